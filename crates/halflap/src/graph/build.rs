@@ -1,0 +1,335 @@
+//! From parts to a graph: the only place where a program is validated.
+
+use super::waits::Pairs;
+use super::{Adjacency, Collective, DepKinds, Edges, Graph, GraphError, OpKind};
+use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
+use crate::units::{Bytes, Nanos};
+
+/// A program before validation, with references already resolved to ids.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    /// The operations, in the order in which they are scheduled now.
+    pub ops: IdVec<OpId, OpParts>,
+    /// What the operations make, then the freeable inputs.
+    pub buffers: IdVec<BufId, BufferParts>,
+    /// The process groups.
+    pub groups: IdVec<GroupId, GroupParts>,
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct OpParts {
+    pub name: String,
+    pub kind: OpKind,
+    pub runtime: Nanos,
+    pub gemm_like: bool,
+    pub collective: Option<Collective>,
+    pub outputs: Vec<BufId>,
+    pub deps: Vec<(BufId, DepKinds)>,
+    /// What was fused into it, for people.
+    pub fused: Vec<String>,
+}
+
+/// One buffer.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct BufferParts {
+    pub name: String,
+    /// `None` for a freeable input.
+    pub maker: Option<OpId>,
+    pub size_alloc: Bytes,
+    pub size_free: Bytes,
+    pub users: Vec<OpId>,
+    pub output: bool,
+}
+
+/// One process group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct GroupParts {
+    pub name: String,
+    pub ranks: Vec<u32>,
+}
+
+/// All sizes together stay below this, so that no sum of them can overflow.
+const MOST_BYTES: i64 = 1 << 62;
+
+/// No run time is longer (292 years), so that no sum of them can overflow.
+const LONGEST: f64 = 9.2e18;
+
+impl<I, T> Default for IdVec<I, T> {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl Graph {
+    /// Validates a program and derives what passes ask of it.
+    pub fn new(mut parts: Parts) -> Result<Graph, GraphError> {
+        parts.tidy();
+        let by_name = parts.validate()?;
+        let real = parts.adjacency(Edges::Real);
+        let all = parts.adjacency(Edges::All);
+        let users = Csr::from_lists(parts.buffers.iter().map(|(_, buffer)| buffer.users.iter().copied()));
+        let freed = users.pairs().filter(|&(buffer, _)| !parts.buffers[buffer].output);
+        let uses = Csr::from_pairs(parts.ops.len(), freed.map(|(buffer, op)| (op, buffer)));
+        let pairs = Pairs::find(&parts);
+        Ok(Graph {
+            kind: parts.ops.iter().map(|(_, op)| op.kind).collect(),
+            runtime: parts.ops.iter().map(|(_, op)| op.runtime).collect(),
+            by_name,
+            real,
+            all,
+            uses,
+            users,
+            waits_for: pairs.waits_for,
+            waited_by: pairs.waited_by,
+            parts,
+        })
+    }
+}
+
+impl Parts {
+    /// Sorts what has no sequence of its own, and merges what was said twice.
+    fn tidy(&mut self) {
+        for buffer in self.buffers.as_mut_slice() {
+            buffer.users.sort_unstable();
+            buffer.users.dedup();
+        }
+        for op in self.ops.as_mut_slice() {
+            let mut merged: Vec<(BufId, DepKinds)> = Vec::with_capacity(op.deps.len());
+            for &(buffer, kinds) in &op.deps {
+                match merged.iter_mut().find(|(seen, _)| *seen == buffer) {
+                    Some((_, seen)) => {
+                        seen.data |= kinds.data;
+                        seen.weak |= kinds.weak;
+                        seen.order |= kinds.order;
+                    }
+                    None => merged.push((buffer, kinds)),
+                }
+            }
+            op.deps = merged;
+        }
+    }
+
+    /// Checks everything; gives the operations by name.
+    fn validate(&self) -> Result<Vec<OpId>, GraphError> {
+        self.check_counts()?;
+        let by_name = self.check_names()?;
+        self.check_ops()?;
+        self.check_sizes()?;
+        self.check_makers()?;
+        self.check_order()?;
+        self.check_users()?;
+        Ok(by_name)
+    }
+
+    fn check_counts(&self) -> Result<(), GraphError> {
+        // The last id stays free, so that a place behind the end can be named, too.
+        let most = u32::MAX - 1;
+        for (count, what) in [(self.ops.len(), "nodes"), (self.buffers.len(), "buffers"), (self.groups.len(), "groups")]
+        {
+            if count > most as usize {
+                return Err(GraphError::TooMany { count, what, most });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_names(&self) -> Result<Vec<OpId>, GraphError> {
+        let twice =
+            |what, name: Option<String>| name.map_or(Ok(()), |name| Err(GraphError::NameUsedTwice { what, name }));
+        twice("buffer", repeated(self.buffers.iter().map(|(_, buffer)| buffer.name.as_str())))?;
+        twice("group", repeated(self.groups.iter().map(|(_, group)| group.name.as_str())))?;
+        let mut by_name: Vec<OpId> = self.ops.ids().collect();
+        by_name.sort_unstable_by_key(|&op| (self.ops[op].name.as_str(), op));
+        let same = by_name.windows(2).find(|pair| self.ops[pair[0]].name == self.ops[pair[1]].name);
+        twice("node", same.map(|pair| self.ops[pair[0]].name.clone()))?;
+        Ok(by_name)
+    }
+
+    fn check_ops(&self) -> Result<(), GraphError> {
+        for (_, op) in self.ops.iter() {
+            let problem = number_problem(op.runtime.0, LONGEST);
+            if let Some(problem) = problem {
+                return Err(GraphError::BadNumber {
+                    node: op.name.clone(),
+                    field: "runtime_ns",
+                    value: op.runtime.0.to_string(),
+                    problem,
+                    right: "a time in nanoseconds, zero or more",
+                });
+            }
+            match (op.kind.is_collective(), &op.collective) {
+                (true, None) => return Err(GraphError::NoCollective { node: op.name.clone() }),
+                (false, Some(_)) => {
+                    let kind = if op.kind == OpKind::Wait { "wait" } else { "compute" };
+                    return Err(GraphError::NotACollective { node: op.name.clone(), kind });
+                }
+                _ => {}
+            }
+            if let Some((buffer, _)) = op.deps.iter().find(|(_, kinds)| *kinds == DepKinds::default()) {
+                let buffer = self.buffers[*buffer].name.clone();
+                return Err(GraphError::NoDepKind { node: op.name.clone(), buffer });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sizes(&self) -> Result<(), GraphError> {
+        let mut total: i64 = 0;
+        for (_, buffer) in self.buffers.iter() {
+            for (field, size) in [("size_alloc", buffer.size_alloc), ("size_free", buffer.size_free)] {
+                if size < Bytes::ZERO {
+                    return Err(GraphError::BadSize {
+                        buffer: buffer.name.clone(),
+                        field,
+                        value: size.0.to_string(),
+                        problem: "negative",
+                        right: "a number of bytes, zero or more",
+                    });
+                }
+                let sum = total.checked_add(size.0).filter(|&sum| sum <= MOST_BYTES);
+                total = sum.ok_or_else(|| GraphError::TotalSizeOverflows { buffer: buffer.name.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_makers(&self) -> Result<(), GraphError> {
+        let mut made_by: IdVec<BufId, Option<OpId>> = IdVec::filled(None, self.buffers.len());
+        for (id, op) in self.ops.iter() {
+            for &buffer in &op.outputs {
+                if let Some(first) = made_by[buffer].replace(id) {
+                    return Err(GraphError::TwoMakers {
+                        buffer: self.buffers[buffer].name.clone(),
+                        first: self.ops[first].name.clone(),
+                        second: op.name.clone(),
+                    });
+                }
+            }
+        }
+        let odd = self.buffers.iter().find(|(id, buffer)| made_by[*id] != buffer.maker);
+        match odd {
+            Some((_, buffer)) => Err(GraphError::NoMaker { buffer: buffer.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Input order must be a topological order of all edges; a circle is told apart from a mere
+    /// misplacement, because it is mended elsewhere.
+    fn check_order(&self) -> Result<(), GraphError> {
+        for (id, op) in self.ops.iter() {
+            let early = op.deps.iter().find_map(|&(buffer, _)| {
+                let maker = self.buffers[buffer].maker?;
+                (maker >= id).then_some((buffer, maker))
+            });
+            if let Some((buffer, maker)) = early {
+                if let Some(path) = self.find_cycle() {
+                    return Err(GraphError::Cycle { path });
+                }
+                return Err(GraphError::ListedTooEarly {
+                    node: op.name.clone(),
+                    needs: self.ops[maker].name.clone(),
+                    buffer: self.buffers[buffer].name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A circle of dependencies as names, the first one repeated at the end.
+    fn find_cycle(&self) -> Option<Vec<String>> {
+        let all = self.adjacency(Edges::All);
+        let mut missing: IdVec<OpId, usize> = self.ops.ids().map(|op| all.preds.of(op).len()).collect();
+        let mut ready: Vec<OpId> = missing.iter().filter(|(_, count)| **count == 0).map(|(op, _)| op).collect();
+        while let Some(op) = ready.pop() {
+            for &succ in all.succs.of(op) {
+                missing[succ] -= 1;
+                if missing[succ] == 0 {
+                    ready.push(succ);
+                }
+            }
+        }
+        // Every operation that is left needs another one that is left: following them must repeat.
+        let start = missing.iter().find(|(_, count)| **count > 0)?.0;
+        let mut walk = vec![start];
+        loop {
+            let op = *walk.last()?;
+            let next = *all.preds.of(op).iter().find(|&&pred| missing[pred] > 0)?;
+            if let Some(first) = walk.iter().position(|&seen| seen == next) {
+                let mut path: Vec<String> = walk[first..].iter().rev().map(|&op| self.ops[op].name.clone()).collect();
+                path.push(path[0].clone());
+                return Some(path);
+            }
+            walk.push(next);
+        }
+    }
+
+    fn check_users(&self) -> Result<(), GraphError> {
+        for (id, op) in self.ops.iter() {
+            let reads = op.deps.iter().filter(|(_, kinds)| kinds.is_real());
+            for &(buffer, _) in reads {
+                let buffer = &self.buffers[buffer];
+                if buffer.users.binary_search(&id).is_err() {
+                    return Err(GraphError::ReaderNotUser { buffer: buffer.name.clone(), reader: op.name.clone() });
+                }
+            }
+        }
+        for (_, buffer) in self.buffers.iter() {
+            let Some(maker) = buffer.maker else { continue };
+            if let Some(&user) = buffer.users.iter().find(|&&user| user <= maker) {
+                return Err(GraphError::UserBeforeMaker {
+                    buffer: buffer.name.clone(),
+                    user: self.ops[user].name.clone(),
+                    maker: self.ops[maker].name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation comes after the makers of what it needs, and of what it keeps alive: whoever
+    /// reads a buffer under another name is among its users alone.
+    fn adjacency(&self, edges: Edges) -> Adjacency {
+        let counts = |kinds: DepKinds| edges == Edges::All || kinds.is_real();
+        let maker = |buffer: BufId| self.buffers[buffer].maker;
+        let mut lists: IdVec<OpId, Vec<OpId>> = self
+            .ops
+            .iter()
+            .map(|(_, op)| {
+                let needed = op.deps.iter().filter(|(_, kinds)| counts(*kinds));
+                needed.filter_map(|&(buffer, _)| maker(buffer)).collect()
+            })
+            .collect();
+        for (_, buffer) in self.buffers.iter() {
+            for &user in &buffer.users {
+                lists[user].extend(buffer.maker);
+            }
+        }
+        for list in lists.as_mut_slice() {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let preds = Csr::from_lists(lists.iter().map(|(_, list)| list.iter().copied()));
+        let succs = preds.inverse(self.ops.len());
+        Adjacency { preds, succs }
+    }
+}
+
+/// The first name, in alphabetical order, that stands there twice.
+fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned())
+}
+
+fn number_problem(value: f64, most: f64) -> Option<&'static str> {
+    match value {
+        v if !v.is_finite() => Some("not finite"),
+        v if v < 0.0 => Some("negative"),
+        v if v > most => Some("too large: it overflows"),
+        _ => None,
+    }
+}

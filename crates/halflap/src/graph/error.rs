@@ -1,0 +1,47 @@
+//! What can be wrong with a program, in the words of whoever wrote it.
+
+use thiserror::Error;
+
+/// Why a program is refused. Every variant names the operation or buffer at fault.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum GraphError {
+    #[error("{what} name '{name}' is used twice: each must be unique")]
+    NameUsedTwice { what: &'static str, name: String },
+    #[error("node '{node}': {field} {value} is {problem}; it must be {right}")]
+    BadNumber { node: String, field: &'static str, value: String, problem: &'static str, right: &'static str },
+    #[error("buffer '{buffer}': {field} {value} is {problem}; it must be {right}")]
+    BadSize { buffer: String, field: &'static str, value: String, problem: &'static str, right: &'static str },
+    #[error("the sizes of all buffers add up to more than 2^62 bytes (at buffer '{buffer}'): the total overflows")]
+    TotalSizeOverflows { buffer: String },
+    #[error("the program has {count} {what}: at most {most} are supported")]
+    TooMany { count: usize, what: &'static str, most: u32 },
+    #[error("node '{node}' needs buffer '{buffer}', which no node makes and no input is")]
+    UnknownBuffer { node: String, buffer: String },
+    #[error("node '{node}' has output '{buffer}', which is not among the buffers")]
+    UnknownOutput { node: String, buffer: String },
+    #[error("buffer '{buffer}' is made by no node: a node must list it among its outputs")]
+    NoMaker { buffer: String },
+    #[error("buffer '{buffer}' is an output of both '{first}' and '{second}': a buffer has one maker")]
+    TwoMakers { buffer: String, first: String, second: String },
+    #[error("buffer '{buffer}' has user '{user}', which is not a node")]
+    UnknownUser { buffer: String, user: String },
+    #[error("node '{node}': process group '{group}' is not among the groups")]
+    UnknownGroup { node: String, group: String },
+    #[error("node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak or order")]
+    NoDepKind { node: String, buffer: String },
+    #[error("the dependencies go in a circle: {}; a program has none", path.join(" -> "))]
+    Cycle { path: Vec<String> },
+    #[error(
+        "node '{node}' is listed before '{needs}', whose buffer '{buffer}' it needs: nodes must be in an order that can run"
+    )]
+    ListedTooEarly { node: String, needs: String, buffer: String },
+    #[error("buffer '{buffer}': '{reader}' reads it and is not among its users: every reader keeps it alive")]
+    ReaderNotUser { buffer: String, reader: String },
+    #[error("buffer '{buffer}': its user '{user}' does not come after its maker '{maker}'")]
+    UserBeforeMaker { buffer: String, user: String, maker: String },
+    #[error("node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' has one")]
+    NotACollective { node: String, kind: &'static str },
+    #[error("node '{node}' is of kind 'collective' and has no field 'collective', which says what it does")]
+    NoCollective { node: String },
+}

@@ -1,0 +1,256 @@
+//! The program: operations, buffers and what binds them; built once, validated once.
+//!
+//! A struct of arrays. Operations are numbered in input order, which is a topological order of all
+//! edges. A graph knows nothing of orders other than that one, and no pass changes it; whoever
+//! needs another graph takes it apart ([`Graph::into_parts`]) and builds a new one, which is
+//! validated like the first.
+
+mod build;
+mod chain;
+mod error;
+mod streams;
+mod waits;
+
+pub use build::{BufferParts, GroupParts, OpParts, Parts};
+pub use chain::Chain;
+pub use error::GraphError;
+pub use streams::Streams;
+pub use waits::Warning;
+
+use crate::ids::{BufId, Csr, GroupId, Id, IdVec, OpId};
+use crate::units::{Bytes, Nanos};
+
+/// What an operation is, as far as scheduling is concerned. Classified once, at import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Runs on the compute stream.
+    Compute,
+    /// Stops the compute stream until a collective has ended.
+    Wait,
+    /// Starts on a communication stream; others go on.
+    AsyncCollective,
+    /// Occupies the compute stream and a communication stream.
+    SyncCollective,
+}
+
+impl OpKind {
+    /// Whether it communicates.
+    #[inline]
+    pub fn is_collective(self) -> bool {
+        matches!(self, OpKind::AsyncCollective | OpKind::SyncCollective)
+    }
+}
+
+/// Why an operation needs a buffer; at least one of the three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DepKinds {
+    /// It reads the buffer.
+    pub data: bool,
+    /// It must run after the buffer's maker and keeps the buffer alive (a mutation).
+    pub weak: bool,
+    /// It must run after the buffer's maker, for the order of collectives alone.
+    pub order: bool,
+}
+
+impl DepKinds {
+    /// Whether the edge binds every pass: not for the order of collectives alone.
+    pub fn is_real(self) -> bool {
+        self.data || self.weak
+    }
+}
+
+/// Which edges count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edges {
+    /// Data and weak ones: what no order may break.
+    Real,
+    /// Those that are there for the order of collectives, too.
+    All,
+}
+
+/// What a collective does, and among whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// Its kind, for people: `all_gather`.
+    pub op: String,
+    /// The process group that takes part.
+    pub group: GroupId,
+    /// How many ranks the group has.
+    pub group_size: u32,
+    /// The larger of what goes in and what comes out.
+    pub bytes: Bytes,
+}
+
+/// A validated program of one rank.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    parts: Parts,
+    kind: IdVec<OpId, OpKind>,
+    runtime: IdVec<OpId, Nanos>,
+    by_name: Vec<OpId>,
+    real: Adjacency,
+    all: Adjacency,
+    uses: Csr<OpId, BufId>,
+    users: Csr<BufId, OpId>,
+    waits_for: Csr<OpId, OpId>,
+    waited_by: Csr<OpId, OpId>,
+}
+
+/// One view of the edges between operations, without duplicates, ascending.
+#[derive(Clone, Debug)]
+struct Adjacency {
+    preds: Csr<OpId, OpId>,
+    succs: Csr<OpId, OpId>,
+}
+
+impl Graph {
+    /// How many operations there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.kind.len()
+    }
+
+    /// Whether the program is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All operations in input order.
+    pub fn ops(&self) -> impl DoubleEndedIterator<Item = OpId> + ExactSizeIterator + use<> {
+        (0..self.len()).map(OpId::from_index)
+    }
+
+    /// All buffers: those that operations make, then the freeable inputs.
+    pub fn buffers(&self) -> impl DoubleEndedIterator<Item = BufId> + ExactSizeIterator + use<> {
+        (0..self.parts.buffers.len()).map(BufId::from_index)
+    }
+
+    /// An operation's name.
+    pub fn name(&self, op: OpId) -> &str {
+        &self.parts.ops[op].name
+    }
+
+    /// The operation of that name.
+    pub fn find(&self, name: &str) -> Option<OpId> {
+        let found = self.by_name.binary_search_by(|&op| self.name(op).cmp(name));
+        found.ok().map(|index| self.by_name[index])
+    }
+
+    /// What an operation is.
+    #[inline]
+    pub fn kind(&self, op: OpId) -> OpKind {
+        self.kind[op]
+    }
+
+    /// An operation's estimated run time.
+    #[inline]
+    pub fn runtime(&self, op: OpId) -> Nanos {
+        self.runtime[op]
+    }
+
+    /// Whether it is a matrix multiplication or an attention kernel.
+    #[inline]
+    pub fn is_gemm_like(&self, op: OpId) -> bool {
+        self.parts.ops[op].gemm_like
+    }
+
+    /// What was fused into an operation, for people.
+    pub fn fused(&self, op: OpId) -> &[String] {
+        &self.parts.ops[op].fused
+    }
+
+    /// What a collective does; `None` for every other operation.
+    pub fn collective(&self, op: OpId) -> Option<&Collective> {
+        self.parts.ops[op].collective.as_ref()
+    }
+
+    /// The process groups.
+    pub fn groups(&self) -> &IdVec<GroupId, GroupParts> {
+        &self.parts.groups
+    }
+
+    /// The buffers that an operation makes.
+    pub fn outputs(&self, op: OpId) -> &[BufId] {
+        &self.parts.ops[op].outputs
+    }
+
+    /// The buffers that an operation needs, and why; each buffer once.
+    pub fn deps(&self, op: OpId) -> &[(BufId, DepKinds)] {
+        &self.parts.ops[op].deps
+    }
+
+    /// The operations that must run before `op`.
+    #[inline]
+    pub fn preds(&self, op: OpId, edges: Edges) -> &[OpId] {
+        self.adjacency(edges).preds.of(op)
+    }
+
+    /// The operations that must run after `op`.
+    #[inline]
+    pub fn succs(&self, op: OpId, edges: Edges) -> &[OpId] {
+        self.adjacency(edges).succs.of(op)
+    }
+
+    /// A buffer's name.
+    pub fn buffer_name(&self, buffer: BufId) -> &str {
+        &self.parts.buffers[buffer].name
+    }
+
+    /// Who makes a buffer; `None` for a freeable input, which is there from the start.
+    pub fn maker(&self, buffer: BufId) -> Option<OpId> {
+        self.parts.buffers[buffer].maker
+    }
+
+    /// The bytes that come to life with a buffer.
+    pub fn size_alloc(&self, buffer: BufId) -> Bytes {
+        self.parts.buffers[buffer].size_alloc
+    }
+
+    /// The bytes that go when its last user has run.
+    #[inline]
+    pub fn size_free(&self, buffer: BufId) -> Bytes {
+        self.parts.buffers[buffer].size_free
+    }
+
+    /// Whether a buffer is a result of the program, and so is never freed.
+    pub fn is_output(&self, buffer: BufId) -> bool {
+        self.parts.buffers[buffer].output
+    }
+
+    /// The operations that keep a buffer alive, ascending.
+    #[inline]
+    pub fn users(&self, buffer: BufId) -> &[OpId] {
+        self.users.of(buffer)
+    }
+
+    /// The buffers that an operation keeps alive and that will be freed, ascending.
+    #[inline]
+    pub fn uses(&self, op: OpId) -> &[BufId] {
+        self.uses.of(op)
+    }
+
+    /// The asynchronous collectives that a wait ends; none for every other operation.
+    #[inline]
+    pub fn waits_for(&self, wait: OpId) -> &[OpId] {
+        self.waits_for.of(wait)
+    }
+
+    /// The waits of an asynchronous collective, ascending.
+    #[inline]
+    pub fn waited_by(&self, collective: OpId) -> &[OpId] {
+        self.waited_by.of(collective)
+    }
+
+    /// What this graph was built from.
+    pub fn into_parts(self) -> Parts {
+        self.parts
+    }
+
+    #[inline]
+    fn adjacency(&self, edges: Edges) -> &Adjacency {
+        match edges {
+            Edges::Real => &self.real,
+            Edges::All => &self.all,
+        }
+    }
+}

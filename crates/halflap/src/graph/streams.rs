@@ -1,0 +1,46 @@
+//! Which collectives take turns.
+
+use super::Graph;
+use crate::ids::{GroupId, Id, IdVec, OpId, StreamId};
+
+/// The communication stream of every collective. Not part of the graph: the same program can be
+/// looked at with other assignments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Streams {
+    of: IdVec<OpId, Option<StreamId>>,
+}
+
+impl Streams {
+    /// One stream for all process groups that share more than one rank, directly or through others:
+    /// communicators that run at the same time on the same devices can hang.
+    pub fn by_shared_ranks(graph: &Graph) -> Streams {
+        let sets: Vec<Vec<u32>> = graph.groups().iter().map(|(_, group)| sorted(&group.ranks)).collect();
+        let mut stream: IdVec<GroupId, StreamId> = (0..sets.len()).map(StreamId::from_index).collect();
+        for a in 0..sets.len() {
+            for b in (0..a).filter(|&b| share_two(&sets[a], &sets[b])) {
+                let (old, new) = (stream[GroupId::from_index(a)], stream[GroupId::from_index(b)]);
+                stream.as_mut_slice().iter_mut().filter(|stream| **stream == old).for_each(|stream| *stream = new);
+            }
+        }
+        let of_op = |op| graph.collective(op).map(|collective| stream[collective.group]);
+        Streams { of: graph.ops().map(of_op).collect() }
+    }
+
+    /// The stream that a collective communicates on; `None` for every other operation.
+    #[inline]
+    pub fn of(&self, op: OpId) -> Option<StreamId> {
+        self.of[op]
+    }
+}
+
+fn sorted(ranks: &[u32]) -> Vec<u32> {
+    let mut ranks = ranks.to_vec();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+/// Whether two ascending lists have at least two numbers in common.
+fn share_two(a: &[u32], b: &[u32]) -> bool {
+    a.iter().filter(|rank| b.binary_search(rank).is_ok()).nth(1).is_some()
+}

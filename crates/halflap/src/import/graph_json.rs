@@ -1,0 +1,336 @@
+//! The shape of `halflap.graph/1`, and its names resolved to ids.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, de};
+
+use crate::graph::{BufferParts, Collective, DepKinds, GraphError, GroupParts, OpKind, OpParts, Parts};
+use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
+use crate::units::{Bytes, Nanos};
+
+pub(super) const FORMAT: &str = "halflap.graph/1";
+
+#[derive(Deserialize)]
+pub(super) struct RawGraph {
+    pub(super) format: String,
+    groups: RawGroups,
+    nodes: Vec<RawNode>,
+    buffers: Vec<RawBuffer>,
+    inputs: Vec<RawInput>,
+}
+
+/// The groups in the file's sequence; a map would hide a name used twice.
+struct RawGroups(Vec<(String, RawGroup)>);
+
+#[derive(Deserialize)]
+struct RawGroup {
+    ranks: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct RawNode {
+    name: String,
+    kind: RawKind,
+    runtime_ns: Number,
+    outputs: Vec<String>,
+    deps: Vec<RawDep>,
+    #[serde(default)]
+    ops: Vec<String>,
+    #[serde(default)]
+    gemm_like: bool,
+    collective: Option<RawCollective>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum RawKind {
+    Compute,
+    Collective,
+    Wait,
+}
+
+#[derive(Deserialize)]
+struct RawDep {
+    buffer: String,
+    kinds: Vec<RawDepKind>,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum RawDepKind {
+    Data,
+    Weak,
+    Order,
+}
+
+#[derive(Deserialize)]
+struct RawCollective {
+    op: String,
+    group: String,
+    group_size: u32,
+    bytes: Number,
+    #[serde(rename = "async")]
+    is_async: bool,
+}
+
+#[derive(Deserialize)]
+struct RawBuffer {
+    name: String,
+    size_alloc: Number,
+    size_free: Number,
+    users: Vec<String>,
+    output: bool,
+}
+
+#[derive(Deserialize)]
+struct RawInput {
+    name: String,
+    size: Number,
+    users: Vec<String>,
+    output: bool,
+}
+
+/// Any JSON number; whether it fits is judged where it can be said whose it is.
+#[derive(Clone, Copy)]
+enum Number {
+    Whole(i64),
+    Float(f64),
+}
+
+pub(super) fn parse(text: &[u8]) -> Result<RawGraph, serde_json::Error> {
+    serde_json::from_slice(text)
+}
+
+/// Resolves names to ids. What the ids say is validated by the graph.
+pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
+    let names = Names::collect(&raw)?;
+    let mut parts = Parts::default();
+    for (name, group) in raw.groups.0 {
+        parts.groups.push(GroupParts { name, ranks: group.ranks });
+    }
+    for node in raw.nodes {
+        let op = names.op(node)?;
+        parts.ops.push(op);
+    }
+    for (buffer, maker) in raw.buffers.into_iter().zip(names.makers(&parts.ops)) {
+        let maker = Some(maker.ok_or_else(|| GraphError::NoMaker { buffer: buffer.name.clone() })?);
+        parts.buffers.push(BufferParts {
+            size_alloc: whole(buffer.size_alloc, &buffer.name, "size_alloc")?,
+            size_free: whole(buffer.size_free, &buffer.name, "size_free")?,
+            users: names.users(&buffer.name, &buffer.users)?,
+            output: buffer.output,
+            name: buffer.name,
+            maker,
+        });
+    }
+    for input in raw.inputs {
+        let size = whole(input.size, &input.name, "size")?;
+        parts.buffers.push(BufferParts {
+            size_alloc: size,
+            size_free: size,
+            users: names.users(&input.name, &input.users)?,
+            output: input.output,
+            name: input.name,
+            maker: None,
+        });
+    }
+    Ok(parts)
+}
+
+/// What each name stands for. Looked up only, never iterated.
+struct Names {
+    ops: HashMap<String, OpId>,
+    buffers: HashMap<String, BufId>,
+    made: usize,
+    groups: HashMap<String, GroupId>,
+}
+
+impl Names {
+    fn collect(raw: &RawGraph) -> Result<Names, GraphError> {
+        let buffers = raw.buffers.iter().map(|buffer| &buffer.name).chain(raw.inputs.iter().map(|input| &input.name));
+        Ok(Names {
+            ops: numbered("node", raw.nodes.iter().map(|node| &node.name))?,
+            buffers: numbered("buffer", buffers)?,
+            made: raw.buffers.len(),
+            groups: numbered("group", raw.groups.0.iter().map(|(name, _)| name))?,
+        })
+    }
+
+    fn op(&self, node: RawNode) -> Result<OpParts, GraphError> {
+        let collective = node.collective.as_ref().map(|raw| self.collective(raw, &node.name)).transpose()?;
+        let deps = node.deps.iter().map(|dep| self.dep(dep, &node.name)).collect::<Result<_, _>>()?;
+        let outputs = node.outputs.iter().map(|output| self.output(output, &node.name)).collect::<Result<_, _>>()?;
+        let is_async = node.collective.as_ref().is_none_or(|collective| collective.is_async);
+        let kind = match node.kind {
+            RawKind::Compute => OpKind::Compute,
+            RawKind::Wait => OpKind::Wait,
+            RawKind::Collective if is_async => OpKind::AsyncCollective,
+            RawKind::Collective => OpKind::SyncCollective,
+        };
+        Ok(OpParts {
+            kind,
+            runtime: Nanos(node.runtime_ns.as_f64()),
+            gemm_like: node.gemm_like,
+            collective,
+            outputs,
+            deps,
+            fused: node.ops,
+            name: node.name,
+        })
+    }
+
+    fn collective(&self, raw: &RawCollective, node: &str) -> Result<Collective, GraphError> {
+        let group = self.groups.get(&raw.group).copied();
+        Ok(Collective {
+            op: raw.op.clone(),
+            group: group.ok_or_else(|| GraphError::UnknownGroup { node: node.into(), group: raw.group.clone() })?,
+            group_size: raw.group_size,
+            bytes: as_bytes(raw.bytes).and_then(not_negative).map_err(|problem| GraphError::BadNumber {
+                node: node.into(),
+                field: "collective.bytes",
+                value: raw.bytes.to_string(),
+                problem,
+                right: RIGHT_SIZE,
+            })?,
+        })
+    }
+
+    fn dep(&self, dep: &RawDep, node: &str) -> Result<(BufId, DepKinds), GraphError> {
+        let unknown = || GraphError::UnknownBuffer { node: node.into(), buffer: dep.buffer.clone() };
+        let buffer = self.buffers.get(&dep.buffer).copied().ok_or_else(unknown)?;
+        let has = |kind| dep.kinds.contains(&kind);
+        let kinds =
+            DepKinds { data: has(RawDepKind::Data), weak: has(RawDepKind::Weak), order: has(RawDepKind::Order) };
+        Ok((buffer, kinds))
+    }
+
+    /// An output must be among `buffers`; an input of the program is made by nobody.
+    fn output(&self, output: &str, node: &str) -> Result<BufId, GraphError> {
+        let made = self.buffers.get(output).copied().filter(|buffer| buffer.index() < self.made);
+        made.ok_or_else(|| GraphError::UnknownOutput { node: node.into(), buffer: output.into() })
+    }
+
+    fn users(&self, buffer: &str, users: &[String]) -> Result<Vec<OpId>, GraphError> {
+        let find = |user: &String| {
+            let unknown = || GraphError::UnknownUser { buffer: buffer.into(), user: user.clone() };
+            self.ops.get(user).copied().ok_or_else(unknown)
+        };
+        users.iter().map(find).collect()
+    }
+
+    /// For each buffer that is made, the first operation that lists it.
+    fn makers(&self, ops: &IdVec<OpId, OpParts>) -> Vec<Option<OpId>> {
+        let mut makers = vec![None; self.made];
+        for (id, op) in ops.iter() {
+            for buffer in &op.outputs {
+                makers[buffer.index()].get_or_insert(id);
+            }
+        }
+        makers
+    }
+}
+
+fn numbered<'a, I: Id>(
+    what: &'static str,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<HashMap<String, I>, GraphError> {
+    let mut map = HashMap::with_capacity(names.size_hint().0);
+    for (index, name) in names.enumerate() {
+        if map.insert(name.clone(), I::from_index(index)).is_some() {
+            return Err(GraphError::NameUsedTwice { what, name: name.clone() });
+        }
+    }
+    Ok(map)
+}
+
+const RIGHT_SIZE: &str = "a whole number of bytes, zero or more";
+
+fn whole(number: Number, buffer: &str, field: &'static str) -> Result<Bytes, GraphError> {
+    as_bytes(number).and_then(not_negative).map_err(|problem| GraphError::BadSize {
+        buffer: buffer.into(),
+        field,
+        value: number.to_string(),
+        problem,
+        right: RIGHT_SIZE,
+    })
+}
+
+fn as_bytes(number: Number) -> Result<Bytes, &'static str> {
+    match number {
+        Number::Whole(whole) => Ok(Bytes(whole)),
+        Number::Float(float) if float.abs() >= i64::MAX as f64 => Err("too large: it overflows"),
+        Number::Float(float) if float.fract() != 0.0 => Err("not a whole number"),
+        Number::Float(float) => Ok(Bytes(float as i64)),
+    }
+}
+
+fn not_negative(size: Bytes) -> Result<Bytes, &'static str> {
+    if size < Bytes::ZERO { Err("negative") } else { Ok(size) }
+}
+
+impl Number {
+    fn as_f64(self) -> f64 {
+        match self {
+            Number::Whole(whole) => whole as f64,
+            Number::Float(float) => float,
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Whole(whole) => whole.fmt(f),
+            Number::Float(float) => float.fmt(f),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Numbers;
+        impl Visitor<'_> for Numbers {
+            type Value = Number;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number")
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
+                Ok(Number::Whole(value))
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
+                Ok(i64::try_from(value).map_or(Number::Float(value as f64), Number::Whole))
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
+                Ok(Number::Float(value))
+            }
+        }
+        deserializer.deserialize_f64(Numbers)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawGroups {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Groups;
+        impl<'de> Visitor<'de> for Groups {
+            type Value = RawGroups;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of process groups by name")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawGroups, A::Error> {
+                let mut groups: Vec<(String, RawGroup)> = Vec::new();
+                while let Some((name, group)) = map.next_entry()? {
+                    if groups.iter().any(|(seen, _)| *seen == name) {
+                        return Err(A::Error::custom(format!(
+                            "group name '{name}' is used twice: each must be unique"
+                        )));
+                    }
+                    groups.push((name, group));
+                }
+                Ok(RawGroups(groups))
+            }
+        }
+        deserializer.deserialize_map(Groups)
+    }
+}

@@ -1,0 +1,45 @@
+//! Bytes to a [`Graph`].
+//!
+//! The only format so far is `halflap.graph/1`, JSON that may be gzipped. A good file takes one
+//! typed pass; only a bad one is read again, to say where and what is wrong.
+
+mod diagnose;
+mod graph_json;
+mod gzip;
+mod order_json;
+
+pub use gzip::unzip;
+pub use order_json::{OrderError, read_order};
+
+use thiserror::Error;
+
+use crate::graph::{Graph, GraphError};
+
+/// Why bytes are not a program. The message says where and what would be right; the caller adds the
+/// file's name.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ImportError {
+    #[error("{0}; a gzip file must be whole")]
+    Gzip(String),
+    #[error("it unpacks to more than {most} bytes: no real program is that large")]
+    TooLarge { most: u64 },
+    #[error("not JSON: {message} at line {line} column {column}{inside}")]
+    NotJson { line: usize, column: usize, message: String, inside: String },
+    #[error("unknown format {found}: 'format' must be \"{}\"", graph_json::FORMAT)]
+    UnknownFormat { found: String },
+    #[error("{place}: {message}")]
+    Field { place: String, message: String },
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Reads a `halflap.graph/1` file, plain or gzipped.
+pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
+    let text = unzip(bytes)?;
+    let raw = graph_json::parse(&text).map_err(|error| diagnose::explain(&text, &error))?;
+    if raw.format != graph_json::FORMAT {
+        return Err(ImportError::UnknownFormat { found: format!("{:?}", raw.format) });
+    }
+    Ok(Graph::new(graph_json::resolve(raw)?)?)
+}

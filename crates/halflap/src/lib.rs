@@ -1,0 +1,19 @@
+//! halflap lets communication overlap with compute in distributed tensor programs, without adding
+//! memory.
+//!
+//! The flow: [`import`] bytes to a [`graph::Graph`], [`schedule::run`] passes on it, which verifies
+//! every order with [`verify`], and [`report`] the result. ARCHITECTURE.md in the repository says
+//! what each part is and must not know. The library does no I/O and reads no clock.
+#![warn(missing_docs)]
+
+pub mod graph;
+pub mod ids;
+pub mod import;
+pub mod memory;
+mod nearest;
+pub mod order;
+pub mod overlap;
+pub mod pass;
+pub mod units;
+
+pub use nearest::Unknown;

@@ -1,0 +1,46 @@
+//! The ledger held against the full account, after a swap.
+
+use super::{Ledger, Timeline, Transfer};
+use crate::graph::Graph;
+use crate::ids::OpId;
+use crate::order::Order;
+use crate::units::Bytes;
+
+/// A ledger that is wrong, or an order that needs more than the ledger allowed: all there is to
+/// know about the swap after which it showed.
+#[derive(Clone, Debug)]
+pub struct Mismatch {
+    /// The order after the swap.
+    pub order: Order,
+    /// Who changed places with the group.
+    pub candidate: OpId,
+    /// Who moved, first to last.
+    pub group: Vec<OpId>,
+    /// The first operation whose books are wrong; `None` where only the peak is.
+    pub first: Option<OpId>,
+    /// The frees that changed hands in the swap, by the ledger.
+    pub transfers: Vec<Transfer>,
+    /// The peak of the order that the pass was given.
+    pub base: Bytes,
+    /// What the pass may use.
+    pub limit: Bytes,
+    /// What the ledger says.
+    pub ledger: Ledger,
+    /// What is true.
+    pub truth: Timeline,
+}
+
+/// Compares every operation's `post_alloc` and `post_free`, and the peak with its limit.
+/// Gives the first operation that differs, or `None` in its place where only the peak is exceeded.
+pub fn compare(graph: &Graph, order: &Order, ledger: &Ledger, limit: Bytes) -> Result<(), (Option<OpId>, Timeline)> {
+    let truth = Timeline::of(graph, order);
+    let differs = |op: &&OpId| {
+        let (books, level) = (ledger.level(**op), truth.levels[**op]);
+        books.post_alloc != level.post_alloc || books.post_free() != level.post_free()
+    };
+    match order.as_slice().iter().find(differs) {
+        Some(&op) => Err((Some(op), truth)),
+        None if truth.peak > limit => Err((None, truth)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,15 @@
+//! Memory: how much is alive at each operation of an order.
+//!
+//! Operations run one after the other. Each allocates its outputs (`post_alloc`), runs, and frees
+//! the buffers that it uses last and its own outputs that nobody uses (`post_free`). Freeable
+//! inputs are alive from the start. The peak is the largest `post_alloc`, and at least zero.
+//!
+//! [`Timeline`] computes that from nothing; [`Ledger`] follows swaps. The first checks the second.
+
+mod check;
+mod ledger;
+mod timeline;
+
+pub use check::{Mismatch, compare};
+pub use ledger::{InputCharge, Ledger, Quote, Swap, Transfer};
+pub use timeline::{Level, Timeline};

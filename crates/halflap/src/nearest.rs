@@ -1,0 +1,67 @@
+//! The nearest right name for a wrong one.
+
+use std::fmt;
+
+/// A name that stands for nothing, with the one that was probably meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    what: &'static str,
+    name: String,
+    nearest: Option<&'static str>,
+    known: Vec<&'static str>,
+}
+
+impl Unknown {
+    /// `name` is none of the `known` names of a `what`.
+    pub fn new(what: &'static str, name: &str, known: impl IntoIterator<Item = &'static str>) -> Unknown {
+        let known: Vec<_> = known.into_iter().collect();
+        let by_distance = known.iter().copied().map(|right| (distance(name, right), right)).min();
+        // A name that shares less than half of its letters was not a slip of the pen.
+        let nearest = by_distance.filter(|(distance, right)| 2 * distance <= right.len()).map(|(_, right)| right);
+        Unknown { what, name: name.to_owned(), nearest, known }
+    }
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown {} '{}'", self.what, self.name)?;
+        match self.nearest {
+            Some(nearest) => write!(f, "; did you mean '{nearest}'?"),
+            None => write!(f, "; known are {}", self.known.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// Levenshtein's distance: how many letters must be put in, left out or changed.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_gets_the_right_name() {
+        let known = ["sink_waits", "raise_comms"];
+        assert_eq!(
+            Unknown::new("pass", "sink_wait", known).to_string(),
+            "unknown pass 'sink_wait'; did you mean 'sink_waits'?"
+        );
+        assert_eq!(Unknown::new("pass", "x", known).to_string(), "unknown pass 'x'; known are sink_waits, raise_comms");
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

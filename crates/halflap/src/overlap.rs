@@ -1,0 +1,236 @@
+//! Overlap: how much compute hides a collective in an order.
+//!
+//! The overlap of a collective is the run time of the operations other than collectives after it,
+//! up to the first of
+//! - a real reader of its output,
+//! - a synchronous collective,
+//! - the wait of a collective on the same stream that was issued after it.
+//!
+//! A wait has the overlap of its collective, the last issued one if it has several, so that both
+//! ends of a pair give one number. That is [`Fidelity::Mended`]. [`Fidelity::Torch`] keeps torch's
+//! two rules, which differ from it and from each other; they are spelled out at
+//! [`Overlap::torch_window_of_collective`] and [`Overlap::torch_window_of_wait`].
+//!
+//! A measurement costs the length of its window.
+
+use std::ops::Range;
+
+use crate::graph::{Edges, Graph, OpKind, Streams};
+use crate::ids::{Id, IdVec, OpId, Pos};
+use crate::order::Order;
+use crate::units::Nanos;
+
+/// Whether a pass behaves as torch's does, defects included, or as it was meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fidelity {
+    /// Exactly as torch 2.10 does (`simple_overlap`: torch 2.15).
+    Torch,
+    /// With the known defects mended.
+    Mended,
+}
+
+/// The run times that count, and by which rule.
+#[derive(Clone, Debug)]
+pub struct Overlap<'g> {
+    graph: &'g Graph,
+    streams: Streams,
+    fidelity: Fidelity,
+    times: IdVec<OpId, Nanos>,
+    exact: bool,
+}
+
+/// What hides a collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hiding {
+    /// The collective's run time.
+    pub comm_time: Nanos,
+    /// The run time that hides it.
+    pub comp_time: Nanos,
+    /// Where that time is spent.
+    window: Window,
+}
+
+/// The places whose operations hide a collective.
+#[derive(Clone, Debug, PartialEq)]
+struct Window {
+    places: Range<Pos>,
+    counts_collectives: bool,
+}
+
+impl Hiding {
+    /// What is left of the collective; negative where there is compute to spare.
+    #[inline]
+    pub fn exposed(&self) -> Nanos {
+        self.comm_time - self.comp_time
+    }
+}
+
+impl<'g> Overlap<'g> {
+    /// Measures with the graph's run times: those of collectives times `comm`, all others times
+    /// `compute`.
+    pub fn new(graph: &'g Graph, fidelity: Fidelity, comm: f64, compute: f64) -> Overlap<'g> {
+        let scaled = |op: OpId| graph.runtime(op) * if graph.kind(op).is_collective() { comm } else { compute };
+        let times: IdVec<OpId, Nanos> = graph.ops().map(scaled).collect();
+        Overlap { graph, streams: Streams::by_shared_ranks(graph), fidelity, exact: sums_are_exact(&times), times }
+    }
+
+    /// An operation's run time, scaled.
+    #[inline]
+    pub fn time(&self, op: OpId) -> Nanos {
+        self.times[op]
+    }
+
+    /// Whether times can be added in any sequence without rounding. Where they cannot, a sum must be
+    /// made anew in torch's sequence to decide as torch does.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// What hides a collective, seen from it.
+    pub fn of_collective(&self, order: &Order, collective: OpId) -> Hiding {
+        let window = match self.fidelity {
+            Fidelity::Torch => self.torch_window_of_collective(order, collective),
+            Fidelity::Mended => self.window(order, collective),
+        };
+        let counted = order.slice(window.places.clone()).iter().filter(|&&op| self.counts(op, &window));
+        let comp_time = counted.map(|&op| self.times[op]).sum();
+        Hiding { comm_time: self.times[collective], comp_time, window }
+    }
+
+    /// What hides a wait's collective, seen from the wait.
+    pub fn of_wait(&self, order: &Order, wait: OpId) -> Hiding {
+        if self.fidelity == Fidelity::Torch {
+            return self.torch_of_wait(order, wait);
+        }
+        let last_issued = self.graph.waits_for(wait).iter().copied().max_by_key(|&collective| order.pos(collective));
+        match last_issued {
+            Some(collective) => self.of_collective(order, collective),
+            None => {
+                Hiding { comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: Window::nothing_at(order.pos(wait)) }
+            }
+        }
+    }
+
+    /// Follows a swap that put compute directly beside `op`: after a collective, or before a wait.
+    /// The former always counts; the latter only if nothing ended the window before.
+    pub fn add_beside(&self, order: &Order, op: OpId, (compute, hiding): (OpId, &mut Hiding)) {
+        debug_assert!(self.exact && self.graph.kind(compute) == OpKind::Compute);
+        let Range { start, end } = hiding.window.places;
+        let (compute_at, next) = (order.pos(compute), Pos::from_index(order.pos(compute).index() + 1));
+        let places = match self.graph.kind(op) {
+            OpKind::Wait if end != compute_at => return,
+            OpKind::Wait => start..next,
+            _ => compute_at..end,
+        };
+        hiding.window.places = places;
+        hiding.comp_time += self.times[compute];
+    }
+
+    /// The operations that hide it, in their order.
+    pub fn hidden_by(&self, order: &Order, hiding: &Hiding) -> Vec<OpId> {
+        let window = &hiding.window;
+        let ops = order.slice(window.places.clone()).iter().copied();
+        ops.filter(|&op| self.counts(op, window) && self.times[op] > Nanos::ZERO).collect()
+    }
+
+    #[inline]
+    fn counts(&self, op: OpId, window: &Window) -> bool {
+        window.counts_collectives || !self.graph.kind(op).is_collective()
+    }
+
+    /// The mended rule: see the head of this file.
+    fn window(&self, order: &Order, collective: OpId) -> Window {
+        let start = order.pos(collective);
+        let stream = self.streams.of(collective);
+        let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
+        self.window_until(order, collective, |op| match self.graph.kind(op) {
+            OpKind::SyncCollective => true,
+            OpKind::Wait => self.graph.waits_for(op).iter().any(issued_later),
+            OpKind::Compute | OpKind::AsyncCollective => false,
+        })
+    }
+
+    /// Torch's rule seen from a collective: up to a real reader, a synchronous collective, or a wait
+    /// that depends on it for order alone and comes after another asynchronous collective. (Meant
+    /// was: the wait of that other one. The test is on the wrong variable.)
+    fn torch_window_of_collective(&self, order: &Order, collective: OpId) -> Window {
+        let mut other_found = false;
+        self.window_until(order, collective, |op| match self.graph.kind(op) {
+            OpKind::SyncCollective => true,
+            OpKind::AsyncCollective => {
+                other_found = true;
+                false
+            }
+            OpKind::Wait => other_found && self.depends(op, collective),
+            OpKind::Compute => false,
+        })
+    }
+
+    /// From after a collective to its first real reader, or to the first operation that `ends`.
+    fn window_until(&self, order: &Order, collective: OpId, mut ends: impl FnMut(OpId) -> bool) -> Window {
+        let start = order.pos(collective).index() + 1;
+        let readers = self.graph.succs(collective, Edges::Real).iter();
+        let read = readers.map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len());
+        // A collective that runs before what it needs has no window; only a broken order has that.
+        let ops = &order.as_slice()[start..read.max(start)];
+        let length = ops.iter().position(|&op| ends(op)).unwrap_or(ops.len());
+        Window { places: Pos::from_index(start)..Pos::from_index(start + length), counts_collectives: false }
+    }
+
+    /// Torch's rule seen from a wait: from after the nearest collective that it depends on in any
+    /// way, or from the start, with no communication to hide. Walking back to it, a synchronous
+    /// collective, or an asynchronous one with a wait in between, makes the sum start anew; and
+    /// asynchronous collectives count as compute, also the one that made it start anew.
+    fn torch_of_wait(&self, order: &Order, wait: OpId) -> Hiding {
+        // An order-only edge may be broken by now: only what stands before the wait is found.
+        let before = |op: &OpId| self.graph.kind(*op).is_collective() && order.pos(*op) < order.pos(wait);
+        let depends_on = self.graph.preds(wait, Edges::All).iter().copied();
+        let collective = depends_on.filter(before).max_by_key(|&op| order.pos(op));
+        let window = self.torch_window_of_wait(order, wait, collective);
+        // Backwards, as torch adds.
+        let ops = order.slice(window.places.clone()).iter().rev();
+        Hiding {
+            comm_time: collective.map_or(Nanos::ZERO, |op| self.times[op]),
+            comp_time: ops.map(|&op| self.times[op]).sum(),
+            window,
+        }
+    }
+
+    fn torch_window_of_wait(&self, order: &Order, wait: OpId, collective: Option<OpId>) -> Window {
+        let start = collective.map_or(0, |op| order.pos(op).index() + 1);
+        let end = order.pos(wait);
+        let waited_before_end = |op: OpId| {
+            let waits = self.graph.succs(op, Edges::All).iter().filter(|&&succ| self.graph.kind(succ) == OpKind::Wait);
+            waits.map(|&wait| order.pos(wait)).any(|pos| order.pos(op) < pos && pos < end)
+        };
+        let ops = &order.as_slice()[start..end.index()];
+        let restart = ops.iter().position(|&op| match self.graph.kind(op) {
+            OpKind::SyncCollective => true,
+            OpKind::AsyncCollective => waited_before_end(op),
+            OpKind::Compute | OpKind::Wait => false,
+        });
+        let length = match restart {
+            Some(at) if self.graph.kind(ops[at]) == OpKind::AsyncCollective => at + 1,
+            Some(at) => at,
+            None => ops.len(),
+        };
+        Window { places: Pos::from_index(start)..Pos::from_index(start + length), counts_collectives: true }
+    }
+
+    fn depends(&self, op: OpId, on: OpId) -> bool {
+        self.graph.preds(op, Edges::All).binary_search(&on).is_ok()
+    }
+}
+
+impl Window {
+    fn nothing_at(pos: Pos) -> Window {
+        Window { places: pos..pos, counts_collectives: false }
+    }
+}
+
+/// Whole numbers whose total a float can hold exactly: every partial sum is one, too.
+fn sums_are_exact(times: &IdVec<OpId, Nanos>) -> bool {
+    const MOST: f64 = (1u64 << 53) as f64;
+    let times = times.as_slice();
+    times.iter().all(|time| time.0.fract() == 0.0) && times.iter().map(|time| time.0).sum::<f64>() < MOST
+}

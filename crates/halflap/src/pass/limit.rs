@@ -1,0 +1,56 @@
+//! Why an operation came to rest: a decision, not an error.
+
+use crate::ids::OpId;
+use crate::units::{Bytes, Nanos};
+
+/// Why an operation stopped moving. Rendered by `report`, never here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// Nothing stands beyond it.
+    ProgramEdge,
+    /// The collective is hidden, with what was asked for to spare.
+    FullyHidden,
+    /// The order of collectives would change.
+    CollectiveOrder {
+        /// The neighbour that must stay where it is.
+        with: OpId,
+    },
+    /// The neighbour makes what the group needs, or needs what it makes.
+    DataDependency {
+        /// The neighbour.
+        on: OpId,
+        /// Why the group could not carry it along.
+        not_grouped: NotGrouped,
+    },
+    /// More would be exposed elsewhere than is hidden here.
+    ExposedTimeGrows {
+        /// The neighbour.
+        candidate: OpId,
+        /// By how much, all in all.
+        by: Nanos,
+    },
+    /// Too much would be alive.
+    PeakMemory {
+        /// The neighbour.
+        candidate: OpId,
+        /// The peak of group and neighbour after the swap.
+        would_be: Bytes,
+        /// The peak of the order that the pass was given.
+        base: Bytes,
+        /// What the pass may use.
+        limit: Bytes,
+    },
+}
+
+/// Why a group could not carry a neighbour along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotGrouped {
+    /// It is a collective, which would then move unasked.
+    Collective,
+    /// It is a wait, which was placed already.
+    Wait,
+    /// It is a matrix multiplication: compute to hide behind, where run times are not looked at.
+    GemmLike,
+    /// The pass moves one operation at a time.
+    Never,
+}

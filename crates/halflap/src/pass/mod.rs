@@ -1,0 +1,206 @@
+//! The passes: each takes an order and gives a better one.
+//!
+//! | pass | engine |
+//! | --- | --- |
+//! | `sink_waits`, `raise_comms`, `reorder_compute_for_overlap` | [`list`]: a list scheduler |
+//! | `reorder_communication_preserving_peak_memory`, `sink_waits_iterative` | [`slide`] in one direction |
+//! | `simple_overlap` | [`slide`] in both, one after the other |
+//!
+//! A pass is a pure function of graph, order and options. It proves nothing: `verify` does.
+
+mod limit;
+mod list;
+mod rules;
+mod settings;
+mod slide;
+mod watch;
+
+pub use limit::{Limit, NotGrouped};
+pub use settings::{IterativeSettings, SettingError, Settings};
+pub use slide::Slide;
+pub use watch::{LedgerCheck, NoWatch, SwapView, Watch};
+
+use std::str::FromStr;
+
+use crate::graph::{Graph, OpKind};
+use crate::ids::OpId;
+use crate::memory::{InputCharge, Ledger, Mismatch};
+use crate::nearest::Unknown;
+use crate::order::{Direction, Order};
+use crate::overlap::{Fidelity, Overlap};
+use crate::units::Bytes;
+use list::Goals;
+use rules::Rules;
+use slide::Slider;
+
+/// A pass, by the name that torch gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Waits as late as possible.
+    SinkWaits,
+    /// Collectives as early as possible.
+    RaiseComms,
+    /// Both, with compute placed behind each collective until it is hidden.
+    ReorderComputeForOverlap,
+    /// Collectives earlier, one swap at a time, within a memory budget.
+    ReorderCommunicationPreservingPeakMemory,
+    /// Waits later, one swap at a time, within a memory budget.
+    SinkWaitsIterative,
+    /// Both by swaps of neighbours, without run times and without more memory: torch 2.15's default.
+    SimpleOverlap,
+}
+
+impl Pass {
+    /// All passes.
+    pub const ALL: [Pass; 6] = [
+        Pass::SinkWaits,
+        Pass::RaiseComms,
+        Pass::ReorderComputeForOverlap,
+        Pass::ReorderCommunicationPreservingPeakMemory,
+        Pass::SinkWaitsIterative,
+        Pass::SimpleOverlap,
+    ];
+
+    /// The name that torch gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::SinkWaits => "sink_waits",
+            Pass::RaiseComms => "raise_comms",
+            Pass::ReorderComputeForOverlap => "reorder_compute_for_overlap",
+            Pass::ReorderCommunicationPreservingPeakMemory => "reorder_communication_preserving_peak_memory",
+            Pass::SinkWaitsIterative => "sink_waits_iterative",
+            Pass::SimpleOverlap => "simple_overlap",
+        }
+    }
+
+    /// What every order that the pass gives keeps to, relative to the order that it was given.
+    pub fn promise(self, options: &Options) -> Promise {
+        let iterative = |settings: &IterativeSettings| Promise {
+            order_edges: options.fidelity == Fidelity::Mended && !settings.unsafe_collectives_reorder,
+            peak_budget: Some(settings.peak_memory_budget),
+        };
+        match self {
+            Pass::SinkWaits | Pass::RaiseComms | Pass::ReorderComputeForOverlap => {
+                Promise { order_edges: true, peak_budget: None }
+            }
+            Pass::ReorderCommunicationPreservingPeakMemory => iterative(&options.settings.reorder),
+            Pass::SinkWaitsIterative => iterative(&options.settings.sink),
+            Pass::SimpleOverlap => Promise { order_edges: true, peak_budget: Some(0.0) },
+        }
+    }
+}
+
+impl FromStr for Pass {
+    type Err = Unknown;
+    fn from_str(name: &str) -> Result<Pass, Unknown> {
+        let found = Pass::ALL.into_iter().find(|pass| pass.name() == name);
+        found.ok_or_else(|| Unknown::new("pass", name, Pass::ALL.map(Pass::name)))
+    }
+}
+
+/// What a pass keeps to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// Order-only edges that the given order kept are kept.
+    pub order_edges: bool,
+    /// By which part of the given order's peak the new peak may exceed it; `None`: by any.
+    pub peak_budget: Option<f64>,
+}
+
+impl Promise {
+    /// The most that may be alive, where the pass was given an order with that peak.
+    pub fn memory_limit(self, peak: Bytes) -> Option<Bytes> {
+        self.peak_budget.map(|budget| within_budget(peak, budget))
+    }
+}
+
+/// The largest whole number of bytes within `peak` and `budget` times as much again.
+fn within_budget(peak: Bytes, budget: f64) -> Bytes {
+    Bytes(peak.0.saturating_add((peak.0 as f64 * budget).floor() as i64))
+}
+
+/// How passes behave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Torch's settings.
+    pub settings: Settings,
+    /// As torch, or mended.
+    pub fidelity: Fidelity,
+}
+
+/// What a pass did.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The new order.
+    pub order: Order,
+    /// Swaps made; none by a list scheduler.
+    pub moves: usize,
+    /// One for each operation that was slid, in the sequence in which it was.
+    pub slides: Vec<Slide>,
+}
+
+/// Runs one pass. `watch` sees every swap, and may end the pass.
+pub fn run<W: Watch>(
+    graph: &Graph,
+    order: &Order,
+    task: (Pass, &Options),
+    watch: &mut W,
+) -> Result<Outcome, Box<Mismatch>> {
+    let (pass, options) = task;
+    let goals = match pass {
+        Pass::SinkWaits => Goals { raise_comms: false, sink_waits: true, overlap: false },
+        Pass::RaiseComms => Goals { raise_comms: true, sink_waits: false, overlap: false },
+        Pass::ReorderComputeForOverlap => Goals { raise_comms: true, sink_waits: true, overlap: true },
+        _ => return iterate(graph, order, task, watch),
+    };
+    let ops = list::schedule(graph, order, goals);
+    let order = Order::from_ops(graph.len(), ops).expect("the list scheduler takes each operation once");
+    debug_assert!(options.settings.reorder.peak_memory_budget >= 0.0);
+    Ok(Outcome { order, moves: 0, slides: Vec::new() })
+}
+
+/// Runs a pass that slides operations one after the other.
+fn iterate<W: Watch>(
+    graph: &Graph,
+    order: &Order,
+    task: (Pass, &Options),
+    watch: &mut W,
+) -> Result<Outcome, Box<Mismatch>> {
+    let (pass, options) = task;
+    let Options { settings, fidelity } = options;
+    let overlap = Overlap::new(graph, *fidelity, settings.comm_mult, settings.non_comm_mult);
+    let charge = match fidelity {
+        Fidelity::Torch => InputCharge::FirstOperation,
+        Fidelity::Mended => InputCharge::Baseline,
+    };
+    let ledger = Ledger::open(graph, order, charge);
+    let mut slider = Slider::new(graph, &overlap, ledger, order.clone());
+    let ops = order.as_slice();
+    match pass {
+        Pass::ReorderCommunicationPreservingPeakMemory => {
+            // Torch never looks at the last operation.
+            let targets = ops[..ops.len().saturating_sub(1)].iter().copied();
+            let collectives = of_kind(graph, targets, OpKind::AsyncCollective);
+            let most = settings.reorder.debug_limit.unwrap_or(usize::MAX);
+            slider.slide_all(collectives.take(most), &Rules::reorder(options), watch)?;
+        }
+        Pass::SinkWaitsIterative => {
+            // Torch never looks at the first operation.
+            let targets = ops.iter().skip(1).rev().copied();
+            let waits = of_kind(graph, targets, OpKind::Wait);
+            let most = settings.sink.debug_limit.unwrap_or(usize::MAX);
+            slider.slide_all(waits.take(most), &Rules::sink(options), watch)?;
+        }
+        _ => {
+            let collectives = of_kind(graph, ops.iter().copied(), OpKind::AsyncCollective);
+            slider.slide_all(collectives, &Rules::simple(Direction::Earlier, *fidelity), watch)?;
+            let waits = of_kind(graph, ops.iter().rev().copied(), OpKind::Wait);
+            slider.slide_all(waits, &Rules::simple(Direction::Later, *fidelity), watch)?;
+        }
+    }
+    Ok(slider.finish())
+}
+
+fn of_kind(graph: &Graph, ops: impl Iterator<Item = OpId>, kind: OpKind) -> impl Iterator<Item = OpId> {
+    ops.filter(move |&op| graph.kind(op) == kind)
+}

@@ -1,0 +1,419 @@
+//! The slide: the one engine of all iterative passes.
+//!
+//! An operation moves past its neighbours one by one. A neighbour that the group cannot pass joins
+//! it, if it may; otherwise the slide ends with the [`Limit`] that says why. What the pass and the
+//! fidelity decide stands in [`Rules`]; here it is only carried out.
+//!
+//! At the end where the slide started the group never grows: a rising collective stays last in its
+//! group and a sinking wait first. So a neighbour that was passed stands directly beside it, and
+//! compute adds exactly its run time to the overlap. For all other neighbours the overlap is
+//! measured anew.
+//!
+//! Cost of a swap: the size of the group. What the neighbour has to do with the group is marked when
+//! an operation joins it, so that a neighbour that has nothing to do with it costs a few loads.
+
+use super::limit::{Limit, NotGrouped};
+use super::rules::{Rules, TimeRules};
+use super::watch::{SwapView, Watch};
+use super::{Outcome, within_budget};
+use crate::graph::{Edges, Graph, OpKind};
+use crate::ids::{IdVec, OpId};
+use crate::memory::{Ledger, Mismatch, Quote, Swap};
+use crate::order::{Block, Direction, Order};
+use crate::overlap::{Hiding, Overlap};
+use crate::units::{Bytes, Nanos};
+
+/// What became of one operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slide {
+    /// The collective or wait that was slid.
+    pub op: OpId,
+    /// How many neighbours it passed.
+    pub moves: usize,
+    /// Which neighbours it carried along, in the sequence in which they joined.
+    pub grouped_with: Vec<OpId>,
+    /// The run time of its collective.
+    pub comm_time: Nanos,
+    /// The run time that hides it, at the end of the slide.
+    pub comp_time: Nanos,
+    /// What was exposed before the slide; negative where there was compute to spare.
+    pub initial_exposed: Nanos,
+    /// What was exposed after it.
+    pub final_exposed: Nanos,
+    /// Which operations hide it, at the end of the slide.
+    pub overlapped: Vec<OpId>,
+    /// Why it stopped.
+    pub limit: Limit,
+}
+
+/// Slides operations of one order, one after the other.
+pub(super) struct Slider<'a> {
+    graph: &'a Graph,
+    overlap: &'a Overlap<'a>,
+    ledger: Ledger,
+    order: Order,
+    marks: Marks,
+    slides: Vec<Slide>,
+    moves: usize,
+}
+
+/// The operations that move together, and what is known of them.
+struct Group {
+    block: Block,
+    peak: Bytes,
+    has_collective: bool,
+    joined: Vec<OpId>,
+    /// The pairs of which one end is in the group and the other stays behind.
+    anchors: Vec<Pair>,
+    /// What a passed pair would lose.
+    time: Nanos,
+}
+
+/// Communication and what hides it.
+#[derive(Clone, Copy)]
+struct Pair {
+    comm_time: Nanos,
+    comp_time: Nanos,
+}
+
+enum Verdict {
+    Stop(Limit),
+    Absorb,
+    Swap(Quote),
+}
+
+impl<'a> Slider<'a> {
+    pub(super) fn new(graph: &'a Graph, overlap: &'a Overlap<'a>, ledger: Ledger, order: Order) -> Slider<'a> {
+        Slider { graph, overlap, ledger, order, marks: Marks::new(graph.len()), slides: Vec::new(), moves: 0 }
+    }
+
+    pub(super) fn finish(self) -> Outcome {
+        Outcome { order: self.order, moves: self.moves, slides: self.slides }
+    }
+
+    /// Slides the `targets`, in their sequence, by the same rules.
+    pub(super) fn slide_all<W: Watch>(
+        &mut self,
+        targets: impl Iterator<Item = OpId>,
+        rules: &Rules,
+        watch: &mut W,
+    ) -> Result<(), Box<Mismatch>> {
+        for op in targets {
+            let slide = self.slide(op, rules, watch)?;
+            self.moves += slide.moves;
+            self.slides.push(slide);
+        }
+        Ok(())
+    }
+
+    /// Slides `op`, with whatever it must carry, until something stops it.
+    fn slide<W: Watch>(&mut self, op: OpId, rules: &Rules, watch: &mut W) -> Result<Slide, Box<Mismatch>> {
+        let base = self.ledger.peak_at_start();
+        let memory = MemoryLimit { base, limit: within_budget(base, rules.budget) };
+        let mut group = self.start_group(op, rules);
+        let initial = self.measure(op);
+        let mut hiding = initial.clone();
+        let mut moves = 0;
+        let limit = loop {
+            let Some(candidate) = self.order.beyond(&group.block, rules.direction) else { break Limit::ProgramEdge };
+            match self.judge(candidate, &mut group, (rules, &hiding, memory)) {
+                Verdict::Stop(limit) => break limit,
+                Verdict::Absorb => self.absorb(candidate, &mut group, rules),
+                Verdict::Swap(quote) => {
+                    self.swap(candidate, &mut group, (rules, quote));
+                    moves += 1;
+                    if rules.times.is_some() {
+                        self.follow_overlap(op, candidate, &mut hiding);
+                    }
+                    watch.swapped(&SwapView {
+                        graph: self.graph,
+                        order: &self.order,
+                        ledger: &self.ledger,
+                        group: self.order.block(&group.block),
+                        candidate,
+                        limit: memory.limit,
+                    })?;
+                }
+            }
+        };
+        let hiding = if moves == 0 { initial.clone() } else { self.measure(op) };
+        Ok(Slide {
+            op,
+            moves,
+            grouped_with: group.joined,
+            comm_time: hiding.comm_time,
+            comp_time: hiding.comp_time,
+            initial_exposed: initial.exposed(),
+            final_exposed: hiding.exposed(),
+            overlapped: self.overlap.hidden_by(&self.order, &hiding),
+            limit,
+        })
+    }
+
+    /// May the group pass `candidate`? The sequence of the questions is torch's.
+    #[inline]
+    fn judge(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, &Hiding, MemoryLimit)) -> Verdict {
+        let (rules, hiding, memory) = context;
+        if let Some(times) = &rules.times
+            && hiding.exposed() < hiding.comm_time * -times.extra_overlap
+        {
+            return Verdict::Stop(Limit::FullyHidden);
+        }
+        let kind = self.graph.kind(candidate);
+        let bonds = self.marks.of(candidate);
+        if rules.barriers.has(kind) && !(rules.carries_nothing() && bonds.is_needed()) {
+            return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
+        }
+        let gathered = rules.gathers_collectives && group.has_collective && kind.is_collective();
+        if bonds.is_needed() || gathered {
+            match self.not_grouped(candidate, rules) {
+                None => return Verdict::Absorb,
+                Some(not_grouped) if bonds.is_needed() => {
+                    return Verdict::Stop(Limit::DataDependency { on: candidate, not_grouped });
+                }
+                Some(_) if !rules.collectives_overtake => {
+                    return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
+                }
+                Some(_) => {}
+            }
+        }
+        if rules.order_edges_bind && bonds.is_ordered() {
+            return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
+        }
+        if let Some(times) = &rules.times
+            && let Some(by) = self.exposed_growth(candidate, group, (rules.direction, times, hiding))
+        {
+            return Verdict::Stop(Limit::ExposedTimeGrows { candidate, by });
+        }
+        let swap =
+            Swap { graph: self.graph, order: &self.order, group: &group.block, candidate, direction: rules.direction };
+        let quote = match bonds.shares_a_free() {
+            true => self.ledger.quote_sharing(&swap, group.peak),
+            false => self.ledger.quote(&swap, group.peak),
+        };
+        if quote.peak > memory.limit {
+            let MemoryLimit { base, limit } = memory;
+            return Verdict::Stop(Limit::PeakMemory { candidate, would_be: quote.peak, base, limit });
+        }
+        Verdict::Swap(quote)
+    }
+
+    /// Why a group could not carry `candidate` along; `None` if it can.
+    fn not_grouped(&self, candidate: OpId, rules: &Rules) -> Option<NotGrouped> {
+        let kind = self.graph.kind(candidate);
+        match kind {
+            _ if rules.carries_nothing() => Some(NotGrouped::Never),
+            _ if rules.carries.has(kind) => {
+                (self.graph.is_gemm_like(candidate) && !rules.carries_gemm).then_some(NotGrouped::GemmLike)
+            }
+            OpKind::Wait => Some(NotGrouped::Wait),
+            _ => Some(NotGrouped::Collective),
+        }
+    }
+
+    /// By how much more would be exposed, all in all, if `candidate` were passed; `None` if by
+    /// nothing. Books what the group's pairs lose if it is.
+    ///
+    /// Two kinds of pairs can lose: one that `candidate` is the near end of loses the group's run
+    /// time, those that have an end in the group lose `candidate`'s; the slid pair wins the latter.
+    fn exposed_growth(
+        &self,
+        candidate: OpId,
+        group: &mut Group,
+        context: (Direction, &TimeRules, &Hiding),
+    ) -> Option<Nanos> {
+        let (direction, times, hiding) = context;
+        let kind = self.graph.kind(candidate);
+        let near_end = match direction {
+            Direction::Earlier => OpKind::AsyncCollective,
+            Direction::Later => OpKind::Wait,
+        };
+        if kind == near_end && group.time > Nanos::ZERO {
+            let pair = Pair::from(&self.measure(candidate));
+            let growth = pair.exposed_with(group.time) - pair.exposed_with(Nanos::ZERO);
+            if growth > Nanos::ZERO {
+                return Some(growth);
+            }
+        }
+        let time = self.overlap.time(candidate);
+        if kind == OpKind::AsyncCollective || time <= Nanos::ZERO || group.anchors.is_empty() {
+            return None;
+        }
+        let slid = Pair::from(hiding);
+        let growth = |pair: &Pair| pair.exposed_with(time) - pair.exposed_with(Nanos::ZERO);
+        let total = match times.garbled {
+            false => {
+                let won = slid.exposed_with(-time) - slid.exposed_with(Nanos::ZERO);
+                group.anchors.iter().fold(won, |total, pair| total + growth(pair))
+            }
+            // Torch drops what the slid pair wins and turns the sign of what the others lose.
+            true => group.anchors.iter().fold(slid.exposed_with(Nanos::ZERO), |total, pair| total - growth(pair)),
+        };
+        if total > Nanos::ZERO {
+            return Some(total);
+        }
+        group.anchors.iter_mut().for_each(|pair| pair.comp_time -= time);
+        None
+    }
+
+    fn start_group(&mut self, op: OpId, rules: &Rules) -> Group {
+        self.marks.clear();
+        self.mark_bonds(op, rules);
+        Group {
+            block: self.order.singleton(op),
+            peak: self.ledger.level(op).post_alloc,
+            has_collective: self.graph.kind(op).is_collective(),
+            joined: Vec::new(),
+            anchors: Vec::new(),
+            time: Nanos::ZERO,
+        }
+    }
+
+    fn absorb(&mut self, candidate: OpId, group: &mut Group, rules: &Rules) {
+        let kind = self.graph.kind(candidate);
+        self.order.extend(&mut group.block, rules.direction);
+        self.mark_bonds(candidate, rules);
+        group.peak = group.peak.max(self.ledger.level(candidate).post_alloc);
+        group.has_collective |= kind.is_collective();
+        group.joined.push(candidate);
+        if let Some(times) = &rules.times {
+            if times.anchors.has(kind) {
+                group.anchors.push(Pair::from(&self.measure(candidate)));
+            }
+            if times.group_time.has(kind) {
+                group.time += self.overlap.time(candidate);
+            }
+        }
+    }
+
+    #[inline]
+    fn swap(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, Quote)) {
+        let (rules, quote) = context;
+        let swap =
+            Swap { graph: self.graph, order: &self.order, group: &group.block, candidate, direction: rules.direction };
+        self.ledger.commit(&swap, rules.last_uses_follow);
+        self.order.rotate(&mut group.block, rules.direction);
+        if rules.group_peak_follows {
+            group.peak = quote.group_peak;
+        }
+    }
+
+    /// Keeps the overlap of `op` up to date after it passed `candidate`.
+    fn follow_overlap(&self, op: OpId, candidate: OpId, hiding: &mut Hiding) {
+        if self.graph.kind(candidate) == OpKind::Compute && self.overlap.is_exact() {
+            self.overlap.add_beside(&self.order, op, (candidate, hiding));
+        } else {
+            *hiding = self.measure(op);
+        }
+    }
+
+    fn measure(&self, op: OpId) -> Hiding {
+        match self.graph.kind(op) {
+            OpKind::Wait => self.overlap.of_wait(&self.order, op),
+            _ => self.overlap.of_collective(&self.order, op),
+        }
+    }
+
+    /// Marks whom `op`, now in the group, cannot pass, and with whom it shares a free.
+    fn mark_bonds(&mut self, op: OpId, rules: &Rules) {
+        let graph = self.graph;
+        let neighbours = |edges| match rules.direction {
+            Direction::Earlier => graph.preds(op, edges),
+            Direction::Later => graph.succs(op, edges),
+        };
+        if rules.order_edges_bind {
+            neighbours(Edges::All).iter().for_each(|&other| self.marks.set(other, Bonds::ORDERED));
+        }
+        neighbours(Edges::Real).iter().for_each(|&other| self.marks.set(other, Bonds::NEEDED));
+        for &buffer in graph.uses(op) {
+            let last = self.ledger.freed_by(buffer);
+            match (rules.direction, last) {
+                (Direction::Earlier, Some(last)) if last == op => {
+                    graph.users(buffer).iter().for_each(|&user| self.marks.set(user, Bonds::SHARES));
+                }
+                (Direction::Later, Some(last)) => self.marks.set(last, Bonds::SHARES),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Pair {
+    /// What is exposed if `lost` no longer hides it.
+    fn exposed_with(self, lost: Nanos) -> Nanos {
+        (self.comm_time - self.comp_time + lost).max(Nanos::ZERO)
+    }
+}
+
+impl From<&Hiding> for Pair {
+    fn from(hiding: &Hiding) -> Pair {
+        Pair { comm_time: hiding.comm_time, comp_time: hiding.comp_time }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct MemoryLimit {
+    base: Bytes,
+    limit: Bytes,
+}
+
+/// What an operation has to do with the group; the bits of [`Marks`].
+#[derive(Clone, Copy)]
+struct Bonds(u32);
+
+impl Bonds {
+    const NEEDED: Bonds = Bonds(1);
+    const ORDERED: Bonds = Bonds(2);
+    const SHARES: Bonds = Bonds(4);
+
+    /// A real edge joins it to the group.
+    #[inline]
+    fn is_needed(self) -> bool {
+        self.0 & Bonds::NEEDED.0 != 0
+    }
+
+    /// An edge joins it to the group, perhaps only for the order of collectives.
+    #[inline]
+    fn is_ordered(self) -> bool {
+        self.0 & Bonds::ORDERED.0 != 0
+    }
+
+    /// It uses a buffer that the group uses, too, and one of them frees.
+    #[inline]
+    fn shares_a_free(self) -> bool {
+        self.0 & Bonds::SHARES.0 != 0
+    }
+}
+
+/// The bonds of every operation with the group of this slide. A stamp tells them from those of
+/// earlier slides, so that nothing has to be wiped.
+struct Marks {
+    stamped: IdVec<OpId, u32>,
+    stamp: u32,
+}
+
+impl Marks {
+    const BITS: u32 = 7;
+
+    fn new(len: usize) -> Marks {
+        Marks { stamped: IdVec::filled(0, len), stamp: 0 }
+    }
+
+    fn clear(&mut self) {
+        match self.stamp.checked_add(Marks::BITS + 1) {
+            Some(stamp) => self.stamp = stamp,
+            None => *self = Marks::new(self.stamped.len()),
+        }
+    }
+
+    #[inline]
+    fn of(&self, op: OpId) -> Bonds {
+        let stamped = self.stamped[op];
+        Bonds(if stamped & !Marks::BITS == self.stamp { stamped & Marks::BITS } else { 0 })
+    }
+
+    #[inline]
+    fn set(&mut self, op: OpId, bonds: Bonds) {
+        self.stamped[op] = self.stamp | self.of(op).0 | bonds.0;
+    }
+}

@@ -1,0 +1,67 @@
+//! Whoever wants to see every swap.
+
+use crate::graph::Graph;
+use crate::ids::OpId;
+use crate::memory::{Ledger, Mismatch, compare};
+use crate::order::Order;
+use crate::units::Bytes;
+
+/// Everything there is to see after a swap.
+pub struct SwapView<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// The order after the swap.
+    pub order: &'a Order,
+    /// The ledger after the swap.
+    pub ledger: &'a Ledger,
+    /// Who moved, first to last.
+    pub group: &'a [OpId],
+    /// Who made way.
+    pub candidate: OpId,
+    /// What the pass may use.
+    pub limit: Bytes,
+}
+
+/// Sees every swap of a pass, and may end it.
+pub trait Watch {
+    /// Called after every swap.
+    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>>;
+}
+
+/// Nobody looks: costs nothing.
+pub struct NoWatch;
+
+impl Watch for NoWatch {
+    #[inline]
+    fn swapped(&mut self, _: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
+        Ok(())
+    }
+}
+
+/// Holds the ledger against the full account after every swap.
+#[derive(Default)]
+pub struct LedgerCheck<F> {
+    /// Called after every swap that was found right.
+    pub on_swap: F,
+}
+
+impl<F: FnMut()> Watch for LedgerCheck<F> {
+    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
+        let SwapView { graph, order, ledger, group, candidate, limit } = *view;
+        compare(graph, order, ledger, limit).map_err(|(first, truth)| {
+            Box::new(Mismatch {
+                order: order.clone(),
+                candidate,
+                group: group.to_vec(),
+                first,
+                transfers: ledger.transfers().to_vec(),
+                base: ledger.peak_at_start(),
+                limit,
+                ledger: ledger.clone(),
+                truth,
+            })
+        })?;
+        (self.on_swap)();
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Units as types: times are [`Nanos`], sizes are [`Bytes`].
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Neg, Sub, SubAssign};
+
+use serde::Serialize;
+
+/// A time in nanoseconds. A float, as in the files: times are estimates, and torch's decisions on
+/// them are to be reproduced to the last bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Nanos(pub f64);
+
+/// A size in bytes. Signed: a program may free more than it allocates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Bytes(pub i64);
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Nanos = Nanos(0.0);
+
+    /// The longer of two times.
+    #[inline]
+    pub fn max(self, other: Nanos) -> Nanos {
+        Nanos(self.0.max(other.0))
+    }
+}
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+}
+
+macro_rules! arithmetic {
+    ($($unit:ident)*) => {$(
+        impl Add for $unit {
+            type Output = $unit;
+            #[inline]
+            fn add(self, other: $unit) -> $unit {
+                $unit(self.0 + other.0)
+            }
+        }
+        impl Sub for $unit {
+            type Output = $unit;
+            #[inline]
+            fn sub(self, other: $unit) -> $unit {
+                $unit(self.0 - other.0)
+            }
+        }
+        impl Neg for $unit {
+            type Output = $unit;
+            #[inline]
+            fn neg(self) -> $unit {
+                $unit(-self.0)
+            }
+        }
+        impl AddAssign for $unit {
+            #[inline]
+            fn add_assign(&mut self, other: $unit) {
+                self.0 += other.0;
+            }
+        }
+        impl SubAssign for $unit {
+            #[inline]
+            fn sub_assign(&mut self, other: $unit) {
+                self.0 -= other.0;
+            }
+        }
+        impl Sum for $unit {
+            fn sum<It: Iterator<Item = $unit>>(items: It) -> $unit {
+                items.fold($unit::ZERO, Add::add)
+            }
+        }
+    )*};
+}
+
+arithmetic! { Nanos Bytes }
+
+impl Mul<f64> for Nanos {
+    type Output = Nanos;
+    #[inline]
+    fn mul(self, factor: f64) -> Nanos {
+        Nanos(self.0 * factor)
+    }
+}
+
+impl fmt::Display for Nanos {
+    /// Three or four digits and a unit: `12.3 us`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scale, unit) = match self.0.abs() {
+            ns if ns >= 1e9 => (1e9, "s"),
+            ns if ns >= 1e6 => (1e6, "ms"),
+            ns if ns >= 1e3 => (1e3, "us"),
+            _ => (1.0, "ns"),
+        };
+        f.pad(&format!("{} {unit}", three_digits(self.0 / scale)))
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// Three or four digits and a binary unit: `1.35 GiB`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let magnitude = self.0.unsigned_abs();
+        if magnitude < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let power = (magnitude.ilog2() / 10) as usize;
+        let value = self.0 as f64 / (1u64 << (10 * power)) as f64;
+        f.pad(&format!("{} {}", three_digits(value), UNITS[power - 1]))
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 100.0 || v == v.trunc() => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_units() {
+        let times = [0.0, 999.0, 1234.0, 12_345.0, 3_456_789.0, 2e9].map(|ns| Nanos(ns).to_string());
+        assert_eq!(times, ["0 ns", "999 ns", "1.23 us", "12.3 us", "3.46 ms", "2 s"]);
+        let sizes = [0, 1023, 1024, 1_451_792_392, -4096].map(|size| Bytes(size).to_string());
+        assert_eq!(sizes, ["0 B", "1023 B", "1 KiB", "1.35 GiB", "-4 KiB"]);
+    }
+}
