@@ -6,6 +6,7 @@
 //! what each part is and must not know. The library does no I/O and reads no clock.
 #![warn(missing_docs)]
 
+pub mod align;
 pub mod graph;
 pub mod ids;
 pub mod import;
@@ -14,6 +15,9 @@ mod nearest;
 pub mod order;
 pub mod overlap;
 pub mod pass;
+pub mod report;
+pub mod schedule;
 pub mod units;
+pub mod verify;
 
 pub use nearest::Unknown;

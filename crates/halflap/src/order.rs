@@ -134,25 +134,30 @@ impl Order {
     /// Exchanges a block with the operation next to it.
     #[inline]
     pub fn rotate(&mut self, block: &mut Block, direction: Direction) {
-        let whole = match direction {
-            Direction::Earlier => block.first - 1..block.end,
-            Direction::Later => block.first..block.end + 1,
-        };
-        let ops = &mut self.at.as_mut_slice()[whole.clone()];
         match direction {
             Direction::Earlier => {
-                ops.rotate_left(1);
-                *block = Block { first: whole.start, end: whole.end - 1 };
+                let neighbour = self.at.as_slice()[block.first - 1];
+                for place in block.first..block.end {
+                    self.put(place - 1, self.at.as_slice()[place]);
+                }
+                self.put(block.end - 1, neighbour);
+                *block = Block { first: block.first - 1, end: block.end - 1 };
             }
             Direction::Later => {
-                ops.rotate_right(1);
-                *block = Block { first: whole.start + 1, end: whole.end };
+                let neighbour = self.at.as_slice()[block.end];
+                for place in (block.first..block.end).rev() {
+                    self.put(place + 1, self.at.as_slice()[place]);
+                }
+                self.put(block.first, neighbour);
+                *block = Block { first: block.first + 1, end: block.end + 1 };
             }
         }
-        for place in whole {
-            let op = self.at.as_slice()[place];
-            self.pos[op] = Pos::from_index(place);
-        }
+    }
+
+    #[inline]
+    fn put(&mut self, place: usize, op: OpId) {
+        self.at.as_mut_slice()[place] = op;
+        self.pos[op] = Pos::from_index(place);
     }
 }
 

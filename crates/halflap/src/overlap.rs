@@ -154,6 +154,8 @@ impl<'g> Overlap<'g> {
     /// that depends on it for order alone and comes after another asynchronous collective. (Meant
     /// was: the wait of that other one. The test is on the wrong variable.)
     fn torch_window_of_collective(&self, order: &Order, collective: OpId) -> Window {
+        let counts = |edges| self.graph.succs(collective, edges).len();
+        let has_order_only = counts(Edges::All) > counts(Edges::Real);
         let mut other_found = false;
         self.window_until(order, collective, |op| match self.graph.kind(op) {
             OpKind::SyncCollective => true,
@@ -161,7 +163,7 @@ impl<'g> Overlap<'g> {
                 other_found = true;
                 false
             }
-            OpKind::Wait => other_found && self.depends(op, collective),
+            OpKind::Wait => other_found && has_order_only && self.depends(op, collective),
             OpKind::Compute => false,
         })
     }

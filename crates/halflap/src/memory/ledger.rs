@@ -32,6 +32,8 @@ pub struct Swap<'a> {
     pub order: &'a Order,
     /// Who moves in `direction`.
     pub group: &'a Block,
+    /// The member of the group that is farthest from `candidate`.
+    pub far_end: OpId,
     /// Who moves the other way.
     pub candidate: OpId,
     /// Where the group moves.
@@ -56,6 +58,10 @@ pub struct Quote {
     pub peak: Bytes,
     /// The largest `post_alloc` of the group after the swap.
     pub group_peak: Bytes,
+    /// By how much the group's levels shift, where no free changes hands.
+    shift: Bytes,
+    /// The candidate's `post_alloc` after the swap, where no free changes hands.
+    post_alloc: Bytes,
 }
 
 /// The memory of every operation, kept up to date.
@@ -108,7 +114,7 @@ impl Ledger {
         self.transfers.clear();
         let (shift, post_alloc) = self.shifts(swap);
         let group_peak = group_peak + shift;
-        Quote { peak: group_peak.max(post_alloc), group_peak }
+        Quote { peak: group_peak.max(post_alloc), group_peak, shift, post_alloc }
     }
 
     /// What a swap would do, where frees may change hands.
@@ -130,15 +136,14 @@ impl Ledger {
     /// Books the swap that was quoted last; call before the order is rotated. Whether the books on
     /// last uses follow is the caller's choice, because torch forgets them when a wait sinks.
     #[inline]
-    pub fn commit(&mut self, swap: &Swap<'_>, last_uses_follow: bool) {
+    pub fn commit(&mut self, swap: &Swap<'_>, quote: Quote, last_uses_follow: bool) {
         if !self.transfers.is_empty() {
             return self.commit_transfers(last_uses_follow);
         }
-        let (shift, post_alloc) = self.shifts(swap);
         for &op in swap.order.block(swap.group) {
-            self.levels[op].post_alloc += shift;
+            self.levels[op].post_alloc += quote.shift;
         }
-        self.levels[swap.candidate].post_alloc = post_alloc;
+        self.levels[swap.candidate].post_alloc = quote.post_alloc;
     }
 
     fn commit_transfers(&mut self, last_uses_follow: bool) {
@@ -153,23 +158,19 @@ impl Ledger {
     }
 
     /// By how much the group's levels shift, and the candidate's new `post_alloc`.
-    #[inline]
+    #[inline(always)]
     fn shifts(&self, swap: &Swap<'_>) -> (Bytes, Bytes) {
-        let candidate = self.levels[swap.candidate];
-        let group = swap.order.block(swap.group);
+        let (candidate, far_end) = (self.levels[swap.candidate], self.levels[swap.far_end]);
         match swap.direction {
-            Direction::Earlier => {
-                let tail = self.levels[group[group.len() - 1]];
-                (-candidate.delta(), tail.post_free() + candidate.free)
-            }
-            Direction::Later => (candidate.delta(), self.levels[group[0]].before() + candidate.alloc),
+            Direction::Earlier => (-candidate.delta(), far_end.post_free() + candidate.free),
+            Direction::Later => (candidate.delta(), far_end.before() + candidate.alloc),
         }
     }
 
     /// The frees that change hands: those of buffers that both the candidate and the group use, from
     /// whoever was last to whoever will be.
     fn find_transfers(&mut self, swap: &Swap<'_>) {
-        let Swap { graph, order, group, candidate, direction } = *swap;
+        let Swap { graph, order, group, candidate, direction, .. } = *swap;
         for &buffer in graph.uses(candidate) {
             let Some(from) = self.freed_by[buffer] else { continue };
             let to = match direction {
@@ -190,7 +191,7 @@ impl Ledger {
         let candidate = std::slice::from_ref(&swap.candidate);
         let (leader, first, second) = match swap.direction {
             Direction::Earlier => (swap.candidate, group, candidate),
-            Direction::Later => (group[0], candidate, group),
+            Direction::Later => (swap.far_end, candidate, group),
         };
         self.swapped.clear();
         let mut alive = self.levels[leader].before();

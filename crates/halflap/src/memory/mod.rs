@@ -6,10 +6,12 @@
 //!
 //! [`Timeline`] computes that from nothing; [`Ledger`] follows swaps. The first checks the second.
 
+mod budget;
 mod check;
 mod ledger;
 mod timeline;
 
+pub use budget::{BadBudget, Budget};
 pub use check::{Mismatch, compare};
 pub use ledger::{InputCharge, Ledger, Quote, Swap, Transfer};
 pub use timeline::{Level, Timeline};

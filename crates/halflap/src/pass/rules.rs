@@ -16,6 +16,7 @@ impl Kinds {
     pub(super) const WAIT: Kinds = Kinds::of(OpKind::Wait);
     pub(super) const ASYNC: Kinds = Kinds::of(OpKind::AsyncCollective);
     pub(super) const SYNC: Kinds = Kinds::of(OpKind::SyncCollective);
+    const ALL: Kinds = Kinds::BLOCKING.and(Kinds::ASYNC);
     pub(super) const COLLECTIVES: Kinds = Kinds::ASYNC.and(Kinds::SYNC);
     /// What takes time on the compute stream.
     pub(super) const BLOCKING: Kinds = Kinds::COMPUTE.and(Kinds::WAIT).and(Kinds::SYNC);
@@ -26,6 +27,10 @@ impl Kinds {
 
     pub(super) const fn and(self, other: Kinds) -> Kinds {
         Kinds(self.0 | other.0)
+    }
+
+    const fn except(self, other: Kinds) -> Kinds {
+        Kinds(self.0 & !other.0)
     }
 
     fn only_if(self, condition: bool) -> Kinds {
@@ -42,6 +47,8 @@ impl Kinds {
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) direction: Direction,
+    /// What only memory can stop the group at, where nothing binds it to the group.
+    pub(super) unremarkable: Kinds,
     /// What is never passed.
     pub(super) barriers: Kinds,
     /// What a group may carry along where it depends on it.
@@ -84,6 +91,13 @@ impl Rules {
         self.carries == Kinds::NONE
     }
 
+    /// Fills in what follows from the rest.
+    fn settled(self) -> Rules {
+        let remarkable = self.barriers.and(Kinds::COLLECTIVES.only_if(self.gathers_collectives));
+        let unremarkable = Kinds::ALL.except(remarkable).only_if(self.times.is_none());
+        Rules { unremarkable, ..self }
+    }
+
     /// `reorder_communication_preserving_peak_memory`: collectives rise.
     pub(super) fn reorder(options: &Options) -> Rules {
         let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
@@ -91,6 +105,7 @@ impl Rules {
         let mended = options.fidelity == Fidelity::Mended;
         Rules {
             direction: Direction::Earlier,
+            unremarkable: Kinds::NONE,
             barriers: Kinds::COLLECTIVES.only_if(!unsafe_collectives_reorder),
             carries: Kinds::BLOCKING.and(Kinds::ASYNC.only_if(with_collectives)),
             carries_gemm: use_runtime_estimations,
@@ -107,6 +122,7 @@ impl Rules {
             last_uses_follow: true,
             group_peak_follows: mended,
         }
+        .settled()
     }
 
     /// `sink_waits_iterative`: waits sink.
@@ -116,6 +132,7 @@ impl Rules {
         let mended = options.fidelity == Fidelity::Mended;
         Rules {
             direction: Direction::Later,
+            unremarkable: Kinds::NONE,
             barriers: Kinds::ASYNC.only_if(!with_collectives),
             carries: Kinds::COMPUTE.and(Kinds::SYNC.only_if(use_runtime_estimations)),
             carries_gemm: use_runtime_estimations,
@@ -132,6 +149,7 @@ impl Rules {
             last_uses_follow: mended,
             group_peak_follows: mended,
         }
+        .settled()
     }
 
     /// One half of `simple_overlap`: collectives rise, or waits sink, one at a time.
@@ -139,6 +157,7 @@ impl Rules {
         let earlier = direction == Direction::Earlier;
         Rules {
             direction,
+            unremarkable: Kinds::NONE,
             barriers: if earlier { Kinds::ASYNC } else { Kinds::WAIT },
             carries: Kinds::NONE,
             carries_gemm: false,
@@ -150,5 +169,6 @@ impl Rules {
             last_uses_follow: earlier || fidelity == Fidelity::Mended,
             group_peak_follows: true,
         }
+        .settled()
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Slider<'a> {
 
 /// The operations that move together, and what is known of them.
 struct Group {
+    /// Who is being slid; the others joined on the side of the direction.
+    slid: OpId,
     block: Block,
     peak: Bytes,
     has_collective: bool,
@@ -129,7 +131,7 @@ impl<'a> Slider<'a> {
                         graph: self.graph,
                         order: &self.order,
                         ledger: &self.ledger,
-                        group: self.order.block(&group.block),
+                        group: &group.block,
                         candidate,
                         limit: memory.limit,
                     })?;
@@ -150,52 +152,57 @@ impl<'a> Slider<'a> {
         })
     }
 
-    /// May the group pass `candidate`? The sequence of the questions is torch's.
-    #[inline]
+    /// May the group pass `candidate`?
+    #[inline(always)]
     fn judge(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, &Hiding, MemoryLimit)) -> Verdict {
-        let (rules, hiding, memory) = context;
-        if let Some(times) = &rules.times
-            && hiding.exposed() < hiding.comm_time * -times.extra_overlap
-        {
-            return Verdict::Stop(Limit::FullyHidden);
-        }
-        let kind = self.graph.kind(candidate);
+        let (rules, hiding, MemoryLimit { base, limit }) = context;
         let bonds = self.marks.of(candidate);
-        if rules.barriers.has(kind) && !(rules.carries_nothing() && bonds.is_needed()) {
-            return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
+        let only_memory_counts = bonds.is_none() && rules.unremarkable.has(self.graph.kind(candidate));
+        if !only_memory_counts && let Some(verdict) = self.judge_bonds(candidate, group, (rules, hiding, bonds)) {
+            return verdict;
         }
-        let gathered = rules.gathers_collectives && group.has_collective && kind.is_collective();
-        if bonds.is_needed() || gathered {
-            match self.not_grouped(candidate, rules) {
-                None => return Verdict::Absorb,
-                Some(not_grouped) if bonds.is_needed() => {
-                    return Verdict::Stop(Limit::DataDependency { on: candidate, not_grouped });
-                }
-                Some(_) if !rules.collectives_overtake => {
-                    return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
-                }
-                Some(_) => {}
-            }
-        }
-        if rules.order_edges_bind && bonds.is_ordered() {
-            return Verdict::Stop(Limit::CollectiveOrder { with: candidate });
-        }
-        if let Some(times) = &rules.times
-            && let Some(by) = self.exposed_growth(candidate, group, (rules.direction, times, hiding))
-        {
-            return Verdict::Stop(Limit::ExposedTimeGrows { candidate, by });
-        }
-        let swap =
-            Swap { graph: self.graph, order: &self.order, group: &group.block, candidate, direction: rules.direction };
+        let swap = group.beside(candidate, rules.direction, (self.graph, &self.order));
         let quote = match bonds.shares_a_free() {
             true => self.ledger.quote_sharing(&swap, group.peak),
             false => self.ledger.quote(&swap, group.peak),
         };
-        if quote.peak > memory.limit {
-            let MemoryLimit { base, limit } = memory;
+        if quote.peak > limit {
             return Verdict::Stop(Limit::PeakMemory { candidate, would_be: quote.peak, base, limit });
         }
         Verdict::Swap(quote)
+    }
+
+    /// What stops the group at `candidate`, or joins them, apart from memory. The sequence of the
+    /// questions is torch's.
+    fn judge_bonds(&self, candidate: OpId, group: &mut Group, context: (&Rules, &Hiding, Bonds)) -> Option<Verdict> {
+        let (rules, hiding, bonds) = context;
+        if let Some(times) = &rules.times
+            && hiding.exposed() < hiding.comm_time * -times.extra_overlap
+        {
+            return Some(Verdict::Stop(Limit::FullyHidden));
+        }
+        let kind = self.graph.kind(candidate);
+        let in_order = Some(Verdict::Stop(Limit::CollectiveOrder { with: candidate }));
+        if rules.barriers.has(kind) && !(rules.carries_nothing() && bonds.is_needed()) {
+            return in_order;
+        }
+        let gathered = rules.gathers_collectives && group.has_collective && kind.is_collective();
+        if bonds.is_needed() || gathered {
+            match self.not_grouped(candidate, rules) {
+                None => return Some(Verdict::Absorb),
+                Some(not_grouped) if bonds.is_needed() => {
+                    return Some(Verdict::Stop(Limit::DataDependency { on: candidate, not_grouped }));
+                }
+                Some(_) if !rules.collectives_overtake => return in_order,
+                Some(_) => {}
+            }
+        }
+        if rules.order_edges_bind && bonds.is_ordered() {
+            return in_order;
+        }
+        let times = rules.times.as_ref()?;
+        let by = self.exposed_growth(candidate, group, (rules.direction, times, hiding))?;
+        Some(Verdict::Stop(Limit::ExposedTimeGrows { candidate, by }))
     }
 
     /// Why a group could not carry `candidate` along; `None` if it can.
@@ -260,6 +267,7 @@ impl<'a> Slider<'a> {
         self.marks.clear();
         self.mark_bonds(op, rules);
         Group {
+            slid: op,
             block: self.order.singleton(op),
             peak: self.ledger.level(op).post_alloc,
             has_collective: self.graph.kind(op).is_collective(),
@@ -286,12 +294,11 @@ impl<'a> Slider<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn swap(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, Quote)) {
         let (rules, quote) = context;
-        let swap =
-            Swap { graph: self.graph, order: &self.order, group: &group.block, candidate, direction: rules.direction };
-        self.ledger.commit(&swap, rules.last_uses_follow);
+        let swap = group.beside(candidate, rules.direction, (self.graph, &self.order));
+        self.ledger.commit(&swap, quote, rules.last_uses_follow);
         self.order.rotate(&mut group.block, rules.direction);
         if rules.group_peak_follows {
             group.peak = quote.group_peak;
@@ -338,6 +345,15 @@ impl<'a> Slider<'a> {
     }
 }
 
+impl Group {
+    /// The swap with the neighbour in that direction.
+    #[inline(always)]
+    fn beside<'s>(&'s self, candidate: OpId, direction: Direction, of: (&'s Graph, &'s Order)) -> Swap<'s> {
+        let (graph, order) = of;
+        Swap { graph, order, group: &self.block, far_end: self.slid, candidate, direction }
+    }
+}
+
 impl Pair {
     /// What is exposed if `lost` no longer hides it.
     fn exposed_with(self, lost: Nanos) -> Nanos {
@@ -365,6 +381,12 @@ impl Bonds {
     const NEEDED: Bonds = Bonds(1);
     const ORDERED: Bonds = Bonds(2);
     const SHARES: Bonds = Bonds(4);
+
+    /// It has nothing to do with the group.
+    #[inline]
+    fn is_none(self) -> bool {
+        self.0 == 0
+    }
 
     /// A real edge joins it to the group.
     #[inline]

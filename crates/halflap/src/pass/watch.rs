@@ -3,7 +3,7 @@
 use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::memory::{Ledger, Mismatch, compare};
-use crate::order::Order;
+use crate::order::{Block, Order};
 use crate::units::Bytes;
 
 /// Everything there is to see after a swap.
@@ -14,8 +14,8 @@ pub struct SwapView<'a> {
     pub order: &'a Order,
     /// The ledger after the swap.
     pub ledger: &'a Ledger,
-    /// Who moved, first to last.
-    pub group: &'a [OpId],
+    /// Who moved.
+    pub group: &'a Block,
     /// Who made way.
     pub candidate: OpId,
     /// What the pass may use.
@@ -52,7 +52,7 @@ impl<F: FnMut()> Watch for LedgerCheck<F> {
             Box::new(Mismatch {
                 order: order.clone(),
                 candidate,
-                group: group.to_vec(),
+                group: order.block(group).to_vec(),
                 first,
                 transfers: ledger.transfers().to_vec(),
                 base: ledger.peak_at_start(),

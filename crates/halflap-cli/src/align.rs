@@ -1,0 +1,59 @@
+//! `halflap align`: one set of run times for all ranks.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use halflap::align::{median_runtimes, with_runtimes};
+use halflap::graph::Graph;
+use halflap::import::unzip;
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+
+pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
+    let names = file_names(&args.graphs)?;
+    let mut texts = Vec::with_capacity(names.len());
+    let mut graphs: Vec<Graph> = Vec::with_capacity(names.len());
+    for path in &args.graphs {
+        let bytes = files::read(path)?;
+        graphs.push(files::parse_graph(path, &bytes)?);
+        texts.push(unzip(&bytes).map_err(|error| Failed::in_file(path, error))?.into_owned());
+    }
+    let runtimes = median_runtimes(&graphs).map_err(|difference| {
+        let (first, other) = (&args.graphs[0], &args.graphs[difference.rank]);
+        Failed::in_file(other, format!("differs from {first}: {difference}"))
+    })?;
+    fs::create_dir_all(&args.output)
+        .map_err(|error| Failed::in_file(&args.output, format!("cannot be made: {error}")))?;
+    for (name, text) in names.iter().zip(&texts) {
+        let path = Path::new(&args.output).join(name);
+        let aligned = with_runtimes(text, &runtimes).map_err(|error| Failed::OurBug(error.to_string()))?;
+        files::write(&path.to_string_lossy(), |out| out.write_all(&aligned))?;
+        if verbose {
+            eprintln!("wrote {}", path.display());
+        }
+    }
+    let changed = |graph: &Graph| graph.ops().filter(|&op| graph.runtime(op) != runtimes[op]).count();
+    let most = graphs.iter().map(changed).max().unwrap_or(0);
+    let (ranks, nodes) = (graphs.len(), runtimes.len());
+    files::print(&format!("aligned {ranks} ranks of {nodes} nodes; at most {most} run times of a rank changed\n"))
+}
+
+/// The names to write under: those of the files, which must differ.
+fn file_names(paths: &[String]) -> Result<Vec<String>, Failed> {
+    let mut seen = BTreeSet::new();
+    let name = |path: &String| {
+        let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.ok_or_else(|| Failed::in_file(path, "is not the name of a file"))?;
+        match seen.insert(name.clone()) {
+            true => Ok(name),
+            false => Err(Failed::in_file(
+                path,
+                format!("another graph is called '{name}', too: each rank's file needs a name of its own"),
+            )),
+        }
+    };
+    paths.iter().map(name).collect()
+}

@@ -1,0 +1,55 @@
+//! How a command ends: 0 done, 1 what was asked to be checked is wrong, 2 bad input or usage, 3 our
+//! own bug.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub enum Failed {
+    /// The answer is no. Said on standard output, because it is the answer.
+    Wrong(String),
+    /// The input or the arguments are at fault.
+    BadInput(String),
+    /// We are.
+    OurBug(String),
+    /// Whoever read our output went away.
+    NobodyReads,
+}
+
+impl Failed {
+    /// Bad input in a file.
+    pub fn in_file(file: &str, problem: impl Display) -> Failed {
+        Failed::BadInput(format!("{file}: {problem}"))
+    }
+
+    /// A broken invariant that came as a panic.
+    pub fn from_panic(payload: &(dyn Any + Send)) -> Failed {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Failed::OurBug(text.unwrap_or_else(|| "unknown".to_owned()))
+    }
+
+    /// Says it, and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Failed::Wrong(answer) => {
+                // A reader that is gone does not need the answer; the code has it, too.
+                let _ = crate::files::print(&format!("{answer}\n"));
+                ExitCode::from(1)
+            }
+            Failed::BadInput(problem) => {
+                eprintln!("error: {problem}");
+                ExitCode::from(2)
+            }
+            Failed::OurBug(problem) => {
+                eprintln!(
+                    "internal error: {problem}\nThis is a bug in halflap; the input is not at fault. Please report it with the graph."
+                );
+                ExitCode::from(3)
+            }
+            Failed::NobodyReads => ExitCode::SUCCESS,
+        }
+    }
+}

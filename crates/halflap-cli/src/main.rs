@@ -1,0 +1,38 @@
+//! The `halflap` command: arguments, files, clocks and terminals around the library.
+
+mod align;
+mod args;
+mod exit;
+mod files;
+mod progress;
+mod schedule;
+mod verify;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use exit::Failed;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // What a panic would print helps us, not the user: it is told apart and said once, below.
+    panic::set_hook(Box::new(|_| {}));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| run(&args)));
+    let failed = match result {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(failed)) => failed,
+        Err(payload) => Failed::from_panic(payload.as_ref()),
+    };
+    failed.report()
+}
+
+fn run(args: &Args) -> Result<(), Failed> {
+    match &args.command {
+        Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Verify(command) => verify::run(command, args.verbose),
+        Command::Align(command) => align::run(command, args.verbose),
+    }
+}

@@ -1,0 +1,121 @@
+//! `halflap schedule`: run passes on a graph.
+
+use std::time::Instant;
+
+use halflap::graph::{Chain, Graph};
+use halflap::overlap::Fidelity;
+use halflap::pass::{Options, Settings};
+use halflap::report::{self, Summary, Timed};
+use halflap::schedule::{self, Failure, Request, Schedule};
+
+use crate::args::{self, ChainWhich, Compat};
+use crate::exit::Failed;
+use crate::files;
+use crate::progress::Stopwatch;
+
+/// How many collectives the table on the terminal has.
+const ROWS: usize = 20;
+
+pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    let request = request(args)?;
+    let started = Instant::now();
+    let graph = files::graph(&args.graph)?;
+    let read_seconds = started.elapsed().as_secs_f64();
+    let graph = match args.order_collectives {
+        None => graph,
+        Some(ChainWhich::Group) => graph.order_collectives(Chain::EachGroup),
+        Some(ChainWhich::All) => graph.order_collectives(Chain::AllGroups),
+    };
+    if verbose {
+        eprintln!("read {} nodes in {:.1} ms", graph.len(), read_seconds * 1e3);
+    }
+    let mut stopwatch = Stopwatch::new();
+    let schedule = schedule::run(&graph, &request, &mut stopwatch).map_err(|failure| explain(&graph, failure, args))?;
+    let summary = Summary::of(&graph, &schedule);
+    let timed = Timed {
+        graph: &graph,
+        schedule: &schedule,
+        summary: &summary,
+        compat: args.compat.map(|Compat::Torch210| "torch-2.10"),
+        read_seconds,
+        pass_seconds: &stopwatch.seconds,
+    };
+    warn_of_excess(&schedule);
+    if let Some(path) = &args.output {
+        files::write(path, |mut out| report::write_schedule(&timed, &mut out))?;
+    }
+    show(args, &timed)
+}
+
+fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
+    if args.json {
+        let mut json = Vec::new();
+        report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
+        return files::print(&String::from_utf8_lossy(&json));
+    }
+    if args.show {
+        files::print(&report::listing(timed.graph, &timed.schedule.order))?;
+        files::print("\n")?;
+    }
+    files::print(&report::render(timed.graph, timed.summary, ROWS))?;
+    for (run, seconds) in timed.schedule.passes.iter().zip(timed.pass_seconds) {
+        files::print(&format!("{}: {} moves in {:.3} ms\n", run.pass.name(), run.moves, seconds * 1e3))?;
+    }
+    Ok(())
+}
+
+fn request(args: &args::Schedule) -> Result<Request, Failed> {
+    let mut settings = Settings::default();
+    for assignment in &args.settings {
+        settings.assign(assignment).map_err(|error| Failed::BadInput(format!("--set: {error}")))?;
+    }
+    if args.passes.is_empty() {
+        return Err(Failed::BadInput(
+            "no passes: name some with --passes (halflap schedule --help lists them)".to_owned(),
+        ));
+    }
+    let fidelity = if args.compat.is_some() { Fidelity::Torch } else { Fidelity::Mended };
+    let options = Options { settings, fidelity };
+    Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
+}
+
+/// Torch does not always keep its own budget; where we do as it does, that is said and not hidden.
+fn warn_of_excess(schedule: &Schedule) {
+    for run in &schedule.passes {
+        if let Some(limit) = run.exceeded_limit {
+            let name = run.pass.name();
+            eprintln!(
+                "warning: {name}, as in torch, exceeds its memory budget: {} bytes, limit {} bytes",
+                run.peak.0, limit.0
+            );
+        }
+    }
+}
+
+/// Says what broke. A ledger that does not hold is written to a file, with all that is known of it.
+fn explain(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
+    let Failure::Ledger { pass, mismatch } = &failure else { return Failed::OurBug(failure.to_string()) };
+    let path = match &args.output {
+        Some(output) => format!("{output}.ledger-mismatch.json"),
+        None => "halflap.ledger-mismatch.json".to_owned(),
+    };
+    if let Err(failed) = files::write(&path, |mut out| report::write_mismatch(graph, *pass, mismatch, &mut out)) {
+        return failed;
+    }
+    let what = match mismatch.first {
+        Some(op) => {
+            let (books, truth) = (mismatch.ledger.level(op), mismatch.truth.levels[op]);
+            format!(
+                "at '{}' it has {} bytes after allocation and {} after freeing; true are {} and {}",
+                graph.name(op),
+                books.post_alloc.0,
+                books.post_free().0,
+                truth.post_alloc.0,
+                truth.post_free().0
+            )
+        }
+        None => format!("the peak is {} bytes and its limit {}", mismatch.truth.peak.0, mismatch.limit.0),
+    };
+    let name = graph.name(mismatch.candidate);
+    Failed::OurBug(format!("{failure} with '{name}': {what}. {path} has all of it"))
+}

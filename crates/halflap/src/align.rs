@@ -1,0 +1,156 @@
+//! The same program on every rank, with the same run times.
+//!
+//! Ranks that estimate for themselves decide differently and then hang. Aligned, every operation has
+//! the lower median of all ranks' estimates: a value that some rank did measure.
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::graph::{DepKinds, Graph};
+use crate::ids::{BufId, GroupId, IdVec, OpId};
+use crate::units::Nanos;
+
+/// Where two ranks' programs first differ.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program")]
+pub struct Difference {
+    /// Which of the graphs differs from the first one.
+    pub rank: usize,
+    /// The node or buffer.
+    pub place: String,
+    /// What of it.
+    pub what: &'static str,
+    /// What it is in the first graph.
+    pub first: String,
+    /// What it is in this one.
+    pub other: String,
+}
+
+/// For each operation, the lower median of its run times on all ranks.
+pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Nanos>, Difference> {
+    let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
+    for (index, other) in others.iter().enumerate() {
+        Comparison { first, other, rank: index + 1 }.run()?;
+    }
+    let mut times = vec![0.0; ranks.len()];
+    let median = |op: OpId| {
+        for (time, graph) in times.iter_mut().zip(ranks) {
+            *time = graph.runtime(op).0;
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        Nanos(times[(times.len() - 1) / 2])
+    };
+    Ok(first.ops().map(median).collect())
+}
+
+/// A `halflap.graph/1` text with other run times and all else as it was.
+pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Nanos>) -> Result<Vec<u8>, serde_json::Error> {
+    let mut file: Value = serde_json::from_slice(text)?;
+    if let Some(nodes) = file.get_mut("nodes").and_then(Value::as_array_mut) {
+        for (node, time) in nodes.iter_mut().zip(runtimes.as_slice()) {
+            node["runtime_ns"] = Value::from(time.0);
+        }
+    }
+    serde_json::to_vec(&file)
+}
+
+struct Comparison<'a> {
+    first: &'a Graph,
+    other: &'a Graph,
+    rank: usize,
+}
+
+impl Comparison<'_> {
+    fn run(&self) -> Result<(), Difference> {
+        let groups = &mut Renaming::new(self.first, self.other);
+        for (a, b) in self.first.ops().zip(self.other.ops()) {
+            self.compare_ops(a, b, groups)?;
+        }
+        self.same("the program", "the number of nodes", (self.first.len(), self.other.len()))?;
+        for (a, b) in self.first.buffers().zip(self.other.buffers()) {
+            self.compare_buffers(a, b)?;
+        }
+        self.same("the program", "the number of buffers", (self.first.buffers().len(), self.other.buffers().len()))
+    }
+
+    fn compare_ops(&self, a: OpId, b: OpId, groups: &mut Renaming) -> Result<(), Difference> {
+        let (first, other) = (self.first, self.other);
+        let place = &format!("node '{}'", first.name(a));
+        self.same(place, "its name", (first.name(a), other.name(b)))?;
+        self.same(place, "its kind", (first.kind(a), other.kind(b)))?;
+        self.same(place, "whether it is gemm-like", (first.is_gemm_like(a), other.is_gemm_like(b)))?;
+        self.same(place, "the list of its outputs", (outputs(first, a), outputs(other, b)))?;
+        self.same(place, "the list of its dependencies", (deps(first, a), deps(other, b)))?;
+        let (Some(x), Some(y)) = (first.collective(a), other.collective(b)) else { return Ok(()) };
+        self.same(place, "its operation", (&x.op, &y.op))?;
+        self.same(place, "its group's size", (x.group_size, y.group_size))?;
+        self.same(place, "its size in bytes", (x.bytes.0, y.bytes.0))?;
+        if groups.agree(x.group, y.group) {
+            return Ok(());
+        }
+        let name = |graph: &Graph, group: GroupId| format!("'{}'", graph.groups()[group].name);
+        let what = "its process group, which other collectives pair differently,";
+        Err(self.difference(place, what, (name(first, x.group), name(other, y.group))))
+    }
+
+    fn compare_buffers(&self, a: BufId, b: BufId) -> Result<(), Difference> {
+        let (first, other) = (self.first, self.other);
+        let place = &format!("buffer '{}'", first.buffer_name(a));
+        self.same(place, "its name", (first.buffer_name(a), other.buffer_name(b)))?;
+        self.same(place, "size_alloc", (first.size_alloc(a).0, other.size_alloc(b).0))?;
+        self.same(place, "size_free", (first.size_free(a).0, other.size_free(b).0))?;
+        self.same(place, "whether it is an output", (first.is_output(a), other.is_output(b)))?;
+        let users = |graph: &Graph, buffer| graph.users(buffer).iter().map(|&op| graph.name(op).to_owned()).collect();
+        self.same::<Vec<String>>(place, "the list of its users", (users(first, a), users(other, b)))
+    }
+
+    fn same<T: PartialEq + std::fmt::Debug>(
+        &self,
+        place: &str,
+        what: &'static str,
+        values: (T, T),
+    ) -> Result<(), Difference> {
+        let (first, other) = values;
+        if first == other {
+            return Ok(());
+        }
+        Err(self.difference(place, what, (format!("{first:?}"), format!("{other:?}"))))
+    }
+
+    fn difference(&self, place: &str, what: &'static str, (first, other): (String, String)) -> Difference {
+        Difference { rank: self.rank, place: place.to_owned(), what, first, other }
+    }
+}
+
+fn outputs(graph: &Graph, op: OpId) -> Vec<&str> {
+    graph.outputs(op).iter().map(|&buffer| graph.buffer_name(buffer)).collect()
+}
+
+fn deps(graph: &Graph, op: OpId) -> Vec<(&str, DepKinds)> {
+    graph.deps(op).iter().map(|&(buffer, kinds)| (graph.buffer_name(buffer), kinds)).collect()
+}
+
+/// Which group of one rank is which group of another. Ranks name groups as they like, and a
+/// collective of the same place in the program tells which belong together; one to one.
+struct Renaming {
+    to: IdVec<GroupId, Option<GroupId>>,
+    from: IdVec<GroupId, Option<GroupId>>,
+}
+
+impl Renaming {
+    fn new(first: &Graph, other: &Graph) -> Renaming {
+        Renaming { to: IdVec::filled(None, first.groups().len()), from: IdVec::filled(None, other.groups().len()) }
+    }
+
+    /// Whether two groups may be the same one; if neither was met before, they are from now on.
+    fn agree(&mut self, first: GroupId, other: GroupId) -> bool {
+        match (self.to[first], self.from[other]) {
+            (None, None) => {
+                self.to[first] = Some(other);
+                self.from[other] = Some(first);
+                true
+            }
+            (to, from) => to == Some(other) && from == Some(first),
+        }
+    }
+}

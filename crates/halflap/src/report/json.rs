@@ -1,0 +1,135 @@
+//! `halflap.schedule/1`, for machines.
+
+use std::io::{self, Write};
+
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::Summary;
+use super::limit;
+use crate::graph::Graph;
+use crate::ids::OpId;
+use crate::pass::Slide;
+use crate::schedule::{PassRun, Schedule};
+
+/// A schedule with what only its maker knows: how long things took.
+pub struct Timed<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// The schedule.
+    pub schedule: &'a Schedule,
+    /// Its exposed time, before and after.
+    pub summary: &'a Summary,
+    /// Which torch it behaves like, if it does.
+    pub compat: Option<&'a str>,
+    /// How long reading the graph took.
+    pub read_seconds: f64,
+    /// How long each pass took.
+    pub pass_seconds: &'a [f64],
+}
+
+/// Writes `halflap.schedule/1`.
+pub fn write_schedule(timed: &Timed<'_>, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, timed)?;
+    out.write_all(b"\n")
+}
+
+impl Serialize for Timed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Timed { graph, schedule, summary, .. } = *self;
+        let passes: Vec<PassJson<'_>> = schedule
+            .passes
+            .iter()
+            .zip(self.pass_seconds)
+            .map(|(run, &seconds)| PassJson {
+                name: run.pass.name(),
+                seconds,
+                moves: run.moves,
+                peak_memory: run.peak.0,
+                stats: Stats { graph, run },
+            })
+            .collect();
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("format", "halflap.schedule/1")?;
+        map.serialize_entry("halflap", env!("CARGO_PKG_VERSION"))?;
+        map.serialize_entry("compat", &self.compat)?;
+        map.serialize_entry("order", &Names { graph, ops: schedule.order.as_slice() })?;
+        map.serialize_entry("peak_memory", &schedule.peak)?;
+        map.serialize_entry("peak_memory_before", &schedule.peak_before)?;
+        map.serialize_entry("exposed", &summary.exposed)?;
+        map.serialize_entry("exposed_before", &summary.exposed_before)?;
+        map.serialize_entry("read_seconds", &self.read_seconds)?;
+        map.serialize_entry("passes", &passes)?;
+        map.end()
+    }
+}
+
+#[derive(Serialize)]
+struct PassJson<'a> {
+    name: &'static str,
+    seconds: f64,
+    moves: usize,
+    peak_memory: i64,
+    stats: Stats<'a>,
+}
+
+/// What became of each operation that was slid, by its name.
+struct Stats<'a> {
+    graph: &'a Graph,
+    run: &'a PassRun,
+}
+
+impl Serialize for Stats<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let graph = self.graph;
+        serializer.collect_map(self.run.slides.iter().map(|slide| (graph.name(slide.op), SlideJson::new(graph, slide))))
+    }
+}
+
+#[derive(Serialize)]
+struct SlideJson<'a> {
+    moves: usize,
+    grouped: usize,
+    comm_time: f64,
+    comp_time: f64,
+    initial_exposed: f64,
+    final_exposed: f64,
+    improvement: f64,
+    overlapped: Names<'a>,
+    grouped_with: Names<'a>,
+    limit: Value,
+}
+
+impl<'a> SlideJson<'a> {
+    fn new(graph: &'a Graph, slide: &'a Slide) -> SlideJson<'a> {
+        SlideJson {
+            moves: slide.moves,
+            grouped: slide.grouped_with.len(),
+            comm_time: slide.comm_time.0,
+            comp_time: slide.comp_time.0,
+            initial_exposed: slide.initial_exposed.0,
+            final_exposed: slide.final_exposed.0,
+            improvement: (slide.initial_exposed - slide.final_exposed).0,
+            overlapped: Names { graph, ops: &slide.overlapped },
+            grouped_with: Names { graph, ops: &slide.grouped_with },
+            limit: limit::to_json(graph, &slide.limit),
+        }
+    }
+}
+
+/// Operations by name, without a string for each.
+pub(super) struct Names<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) ops: &'a [OpId],
+}
+
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.ops.len()))?;
+        for &op in self.ops {
+            list.serialize_element(self.graph.name(op))?;
+        }
+        list.end()
+    }
+}

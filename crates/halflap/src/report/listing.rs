@@ -1,0 +1,61 @@
+//! An order step by step: what runs, and behind which collectives.
+
+use std::fmt::Write;
+
+use crate::graph::{Edges, Graph, OpKind};
+use crate::ids::OpId;
+use crate::order::Order;
+use crate::overlap::{Fidelity, Overlap};
+use crate::units::Nanos;
+
+/// One line a step. `>` starts a collective, `|` runs while collectives are under way, `<` waits for
+/// one; the number says how many are under way then.
+pub fn listing(graph: &Graph, order: &Order) -> String {
+    let mut text = format!("{:>6}  {:>9}  {:>9}  node\n", "step", "time", "under way");
+    let mut under_way: Vec<OpId> = Vec::new();
+    for (step, &op) in order.as_slice().iter().enumerate() {
+        under_way.retain(|&collective| graph.succs(collective, Edges::Real).binary_search(&op).is_err());
+        if graph.kind(op) == OpKind::AsyncCollective {
+            under_way.push(op);
+        }
+        let sign = match graph.kind(op) {
+            OpKind::AsyncCollective => ">",
+            OpKind::SyncCollective => "=",
+            OpKind::Wait => "<",
+            OpKind::Compute if under_way.is_empty() => " ",
+            OpKind::Compute => "|",
+        };
+        let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
+        let time = if graph.kind(op) == OpKind::Wait { String::new() } else { graph.runtime(op).to_string() };
+        let _ = writeln!(text, "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}", graph.name(op), detail(graph, op));
+    }
+    let (compute, exposed) = totals(graph, order);
+    let _ = writeln!(text, "compute {compute}, exposed communication {exposed}, together {}", compute + exposed);
+    text
+}
+
+fn detail(graph: &Graph, op: OpId) -> String {
+    if let Some(collective) = graph.collective(op) {
+        let group = &graph.groups()[collective.group].name;
+        return format!("  {} of {} in group {group}", collective.op, collective.bytes);
+    }
+    if graph.kind(op) == OpKind::Wait {
+        let names: Vec<&str> = graph.waits_for(op).iter().map(|&collective| graph.name(collective)).collect();
+        return if names.is_empty() { "  for nothing".to_owned() } else { format!("  for {}", names.join(", ")) };
+    }
+    let fused = graph.fused(op);
+    if fused.is_empty() { String::new() } else { format!("  {}", fused.join(" ")) }
+}
+
+fn totals(graph: &Graph, order: &Order) -> (Nanos, Nanos) {
+    let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
+    let mut totals = (Nanos::ZERO, Nanos::ZERO);
+    for op in graph.ops() {
+        match graph.kind(op) {
+            OpKind::AsyncCollective => totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
+            OpKind::SyncCollective => totals.1 += graph.runtime(op),
+            OpKind::Compute | OpKind::Wait => totals.0 += graph.runtime(op),
+        }
+    }
+    totals
+}

@@ -1,0 +1,18 @@
+//! What people and machines get to see of a schedule.
+//!
+//! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
+//! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
+
+mod json;
+mod limit;
+mod listing;
+mod mismatch;
+mod summary;
+mod text;
+
+pub use json::{Timed, write_schedule};
+pub use limit::describe;
+pub use listing::listing;
+pub use mismatch::write_mismatch;
+pub use summary::{Row, Stop, Summary};
+pub use text::{render, warning};

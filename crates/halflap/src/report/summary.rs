@@ -1,0 +1,105 @@
+//! What a schedule changed, as rows: one for each collective.
+
+use crate::graph::{Graph, OpKind};
+use crate::ids::{Id, IdVec, OpId};
+use crate::order::Order;
+use crate::overlap::{Fidelity, Overlap};
+use crate::pass::Limit;
+use crate::schedule::Schedule;
+use crate::units::{Bytes, Nanos};
+
+/// A schedule against the input order. Exposed time is measured by the one rule of
+/// [`crate::overlap`] with the graph's own run times, whatever the passes looked at.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How many operations there are.
+    pub nodes: usize,
+    /// The run time of all collectives.
+    pub communication: Nanos,
+    /// What of it was exposed in the input order.
+    pub exposed_before: Nanos,
+    /// What of it is exposed now.
+    pub exposed: Nanos,
+    /// The input order's peak.
+    pub peak_before: Bytes,
+    /// The peak now.
+    pub peak: Bytes,
+    /// Swaps made by all passes.
+    pub moves: usize,
+    /// The collectives, the most exposed first.
+    pub rows: Vec<Row>,
+}
+
+/// One collective.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The collective.
+    pub op: OpId,
+    /// Its run time.
+    pub time: Nanos,
+    /// What of it was exposed in the input order.
+    pub exposed_before: Nanos,
+    /// What of it is exposed now.
+    pub exposed: Nanos,
+    /// How many places it moved: negative is earlier.
+    pub shift: i64,
+    /// Why it stopped where it is.
+    pub stop: Stop,
+}
+
+/// Why a collective, and its wait, stopped: what the last pass that slid each said.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// Of the collective.
+    pub collective: Option<Limit>,
+    /// Of its first wait.
+    pub wait: Option<Limit>,
+}
+
+impl Summary {
+    /// Compares a schedule with the input order.
+    pub fn of(graph: &Graph, schedule: &Schedule) -> Summary {
+        let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
+        let input = Order::of_input(graph);
+        let limits = last_limits(graph, schedule);
+        let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+        let mut rows: Vec<Row> = collectives
+            .map(|op| Row {
+                op,
+                time: graph.runtime(op),
+                exposed_before: exposed(graph, &overlap, (&input, op)),
+                exposed: exposed(graph, &overlap, (&schedule.order, op)),
+                shift: schedule.order.pos(op).index() as i64 - op.index() as i64,
+                stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
+            })
+            .collect();
+        rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));
+        let total = |of: fn(&Row) -> Nanos| rows.iter().map(of).sum();
+        Summary {
+            nodes: graph.len(),
+            communication: total(|row| row.time),
+            exposed_before: total(|row| row.exposed_before),
+            exposed: total(|row| row.exposed),
+            peak_before: schedule.peak_before,
+            peak: schedule.peak,
+            moves: schedule.passes.iter().map(|run| run.moves).sum(),
+            rows,
+        }
+    }
+}
+
+/// What of a collective nothing hides; all of it, if it is synchronous.
+fn exposed(graph: &Graph, overlap: &Overlap<'_>, (order, op): (&Order, OpId)) -> Nanos {
+    match graph.kind(op) {
+        OpKind::SyncCollective => graph.runtime(op),
+        _ => overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
+    }
+}
+
+fn last_limits(graph: &Graph, schedule: &Schedule) -> IdVec<OpId, Option<Limit>> {
+    let mut limits = IdVec::filled(None, graph.len());
+    for slide in schedule.passes.iter().flat_map(|run| &run.slides) {
+        limits[slide.op] = Some(slide.limit);
+    }
+    limits
+}

@@ -1,0 +1,140 @@
+//! Runs passes in sequence and proves each result: no order leaves without a proof.
+
+use thiserror::Error;
+
+use crate::graph::Graph;
+use crate::memory::{Mismatch, Timeline};
+use crate::order::Order;
+use crate::overlap::Fidelity;
+use crate::pass::{self, LedgerCheck, NoWatch, Options, Outcome, Pass, Slide};
+use crate::units::Bytes;
+use crate::verify::{self, Demands, OrderEdges, Violation};
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The passes, one after the other.
+    pub passes: Vec<Pass>,
+    /// How they behave.
+    pub options: Options,
+    /// Hold the ledger against the full account after every swap.
+    pub check_memory: bool,
+}
+
+/// Sees a schedule being made. The library has no clock and no terminal: who measures or shows
+/// progress does it here.
+pub trait Observer {
+    /// A pass is about to run.
+    fn pass_started(&mut self, _pass: Pass) {}
+    /// A pass has run; its result is not verified yet.
+    fn pass_finished(&mut self, _pass: Pass) {}
+    /// A swap was made and checked; only with [`Request::check_memory`].
+    fn swap_checked(&mut self) {}
+}
+
+/// Nobody looks.
+pub struct NoObserver;
+
+impl Observer for NoObserver {}
+
+/// A proved order, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The order.
+    pub order: Order,
+    /// The input order's peak.
+    pub peak_before: Bytes,
+    /// The order's peak.
+    pub peak: Bytes,
+    /// What each pass did, in sequence.
+    pub passes: Vec<PassRun>,
+}
+
+/// What one pass did.
+#[derive(Clone, Debug)]
+pub struct PassRun {
+    /// The pass.
+    pub pass: Pass,
+    /// Swaps made.
+    pub moves: usize,
+    /// What became of each operation that was slid.
+    pub slides: Vec<Slide>,
+    /// The peak of the order that it gave.
+    pub peak: Bytes,
+    /// The limit that torch's pass has and does not keep; always `None` where passes are mended.
+    pub exceeded_limit: Option<Bytes>,
+}
+
+/// Our own bug, or torch's in a pass that is to behave like it.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The ledger is not what it should be.
+    #[error("{}: the memory ledger does not hold after a swap", pass.name())]
+    Ledger {
+        /// The pass that ran.
+        pass: Pass,
+        /// The swap, the ledger and the truth.
+        mismatch: Box<Mismatch>,
+    },
+    /// A pass gave an order that is not valid.
+    #[error("{}: the result is not valid: {violation}", pass.name())]
+    Unproved {
+        /// The pass that ran.
+        pass: Pass,
+        /// What is wrong.
+        violation: Violation,
+    },
+}
+
+/// Runs the passes on the input order.
+pub fn run(graph: &Graph, request: &Request, observer: &mut impl Observer) -> Result<Schedule, Failure> {
+    let mut order = Order::of_input(graph);
+    let peak_before = Timeline::of(graph, &order).peak;
+    let mut peak = peak_before;
+    let mut passes = Vec::with_capacity(request.passes.len());
+    for &pass in &request.passes {
+        observer.pass_started(pass);
+        let outcome = run_pass(graph, &order, (pass, request), observer);
+        observer.pass_finished(pass);
+        let outcome = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
+        let run = prove(graph, (&order, peak), (pass, &request.options), &outcome)?;
+        (order, peak) = (outcome.order, run.peak);
+        passes.push(PassRun { slides: outcome.slides, ..run });
+    }
+    Ok(Schedule { order, peak_before, peak, passes })
+}
+
+fn run_pass(
+    graph: &Graph,
+    order: &Order,
+    (pass, request): (Pass, &Request),
+    observer: &mut impl Observer,
+) -> Result<Outcome, Box<Mismatch>> {
+    let task = (pass, &request.options);
+    match request.check_memory || request.options.settings.debug_memory_recompute {
+        true => pass::run(graph, order, task, &mut LedgerCheck { on_swap: || observer.swap_checked() }),
+        false => pass::run(graph, order, task, &mut NoWatch),
+    }
+}
+
+/// Proves what a pass promises. That torch exceeds its own budget is a fact to report, not a bug.
+fn prove(
+    graph: &Graph,
+    (given, given_peak): (&Order, Bytes),
+    (pass, options): (Pass, &Options),
+    outcome: &Outcome,
+) -> Result<PassRun, Failure> {
+    let promise = pass.promise(options);
+    let limit = promise.memory_limit(given_peak);
+    let torch = options.fidelity == Fidelity::Torch;
+    let order_edges = match promise.order_edges {
+        true if pass.sorts_anew() => OrderEdges::Kept,
+        true => OrderEdges::KeptSince(given.as_slice()),
+        false => OrderEdges::Free,
+    };
+    let demands = Demands { order_edges, memory_limit: if torch { None } else { limit } };
+    let proof = verify::verify(graph, outcome.order.as_slice(), &demands);
+    let proof = proof.map_err(|violation| Failure::Unproved { pass, violation })?;
+    let exceeded_limit = limit.filter(|&limit| proof.peak > limit);
+    Ok(PassRun { pass, moves: outcome.moves, slides: Vec::new(), peak: proof.peak, exceeded_limit })
+}
