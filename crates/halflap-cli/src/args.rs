@@ -30,7 +30,8 @@ pub struct Schedule {
     /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
     pub graph: String,
     /// The passes to run, one after the other: sink_waits, raise_comms, reorder_compute_for_overlap,
-    /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap.
+    /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap. Without
+    /// it: the two iterative ones, guided by run times, with no memory added.
     #[arg(long, value_name = "PASS,...", value_delimiter = ',')]
     pub passes: Vec<Pass>,
     /// Set one of torch's settings (docs/settings.md lists them). May be given more than once.

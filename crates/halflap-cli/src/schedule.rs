@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use halflap::graph::{Chain, Graph};
 use halflap::overlap::Fidelity;
-use halflap::pass::{Options, Settings};
+use halflap::pass::{Options, Pass, Settings};
 use halflap::report::{self, Summary, Timed};
 use halflap::schedule::{self, Failure, Request, Schedule};
 
@@ -65,18 +65,31 @@ fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
 }
 
 fn request(args: &args::Schedule) -> Result<Request, Failed> {
-    let mut settings = Settings::default();
+    let (passes, mut settings) = match args.passes.as_slice() {
+        [] if args.compat.is_some() => {
+            let problem = "--compat needs --passes: torch has no default sequence to be compatible with";
+            return Err(Failed::BadInput(problem.to_owned()));
+        }
+        [] => default_passes(),
+        passes => (passes.to_vec(), Settings::default()),
+    };
     for assignment in &args.settings {
         settings.assign(assignment).map_err(|error| Failed::BadInput(format!("--set: {error}")))?;
     }
-    if args.passes.is_empty() {
-        return Err(Failed::BadInput(
-            "no passes: name some with --passes (halflap schedule --help lists them)".to_owned(),
-        ));
-    }
     let fidelity = if args.compat.is_some() { Fidelity::Torch } else { Fidelity::Mended };
     let options = Options { settings, fidelity };
-    Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
+    Ok(Request { passes, options, check_memory: args.check_memory })
+}
+
+/// What runs where no passes are named: both iterative passes, guided by run times, with no memory
+/// added.
+fn default_passes() -> (Vec<Pass>, Settings) {
+    let mut settings = Settings::default();
+    for iterative in [&mut settings.reorder, &mut settings.sink] {
+        iterative.use_runtime_estimations = true;
+        iterative.peak_memory_budget = 0.0;
+    }
+    (vec![Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative], settings)
 }
 
 /// Torch does not always keep its own budget; where we do as it does, that is said and not hidden.

@@ -36,6 +36,8 @@ pub struct Overlap<'g> {
     streams: Streams,
     fidelity: Fidelity,
     times: IdVec<OpId, Nanos>,
+    /// Whether times can be added in any sequence without rounding. Where they cannot, a sum is made
+    /// anew in torch's sequence, to decide as torch does.
     exact: bool,
 }
 
@@ -46,8 +48,8 @@ pub struct Hiding {
     pub comm_time: Nanos,
     /// The run time that hides it.
     pub comp_time: Nanos,
-    /// Where that time is spent.
-    window: Window,
+    /// Where that time is spent; nowhere, where there is no collective to hide.
+    window: Option<Window>,
 }
 
 /// The places whose operations hide a collective.
@@ -80,12 +82,6 @@ impl<'g> Overlap<'g> {
         self.times[op]
     }
 
-    /// Whether times can be added in any sequence without rounding. Where they cannot, a sum must be
-    /// made anew in torch's sequence to decide as torch does.
-    pub fn is_exact(&self) -> bool {
-        self.exact
-    }
-
     /// What hides a collective, seen from it.
     pub fn of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let window = match self.fidelity {
@@ -94,7 +90,7 @@ impl<'g> Overlap<'g> {
         };
         let counted = order.slice(window.places.clone()).iter().filter(|&&op| self.counts(op, &window));
         let comp_time = counted.map(|&op| self.times[op]).sum();
-        Hiding { comm_time: self.times[collective], comp_time, window }
+        Hiding { comm_time: self.times[collective], comp_time, window: Some(window) }
     }
 
     /// What hides a wait's collective, seen from the wait.
@@ -105,30 +101,48 @@ impl<'g> Overlap<'g> {
         let last_issued = self.graph.waits_for(wait).iter().copied().max_by_key(|&collective| order.pos(collective));
         match last_issued {
             Some(collective) => self.of_collective(order, collective),
-            None => {
-                Hiding { comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: Window::nothing_at(order.pos(wait)) }
-            }
+            None => Hiding { comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: None },
         }
     }
 
-    /// Follows a swap that put compute directly beside `op`: after a collective, or before a wait.
-    /// The former always counts; the latter only if nothing ended the window before.
-    pub fn add_beside(&self, order: &Order, op: OpId, (compute, hiding): (OpId, &mut Hiding)) {
-        debug_assert!(self.exact && self.graph.kind(compute) == OpKind::Compute);
-        let Range { start, end } = hiding.window.places;
-        let (compute_at, next) = (order.pos(compute), Pos::from_index(order.pos(compute).index() + 1));
-        let places = match self.graph.kind(op) {
-            OpKind::Wait if end != compute_at => return,
-            OpKind::Wait => start..next,
-            _ => compute_at..end,
+    /// What hides a collective, or a wait's collective.
+    pub fn of(&self, order: &Order, op: OpId) -> Hiding {
+        match self.graph.kind(op) {
+            OpKind::Wait => self.of_wait(order, op),
+            _ => self.of_collective(order, op),
+        }
+    }
+
+    /// Keeps what hides `op` up to date after a swap put `neighbour` directly beside it: after a
+    /// collective, or before a wait. Compute adds its run time; all else is measured anew.
+    pub fn follow(&self, order: &Order, op: OpId, (neighbour, hiding): (OpId, &mut Hiding)) {
+        let is_wait = self.graph.kind(op) == OpKind::Wait;
+        if !self.exact || self.graph.kind(neighbour) != OpKind::Compute || (is_wait && self.reads(neighbour, op)) {
+            *hiding = self.of(order, op);
+            return;
+        }
+        let Some(window) = &mut hiding.window else { return };
+        let Range { start, end } = window.places;
+        let (at, next) = (order.pos(neighbour), Pos::from_index(order.pos(neighbour).index() + 1));
+        window.places = match is_wait {
+            // Something ended the window before.
+            true if end != at => return,
+            true => start..next,
+            false => at..end,
         };
-        hiding.window.places = places;
-        hiding.comp_time += self.times[compute];
+        hiding.comp_time += self.times[neighbour];
+        debug_assert_eq!(*hiding, self.of(order, op));
+    }
+
+    /// Whether `op` reads what `wait` waits for.
+    fn reads(&self, op: OpId, wait: OpId) -> bool {
+        let read = self.graph.preds(op, Edges::Real);
+        self.graph.waits_for(wait).iter().any(|collective| read.binary_search(collective).is_ok())
     }
 
     /// The operations that hide it, in their order.
     pub fn hidden_by(&self, order: &Order, hiding: &Hiding) -> Vec<OpId> {
-        let window = &hiding.window;
+        let Some(window) = &hiding.window else { return Vec::new() };
         let ops = order.slice(window.places.clone()).iter().copied();
         ops.filter(|&op| self.counts(op, window) && self.times[op] > Nanos::ZERO).collect()
     }
@@ -194,7 +208,7 @@ impl<'g> Overlap<'g> {
         Hiding {
             comm_time: collective.map_or(Nanos::ZERO, |op| self.times[op]),
             comp_time: ops.map(|&op| self.times[op]).sum(),
-            window,
+            window: Some(window),
         }
     }
 
@@ -221,12 +235,6 @@ impl<'g> Overlap<'g> {
 
     fn depends(&self, op: OpId, on: OpId) -> bool {
         self.graph.preds(op, Edges::All).binary_search(&on).is_ok()
-    }
-}
-
-impl Window {
-    fn nothing_at(pos: Pos) -> Window {
-        Window { places: pos..pos, counts_collectives: false }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From parts to a graph: the only place where a program is validated.
 
+use std::collections::BTreeSet;
+
 use super::waits::Pairs;
 use super::{Adjacency, Collective, DepKinds, Edges, Graph, GraphError, OpKind};
 use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
@@ -69,6 +71,7 @@ impl Graph {
     pub fn new(mut parts: Parts) -> Result<Graph, GraphError> {
         parts.tidy();
         let by_name = parts.validate()?;
+        parts.bind_stray_users();
         let real = parts.adjacency(Edges::Real);
         let all = parts.adjacency(Edges::All);
         let users = Csr::from_lists(parts.buffers.iter().map(|(_, buffer)| buffer.users.iter().copied()));
@@ -290,32 +293,52 @@ impl Parts {
         Ok(())
     }
 
-    /// An operation comes after the makers of what it needs, and of what it keeps alive: whoever
-    /// reads a buffer under another name is among its users alone.
     fn adjacency(&self, edges: Edges) -> Adjacency {
         let counts = |kinds: DepKinds| edges == Edges::All || kinds.is_real();
-        let maker = |buffer: BufId| self.buffers[buffer].maker;
-        let mut lists: IdVec<OpId, Vec<OpId>> = self
-            .ops
-            .iter()
-            .map(|(_, op)| {
-                let needed = op.deps.iter().filter(|(_, kinds)| counts(*kinds));
-                needed.filter_map(|&(buffer, _)| maker(buffer)).collect()
-            })
-            .collect();
-        for (_, buffer) in self.buffers.iter() {
-            for &user in &buffer.users {
-                lists[user].extend(buffer.maker);
-            }
-        }
-        for list in lists.as_mut_slice() {
-            list.sort_unstable();
-            list.dedup();
-        }
-        let preds = Csr::from_lists(lists.iter().map(|(_, list)| list.iter().copied()));
+        let preds = Csr::from_lists(self.ops.iter().map(|(_, op)| {
+            let needed = op.deps.iter().filter(|(_, kinds)| counts(*kinds));
+            let mut preds: Vec<OpId> = needed.filter_map(|&(buffer, _)| self.buffers[buffer].maker).collect();
+            preds.sort_unstable();
+            preds.dedup();
+            preds
+        }));
         let succs = preds.inverse(self.ops.len());
         Adjacency { preds, succs }
     }
+
+    /// Whoever reads a buffer under another name is among its users alone, and depends on its maker
+    /// through whoever made that name. A user that does not depend on it at all is bound to it here,
+    /// so that no order can have a buffer used before it is made.
+    fn bind_stray_users(&mut self) {
+        let real = self.adjacency(Edges::Real);
+        let mut strays = Vec::new();
+        for (id, buffer) in self.buffers.iter() {
+            let Some(maker) = buffer.maker else { continue };
+            let stray = buffer.users.iter().filter(|&&user| !depends(&real.preds, user, maker));
+            strays.extend(stray.map(|&user| (user, id)));
+        }
+        for (user, buffer) in strays {
+            self.ops[user].deps.push((buffer, DepKinds { weak: true, ..DepKinds::default() }));
+        }
+        self.tidy();
+    }
+}
+
+/// Whether `op` depends on `on`, directly or through others. Almost always two steps show it.
+fn depends(preds: &Csr<OpId, OpId>, op: OpId, on: OpId) -> bool {
+    let direct = |op: OpId| preds.of(op).binary_search(&on).is_ok();
+    if direct(op) || preds.of(op).iter().any(|&pred| direct(pred)) {
+        return true;
+    }
+    let mut seen = BTreeSet::from([op]);
+    let mut open = vec![op];
+    while let Some(op) = open.pop() {
+        if direct(op) {
+            return true;
+        }
+        open.extend(preds.of(op).iter().copied().filter(|&pred| pred > on && seen.insert(pred)));
+    }
+    false
 }
 
 /// The first name, in alphabetical order, that stands there twice.

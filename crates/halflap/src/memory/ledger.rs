@@ -167,22 +167,32 @@ impl Ledger {
         }
     }
 
-    /// The frees that change hands: those of buffers that both the candidate and the group use, from
-    /// whoever was last to whoever will be.
-    fn find_transfers(&mut self, swap: &Swap<'_>) {
+    /// Whether a swap would make a free change hands.
+    pub fn transfers_free(&self, swap: &Swap<'_>) -> bool {
+        swap.graph.uses(swap.candidate).iter().any(|&buffer| self.transfer(swap, buffer).is_some())
+    }
+
+    /// How a swap would make the free of a buffer that the candidate uses change hands: from whoever
+    /// was last to whoever will be, if one is the candidate and the other in the group.
+    fn transfer(&self, swap: &Swap<'_>, buffer: BufId) -> Option<Transfer> {
         let Swap { graph, order, group, candidate, direction, .. } = *swap;
-        for &buffer in graph.uses(candidate) {
-            let Some(from) = self.freed_by[buffer] else { continue };
-            let to = match direction {
-                Direction::Earlier => group.contains(order.pos(from)).then_some(candidate),
-                Direction::Later if from != candidate => None,
-                Direction::Later => {
-                    let in_group = graph.users(buffer).iter().copied().filter(|&user| group.contains(order.pos(user)));
-                    in_group.max_by_key(|&user| order.pos(user))
-                }
-            };
-            self.transfers.extend(to.map(|to| Transfer { buffer, from, to }));
-        }
+        let from = self.freed_by[buffer]?;
+        let to = match direction {
+            Direction::Earlier => group.contains(order.pos(from)).then_some(candidate),
+            Direction::Later if from != candidate => None,
+            Direction::Later => {
+                let in_group = graph.users(buffer).iter().copied().filter(|&user| group.contains(order.pos(user)));
+                in_group.max_by_key(|&user| order.pos(user))
+            }
+        };
+        to.map(|to| Transfer { buffer, from, to })
+    }
+
+    fn find_transfers(&mut self, swap: &Swap<'_>) {
+        let mut transfers = std::mem::take(&mut self.transfers);
+        transfers.clear();
+        transfers.extend(swap.graph.uses(swap.candidate).iter().filter_map(|&buffer| self.transfer(swap, buffer)));
+        self.transfers = transfers;
     }
 
     /// Works out group and candidate in their new sequence, with the frees that change hands.

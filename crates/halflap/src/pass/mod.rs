@@ -15,6 +15,7 @@ mod settings;
 mod slide;
 mod watch;
 
+pub use crate::memory::Mismatch;
 pub use limit::{Limit, NotGrouped};
 pub use settings::{IterativeSettings, SettingError, Settings};
 pub use slide::Slide;
@@ -24,7 +25,7 @@ use std::str::FromStr;
 
 use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
-use crate::memory::{InputCharge, Ledger, Mismatch};
+use crate::memory::{InputCharge, Ledger};
 use crate::nearest::Unknown;
 use crate::order::{Direction, Order};
 use crate::overlap::{Fidelity, Overlap};

@@ -113,7 +113,7 @@ impl<'a> Slider<'a> {
         let base = self.ledger.peak_at_start();
         let memory = MemoryLimit { base, limit: within_budget(base, rules.budget) };
         let mut group = self.start_group(op, rules);
-        let initial = self.measure(op);
+        let initial = self.overlap.of(&self.order, op);
         let mut hiding = initial.clone();
         let mut moves = 0;
         let limit = loop {
@@ -125,7 +125,7 @@ impl<'a> Slider<'a> {
                     self.swap(candidate, &mut group, (rules, quote));
                     moves += 1;
                     if rules.times.is_some() {
-                        self.follow_overlap(op, candidate, &mut hiding);
+                        self.overlap.follow(&self.order, op, (candidate, &mut hiding));
                     }
                     watch.swapped(&SwapView {
                         graph: self.graph,
@@ -138,7 +138,7 @@ impl<'a> Slider<'a> {
                 }
             }
         };
-        let hiding = if moves == 0 { initial.clone() } else { self.measure(op) };
+        let hiding = if moves == 0 { initial.clone() } else { self.overlap.of(&self.order, op) };
         Ok(Slide {
             op,
             moves,
@@ -162,6 +162,7 @@ impl<'a> Slider<'a> {
             return verdict;
         }
         let swap = group.beside(candidate, rules.direction, (self.graph, &self.order));
+        debug_assert!(bonds.shares_a_free() || !self.ledger.transfers_free(&swap));
         let quote = match bonds.shares_a_free() {
             true => self.ledger.quote_sharing(&swap, group.peak),
             false => self.ledger.quote(&swap, group.peak),
@@ -236,7 +237,7 @@ impl<'a> Slider<'a> {
             Direction::Later => OpKind::Wait,
         };
         if kind == near_end && group.time > Nanos::ZERO {
-            let pair = Pair::from(&self.measure(candidate));
+            let pair = Pair::from(&self.overlap.of(&self.order, candidate));
             let growth = pair.exposed_with(group.time) - pair.exposed_with(Nanos::ZERO);
             if growth > Nanos::ZERO {
                 return Some(growth);
@@ -286,7 +287,7 @@ impl<'a> Slider<'a> {
         group.joined.push(candidate);
         if let Some(times) = &rules.times {
             if times.anchors.has(kind) {
-                group.anchors.push(Pair::from(&self.measure(candidate)));
+                group.anchors.push(Pair::from(&self.overlap.of(&self.order, candidate)));
             }
             if times.group_time.has(kind) {
                 group.time += self.overlap.time(candidate);
@@ -302,22 +303,6 @@ impl<'a> Slider<'a> {
         self.order.rotate(&mut group.block, rules.direction);
         if rules.group_peak_follows {
             group.peak = quote.group_peak;
-        }
-    }
-
-    /// Keeps the overlap of `op` up to date after it passed `candidate`.
-    fn follow_overlap(&self, op: OpId, candidate: OpId, hiding: &mut Hiding) {
-        if self.graph.kind(candidate) == OpKind::Compute && self.overlap.is_exact() {
-            self.overlap.add_beside(&self.order, op, (candidate, hiding));
-        } else {
-            *hiding = self.measure(op);
-        }
-    }
-
-    fn measure(&self, op: OpId) -> Hiding {
-        match self.graph.kind(op) {
-            OpKind::Wait => self.overlap.of_wait(&self.order, op),
-            _ => self.overlap.of_collective(&self.order, op),
         }
     }
 

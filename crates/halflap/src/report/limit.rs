@@ -8,7 +8,7 @@ use crate::pass::{Limit, NotGrouped};
 /// A limit in a few words.
 pub fn describe(graph: &Graph, limit: &Limit) -> String {
     match *limit {
-        Limit::ProgramEdge => "end of the program".to_owned(),
+        Limit::ProgramEdge => "nothing left to pass".to_owned(),
         Limit::FullyHidden => "hidden".to_owned(),
         Limit::CollectiveOrder { with } => format!("order of collectives: {}", graph.name(with)),
         Limit::DataDependency { on, not_grouped } => {
