@@ -262,12 +262,20 @@ impl Parts {
             let op = *walk.last()?;
             let next = *all.preds.of(op).iter().find(|&&pred| missing[pred] > 0)?;
             if let Some(first) = walk.iter().position(|&seen| seen == next) {
-                let mut path: Vec<String> = walk[first..].iter().rev().map(|&op| self.ops[op].name.clone()).collect();
-                path.push(path[0].clone());
-                return Some(path);
+                return Some(self.name_cycle(&walk[first..]));
             }
             walk.push(next);
         }
+    }
+
+    /// The names along a circle of operations each of which needs the next: from the first one
+    /// listed, in the direction of the data, and back to it.
+    fn name_cycle(&self, circle: &[OpId]) -> Vec<String> {
+        let mut circle: Vec<OpId> = circle.iter().rev().copied().collect();
+        let first = circle.iter().enumerate().min_by_key(|(_, op)| **op).map_or(0, |(index, _)| index);
+        circle.rotate_left(first);
+        circle.push(circle[0]);
+        circle.into_iter().map(|op| self.ops[op].name.clone()).collect()
     }
 
     fn check_users(&self) -> Result<(), GraphError> {

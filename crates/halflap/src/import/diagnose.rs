@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::ImportError;
-use super::graph_json::{FORMAT, RawGraph};
+use super::graph_json::{self, FORMAT};
 
 /// Says where in `text` the reader failed, and why.
 pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
@@ -22,16 +22,12 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
         return ImportError::UnknownFormat { found };
     }
     let mut reader = serde_json::Deserializer::from_slice(&readable);
-    let failed = serde_path_to_error::deserialize::<_, serde::de::IgnoredAny>(&mut reader).err();
-    let mut reader = serde_json::Deserializer::from_slice(&readable);
-    let typed = serde_path_to_error::deserialize::<_, RawGraph>(&mut reader).err();
-    let (path, message) = match &typed {
-        Some(error) => (Some(error.path()), strip_position(error.inner())),
-        None => (None, strip_position(error)),
-    };
-    let place = path.and_then(|path| place(path, value.as_ref()));
+    let mut track = serde_path_to_error::Track::new();
+    let typed = graph_json::parse(serde_path_to_error::Deserializer::new(&mut reader, &mut track)).err();
+    let message = strip_position(typed.as_ref().unwrap_or(error));
+    let place = typed.and_then(|_| place(&track.path(), value.as_ref()));
     // Text that no JSON reader takes is a matter of lines and columns; the rest of nodes and fields.
-    if value.is_none() || failed.is_some() {
+    if value.is_none() {
         return ImportError::NotJson {
             line: error.line(),
             column: error.column(),

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
@@ -16,13 +18,13 @@ pub(super) const FORMAT: &str = "halflap.graph/1";
 pub(super) struct RawGraph {
     pub(super) format: String,
     groups: RawGroups,
-    nodes: Vec<RawNode>,
-    buffers: Vec<RawBuffer>,
-    inputs: Vec<RawInput>,
+    nodes: Vec<Object<RawNode>>,
+    buffers: Vec<Object<RawBuffer>>,
+    inputs: Vec<Object<RawInput>>,
 }
 
 /// The groups in the file's sequence; a map would hide a name used twice.
-struct RawGroups(Vec<(String, RawGroup)>);
+struct RawGroups(Vec<(String, Object<RawGroup>)>);
 
 #[derive(Deserialize)]
 struct RawGroup {
@@ -35,12 +37,12 @@ struct RawNode {
     kind: RawKind,
     runtime_ns: Number,
     outputs: Vec<String>,
-    deps: Vec<RawDep>,
+    deps: Vec<Object<RawDep>>,
     #[serde(default)]
     ops: Vec<String>,
     #[serde(default)]
     gemm_like: bool,
-    collective: Option<RawCollective>,
+    collective: Option<Object<RawCollective>>,
 }
 
 #[derive(Deserialize, PartialEq)]
@@ -92,6 +94,9 @@ struct RawInput {
     output: bool,
 }
 
+/// An object, and not a list of its fields' values, which serde would take as well.
+struct Object<T>(T);
+
 /// Any JSON number; whether it fits is judged where it can be said whose it is.
 #[derive(Clone, Copy)]
 enum Number {
@@ -99,22 +104,23 @@ enum Number {
     Float(f64),
 }
 
-pub(super) fn parse(text: &[u8]) -> Result<RawGraph, serde_json::Error> {
-    serde_json::from_slice(text)
+/// Reads the whole of a file from a reader of JSON.
+pub(super) fn parse<'de, D: Deserializer<'de>>(reader: D) -> Result<RawGraph, D::Error> {
+    Object::deserialize(reader).map(|Object(graph)| graph)
 }
 
 /// Resolves names to ids. What the ids say is validated by the graph.
 pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
     let names = Names::collect(&raw)?;
     let mut parts = Parts::default();
-    for (name, group) in raw.groups.0 {
+    for (name, Object(group)) in raw.groups.0 {
         parts.groups.push(GroupParts { name, ranks: group.ranks });
     }
-    for node in raw.nodes {
+    for Object(node) in raw.nodes {
         let op = names.op(node)?;
         parts.ops.push(op);
     }
-    for (buffer, maker) in raw.buffers.into_iter().zip(names.makers(&parts.ops)) {
+    for (Object(buffer), maker) in raw.buffers.into_iter().zip(names.makers(&parts.ops)) {
         let maker = Some(maker.ok_or_else(|| GraphError::NoMaker { buffer: buffer.name.clone() })?);
         parts.buffers.push(BufferParts {
             size_alloc: whole(buffer.size_alloc, &buffer.name, "size_alloc")?,
@@ -125,7 +131,7 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             maker,
         });
     }
-    for input in raw.inputs {
+    for Object(input) in raw.inputs {
         let size = whole(input.size, &input.name, "size")?;
         parts.buffers.push(BufferParts {
             size_alloc: size,
@@ -149,9 +155,10 @@ struct Names {
 
 impl Names {
     fn collect(raw: &RawGraph) -> Result<Names, GraphError> {
-        let buffers = raw.buffers.iter().map(|buffer| &buffer.name).chain(raw.inputs.iter().map(|input| &input.name));
+        let buffers =
+            raw.buffers.iter().map(|buffer| &buffer.0.name).chain(raw.inputs.iter().map(|input| &input.0.name));
         Ok(Names {
-            ops: numbered("node", raw.nodes.iter().map(|node| &node.name))?,
+            ops: numbered("node", raw.nodes.iter().map(|node| &node.0.name))?,
             buffers: numbered("buffer", buffers)?,
             made: raw.buffers.len(),
             groups: numbered("group", raw.groups.0.iter().map(|(name, _)| name))?,
@@ -159,10 +166,10 @@ impl Names {
     }
 
     fn op(&self, node: RawNode) -> Result<OpParts, GraphError> {
-        let collective = node.collective.as_ref().map(|raw| self.collective(raw, &node.name)).transpose()?;
-        let deps = node.deps.iter().map(|dep| self.dep(dep, &node.name)).collect::<Result<_, _>>()?;
+        let collective = node.collective.as_ref().map(|Object(raw)| self.collective(raw, &node.name)).transpose()?;
+        let deps = node.deps.iter().map(|Object(dep)| self.dep(dep, &node.name)).collect::<Result<_, _>>()?;
         let outputs = node.outputs.iter().map(|output| self.output(output, &node.name)).collect::<Result<_, _>>()?;
-        let is_async = node.collective.as_ref().is_none_or(|collective| collective.is_async);
+        let is_async = node.collective.as_ref().is_none_or(|Object(collective)| collective.is_async);
         let kind = match node.kind {
             RawKind::Compute => OpKind::Compute,
             RawKind::Wait => OpKind::Wait,
@@ -288,6 +295,22 @@ impl fmt::Display for Number {
     }
 }
 
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Objects<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Objects<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Objects(PhantomData))
+    }
+}
+
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Numbers;
@@ -319,7 +342,7 @@ impl<'de> Deserialize<'de> for RawGroups {
                 f.write_str("an object of process groups by name")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawGroups, A::Error> {
-                let mut groups: Vec<(String, RawGroup)> = Vec::new();
+                let mut groups: Vec<(String, Object<RawGroup>)> = Vec::new();
                 while let Some((name, group)) = map.next_entry()? {
                     if groups.iter().any(|(seen, _)| *seen == name) {
                         return Err(A::Error::custom(format!(

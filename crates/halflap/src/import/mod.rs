@@ -37,7 +37,9 @@ pub enum ImportError {
 /// Reads a `halflap.graph/1` file, plain or gzipped.
 pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     let text = unzip(bytes)?;
-    let raw = graph_json::parse(&text).map_err(|error| diagnose::explain(&text, &error))?;
+    let mut reader = serde_json::Deserializer::from_slice(&text);
+    let raw = graph_json::parse(&mut reader).and_then(|raw| reader.end().map(|()| raw));
+    let raw = raw.map_err(|error| diagnose::explain(&text, &error))?;
     if raw.format != graph_json::FORMAT {
         return Err(ImportError::UnknownFormat { found: format!("{:?}", raw.format) });
     }

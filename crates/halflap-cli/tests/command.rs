@@ -1,0 +1,324 @@
+//! The command as a user meets it: what it prints, what it writes, how it ends.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+const REORDER: &str = "reorder_communication_preserving_peak_memory";
+
+fn corpus(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus").join(name).display().to_string()
+}
+
+/// An empty folder for one test.
+fn folder(test: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_halflap"));
+    command.current_dir(folder).args(args);
+    command
+}
+
+fn halflap(folder: &Path, args: &[&str]) -> Output {
+    command(folder, args).stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn ends(output: &Output, code: i32) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "stdout: {out}\nstderr: {err}");
+    (out, err)
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn read_json(path: PathBuf) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_schedule_is_summarised_and_written() {
+    let dir = folder("schedule");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let output = halflap(&dir, &["schedule", &graph, "--passes", REORDER, "--compat", "torch-2.10", "-o", "out.json"]);
+    let (out, _) = ends(&output, 0);
+    assert!(out.contains("255 nodes, 60 collectives") && out.contains("2864 moves in"), "{out}");
+    assert!(out.contains("stopped by") && out.contains("... and 40 more"), "{out}");
+    assert_eq!(entries(&dir), ["out.json"]);
+    let file = read_json(dir.join("out.json"));
+    assert_eq!(file["format"], "halflap.schedule/1");
+    assert_eq!(file["peak_memory"], 1_729_878_024_i64);
+    assert_eq!(file["peak_memory_before"], 1_451_792_392_i64);
+    assert_eq!(file["order"].as_array().unwrap().len(), 255);
+    assert_eq!(file["passes"][0]["moves"], 2864);
+    assert!(file["passes"][0]["seconds"].as_f64().unwrap() > 0.0);
+    let stats = file["passes"][0]["stats"].as_object().unwrap();
+    let sum: u64 = stats.values().map(|stat| stat["moves"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 2864);
+    for stat in stats.values() {
+        let number = |field: &str| stat[field].as_f64().unwrap();
+        assert!((number("improvement") - (number("initial_exposed") - number("final_exposed"))).abs() < 1.0);
+        assert_eq!(stat["grouped"].as_u64().unwrap() as usize, stat["grouped_with"].as_array().unwrap().len());
+        assert!(stat["limit"]["kind"].is_string() && stat["overlapped"].is_array());
+    }
+    let output = halflap(&dir, &["verify", &graph, "out.json", "--memory-budget", "1.2x"]);
+    assert!(ends(&output, 0).0.starts_with("valid: 255 nodes"));
+}
+
+#[test]
+fn without_passes_less_is_exposed_and_no_memory_is_added() {
+    let dir = folder("default");
+    for name in ["moe_ep_6", "fsdp_llama_2", "fsdp_tp_llama_4"] {
+        let output = halflap(&dir, &["schedule", &corpus(&format!("{name}.graph.json.gz")), "--json"]);
+        let file: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
+        assert!(file["exposed"].as_f64() < file["exposed_before"].as_f64(), "{name}");
+        assert!(file["peak_memory"].as_i64() <= file["peak_memory_before"].as_i64(), "{name}");
+    }
+}
+
+#[test]
+fn a_graph_comes_from_standard_input_plain_or_gzipped() {
+    let dir = folder("stdin");
+    let zipped = fs::read(corpus("moe_ep_6.graph.json.gz")).unwrap();
+    let plain = halflap::import::unzip(&zipped).unwrap().into_owned();
+    let run = |bytes: &[u8]| {
+        let mut child = command(&dir, &["schedule", "-", "--passes", "sink_waits,raise_comms", "--show"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(bytes).unwrap();
+        let (out, err) = ends(&child.wait_with_output().unwrap(), 0);
+        assert_eq!(err, "", "nothing is logged unasked, and no progress is shown on a pipe");
+        out.split("sink_waits:").next().unwrap().to_owned()
+    };
+    assert_eq!(run(&zipped), run(&plain));
+    let (_, err) = ends(&halflap(&dir, &["schedule", "-"]), 2);
+    assert!(err.starts_with("error: standard input: not JSON"), "{err}");
+}
+
+#[test]
+fn the_listing_shows_every_step() {
+    let dir = folder("listing");
+    let output =
+        halflap(&dir, &["schedule", &corpus("ddp_mlp_4.graph.json.gz"), "--passes", "simple_overlap", "--show"]);
+    let (out, _) = ends(&output, 0);
+    let listing = out.split("\n\n").next().unwrap();
+    assert_eq!(listing.lines().count(), 1 + 30 + 1, "{listing}");
+    assert!(listing.contains("all_reduce of") && listing.contains("  for op"), "{listing}");
+    assert!(listing.lines().last().unwrap().starts_with("compute "), "{listing}");
+}
+
+#[test]
+fn wrong_usage_says_what_is_right() {
+    let dir = folder("usage");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    let said = |args: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph], args].concat()), 2).1;
+    assert!(said(&["--passes", "sink_wait"]).contains("did you mean 'sink_waits'?"));
+    assert!(
+        said(&["--set", "sink_iterative_peak_memory_budged=1"])
+            .contains("did you mean 'sink_iterative_peak_memory_budget'?")
+    );
+    assert!(said(&["--set", "sink_iterative_peak_memory_budget=lots"]).contains("must be a number"));
+    assert!(said(&["--compat", "torch-2.10"]).contains("--compat needs --passes"));
+    assert!(said(&["--compat", "torch-1.0", "--passes", "sink_waits"]).contains("torch-2.10"));
+    assert!(said(&["-o", "no/such/folder/out.json"]).contains("no/such/folder/out.json: cannot be written"));
+    let (_, err) = ends(&halflap(&dir, &["schedule", "missing.json"]), 2);
+    assert!(err.starts_with("error: missing.json: cannot be read"), "{err}");
+    let (_, err) = ends(&halflap(&dir, &["verify", &graph, &graph, "--memory-budget", "much"]), 2);
+    assert!(err.contains("1.2x"), "{err}");
+    assert_eq!(entries(&dir), [""; 0]);
+}
+
+#[test]
+fn bad_input_leaves_what_was_there() {
+    let dir = folder("bad_input");
+    fs::write(dir.join("out.json"), "kept").unwrap();
+    let zipped = fs::read(corpus("fsdp_llama_2.graph.json.gz")).unwrap();
+    fs::write(dir.join("cut.json.gz"), &zipped[..zipped.len() / 2]).unwrap();
+    let (out, err) = ends(&halflap(&dir, &["schedule", "cut.json.gz", "-o", "out.json"]), 2);
+    assert_eq!(out, "");
+    assert!(err.starts_with("error: cut.json.gz: the gzip file is cut off"), "{err}");
+    assert_eq!(fs::read_to_string(dir.join("out.json")).unwrap(), "kept");
+    assert_eq!(entries(&dir), ["cut.json.gz", "out.json"]);
+}
+
+#[test]
+fn a_ledger_that_does_not_hold_stops_the_program() {
+    let dir = folder("ledger");
+    let graphs: Value =
+        serde_json::from_slice(&halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap())
+            .unwrap();
+    let mut fired = 0;
+    for graph in graphs.as_array().unwrap().iter().take(40) {
+        fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
+        let args = ["schedule", "graph.json", "--passes", REORDER, "--check-memory", "-o", "out.json"];
+        ends(&halflap(&dir, &args), 0);
+        fs::remove_file(dir.join("out.json")).unwrap();
+        let output = halflap(&dir, &[args.as_slice(), &["--compat", "torch-2.10"]].concat());
+        if output.status.code() == Some(0) {
+            fs::remove_file(dir.join("out.json")).unwrap();
+            continue;
+        }
+        fired += 1;
+        let (_, err) = ends(&output, 3);
+        assert!(err.contains("out.json.ledger-mismatch.json has all of it"), "{err}");
+        assert_eq!(entries(&dir), ["graph.json", "out.json.ledger-mismatch.json"]);
+        let file = read_json(dir.join("out.json.ledger-mismatch.json"));
+        assert_eq!(file["pass"], REORDER);
+        assert!(file["candidate"]["node"].is_string() && !file["group"].as_array().unwrap().is_empty());
+        assert_eq!(file["order"].as_array().unwrap().len(), graph["nodes"].as_array().unwrap().len());
+        if let Some(first) = file["first_node_that_differs"].as_object() {
+            assert_ne!(first["ledger"], first["true"]);
+        } else {
+            assert!(file["peak_memory_after_swap"].as_i64() > file["peak_memory_limit"].as_i64());
+        }
+        fs::remove_file(dir.join("out.json.ledger-mismatch.json")).unwrap();
+    }
+    assert!(fired > 0, "torch drifts on some of these graphs");
+}
+
+#[test]
+fn torch_that_exceeds_its_budget_is_warned_of() {
+    let dir = folder("excess");
+    let graphs: Value =
+        serde_json::from_slice(&halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap())
+            .unwrap();
+    let warned = graphs.as_array().unwrap().iter().filter(|graph| {
+        fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
+        let set = ["--set", "reorder_iterative_peak_memory_budget=0"];
+        let args = ["schedule", "graph.json", "--passes", REORDER, "--compat", "torch-2.10"];
+        let (_, err) = ends(&halflap(&dir, &[args.as_slice(), &set].concat()), 0);
+        err.contains("exceeds its memory budget")
+    });
+    assert!(warned.count() > 0);
+}
+
+#[test]
+fn verify_says_what_is_wrong() {
+    let dir = folder("verify");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    ends(&halflap(&dir, &["schedule", &graph, "--passes", "raise_comms", "-o", "good.json"]), 0);
+    let order: Vec<Value> = read_json(dir.join("good.json"))["order"].as_array().unwrap().clone();
+    let said = |order: Value, args: &[&str], code: i32| {
+        fs::write(dir.join("order.json"), order.to_string()).unwrap();
+        ends(&halflap(&dir, &[&["verify", &graph, "order.json"], args].concat()), code).0
+    };
+    assert!(said(json!(order), &["--collective-order", "kept"], 0).starts_with("valid: 169 nodes"));
+    assert!(said(json!({ "order": order }), &["--memory-budget", "8GiB"], 0).starts_with("valid"));
+    assert!(said(json!(order), &["--memory-budget", "1KiB"], 1).starts_with("not valid: peak memory is"));
+    let mut twice = order.clone();
+    twice[3] = twice[4].clone();
+    assert!(said(json!(twice), &[], 1).contains("is there twice"));
+    assert!(said(json!(order[1..]), &[], 1).contains("is missing"));
+    let mut other = order.clone();
+    other[0] = json!("nobody");
+    assert_eq!(said(json!(other), &[], 1), "not valid: 'nobody' is not a node of the graph\n");
+    let reversed: Vec<&Value> = order.iter().rev().collect();
+    assert!(said(json!(reversed), &[], 1).contains("runs before"));
+    let (_, err) = ends(&halflap(&dir, &["verify", &graph, &graph]), 2);
+    assert!(err.contains("must be a JSON list of node names"), "{err}");
+}
+
+#[test]
+fn order_only_edges_are_kept_where_asked() {
+    let dir = folder("kept");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    ends(&halflap(&dir, &["schedule", &graph, "--passes", REORDER, "-o", "free.json"]), 0);
+    let (out, _) = ends(&halflap(&dir, &["verify", &graph, "free.json", "--collective-order", "kept"]), 1);
+    assert!(out.contains("order of collectives"), "{out}");
+    let set = "reorder_iterative_unsafe_collectives_reorder=false";
+    ends(&halflap(&dir, &["schedule", &graph, "--passes", REORDER, "--set", set, "-o", "kept.json"]), 0);
+    ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept"]), 0);
+}
+
+/// A graph with other run times, and its process groups under other names.
+fn rank(graph: &Value, factor: f64, group: &str) -> Value {
+    let mut text = graph.clone();
+    for node in text["nodes"].as_array_mut().unwrap() {
+        node["runtime_ns"] = json!(node["runtime_ns"].as_f64().unwrap() * factor);
+        if node["kind"] == "collective" {
+            let name = format!("{group}{}", node["collective"]["group"].as_str().unwrap());
+            node["collective"]["group"] = json!(name);
+        }
+    }
+    let groups = text["groups"].as_object().unwrap().clone();
+    text["groups"] = groups.into_iter().map(|(name, ranks)| (format!("{group}{name}"), ranks)).collect();
+    text
+}
+
+#[test]
+fn aligned_ranks_have_the_lower_median() {
+    let dir = folder("align");
+    let graph: Value = serde_json::from_slice(
+        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap()).unwrap(),
+    )
+    .unwrap();
+    for (name, factor) in [("r0", 1.0), ("r1", 4.0), ("r2", 2.0), ("r3", 3.0)] {
+        fs::write(dir.join(format!("{name}.json")), rank(&graph, factor, name).to_string()).unwrap();
+    }
+    ends(&halflap(&dir, &["align", "r0.json", "r1.json", "r2.json", "r3.json", "-o", "aligned"]), 0);
+    assert_eq!(entries(&dir.join("aligned")), ["r0.json", "r1.json", "r2.json", "r3.json"]);
+    // Of 1, 2, 3 and 4 times the lower median is 2; everything else stays each rank's own.
+    for name in ["r0", "r1", "r2", "r3"] {
+        assert_eq!(read_json(dir.join("aligned").join(format!("{name}.json"))), rank(&graph, 2.0, name));
+    }
+}
+
+#[test]
+fn ranks_with_other_programs_are_refused() {
+    let dir = folder("align_refused");
+    let graph: Value = serde_json::from_slice(
+        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap()).unwrap(),
+    )
+    .unwrap();
+    let said = |change: &dyn Fn(&mut Value)| {
+        let mut other = graph.clone();
+        change(&mut other);
+        fs::write(dir.join("a.json"), graph.to_string()).unwrap();
+        fs::write(dir.join("b.json"), other.to_string()).unwrap();
+        let (_, err) = ends(&halflap(&dir, &["align", "a.json", "b.json", "-o", "out"]), 2);
+        assert_eq!(entries(&dir), ["a.json", "b.json"], "nothing is written");
+        err
+    };
+    let first = graph["buffers"][5]["name"].as_str().unwrap().to_owned();
+    let err = said(&|other| other["buffers"][5]["size_alloc"] = json!(77));
+    assert!(err.contains(&format!("b.json: differs from a.json: buffer '{first}': size_alloc is")), "{err}");
+    let is_collective = |node: &&Value| node["kind"] == "collective";
+    let collective = graph["nodes"].as_array().unwrap().iter().position(|node| is_collective(&node)).unwrap();
+    let err = said(&|other| other["nodes"][collective]["collective"]["op"] = json!("broadcast"));
+    assert!(err.contains("its operation is"), "{err}");
+    // The first collective moves to the other process group: a renaming cannot explain that.
+    let groups: Vec<String> = graph["groups"].as_object().unwrap().keys().cloned().collect();
+    assert!(groups.len() > 1);
+    let err = said(&|other| {
+        let now = other["nodes"][collective]["collective"]["group"].as_str().unwrap().to_owned();
+        let next = groups.iter().find(|group| **group != now).unwrap();
+        other["nodes"][collective]["collective"]["group"] = json!(next);
+    });
+    assert!(err.contains("its process group"), "{err}");
+    let err = said(&|other| drop(other["nodes"].as_array_mut().unwrap().pop()));
+    assert!(
+        err.contains("is not a node") || err.contains("number of nodes") || err.contains("is made by no node"),
+        "{err}"
+    );
+    fs::create_dir(dir.join("sub")).unwrap();
+    fs::write(dir.join("sub/a.json"), graph.to_string()).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["align", "a.json", "sub/a.json", "-o", "out"]), 2);
+    assert!(err.contains("needs a name of its own"), "{err}");
+}

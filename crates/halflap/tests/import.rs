@@ -1,0 +1,296 @@
+//! Bad input gets an error that names the place and what would be right; damage never a panic.
+
+mod common;
+#[path = "common/random.rs"]
+#[allow(dead_code)]
+mod random;
+
+use halflap::import::{read_graph, read_order};
+use halflap::overlap::Fidelity;
+use halflap::pass::{Options, Pass};
+use halflap::schedule::{self, NoObserver, Request};
+use random::Random;
+use serde_json::{Value, json};
+
+/// c starts a collective on x, w waits for it, k runs beside it.
+fn small() -> Value {
+    let node = |name: &str, kind: &str, outputs: Value, deps: Value| json!({ "name": name, "kind": kind, "runtime_ns": 10.0, "outputs": outputs, "deps": deps });
+    let data = |buffer: &str| json!([{ "buffer": buffer, "kinds": ["data"] }]);
+    let mut collective = node("c", "collective", json!(["y"]), data("x"));
+    collective["collective"] = json!({ "op": "all_reduce", "group": "g", "group_size": 2, "bytes": 8, "async": true });
+    let buffer = |name: &str, users: Value| json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": false });
+    json!({
+        "format": "halflap.graph/1",
+        "groups": { "g": { "ranks": [0, 1] } },
+        "nodes": [
+            node("a", "compute", json!(["x"]), json!([])),
+            collective,
+            node("k", "compute", json!(["z"]), json!([])),
+            node("w", "wait", json!([]), data("y")),
+        ],
+        "buffers": [buffer("x", json!(["c", "w"])), buffer("y", json!(["w"])), buffer("z", json!([]))],
+        "inputs": [{ "name": "arg", "size": 4, "users": ["k"], "output": false }],
+    })
+}
+
+/// What is said of the small graph after a change.
+fn error(change: impl FnOnce(&mut Value)) -> String {
+    let mut graph = small();
+    change(&mut graph);
+    read_graph(graph.to_string().as_bytes()).map(|_| "accepted".to_owned()).unwrap_or_else(|error| error.to_string())
+}
+
+#[track_caller]
+fn check(change: impl FnOnce(&mut Value), expected: &str) {
+    assert_eq!(error(change), expected);
+}
+
+#[test]
+fn the_small_graph_is_good() {
+    check(|_| (), "accepted");
+}
+
+#[test]
+fn not_json_and_unknown_formats() {
+    let said = |text: &[u8]| read_graph(text).unwrap_err().to_string();
+    assert_eq!(said(b""), "not JSON: EOF while parsing a value at line 1 column 0");
+    assert_eq!(said(b"hello"), "not JSON: expected value at line 1 column 1");
+    let text = small().to_string();
+    let cut = said(&text.as_bytes()[..text.len() / 2]);
+    assert!(cut.starts_with("not JSON: EOF while parsing") && cut.contains("(in "), "{cut}");
+    let zipped = &common::corpus_file("moe_ep_6.graph.json.gz");
+    let cut = said(&zipped[..zipped.len() - 20]);
+    assert!(cut.starts_with("the gzip file is cut off (after "), "{cut}");
+    check(
+        |g| g["format"] = json!("halflap.graph/2"),
+        "unknown format \"halflap.graph/2\": 'format' must be \"halflap.graph/1\"",
+    );
+    check(
+        |g| drop(g.as_object_mut().unwrap().remove("format")),
+        "unknown format (no field 'format'): 'format' must be \"halflap.graph/1\"",
+    );
+    check(|g| *g = json!([g.clone()]), "the file: invalid type: sequence, expected an object");
+}
+
+#[test]
+fn missing_and_mistyped_fields_name_their_node() {
+    let remove = |g: &mut Value, field: &str| drop(g.as_object_mut().unwrap().remove(field));
+    check(|g| remove(g, "nodes"), "the file: missing field `nodes`");
+    check(|g| remove(&mut g["nodes"][2], "runtime_ns"), "node 'k': missing field `runtime_ns`");
+    check(|g| remove(&mut g["buffers"][1], "users"), "buffer 'y': missing field `users`");
+    check(|g| remove(&mut g["nodes"][1]["collective"], "group"), "node 'c', field 'collective': missing field `group`");
+    check(
+        |g| remove(&mut g["nodes"][1], "collective"),
+        "node 'c' is of kind 'collective' and has no field 'collective', which says what it does",
+    );
+    check(
+        |g| g["nodes"][2]["collective"] = g["nodes"][1]["collective"].clone(),
+        "node 'k' is of kind 'compute' and has a collective: only a node of kind 'collective' has one",
+    );
+    check(
+        |g| g["nodes"][2]["runtime_ns"] = json!("10"),
+        "node 'k', field 'runtime_ns': invalid type: string \"10\", expected a number",
+    );
+    check(
+        |g| g["nodes"][2]["kind"] = json!("copy"),
+        "node 'k', field 'kind': unknown variant `copy`, expected one of `compute`, `collective`, `wait`",
+    );
+    check(
+        |g| g["nodes"][3]["deps"][0]["kinds"] = json!(["strong"]),
+        "node 'w', field 'deps[0].kinds[0]': unknown variant `strong`, expected one of `data`, `weak`, `order`",
+    );
+    check(
+        |g| g["nodes"][3]["deps"][0]["kinds"] = json!([]),
+        "node 'w' needs buffer 'y' for no reason: kinds must hold data, weak or order",
+    );
+    check(|g| g["groups"]["g"] = json!([0]), "field 'groups.g': invalid type: sequence, expected an object");
+}
+
+#[test]
+fn names_used_twice_or_unknown() {
+    check(|g| g["nodes"][2]["name"] = json!("a"), "node name 'a' is used twice: each must be unique");
+    check(|g| g["buffers"][2]["name"] = json!("x"), "buffer name 'x' is used twice: each must be unique");
+    check(|g| g["inputs"][0]["name"] = json!("x"), "buffer name 'x' is used twice: each must be unique");
+    check(
+        |g| g["nodes"][2]["outputs"] = json!(["z", "x"]),
+        "buffer 'x' is an output of both 'a' and 'k': a buffer has one maker",
+    );
+    check(|g| g["nodes"][2]["outputs"] = json!(["z", "q"]), "node 'k' has output 'q', which is not among the buffers");
+    check(
+        |g| g["nodes"][2]["outputs"] = json!([]),
+        "buffer 'z' is made by no node: a node must list it among its outputs",
+    );
+    check(
+        |g| g["nodes"][3]["deps"][0]["buffer"] = json!("q"),
+        "node 'w' needs buffer 'q', which no node makes and no input is",
+    );
+    check(|g| g["buffers"][0]["users"] = json!(["c", "q"]), "buffer 'x' has user 'q', which is not a node");
+    check(|g| g["inputs"][0]["users"] = json!(["q"]), "buffer 'arg' has user 'q', which is not a node");
+    check(|g| g["nodes"][1]["collective"]["group"] = json!("h"), "node 'c': process group 'h' is not among the groups");
+    let twice = small().to_string().replace(r#""g":{"ranks":[0,1]}"#, r#""g":{"ranks":[0,1]},"g":{"ranks":[2]}"#);
+    assert!(read_graph(twice.as_bytes()).unwrap_err().to_string().contains("group name 'g' is used twice"));
+}
+
+#[test]
+fn an_order_that_cannot_run() {
+    check(
+        |g| g["nodes"].as_array_mut().unwrap().swap(0, 1),
+        "node 'c' is listed before 'a', whose buffer 'x' it needs: nodes must be in an order that can run",
+    );
+    check(
+        |g| g["nodes"][0]["deps"] = json!([{ "buffer": "y", "kinds": ["order"] }]),
+        "the dependencies go in a circle: a -> c -> a; a program has none",
+    );
+    check(
+        |g| g["nodes"][0]["deps"] = json!([{ "buffer": "x", "kinds": ["data"] }]),
+        "the dependencies go in a circle: a -> a; a program has none",
+    );
+    check(
+        |g| g["buffers"][1]["users"] = json!([]),
+        "buffer 'y': 'w' reads it and is not among its users: every reader keeps it alive",
+    );
+    check(|g| g["buffers"][2]["users"] = json!(["a"]), "buffer 'z': its user 'a' does not come after its maker 'k'");
+}
+
+#[test]
+fn sizes_and_times_out_of_range() {
+    let time = |value: &str| {
+        read_graph(small().to_string().replacen("10.0", value, 1).as_bytes()).map(|_| ()).unwrap_err().to_string()
+    };
+    let right = "it must be a time in nanoseconds, zero or more";
+    assert_eq!(time("-1"), format!("node 'a': runtime_ns -1 is negative; {right}"));
+    assert_eq!(time("1e300"), format!("node 'a': runtime_ns 1{} is too large: it overflows; {right}", "0".repeat(300)));
+    assert_eq!(time("NaN"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
+    assert_eq!(time("-Infinity"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
+    assert!(time("1e999").contains("number out of range"), "{}", time("1e999"));
+    let size = "it must be a whole number of bytes, zero or more";
+    check(|g| g["buffers"][0]["size_alloc"] = json!(-8), &format!("buffer 'x': size_alloc -8 is negative; {size}"));
+    check(
+        |g| g["buffers"][0]["size_free"] = json!(0.5),
+        &format!("buffer 'x': size_free 0.5 is not a whole number; {size}"),
+    );
+    check(
+        |g| g["inputs"][0]["size"] = json!(1e30),
+        &format!("buffer 'arg': size 1{} is too large: it overflows; {size}", "0".repeat(30)),
+    );
+    check(
+        |g| g["buffers"][0]["size_alloc"] = json!(u64::MAX),
+        &format!("buffer 'x': size_alloc 18446744073709552000 is too large: it overflows; {size}"),
+    );
+    check(
+        |g| g["buffers"][1]["size_alloc"] = json!((1i64 << 62) + 1),
+        "the sizes of all buffers add up to more than 2^62 bytes (at buffer 'y'): the total overflows",
+    );
+    check(
+        |g| g["nodes"][1]["collective"]["bytes"] = json!(-1),
+        &format!("node 'c': collective.bytes -1 is negative; {size}"),
+    );
+}
+
+#[test]
+fn what_real_graphs_have_is_accepted() {
+    let empty = json!({ "format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": [] });
+    assert!(read_graph(empty.to_string().as_bytes()).unwrap().is_empty());
+    check(|g| drop(g["nodes"].as_array_mut().unwrap().pop()), "buffer 'x' has user 'w', which is not a node");
+    check(|g| g["nodes"][3]["kind"] = json!("compute"), "accepted");
+    check(|g| g["buffers"][0]["size_free"] = json!(800), "accepted");
+    check(
+        |g| {
+            g["nodes"][3]["deps"] = json!([{ "buffer": "y", "kinds": ["data"] }, { "buffer": "y", "kinds": ["order"] }])
+        },
+        "accepted",
+    );
+    check(|g| g["nodes"][3]["deps"] = json!([]), "accepted");
+    check(|g| g["buffers"][0]["size_alloc"] = json!(4096.0), "accepted");
+    check(|g| g["new_field"] = json!({ "unknown": [1, 2] }), "accepted");
+}
+
+#[test]
+fn inputs_that_die_before_the_wait_are_warned_of_once() {
+    assert!(read_graph(small().to_string().as_bytes()).unwrap().warnings().is_empty());
+    let mut graph = small();
+    graph["buffers"][0]["users"] = json!(["c"]);
+    let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+    let warnings: Vec<String> = graph.warnings().iter().map(|w| halflap::report::warning(&graph, w)).collect();
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].contains("'c' reads 'x', and its wait 'w' is not among"), "{}", warnings[0]);
+    for name in common::PROGRAMS {
+        assert!(common::program(name).warnings().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_wait_reaches_its_collective_through_others() {
+    let mut graph = small();
+    graph["nodes"][2]["deps"] = json!([{ "buffer": "y", "kinds": ["data"] }]);
+    graph["nodes"][3]["deps"] = json!([{ "buffer": "z", "kinds": ["data"] }]);
+    graph["buffers"][1]["users"] = json!(["k", "w"]);
+    graph["buffers"][2]["users"] = json!(["w"]);
+    let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+    let (c, w) = (graph.find("c").unwrap(), graph.find("w").unwrap());
+    assert_eq!(graph.waits_for(w), [c]);
+    assert_eq!(graph.waited_by(c), [w]);
+}
+
+#[test]
+fn a_user_that_depends_on_nothing_is_bound_to_the_maker() {
+    let mut graph = small();
+    graph["buffers"][0]["users"] = json!(["c", "w", "k"]);
+    let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+    let (a, k) = (graph.find("a").unwrap(), graph.find("k").unwrap());
+    assert_eq!(graph.preds(k, halflap::graph::Edges::Real), [a]);
+}
+
+/// Bytes flipped, put in, left out and cut off: an error or a graph that can be scheduled.
+#[test]
+fn random_damage_never_panics() {
+    let sources = [
+        small().to_string().into_bytes(),
+        plain("moe_ep_6"),
+        plain("ddp_mlp_4"),
+        common::corpus_file("fsdp_llama_2.graph.json.gz"),
+    ];
+    let mut accepted = 0;
+    for seed in 0..6_000 {
+        let random = &mut Random(seed);
+        let mut bytes = sources[random.below(sources.len())].clone();
+        for _ in 0..1 + random.below(4) {
+            damage(&mut bytes, random);
+        }
+        match read_graph(&bytes) {
+            Err(error) => assert!(!error.to_string().is_empty()),
+            Ok(graph) => {
+                accepted += 1;
+                let options = Options { settings: Default::default(), fidelity: Fidelity::Mended };
+                let request = Request { passes: Pass::ALL.to_vec(), options, check_memory: false };
+                schedule::run(&graph, &request, &mut NoObserver).unwrap();
+            }
+        }
+        let _ = read_order(&bytes);
+    }
+    assert!(accepted > 100, "only {accepted} damaged files could be read: damage more gently");
+}
+
+fn plain(name: &str) -> Vec<u8> {
+    halflap::import::unzip(&common::corpus_file(&format!("{name}.graph.json.gz"))).unwrap().into_owned()
+}
+
+fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = random.below(bytes.len());
+    match random.below(6) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => bytes[at] = random.pick(b"0123456789-eE.\"{}[],:x"),
+        2 => bytes.truncate(at),
+        3 => drop(bytes.remove(at)),
+        4 => bytes.insert(at, random.pick(b"0123456789")),
+        _ => {
+            let digits: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at].is_ascii_digit()).collect();
+            if !digits.is_empty() {
+                bytes[digits[random.below(digits.len())]] = random.pick(b"0123456789");
+            }
+        }
+    }
+}
