@@ -10,21 +10,26 @@ use halflap::graph::Graph;
 use halflap::import::read_graph;
 use halflap::order::Order;
 use halflap::overlap::Fidelity;
-use halflap::pass::{self, NoWatch, Options, Pass, Settings};
+use halflap::pass::{NoWatch, Options, Pass, Runner, Settings};
 
 const RUNS: usize = 9;
 
 fn main() {
-    let given: Vec<PathBuf> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).map(PathBuf::from).collect();
+    let given: Vec<PathBuf> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).map(PathBuf::from).collect();
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus");
-    let largest = ["fsdp_llama_2", "fsdp_llama_8", "fsdp_llama_80"].map(|name| corpus.join(format!("{name}.graph.json.gz")));
+    let largest =
+        ["fsdp_llama_2", "fsdp_llama_8", "fsdp_llama_80"].map(|name| corpus.join(format!("{name}.graph.json.gz")));
     let paths = if given.is_empty() { largest.to_vec() } else { given };
     for path in paths {
         let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let started = Instant::now();
         let graph = read_graph(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         println!("\n{}: {} nodes, read in {:.1?}", path.display(), graph.len(), started.elapsed());
-        println!("{:<8} {:<9} {:<46} {:>9} {:>10} {:>10} {:>9}", "fidelity", "run times", "pass", "moves", "first", "least", "ns/move");
+        println!(
+            "{:<8} {:<9} {:<46} {:>9} {:>10} {:>10} {:>9}",
+            "fidelity", "run times", "pass", "moves", "first", "least", "ns/move"
+        );
         for fidelity in [Fidelity::Torch, Fidelity::Mended] {
             for use_runtimes in [false, true] {
                 Pass::ALL.iter().for_each(|&pass| time(&graph, pass, (fidelity, use_runtimes)));
@@ -43,7 +48,7 @@ fn time(graph: &Graph, pass: Pass, (fidelity, use_runtimes): (Fidelity, bool)) {
     let times: Vec<Duration> = (0..RUNS)
         .map(|_| {
             let started = Instant::now();
-            let outcome = pass::run(graph, &order, (pass, &options), &mut NoWatch).expect("nobody watches");
+            let outcome = Runner { graph, options: &options }.run(pass, &order, &mut NoWatch).expect("nobody watches");
             moves = outcome.moves;
             started.elapsed()
         })

@@ -14,9 +14,10 @@ pub struct Order {
 }
 
 /// Towards which end of the order something moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Towards the front.
+    #[default]
     Earlier,
     /// Towards the end.
     Later,

@@ -9,7 +9,7 @@
 //! A wait has the overlap of its collective, the last issued one if it has several, so that both
 //! ends of a pair give one number. That is [`Fidelity::Mended`]. [`Fidelity::Torch`] keeps torch's
 //! two rules, which differ from it and from each other; they are spelled out at
-//! [`Overlap::torch_window_of_collective`] and [`Overlap::torch_window_of_wait`].
+//! `torch_of_collective` and `torch_of_wait`.
 //!
 //! A measurement costs the length of its window.
 
@@ -44,6 +44,8 @@ pub struct Overlap<'g> {
 /// What hides a collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hiding {
+    /// The collective or wait that was measured.
+    pub of: OpId,
     /// The collective's run time.
     pub comm_time: Nanos,
     /// The run time that hides it.
@@ -84,13 +86,10 @@ impl<'g> Overlap<'g> {
 
     /// What hides a collective, seen from it.
     pub fn of_collective(&self, order: &Order, collective: OpId) -> Hiding {
-        let window = match self.fidelity {
-            Fidelity::Torch => self.torch_window_of_collective(order, collective),
-            Fidelity::Mended => self.window(order, collective),
-        };
-        let counted = order.slice(window.places.clone()).iter().filter(|&&op| self.counts(op, &window));
-        let comp_time = counted.map(|&op| self.times[op]).sum();
-        Hiding { comm_time: self.times[collective], comp_time, window: Some(window) }
+        match self.fidelity {
+            Fidelity::Torch => self.torch_of_collective(order, collective),
+            Fidelity::Mended => self.mended_of_collective(order, collective),
+        }
     }
 
     /// What hides a wait's collective, seen from the wait.
@@ -100,8 +99,8 @@ impl<'g> Overlap<'g> {
         }
         let last_issued = self.graph.waits_for(wait).iter().copied().max_by_key(|&collective| order.pos(collective));
         match last_issued {
-            Some(collective) => self.of_collective(order, collective),
-            None => Hiding { comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: None },
+            Some(collective) => Hiding { of: wait, ..self.of_collective(order, collective) },
+            None => Hiding { of: wait, comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: None },
         }
     }
 
@@ -113,9 +112,10 @@ impl<'g> Overlap<'g> {
         }
     }
 
-    /// Keeps what hides `op` up to date after a swap put `neighbour` directly beside it: after a
-    /// collective, or before a wait. Compute adds its run time; all else is measured anew.
-    pub fn follow(&self, order: &Order, op: OpId, (neighbour, hiding): (OpId, &mut Hiding)) {
+    /// Keeps a measurement up to date after a swap put `neighbour` directly beside whom it is of:
+    /// after a collective, or before a wait. Compute adds its run time; all else is measured anew.
+    pub fn follow(&self, order: &Order, neighbour: OpId, hiding: &mut Hiding) {
+        let op = hiding.of;
         let is_wait = self.graph.kind(op) == OpKind::Wait;
         if !self.exact || self.graph.kind(neighbour) != OpKind::Compute || (is_wait && self.reads(neighbour, op)) {
             *hiding = self.of(order, op);
@@ -143,21 +143,19 @@ impl<'g> Overlap<'g> {
     /// The operations that hide it, in their order.
     pub fn hidden_by(&self, order: &Order, hiding: &Hiding) -> Vec<OpId> {
         let Some(window) = &hiding.window else { return Vec::new() };
-        let ops = order.slice(window.places.clone()).iter().copied();
-        ops.filter(|&op| self.counts(op, window) && self.times[op] > Nanos::ZERO).collect()
-    }
-
-    #[inline]
-    fn counts(&self, op: OpId, window: &Window) -> bool {
-        window.counts_collectives || !self.graph.kind(op).is_collective()
+        let counts = |op| window.counts_collectives || !self.graph.kind(op).is_collective();
+        let ops = order.slice(window.places.clone());
+        let mut hidden_by = Vec::with_capacity(ops.len());
+        hidden_by.extend(ops.iter().copied().filter(|&op| counts(op) && self.times[op] > Nanos::ZERO));
+        hidden_by
     }
 
     /// The mended rule: see the head of this file.
-    fn window(&self, order: &Order, collective: OpId) -> Window {
+    fn mended_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
         let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
-        self.window_until(order, collective, |op| match self.graph.kind(op) {
+        self.until(order, collective, |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::Wait => self.graph.waits_for(op).iter().any(issued_later),
             OpKind::Compute | OpKind::AsyncCollective => false,
@@ -167,30 +165,41 @@ impl<'g> Overlap<'g> {
     /// Torch's rule seen from a collective: up to a real reader, a synchronous collective, or a wait
     /// that depends on it for order alone and comes after another asynchronous collective. (Meant
     /// was: the wait of that other one. The test is on the wrong variable.)
-    fn torch_window_of_collective(&self, order: &Order, collective: OpId) -> Window {
+    fn torch_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let counts = |edges| self.graph.succs(collective, edges).len();
         let has_order_only = counts(Edges::All) > counts(Edges::Real);
         let mut other_found = false;
-        self.window_until(order, collective, |op| match self.graph.kind(op) {
+        self.until(order, collective, |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::AsyncCollective => {
                 other_found = true;
                 false
             }
-            OpKind::Wait => other_found && has_order_only && self.depends(op, collective),
+            OpKind::Wait => has_order_only && other_found && self.depends(op, collective),
             OpKind::Compute => false,
         })
     }
 
     /// From after a collective to its first real reader, or to the first operation that `ends`.
-    fn window_until(&self, order: &Order, collective: OpId, mut ends: impl FnMut(OpId) -> bool) -> Window {
+    #[inline(always)]
+    fn until(&self, order: &Order, collective: OpId, mut ends: impl FnMut(OpId, OpKind) -> bool) -> Hiding {
         let start = order.pos(collective).index() + 1;
         let readers = self.graph.succs(collective, Edges::Real).iter();
-        let read = readers.map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len());
-        // A collective that runs before what it needs has no window; only a broken order has that.
-        let ops = &order.as_slice()[start..read.max(start)];
-        let length = ops.iter().position(|&op| ends(op)).unwrap_or(ops.len());
-        Window { places: Pos::from_index(start)..Pos::from_index(start + length), counts_collectives: false }
+        let read = readers.map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len()).max(start);
+        let (mut end, mut comp_time) = (start, Nanos::ZERO);
+        for &op in &order.as_slice()[start..read] {
+            let kind = self.graph.kind(op);
+            if ends(op, kind) {
+                break;
+            }
+            if !kind.is_collective() {
+                comp_time += self.times[op];
+            }
+            end += 1;
+        }
+        let places = Pos::from_index(start)..Pos::from_index(end);
+        let window = Some(Window { places, counts_collectives: false });
+        Hiding { of: collective, comm_time: self.times[collective], comp_time, window }
     }
 
     /// Torch's rule seen from a wait: from after the nearest collective that it depends on in any
@@ -206,6 +215,7 @@ impl<'g> Overlap<'g> {
         // Backwards, as torch adds.
         let ops = order.slice(window.places.clone()).iter().rev();
         Hiding {
+            of: wait,
             comm_time: collective.map_or(Nanos::ZERO, |op| self.times[op]),
             comp_time: ops.map(|&op| self.times[op]).sum(),
             window: Some(window),

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::memory::{Mismatch, Timeline};
 use crate::order::Order;
 use crate::overlap::Fidelity;
-use crate::pass::{self, LedgerCheck, NoWatch, Options, Outcome, Pass, Slide};
+use crate::pass::{LedgerCheck, NoWatch, Options, Outcome, Pass, Runner, Slide};
 use crate::units::Bytes;
 use crate::verify::{self, Demands, OrderEdges, Violation};
 
@@ -90,51 +90,56 @@ pub enum Failure {
 pub fn run(graph: &Graph, request: &Request, observer: &mut impl Observer) -> Result<Schedule, Failure> {
     let mut order = Order::of_input(graph);
     let peak_before = Timeline::of(graph, &order).peak;
-    let mut peak = peak_before;
-    let mut passes = Vec::with_capacity(request.passes.len());
+    let mut passes: Vec<PassRun> = Vec::with_capacity(request.passes.len());
     for &pass in &request.passes {
-        observer.pass_started(pass);
-        let outcome = run_pass(graph, &order, (pass, request), observer);
-        observer.pass_finished(pass);
-        let outcome = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
-        let run = prove(graph, (&order, peak), (pass, &request.options), &outcome)?;
-        (order, peak) = (outcome.order, run.peak);
-        passes.push(PassRun { slides: outcome.slides, ..run });
+        let given_peak = passes.last().map_or(peak_before, |run| run.peak);
+        let step = Step { graph, request, pass, given: &order, given_peak };
+        let (next, run) = step.run(observer)?;
+        order = next;
+        passes.push(run);
     }
+    let peak = passes.last().map_or(peak_before, |run| run.peak);
     Ok(Schedule { order, peak_before, peak, passes })
 }
 
-fn run_pass(
-    graph: &Graph,
-    order: &Order,
-    (pass, request): (Pass, &Request),
-    observer: &mut impl Observer,
-) -> Result<Outcome, Box<Mismatch>> {
-    let task = (pass, &request.options);
-    match request.check_memory || request.options.settings.debug_memory_recompute {
-        true => pass::run(graph, order, task, &mut LedgerCheck { on_swap: || observer.swap_checked() }),
-        false => pass::run(graph, order, task, &mut NoWatch),
-    }
+/// One pass of a request, on the order that the one before it gave.
+struct Step<'a> {
+    graph: &'a Graph,
+    request: &'a Request,
+    pass: Pass,
+    given: &'a Order,
+    given_peak: Bytes,
 }
 
-/// Proves what a pass promises. That torch exceeds its own budget is a fact to report, not a bug.
-fn prove(
-    graph: &Graph,
-    (given, given_peak): (&Order, Bytes),
-    (pass, options): (Pass, &Options),
-    outcome: &Outcome,
-) -> Result<PassRun, Failure> {
-    let promise = pass.promise(options);
-    let limit = promise.memory_limit(given_peak);
-    let torch = options.fidelity == Fidelity::Torch;
-    let order_edges = match promise.order_edges {
-        true if pass.sorts_anew() => OrderEdges::Kept,
-        true => OrderEdges::KeptSince(given.as_slice()),
-        false => OrderEdges::Free,
-    };
-    let demands = Demands { order_edges, memory_limit: if torch { None } else { limit } };
-    let proof = verify::verify(graph, outcome.order.as_slice(), &demands);
-    let proof = proof.map_err(|violation| Failure::Unproved { pass, violation })?;
-    let exceeded_limit = limit.filter(|&limit| proof.peak > limit);
-    Ok(PassRun { pass, moves: outcome.moves, slides: Vec::new(), peak: proof.peak, exceeded_limit })
+impl Step<'_> {
+    fn run(&self, observer: &mut impl Observer) -> Result<(Order, PassRun), Failure> {
+        let Step { graph, request, pass, .. } = *self;
+        let runner = Runner { graph, options: &request.options };
+        observer.pass_started(pass);
+        let outcome = match request.check_memory || request.options.settings.debug_memory_recompute {
+            true => runner.run(pass, self.given, &mut LedgerCheck { on_swap: || observer.swap_checked() }),
+            false => runner.run(pass, self.given, &mut NoWatch),
+        };
+        observer.pass_finished(pass);
+        let Outcome { order, moves, slides } = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
+        let (peak, exceeded_limit) = self.prove(&order)?;
+        Ok((order, PassRun { pass, moves, slides, peak, exceeded_limit }))
+    }
+
+    /// Proves what the pass promises; gives the peak, and the limit if it is exceeded. That torch
+    /// exceeds its own budget is a fact to report, not a bug.
+    fn prove(&self, order: &Order) -> Result<(Bytes, Option<Bytes>), Failure> {
+        let promise = self.pass.promise(&self.request.options);
+        let limit = promise.memory_limit(self.given_peak);
+        let order_edges = match promise.order_edges {
+            true if self.pass.sorts_anew() => OrderEdges::Kept,
+            true => OrderEdges::KeptSince(self.given.as_slice()),
+            false => OrderEdges::Free,
+        };
+        let is_torch = self.request.options.fidelity == Fidelity::Torch;
+        let demands = Demands { order_edges, memory_limit: if is_torch { None } else { limit } };
+        let proof = verify::verify(self.graph, order.as_slice(), &demands);
+        let proof = proof.map_err(|violation| Failure::Unproved { pass: self.pass, violation })?;
+        Ok((proof.peak, limit.filter(|&limit| proof.peak > limit)))
+    }
 }

@@ -8,7 +8,7 @@ use halflap::graph::Graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::overlap::Fidelity;
-use halflap::pass::{self, Limit, NoWatch, Options, Pass, Settings, Slide};
+use halflap::pass::{Limit, NoWatch, Options, Pass, Runner, Settings, Slide};
 use serde_json::Value;
 
 #[test]
@@ -33,7 +33,7 @@ fn compare(case: &Case, result: &Value) {
     let mut slides = Vec::new();
     for name in strings(&result["passes"]) {
         let pass: Pass = name.parse().unwrap();
-        let outcome = pass::run(graph, &order, (pass, &options), &mut NoWatch).unwrap();
+        let outcome = Runner { graph, options: &options }.run(pass, &order, &mut NoWatch).unwrap();
         (order, slides) = (outcome.order, outcome.slides);
     }
     assert_eq!(names(graph, &order), strings(&result["order"]), "{context}");

@@ -145,64 +145,65 @@ pub struct Outcome {
     pub slides: Vec<Slide>,
 }
 
-/// Runs one pass. `watch` sees every swap, and may end the pass.
-pub fn run<W: Watch>(
-    graph: &Graph,
-    order: &Order,
-    task: (Pass, &Options),
-    watch: &mut W,
-) -> Result<Outcome, Box<Mismatch>> {
-    let goals = match task.0 {
-        Pass::SinkWaits => Goals { raise_comms: false, sink_waits: true, overlap: false },
-        Pass::RaiseComms => Goals { raise_comms: true, sink_waits: false, overlap: false },
-        Pass::ReorderComputeForOverlap => Goals { raise_comms: true, sink_waits: true, overlap: true },
-        _ => return iterate(graph, order, task, watch),
-    };
-    let ops = list::schedule(graph, order, goals);
-    let order = Order::from_ops(graph.len(), ops).expect("the list scheduler takes each operation once");
-    Ok(Outcome { order, moves: 0, slides: Vec::new() })
+/// Runs passes on one program.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// How the passes behave.
+    pub options: &'a Options,
 }
 
-/// Runs a pass that slides operations one after the other.
-fn iterate<W: Watch>(
-    graph: &Graph,
-    order: &Order,
-    task: (Pass, &Options),
-    watch: &mut W,
-) -> Result<Outcome, Box<Mismatch>> {
-    let (pass, options) = task;
-    let Options { settings, fidelity } = options;
-    let overlap = Overlap::new(graph, *fidelity, settings.comm_mult, settings.non_comm_mult);
-    let charge = match fidelity {
-        Fidelity::Torch => InputCharge::FirstOperation,
-        Fidelity::Mended => InputCharge::Baseline,
-    };
-    let ledger = Ledger::open(graph, order, charge);
-    let mut slider = Slider::new(graph, &overlap, ledger, order.clone());
-    let ops = order.as_slice();
-    match pass {
-        Pass::ReorderCommunicationPreservingPeakMemory => {
-            // Torch never looks at the last operation.
-            let targets = ops[..ops.len().saturating_sub(1)].iter().copied();
-            let collectives = of_kind(graph, targets, OpKind::AsyncCollective);
-            let most = settings.reorder.debug_limit.unwrap_or(usize::MAX);
-            slider.slide_all(collectives.take(most), &Rules::reorder(options), watch)?;
-        }
-        Pass::SinkWaitsIterative => {
-            // Torch never looks at the first operation.
-            let targets = ops.iter().skip(1).rev().copied();
-            let waits = of_kind(graph, targets, OpKind::Wait);
-            let most = settings.sink.debug_limit.unwrap_or(usize::MAX);
-            slider.slide_all(waits.take(most), &Rules::sink(options), watch)?;
-        }
-        _ => {
-            let collectives = of_kind(graph, ops.iter().copied(), OpKind::AsyncCollective);
-            slider.slide_all(collectives, &Rules::simple(Direction::Earlier, *fidelity), watch)?;
-            let waits = of_kind(graph, ops.iter().rev().copied(), OpKind::Wait);
-            slider.slide_all(waits, &Rules::simple(Direction::Later, *fidelity), watch)?;
-        }
+impl Runner<'_> {
+    /// Runs one pass on an order. `watch` sees every swap, and may end the pass.
+    pub fn run<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<Outcome, Box<Mismatch>> {
+        let goals = match pass {
+            Pass::SinkWaits => Goals { raise_comms: false, sink_waits: true, overlap: false },
+            Pass::RaiseComms => Goals { raise_comms: true, sink_waits: false, overlap: false },
+            Pass::ReorderComputeForOverlap => Goals { raise_comms: true, sink_waits: true, overlap: true },
+            _ => return self.iterate(pass, order, watch),
+        };
+        let ops = list::schedule(self.graph, order, goals);
+        let order = Order::from_ops(self.graph.len(), ops).expect("the list scheduler takes each operation once");
+        Ok(Outcome { order, moves: 0, slides: Vec::new() })
     }
-    Ok(slider.finish())
+
+    /// Runs a pass that slides operations one after the other.
+    fn iterate<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<Outcome, Box<Mismatch>> {
+        let Runner { graph, options } = *self;
+        let Options { settings, fidelity } = options;
+        let overlap = Overlap::new(graph, *fidelity, settings.comm_mult, settings.non_comm_mult);
+        let charge = match fidelity {
+            Fidelity::Torch => InputCharge::FirstOperation,
+            Fidelity::Mended => InputCharge::Baseline,
+        };
+        let ledger = Ledger::open(graph, order, charge);
+        let mut slider = Slider::new(graph, &overlap, ledger, order.clone());
+        let ops = order.as_slice();
+        match pass {
+            Pass::ReorderCommunicationPreservingPeakMemory => {
+                // Torch never looks at the last operation.
+                let targets = ops[..ops.len().saturating_sub(1)].iter().copied();
+                let collectives = of_kind(graph, targets, OpKind::AsyncCollective);
+                let most = settings.reorder.debug_limit.unwrap_or(usize::MAX);
+                slider.slide_all(collectives.take(most), Rules::reorder(options), watch)?;
+            }
+            Pass::SinkWaitsIterative => {
+                // Torch never looks at the first operation.
+                let targets = ops.iter().skip(1).rev().copied();
+                let waits = of_kind(graph, targets, OpKind::Wait);
+                let most = settings.sink.debug_limit.unwrap_or(usize::MAX);
+                slider.slide_all(waits.take(most), Rules::sink(options), watch)?;
+            }
+            _ => {
+                let collectives = of_kind(graph, ops.iter().copied(), OpKind::AsyncCollective);
+                slider.slide_all(collectives, Rules::simple(Direction::Earlier, *fidelity), watch)?;
+                let waits = of_kind(graph, ops.iter().rev().copied(), OpKind::Wait);
+                slider.slide_all(waits, Rules::simple(Direction::Later, *fidelity), watch)?;
+            }
+        }
+        Ok(slider.finish())
+    }
 }
 
 fn of_kind(graph: &Graph, ops: impl Iterator<Item = OpId>, kind: OpKind) -> impl Iterator<Item = OpId> {

@@ -7,7 +7,7 @@ use crate::order::Direction;
 use crate::overlap::Fidelity;
 
 /// A set of kinds of operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds(u8);
 
 impl Kinds {
@@ -44,10 +44,10 @@ impl Kinds {
 }
 
 /// How one pass slides.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     pub(super) direction: Direction,
-    /// What only memory can stop the group at, where nothing binds it to the group.
+    /// What only memory can stop the group at, where nothing binds it to the group; see `settled`.
     pub(super) unremarkable: Kinds,
     /// What is never passed.
     pub(super) barriers: Kinds,
@@ -105,7 +105,6 @@ impl Rules {
         let mended = options.fidelity == Fidelity::Mended;
         Rules {
             direction: Direction::Earlier,
-            unremarkable: Kinds::NONE,
             barriers: Kinds::COLLECTIVES.only_if(!unsafe_collectives_reorder),
             carries: Kinds::BLOCKING.and(Kinds::ASYNC.only_if(with_collectives)),
             carries_gemm: use_runtime_estimations,
@@ -121,6 +120,7 @@ impl Rules {
             budget: options.settings.reorder.peak_memory_budget,
             last_uses_follow: true,
             group_peak_follows: mended,
+            ..Rules::default()
         }
         .settled()
     }
@@ -132,7 +132,6 @@ impl Rules {
         let mended = options.fidelity == Fidelity::Mended;
         Rules {
             direction: Direction::Later,
-            unremarkable: Kinds::NONE,
             barriers: Kinds::ASYNC.only_if(!with_collectives),
             carries: Kinds::COMPUTE.and(Kinds::SYNC.only_if(use_runtime_estimations)),
             carries_gemm: use_runtime_estimations,
@@ -148,6 +147,7 @@ impl Rules {
             budget: options.settings.sink.peak_memory_budget,
             last_uses_follow: mended,
             group_peak_follows: mended,
+            ..Rules::default()
         }
         .settled()
     }
@@ -157,7 +157,6 @@ impl Rules {
         let earlier = direction == Direction::Earlier;
         Rules {
             direction,
-            unremarkable: Kinds::NONE,
             barriers: if earlier { Kinds::ASYNC } else { Kinds::WAIT },
             carries: Kinds::NONE,
             carries_gemm: false,
@@ -168,6 +167,7 @@ impl Rules {
             budget: 0.0,
             last_uses_follow: earlier || fidelity == Fidelity::Mended,
             group_peak_follows: true,
+            ..Rules::default()
         }
         .settled()
     }

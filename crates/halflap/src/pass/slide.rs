@@ -13,7 +13,7 @@
 //! an operation joins it, so that a neighbour that has nothing to do with it costs a few loads.
 
 use super::limit::{Limit, NotGrouped};
-use super::rules::{Rules, TimeRules};
+use super::rules::Rules;
 use super::watch::{SwapView, Watch};
 use super::{Outcome, within_budget};
 use crate::graph::{Edges, Graph, OpKind};
@@ -46,10 +46,13 @@ pub struct Slide {
     pub limit: Limit,
 }
 
-/// Slides operations of one order, one after the other.
+/// Slides operations of one order, one after the other, by rules that may change in between.
 pub(super) struct Slider<'a> {
     graph: &'a Graph,
     overlap: &'a Overlap<'a>,
+    rules: Rules,
+    /// What the rules' budget allows.
+    memory_limit: Bytes,
     ledger: Ledger,
     order: Order,
     marks: Marks,
@@ -62,10 +65,13 @@ struct Group {
     /// Who is being slid; the others joined on the side of the direction.
     slid: OpId,
     block: Block,
-    peak: Bytes,
-    has_collective: bool,
     joined: Vec<OpId>,
-    /// The pairs of which one end is in the group and the other stays behind.
+    has_collective: bool,
+    /// The largest `post_alloc` of its members, as far as the rules follow it.
+    peak: Bytes,
+    /// What hides the slid pair; kept up to date only where the rules look at run times.
+    hiding: Hiding,
+    /// The other pairs of which one end is in the group and the other stays behind.
     anchors: Vec<Pair>,
     /// What a passed pair would lose.
     time: Nanos,
@@ -86,7 +92,17 @@ enum Verdict {
 
 impl<'a> Slider<'a> {
     pub(super) fn new(graph: &'a Graph, overlap: &'a Overlap<'a>, ledger: Ledger, order: Order) -> Slider<'a> {
-        Slider { graph, overlap, ledger, order, marks: Marks::new(graph.len()), slides: Vec::new(), moves: 0 }
+        Slider {
+            graph,
+            overlap,
+            rules: Rules::default(),
+            memory_limit: ledger.peak_at_start(),
+            ledger,
+            order,
+            marks: Marks::new(graph.len()),
+            slides: Vec::new(),
+            moves: 0,
+        }
     }
 
     pub(super) fn finish(self) -> Outcome {
@@ -97,11 +113,13 @@ impl<'a> Slider<'a> {
     pub(super) fn slide_all<W: Watch>(
         &mut self,
         targets: impl Iterator<Item = OpId>,
-        rules: &Rules,
+        rules: Rules,
         watch: &mut W,
     ) -> Result<(), Box<Mismatch>> {
+        self.memory_limit = within_budget(self.ledger.peak_at_start(), rules.budget);
+        self.rules = rules;
         for op in targets {
-            let slide = self.slide(op, rules, watch)?;
+            let slide = self.slide(op, watch)?;
             self.moves += slide.moves;
             self.slides.push(slide);
         }
@@ -109,31 +127,27 @@ impl<'a> Slider<'a> {
     }
 
     /// Slides `op`, with whatever it must carry, until something stops it.
-    fn slide<W: Watch>(&mut self, op: OpId, rules: &Rules, watch: &mut W) -> Result<Slide, Box<Mismatch>> {
-        let base = self.ledger.peak_at_start();
-        let memory = MemoryLimit { base, limit: within_budget(base, rules.budget) };
-        let mut group = self.start_group(op, rules);
-        let initial = self.overlap.of(&self.order, op);
-        let mut hiding = initial.clone();
+    fn slide<W: Watch>(&mut self, op: OpId, watch: &mut W) -> Result<Slide, Box<Mismatch>> {
+        let mut group = self.start_group(op);
+        let initial = group.hiding.clone();
         let mut moves = 0;
         let limit = loop {
-            let Some(candidate) = self.order.beyond(&group.block, rules.direction) else { break Limit::ProgramEdge };
-            match self.judge(candidate, &mut group, (rules, &hiding, memory)) {
+            let Some(candidate) = self.order.beyond(&group.block, self.rules.direction) else {
+                break Limit::ProgramEdge;
+            };
+            match self.judge(candidate, &mut group) {
                 Verdict::Stop(limit) => break limit,
-                Verdict::Absorb => self.absorb(candidate, &mut group, rules),
+                Verdict::Absorb => self.absorb(candidate, &mut group),
                 Verdict::Swap(quote) => {
-                    self.swap(candidate, &mut group, (rules, quote));
+                    self.swap(candidate, &mut group, quote);
                     moves += 1;
-                    if rules.times.is_some() {
-                        self.overlap.follow(&self.order, op, (candidate, &mut hiding));
-                    }
                     watch.swapped(&SwapView {
                         graph: self.graph,
                         order: &self.order,
                         ledger: &self.ledger,
                         group: &group.block,
                         candidate,
-                        limit: memory.limit,
+                        limit: self.memory_limit,
                     })?;
                 }
             }
@@ -154,20 +168,20 @@ impl<'a> Slider<'a> {
 
     /// May the group pass `candidate`?
     #[inline(always)]
-    fn judge(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, &Hiding, MemoryLimit)) -> Verdict {
-        let (rules, hiding, MemoryLimit { base, limit }) = context;
+    fn judge(&mut self, candidate: OpId, group: &mut Group) -> Verdict {
         let bonds = self.marks.of(candidate);
-        let only_memory_counts = bonds.is_none() && rules.unremarkable.has(self.graph.kind(candidate));
-        if !only_memory_counts && let Some(verdict) = self.judge_bonds(candidate, group, (rules, hiding, bonds)) {
+        let only_memory_counts = bonds.is_none() && self.rules.unremarkable.has(self.graph.kind(candidate));
+        if !only_memory_counts && let Some(verdict) = self.judge_bonds(candidate, group, bonds) {
             return verdict;
         }
-        let swap = group.beside(candidate, rules.direction, (self.graph, &self.order));
+        let swap = group.beside(candidate, self.rules.direction, (self.graph, &self.order));
         debug_assert!(bonds.shares_a_free() || !self.ledger.transfers_free(&swap));
         let quote = match bonds.shares_a_free() {
             true => self.ledger.quote_sharing(&swap, group.peak),
             false => self.ledger.quote(&swap, group.peak),
         };
-        if quote.peak > limit {
+        if quote.peak > self.memory_limit {
+            let (base, limit) = (self.ledger.peak_at_start(), self.memory_limit);
             return Verdict::Stop(Limit::PeakMemory { candidate, would_be: quote.peak, base, limit });
         }
         Verdict::Swap(quote)
@@ -175,21 +189,20 @@ impl<'a> Slider<'a> {
 
     /// What stops the group at `candidate`, or joins them, apart from memory. The sequence of the
     /// questions is torch's.
-    fn judge_bonds(&self, candidate: OpId, group: &mut Group, context: (&Rules, &Hiding, Bonds)) -> Option<Verdict> {
-        let (rules, hiding, bonds) = context;
+    fn judge_bonds(&self, candidate: OpId, group: &mut Group, bonds: Bonds) -> Option<Verdict> {
+        let (rules, kind) = (&self.rules, self.graph.kind(candidate));
         if let Some(times) = &rules.times
-            && hiding.exposed() < hiding.comm_time * -times.extra_overlap
+            && group.hiding.exposed() < group.hiding.comm_time * -times.extra_overlap
         {
             return Some(Verdict::Stop(Limit::FullyHidden));
         }
-        let kind = self.graph.kind(candidate);
         let in_order = Some(Verdict::Stop(Limit::CollectiveOrder { with: candidate }));
         if rules.barriers.has(kind) && !(rules.carries_nothing() && bonds.is_needed()) {
             return in_order;
         }
         let gathered = rules.gathers_collectives && group.has_collective && kind.is_collective();
         if bonds.is_needed() || gathered {
-            match self.not_grouped(candidate, rules) {
+            match self.not_grouped(candidate) {
                 None => return Some(Verdict::Absorb),
                 Some(not_grouped) if bonds.is_needed() => {
                     return Some(Verdict::Stop(Limit::DataDependency { on: candidate, not_grouped }));
@@ -201,14 +214,13 @@ impl<'a> Slider<'a> {
         if rules.order_edges_bind && bonds.is_ordered() {
             return in_order;
         }
-        let times = rules.times.as_ref()?;
-        let by = self.exposed_growth(candidate, group, (rules.direction, times, hiding))?;
+        let by = self.exposed_growth(candidate, group)?;
         Some(Verdict::Stop(Limit::ExposedTimeGrows { candidate, by }))
     }
 
     /// Why a group could not carry `candidate` along; `None` if it can.
-    fn not_grouped(&self, candidate: OpId, rules: &Rules) -> Option<NotGrouped> {
-        let kind = self.graph.kind(candidate);
+    fn not_grouped(&self, candidate: OpId) -> Option<NotGrouped> {
+        let (rules, kind) = (&self.rules, self.graph.kind(candidate));
         match kind {
             _ if rules.carries_nothing() => Some(NotGrouped::Never),
             _ if rules.carries.has(kind) => {
@@ -224,15 +236,10 @@ impl<'a> Slider<'a> {
     ///
     /// Two kinds of pairs can lose: one that `candidate` is the near end of loses the group's run
     /// time, those that have an end in the group lose `candidate`'s; the slid pair wins the latter.
-    fn exposed_growth(
-        &self,
-        candidate: OpId,
-        group: &mut Group,
-        context: (Direction, &TimeRules, &Hiding),
-    ) -> Option<Nanos> {
-        let (direction, times, hiding) = context;
+    fn exposed_growth(&self, candidate: OpId, group: &mut Group) -> Option<Nanos> {
+        let times = self.rules.times.as_ref()?;
         let kind = self.graph.kind(candidate);
-        let near_end = match direction {
+        let near_end = match self.rules.direction {
             Direction::Earlier => OpKind::AsyncCollective,
             Direction::Later => OpKind::Wait,
         };
@@ -247,7 +254,7 @@ impl<'a> Slider<'a> {
         if kind == OpKind::AsyncCollective || time <= Nanos::ZERO || group.anchors.is_empty() {
             return None;
         }
-        let slid = Pair::from(hiding);
+        let slid = Pair::from(&group.hiding);
         let growth = |pair: &Pair| pair.exposed_with(time) - pair.exposed_with(Nanos::ZERO);
         let total = match times.garbled {
             false => {
@@ -264,28 +271,29 @@ impl<'a> Slider<'a> {
         None
     }
 
-    fn start_group(&mut self, op: OpId, rules: &Rules) -> Group {
+    fn start_group(&mut self, op: OpId) -> Group {
         self.marks.clear();
-        self.mark_bonds(op, rules);
+        self.mark_bonds(op);
         Group {
             slid: op,
             block: self.order.singleton(op),
-            peak: self.ledger.level(op).post_alloc,
-            has_collective: self.graph.kind(op).is_collective(),
             joined: Vec::new(),
+            has_collective: self.graph.kind(op).is_collective(),
+            peak: self.ledger.level(op).post_alloc,
+            hiding: self.overlap.of(&self.order, op),
             anchors: Vec::new(),
             time: Nanos::ZERO,
         }
     }
 
-    fn absorb(&mut self, candidate: OpId, group: &mut Group, rules: &Rules) {
+    fn absorb(&mut self, candidate: OpId, group: &mut Group) {
         let kind = self.graph.kind(candidate);
-        self.order.extend(&mut group.block, rules.direction);
-        self.mark_bonds(candidate, rules);
+        self.order.extend(&mut group.block, self.rules.direction);
+        self.mark_bonds(candidate);
         group.peak = group.peak.max(self.ledger.level(candidate).post_alloc);
         group.has_collective |= kind.is_collective();
         group.joined.push(candidate);
-        if let Some(times) = &rules.times {
+        if let Some(times) = &self.rules.times {
             if times.anchors.has(kind) {
                 group.anchors.push(Pair::from(&self.overlap.of(&self.order, candidate)));
             }
@@ -296,19 +304,21 @@ impl<'a> Slider<'a> {
     }
 
     #[inline(always)]
-    fn swap(&mut self, candidate: OpId, group: &mut Group, context: (&Rules, Quote)) {
-        let (rules, quote) = context;
-        let swap = group.beside(candidate, rules.direction, (self.graph, &self.order));
-        self.ledger.commit(&swap, quote, rules.last_uses_follow);
-        self.order.rotate(&mut group.block, rules.direction);
-        if rules.group_peak_follows {
+    fn swap(&mut self, candidate: OpId, group: &mut Group, quote: Quote) {
+        let swap = group.beside(candidate, self.rules.direction, (self.graph, &self.order));
+        self.ledger.commit(&swap, quote, self.rules.last_uses_follow);
+        self.order.rotate(&mut group.block, self.rules.direction);
+        if self.rules.group_peak_follows {
             group.peak = quote.group_peak;
+        }
+        if self.rules.times.is_some() {
+            self.overlap.follow(&self.order, candidate, &mut group.hiding);
         }
     }
 
     /// Marks whom `op`, now in the group, cannot pass, and with whom it shares a free.
-    fn mark_bonds(&mut self, op: OpId, rules: &Rules) {
-        let graph = self.graph;
+    fn mark_bonds(&mut self, op: OpId) {
+        let (graph, rules) = (self.graph, &self.rules);
         let neighbours = |edges| match rules.direction {
             Direction::Earlier => graph.preds(op, edges),
             Direction::Later => graph.succs(op, edges),
@@ -350,12 +360,6 @@ impl From<&Hiding> for Pair {
     fn from(hiding: &Hiding) -> Pair {
         Pair { comm_time: hiding.comm_time, comp_time: hiding.comp_time }
     }
-}
-
-#[derive(Clone, Copy)]
-struct MemoryLimit {
-    base: Bytes,
-    limit: Bytes,
 }
 
 /// What an operation has to do with the group; the bits of [`Marks`].

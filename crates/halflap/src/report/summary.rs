@@ -67,8 +67,8 @@ impl Summary {
             .map(|op| Row {
                 op,
                 time: graph.runtime(op),
-                exposed_before: exposed(graph, &overlap, (&input, op)),
-                exposed: exposed(graph, &overlap, (&schedule.order, op)),
+                exposed_before: exposed(graph, &overlap, &input, op),
+                exposed: exposed(graph, &overlap, &schedule.order, op),
                 shift: schedule.order.pos(op).index() as i64 - op.index() as i64,
                 stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
             })
@@ -89,7 +89,7 @@ impl Summary {
 }
 
 /// What of a collective nothing hides; all of it, if it is synchronous.
-fn exposed(graph: &Graph, overlap: &Overlap<'_>, (order, op): (&Order, OpId)) -> Nanos {
+fn exposed(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
     match graph.kind(op) {
         OpKind::SyncCollective => graph.runtime(op),
         _ => overlap.of_collective(order, op).exposed().max(Nanos::ZERO),

@@ -128,11 +128,8 @@ fn hold_inputs_of_waited(parts: &mut Parts, random: &mut Random, (op, kind): (Op
     if kind != OpKind::Wait || random.chance(10) {
         return;
     }
-    let Some(collective) =
-        parts.ops.iter().filter(|(_, op)| op.kind == OpKind::AsyncCollective).map(|(id, _)| id).last()
-    else {
-        return;
-    };
+    let last = parts.ops.iter().rev().find(|(_, op)| op.kind == OpKind::AsyncCollective);
+    let Some((collective, _)) = last else { return };
     for (buffer, kinds) in parts.ops[collective].deps.clone() {
         if kinds.data {
             parts.buffers[buffer].users.push(op);
