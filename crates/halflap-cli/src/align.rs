@@ -7,6 +7,7 @@ use std::path::Path;
 use halflap::align::{median_runtimes, with_runtimes};
 use halflap::graph::Graph;
 use halflap::import::unzip;
+use halflap::report::count;
 
 use crate::args;
 use crate::exit::Failed;
@@ -37,14 +38,19 @@ pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
     }
     let changed = |graph: &Graph| graph.ops().filter(|&op| graph.runtime(op) != runtimes[op]).count();
     let most = graphs.iter().map(changed).max().unwrap_or(0);
-    let (ranks, nodes) = (graphs.len(), runtimes.len());
-    files::print(&format!("aligned {ranks} ranks of {nodes} nodes; at most {most} run times of a rank changed\n"))
+    let (ranks, nodes) = (count(graphs.len(), "rank"), count(runtimes.len(), "node"));
+    files::print(&format!("aligned {ranks} of {nodes}; at most {} of a rank changed\n", count(most, "run time")))
 }
 
 /// The names to write under: those of the files, which must differ.
 fn file_names(paths: &[String]) -> Result<Vec<String>, Failed> {
     let mut seen = BTreeSet::new();
     let name = |path: &String| {
+        if path == "-" {
+            return Err(Failed::BadInput(
+                "standard input has no name to write its aligned graph under: name a file".to_owned(),
+            ));
+        }
         let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.ok_or_else(|| Failed::in_file(path, "is not the name of a file"))?;
         match seen.insert(name.clone()) {

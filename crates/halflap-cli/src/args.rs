@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use clap::{Parser, Subcommand, ValueEnum};
+use halflap::Unknown;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 
@@ -32,7 +33,7 @@ pub struct Schedule {
     /// The passes to run, one after the other: sink_waits, raise_comms, reorder_compute_for_overlap,
     /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap. Without
     /// it: the two iterative ones, guided by run times, with no memory added.
-    #[arg(long, value_name = "PASS,...", value_delimiter = ',')]
+    #[arg(long, value_name = "PASS,...", value_delimiter = ',', value_parser = pass)]
     pub passes: Vec<Pass>,
     /// Set one of torch's settings (docs/settings.md lists them). May be given more than once.
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -43,18 +44,24 @@ pub struct Schedule {
     /// After every swap, compare the memory ledger with a full recomputation.
     #[arg(long)]
     pub check_memory: bool,
-    /// First chain the collectives, of each process group or all of them, with order-only edges.
+    /// First chain the collectives, of each process group or all of them, with order-only edges, and
+    /// keep those.
     #[arg(long, value_enum, value_name = "WHICH")]
     pub order_collectives: Option<ChainWhich>,
     /// List the new order step by step.
     #[arg(long)]
     pub show: bool,
-    /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz.
+    /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz; - is
+    /// standard output, in place of the summary.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
     /// Print the schedule (halflap.schedule/1) instead of the summary.
     #[arg(long, conflicts_with = "show")]
     pub json: bool,
+}
+
+fn pass(name: &str) -> Result<Pass, Unknown> {
+    name.trim().parse()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,6 +79,16 @@ pub enum ChainWhich {
     All,
 }
 
+impl ChainWhich {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            ChainWhich::Group => "group",
+            ChainWhich::All => "all",
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Verify {
     /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
@@ -85,6 +102,9 @@ pub struct Verify {
     /// Whether order-only edges must be kept.
     #[arg(long, value_enum, default_value = "free")]
     pub collective_order: CollectiveOrder,
+    /// First chain the collectives, as schedule does.
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub order_collectives: Option<ChainWhich>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -14,6 +14,8 @@ pub enum Failed {
     BadInput(String),
     /// We are.
     OurBug(String),
+    /// Torch is, in a pass that was asked to behave like it.
+    TorchDrifts(String),
     /// Whoever read our output went away.
     NobodyReads,
 }
@@ -47,6 +49,10 @@ impl Failed {
                 eprintln!(
                     "internal error: {problem}\nThis is a bug in halflap; the input is not at fault. Please report it with the graph."
                 );
+                ExitCode::from(3)
+            }
+            Failed::TorchDrifts(problem) => {
+                eprintln!("error: {problem}\nThis is what torch does, too; without --compat it does not happen.");
                 ExitCode::from(3)
             }
             Failed::NobodyReads => ExitCode::SUCCESS,

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use halflap::graph::Graph;
+use halflap::graph::{Chain, Graph};
 use halflap::import::read_graph;
 
+use crate::args::ChainWhich;
 use crate::exit::Failed;
 
 /// The bytes of a file, or of standard input for `-`.
@@ -40,6 +41,15 @@ pub fn parse_graph(path: &str, bytes: &[u8]) -> Result<Graph, Failed> {
     Ok(graph)
 }
 
+/// The graph with its collectives chained, if that was asked for.
+pub fn chained(graph: Graph, which: Option<ChainWhich>) -> Graph {
+    match which {
+        None => graph,
+        Some(ChainWhich::Group) => graph.order_collectives(Chain::EachGroup),
+        Some(ChainWhich::All) => graph.order_collectives(Chain::AllGroups),
+    }
+}
+
 /// What to call a file in a message.
 pub fn name_of(path: &str) -> &str {
     if path == "-" { "standard input" } else { path }
@@ -55,23 +65,39 @@ pub fn print(text: &str) -> Result<(), Failed> {
     }
 }
 
+/// Whether a path means our own standard output.
+pub fn is_stdout(path: &str) -> bool {
+    matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
+}
+
+/// Whether two paths lead to the same file.
+pub fn same_file(a: &str, b: &str) -> bool {
+    matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
 /// Writes a file whole or not at all, gzipped if its name ends in `.gz`.
 pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));
-    let target = Path::new(path);
+    // A link stays a link: what it leads to is replaced.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     // A pipe or a device has no place beside it, and nothing to lose.
-    if fs::metadata(target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
-        let file = OpenOptions::new().write(true).open(target).map_err(failed)?;
+    if is_special(&target) {
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         return fill_file(path, file, fill).map_err(failed);
     }
-    let beside = beside(target).map_err(failed)?;
+    let beside = beside(&target).map_err(failed)?;
     let create = || OpenOptions::new().write(true).create_new(true).open(&beside);
-    let written = create().and_then(|file| fill_file(path, file, fill)).and_then(|()| fs::rename(&beside, target));
+    let written = create().and_then(|file| fill_file(path, file, fill)).and_then(|()| fs::rename(&beside, &target));
     written.map_err(|error| {
         // Already failing: what cannot be removed either does not change the answer.
         let _ = fs::remove_file(&beside);
         failed(error)
     })
+}
+
+fn is_special(target: &Path) -> bool {
+    let of_the_system = ["/dev", "/proc", "/sys"].iter().any(|folder| target.starts_with(folder));
+    of_the_system || fs::metadata(target).is_ok_and(|there| !there.is_file() && !there.is_dir())
 }
 
 fn fill_file(path: &str, file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

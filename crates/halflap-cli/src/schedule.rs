@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use halflap::graph::{Chain, Graph};
+use halflap::graph::Graph;
 use halflap::overlap::Fidelity;
-use halflap::pass::{Options, Pass, Settings};
+use halflap::pass::{Mismatch, Options, Pass, Settings};
 use halflap::report::{self, Summary, Timed};
 use halflap::schedule::{self, Failure, Request, Schedule};
 
@@ -18,14 +18,13 @@ const ROWS: usize = 20;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     let request = request(args)?;
+    if args.output.as_deref().is_some_and(|output| files::same_file(output, &args.graph)) {
+        return Err(Failed::in_file(&args.graph, "is the graph itself: write the schedule to another file"));
+    }
     let started = Instant::now();
     let graph = files::graph(&args.graph)?;
     let read_seconds = started.elapsed().as_secs_f64();
-    let graph = match args.order_collectives {
-        None => graph,
-        Some(ChainWhich::Group) => graph.order_collectives(Chain::EachGroup),
-        Some(ChainWhich::All) => graph.order_collectives(Chain::AllGroups),
-    };
+    let graph = files::chained(graph, args.order_collectives);
     if verbose {
         eprintln!("read {} nodes in {:.1} ms", graph.len(), read_seconds * 1e3);
     }
@@ -37,18 +36,22 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         schedule: &schedule,
         summary: &summary,
         compat: args.compat.map(|Compat::Torch210| "torch-2.10"),
+        order_collectives: args.order_collectives.map(ChainWhich::name),
         read_seconds,
         pass_seconds: &stopwatch.seconds,
     };
     warn_of_excess(&schedule);
-    if let Some(path) = &args.output {
-        files::write(path, |mut out| report::write_schedule(&timed, &mut out))?;
+    match &args.output {
+        Some(path) if !files::is_stdout(path) => {
+            files::write(path, |mut out| report::write_schedule(&timed, &mut out))?;
+        }
+        _ => {}
     }
     show(args, &timed)
 }
 
 fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
-    if args.json {
+    if args.json || args.output.as_deref().is_some_and(files::is_stdout) {
         let mut json = Vec::new();
         report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
         return files::print(&String::from_utf8_lossy(&json));
@@ -59,7 +62,8 @@ fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
     }
     files::print(&report::render(timed.graph, timed.summary, ROWS))?;
     for (run, seconds) in timed.schedule.passes.iter().zip(timed.pass_seconds) {
-        files::print(&format!("{}: {} moves in {:.3} ms\n", run.pass.name(), run.moves, seconds * 1e3))?;
+        let moves = report::count(run.moves, "move");
+        files::print(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3))?;
     }
     Ok(())
 }
@@ -73,6 +77,9 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
         [] => default_passes(),
         passes => (passes.to_vec(), Settings::default()),
     };
+    if args.order_collectives.is_some() {
+        keep_collective_order(&mut settings, args.compat);
+    }
     for assignment in &args.settings {
         settings.assign(assignment).map_err(|error| Failed::BadInput(format!("--set: {error}")))?;
     }
@@ -92,6 +99,16 @@ fn default_passes() -> (Vec<Pass>, Settings) {
     (vec![Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative], settings)
 }
 
+/// Who asks for an order of collectives wants it kept. Torch's iterative passes do not look at it.
+fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
+    if compat.is_some() {
+        eprintln!("warning: torch's iterative passes do not look at order-only edges, which --order-collectives adds");
+        return;
+    }
+    settings.reorder.unsafe_collectives_reorder = false;
+    settings.sink.unsafe_collectives_reorder = false;
+}
+
 /// Torch does not always keep its own budget; where we do as it does, that is said and not hidden.
 fn warn_of_excess(schedule: &Schedule) {
     for run in &schedule.passes {
@@ -108,27 +125,33 @@ fn warn_of_excess(schedule: &Schedule) {
 /// Says what broke. A ledger that does not hold is written to a file, with all that is known of it.
 fn explain(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
     let Failure::Ledger { pass, mismatch } = &failure else { return Failed::OurBug(failure.to_string()) };
-    let path = match &args.output {
-        Some(output) => format!("{output}.ledger-mismatch.json"),
-        None => "halflap.ledger-mismatch.json".to_owned(),
-    };
-    if let Err(failed) = files::write(&path, |mut out| report::write_mismatch(graph, *pass, mismatch, &mut out)) {
-        return failed;
-    }
-    let what = match mismatch.first {
-        Some(op) => {
-            let (books, truth) = (mismatch.ledger.level(op), mismatch.truth.levels[op]);
-            format!(
-                "at '{}' it has {} bytes after allocation and {} after freeing; true are {} and {}",
-                graph.name(op),
-                books.post_alloc.0,
-                books.post_free().0,
-                truth.post_alloc.0,
-                truth.post_free().0
-            )
+    let path = match args.output.as_deref() {
+        Some(output) if !files::is_stdout(output) && !output.starts_with("/dev/") => {
+            format!("{output}.ledger-mismatch.json")
         }
-        None => format!("the peak is {} bytes and its limit {}", mismatch.truth.peak.0, mismatch.limit.0),
+        _ => "halflap.ledger-mismatch.json".to_owned(),
+    };
+    let written = files::write(&path, |mut out| report::write_mismatch(graph, *pass, mismatch, &mut out));
+    let where_to_look = match written {
+        Ok(()) => format!("{path} has all of it"),
+        Err(_) => format!("{path}, which would have all of it, cannot be written"),
     };
     let name = graph.name(mismatch.candidate);
-    Failed::OurBug(format!("{failure} with '{name}': {what}. {path} has all of it"))
+    let problem = format!("{failure} with '{name}': {}. {where_to_look}", what_differs(graph, mismatch));
+    if args.compat.is_some() { Failed::TorchDrifts(problem) } else { Failed::OurBug(problem) }
+}
+
+fn what_differs(graph: &Graph, mismatch: &Mismatch) -> String {
+    let Some(op) = mismatch.first else {
+        return format!("the peak is {} bytes and its limit {}", mismatch.truth.peak.0, mismatch.limit.0);
+    };
+    let (books, truth) = (mismatch.ledger.level(op), mismatch.truth.levels[op]);
+    format!(
+        "at '{}' it has {} bytes after allocation and {} after freeing; true are {} and {}",
+        graph.name(op),
+        books.post_alloc.0,
+        books.post_free().0,
+        truth.post_alloc.0,
+        truth.post_free().0
+    )
 }

@@ -178,6 +178,7 @@ fn a_ledger_that_does_not_hold_stops_the_program() {
         fired += 1;
         let (_, err) = ends(&output, 3);
         assert!(err.contains("out.json.ledger-mismatch.json has all of it"), "{err}");
+        assert!(err.contains("This is what torch does, too"), "{err}");
         assert_eq!(entries(&dir), ["graph.json", "out.json.ledger-mismatch.json"]);
         let file = read_json(dir.join("out.json.ledger-mismatch.json"));
         assert_eq!(file["pass"], REORDER);
@@ -247,6 +248,62 @@ fn order_only_edges_are_kept_where_asked() {
     ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept"]), 0);
 }
 
+#[test]
+fn chained_collectives_stay_in_order_and_the_schedule_says_so() {
+    let dir = folder("chained");
+    let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
+    ends(&halflap(&dir, &["schedule", &graph, "--order-collectives", "all", "-o", "all.json"]), 0);
+    assert_eq!(read_json(dir.join("all.json"))["order_collectives"], "all");
+    let kept = ["--collective-order", "kept", "--order-collectives", "all"];
+    ends(&halflap(&dir, &[&["verify", &graph, "all.json"], kept.as_slice()].concat()), 0);
+    let passes = ["--passes", REORDER, "--compat", "torch-2.10", "--order-collectives", "group"];
+    let (_, err) = ends(&halflap(&dir, &[&["schedule", &graph], passes.as_slice()].concat()), 0);
+    assert!(err.contains("torch's iterative passes do not look at order-only edges"), "{err}");
+}
+
+#[test]
+fn links_devices_and_standard_output() {
+    let dir = folder("links");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    fs::write(dir.join("real.json"), "old").unwrap();
+    std::os::unix::fs::symlink("real.json", dir.join("link.json")).unwrap();
+    ends(&halflap(&dir, &["schedule", &graph, "-o", "link.json"]), 0);
+    assert!(fs::symlink_metadata(dir.join("link.json")).unwrap().file_type().is_symlink());
+    assert_eq!(read_json(dir.join("real.json"))["format"], "halflap.schedule/1");
+    for output in ["-", "/dev/stdout"] {
+        let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "-o", output]), 0);
+        let printed: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(printed["format"], "halflap.schedule/1");
+    }
+    ends(&halflap(&dir, &["schedule", &graph, "-o", "/dev/null"]), 0);
+    fs::copy(&graph, dir.join("graph.json.gz")).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["schedule", "graph.json.gz", "-o", "./graph.json.gz"]), 2);
+    assert!(err.contains("is the graph itself"), "{err}");
+    assert_eq!(entries(&dir), ["graph.json.gz", "link.json", "real.json"]);
+}
+
+/// Names are whatever a compiler made up.
+#[test]
+fn names_that_a_terminal_cannot_take_are_cut_and_escaped() {
+    let dir = folder("names");
+    let long = "x".repeat(70_000);
+    let node =
+        |name: &str, kind: &str| json!({ "name": name, "kind": kind, "runtime_ns": 1, "outputs": [], "deps": [] });
+    let mut collective = node(&long, "collective");
+    collective["collective"] = json!({ "op": long, "group": "g", "group_size": 2, "bytes": 1, "async": true });
+    let graph = json!({
+        "format": "halflap.graph/1",
+        "groups": { "g": { "ranks": [0, 1] } },
+        "nodes": [node("red\u{1b}[31m\nline", "compute"), collective, node("k", "compute")],
+        "buffers": [],
+        "inputs": [],
+    });
+    fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["schedule", "graph.json", "--passes", "simple_overlap", "--show"]), 0);
+    assert!(!out.contains('\u{1b}') && out.lines().all(|line| line.chars().count() < 200), "{out}");
+    assert!(out.contains("1 collective\n"), "{out}");
+}
+
 /// A graph with other run times, and its process groups under other names.
 fn rank(graph: &Value, factor: f64, group: &str) -> Value {
     let mut text = graph.clone();
@@ -312,6 +369,14 @@ fn ranks_with_other_programs_are_refused() {
         other["nodes"][collective]["collective"]["group"] = json!(next);
     });
     assert!(err.contains("its process group"), "{err}");
+    // Groups that share two ranks take turns: with other ranks another order is best.
+    let err = said(&|other| {
+        for group in other["groups"].as_object_mut().unwrap().values_mut() {
+            let ranks = group["ranks"].as_array().unwrap().len();
+            group["ranks"] = json!((0..ranks).collect::<Vec<_>>());
+        }
+    });
+    assert!(err.contains("shares a stream with"), "{err}");
     let err = said(&|other| drop(other["nodes"].as_array_mut().unwrap().pop()));
     assert!(
         err.contains("is not a node") || err.contains("number of nodes") || err.contains("is made by no node"),

@@ -6,8 +6,8 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::graph::{DepKinds, Graph};
-use crate::ids::{BufId, GroupId, IdVec, OpId};
+use crate::graph::{Graph, Streams};
+use crate::ids::{BufId, GroupId, Id, IdVec, OpId, StreamId};
 use crate::units::Nanos;
 
 /// Where two ranks' programs first differ.
@@ -30,7 +30,8 @@ pub struct Difference {
 pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Nanos>, Difference> {
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
-        Comparison { first, other, rank: index + 1 }.run()?;
+        let streams = (Streams::by_shared_ranks(first), Streams::by_shared_ranks(other));
+        Comparison { first, other, streams, rank: index + 1 }.run()?;
     }
     let mut times = vec![0.0; ranks.len()];
     let median = |op: OpId| {
@@ -57,14 +58,18 @@ pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Nanos>) -> Result<Vec<u
 struct Comparison<'a> {
     first: &'a Graph,
     other: &'a Graph,
+    streams: (Streams, Streams),
     rank: usize,
 }
 
 impl Comparison<'_> {
     fn run(&self) -> Result<(), Difference> {
-        let groups = &mut Renaming::new(self.first, self.other);
+        let mut names = Names {
+            groups: Renaming::new(self.first.groups().len(), self.other.groups().len()),
+            streams: Renaming::new(self.streams.0.len(), self.streams.1.len()),
+        };
         for (a, b) in self.first.ops().zip(self.other.ops()) {
-            self.compare_ops(a, b, groups)?;
+            self.compare_ops(a, b, &mut names)?;
         }
         self.same("the program", "the number of nodes", (self.first.len(), self.other.len()))?;
         for (a, b) in self.first.buffers().zip(self.other.buffers()) {
@@ -73,20 +78,37 @@ impl Comparison<'_> {
         self.same("the program", "the number of buffers", (self.first.buffers().len(), self.other.buffers().len()))
     }
 
-    fn compare_ops(&self, a: OpId, b: OpId, groups: &mut Renaming) -> Result<(), Difference> {
+    fn compare_ops(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
         let (first, other) = (self.first, self.other);
         let place = &format!("node '{}'", first.name(a));
         self.same(place, "its name", (first.name(a), other.name(b)))?;
-        self.same(place, "its kind", (first.kind(a), other.kind(b)))?;
+        self.same(place, "its kind", (first.kind(a).name(), other.kind(b).name()))?;
         self.same(place, "whether it is gemm-like", (first.is_gemm_like(a), other.is_gemm_like(b)))?;
         self.same(place, "the list of its outputs", (outputs(first, a), outputs(other, b)))?;
         self.same(place, "the list of its dependencies", (deps(first, a), deps(other, b)))?;
+        self.compare_collectives(a, b, names)
+    }
+
+    fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
+        let (first, other) = (self.first, self.other);
         let (Some(x), Some(y)) = (first.collective(a), other.collective(b)) else { return Ok(()) };
+        let Names { groups, streams } = names;
+        let place = &format!("node '{}'", first.name(a));
         self.same(place, "its operation", (&x.op, &y.op))?;
         self.same(place, "its group's size", (x.group_size, y.group_size))?;
         self.same(place, "its size in bytes", (x.bytes.0, y.bytes.0))?;
+        let ranks = |graph: &Graph, group: GroupId| graph.groups()[group].ranks.len();
+        self.same(place, "its group's number of ranks", (ranks(first, x.group), ranks(other, y.group)))?;
         if groups.agree(x.group, y.group) {
-            return Ok(());
+            let stream = (self.streams.0.of(a), self.streams.1.of(b));
+            return match stream {
+                (Some(a), Some(b)) if !streams.agree(a, b) => Err(self.difference(
+                    place,
+                    "what its process group shares a stream with",
+                    (format!("stream {}", a.index()), format!("stream {}", b.index())),
+                )),
+                _ => Ok(()),
+            };
         }
         let name = |graph: &Graph, group: GroupId| format!("'{}'", graph.groups()[group].name);
         let what = "its process group, which other collectives pair differently,";
@@ -126,24 +148,32 @@ fn outputs(graph: &Graph, op: OpId) -> Vec<&str> {
     graph.outputs(op).iter().map(|&buffer| graph.buffer_name(buffer)).collect()
 }
 
-fn deps(graph: &Graph, op: OpId) -> Vec<(&str, DepKinds)> {
-    graph.deps(op).iter().map(|&(buffer, kinds)| (graph.buffer_name(buffer), kinds)).collect()
+/// `buf0 (data, order)`.
+fn deps(graph: &Graph, op: OpId) -> Vec<String> {
+    let words = |(buffer, kinds): &(BufId, _)| format!("{} ({kinds})", graph.buffer_name(*buffer));
+    graph.deps(op).iter().map(words).collect()
 }
 
-/// Which group of one rank is which group of another. Ranks name groups as they like, and a
+/// What ranks may call by other names.
+struct Names {
+    groups: Renaming<GroupId>,
+    streams: Renaming<StreamId>,
+}
+
+/// Which group (or stream) of one rank is which of another. Ranks name groups as they like, and a
 /// collective of the same place in the program tells which belong together; one to one.
-struct Renaming {
-    to: IdVec<GroupId, Option<GroupId>>,
-    from: IdVec<GroupId, Option<GroupId>>,
+struct Renaming<I> {
+    to: IdVec<I, Option<I>>,
+    from: IdVec<I, Option<I>>,
 }
 
-impl Renaming {
-    fn new(first: &Graph, other: &Graph) -> Renaming {
-        Renaming { to: IdVec::filled(None, first.groups().len()), from: IdVec::filled(None, other.groups().len()) }
+impl<I: Id> Renaming<I> {
+    fn new(first: usize, other: usize) -> Renaming<I> {
+        Renaming { to: IdVec::filled(None, first), from: IdVec::filled(None, other) }
     }
 
-    /// Whether two groups may be the same one; if neither was met before, they are from now on.
-    fn agree(&mut self, first: GroupId, other: GroupId) -> bool {
+    /// Whether two may be the same one; if neither was met before, they are from now on.
+    fn agree(&mut self, first: I, other: I) -> bool {
         match (self.to[first], self.from[other]) {
             (None, None) => {
                 self.to[first] = Some(other);

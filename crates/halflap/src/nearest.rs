@@ -15,7 +15,7 @@ impl Unknown {
     /// `name` is none of the `known` names of a `what`.
     pub fn new(what: &'static str, name: &str, known: impl IntoIterator<Item = &'static str>) -> Unknown {
         let known: Vec<_> = known.into_iter().collect();
-        let by_distance = known.iter().copied().map(|right| (distance(name, right), right)).min();
+        let by_distance = known.iter().copied().map(|right| (distance(&name.to_lowercase(), right), right)).min();
         // A name that shares less than half of its letters was not a slip of the pen.
         let nearest = by_distance.filter(|(distance, right)| 2 * distance <= right.len()).map(|(_, right)| right);
         Unknown { what, name: name.to_owned(), nearest, known }

@@ -159,7 +159,7 @@ fn sizes_and_times_out_of_range() {
     };
     let right = "it must be a time in nanoseconds, zero or more";
     assert_eq!(time("-1"), format!("node 'a': runtime_ns -1 is negative; {right}"));
-    assert_eq!(time("1e300"), format!("node 'a': runtime_ns 1{} is too large: it overflows; {right}", "0".repeat(300)));
+    assert_eq!(time("1e300"), format!("node 'a': runtime_ns 1e300 is too large: it overflows; {right}"));
     assert_eq!(time("NaN"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
     assert_eq!(time("-Infinity"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
     assert!(time("1e999").contains("number out of range"), "{}", time("1e999"));
@@ -171,11 +171,11 @@ fn sizes_and_times_out_of_range() {
     );
     check(
         |g| g["inputs"][0]["size"] = json!(1e30),
-        &format!("buffer 'arg': size 1{} is too large: it overflows; {size}", "0".repeat(30)),
+        &format!("buffer 'arg': size 1e30 is too large: it overflows; {size}"),
     );
     check(
         |g| g["buffers"][0]["size_alloc"] = json!(u64::MAX),
-        &format!("buffer 'x': size_alloc 18446744073709552000 is too large: it overflows; {size}"),
+        &format!("buffer 'x': size_alloc 18446744073709551615 is too large: it overflows; {size}"),
     );
     check(
         |g| g["buffers"][1]["size_alloc"] = json!((1i64 << 62) + 1),
@@ -184,6 +184,45 @@ fn sizes_and_times_out_of_range() {
     check(
         |g| g["nodes"][1]["collective"]["bytes"] = json!(-1),
         &format!("node 'c': collective.bytes -1 is negative; {size}"),
+    );
+}
+
+#[test]
+fn damaged_gzip_says_how() {
+    let mut zipped = common::corpus_file("moe_ep_6.graph.json.gz");
+    let whole = zipped.len();
+    zipped.extend([0; 512]);
+    assert!(read_graph(&zipped).is_ok(), "zeros after the end are padding");
+    zipped[whole] = 7;
+    let said = read_graph(&zipped).unwrap_err().to_string();
+    assert_eq!(said, "the gzip file goes on for 512 bytes after its end; a gzip file must be whole");
+}
+
+#[test]
+fn a_long_circle_is_found_at_once_and_abridged() {
+    let count = 50_000;
+    let dep = |index: usize| json!([{ "buffer": format!("b{}", (index + count - 1) % count), "kinds": ["data"] }]);
+    let nodes: Vec<Value> = (0..count)
+        .map(|i| json!({ "name": format!("n{i}"), "kind": "compute", "runtime_ns": 0, "outputs": [format!("b{i}")], "deps": dep(i) }))
+        .collect();
+    let buffers: Vec<Value> = (0..count)
+        .map(|i| json!({ "name": format!("b{i}"), "size_alloc": 1, "size_free": 1, "users": [format!("n{}", (i + 1) % count)], "output": false }))
+        .collect();
+    let graph = json!({ "format": "halflap.graph/1", "groups": {}, "nodes": nodes, "buffers": buffers, "inputs": [] });
+    let said = read_graph(graph.to_string().as_bytes()).unwrap_err().to_string();
+    assert!(said.starts_with("the dependencies go in a circle: n0 -> n1 -> n2"), "{said}");
+    assert!(said.contains("... (49985 more) ...") && said.len() < 400, "{said}");
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped_and_depth_is_bounded() {
+    let marked = format!("\u{feff}{}", small());
+    assert!(read_graph(marked.as_bytes()).is_ok());
+    let said = read_graph("[".repeat(100_000).as_bytes()).unwrap_err().to_string();
+    assert_eq!(said, "the file: invalid type: sequence, expected an object");
+    check(
+        |g| g["groups"]["g"]["ranks"] = json!([-1]),
+        "field 'groups.g.ranks[0]': invalid value: integer `-1`, expected a whole number from 0 to 4294967295",
     );
 }
 

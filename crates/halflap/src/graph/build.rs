@@ -159,7 +159,11 @@ impl Parts {
                 return Err(GraphError::BadNumber {
                     node: op.name.clone(),
                     field: "runtime_ns",
-                    value: op.runtime.0.to_string(),
+                    value: if op.runtime.0.abs() >= 1e21 {
+                        format!("{:e}", op.runtime.0)
+                    } else {
+                        op.runtime.0.to_string()
+                    },
                     problem,
                     right: "a time in nanoseconds, zero or more",
                 });
@@ -257,14 +261,15 @@ impl Parts {
         }
         // Every operation that is left needs another one that is left: following them must repeat.
         let start = missing.iter().find(|(_, count)| **count > 0)?.0;
-        let mut walk = vec![start];
+        let mut walk: Vec<OpId> = Vec::new();
+        let mut met: IdVec<OpId, Option<usize>> = IdVec::filled(None, self.ops.len());
+        let mut op = start;
         loop {
-            let op = *walk.last()?;
-            let next = *all.preds.of(op).iter().find(|&&pred| missing[pred] > 0)?;
-            if let Some(first) = walk.iter().position(|&seen| seen == next) {
+            if let Some(first) = met[op].replace(walk.len()) {
                 return Some(self.name_cycle(&walk[first..]));
             }
-            walk.push(next);
+            walk.push(op);
+            op = *all.preds.of(op).iter().find(|&&pred| missing[pred] > 0)?;
         }
     }
 

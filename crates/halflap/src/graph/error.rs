@@ -30,7 +30,7 @@ pub enum GraphError {
     UnknownGroup { node: String, group: String },
     #[error("node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak or order")]
     NoDepKind { node: String, buffer: String },
-    #[error("the dependencies go in a circle: {}; a program has none", path.join(" -> "))]
+    #[error("the dependencies go in a circle: {}; a program has none", abridged(path))]
     Cycle { path: Vec<String> },
     #[error(
         "node '{node}' is listed before '{needs}', whose buffer '{buffer}' it needs: nodes must be in an order that can run"
@@ -44,4 +44,14 @@ pub enum GraphError {
     NotACollective { node: String, kind: &'static str },
     #[error("node '{node}' is of kind 'collective' and has no field 'collective', which says what it does")]
     NoCollective { node: String },
+}
+
+/// A path with arrows; a long one without its middle.
+fn abridged(path: &[String]) -> String {
+    const ENDS: usize = 8;
+    if path.len() <= 2 * ENDS {
+        return path.join(" -> ");
+    }
+    let (first, last) = (path[..ENDS].join(" -> "), path[path.len() - ENDS..].join(" -> "));
+    format!("{first} -> ... ({} more) ... -> {last}", path.len() - 2 * ENDS)
 }

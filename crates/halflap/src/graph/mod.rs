@@ -17,6 +17,8 @@ pub use error::GraphError;
 pub use streams::Streams;
 pub use waits::Warning;
 
+use std::fmt;
+
 use crate::ids::{BufId, Csr, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Nanos};
 
@@ -34,6 +36,16 @@ pub enum OpKind {
 }
 
 impl OpKind {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Compute => "compute",
+            OpKind::Wait => "wait",
+            OpKind::AsyncCollective => "asynchronous collective",
+            OpKind::SyncCollective => "synchronous collective",
+        }
+    }
+
     /// Whether it communicates.
     #[inline]
     pub fn is_collective(self) -> bool {
@@ -50,6 +62,14 @@ pub struct DepKinds {
     pub weak: bool,
     /// It must run after the buffer's maker, for the order of collectives alone.
     pub order: bool,
+}
+
+impl fmt::Display for DepKinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [("data", self.data), ("weak", self.weak), ("order", self.order)];
+        let held: Vec<&str> = words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
+        f.write_str(&held.join(", "))
+    }
 }
 
 impl DepKinds {

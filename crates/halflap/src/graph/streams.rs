@@ -8,6 +8,7 @@ use crate::ids::{GroupId, Id, IdVec, OpId, StreamId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streams {
     of: IdVec<OpId, Option<StreamId>>,
+    len: usize,
 }
 
 impl Streams {
@@ -23,7 +24,13 @@ impl Streams {
             }
         }
         let of_op = |op| graph.collective(op).map(|collective| stream[collective.group]);
-        Streams { of: graph.ops().map(of_op).collect() }
+        Streams { of: graph.ops().map(of_op).collect(), len: sets.len() }
+    }
+
+    /// Every stream's id is below this.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// The stream that a collective communicates on; `None` for every other operation.

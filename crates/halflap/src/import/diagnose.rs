@@ -26,8 +26,9 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
     let typed = graph_json::parse(serde_path_to_error::Deserializer::new(&mut reader, &mut track)).err();
     let message = strip_position(typed.as_ref().unwrap_or(error));
     let place = typed.and_then(|_| place(&track.path(), value.as_ref()));
-    // Text that no JSON reader takes is a matter of lines and columns; the rest of nodes and fields.
-    if value.is_none() {
+    // What was written NaN is read as a string by now: not JSON, and yet a matter of nodes and fields.
+    let non_finite = was_non_finite && message.contains("expected a number");
+    if !non_finite && (error.is_syntax() || error.is_eof()) {
         return ImportError::NotJson {
             line: error.line(),
             column: error.column(),
@@ -35,9 +36,9 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
             inside: place.map_or(String::new(), |place| format!(" (in {place})")),
         };
     }
-    let message = match was_non_finite && message.contains("expected a number") {
+    let message = match non_finite {
         true => "is not finite; it must be a number".to_owned(),
-        false => message,
+        false => message.replace("expected u32", "expected a whole number from 0 to 4294967295"),
     };
     ImportError::Field { place: place.unwrap_or_else(|| "the file".to_owned()), message }
 }

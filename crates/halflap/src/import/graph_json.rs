@@ -101,6 +101,7 @@ struct Object<T>(T);
 #[derive(Clone, Copy)]
 enum Number {
     Whole(i64),
+    Large(u64),
     Float(f64),
 }
 
@@ -267,6 +268,7 @@ fn whole(number: Number, buffer: &str, field: &'static str) -> Result<Bytes, Gra
 fn as_bytes(number: Number) -> Result<Bytes, &'static str> {
     match number {
         Number::Whole(whole) => Ok(Bytes(whole)),
+        Number::Large(_) => Err("too large: it overflows"),
         Number::Float(float) if float.abs() >= i64::MAX as f64 => Err("too large: it overflows"),
         Number::Float(float) if float.fract() != 0.0 => Err("not a whole number"),
         Number::Float(float) => Ok(Bytes(float as i64)),
@@ -281,6 +283,7 @@ impl Number {
     fn as_f64(self) -> f64 {
         match self {
             Number::Whole(whole) => whole as f64,
+            Number::Large(large) => large as f64,
             Number::Float(float) => float,
         }
     }
@@ -290,6 +293,8 @@ impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Number::Whole(whole) => whole.fmt(f),
+            Number::Large(large) => large.fmt(f),
+            Number::Float(float) if float.abs() >= 1e21 => write!(f, "{float:e}"),
             Number::Float(float) => float.fmt(f),
         }
     }
@@ -323,7 +328,7 @@ impl<'de> Deserialize<'de> for Number {
                 Ok(Number::Whole(value))
             }
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
-                Ok(i64::try_from(value).map_or(Number::Float(value as f64), Number::Whole))
+                Ok(i64::try_from(value).map_or(Number::Large(value), Number::Whole))
             }
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
                 Ok(Number::Float(value))

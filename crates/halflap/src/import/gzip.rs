@@ -3,29 +3,41 @@
 use std::borrow::Cow;
 use std::io::Read;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use super::ImportError;
 
 /// What a file may unpack to: a thousand times the largest graph we know.
 const MOST: u64 = 4 << 30;
 
-/// The bytes themselves, or what they hold if they are gzipped.
+const MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// The bytes themselves, or what they hold if they are gzipped. A byte-order mark is skipped.
 pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Cow::Borrowed(bytes));
+    if !bytes.starts_with(&MAGIC) {
+        return Ok(Cow::Borrowed(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)));
     }
     let mut text = Vec::new();
-    let mut limited = MultiGzDecoder::new(bytes).take(MOST + 1);
-    limited.read_to_end(&mut text).map_err(|error| {
-        let at = text.len();
-        ImportError::Gzip(match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => format!("the gzip file is cut off (after {at} unpacked bytes)"),
-            _ => format!("the gzip file is damaged ({error}, after {at} unpacked bytes)"),
-        })
-    })?;
-    if text.len() as u64 > MOST {
-        return Err(ImportError::TooLarge { most: MOST });
+    let mut rest = bytes;
+    while rest.starts_with(&MAGIC) {
+        let mut member = GzDecoder::new(rest);
+        let read = member.by_ref().take(MOST + 1 - text.len() as u64).read_to_end(&mut text);
+        read.map_err(|error| damaged(&error, text.len()))?;
+        if text.len() as u64 > MOST {
+            return Err(ImportError::TooLarge { most: MOST });
+        }
+        rest = member.into_inner();
     }
-    Ok(Cow::Owned(text))
+    // Tape drives and some tools fill up with zeros.
+    match rest.iter().all(|&byte| byte == 0) {
+        true => Ok(Cow::Owned(text)),
+        false => Err(ImportError::Gzip(format!("the gzip file goes on for {} bytes after its end", rest.len()))),
+    }
+}
+
+fn damaged(error: &std::io::Error, at: usize) -> ImportError {
+    ImportError::Gzip(match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => format!("the gzip file is cut off (after {at} unpacked bytes)"),
+        _ => format!("the gzip file is damaged ({error}, after {at} unpacked bytes)"),
+    })
 }

@@ -23,6 +23,8 @@ pub struct Timed<'a> {
     pub summary: &'a Summary,
     /// Which torch it behaves like, if it does.
     pub compat: Option<&'a str>,
+    /// Which collectives were chained before, if any.
+    pub order_collectives: Option<&'a str>,
     /// How long reading the graph took.
     pub read_seconds: f64,
     /// How long each pass took.
@@ -54,6 +56,7 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("format", "halflap.schedule/1")?;
         map.serialize_entry("halflap", env!("CARGO_PKG_VERSION"))?;
         map.serialize_entry("compat", &self.compat)?;
+        map.serialize_entry("order_collectives", &self.order_collectives)?;
         map.serialize_entry("order", &Names { graph, ops: schedule.order.as_slice() })?;
         map.serialize_entry("peak_memory", &schedule.peak)?;
         map.serialize_entry("peak_memory_before", &schedule.peak_before)?;

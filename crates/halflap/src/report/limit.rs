@@ -2,15 +2,17 @@
 
 use serde_json::{Value, json};
 
+use super::printable;
 use crate::graph::Graph;
 use crate::pass::{Limit, NotGrouped};
 
 /// A limit in a few words.
 pub fn describe(graph: &Graph, limit: &Limit) -> String {
+    let name = |op| printable(graph.name(op));
     match *limit {
         Limit::ProgramEdge => "nothing left to pass".to_owned(),
         Limit::FullyHidden => "hidden".to_owned(),
-        Limit::CollectiveOrder { with } => format!("order of collectives: {}", graph.name(with)),
+        Limit::CollectiveOrder { with } => format!("order of collectives: {}", name(with)),
         Limit::DataDependency { on, not_grouped } => {
             let why = match not_grouped {
                 NotGrouped::Collective => " (a collective)",
@@ -18,11 +20,11 @@ pub fn describe(graph: &Graph, limit: &Limit) -> String {
                 NotGrouped::GemmLike => " (a matrix multiplication)",
                 NotGrouped::Never => "",
             };
-            format!("depends on {}{why}", graph.name(on))
+            format!("depends on {}{why}", name(on))
         }
-        Limit::ExposedTimeGrows { candidate, by } => format!("{} would expose {by} more", graph.name(candidate)),
+        Limit::ExposedTimeGrows { candidate, by } => format!("{} would expose {by} more", name(candidate)),
         Limit::PeakMemory { candidate, would_be, limit, .. } => {
-            format!("memory: {would_be} at {}, limit {limit}", graph.name(candidate))
+            format!("memory: {would_be} at {}, limit {limit}", name(candidate))
         }
     }
 }

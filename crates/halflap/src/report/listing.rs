@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::printable;
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::OpId;
 use crate::order::Order;
@@ -27,7 +28,12 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
         };
         let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
         let time = if graph.kind(op) == OpKind::Wait { String::new() } else { graph.runtime(op).to_string() };
-        let _ = writeln!(text, "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}", graph.name(op), detail(graph, op));
+        let _ = writeln!(
+            text,
+            "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}",
+            printable(graph.name(op)),
+            detail(graph, op)
+        );
     }
     let (compute, exposed) = totals(graph, order);
     let _ = writeln!(text, "compute {compute}, exposed communication {exposed}, together {}", compute + exposed);
@@ -36,15 +42,16 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
 
 fn detail(graph: &Graph, op: OpId) -> String {
     if let Some(collective) = graph.collective(op) {
-        let group = &graph.groups()[collective.group].name;
-        return format!("  {} of {} in group {group}", collective.op, collective.bytes);
+        let group = printable(&graph.groups()[collective.group].name);
+        return format!("  {} of {} in group {group}", printable(&collective.op), collective.bytes);
     }
     if graph.kind(op) == OpKind::Wait {
-        let names: Vec<&str> = graph.waits_for(op).iter().map(|&collective| graph.name(collective)).collect();
+        let names: Vec<String> =
+            graph.waits_for(op).iter().map(|&collective| printable(graph.name(collective))).collect();
         return if names.is_empty() { "  for nothing".to_owned() } else { format!("  for {}", names.join(", ")) };
     }
     let fused = graph.fused(op);
-    if fused.is_empty() { String::new() } else { format!("  {}", fused.join(" ")) }
+    if fused.is_empty() { String::new() } else { format!("  {}", printable(&fused.join(" "))) }
 }
 
 fn totals(graph: &Graph, order: &Order) -> (Nanos, Nanos) {

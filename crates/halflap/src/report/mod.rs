@@ -15,4 +15,4 @@ pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use summary::{Row, Stop, Summary};
-pub use text::{render, warning};
+pub use text::{count, printable, render, warning};

@@ -9,7 +9,7 @@ use crate::units::Nanos;
 /// Renders a summary, with at most `most` collectives in the table.
 pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
     let mut text = String::new();
-    let nodes = format!("{} nodes, {} collectives", summary.nodes, summary.rows.len());
+    let nodes = format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"));
     let share = |part: Nanos| match summary.communication {
         Nanos::ZERO => String::new(),
         whole => format!(" ({:.1}%)", 100.0 * part.0 / whole.0),
@@ -55,8 +55,8 @@ fn collectives(graph: &Graph, summary: &Summary, most: usize) -> String {
 fn cells(graph: &Graph, row: &Row) -> [String; 7] {
     let what = graph.collective(row.op).map_or("", |collective| &collective.op);
     [
-        graph.name(row.op).to_owned(),
-        what.to_owned(),
+        printable(graph.name(row.op)),
+        printable(what),
         row.time.to_string(),
         row.exposed.to_string(),
         row.exposed_before.to_string(),
@@ -73,6 +73,26 @@ fn stop(graph: &Graph, stop: &Stop) -> String {
         (None, Some(wait)) => of_wait(wait),
         (None, None) => "-".to_owned(),
     }
+}
+
+/// `1 node`, `2 nodes`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A name as a terminal can take it: no control characters, and not endless.
+pub fn printable(name: &str) -> String {
+    const MOST: usize = 60;
+    let clean = name.chars().flat_map(|letter| match letter.is_control() {
+        true => letter.escape_default().collect::<Vec<char>>(),
+        false => vec![letter],
+    });
+    let mut clean: Vec<char> = clean.take(MOST + 1).collect();
+    if clean.len() > MOST {
+        clean.truncate(MOST - 3);
+        clean.extend(['.'; 3]);
+    }
+    clean.into_iter().collect()
 }
 
 /// Columns of the width of their widest cell; numbers to the right, the last column as it is.
@@ -101,11 +121,12 @@ fn align<const N: usize>(rows: &[[String; N]]) -> String {
 pub fn warning(graph: &Graph, warning: &Warning) -> String {
     match *warning {
         Warning::InputsNotHeld { collectives, collective, buffer, wait } => format!(
-            "{collectives} asynchronous collective(s) read buffers that may be freed before they end; the first: \
-             '{}' reads '{}', and its wait '{}' is not among that buffer's users",
-            graph.name(collective),
-            graph.buffer_name(buffer),
-            graph.name(wait)
+            "{} read buffers that may be freed before they end; the first: '{}' reads '{}', and its wait '{}' is not \
+             among that buffer's users",
+            count(collectives, "asynchronous collective"),
+            printable(graph.name(collective)),
+            printable(graph.buffer_name(buffer)),
+            printable(graph.name(wait))
         ),
     }
 }
