@@ -36,7 +36,9 @@ pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
             eprintln!("wrote {}", path.display());
         }
     }
-    let changed = |graph: &Graph| graph.ops().filter(|&op| graph.runtime(op) != runtimes[op]).count();
+    let changed = |graph: &Graph| {
+        graph.ops().filter(|&op| graph.has_runtime(op).then(|| graph.runtime(op)) != runtimes[op]).count()
+    };
     let most = graphs.iter().map(changed).max().unwrap_or(0);
     let (ranks, nodes) = (count(graphs.len(), "rank"), count(runtimes.len(), "node"));
     files::print(&format!("aligned {ranks} of {nodes}; at most {} of a rank changed\n", count(most, "run time")))

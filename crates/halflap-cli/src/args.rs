@@ -115,6 +115,24 @@ pub enum CollectiveOrder {
     Kept,
 }
 
+/// Where run times come from. For every command that has use for them: flatten it.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Run times")]
+pub struct CostArgs {
+    /// Model run times on this device: v100, a100, h100, h200, b200, mi300x, tpu_v5e, or a JSON file
+    /// with figures of your own (docs/costs.md).
+    #[arg(long, value_name = "NAME|FILE")]
+    pub device: Option<String>,
+    /// Model all collectives over this link, whichever ranks take part: nvlink or network (the
+    /// device's own), or one with a name such as nvlink4 or ib400.
+    #[arg(long, value_name = "NAME")]
+    pub link: Option<String>,
+    /// Measured run times, which come before all others: a JSON object of node names and
+    /// nanoseconds.
+    #[arg(long, value_name = "TIMES.json")]
+    pub profile: Option<String>,
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Align {
     /// One halflap.graph/1 file for each rank, all of the same program.

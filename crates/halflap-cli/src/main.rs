@@ -2,6 +2,8 @@
 
 mod align;
 mod args;
+#[allow(dead_code, reason = "used by the commands that simulate")]
+mod costs;
 mod exit;
 mod files;
 mod progress;

@@ -338,6 +338,24 @@ fn aligned_ranks_have_the_lower_median() {
 }
 
 #[test]
+fn aligned_ranks_need_not_have_times() {
+    let dir = folder("align_without_times");
+    let graph = |times: [Value; 2]| {
+        let node = |(name, time): (&str, Value)| json!({ "name": name, "kind": "compute", "runtime_ns": time, "outputs": [], "deps": [] });
+        let nodes: Vec<Value> = ["a", "b"].into_iter().zip(times).map(node).collect();
+        json!({ "format": "halflap.graph/1", "groups": {}, "nodes": nodes, "buffers": [], "inputs": [] })
+    };
+    fs::write(dir.join("r0.json"), graph([json!(5.0), Value::Null]).to_string()).unwrap();
+    fs::write(dir.join("r1.json"), graph([Value::Null, Value::Null]).to_string()).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["align", "r0.json", "r1.json", "-o", "aligned"]), 0);
+    assert_eq!(out, "aligned 2 ranks of 2 nodes; at most 1 run time of a rank changed\n");
+    // One rank's time is the median of those that there are; a time that none has stays unknown.
+    for name in ["r0.json", "r1.json"] {
+        assert_eq!(read_json(dir.join("aligned").join(name)), graph([json!(5.0), Value::Null]));
+    }
+}
+
+#[test]
 fn ranks_with_other_programs_are_refused() {
     let dir = folder("align_refused");
     let graph: Value = serde_json::from_slice(
@@ -358,6 +376,9 @@ fn ranks_with_other_programs_are_refused() {
     assert!(err.contains(&format!("b.json: differs from a.json: buffer '{first}': size_alloc is")), "{err}");
     let is_collective = |node: &&Value| node["kind"] == "collective";
     let collective = graph["nodes"].as_array().unwrap().iter().position(|node| is_collective(&node)).unwrap();
+    let worker = graph["nodes"].as_array().unwrap().iter().position(|node| node["flops"].is_number()).unwrap();
+    let err = said(&|other| other["nodes"][worker]["flops"] = Value::Null);
+    assert!(err.contains("its work in flops is") && err.contains("and not given here"), "{err}");
     let err = said(&|other| other["nodes"][collective]["collective"]["op"] = json!("broadcast"));
     assert!(err.contains("its operation is"), "{err}");
     // The first collective moves to the other process group: a renaming cannot explain that.

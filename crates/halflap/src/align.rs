@@ -26,30 +26,30 @@ pub struct Difference {
     pub other: String,
 }
 
-/// For each operation, the lower median of its run times on all ranks.
-pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Nanos>, Difference> {
+/// For each operation, the lower median of its run times on all ranks that have one; `None` where
+/// none has.
+pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Difference> {
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
         let streams = (Streams::by_shared_ranks(first), Streams::by_shared_ranks(other));
         Comparison { first, other, streams, rank: index + 1 }.run()?;
     }
-    let mut times = vec![0.0; ranks.len()];
+    let mut times = Vec::with_capacity(ranks.len());
     let median = |op: OpId| {
-        for (time, graph) in times.iter_mut().zip(ranks) {
-            *time = graph.runtime(op).0;
-        }
+        times.clear();
+        times.extend(ranks.iter().filter(|graph| graph.has_runtime(op)).map(|graph| graph.runtime(op).0));
         times.sort_unstable_by(f64::total_cmp);
-        Nanos(times[(times.len() - 1) / 2])
+        times.get(times.len().saturating_sub(1) / 2).copied().map(Nanos)
     };
     Ok(first.ops().map(median).collect())
 }
 
 /// A `halflap.graph/1` text with other run times and all else as it was.
-pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Nanos>) -> Result<Vec<u8>, serde_json::Error> {
+pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Option<Nanos>>) -> Result<Vec<u8>, serde_json::Error> {
     let mut file: Value = serde_json::from_slice(text)?;
     if let Some(nodes) = file.get_mut("nodes").and_then(Value::as_array_mut) {
         for (node, time) in nodes.iter_mut().zip(runtimes.as_slice()) {
-            node["runtime_ns"] = Value::from(time.0);
+            node["runtime_ns"] = time.map_or(Value::Null, |time| Value::from(time.0));
         }
     }
     serde_json::to_vec(&file)
@@ -84,9 +84,28 @@ impl Comparison<'_> {
         self.same(place, "its name", (first.name(a), other.name(b)))?;
         self.same(place, "its kind", (first.kind(a).name(), other.kind(b).name()))?;
         self.same(place, "whether it is gemm-like", (first.is_gemm_like(a), other.is_gemm_like(b)))?;
+        self.compare_figures(a, b)?;
         self.same(place, "the list of its outputs", (outputs(first, a), outputs(other, b)))?;
         self.same(place, "the list of its dependencies", (deps(first, a), deps(other, b)))?;
         self.compare_collectives(a, b, names)
+    }
+
+    /// What run times are modelled from: a difference would let ranks decide differently again.
+    fn compare_figures(&self, a: OpId, b: OpId) -> Result<(), Difference> {
+        let (first, other) = (self.first, self.other);
+        let flops = |graph: &Graph, op| graph.flops(op).map(|flops| flops.0);
+        let bytes = |graph: &Graph, op| graph.bytes(op).map(|bytes| bytes.0 as f64);
+        let shown = |figure: Option<f64>| figure.map_or("not given".to_owned(), |figure| figure.to_string());
+        let figures = [
+            ("its work in flops", flops(first, a), flops(other, b)),
+            ("its traffic in bytes", bytes(first, a), bytes(other, b)),
+        ];
+        match figures.into_iter().find(|(_, x, y)| x != y) {
+            Some((what, x, y)) => {
+                Err(self.difference(&format!("node '{}'", first.name(a)), what, (shown(x), shown(y))))
+            }
+            None => Ok(()),
+        }
     }
 
     fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {

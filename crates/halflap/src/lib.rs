@@ -6,6 +6,7 @@
 //! what each part is and must not know. The library does no I/O and reads no clock.
 
 pub mod align;
+pub mod cost;
 pub mod graph;
 pub mod ids;
 pub mod import;

@@ -15,9 +15,7 @@ impl Unknown {
     /// `name` is none of the `known` names of a `what`.
     pub fn new(what: &'static str, name: &str, known: impl IntoIterator<Item = &'static str>) -> Unknown {
         let known: Vec<_> = known.into_iter().collect();
-        let by_distance = known.iter().copied().map(|right| (distance(&name.to_lowercase(), right), right)).min();
-        // A name that shares less than half of its letters was not a slip of the pen.
-        let nearest = by_distance.filter(|(distance, right)| 2 * distance <= right.len()).map(|(_, right)| right);
+        let nearest = nearest(&name.to_lowercase(), known.iter().copied());
         Unknown { what, name: name.to_owned(), nearest, known }
     }
 }
@@ -33,6 +31,13 @@ impl fmt::Display for Unknown {
 }
 
 impl std::error::Error for Unknown {}
+
+/// The known name that was probably meant, if one is near enough.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let by_distance = known.map(|right| (distance(name, right), right)).min();
+    // A name that shares less than half of its letters was not a slip of the pen.
+    by_distance.filter(|(distance, right)| 2 * distance <= right.len()).map(|(_, right)| right)
+}
 
 /// Levenshtein's distance: how many letters must be put in, left out or changed.
 fn distance(a: &str, b: &str) -> usize {

@@ -1,8 +1,9 @@
-//! Units as types: times are [`Nanos`], sizes are [`Bytes`].
+//! Units as types: times are [`Nanos`], sizes are [`Bytes`], work is [`Flops`]; a rate turns work or a
+//! size into a time.
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Mul, Neg, Sub, SubAssign};
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
 
 use serde::Serialize;
 
@@ -17,14 +18,59 @@ pub struct Nanos(pub f64);
 #[serde(transparent)]
 pub struct Bytes(pub i64);
 
+/// Work in floating-point operations. A float, as in the files: it is an estimate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Flops(pub f64);
+
+/// Floating-point operations in a second.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct FlopRate(pub f64);
+
+/// Bytes in a second.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Bandwidth(pub f64);
+
 impl Nanos {
     /// No time at all.
     pub const ZERO: Nanos = Nanos(0.0);
+
+    /// No run time is longer (292 years), so that no sum of them can overflow.
+    pub const LONGEST: Nanos = Nanos(9.2e18);
+
+    /// So many microseconds, as data sheets give latencies.
+    pub const fn micros(micros: f64) -> Nanos {
+        Nanos(micros * 1e3)
+    }
 
     /// The longer of two times.
     #[inline]
     pub fn max(self, other: Nanos) -> Nanos {
         Nanos(self.0.max(other.0))
+    }
+
+    /// The shorter of two times.
+    #[inline]
+    pub fn min(self, other: Nanos) -> Nanos {
+        Nanos(self.0.min(other.0))
+    }
+}
+
+impl FlopRate {
+    /// So many TFLOP/s, as data sheets give them.
+    pub const fn teras(teras: f64) -> FlopRate {
+        FlopRate(teras * 1e12)
+    }
+}
+
+impl Bandwidth {
+    /// So many GB/s (10^9 bytes), as data sheets give them.
+    pub const fn gigas(gigas: f64) -> Bandwidth {
+        Bandwidth(gigas * 1e9)
+    }
+
+    /// The narrower of two.
+    pub fn min(self, other: Bandwidth) -> Bandwidth {
+        Bandwidth(self.0.min(other.0))
     }
 }
 
@@ -86,6 +132,27 @@ impl Mul<f64> for Nanos {
     }
 }
 
+impl Mul<f64> for Bandwidth {
+    type Output = Bandwidth;
+    fn mul(self, factor: f64) -> Bandwidth {
+        Bandwidth(self.0 * factor)
+    }
+}
+
+impl Div<FlopRate> for Flops {
+    type Output = Nanos;
+    fn div(self, rate: FlopRate) -> Nanos {
+        Nanos(self.0 / rate.0 * 1e9)
+    }
+}
+
+impl Div<Bandwidth> for Bytes {
+    type Output = Nanos;
+    fn div(self, bandwidth: Bandwidth) -> Nanos {
+        Nanos(self.0 as f64 / bandwidth.0 * 1e9)
+    }
+}
+
 impl fmt::Display for Nanos {
     /// Three or four digits and a unit: `12.3 us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -132,5 +199,11 @@ mod tests {
         assert_eq!(times, ["0 ns", "999 ns", "1.23 us", "12.3 us", "3.46 ms", "2 s"]);
         let sizes = [0, 1023, 1024, 1_451_792_392, -4096].map(|size| Bytes(size).to_string());
         assert_eq!(sizes, ["0 B", "1023 B", "1 KiB", "1.35 GiB", "-4 KiB"]);
+    }
+
+    #[test]
+    fn a_rate_divides_into_a_time() {
+        assert_eq!(Flops(3e12) / FlopRate::teras(1.5), Nanos(2e9));
+        assert_eq!(Bytes(50_000) / Bandwidth::gigas(50.0), Nanos::micros(1.0));
     }
 }

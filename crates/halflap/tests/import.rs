@@ -185,6 +185,21 @@ fn sizes_and_times_out_of_range() {
         |g| g["nodes"][1]["collective"]["bytes"] = json!(-1),
         &format!("node 'c': collective.bytes -1 is negative; {size}"),
     );
+    let work = "it must be a number of operations, zero or more";
+    check(|g| g["nodes"][2]["flops"] = json!(-2), &format!("node 'k': flops -2 is negative; {work}"));
+    let traffic = "it must be a number of bytes, zero or more";
+    check(|g| g["nodes"][2]["bytes"] = json!(-2.5), &format!("node 'k': bytes -2.5 is negative; {traffic}"));
+    check(
+        |g| g["nodes"][2]["bytes"] = json!(1e30),
+        &format!("node 'k': bytes 1e30 is too large: it overflows; {traffic}"),
+    );
+    check(
+        |g| g["nodes"][2]["flops"] = json!("3"),
+        "node 'k', field 'flops': invalid type: string \"3\", expected a number",
+    );
+    let not_finite = small().to_string().replacen("\"runtime_ns\":10.0", "\"runtime_ns\":10.0,\"flops\":NaN", 1);
+    let said = read_graph(not_finite.as_bytes()).unwrap_err().to_string();
+    assert_eq!(said, "node 'a', field 'flops': is not finite; it must be a number");
 }
 
 #[test]
@@ -241,6 +256,9 @@ fn what_real_graphs_have_is_accepted() {
     );
     check(|g| g["nodes"][3]["deps"] = json!([]), "accepted");
     check(|g| g["buffers"][0]["size_alloc"] = json!(4096.0), "accepted");
+    check(|g| g["nodes"][2]["runtime_ns"] = Value::Null, "accepted");
+    check(|g| g["nodes"][2]["flops"] = Value::Null, "accepted");
+    check(|g| g["nodes"][2]["bytes"] = json!(0.5), "accepted");
     check(|g| g["new_field"] = json!({ "unknown": [1, 2] }), "accepted");
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::waits::Pairs;
 use super::{Adjacency, Collective, DepKinds, Edges, Graph, GraphError, OpKind};
 use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Flops, Nanos};
 
 /// A program before validation, with references already resolved to ids.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,12 @@ pub struct Parts {
 pub struct OpParts {
     pub name: String,
     pub kind: OpKind,
-    pub runtime: Nanos,
+    /// `None` where the file gives none.
+    pub runtime: Option<Nanos>,
+    /// Its floating-point operations, where known.
+    pub flops: Option<Flops>,
+    /// What it reads from memory and writes to it, where known.
+    pub bytes: Option<Bytes>,
     pub gemm_like: bool,
     pub collective: Option<Collective>,
     pub outputs: Vec<BufId>,
@@ -57,9 +62,6 @@ pub struct GroupParts {
 /// All sizes together stay below this, so that no sum of them can overflow.
 const MOST_BYTES: i64 = 1 << 62;
 
-/// No run time is longer (292 years), so that no sum of them can overflow.
-const LONGEST: f64 = 9.2e18;
-
 impl<I, T> Default for IdVec<I, T> {
     fn default() -> Self {
         Vec::new().into()
@@ -80,7 +82,7 @@ impl Graph {
         let pairs = Pairs::find(&parts);
         Ok(Graph {
             kind: parts.ops.iter().map(|(_, op)| op.kind).collect(),
-            runtime: parts.ops.iter().map(|(_, op)| op.runtime).collect(),
+            runtime: parts.ops.iter().map(|(_, op)| op.runtime.unwrap_or(Nanos::ZERO)).collect(),
             by_name,
             real,
             all,
@@ -154,20 +156,7 @@ impl Parts {
 
     fn check_ops(&self) -> Result<(), GraphError> {
         for (_, op) in self.ops.iter() {
-            let problem = number_problem(op.runtime.0, LONGEST);
-            if let Some(problem) = problem {
-                return Err(GraphError::BadNumber {
-                    node: op.name.clone(),
-                    field: "runtime_ns",
-                    value: if op.runtime.0.abs() >= 1e21 {
-                        format!("{:e}", op.runtime.0)
-                    } else {
-                        op.runtime.0.to_string()
-                    },
-                    problem,
-                    right: "a time in nanoseconds, zero or more",
-                });
-            }
+            op.check_numbers()?;
             match (op.kind.is_collective(), &op.collective) {
                 (true, None) => return Err(GraphError::NoCollective { node: op.name.clone() }),
                 (false, Some(_)) => {
@@ -334,6 +323,25 @@ impl Parts {
             self.ops[user].deps.push((buffer, DepKinds { weak: true, ..DepKinds::default() }));
         }
         self.tidy();
+    }
+}
+
+impl OpParts {
+    fn check_numbers(&self) -> Result<(), GraphError> {
+        const TIME: &str = "a time in nanoseconds, zero or more";
+        let fields = [
+            ("runtime_ns", self.runtime.map(|time| time.0), Nanos::LONGEST.0, TIME),
+            ("flops", self.flops.map(|flops| flops.0), f64::MAX, "a number of operations, zero or more"),
+            ("bytes", self.bytes.map(|bytes| bytes.0 as f64), f64::MAX, "a number of bytes, zero or more"),
+        ];
+        for (field, value, most, right) in fields {
+            let Some(value) = value else { continue };
+            if let Some(problem) = number_problem(value, most) {
+                let value = if value.abs() >= 1e21 { format!("{value:e}") } else { value.to_string() };
+                return Err(GraphError::BadNumber { node: self.name.clone(), field, value, problem, right });
+            }
+        }
+        Ok(())
     }
 }
 

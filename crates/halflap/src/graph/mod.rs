@@ -20,7 +20,7 @@ pub use waits::Warning;
 use std::fmt;
 
 use crate::ids::{BufId, Csr, GroupId, Id, IdVec, OpId};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Flops, Nanos};
 
 /// What an operation is, as far as scheduling is concerned. Classified once, at import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,10 +162,26 @@ impl Graph {
         self.kind[op]
     }
 
-    /// An operation's estimated run time.
+    /// An operation's estimated run time; zero where it has none.
     #[inline]
     pub fn runtime(&self, op: OpId) -> Nanos {
         self.runtime[op]
+    }
+
+    /// Whether an operation's run time is given, or is zero for want of one.
+    pub fn has_runtime(&self, op: OpId) -> bool {
+        self.parts.ops[op].runtime.is_some()
+    }
+
+    /// An operation's work, where known.
+    pub fn flops(&self, op: OpId) -> Option<Flops> {
+        self.parts.ops[op].flops
+    }
+
+    /// What an operation reads from memory and writes to it, where known. What a collective sends
+    /// is elsewhere: [`Collective::bytes`].
+    pub fn bytes(&self, op: OpId) -> Option<Bytes> {
+        self.parts.ops[op].bytes
     }
 
     /// Whether it is a matrix multiplication or an attention kernel.

@@ -82,7 +82,7 @@ fn strip_position(error: &serde_json::Error) -> String {
 
 /// Python writes `NaN` and `Infinity`, which JSON has not. As strings they can be read, so that the
 /// node that holds them can be named.
-fn quote_non_finite(text: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn quote_non_finite(text: &[u8]) -> Cow<'_, [u8]> {
     const TOKENS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
     let mut quoted: Option<Vec<u8>> = None;
     let (mut at, mut in_string) = (0, false);

@@ -10,7 +10,7 @@ use serde::{Deserialize, de};
 
 use crate::graph::{BufferParts, Collective, DepKinds, GraphError, GroupParts, OpKind, OpParts, Parts};
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Flops, Nanos};
 
 pub(super) const FORMAT: &str = "halflap.graph/1";
 
@@ -35,7 +35,10 @@ struct RawGroup {
 struct RawNode {
     name: String,
     kind: RawKind,
-    runtime_ns: Number,
+    #[serde(deserialize_with = "number_or_null")]
+    runtime_ns: Option<Number>,
+    flops: Option<Number>,
+    bytes: Option<Number>,
     outputs: Vec<String>,
     deps: Vec<Object<RawDep>>,
     #[serde(default)]
@@ -103,6 +106,11 @@ enum Number {
     Whole(i64),
     Large(u64),
     Float(f64),
+}
+
+/// A number, or null for none: a field that must be there, so that whoever forgot it hears of it.
+fn number_or_null<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Number>, D::Error> {
+    Option::deserialize(reader)
 }
 
 /// Reads the whole of a file from a reader of JSON.
@@ -179,7 +187,9 @@ impl Names {
         };
         Ok(OpParts {
             kind,
-            runtime: Nanos(node.runtime_ns.as_f64()),
+            runtime: node.runtime_ns.map(|time| Nanos(time.as_f64())),
+            flops: node.flops.map(|flops| Flops(flops.as_f64())),
+            bytes: node.bytes.map(|bytes| estimate(bytes, &node.name)).transpose()?,
             gemm_like: node.gemm_like,
             collective,
             outputs,
@@ -262,6 +272,21 @@ fn whole(number: Number, buffer: &str, field: &'static str) -> Result<Bytes, Gra
         value: number.to_string(),
         problem,
         right: RIGHT_SIZE,
+    })
+}
+
+/// A node's traffic is an estimate: where it has a fraction, that is rounded away.
+fn estimate(number: Number, node: &str) -> Result<Bytes, GraphError> {
+    let rounded = match number {
+        Number::Float(float) => Number::Float(float.round()),
+        whole => whole,
+    };
+    as_bytes(rounded).and_then(not_negative).map_err(|problem| GraphError::BadNumber {
+        node: node.into(),
+        field: "bytes",
+        value: number.to_string(),
+        problem,
+        right: "a number of bytes, zero or more",
     })
 }
 

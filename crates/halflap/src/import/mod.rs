@@ -8,6 +8,7 @@ mod graph_json;
 mod gzip;
 mod order_json;
 
+pub(crate) use diagnose::quote_non_finite;
 pub use gzip::unzip;
 pub use order_json::{OrderError, read_order};
 

@@ -71,7 +71,9 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
     parts.ops.push(OpParts {
         name: format!("op{}", op.index()),
         kind,
-        runtime: Nanos(runtime),
+        runtime: Some(Nanos(runtime)),
+        flops: None,
+        bytes: None,
         gemm_like: kind == OpKind::Compute && random.chance(25),
         collective: kind.is_collective().then(|| Collective {
             op: "all_gather".to_owned(),

@@ -1,0 +1,129 @@
+//! Run times as the command line asks for them.
+
+use std::path::Path;
+
+use halflap::cost::{CostError, Costs, Device, Link, Profile, Times};
+use halflap::graph::Graph;
+
+use crate::args::CostArgs;
+use crate::exit::Failed;
+use crate::files;
+
+/// A run time for every node of the graph that was read from `path`.
+pub fn times(args: &CostArgs, graph: &Graph, path: &str) -> Result<Times, Failed> {
+    let costs = read(args, path)?;
+    costs.times(graph).map_err(|error| match (&error, &args.profile) {
+        (CostError::Profile(_), Some(profile)) => Failed::in_file(files::name_of(profile), error),
+        _ => Failed::in_file(files::name_of(path), error),
+    })
+}
+
+/// What the arguments name.
+fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
+    let sources = [Some(path), args.device.as_deref(), args.profile.as_deref()];
+    if sources.into_iter().flatten().filter(|source| *source == "-").count() > 1 {
+        let problem = "only one of graph, --device and --profile can come from standard input";
+        return Err(Failed::BadInput(problem.to_owned()));
+    }
+    let device = args.device.as_deref().map(device).transpose()?;
+    let link = args.link.as_deref().map(|name| link(name, device.as_ref())).transpose()?;
+    let profile = args.profile.as_deref().map(profile).transpose()?;
+    Ok(Costs { device, link, profile })
+}
+
+/// A preset, or what a file holds. What is no preset and does not look like a file was a slip.
+fn device(name: &str) -> Result<Device, Failed> {
+    let unknown = match Device::named(name) {
+        Ok(device) => return Ok(device),
+        Err(unknown) => unknown,
+    };
+    let is_file = name == "-" || name.contains(['/', '\\', '.']) || Path::new(name).exists();
+    if !is_file {
+        return Err(Failed::BadInput(format!("--device: {unknown} (and there is no such file)")));
+    }
+    Device::read(&files::read(name)?).map_err(|error| Failed::in_file(files::name_of(name), error))
+}
+
+fn link(name: &str, device: Option<&Device>) -> Result<Link, Failed> {
+    Link::named(name, device).map_err(|error| Failed::BadInput(format!("--link: {error}")))
+}
+
+fn profile(path: &str) -> Result<Profile, Failed> {
+    Profile::read(&files::read(path)?).map_err(|error| Failed::in_file(files::name_of(path), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use halflap::import::read_graph;
+
+    use super::*;
+
+    /// a has nothing but its work; gather stays in one node.
+    const GRAPH: &str = r#"{
+        "format": "halflap.graph/1", "groups": { "g": { "ranks": [0, 1, 2, 3, 4, 5, 6, 7] } },
+        "nodes": [
+            { "name": "a", "kind": "compute", "runtime_ns": null, "flops": 989e9, "outputs": [], "deps": [] },
+            { "name": "gather", "kind": "collective", "runtime_ns": 7, "outputs": [], "deps": [], "collective":
+                { "op": "all_gather", "group": "g", "group_size": 8, "bytes": 1000000000, "async": true } }
+        ],
+        "buffers": [], "inputs": []
+    }"#;
+
+    /// The times of both nodes in whole nanoseconds, or what is said.
+    fn asked(device: &str, link: &str, profile: &str) -> Result<[f64; 2], String> {
+        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let args = CostArgs { device: given(device), link: given(link), profile: given(profile) };
+        let graph = read_graph(GRAPH.as_bytes()).unwrap();
+        match times(&args, &graph, "g.json") {
+            Ok(times) => Ok(["a", "gather"].map(|name| times.of(graph.find(name).unwrap()).0.round())),
+            Err(Failed::BadInput(said)) => Err(said),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn file(name: &str, text: &str) -> String {
+        let path = std::env::temp_dir().join(format!("halflap-costs-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn devices_links_and_profiles() {
+        assert_eq!(asked("h100", "", ""), Ok([1_002_500.0, 2_397_065.0]));
+        assert_eq!(asked("h100", "network", ""), Ok([1_002_500.0, 17_606_400.0]));
+        let own = file(
+            "own.json",
+            r#"{"peak_tflops": 98.9, "memory_gb_per_s": 1, "ranks_per_node": 8, "nvlink_gb_per_s": 370, "network_gb_per_s": 1, "launch_us": 0}"#,
+        );
+        let times = file("times.json", r#"{"gather": 12}"#);
+        assert_eq!(asked(&own, "", &times), Ok([10_000_000.0, 12.0]));
+        let strange = file("strange.json", r#"{"gathr": 12, "d": 1}"#);
+        let said = asked("h100", "", &strange).unwrap_err();
+        assert_eq!(
+            said,
+            format!("{strange}: 'gathr' is not a node of the graph, nor is another name; did you mean 'gather'?")
+        );
+        let said = asked(&times, "", "").unwrap_err();
+        assert!(said.starts_with(&format!("{times}: unknown field 'gather'; known are peak_tflops, ")), "{said}");
+        for path in [own, times, strange] {
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let said = |device, link, profile| asked(device, link, profile).unwrap_err();
+        assert_eq!(
+            said("h10", "", ""),
+            "--device: unknown device 'h10'; did you mean 'h100'? (and there is no such file)"
+        );
+        assert!(said("./h10.json", "", "").starts_with("./h10.json: cannot be read: "));
+        assert_eq!(said("h100", "nvlnk", ""), "--link: unknown link 'nvlnk'; did you mean 'nvlink'?");
+        assert!(said("", "nvlink", "").starts_with("--link: 'nvlink' is a device's own link: say whose with --device"));
+        assert!(said("", "ib400", "").starts_with("g.json: node 'a' has no run time, and --link models collectives"));
+        assert!(said("", "", "").starts_with("g.json: node 'a' has no run time (runtime_ns is null): model it with"));
+        assert_eq!(said("-", "", "-"), "only one of graph, --device and --profile can come from standard input");
+    }
+}

@@ -1,0 +1,122 @@
+//! Run times: given by the graph, modelled, or measured.
+//!
+//! What was measured ([`Profile`]) comes before what a model says ([`Device`], [`Link`]), and that
+//! before what the graph gives. The model is a roofline for compute and, for collectives, latency
+//! and bandwidth of the links that they go over. docs/costs.md says the same to users, with every
+//! figure. All is plain arithmetic in one sequence: the same figures on every machine.
+
+mod collectives;
+mod device;
+mod error;
+mod json;
+mod link;
+mod profile;
+mod roofline;
+
+pub use device::Device;
+pub use error::{CostError, DeviceError, LinkError, ProfileError};
+pub use link::{Hops, Link, Reach};
+pub use profile::Profile;
+
+use crate::graph::{Graph, OpKind};
+use crate::ids::{IdVec, OpId};
+use crate::units::Nanos;
+use collectives::Fabric;
+
+/// How long every operation takes. Not part of the graph: the same program is looked at with other
+/// times.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times {
+    of: IdVec<OpId, Nanos>,
+}
+
+impl Times {
+    /// The graph's own run times, all of which must be given; a wait's may be missing and is zero.
+    pub fn given(graph: &Graph) -> Result<Times, CostError> {
+        Costs::default().times(graph)
+    }
+
+    /// How long an operation takes.
+    #[inline]
+    pub fn of(&self, op: OpId) -> Nanos {
+        self.of[op]
+    }
+
+    /// Every operation's time, changed.
+    pub fn map(&self, change: impl Fn(OpId, Nanos) -> Nanos) -> Times {
+        Times { of: self.of.iter().map(|(op, &time)| change(op, time)).collect() }
+    }
+}
+
+/// Where run times come from, besides the graph.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Costs {
+    /// Models compute, and collectives over its links.
+    pub device: Option<Device>,
+    /// Models every collective over this link, whichever ranks take part.
+    pub link: Option<Link>,
+    /// Measured times, which come before all others.
+    pub profile: Option<Profile>,
+}
+
+impl Costs {
+    /// A time for every operation: the measured one, else the modelled one where the model has
+    /// figures, else the given one.
+    pub fn times(&self, graph: &Graph) -> Result<Times, CostError> {
+        let measured = self.profile.as_ref().map(|profile| profile.of(graph)).transpose()?;
+        let fabric = self.fabric();
+        let time = |op: OpId| {
+            if let Some(time) = measured.as_ref().and_then(|measured| measured[op]) {
+                return Ok(time);
+            }
+            if let Some(time) = self.modelled(graph, op, fabric.as_ref()) {
+                return bounded(graph, op, time);
+            }
+            // A wait does nothing itself; files that have no times need not say so.
+            match graph.has_runtime(op) || graph.kind(op) == OpKind::Wait {
+                true => Ok(graph.runtime(op)),
+                false => Err(self.missing(graph, op)),
+            }
+        };
+        Ok(Times { of: graph.ops().map(time).collect::<Result<_, _>>()? })
+    }
+
+    /// What collectives go over, if they are modelled.
+    fn fabric(&self) -> Option<Fabric<'_>> {
+        match (&self.link, &self.device) {
+            (Some(link), _) => Some(Fabric::one(link)),
+            (None, Some(device)) => Some(Fabric::of(device)),
+            (None, None) => None,
+        }
+    }
+
+    /// What the model says, where it has figures.
+    fn modelled(&self, graph: &Graph, op: OpId, fabric: Option<&Fabric<'_>>) -> Option<Nanos> {
+        match graph.collective(op) {
+            Some(collective) => fabric?.time(collective, &graph.groups()[collective.group].ranks),
+            None if graph.kind(op) == OpKind::Wait => None,
+            None => roofline::time(self.device.as_ref()?, graph.flops(op), graph.bytes(op)),
+        }
+    }
+
+    /// Why an operation has no time, and what would give it one.
+    fn missing(&self, graph: &Graph, op: OpId) -> CostError {
+        let node = graph.name(op).to_owned();
+        match graph.collective(op) {
+            Some(collective) if self.fabric().is_some() => {
+                CostError::UnknownCollective { node, op: collective.op.clone() }
+            }
+            None if self.device.is_some() => CostError::NoFigures { node },
+            None if self.link.is_some() => CostError::OnlyCollectives { node },
+            _ => CostError::NotGiven { node },
+        }
+    }
+}
+
+/// A modelled time, unless figures that are out of all proportion make it too long to add up.
+fn bounded(graph: &Graph, op: OpId, time: Nanos) -> Result<Nanos, CostError> {
+    match time <= Nanos::LONGEST {
+        true => Ok(time),
+        false => Err(CostError::TooLong { node: graph.name(op).to_owned() }),
+    }
+}

@@ -1,0 +1,36 @@
+//! Compute: whichever takes longer, the arithmetic or the memory traffic.
+
+use super::Device;
+use crate::units::{Bytes, Flops, Nanos};
+
+/// How long a kernel takes on a device; `None` where neither its work nor its traffic is known. One
+/// that is not known counts as none.
+pub(super) fn time(device: &Device, flops: Option<Flops>, bytes: Option<Bytes>) -> Option<Nanos> {
+    let arithmetic = flops.map(|flops| flops / device.peak);
+    let traffic = bytes.map(|bytes| bytes / device.memory);
+    let work = match (arithmetic, traffic) {
+        (Some(arithmetic), Some(traffic)) => arithmetic.max(traffic),
+        (known, None) | (None, known) => known?,
+    };
+    Some(work + device.launch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_of_arithmetic_and_traffic() {
+        let a100 = Device::named("a100").unwrap();
+        let time = |flops: Option<f64>, bytes: Option<i64>| {
+            time(&a100, flops.map(Flops), bytes.map(Bytes)).map(|time| time.0.round())
+        };
+        // 312 GFLOP at 312 TFLOP/s are 1 ms; 2,039 MB at 2,039 GB/s, too; a launch is 2.5 us.
+        assert_eq!(time(Some(312e9), Some(203_900_000)), Some(1_002_500.0));
+        assert_eq!(time(Some(31.2e9), Some(2_039_000_000)), Some(1_002_500.0));
+        assert_eq!(time(Some(312e9), None), Some(1_002_500.0));
+        assert_eq!(time(None, Some(203_900_000)), Some(102_500.0));
+        assert_eq!(time(Some(0.0), Some(0)), Some(2500.0));
+        assert_eq!(time(None, None), None);
+    }
+}
