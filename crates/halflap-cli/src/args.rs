@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
+use halflap::units::Nanos;
 
 /// Hides communication behind compute in distributed tensor programs, without adding memory.
 #[derive(Debug, Parser)]
@@ -20,6 +21,12 @@ pub struct Args {
 pub enum Command {
     /// Find an order that hides more communication, prove it and say what stopped each collective.
     Schedule(Schedule),
+    /// Run an order on streams: its step time, what is exposed, and how far it is from the bound.
+    Simulate(Simulate),
+    /// Say what holds every collective that is still exposed, and who owns the peak.
+    Explain(Explain),
+    /// What more memory or a faster network would buy.
+    WhatIf(WhatIf),
     /// Prove an order: every node once, every edge kept, the peak within the limit.
     Verify(Verify),
     /// Give the same program on several ranks the same run times: the lower median of all.
@@ -32,12 +39,16 @@ pub struct Schedule {
     pub graph: String,
     /// The passes to run, one after the other: sink_waits, raise_comms, reorder_compute_for_overlap,
     /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap. Without
-    /// it: the two iterative ones, guided by run times, with no memory added.
+    /// it the optimizer runs.
     #[arg(long, value_name = "PASS,...", value_delimiter = ',', value_parser = pass)]
     pub passes: Vec<Pass>,
     /// Set one of torch's settings (docs/settings.md lists them). May be given more than once.
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Behave exactly as that torch does, known defects included.
     #[arg(long, value_enum)]
     pub compat: Option<Compat>,
@@ -62,6 +73,157 @@ pub struct Schedule {
 
 fn pass(name: &str) -> Result<Pass, Unknown> {
     name.trim().parse()
+}
+
+/// What the optimizer may do.
+#[derive(Debug, clap::Args)]
+pub struct SearchArgs {
+    /// The most memory that an order may need: a multiple of the input order's peak such as 1.2x, or
+    /// a size such as 40GiB [default: 1x].
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_budget: Option<Budget>,
+    /// Whether order-only edges, and so the order of collectives, are kept [default: free].
+    #[arg(long, value_enum)]
+    pub collective_order: Option<CollectiveOrder>,
+    /// How much work is done; bounded in steps, so that the result is the same everywhere
+    /// [default: default].
+    #[arg(long, value_enum)]
+    pub effort: Option<EffortArg>,
+    /// How many threads may work [default: all cores]; does not change the result.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EffortArg {
+    /// A tenth of the default's.
+    Quick,
+    /// A second or two for a thousand nodes.
+    Default,
+    /// Ten times the default's, and exact search for the smallest graphs.
+    Thorough,
+}
+
+impl EffortArg {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            EffortArg::Quick => "quick",
+            EffortArg::Default => "default",
+            EffortArg::Thorough => "thorough",
+        }
+    }
+}
+
+impl SearchArgs {
+    /// Whether anything was said about the optimizer.
+    pub fn any(&self) -> bool {
+        self.memory_budget.is_some()
+            || self.collective_order.is_some()
+            || self.effort.is_some()
+            || self.threads.is_some()
+    }
+}
+
+/// What orders are simulated on.
+#[derive(Debug, clap::Args)]
+pub struct MachineArgs {
+    #[command(flatten)]
+    pub costs: CostArgs,
+    /// How much slower compute is while communication runs beside it.
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
+    pub slowdown: f64,
+    /// What the host needs to issue a node, such as 4us.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
+    pub launch: Nanos,
+    /// Which process groups take turns on one communication stream.
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "shared")]
+    pub comm_streams: CommStreams,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CommStreams {
+    /// Those that share more than one rank.
+    Shared,
+    /// All.
+    One,
+    /// None: each has its own.
+    Group,
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| (1.0..=100.0).contains(factor));
+    factor.ok_or_else(|| "it must be a factor from 1 to 100".to_owned())
+}
+
+fn duration(text: &str) -> Result<Nanos, String> {
+    const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let unit = UNITS.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
+    let (digits, scale) = unit.unwrap_or((text, &1.0));
+    let time = digits.trim().parse().ok().map(|number: f64| number * scale).filter(|time| (0.0..=1e12).contains(time));
+    time.map(Nanos).ok_or_else(|| "it must be a time such as 4us, 500ns or 1.5ms".to_owned())
+}
+
+/// A graph and perhaps an order of it.
+#[derive(Debug, clap::Args)]
+pub struct Ordered {
+    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    pub graph: String,
+    /// An order [default: the input order].
+    pub order: Option<String>,
+    /// Write all of it to this file as JSON; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Simulate {
+    #[command(flatten)]
+    pub of: Ordered,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    #[command(flatten)]
+    pub of: Ordered,
+    /// Only this collective.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// The memory limit that the order was made for: a multiple of the input order's peak, or a size.
+    #[arg(long, value_name = "LIMIT", default_value = "1x")]
+    pub memory_budget: Budget,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct WhatIf {
+    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    pub graph: String,
+    /// Memory limits to try.
+    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
+    pub memory: Vec<Budget>,
+    /// Communication speeds to try, as multiples of what the graph has.
+    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "0.5x,1x,2x", value_parser = factor)]
+    pub bandwidth: Vec<f64>,
+    /// Whether order-only edges are kept.
+    #[arg(long, value_enum, default_value = "free")]
+    pub collective_order: CollectiveOrder,
+    /// How much work is done for each point.
+    #[arg(long, value_enum, default_value = "quick")]
+    pub effort: EffortArg,
+    /// Write the points to this file as JSON; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('x').parse().ok();
+    number
+        .filter(|factor: &f64| (1e-3..=1e3).contains(factor))
+        .ok_or_else(|| "it must be a factor such as 2x".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

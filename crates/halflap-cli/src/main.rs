@@ -2,13 +2,16 @@
 
 mod align;
 mod args;
-#[allow(dead_code, reason = "used by the commands that simulate")]
 mod costs;
 mod exit;
 mod files;
+mod machine;
+mod optimize;
 mod progress;
 mod schedule;
+mod simulate;
 mod verify;
+mod what_if;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -34,6 +37,9 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<(), Failed> {
     match &args.command {
         Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Simulate(command) => simulate::simulate(command),
+        Command::Explain(command) => simulate::explain_order(command),
+        Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) => verify::run(command, args.verbose),
         Command::Align(command) => align::run(command, args.verbose),
     }

@@ -1,6 +1,7 @@
 //! Progress and times. On a pipe there is none of the former.
 
 use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use halflap::pass::Pass;
@@ -54,6 +55,44 @@ impl Observer for Stopwatch {
         self.swaps += 1;
         if self.terminal && self.swaps.is_multiple_of(256) {
             self.show();
+        }
+    }
+}
+
+/// How far long work has come, with the time left; only on a terminal.
+pub struct Bar {
+    what: &'static str,
+    started: Instant,
+    shown: Mutex<Option<Instant>>,
+    terminal: bool,
+}
+
+impl Bar {
+    pub fn new(what: &'static str) -> Bar {
+        Bar { what, started: Instant::now(), shown: Mutex::new(None), terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Shows that `part` of the work is done; may be called from any thread.
+    pub fn show(&self, part: f64) {
+        // Whoever finds the lock taken need not show anything: somebody else does.
+        let Ok(mut shown) = self.shown.try_lock() else { return };
+        let now = Instant::now();
+        let due = shown.map_or(self.started + PATIENCE, |shown| shown + BETWEEN);
+        if !self.terminal || now < due {
+            return;
+        }
+        let elapsed = (now - self.started).as_secs_f64();
+        let left = if part > 0.0 { elapsed * (1.0 - part) / part } else { 0.0 };
+        let filled = (part * 30.0) as usize;
+        eprint!("\r{} [{:<30}] {:3.0}%, {left:.0} s left ", self.what, "#".repeat(filled), part * 100.0);
+        let _ = std::io::stderr().flush();
+        *shown = Some(now);
+    }
+
+    /// Wipes the line.
+    pub fn clear(&self) {
+        if self.shown.lock().is_ok_and(|shown| shown.is_some()) {
+            eprint!("\r{:70}\r", "");
         }
     }
 }

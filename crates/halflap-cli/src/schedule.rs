@@ -4,25 +4,50 @@ use std::time::Instant;
 
 use halflap::graph::Graph;
 use halflap::overlap::Fidelity;
-use halflap::pass::{Mismatch, Options, Pass, Settings};
+use halflap::pass::{Mismatch, Options, Settings};
 use halflap::report::{self, Summary, Timed};
 use halflap::schedule::{self, Failure, Request, Schedule};
 
 use crate::args::{self, ChainWhich, Compat};
 use crate::exit::Failed;
 use crate::files;
+use crate::machine;
+use crate::optimize;
 use crate::progress::Stopwatch;
 
 /// How many collectives the table on the terminal has.
-const ROWS: usize = 20;
+pub const ROWS: usize = 20;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    let request = request(args)?;
     if args.output.as_deref().is_some_and(|output| files::same_file(output, &args.graph)) {
         return Err(Failed::in_file(&args.graph, "is the graph itself: write the schedule to another file"));
     }
+    if args.passes.is_empty() {
+        refuse_without_passes(args)?;
+        return optimize::run(args, verbose);
+    }
+    if args.search.any() {
+        let problem = "--memory-budget, --collective-order, --effort and --threads are for the optimizer: leave out --passes, or use --set";
+        return Err(Failed::BadInput(problem.to_owned()));
+    }
+    run_passes(args, verbose)
+}
+
+/// What is only for passes, and says so where none are named.
+fn refuse_without_passes(args: &args::Schedule) -> Result<(), Failed> {
+    let needs = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
+    match args {
+        _ if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),
+        _ if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
+        _ if !args.settings.is_empty() => needs("--set", "torch's settings are those of its passes"),
+        _ => Ok(()),
+    }
+}
+
+fn run_passes(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    let request = request(args)?;
     let started = Instant::now();
-    let graph = files::graph(&args.graph)?;
+    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
     let read_seconds = started.elapsed().as_secs_f64();
     let graph = files::chained(graph, args.order_collectives);
     if verbose {
@@ -30,7 +55,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     }
     let mut stopwatch = Stopwatch::new();
     let schedule = schedule::run(&graph, &request, &mut stopwatch).map_err(|failure| explain(&graph, failure, args))?;
-    let summary = Summary::of(&graph, &schedule);
+    let summary = Summary::of(&graph, &schedule, &machine);
     let timed = Timed {
         graph: &graph,
         schedule: &schedule,
@@ -39,23 +64,27 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         order_collectives: args.order_collectives.map(ChainWhich::name),
         read_seconds,
         pass_seconds: &stopwatch.seconds,
+        optimizer: None,
     };
     warn_of_excess(&schedule);
-    match &args.output {
-        Some(path) if !files::is_stdout(path) => {
-            files::write(path, |mut out| report::write_schedule(&timed, &mut out))?;
-        }
-        _ => {}
+    if write(args, &timed)? { Ok(()) } else { show(args, &timed) }
+}
+
+/// Writes the schedule where it was asked for; says whether that took the place of the summary.
+pub fn write(args: &args::Schedule, timed: &Timed<'_>) -> Result<bool, Failed> {
+    let to_stdout = args.json || args.output.as_deref().is_some_and(files::is_stdout);
+    if let Some(path) = args.output.as_deref().filter(|path| !files::is_stdout(path)) {
+        files::write(path, |mut out| report::write_schedule(timed, &mut out))?;
     }
-    show(args, &timed)
+    if to_stdout {
+        let mut json = Vec::new();
+        report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
+        files::print(&String::from_utf8_lossy(&json))?;
+    }
+    Ok(to_stdout)
 }
 
 fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
-    if args.json || args.output.as_deref().is_some_and(files::is_stdout) {
-        let mut json = Vec::new();
-        report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
-        return files::print(&String::from_utf8_lossy(&json));
-    }
     if args.show {
         files::print(&report::listing(timed.graph, &timed.schedule.order))?;
         files::print("\n")?;
@@ -69,14 +98,7 @@ fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
 }
 
 fn request(args: &args::Schedule) -> Result<Request, Failed> {
-    let (passes, mut settings) = match args.passes.as_slice() {
-        [] if args.compat.is_some() => {
-            let problem = "--compat needs --passes: torch has no default sequence to be compatible with";
-            return Err(Failed::BadInput(problem.to_owned()));
-        }
-        [] => default_passes(),
-        passes => (passes.to_vec(), Settings::default()),
-    };
+    let mut settings = Settings::default();
     if args.order_collectives.is_some() {
         keep_collective_order(&mut settings, args.compat);
     }
@@ -85,18 +107,7 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
     }
     let fidelity = if args.compat.is_some() { Fidelity::Torch } else { Fidelity::Mended };
     let options = Options { settings, fidelity };
-    Ok(Request { passes, options, check_memory: args.check_memory })
-}
-
-/// What runs where no passes are named: both iterative passes, guided by run times, with no memory
-/// added.
-fn default_passes() -> (Vec<Pass>, Settings) {
-    let mut settings = Settings::default();
-    for iterative in [&mut settings.reorder, &mut settings.sink] {
-        iterative.use_runtime_estimations = true;
-        iterative.peak_memory_budget = 0.0;
-    }
-    (vec![Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative], settings)
+    Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
 }
 
 /// Who asks for an order of collectives wants it kept. Torch's iterative passes do not look at it.

@@ -131,13 +131,22 @@ fn wrong_usage_says_what_is_right() {
     let said = |args: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph], args].concat()), 2).1;
     assert!(said(&["--passes", "sink_wait"]).contains("did you mean 'sink_waits'?"));
     assert!(
-        said(&["--set", "sink_iterative_peak_memory_budged=1"])
+        said(&["--passes", "sink_waits", "--set", "sink_iterative_peak_memory_budged=1"])
             .contains("did you mean 'sink_iterative_peak_memory_budget'?")
     );
-    assert!(said(&["--set", "sink_iterative_peak_memory_budget=lots"]).contains("must be a number"));
+    assert!(
+        said(&["--passes", "sink_waits", "--set", "sink_iterative_peak_memory_budget=lots"])
+            .contains("must be a number")
+    );
     assert!(said(&["--compat", "torch-2.10"]).contains("--compat needs --passes"));
+    assert!(said(&["--check-memory"]).contains("--check-memory needs --passes"));
+    assert!(said(&["--passes", "sink_waits", "--effort", "quick"]).contains("for the optimizer"));
+    assert!(said(&["--launch", "soon"]).contains("such as 4us"));
     assert!(said(&["--compat", "torch-1.0", "--passes", "sink_waits"]).contains("torch-2.10"));
-    assert!(said(&["-o", "no/such/folder/out.json"]).contains("no/such/folder/out.json: cannot be written"));
+    assert!(
+        said(&["--effort", "quick", "-o", "no/such/folder/out.json"])
+            .contains("no/such/folder/out.json: cannot be written")
+    );
     let (_, err) = ends(&halflap(&dir, &["schedule", "missing.json"]), 2);
     assert!(err.starts_with("error: missing.json: cannot be read"), "{err}");
     let (_, err) = ends(&halflap(&dir, &["verify", &graph, &graph, "--memory-budget", "much"]), 2);

@@ -6,7 +6,7 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::graph::{Graph, Streams};
+use crate::graph::{Assignment, Graph, Streams};
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId, StreamId};
 use crate::units::Nanos;
 
@@ -31,7 +31,8 @@ pub struct Difference {
 pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Difference> {
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
-        let streams = (Streams::by_shared_ranks(first), Streams::by_shared_ranks(other));
+        let streams =
+            (Streams::assign(first, Assignment::SharedRanks), Streams::assign(other, Assignment::SharedRanks));
         Comparison { first, other, streams, rank: index + 1 }.run()?;
     }
     let mut times = Vec::with_capacity(ranks.len());

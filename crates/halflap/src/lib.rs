@@ -7,16 +7,20 @@
 
 pub mod align;
 pub mod cost;
+pub mod explain;
 pub mod graph;
 pub mod ids;
 pub mod import;
 pub mod memory;
 mod nearest;
+pub mod optimize;
 pub mod order;
 pub mod overlap;
 pub mod pass;
 pub mod report;
 pub mod schedule;
+pub mod simulate;
+pub mod trust;
 pub mod units;
 pub mod verify;
 

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use crate::graph::{Edges, Graph, OpKind, Streams};
+use crate::graph::{Assignment, Edges, Graph, OpKind, Streams};
 use crate::ids::{Id, IdVec, OpId, Pos};
 use crate::order::Order;
 use crate::units::Nanos;
@@ -75,7 +75,13 @@ impl<'g> Overlap<'g> {
     pub fn new(graph: &'g Graph, fidelity: Fidelity, comm: f64, compute: f64) -> Overlap<'g> {
         let scaled = |op: OpId| graph.runtime(op) * if graph.kind(op).is_collective() { comm } else { compute };
         let times: IdVec<OpId, Nanos> = graph.ops().map(scaled).collect();
-        Overlap { graph, streams: Streams::by_shared_ranks(graph), fidelity, exact: sums_are_exact(&times), times }
+        Overlap {
+            graph,
+            streams: Streams::assign(graph, Assignment::SharedRanks),
+            fidelity,
+            exact: sums_are_exact(&times),
+            times,
+        }
     }
 
     /// An operation's run time, scaled.

@@ -9,7 +9,7 @@ mod random;
 
 use std::cell::Cell;
 
-use halflap::graph::{Edges, Graph, OpKind, Streams};
+use halflap::graph::{Assignment, Edges, Graph, OpKind, Streams};
 use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
 use halflap::order::Order;
@@ -116,7 +116,7 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
 
 fn check_overlap(graph: &Graph, order: &Order) {
     let overlap = Overlap::new(graph, Fidelity::Mended, 2.0, 1.0);
-    let streams = Streams::by_shared_ranks(graph);
+    let streams = Streams::assign(graph, Assignment::SharedRanks);
     for collective in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
         let expected = overlap_by_definition(graph, &streams, (order, collective));
         let measured = overlap.of_collective(order, collective);

@@ -14,7 +14,7 @@ mod waits;
 pub use build::{BufferParts, GroupParts, OpParts, Parts};
 pub use chain::Chain;
 pub use error::GraphError;
-pub use streams::Streams;
+pub use streams::{Assignment, Streams};
 pub use waits::Warning;
 
 use std::fmt;
@@ -275,6 +275,17 @@ impl Graph {
     #[inline]
     pub fn waited_by(&self, collective: OpId) -> &[OpId] {
         self.waited_by.of(collective)
+    }
+
+    /// The same program with other run times, each finite and not negative.
+    pub fn with_runtimes(mut self, time: impl Fn(OpId) -> Nanos) -> Graph {
+        for op in self.ops() {
+            let time = time(op);
+            debug_assert!(time.0.is_finite() && time >= Nanos::ZERO);
+            self.runtime[op] = time;
+            self.parts.ops[op].runtime = Some(time);
+        }
+        self
     }
 
     /// What this graph was built from.

@@ -11,20 +11,30 @@ pub struct Streams {
     len: usize,
 }
 
-impl Streams {
+/// How collectives are assigned to streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Assignment {
     /// One stream for all process groups that share more than one rank, directly or through others:
     /// communicators that run at the same time on the same devices can hang.
-    pub fn by_shared_ranks(graph: &Graph) -> Streams {
-        let sets: Vec<Vec<u32>> = graph.groups().iter().map(|(_, group)| sorted(&group.ranks)).collect();
-        let mut stream: IdVec<GroupId, StreamId> = (0..sets.len()).map(StreamId::from_index).collect();
-        for a in 0..sets.len() {
-            for b in (0..a).filter(|&b| share_two(&sets[a], &sets[b])) {
-                let (old, new) = (stream[GroupId::from_index(a)], stream[GroupId::from_index(b)]);
-                stream.as_mut_slice().iter_mut().filter(|stream| **stream == old).for_each(|stream| *stream = new);
-            }
-        }
+    #[default]
+    SharedRanks,
+    /// One stream for all.
+    One,
+    /// One stream for each process group, whatever ranks they share.
+    EachGroup,
+}
+
+impl Streams {
+    /// Assigns every collective to a stream.
+    pub fn assign(graph: &Graph, assignment: Assignment) -> Streams {
+        let groups = graph.groups().len();
+        let stream: IdVec<GroupId, StreamId> = match assignment {
+            Assignment::SharedRanks => by_shared_ranks(graph),
+            Assignment::One => (0..groups).map(|_| StreamId::from_index(0)).collect(),
+            Assignment::EachGroup => (0..groups).map(StreamId::from_index).collect(),
+        };
         let of_op = |op| graph.collective(op).map(|collective| stream[collective.group]);
-        Streams { of: graph.ops().map(of_op).collect(), len: sets.len() }
+        Streams { of: graph.ops().map(of_op).collect(), len: groups }
     }
 
     /// Every stream's id is below this.
@@ -38,6 +48,18 @@ impl Streams {
     pub fn of(&self, op: OpId) -> Option<StreamId> {
         self.of[op]
     }
+}
+
+fn by_shared_ranks(graph: &Graph) -> IdVec<GroupId, StreamId> {
+    let sets: Vec<Vec<u32>> = graph.groups().iter().map(|(_, group)| sorted(&group.ranks)).collect();
+    let mut stream: IdVec<GroupId, StreamId> = (0..sets.len()).map(StreamId::from_index).collect();
+    for a in 0..sets.len() {
+        for b in (0..a).filter(|&b| share_two(&sets[a], &sets[b])) {
+            let (old, new) = (stream[GroupId::from_index(a)], stream[GroupId::from_index(b)]);
+            stream.as_mut_slice().iter_mut().filter(|stream| **stream == old).for_each(|stream| *stream = new);
+        }
+    }
+    stream
 }
 
 fn sorted(ranks: &[u32]) -> Vec<u32> {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Summary;
 use super::limit;
@@ -12,6 +12,8 @@ use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::pass::Slide;
 use crate::schedule::{PassRun, Schedule};
+use crate::trust::Trust;
+use crate::units::Bytes;
 
 /// A schedule with what only its maker knows: how long things took.
 pub struct Timed<'a> {
@@ -29,6 +31,22 @@ pub struct Timed<'a> {
     pub read_seconds: f64,
     /// How long each pass took.
     pub pass_seconds: &'a [f64],
+    /// How the optimizer found it, if it did.
+    pub optimizer: Option<OptimizerRun<'a>>,
+}
+
+/// What the optimizer did.
+pub struct OptimizerRun<'a> {
+    /// How long it took.
+    pub seconds: f64,
+    /// How much work it was allowed.
+    pub effort: &'a str,
+    /// What it was allowed to use.
+    pub memory_limit: Bytes,
+    /// Whether the input order was kept because it is better in most variations.
+    pub input_kept: bool,
+    /// The gain when everything is a little different.
+    pub trust: &'a Trust,
 }
 
 /// Writes `halflap.schedule/1`.
@@ -60,12 +78,29 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("order", &Names { graph, ops: schedule.order.as_slice() })?;
         map.serialize_entry("peak_memory", &schedule.peak)?;
         map.serialize_entry("peak_memory_before", &schedule.peak_before)?;
+        map.serialize_entry("step_time", &summary.step_time)?;
+        map.serialize_entry("step_time_before", &summary.step_time_before)?;
+        map.serialize_entry("bound", &summary.bound)?;
         map.serialize_entry("exposed", &summary.exposed)?;
         map.serialize_entry("exposed_before", &summary.exposed_before)?;
         map.serialize_entry("read_seconds", &self.read_seconds)?;
         map.serialize_entry("passes", &passes)?;
+        if let Some(run) = &self.optimizer {
+            map.serialize_entry("optimizer", &optimizer_json(run))?;
+        }
         map.end()
     }
+}
+
+fn optimizer_json(run: &OptimizerRun<'_>) -> Value {
+    let (low, high) = run.trust.range();
+    json!({
+        "seconds": run.seconds,
+        "effort": run.effort,
+        "memory_limit": run.memory_limit.0,
+        "input_kept": run.input_kept,
+        "trust": { "variations": run.trust.trials.len(), "slower_in": run.trust.lost(), "least_saved": low, "most_saved": high },
+    })
 }
 
 #[derive(Serialize)]

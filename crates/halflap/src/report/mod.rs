@@ -9,10 +9,14 @@ mod listing;
 mod mismatch;
 mod summary;
 mod text;
+mod timing;
 
-pub use json::{Timed, write_schedule};
+pub use json::{OptimizerRun, Timed, write_schedule};
 pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use summary::{Row, Stop, Summary};
 pub use text::{count, printable, render, warning};
+pub use timing::{
+    against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation, shift, simulation_json,
+};

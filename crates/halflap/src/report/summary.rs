@@ -6,6 +6,7 @@ use crate::order::Order;
 use crate::overlap::{Fidelity, Overlap};
 use crate::pass::Limit;
 use crate::schedule::Schedule;
+use crate::simulate::{Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// A schedule against the input order. Exposed time is measured by the one rule of
@@ -20,6 +21,12 @@ pub struct Summary {
     pub exposed_before: Nanos,
     /// What of it is exposed now.
     pub exposed: Nanos,
+    /// The input order's simulated step time.
+    pub step_time_before: Nanos,
+    /// The simulated step time now.
+    pub step_time: Nanos,
+    /// What no order can beat.
+    pub bound: Nanos,
     /// The input order's peak.
     pub peak_before: Bytes,
     /// The peak now.
@@ -58,7 +65,7 @@ pub struct Stop {
 
 impl Summary {
     /// Compares a schedule with the input order.
-    pub fn of(graph: &Graph, schedule: &Schedule) -> Summary {
+    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine) -> Summary {
         let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
         let input = Order::of_input(graph);
         let limits = last_limits(graph, schedule);
@@ -80,6 +87,9 @@ impl Summary {
             communication: total(|row| row.time),
             exposed_before: total(|row| row.exposed_before),
             exposed: total(|row| row.exposed),
+            step_time_before: simulate(graph, input.as_slice(), machine).step_time,
+            step_time: simulate(graph, schedule.order.as_slice(), machine).step_time,
+            bound: lower_bound(graph, machine),
             peak_before: schedule.peak_before,
             peak: schedule.peak,
             moves: schedule.passes.iter().map(|run| run.moves).sum(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Row, Stop, Summary, describe};
+use super::{Row, Stop, Summary, against_bound, describe};
 use crate::graph::{Graph, Warning};
 use crate::units::Nanos;
 
@@ -17,6 +17,15 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
     let lines = [
         ("program", nodes),
         ("communication", summary.communication.to_string()),
+        (
+            "step time",
+            format!(
+                "{} -> {}, {}",
+                summary.step_time_before,
+                summary.step_time,
+                against_bound(summary.step_time, summary.bound)
+            ),
+        ),
         (
             "exposed",
             format!(
@@ -96,7 +105,7 @@ pub fn printable(name: &str) -> String {
 }
 
 /// Columns of the width of their widest cell; numbers to the right, the last column as it is.
-fn align<const N: usize>(rows: &[[String; N]]) -> String {
+pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
     const NUMBERS: [usize; 4] = [2, 3, 4, 5];
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);

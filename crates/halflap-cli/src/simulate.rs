@@ -1,0 +1,92 @@
+//! `halflap simulate` and `halflap explain`: an order in time, and why it is no shorter.
+
+use halflap::explain::{Explanation, explain};
+use halflap::graph::Graph;
+use halflap::ids::Id;
+use halflap::memory::{Budget, Timeline};
+use halflap::order::Order;
+use halflap::report::{against_bound, count, exposed_by_collective, render_explanation, simulation_json};
+use halflap::units::Nanos;
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+use crate::machine;
+
+const ROWS: usize = 20;
+
+pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
+    let (graph, order, explanation) = run(&args.of, Budget::Times(1.0))?;
+    let simulation = &explanation.simulation;
+    if write(&args.of, &graph, &order, &explanation)? {
+        return Ok(());
+    }
+    let mut text = headline(&graph, &explanation);
+    for (stream, idle) in simulation.stream_idle.iter().filter(|(_, idle)| **idle < simulation.step_time) {
+        text.push_str(&format!("{:<14} idle {idle}\n", format!("stream {}", stream.index())));
+    }
+    text.push('\n');
+    text.push_str(&render_explanation(&graph, &explanation, None, ROWS));
+    files::print(&text)
+}
+
+pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
+    let (graph, order, mut explanation) = run(&args.of, args.memory_budget)?;
+    let mut text = headline(&graph, &explanation);
+    if let Some(name) = &args.node {
+        let op = graph.find(name).filter(|&op| graph.kind(op).is_collective());
+        let op = op.ok_or_else(|| Failed::BadInput(format!("--node: '{name}' is not a collective of the graph")))?;
+        explanation.held.retain(|held| held.collective == op);
+        if explanation.held.is_empty() {
+            text.push_str(&format!("{name} is hidden: nobody waits for it\n"));
+        }
+    }
+    if write(&args.of, &graph, &order, &explanation)? {
+        return Ok(());
+    }
+    text.push('\n');
+    text.push_str(&render_explanation(&graph, &explanation, None, usize::MAX));
+    files::print(&text)
+}
+
+fn run(args: &args::Ordered, budget: Budget) -> Result<(Graph, Order, Explanation), Failed> {
+    if args.graph == "-" && args.order.as_deref() == Some("-") {
+        return Err(Failed::BadInput("only one of graph and order can come from standard input".to_owned()));
+    }
+    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
+    let order = machine::order(&graph, args.order.as_deref())?;
+    let limit = budget.limit(Timeline::of(&graph, &Order::of_input(&graph)).peak);
+    let explanation = explain(&graph, &machine, &order, limit);
+    Ok((graph, order, explanation))
+}
+
+fn headline(graph: &Graph, explanation: &Explanation) -> String {
+    let simulation = &explanation.simulation;
+    let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective()).count();
+    let exposed: Nanos = exposed_by_collective(simulation).as_slice().iter().copied().sum();
+    let step = format!("{}, {}", simulation.step_time, against_bound(simulation.step_time, explanation.bound));
+    format!(
+        "{:<14} {}, {}\n{:<14} {step}\n{:<14} {exposed}\n{:<14} {}\n{:<14} idle {}\n",
+        "program",
+        count(graph.len(), "node"),
+        count(collectives, "collective"),
+        "step time",
+        "exposed",
+        "peak memory",
+        explanation.peak.bytes,
+        "compute",
+        simulation.compute_idle,
+    )
+}
+
+/// Writes the JSON, if asked; says whether it took the place of the text.
+fn write(args: &args::Ordered, graph: &Graph, order: &Order, explanation: &Explanation) -> Result<bool, Failed> {
+    let Some(path) = &args.output else { return Ok(false) };
+    let text = format!("{}\n", simulation_json(graph, order, explanation));
+    if files::is_stdout(path) {
+        files::print(&text)?;
+        return Ok(true);
+    }
+    files::write(path, |out| out.write_all(text.as_bytes()))?;
+    Ok(false)
+}

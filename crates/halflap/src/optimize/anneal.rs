@@ -1,0 +1,243 @@
+//! Annealing: many small moves, the bad ones accepted ever less often.
+//!
+//! Two kinds of moves. Most take one operation to another place in the room that its edges leave it.
+//! Some drag it further, with all that it is bound to on the way: a gradient and its all-reduce are
+//! worth moving only together.
+//!
+//! A long order is annealed in regions, one after the other and again and again, because a board
+//! keeps only its region up to date: the work of a sweep grows with the order's length, not with its
+//! square. Temperatures are measured in the mean run time of a collective.
+
+use super::board::{Board, Move};
+use super::program::Program;
+use super::random::{Random, halved};
+
+/// One independent search.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    pub(super) seed: u64,
+    /// How many moves are tried.
+    pub(super) steps: usize,
+    /// How many times the first temperature is halved before it starts.
+    pub(super) cooled: f64,
+    /// The most bytes that may be alive.
+    pub(super) limit: i64,
+}
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) order: Vec<u32>,
+    pub(super) peak: i64,
+}
+
+/// The longest order that is annealed whole.
+const WHOLE: usize = 384;
+const REGION: usize = 256;
+/// The first temperature, in mean run times of a collective, and how often it is halved.
+const HOT: f64 = 0.5;
+const HALVINGS: f64 = 9.0;
+/// How many of a hundred moves drag.
+const DRAGS: usize = 12;
+
+/// Searches from an order. `tick` is told of work done, in steps.
+pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: &dyn Fn(usize)) -> Found {
+    let mut search = Search::new(program, start, chain);
+    if search.board.excess(chain.limit) > 0 {
+        search.repair(chain.steps / 2, tick);
+    }
+    search.anneal(chain, tick);
+    search.polish();
+    Found { peak: search.board.peak(), order: search.board.order }
+}
+
+struct Search<'p> {
+    program: &'p Program,
+    board: Board<'p>,
+    random: Random,
+    limit: i64,
+    region: (usize, usize),
+    current: f64,
+    moves: Vec<Move>,
+}
+
+impl<'p> Search<'p> {
+    fn new(program: &'p Program, start: &[u32], chain: &Chain) -> Search<'p> {
+        let board = Board::new(program, start.to_vec());
+        let current = board.step_time();
+        let random = Random::new(chain.seed);
+        Search { program, board, random, limit: chain.limit, region: (0, program.len), current, moves: Vec::new() }
+    }
+
+    fn anneal(&mut self, &Chain { steps, cooled, .. }: &Chain, tick: &dyn Fn(usize)) {
+        if self.program.len < 2 {
+            return;
+        }
+        let regions = regions(self.program.len);
+        let sweeps = (steps / (regions.len() * 1500)).clamp(6, 60);
+        let visit = steps / (regions.len() * sweeps);
+        let hottest = mean_collective_time(self.program) * HOT;
+        let mut best = (self.current, self.board.order.clone());
+        for sweep in 0..sweeps {
+            let part = sweep as f64 / (sweeps - 1) as f64;
+            let temperature = hottest * halved(cooled + (HALVINGS - cooled) * part);
+            for &region in &regions {
+                self.enter(region);
+                for _ in 0..visit {
+                    self.step(temperature);
+                }
+                tick(visit);
+            }
+            if self.current < best.0 {
+                best = (self.current, self.board.order.clone());
+            }
+        }
+        if self.current > best.0 {
+            self.board = Board::new(self.program, best.1);
+        }
+        self.enter((0, self.program.len));
+        self.current = self.board.step_time();
+    }
+
+    fn enter(&mut self, region: (usize, usize)) {
+        self.region = region;
+        self.board.enter(region.0, region.1);
+    }
+
+    /// Tries one move.
+    fn step(&mut self, temperature: f64) {
+        let drags = self.random.below(100) < DRAGS;
+        let Some(step) = self.propose(drags) else { return };
+        // What would be accepted is drawn first, so that memory decides only where time allows.
+        let most = self.current + temperature * self.random.exponential();
+        if drags {
+            return self.try_drag(step, most);
+        }
+        if self.board.ask_peak(step) > self.limit {
+            return;
+        }
+        let step_time = self.board.ask_time(step);
+        if step_time <= most {
+            self.board.make(step);
+            self.current = step_time;
+        }
+    }
+
+    fn try_drag(&mut self, step: Move, most: f64) {
+        self.board.drag(step, &mut self.moves);
+        if self.moves.is_empty() {
+            return;
+        }
+        let (first, last) = (step.from.min(step.to), step.from.max(step.to));
+        let fits = self.board.peak_between(first, last) <= self.limit;
+        let step_time = if fits { self.board.ask_unsettled(step) } else { f64::INFINITY };
+        if step_time <= most {
+            self.board.settle(step);
+            self.current = step_time;
+        } else {
+            self.board.undo(&self.moves);
+        }
+    }
+
+    /// A place for a random operation: half of the time near, half of the time anywhere in its room.
+    fn propose(&mut self, drags: bool) -> Option<Move> {
+        let (first, end) = self.region;
+        let from = first + self.random.below(end - first);
+        let (low, high) = if drags { (first, end - 1) } else { self.board.room(from) };
+        if low == high {
+            return None;
+        }
+        let reach = if drags { 1 + self.random.below((end - first) / 2) } else { 1 + self.random.below(8) };
+        let to = match !drags && self.random.coin() {
+            true => low + self.random.below(high - low + 1),
+            false if self.random.coin() => (from + reach).min(high),
+            false => from.saturating_sub(reach).max(low),
+        };
+        (to != from).then_some(Move { from, to })
+    }
+
+    /// Looks for an order within the limit: the excess over it is what is annealed away.
+    fn repair(&mut self, steps: usize, tick: &dyn Fn(usize)) {
+        let regions = regions(self.program.len);
+        let sweeps = 30;
+        let visit = steps / (regions.len() * sweeps) + 1;
+        let mut excess = self.board.excess(self.limit);
+        for sweep in 0..sweeps {
+            let temperature = self.limit as f64 * 0.01 * halved(HALVINGS * sweep as f64 / sweeps as f64);
+            for &region in &regions {
+                self.enter(region);
+                for _ in 0..visit {
+                    let Some(step) = self.propose(false) else { continue };
+                    let change = self.board.ask_excess(step, self.limit);
+                    if change as f64 <= temperature * self.random.exponential() - temperature * 0.1 || change <= 0 {
+                        self.board.make(step);
+                        excess += change;
+                    }
+                    if excess == 0 {
+                        return;
+                    }
+                }
+                tick(visit);
+            }
+        }
+    }
+
+    /// Gives collectives more time than they need, where that costs nothing: each as early as it can
+    /// start, each wait as late as it can stand, with the step no longer.
+    fn polish(&mut self) {
+        if self.board.excess(self.limit) > 0 {
+            return;
+        }
+        self.enter((0, self.program.len));
+        self.current = self.board.step_time();
+        let mut slack = self.board.slack();
+        for place in 0..self.program.len {
+            let op = self.board.order[place] as usize;
+            if self.program.kind[op] == crate::graph::OpKind::AsyncCollective {
+                let (low, _) = self.board.room(place);
+                self.stretch(place, low, &mut slack);
+            }
+        }
+        for place in (0..self.program.len).rev() {
+            let op = self.board.order[place] as usize;
+            if self.program.kind[op] == crate::graph::OpKind::Wait {
+                let (_, high) = self.board.room(place);
+                self.stretch(place, high, &mut slack);
+            }
+        }
+    }
+
+    /// Moves towards a place, all the way or half of it, if that leaves more slack.
+    fn stretch(&mut self, from: usize, goal: usize, slack: &mut f64) {
+        for to in [goal, from.midpoint(goal), (3 * from + goal) / 4] {
+            let step = Move { from, to };
+            if to == from || self.board.ask_peak(step) > self.limit || self.board.ask_time(step) > self.current {
+                continue;
+            }
+            self.board.make(step);
+            let new = self.board.slack();
+            if new > *slack {
+                *slack = new;
+                return;
+            }
+            self.board.make(Move { from: to, to: from });
+        }
+    }
+}
+
+/// Overlapping pieces of an order.
+fn regions(len: usize) -> Vec<(usize, usize)> {
+    if len <= WHOLE {
+        return vec![(0, len)];
+    }
+    let starts = (0..len - REGION).step_by(REGION / 2).chain([len - REGION]);
+    starts.map(|first| (first, first + REGION)).collect()
+}
+
+fn mean_collective_time(program: &Program) -> f64 {
+    let times = || (0..program.len).filter(|&op| program.kind[op].is_collective()).map(|op| program.time[op]);
+    match times().count() {
+        0 => 0.0,
+        count => times().sum::<f64>() / count as f64,
+    }
+}

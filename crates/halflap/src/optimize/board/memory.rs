@@ -1,0 +1,132 @@
+//! The board in memory.
+
+use super::{Board, Move};
+
+/// A buffer that the moved operation uses and whose last other user stands in between: there the
+/// free changes hands.
+#[derive(Clone, Copy)]
+pub(super) struct Break {
+    at: usize,
+    size: i64,
+}
+
+impl Board<'_> {
+    /// The largest level of all.
+    pub(in super::super) fn peak(&self) -> i64 {
+        self.level.iter().copied().fold(0, i64::max)
+    }
+
+    /// The largest level from `first` to `last`.
+    pub(in super::super) fn peak_between(&self, first: usize, last: usize) -> i64 {
+        self.level[first..=last].iter().copied().fold(i64::MIN, i64::max)
+    }
+
+    /// By how much levels exceed a limit, all together.
+    pub(in super::super) fn excess(&self, limit: i64) -> i64 {
+        self.level.iter().map(|&level| (level - limit).max(0)).sum()
+    }
+
+    /// The largest level between the two places after a move.
+    pub(in super::super) fn ask_peak(&mut self, step: Move) -> i64 {
+        let mut peak = i64::MIN;
+        self.visit_levels(step, |_, level| peak = peak.max(level));
+        peak
+    }
+
+    /// By how much a move changes the excess over a limit.
+    pub(in super::super) fn ask_excess(&mut self, step: Move, limit: i64) -> i64 {
+        let excess = |level: i64| (level - limit).max(0);
+        let before: i64 = self.level[step.first()..=step.last()].iter().map(|&level| excess(level)).sum();
+        let mut after = 0;
+        self.visit_levels(step, |_, level| after += excess(level));
+        after - before
+    }
+
+    /// The levels between the two places after a move, in the new order.
+    fn visit_levels(&mut self, step: Move, mut visit: impl FnMut(&mut Self, i64)) {
+        let moved = self.order[step.from] as usize;
+        let alloc = self.program.alloc[moved];
+        let own = self.find_breaks(step);
+        if step.to > step.from {
+            let mut shift = own - alloc;
+            let mut after = 0;
+            for place in step.from + 1..=step.to {
+                let level = self.level[place] + shift;
+                visit(self, level);
+                let handed = self.breaks_at(place);
+                shift += handed;
+                after = level - (self.freed[self.order[place] as usize] - handed);
+            }
+            visit(self, after + alloc);
+        } else {
+            let before = self.level[step.to] - self.program.alloc[self.order[step.to] as usize];
+            visit(self, before + alloc);
+            let mut shift = alloc - own;
+            for place in step.to..step.from {
+                let level = self.level[place] + shift;
+                visit(self, level);
+                shift -= self.breaks_at(place);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn breaks_at(&self, place: usize) -> i64 {
+        self.breaks.iter().filter(|found| found.at == place).map(|found| found.size).sum()
+    }
+
+    /// Finds where frees change hands. Gives what the moved operation frees for sure: where it stands
+    /// now if it moves later, where it will stand if it moves earlier.
+    fn find_breaks(&mut self, step: Move) -> i64 {
+        let program = self.program;
+        let moved = self.order[step.from] as usize;
+        let (first, last) = (step.first(), step.last());
+        let mut own = program.free_self[moved];
+        self.breaks.clear();
+        for &buffer in program.uses.of(moved) {
+            let size = program.size_free[buffer as usize];
+            let others = program.users.of(buffer as usize).iter().filter(|&&user| user as usize != moved);
+            match others.map(|&user| self.pos[user as usize] as usize).max() {
+                Some(at) if at > last => {}
+                Some(at) if at >= first => self.breaks.push(Break { at, size }),
+                _ => own += size,
+            }
+        }
+        own
+    }
+
+    /// Books a move; call before the order changes.
+    pub(super) fn move_memory(&mut self, step: Move) {
+        let moved = self.order[step.from] as usize;
+        self.levels.clear();
+        self.visit_levels(step, |board, level| board.levels.push(level));
+        let first = step.first();
+        self.level[first..first + self.levels.len()].copy_from_slice(&self.levels);
+        let later = step.to > step.from;
+        for index in 0..self.breaks.len() {
+            let Break { at, size } = self.breaks[index];
+            let other = self.order[at] as usize;
+            let size = if later { size } else { -size };
+            self.freed[moved] += size;
+            self.freed[other] -= size;
+        }
+    }
+
+    /// Memory from nothing.
+    pub(super) fn account(&mut self) {
+        let program = self.program;
+        self.freed.copy_from_slice(&program.free_self);
+        for (buffer, &size) in program.size_free.iter().enumerate() {
+            let last = program.users.of(buffer).iter().copied().max_by_key(|&user| self.pos[user as usize]);
+            if let Some(last) = last {
+                self.freed[last as usize] += size;
+            }
+        }
+        let mut alive = program.baseline;
+        for place in 0..program.len {
+            let op = self.order[place] as usize;
+            self.level[place] = alive + program.alloc[op];
+            alive = self.level[place] - self.freed[op];
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The board: an order in time and in memory, on which operations can be moved.
+//!
+//! Asking what a move would do costs its length, not the length of the order.
+//!
+//! *Time.* The step time is a longest path. Up to the move it is what it was; behind it the rest of
+//! the order hangs on a few numbers, whose longest paths to the end of the step are kept. Forward,
+//! for every place: `now`, when the compute stream comes to it, and `free`, when each communication
+//! stream is free. Backward: `tail_now` and `tail_free`, the longest paths from there to the end, and
+//! for each operation `tail`, from its start. A collective is under way from its place to its gates,
+//! the operations that need it. A cut through the order then gives the step time: the largest of
+//! `now` and `free` with their tails, and of every collective under way across the cut with its end
+//! and the tail of its gate.
+//!
+//! *Memory.* Only levels between the two places change, and only the buffers that the moved operation
+//! uses can change who frees them.
+//!
+//! Invariants: `order[pos[op]] == op`; inside the region, all of the above is true of `order`.
+//! Outside, `now` and `free` are true before it, tails behind it. Only `make`, `drag` with `settle` or `undo`, and `enter`
+//! write.
+
+mod memory;
+mod time;
+
+use super::program::Program;
+use crate::graph::OpKind;
+
+/// A move of the operation at `from` to `to`; those in between close up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+impl Move {
+    fn first(self) -> usize {
+        self.from.min(self.to)
+    }
+
+    fn last(self) -> usize {
+        self.from.max(self.to)
+    }
+}
+
+/// See the head of this file.
+pub(super) struct Board<'p> {
+    program: &'p Program,
+    pub(super) order: Vec<u32>,
+    pos: Vec<u32>,
+    /// The places that moves stay in: from, and up to.
+    region: (usize, usize),
+    now: Vec<f64>,
+    free: Vec<f64>,
+    end: Vec<f64>,
+    tail_now: Vec<f64>,
+    tail_free: Vec<f64>,
+    tail: Vec<f64>,
+    /// What is alive while the operation at each place runs.
+    level: Vec<i64>,
+    /// What each operation frees.
+    freed: Vec<i64>,
+    /// The collectives that may be under way across a cut in the region, by place.
+    under_way: Vec<u32>,
+    trial: time::Trial,
+    breaks: Vec<memory::Break>,
+    levels: Vec<i64>,
+    dragged: Vec<u32>,
+}
+
+impl<'p> Board<'p> {
+    pub(super) fn new(program: &'p Program, order: Vec<u32>) -> Board<'p> {
+        let (len, streams) = (program.len, program.streams);
+        let mut pos = vec![0; len];
+        for (place, &op) in order.iter().enumerate() {
+            pos[op as usize] = place as u32;
+        }
+        let mut board = Board {
+            program,
+            order,
+            pos,
+            region: (0, len),
+            now: vec![0.0; len + 1],
+            free: vec![0.0; (len + 1) * streams],
+            end: vec![0.0; len],
+            tail_now: vec![0.0; len + 1],
+            tail_free: vec![0.0; (len + 1) * streams],
+            tail: vec![0.0; len],
+            level: vec![0; len],
+            freed: vec![0; len],
+            under_way: Vec::new(),
+            trial: time::Trial::new(len, streams),
+            breaks: Vec::new(),
+            levels: Vec::new(),
+            dragged: Vec::new(),
+        };
+        board.account();
+        board.forward(0, len, len);
+        board.backward(0, 0, len);
+        board.find_under_way();
+        board
+    }
+
+    /// Moves stay in `first..end` from now on.
+    pub(super) fn enter(&mut self, first: usize, end: usize) {
+        let (old_first, old_end) = self.region;
+        // What lies behind the old region hangs on it forwards, what lies before it backwards.
+        self.forward(old_first, end.max(old_end), end.max(old_end));
+        self.backward(first.min(old_first), first.min(old_first), end.max(old_end));
+        self.region = (first, end);
+        self.find_under_way();
+    }
+
+    fn find_under_way(&mut self) {
+        let (first, end) = self.region;
+        let program = self.program;
+        let pos = &self.pos;
+        let spans = |op: &u32| {
+            let mut gates = program.gates.of(*op as usize).iter();
+            program.kind[*op as usize] == OpKind::AsyncCollective
+                && gates.any(|&gate| pos[gate as usize] as usize >= first)
+        };
+        self.under_way.clear();
+        self.under_way.extend(self.order[..end].iter().copied().filter(spans));
+    }
+
+    /// The places where the operation at `from` could stand, inside the region: first and last.
+    pub(super) fn room(&self, from: usize) -> (usize, usize) {
+        let op = self.order[from] as usize;
+        let (first, end) = self.region;
+        let after = self.program.preds.of(op).iter().map(|&pred| self.pos[pred as usize] as usize + 1).max();
+        let before = self.program.succs.of(op).iter().map(|&succ| self.pos[succ as usize] as usize).min();
+        (after.unwrap_or(0).max(first), before.unwrap_or(usize::MAX).min(end) - 1)
+    }
+
+    /// Makes a move.
+    pub(super) fn make(&mut self, step: Move) {
+        self.shift(step);
+        self.settle(step);
+    }
+
+    /// Changes places and memory; times are out of date until `settle`.
+    fn shift(&mut self, step: Move) {
+        let (first, last) = (step.first(), step.last());
+        self.move_memory(step);
+        if step.to > step.from {
+            self.order[first..=last].rotate_left(1);
+        } else {
+            self.order[first..=last].rotate_right(1);
+        }
+        for place in first..=last {
+            self.pos[self.order[place] as usize] = place as u32;
+        }
+    }
+
+    /// Brings times up to date after all that changed places in the span of a move.
+    pub(super) fn settle(&mut self, span: Move) {
+        let (first, last) = (span.first(), span.last());
+        let (region_first, region_end) = self.region;
+        self.forward(first, last + 1, region_end);
+        self.backward(region_first, first, last + 1);
+        self.sort_under_way();
+    }
+
+    /// Takes back what `drag` shifted.
+    pub(super) fn undo(&mut self, moves: &[Move]) {
+        for step in moves.iter().rev() {
+            self.shift(Move { from: step.to, to: step.from });
+        }
+    }
+
+    /// Moves an operation to a place that what it is bound to bars, and takes that along. Gives the
+    /// moves that were made, none if that were too many. They are to be settled, or undone.
+    pub(super) fn drag(&mut self, step: Move, moves: &mut Vec<Move>) {
+        moves.clear();
+        if !self.find_dragged(step) {
+            return;
+        }
+        let earlier = step.to < step.from;
+        let mut dragged = std::mem::take(&mut self.dragged);
+        dragged.sort_unstable_by_key(|&op| self.pos[op as usize]);
+        if !earlier {
+            dragged.reverse();
+        }
+        for (index, &op) in dragged.iter().enumerate() {
+            let from = self.pos[op as usize] as usize;
+            let to = if earlier { step.to + index } else { step.to - index };
+            if from != to {
+                self.shift(Move { from, to });
+                moves.push(Move { from, to });
+            }
+        }
+        self.dragged = dragged;
+    }
+
+    /// The operation, and all that stands between it and the place and is bound to it.
+    fn find_dragged(&mut self, step: Move) -> bool {
+        const MOST: usize = 10;
+        let earlier = step.to < step.from;
+        let bound = if earlier { &self.program.preds } else { &self.program.succs };
+        self.dragged.clear();
+        self.dragged.push(self.order[step.from]);
+        let mut next = 0;
+        while next < self.dragged.len() {
+            for &other in bound.of(self.dragged[next] as usize) {
+                let place = self.pos[other as usize] as usize;
+                let in_between = if earlier { place >= step.to } else { place <= step.to };
+                if in_between && !self.dragged.contains(&other) {
+                    self.dragged.push(other);
+                }
+            }
+            if self.dragged.len() > MOST {
+                return false;
+            }
+            next += 1;
+        }
+        true
+    }
+
+    /// One operation moved: a single pass of insertion puts them in order again.
+    fn sort_under_way(&mut self) {
+        let (pos, list) = (&self.pos, &mut self.under_way);
+        for index in 1..list.len() {
+            let mut at = index;
+            while at > 0 && pos[list[at - 1] as usize] > pos[list[at] as usize] {
+                list.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+    }
+}

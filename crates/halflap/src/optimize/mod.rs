@@ -1,0 +1,232 @@
+//! The optimizer: the order with the shortest simulated step within a memory limit.
+//!
+//! Independent annealing chains start from the best order that is known without search (the input
+//! order, or what the mended passes make of it), and the best of all that was found is taken: the
+//! shortest step, then the most slack, then the lowest peak. The smallest programs are searched
+//! exactly. The work is bounded in steps, so that the result is the same on every machine, and chains
+//! share nothing, so that it is the same on any number of threads.
+
+mod anneal;
+mod board;
+mod exact;
+mod program;
+mod random;
+
+pub(crate) use random::Random;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thiserror::Error;
+
+use crate::graph::{Edges, Graph};
+use crate::ids::{Id, OpId};
+use crate::memory::Timeline;
+use crate::order::Order;
+use crate::overlap::Fidelity;
+use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
+use crate::simulate::{Machine, simulate};
+use crate::units::{Bytes, Nanos};
+use crate::verify::{Demands, OrderEdges, Violation, verify};
+use anneal::{Chain, Found, anneal};
+use board::Board;
+use program::Program;
+
+/// How much work is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// A tenth of the default's.
+    Quick,
+    /// A second or two for a thousand operations.
+    #[default]
+    Default,
+    /// Ten times the default's, and exact search where that is possible.
+    Thorough,
+}
+
+/// Chains that run side by side, from the best order so far.
+struct Stage {
+    chains: usize,
+    /// How many steps each chain takes.
+    steps: usize,
+    /// How many times the first temperature is halved before they start.
+    cooled: f64,
+}
+
+impl Effort {
+    /// First several chains look far, then some go on from the best of them.
+    fn stages(self, len: usize) -> [Stage; 2] {
+        // In hundredths of the default: a second or two for a thousand operations on two cores.
+        let hundredth = 7_000 + 6 * len;
+        let stage = |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
+        match self {
+            Effort::Quick => [stage(2, 6, 0.0), stage(2, 6, 5.0)],
+            Effort::Default => [stage(6, 20, 0.0), stage(2, 40, 5.0)],
+            Effort::Thorough => [stage(8, 200, 0.0), stage(4, 300, 4.0)],
+        }
+    }
+}
+
+/// What is to be optimized.
+pub struct Task<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// What it runs on.
+    pub machine: &'a Machine,
+    /// The most that may be alive.
+    pub memory_limit: Bytes,
+    /// Which edges are kept: with [`Edges::All`] collectives stay in order.
+    pub edges: Edges,
+    /// How much work is done.
+    pub effort: Effort,
+    /// How many threads may work; does not change the result.
+    pub threads: usize,
+    /// Told which part of the work is done, from several threads.
+    pub progress: &'a (dyn Fn(f64) + Sync),
+}
+
+/// A proved order.
+#[derive(Clone, Debug)]
+pub struct Optimized {
+    /// The order.
+    pub order: Order,
+    /// Its step time.
+    pub step_time: Nanos,
+    /// Its peak.
+    pub peak: Bytes,
+}
+
+/// Why there is no order.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum OptimizeError {
+    #[error("no order was found that needs at most {limit} ({} bytes); the smallest peak reached is {smallest} ({} bytes)", limit.0, smallest.0)]
+    NoOrderWithin { limit: Bytes, smallest: Bytes },
+    /// Our own bug.
+    #[error("the result is not valid: {0}")]
+    Unproved(Violation),
+}
+
+/// Finds an order.
+pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
+    let program = Program::new(task.graph, task.machine, task.edges);
+    let starts = starts(task);
+    let as_found = |order: Vec<u32>| Found { peak: Board::new(&program, order.clone()).peak(), order };
+    let mut found = match program.len <= exact::MOST && task.effort == Effort::Thorough {
+        true => exact::search(&program, task.memory_limit.0).map(as_found).into_iter().collect(),
+        false => search(task, &program, &starts[0]),
+    };
+    found.extend(starts.into_iter().map(as_found));
+    let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
+    found.retain(|found| found.peak <= task.memory_limit.0);
+    let best = found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
+    let Some(best) = best else {
+        return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
+    };
+    prove(task, &best)
+}
+
+fn prove(task: &Task<'_>, best: &Ranked) -> Result<Optimized, OptimizeError> {
+    let order_edges = if task.edges == Edges::All { OrderEdges::Kept } else { OrderEdges::Free };
+    let demands = Demands { order_edges, memory_limit: Some(task.memory_limit) };
+    let proof = verify(task.graph, &best.ops, &demands).map_err(OptimizeError::Unproved)?;
+    let order = Order::from_ops(task.graph.len(), best.ops.clone()).expect("it was verified to be a permutation");
+    Ok(Optimized { order, step_time: best.step_time, peak: proof.peak })
+}
+
+/// An order with what it is ranked by.
+struct Ranked {
+    ops: Vec<OpId>,
+    step_time: Nanos,
+    slack: f64,
+    peak: i64,
+}
+
+impl Ranked {
+    fn new(task: &Task<'_>, program: &Program, found: Found) -> Ranked {
+        let ops: Vec<OpId> = found.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
+        let step_time = simulate(task.graph, &ops, task.machine).step_time;
+        Ranked { ops, step_time, slack: Board::new(program, found.order).slack(), peak: found.peak }
+    }
+
+    fn compare(&self, other: &Ranked) -> std::cmp::Ordering {
+        let by_time = self.step_time.0.total_cmp(&other.step_time.0);
+        by_time.then(other.slack.total_cmp(&self.slack)).then(self.peak.cmp(&other.peak))
+    }
+}
+
+/// Runs all stages; gives what every chain of the last one found.
+fn search(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
+    let stages = task.effort.stages(program.len);
+    let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
+    let done = AtomicUsize::new(0);
+    let tick = |steps: usize| {
+        let done = done.fetch_add(steps, Ordering::Relaxed) + steps;
+        (task.progress)((done as f64 / all as f64).min(1.0));
+    };
+    let mut start = start.to_vec();
+    let mut found = Vec::new();
+    for (number, stage) in stages.iter().enumerate() {
+        let run = |index: usize| {
+            let seed = (100 * number + index) as u64;
+            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit: task.memory_limit.0 };
+            anneal(program, &start, &chain, &tick)
+        };
+        found = on_threads(task.threads, stage.chains, &run);
+        let rank = |found: &Found| {
+            let excess = (found.peak - task.memory_limit.0).max(0);
+            (excess, Board::new(program, found.order.clone()).step_time())
+        };
+        let best = found.iter().map(|found| (rank(found), found)).min_by(|(a, _), (b, _)| by_excess_and_time(a, b));
+        if let Some((_, best)) = best {
+            start.clone_from(&best.order);
+        }
+    }
+    found
+}
+
+/// Runs `count` jobs on as many threads as may work; the results are in the jobs' sequence.
+fn on_threads(threads: usize, count: usize, run: &(dyn Fn(usize) -> Found + Sync)) -> Vec<Found> {
+    let workers = threads.clamp(1, count);
+    let share = |worker: usize| (worker..count).step_by(workers).map(|index| (index, run(index))).collect::<Vec<_>>();
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..workers).map(|worker| scope.spawn(move || share(worker))).collect();
+        let mut all = share(0);
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        all
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, found)| found).collect()
+}
+
+/// Orders that are known without search, the best to start from first: within the limit if there are
+/// such, and then by step time.
+fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
+    let graph = task.graph;
+    let mut settings = Settings::default();
+    for iterative in [&mut settings.reorder, &mut settings.sink] {
+        iterative.use_runtime_estimations = true;
+        iterative.peak_memory_budget = 0.0;
+        iterative.unsafe_collectives_reorder = task.edges == Edges::Real;
+    }
+    let options = Options { settings, fidelity: Fidelity::Mended };
+    let runner = Runner { graph, options: &options };
+    let mut orders = vec![Order::of_input(graph)];
+    for pass in [Pass::SimpleOverlap, Pass::ReorderCommunicationPreservingPeakMemory] {
+        orders.extend(runner.run(pass, &orders[0], &mut NoWatch).ok().map(|outcome| outcome.order));
+    }
+    let key = |order: &Order| {
+        let over = (Timeline::of(graph, order).peak - task.memory_limit).0.max(0);
+        (over, simulate(graph, order.as_slice(), task.machine).step_time.0)
+    };
+    let mut keyed: Vec<((i64, f64), Order)> = orders.into_iter().map(|order| (key(&order), order)).collect();
+    keyed.sort_by(|(a, _), (b, _)| by_excess_and_time(a, b));
+    let plain = |order: Order| order.as_slice().iter().map(|op| op.index() as u32).collect();
+    keyed.into_iter().map(|(_, order)| plain(order)).collect()
+}
+
+/// What exceeds the limit least, and then the shortest step.
+fn by_excess_and_time(a: &(i64, f64), b: &(i64, f64)) -> std::cmp::Ordering {
+    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+}

@@ -1,0 +1,87 @@
+//! The program in the shape that the board needs: plain numbers, side by side.
+
+use crate::graph::{Edges, Graph, OpKind};
+use crate::ids::{BufId, Id, OpId};
+use crate::simulate::Machine;
+
+/// What never changes while orders are tried.
+pub(super) struct Program {
+    pub(super) len: usize,
+    pub(super) streams: usize,
+    pub(super) kind: Vec<OpKind>,
+    pub(super) time: Vec<f64>,
+    /// The communication stream of a collective; 0 for everything else.
+    pub(super) stream: Vec<u32>,
+    pub(super) alloc: Vec<i64>,
+    /// Bytes of its own outputs that nobody uses.
+    pub(super) free_self: Vec<i64>,
+    pub(super) preds: Lists,
+    pub(super) succs: Lists,
+    /// The asynchronous collectives that an operation needs: all that can keep it waiting.
+    pub(super) gated_by: Lists,
+    /// Who needs an asynchronous collective.
+    pub(super) gates: Lists,
+    /// The buffers with a size that an operation keeps alive and that will be freed.
+    pub(super) uses: Lists,
+    pub(super) users: Lists,
+    pub(super) size_free: Vec<i64>,
+    /// What is alive before the first operation.
+    pub(super) baseline: i64,
+}
+
+/// A list for each index, all in one.
+pub(super) struct Lists {
+    starts: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Lists {
+    fn new<I: Id + Copy, L: IntoIterator<Item = I>>(lists: impl Iterator<Item = L>) -> Lists {
+        let mut all = Lists { starts: vec![0], items: Vec::new() };
+        for list in lists {
+            all.items.extend(list.into_iter().map(|id| id.index() as u32));
+            all.starts.push(all.items.len() as u32);
+        }
+        all
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, index: usize) -> &[u32] {
+        &self.items[self.starts[index] as usize..self.starts[index + 1] as usize]
+    }
+}
+
+impl Program {
+    /// `edges` are those that orders must keep.
+    pub(super) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Program {
+        let is_async = |op: &OpId| graph.kind(*op) == OpKind::AsyncCollective;
+        let has_size = |buffer: &BufId| graph.size_free(*buffer).0 > 0;
+        let unused = |buffer: &BufId| !graph.is_output(*buffer) && graph.users(*buffer).is_empty();
+        let outputs = |op: OpId| graph.outputs(op).iter().copied();
+        let gates = |op: OpId| if is_async(&op) { graph.succs(op, Edges::Real) } else { &[] };
+        let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
+        Program {
+            len: graph.len(),
+            streams: machine.streams.len().max(1),
+            kind: graph.ops().map(|op| graph.kind(op)).collect(),
+            time: graph.ops().map(|op| machine.times.of(op).0).collect(),
+            stream: graph.ops().map(|op| machine.streams.of(op).map_or(0, |stream| stream.index() as u32)).collect(),
+            alloc: graph.ops().map(|op| outputs(op).map(|buffer| graph.size_alloc(buffer).0).sum()).collect(),
+            free_self: graph
+                .ops()
+                .map(|op| outputs(op).filter(unused).map(|buffer| graph.size_free(buffer).0).sum())
+                .collect(),
+            preds: Lists::new(graph.ops().map(|op| graph.preds(op, edges).iter().copied())),
+            succs: Lists::new(graph.ops().map(|op| graph.succs(op, edges).iter().copied())),
+            gated_by: Lists::new(graph.ops().map(|op| graph.preds(op, Edges::Real).iter().copied().filter(is_async))),
+            gates: Lists::new(graph.ops().map(|op| gates(op).iter().copied())),
+            uses: Lists::new(graph.ops().map(|op| graph.uses(op).iter().copied().filter(has_size))),
+            users: Lists::new(graph.buffers().map(|buffer| graph.users(buffer).iter().copied())),
+            size_free: graph
+                .buffers()
+                .map(|buffer| if graph.is_output(buffer) { 0 } else { graph.size_free(buffer).0 })
+                .collect(),
+            baseline: inputs.map(|buffer| graph.size_alloc(buffer).0).sum(),
+        }
+    }
+}

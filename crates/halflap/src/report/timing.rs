@@ -1,0 +1,147 @@
+//! Orders in time: what `simulate`, `explain` and the optimizer's schedules show.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::text::align;
+use super::{count, printable};
+use crate::explain::{Explanation, Held, Holder, Peak};
+use crate::graph::{Graph, OpKind};
+use crate::ids::{Id, IdVec, OpId};
+use crate::order::Order;
+use crate::simulate::Simulation;
+use crate::trust::Trust;
+use crate::units::Nanos;
+
+/// `1.072x of the bound`, or that it is optimal.
+pub fn against_bound(step_time: Nanos, bound: Nanos) -> String {
+    match step_time.0 / bound.0 {
+        _ if step_time.0 <= bound.0 * (1.0 + 1e-9) => "optimal: no order is faster".to_owned(),
+        times => format!("{times:.3}x of the lower bound {bound}"),
+    }
+}
+
+/// What holds a collective, in a few words.
+pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
+    let name = |op: OpId| printable(graph.name(op));
+    match *holder {
+        Holder::Optimal => "the step is optimal".to_owned(),
+        Holder::Operation(op) => format!("needs {}", name(op)),
+        Holder::Stream(op) => format!("stream busy with {}", name(op)),
+        Holder::Memory(bytes) => format!("memory: {bytes} over the limit if issued earlier"),
+        Holder::Synchronous => "synchronous".to_owned(),
+        Holder::NothingGained => "issuing it earlier gains nothing".to_owned(),
+        Holder::Misplaced(saved) => format!("issued too late: {saved} could be saved"),
+    }
+}
+
+/// The exposed collectives, at most `most`, and who owns the peak. `was` is the order before, if one
+/// is compared with.
+pub fn render_explanation(graph: &Graph, explanation: &Explanation, was: Option<&Simulation>, most: usize) -> String {
+    let mut text = String::new();
+    if !explanation.held.is_empty() {
+        let header = ["collective", "operation", "time", "exposed", "was", "waits at", "held by"].map(str::to_owned);
+        let before = was.map(exposed_by_collective);
+        let row = |held: &Held| cells(graph, explanation, held, before.as_ref());
+        let rows: Vec<_> = std::iter::once(header).chain(explanation.held.iter().take(most).map(row)).collect();
+        text.push_str(&align(&rows));
+        let hidden = explanation.held.len().saturating_sub(most);
+        if hidden > 0 {
+            let rest: Nanos = explanation.held[most..].iter().map(|held| held.exposed).sum();
+            let _ = writeln!(text, "... and {hidden} more, {rest} exposed in all");
+        }
+    }
+    text.push_str(&render_peak(graph, &explanation.peak));
+    text
+}
+
+fn cells(graph: &Graph, explanation: &Explanation, held: &Held, before: Option<&IdVec<OpId, Nanos>>) -> [String; 7] {
+    let op = held.collective;
+    let time = explanation.simulation.end[op] - explanation.simulation.start[op];
+    [
+        printable(graph.name(op)),
+        graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)),
+        time.to_string(),
+        held.exposed.to_string(),
+        before.map_or("-".to_owned(), |before| before[op].to_string()),
+        printable(graph.name(held.at)),
+        describe_holder(graph, &held.by),
+    ]
+}
+
+/// For each collective, how long the compute stream stands still for it.
+pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
+    let mut exposed = IdVec::filled(Nanos::ZERO, simulation.start.len());
+    for exposure in &simulation.exposures {
+        exposed[exposure.of] += exposure.time;
+    }
+    exposed
+}
+
+fn render_peak(graph: &Graph, peak: &Peak) -> String {
+    let Some(at) = peak.at else { return String::new() };
+    let owner = |&buffer: &crate::ids::BufId| {
+        let maker = graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
+        format!("{} {} of {maker}", graph.size_alloc(buffer), printable(graph.buffer_name(buffer)))
+    };
+    let owners: Vec<String> = peak.owners.iter().map(owner).collect();
+    format!("peak {} at {}: {}\n", peak.bytes, printable(graph.name(at)), owners.join(", "))
+}
+
+/// The range of what is saved when everything is a little different.
+pub fn describe_trust(trust: &Trust) -> String {
+    let (low, high) = trust.range();
+    let trials = count(trust.trials.len(), "variation");
+    let lost = match trust.lost() {
+        0 => "never slower".to_owned(),
+        lost => format!("slower in {lost}"),
+    };
+    format!("saves {:.1}% to {:.1}% in {trials} of times, slowdown and skew; {lost}", 100.0 * low, 100.0 * high)
+}
+
+/// A simulation for machines.
+pub fn simulation_json(graph: &Graph, order: &Order, explanation: &Explanation) -> Value {
+    let simulation = &explanation.simulation;
+    let exposed = exposed_by_collective(simulation);
+    let collective = |&op: &OpId| {
+        let held = explanation.held.iter().find(|held| held.collective == op);
+        json!({
+            "node": graph.name(op),
+            "start": simulation.start[op].0,
+            "end": simulation.end[op].0,
+            "exposed": exposed[op].0,
+            "held_by": held.map(|held| holder_json(graph, &held.by)),
+        })
+    };
+    let collectives =
+        order.as_slice().iter().filter(|&&op| graph.kind(op) != OpKind::Compute && graph.kind(op) != OpKind::Wait);
+    json!({
+        "format": "halflap.simulation/1",
+        "step_time": simulation.step_time.0,
+        "bound": explanation.bound.0,
+        "compute_idle": simulation.compute_idle.0,
+        "stream_idle": simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect::<Vec<_>>(),
+        "peak_memory": explanation.peak.bytes.0,
+        "peak_at": explanation.peak.at.map(|op| graph.name(op)),
+        "peak_owners": explanation.peak.owners.iter().map(|&buffer| graph.buffer_name(buffer)).collect::<Vec<_>>(),
+        "collectives": collectives.map(collective).collect::<Vec<_>>(),
+    })
+}
+
+fn holder_json(graph: &Graph, holder: &Holder) -> Value {
+    match *holder {
+        Holder::Optimal => json!({ "kind": "optimal" }),
+        Holder::Operation(op) => json!({ "kind": "operation", "on": graph.name(op) }),
+        Holder::Stream(op) => json!({ "kind": "stream", "busy_with": graph.name(op) }),
+        Holder::Memory(bytes) => json!({ "kind": "memory", "bytes_over": bytes.0 }),
+        Holder::Synchronous => json!({ "kind": "synchronous" }),
+        Holder::NothingGained => json!({ "kind": "nothing_gained" }),
+        Holder::Misplaced(saved) => json!({ "kind": "misplaced", "could_save": saved.0 }),
+    }
+}
+
+/// How far a collective moved from the input order: negative is earlier.
+pub fn shift(order: &Order, op: OpId) -> i64 {
+    order.pos(op).index() as i64 - op.index() as i64
+}
