@@ -80,14 +80,89 @@ fn a_schedule_is_summarised_and_written() {
 }
 
 #[test]
-fn without_passes_less_is_exposed_and_no_memory_is_added() {
+fn without_passes_the_step_is_shorter_and_no_memory_is_added() {
     let dir = folder("default");
     for name in ["moe_ep_6", "fsdp_llama_2", "fsdp_tp_llama_4"] {
-        let output = halflap(&dir, &["schedule", &corpus(&format!("{name}.graph.json.gz")), "--json"]);
+        let output =
+            halflap(&dir, &["schedule", &corpus(&format!("{name}.graph.json.gz")), "--effort", "quick", "--json"]);
         let file: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
-        assert!(file["exposed"].as_f64() < file["exposed_before"].as_f64(), "{name}");
+        assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64(), "{name}");
         assert!(file["peak_memory"].as_i64() <= file["peak_memory_before"].as_i64(), "{name}");
     }
+}
+
+#[test]
+fn the_optimizer_says_how_good_its_order_is() {
+    let dir = folder("optimizer");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    let (out, err) = ends(&halflap(&dir, &["schedule", &graph, "-o", "out.json"]), 0);
+    assert_eq!(err, "", "no progress is shown on a pipe");
+    for part in ["step time", "of the lower bound", "trust", "held by", "optimized in", "peak 3.47 GiB at "] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let file = read_json(dir.join("out.json"));
+    assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64());
+    assert!(file["step_time"].as_f64() >= file["bound"].as_f64());
+    assert_eq!(file["optimizer"]["effort"], "default");
+    assert_eq!(file["optimizer"]["trust"]["variations"], 23);
+    ends(&halflap(&dir, &["verify", &graph, "out.json", "--memory-budget", "1x"]), 0);
+    let one = ends(&halflap(&dir, &["schedule", &graph, "--threads", "1", "--json"]), 0).0;
+    assert_eq!(serde_json::from_str::<Value>(&one).unwrap()["order"], file["order"]);
+    let (out, _) = ends(&halflap(&dir, &["simulate", &graph, "out.json", "-o", "-"]), 0);
+    let simulated: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(simulated["step_time"], file["step_time"]);
+    assert_eq!(simulated["collectives"].as_array().unwrap().len(), 42);
+    let (_, err) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--memory-budget", "1GiB"]), 2);
+    assert!(err.contains("the smallest peak reached is"), "{err}");
+}
+
+#[test]
+fn collectives_stay_in_order_if_asked() {
+    let dir = folder("optimizer_kept");
+    let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
+    ends(
+        &halflap(&dir, &["schedule", &graph, "--effort", "quick", "--collective-order", "kept", "-o", "kept.json"]),
+        0,
+    );
+    ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept", "--memory-budget", "1x"]), 0);
+}
+
+#[test]
+fn simulate_and_explain_take_what_they_need() {
+    let dir = folder("simulate");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let (out, _) = ends(&halflap(&dir, &["simulate", &graph]), 0);
+    assert!(out.contains("step time      9.02 ms, 1.389x of the lower bound 6.49 ms"), "{out}");
+    let step = |args: &[&str]| {
+        let (out, _) = ends(&halflap(&dir, &[&["simulate", &graph, "-o", "-"], args].concat()), 0);
+        serde_json::from_str::<Value>(&out).unwrap()["step_time"].as_f64().unwrap()
+    };
+    assert!(step(&["--slowdown", "1.4"]) > step(&[]) && step(&["--launch", "100us"]) > step(&[]));
+    assert!(step(&["--comm-streams", "one"]) >= step(&["--comm-streams", "group"]));
+    assert_ne!(step(&["--device", "h100"]), step(&[]));
+    fs::write(dir.join("times.json"), r#"{ "op0": 5000000 }"#).unwrap();
+    assert!(step(&["--profile", "times.json"]) > step(&[]) + 4e6);
+    let (out, _) = ends(&halflap(&dir, &["explain", &graph, "--node", "op20"]), 0);
+    assert!(out.contains("memory: 37.2 MiB over the limit if issued earlier"), "{out}");
+    let (_, err) = ends(&halflap(&dir, &["explain", &graph, "--node", "op21"]), 2);
+    assert!(err.contains("'op21' is not a collective"), "{err}");
+    fs::write(dir.join("order.json"), r#"["op0"]"#).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["simulate", &graph, "order.json"]), 2);
+    assert!(err.contains("order.json: node 'op86' is missing"), "{err}");
+}
+
+#[test]
+fn a_sweep_shows_what_memory_and_bandwidth_buy() {
+    let dir = folder("what_if");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    let args = ["what-if", &graph, "--memory", "0.1x,1x", "--bandwidth", "1x,2x", "-o", "points.json"];
+    let (out, _) = ends(&halflap(&dir, &args), 0);
+    assert_eq!(out.lines().count(), 5, "{out}");
+    assert!(out.contains("no order found; the smallest peak reached is"), "{out}");
+    let file = read_json(dir.join("points.json"));
+    let points = file["points"].as_array().unwrap();
+    assert!(points[0]["step_time"].is_null());
+    assert!(points[3]["step_time"].as_f64() < points[1]["step_time"].as_f64());
 }
 
 #[test]
@@ -261,7 +336,7 @@ fn order_only_edges_are_kept_where_asked() {
 fn chained_collectives_stay_in_order_and_the_schedule_says_so() {
     let dir = folder("chained");
     let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
-    ends(&halflap(&dir, &["schedule", &graph, "--order-collectives", "all", "-o", "all.json"]), 0);
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--order-collectives", "all", "-o", "all.json"]), 0);
     assert_eq!(read_json(dir.join("all.json"))["order_collectives"], "all");
     let kept = ["--collective-order", "kept", "--order-collectives", "all"];
     ends(&halflap(&dir, &[&["verify", &graph, "all.json"], kept.as_slice()].concat()), 0);
@@ -276,15 +351,15 @@ fn links_devices_and_standard_output() {
     let graph = corpus("moe_ep_6.graph.json.gz");
     fs::write(dir.join("real.json"), "old").unwrap();
     std::os::unix::fs::symlink("real.json", dir.join("link.json")).unwrap();
-    ends(&halflap(&dir, &["schedule", &graph, "-o", "link.json"]), 0);
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", "link.json"]), 0);
     assert!(fs::symlink_metadata(dir.join("link.json")).unwrap().file_type().is_symlink());
     assert_eq!(read_json(dir.join("real.json"))["format"], "halflap.schedule/1");
     for output in ["-", "/dev/stdout"] {
-        let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "-o", output]), 0);
+        let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", output]), 0);
         let printed: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(printed["format"], "halflap.schedule/1");
     }
-    ends(&halflap(&dir, &["schedule", &graph, "-o", "/dev/null"]), 0);
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", "/dev/null"]), 0);
     fs::copy(&graph, dir.join("graph.json.gz")).unwrap();
     let (_, err) = ends(&halflap(&dir, &["schedule", "graph.json.gz", "-o", "./graph.json.gz"]), 2);
     assert!(err.contains("is the graph itself"), "{err}");

@@ -5,6 +5,14 @@
 //! every order with [`verify`], and [`report`] the result. ARCHITECTURE.md in the repository says
 //! what each part is and must not know. The library does no I/O and reads no clock.
 
+// The test programs are made through the crate's own name, inside and outside of it.
+#[cfg(test)]
+extern crate self as halflap;
+#[cfg(test)]
+#[path = "../tests/common/random.rs"]
+#[allow(dead_code, missing_docs)]
+mod test_programs;
+
 pub mod align;
 pub mod cost;
 pub mod explain;

@@ -227,3 +227,101 @@ impl<'p> Board<'p> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Times;
+    use crate::graph::{Edges, Graph};
+    use crate::ids::{Id, OpId};
+    use crate::memory::Timeline;
+    use crate::optimize::program::Program;
+    use crate::order::Order;
+    use crate::simulate::{Machine, simulate};
+
+    use crate::test_programs::{self, Random};
+
+    struct Truth<'a> {
+        graph: &'a Graph,
+        machine: &'a Machine,
+    }
+
+    impl Truth<'_> {
+        /// The board against the simulator and the full account of memory.
+        fn check(&self, board: &Board<'_>, step_time: f64) {
+            let ops: Vec<OpId> = board.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
+            assert_eq!(simulate(self.graph, &ops, self.machine).step_time.0, step_time);
+            let order = Order::from_ops(self.graph.len(), ops).unwrap();
+            let truth = Timeline::of(self.graph, &order);
+            assert_eq!(truth.peak.0, board.peak());
+            for (place, &op) in order.as_slice().iter().enumerate() {
+                assert_eq!(truth.levels[op].post_alloc.0, board.level[place]);
+            }
+        }
+    }
+
+    /// Random moves and drags in random regions: what was asked is what happens.
+    #[test]
+    fn answers_are_what_moves_do() {
+        let mut moved = 0;
+        for seed in 0..600 {
+            let random = &mut Random(seed);
+            // Whole numbers, so that a path has one length whichever way it is added up.
+            let graph =
+                test_programs::graph(random, 50).with_runtimes(|op| crate::units::Nanos((op.index() * 37 % 11) as f64));
+            if graph.len() < 2 {
+                continue;
+            }
+            let machine = Machine::new(&graph, Times::given(&graph).unwrap());
+            let program = Program::new(&graph, &machine, Edges::Real);
+            let mut board = Board::new(&program, (0..graph.len() as u32).collect());
+            let truth = Truth { graph: &graph, machine: &machine };
+            truth.check(&board, board.step_time());
+            for _ in 0..6 {
+                let first = random.below(graph.len() - 1);
+                let end = first + 2 + random.below(graph.len() - first - 1);
+                board.enter(first, end);
+                for _ in 0..10 {
+                    moved += usize::from(try_one(&mut board, random, (first, end), &truth));
+                }
+            }
+        }
+        assert!(moved > 5_000, "only {moved} moves");
+    }
+
+    fn try_one(board: &mut Board<'_>, random: &mut Random, (first, end): (usize, usize), truth: &Truth<'_>) -> bool {
+        let from = first + random.below(end - first);
+        if random.chance(30) {
+            let step = Move { from, to: first + random.below(end - first) };
+            let before = (board.step_time(), board.order.clone(), board.level.clone());
+            let mut moves = Vec::new();
+            board.drag(step, &mut moves);
+            if moves.is_empty() {
+                return false;
+            }
+            if random.chance(50) {
+                board.undo(&moves);
+                assert_eq!((board.step_time(), board.order.clone(), board.level.clone()), before);
+                return false;
+            }
+            let asked = board.ask_unsettled(step);
+            board.settle(step);
+            truth.check(board, asked);
+            return true;
+        }
+        let (low, high) = board.room(from);
+        let to = low + random.below(high - low + 1);
+        if to == from {
+            return false;
+        }
+        let step = Move { from, to };
+        let excess = board.excess(1000) + board.ask_excess(step, 1000);
+        let (time, peak) = (board.ask_time(step), board.ask_peak(step));
+        board.make(step);
+        assert_eq!(board.peak_between(step.first(), step.last()), peak);
+        assert_eq!(board.excess(1000), excess);
+        truth.check(board, time);
+        assert_eq!(board.step_time(), time);
+        true
+    }
+}
