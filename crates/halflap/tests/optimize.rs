@@ -3,6 +3,7 @@
 
 mod common;
 #[path = "common/random.rs"]
+#[allow(dead_code)]
 mod random;
 
 use common::{cases, corpus_json, program};

@@ -2,9 +2,9 @@
 //!
 //! | pass | engine |
 //! | --- | --- |
-//! | `sink_waits`, `raise_comms`, `reorder_compute_for_overlap` | [`list`]: a list scheduler |
-//! | `reorder_communication_preserving_peak_memory`, `sink_waits_iterative` | [`slide`] in one direction |
-//! | `simple_overlap` | [`slide`] in both, one after the other |
+//! | `sink_waits`, `raise_comms`, `reorder_compute_for_overlap` | `list`: a list scheduler |
+//! | `reorder_communication_preserving_peak_memory`, `sink_waits_iterative` | `slide` in one direction |
+//! | `simple_overlap` | `slide` in both, one after the other |
 //!
 //! A pass is a pure function of graph, order and options. It proves nothing: `verify` does.
 
