@@ -5,7 +5,7 @@ use std::time::Instant;
 use halflap::explain::explain;
 use halflap::graph::Graph;
 use halflap::memory::{Budget, Timeline};
-use halflap::optimize::{OptimizeError, Task, optimize};
+use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
 use halflap::report::{
     self, OptimizerRun, Summary, Timed, against_bound, count, describe_trust, exposed_by_collective,
@@ -65,8 +65,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
 }
 
 fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Outcome, Failed> {
-    let input = Order::of_input(graph);
-    let peak_before = Timeline::of(graph, &input).peak;
+    let peak_before = Timeline::of(graph, &Order::of_input(graph)).peak;
     let limit = args.search.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
     // Who chains collectives wants them kept.
     let order = args.search.collective_order.unwrap_or(match args.order_collectives {
@@ -91,16 +90,9 @@ fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Out
         OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&args.graph), error),
         OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
     })?;
-    let trust = Trust::of(graph, machine, input.as_slice(), found.order.as_slice());
-    let input_kept = trust.is_lost() && peak_before <= limit;
-    let (order, peak) = if input_kept { (input, peak_before) } else { (found.order, found.peak) };
-    Ok(Outcome {
-        schedule: Schedule { order, peak_before, peak, passes: Vec::new() },
-        trust,
-        input_kept,
-        limit,
-        seconds,
-    })
+    let Optimized { order, peak, trust, input_kept, .. } = found;
+    let schedule = Schedule { order, peak_before, peak, passes: Vec::new() };
+    Ok(Outcome { schedule, trust, input_kept, limit, seconds })
 }
 
 fn show(args: &args::Schedule, timed: &Timed<'_>, (machine, found): (&Machine, &Outcome)) -> Result<(), Failed> {

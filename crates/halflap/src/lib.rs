@@ -25,6 +25,7 @@ pub mod optimize;
 pub mod order;
 pub mod overlap;
 pub mod pass;
+mod random;
 pub mod report;
 pub mod schedule;
 pub mod simulate;

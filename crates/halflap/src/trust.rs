@@ -5,7 +5,7 @@
 
 use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
-use crate::optimize::Random;
+use crate::random::Random;
 use crate::simulate::{Machine, simulate};
 use crate::units::Nanos;
 
@@ -88,4 +88,28 @@ fn varied(graph: &Graph, machine: &Machine, order: &[OpId], variation: Variation
         }
     }
     varied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trust(steps: &[(f64, f64)]) -> Trust {
+        let trial = |(seed, &(before, after)): (usize, &(f64, f64))| Trial {
+            variation: Variation::Times(seed as u64),
+            before: Nanos(before),
+            after: Nanos(after),
+        };
+        Trust { trials: steps.iter().enumerate().map(trial).collect() }
+    }
+
+    #[test]
+    fn an_order_is_lost_where_it_is_slower_in_most_variations() {
+        let mixed = trust(&[(100.0, 80.0), (100.0, 110.0), (200.0, 150.0)]);
+        assert_eq!((mixed.lost(), mixed.is_lost()), (1, false));
+        let (low, high) = mixed.range();
+        assert!((low + 0.1).abs() < 1e-12 && (high - 0.25).abs() < 1e-12, "{low} {high}");
+        assert!(trust(&[(100.0, 101.0), (100.0, 90.0), (100.0, 100.1)]).is_lost());
+        assert!(!trust(&[(100.0, 101.0), (100.0, 90.0)]).is_lost(), "half is not most");
+    }
 }

@@ -10,7 +10,7 @@
 
 use super::board::{Board, Move};
 use super::program::Program;
-use super::random::{Random, halved};
+use crate::random::{Random, halved};
 
 /// One independent search.
 #[derive(Clone, Copy, Debug)]

@@ -10,9 +10,6 @@ mod anneal;
 mod board;
 mod exact;
 mod program;
-mod random;
-
-pub(crate) use random::Random;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,6 +22,7 @@ use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
 use crate::simulate::{Machine, simulate};
+use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
@@ -93,6 +91,10 @@ pub struct Optimized {
     pub step_time: Nanos,
     /// Its peak.
     pub peak: Bytes,
+    /// What was found against the input order, with everything a little different.
+    pub trust: Trust,
+    /// Whether this is the input order, because what was found is worse than it in most variations.
+    pub input_kept: bool,
 }
 
 /// Why there is no order.
@@ -122,15 +124,21 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let Some(best) = best else {
         return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
     };
-    prove(task, &best)
+    let input: Vec<OpId> = task.graph.ops().collect();
+    let trust = Trust::of(task.graph, task.machine, &input, &best.ops);
+    let input_peak = Timeline::of(task.graph, &Order::of_input(task.graph)).peak;
+    let input_kept = trust.is_lost() && input_peak <= task.memory_limit;
+    let ops = if input_kept { input } else { best.ops };
+    prove(task, ops, trust, input_kept)
 }
 
-fn prove(task: &Task<'_>, best: &Ranked) -> Result<Optimized, OptimizeError> {
+fn prove(task: &Task<'_>, ops: Vec<OpId>, trust: Trust, input_kept: bool) -> Result<Optimized, OptimizeError> {
     let order_edges = if task.edges == Edges::All { OrderEdges::Kept } else { OrderEdges::Free };
     let demands = Demands { order_edges, memory_limit: Some(task.memory_limit) };
-    let proof = verify(task.graph, &best.ops, &demands).map_err(OptimizeError::Unproved)?;
-    let order = Order::from_ops(task.graph.len(), best.ops.clone()).expect("it was verified to be a permutation");
-    Ok(Optimized { order, step_time: best.step_time, peak: proof.peak })
+    let proof = verify(task.graph, &ops, &demands).map_err(OptimizeError::Unproved)?;
+    let step_time = simulate(task.graph, &ops, task.machine).step_time;
+    let order = Order::from_ops(task.graph.len(), ops).expect("it was verified to be a permutation");
+    Ok(Optimized { order, step_time, peak: proof.peak, trust, input_kept })
 }
 
 /// An order with what it is ranked by.
