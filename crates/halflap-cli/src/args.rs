@@ -80,7 +80,7 @@ fn pass(name: &str) -> Result<Pass, Unknown> {
 pub struct SearchArgs {
     /// The most memory that an order may need: a multiple of the input order's peak such as 1.2x, or
     /// a size such as 40GiB [default: 1x].
-    #[arg(long, value_name = "LIMIT")]
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub memory_budget: Option<Budget>,
     /// Whether order-only edges, and so the order of collectives, are kept [default: free].
     #[arg(long, value_enum)]
@@ -90,17 +90,17 @@ pub struct SearchArgs {
     #[arg(long, value_enum)]
     pub effort: Option<EffortArg>,
     /// How many threads may work [default: all cores]; does not change the result.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EffortArg {
-    /// A tenth of the default's.
+    /// About an eighth of the default's.
     Quick,
     /// A second or two for a thousand nodes.
     Default,
-    /// Ten times the default's, and exact search for the smallest graphs.
+    /// About eleven times the default's, and exact search for the smallest graphs.
     Thorough,
 }
 
@@ -159,7 +159,11 @@ fn slowdown(text: &str) -> Result<f64, String> {
 fn duration(text: &str) -> Result<Nanos, String> {
     const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let unit = UNITS.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
-    let (digits, scale) = unit.unwrap_or((text, &1.0));
+    let (digits, scale) = match unit {
+        Some(unit) => unit,
+        None if text == "0" => (text, &1.0),
+        None => return Err("it needs a unit: a time such as 4us, 500ns or 1.5ms".to_owned()),
+    };
     let time = digits.trim().parse().ok().map(|number: f64| number * scale).filter(|time| (0.0..=1e12).contains(time));
     time.map(Nanos).ok_or_else(|| "it must be a time such as 4us, 500ns or 1.5ms".to_owned())
 }
@@ -259,7 +263,7 @@ pub struct Verify {
     pub order: String,
     /// The most memory that the order may need: a multiple of the input order's peak such as 1.2x,
     /// or a size such as 40GiB.
-    #[arg(long, value_name = "LIMIT")]
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub memory_budget: Option<Budget>,
     /// Whether order-only edges must be kept.
     #[arg(long, value_enum, default_value = "free")]

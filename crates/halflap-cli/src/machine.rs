@@ -56,6 +56,6 @@ pub fn effort(effort: EffortArg) -> Effort {
 }
 
 /// All cores, unless asked otherwise.
-pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+pub fn threads(asked: Option<u16>) -> usize {
+    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }

@@ -79,6 +79,7 @@ fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Out
         machine,
         memory_limit: limit,
         edges: machine::edges(order),
+        known: &[],
         effort: machine::effort(args.search.effort.unwrap_or(EffortArg::Default)),
         threads: machine::threads(args.search.threads),
         progress: &|part| bar.show(part),

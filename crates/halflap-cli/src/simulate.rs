@@ -2,7 +2,7 @@
 
 use halflap::explain::{Explanation, explain};
 use halflap::graph::Graph;
-use halflap::ids::Id;
+use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
 use halflap::report::{against_bound, count, exposed_by_collective, render_explanation, simulation_json};
@@ -34,9 +34,8 @@ pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
     let (graph, order, mut explanation) = run(&args.of, args.memory_budget)?;
     let mut text = headline(&graph, &explanation);
     if let Some(name) = &args.node {
-        let op = graph.find(name).filter(|&op| graph.kind(op).is_collective());
-        let op = op.ok_or_else(|| Failed::BadInput(format!("--node: '{name}' is not a collective of the graph")))?;
-        explanation.held.retain(|held| held.collective == op);
+        let collectives = named(&graph, name)?;
+        explanation.held.retain(|held| collectives.contains(&held.collective));
         if explanation.held.is_empty() {
             text.push_str(&format!("{name} is hidden: nobody waits for it\n"));
         }
@@ -47,6 +46,17 @@ pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
     text.push('\n');
     text.push_str(&render_explanation(&graph, &explanation, None, usize::MAX));
     files::print(&text)
+}
+
+/// The collective of that name, or those that a wait of that name belongs to.
+fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
+    let refused = |why: &str| Failed::BadInput(format!("--node: '{name}' {why}"));
+    let op = graph.find(name).ok_or_else(|| refused("is not a node of the graph"))?;
+    match graph.waits_for(op) {
+        [] if graph.kind(op).is_collective() => Ok(vec![op]),
+        [] => Err(refused("is neither a collective nor the wait of one")),
+        collectives => Ok(collectives.to_vec()),
+    }
 }
 
 fn run(args: &args::Ordered, budget: Budget) -> Result<(Graph, Order, Explanation), Failed> {

@@ -1,11 +1,10 @@
 //! `halflap what-if`: what more memory or a faster network would buy.
 
-use halflap::graph::Graph;
-use halflap::memory::{Budget, Timeline};
+use halflap::memory::Timeline;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
 use halflap::report::exposed_by_collective;
-use halflap::simulate::{Machine, lower_bound, simulate};
+use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
@@ -41,10 +40,25 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
         faster.times =
             base.times.map(|op, time| if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time });
         let bound = lower_bound(&graph, &faster);
-        for &memory in &args.memory {
+        // From the tightest limit up: what was found under it is known under a looser one.
+        let mut known: Vec<Order> = Vec::new();
+        let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
+        limits.sort_unstable();
+        for limit in limits {
             let done = points.len() as f64;
-            let limit = memory.limit(peak);
-            let found = point(&graph, &faster, limit, (args, &|part| bar.show((done + part) / all as f64)))?;
+            let progress = |part| bar.show((done + part) / all as f64);
+            let task = Task {
+                graph: &graph,
+                machine: &faster,
+                memory_limit: limit,
+                edges: machine::edges(args.collective_order),
+                known: &known,
+                effort: machine::effort(args.effort),
+                threads: machine::threads(None),
+                progress: &progress,
+            };
+            let (found, order) = point(&task)?;
+            known.extend(order);
             points.push(Point { bandwidth, limit, bound, found });
         }
     }
@@ -56,59 +70,35 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
         }
         files::write(path, |out| out.write_all(text.as_bytes()))?;
     }
-    files::print(&render(&points, &args.memory))
+    files::print(&render(&points, peak))
 }
 
-type Watched<'a> = (&'a args::WhatIf, &'a (dyn Fn(f64) + Sync));
-
-fn point(
-    graph: &Graph,
-    machine: &Machine,
-    limit: Bytes,
-    (args, progress): Watched<'_>,
-) -> Result<Result<Found, Bytes>, Failed> {
-    let task = Task {
-        graph,
-        machine,
-        memory_limit: limit,
-        edges: machine::edges(args.collective_order),
-        effort: machine::effort(args.effort),
-        threads: machine::threads(None),
-        progress,
-    };
-    match optimize(&task) {
+/// Optimizes one point; gives the order, too, if there is one.
+fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Failed> {
+    match optimize(task) {
         Ok(found) => {
-            let simulation = simulate(graph, found.order.as_slice(), machine);
+            let simulation = simulate(task.graph, found.order.as_slice(), task.machine);
             let exposed = exposed_by_collective(&simulation).as_slice().iter().copied().sum();
-            Ok(Ok(Found { step_time: found.step_time, exposed, peak: found.peak }))
+            Ok((Ok(Found { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
         }
-        Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok(Err(smallest)),
+        Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
         Err(error @ OptimizeError::Unproved(_)) => Err(Failed::OurBug(error.to_string())),
     }
 }
 
-fn render(points: &[Point], memory: &[Budget]) -> String {
-    let mut text = format!(
-        "{:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>8}\n",
-        "bandwidth", "limit", "step time", "exposed", "peak", "bound"
-    );
-    for (index, point) in points.iter().enumerate() {
-        let limit = match memory[index % memory.len()] {
-            Budget::Times(times) => format!("{times}x"),
-            Budget::Absolute(bytes) => bytes.to_string(),
-        };
+fn render(points: &[Point], peak: Bytes) -> String {
+    let head = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
+    let mut text = head.map(|label| format!("{label:>10}")).join("  ") + "\n";
+    for point in points {
         let bandwidth = format!("{}x", point.bandwidth);
+        let of_input = format!("{:.2}x", point.limit.0 as f64 / peak.0.max(1) as f64);
+        text.push_str(&format!("{bandwidth:>10}  {:>10}  {of_input:>10}  ", point.limit));
         text.push_str(&match &point.found {
-            Ok(found) => format!(
-                "{bandwidth:>10}  {limit:>10}  {:>10}  {:>10}  {:>10}  {:>7.3}x\n",
-                found.step_time,
-                found.exposed,
-                found.peak,
-                found.step_time.0 / point.bound.0
-            ),
-            Err(smallest) => {
-                format!("{bandwidth:>10}  {limit:>10}  no order found; the smallest peak reached is {smallest}\n")
+            Ok(Found { step_time, exposed, peak }) => {
+                let of_bound = if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
+                format!("{step_time:>10}  {exposed:>10}  {peak:>10}  {:>10}\n", format!("{of_bound:.3}x"))
             }
+            Err(smallest) => format!("no order found; the smallest peak reached is {smallest}\n"),
         });
     }
     text

@@ -142,10 +142,12 @@ fn simulate_and_explain_take_what_they_need() {
     assert_ne!(step(&["--device", "h100"]), step(&[]));
     fs::write(dir.join("times.json"), r#"{ "op0": 5000000 }"#).unwrap();
     assert!(step(&["--profile", "times.json"]) > step(&[]) + 4e6);
-    let (out, _) = ends(&halflap(&dir, &["explain", &graph, "--node", "op20"]), 0);
-    assert!(out.contains("memory: 37.2 MiB over the limit if issued earlier"), "{out}");
-    let (_, err) = ends(&halflap(&dir, &["explain", &graph, "--node", "op21"]), 2);
-    assert!(err.contains("'op21' is not a collective"), "{err}");
+    let (out, _) = ends(&halflap(&dir, &["explain", &graph, "--node", "op2"]), 0);
+    assert!(out.contains("issued too late: 42.3 us could be saved"), "{out}");
+    let (of_wait, _) = ends(&halflap(&dir, &["explain", &graph, "--node", "op24"]), 0);
+    assert_eq!(of_wait, out, "a wait stands for its collective");
+    let (_, err) = ends(&halflap(&dir, &["explain", &graph, "--node", "op26"]), 2);
+    assert!(err.contains("'op26' is neither a collective nor the wait of one"), "{err}");
     fs::write(dir.join("order.json"), r#"["op0"]"#).unwrap();
     let (_, err) = ends(&halflap(&dir, &["simulate", &graph, "order.json"]), 2);
     assert!(err.contains("order.json: node 'op86' is missing"), "{err}");
@@ -217,6 +219,10 @@ fn wrong_usage_says_what_is_right() {
     assert!(said(&["--check-memory"]).contains("--check-memory needs --passes"));
     assert!(said(&["--passes", "sink_waits", "--effort", "quick"]).contains("for the optimizer"));
     assert!(said(&["--launch", "soon"]).contains("such as 4us"));
+    assert!(said(&["--launch", "4"]).contains("it needs a unit"));
+    assert!(said(&["--memory-budget", "1.2"]).contains("a multiple such as 1.2x"));
+    assert!(said(&["--memory-budget", "-1x"]).contains("is not a memory limit"));
+    assert!(said(&["--threads", "0"]).contains("0 is not in 1.."));
     assert!(said(&["--compat", "torch-1.0", "--passes", "sink_waits"]).contains("torch-2.10"));
     assert!(
         said(&["--effort", "quick", "-o", "no/such/folder/out.json"])

@@ -3,6 +3,7 @@
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::memory::Timeline;
+use crate::optimize::{Probe, Side};
 use crate::order::Order;
 use crate::simulate::{Machine, Simulation, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
@@ -33,23 +34,25 @@ pub struct Held {
     pub by: Holder,
 }
 
-/// What keeps a collective from ending earlier.
+/// What keeps a collective from being hidden.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holder {
     /// The step is as short as any can be: its exposure costs nothing that could be saved.
     Optimal,
-    /// It starts as soon as this operation, which it needs, has run.
-    Operation(OpId),
+    /// Issued at another place, within the limit, the step would be shorter by so much.
+    Misplaced(Nanos),
+    /// Its wait at a later place, within the limit, and the step would be shorter by so much.
+    WaitMisplaced(OpId, Nanos),
+    /// Issued earlier it would cost less, but so many bytes more than the limit would then be alive.
+    Memory(Bytes),
     /// Its stream is busy with this collective until it starts.
     Stream(OpId),
-    /// It could be issued earlier, but so many bytes more than the limit would then be alive.
-    Memory(Bytes),
+    /// It starts as soon as this operation, which it needs, has run.
+    Operation(OpId),
     /// It blocks: no wait belongs to it.
     Synchronous,
-    /// It could be issued earlier, and the step would not be shorter.
+    /// No other place of it or of its wait makes the step shorter.
     NothingGained,
-    /// It could be issued earlier, and the step would be shorter by so much.
-    Misplaced(Nanos),
 }
 
 /// The place with the most memory alive.
@@ -70,8 +73,19 @@ const OWNERS: usize = 5;
 pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limit: Bytes) -> Explanation {
     let simulation = simulate(graph, order.as_slice(), machine);
     let bound = lower_bound(graph, machine);
-    let case = Case { graph, machine, order, limit, simulation: &simulation };
     let is_optimal = simulation.step_time.0 <= bound.0 * (1.0 + 1e-9);
+    let mut held = waited_for(graph, &simulation);
+    if !is_optimal {
+        let probe = Probe::new(graph, machine, order, limit);
+        let case = Case { graph, machine, order, simulation: &simulation };
+        case.find_holders(&probe, &mut held);
+    }
+    let peak = find_peak(graph, order);
+    Explanation { simulation, bound, held, peak }
+}
+
+/// The collectives that are waited for, the longest first, with nothing known of what holds them.
+fn waited_for(graph: &Graph, simulation: &Simulation) -> Vec<Held> {
     let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> = IdVec::filled((Nanos::ZERO, None), graph.len());
     for exposure in simulation.exposures.iter().filter(|exposure| graph.kind(exposure.of).is_collective()) {
         let entry = &mut exposed[exposure.of];
@@ -80,41 +94,46 @@ pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limit: Bytes) ->
     let waited = exposed.iter().filter_map(|(op, (time, at))| Some((op, *time, (*at)?)));
     let mut held: Vec<Held> = waited
         .filter(|(_, time, _)| *time > Nanos::ZERO)
-        .map(|(collective, exposed, at)| {
-            let by = if is_optimal { Holder::Optimal } else { case.holder(collective) };
-            Held { collective, exposed, at, by }
-        })
+        .map(|(collective, exposed, at)| Held { collective, exposed, at, by: Holder::Optimal })
         .collect();
     held.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.collective.cmp(&b.collective)));
-    let peak = find_peak(graph, order);
-    Explanation { simulation, bound, held, peak }
+    held
 }
 
 struct Case<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
     order: &'a Order,
-    limit: Bytes,
     simulation: &'a Simulation,
 }
 
 impl Case<'_> {
-    fn holder(&self, collective: OpId) -> Holder {
-        let Case { graph, order, simulation, .. } = *self;
-        if graph.kind(collective) == OpKind::SyncCollective {
-            return Holder::Synchronous;
+    /// Tries each collective earlier and its wait later; where neither helps, says what it starts
+    /// after.
+    fn find_holders(&self, probe: &Probe, held: &mut [Held]) {
+        let earlier: Vec<_> = held.iter().map(|held| (held.collective, Side::Earlier)).collect();
+        let later: Vec<_> = held.iter().map(|held| (held.at, Side::Later)).collect();
+        let (earlier, later) = (probe.worth(&earlier), probe.worth(&later));
+        for ((held, earlier), later) in held.iter_mut().zip(earlier).zip(later) {
+            let waits = held.at != held.collective;
+            held.by = match earlier.barred_by {
+                _ if self.graph.kind(held.collective) == OpKind::SyncCollective => Holder::Synchronous,
+                _ if earlier.saved > Nanos::ZERO => Holder::Misplaced(earlier.saved),
+                _ if waits && later.saved > Nanos::ZERO => Holder::WaitMisplaced(held.at, later.saved),
+                Some(bytes) => Holder::Memory(bytes),
+                None => self.starts_after(held.collective),
+            };
         }
-        let start = simulation.start[collective];
+    }
+
+    fn starts_after(&self, collective: OpId) -> Holder {
+        let start = self.simulation.start[collective];
         if let Some(other) = self.stream_busy_until(start, collective) {
             return Holder::Stream(other);
         }
-        let preds = graph.preds(collective, Edges::Real);
-        let last = preds.iter().copied().max_by_key(|&pred| (order.pos(pred), pred));
-        let until_start = preds.iter().copied().find(|&pred| simulation.end[pred] == start);
-        match (until_start, last) {
-            (Some(pred), _) => Holder::Operation(pred),
-            (None, last) => self.issued_earlier(collective, last),
-        }
+        let preds = self.graph.preds(collective, Edges::Real);
+        let until_start = preds.iter().copied().find(|&pred| self.simulation.end[pred] == start);
+        until_start.map_or(Holder::NothingGained, Holder::Operation)
     }
 
     /// The collective on the same stream that ends just when this one starts.
@@ -124,22 +143,6 @@ impl Case<'_> {
         let same_stream = |&&op: &&OpId| streams.of(op) == streams.of(collective);
         let busy = before.iter().rev().filter(same_stream).find(|&&op| self.graph.kind(op).is_collective());
         busy.copied().filter(|&op| start > Nanos::ZERO && self.simulation.end[op] == start)
-    }
-
-    /// What would become of it if it were issued right after the last operation that it needs.
-    fn issued_earlier(&self, collective: OpId, last: Option<OpId>) -> Holder {
-        let from = self.order.pos(collective).index();
-        let to = last.map_or(0, |last| self.order.pos(last).index() + 1);
-        let mut ops = self.order.as_slice().to_vec();
-        ops[to..=from].rotate_right(1);
-        let step_time = simulate(self.graph, &ops, self.machine).step_time;
-        let Some(earlier) = Order::from_ops(self.graph.len(), ops) else { return Holder::NothingGained };
-        let peak = Timeline::of(self.graph, &earlier).peak;
-        match self.simulation.step_time - step_time {
-            _ if peak > self.limit => Holder::Memory(peak - self.limit),
-            saved if saved > Nanos::ZERO => Holder::Misplaced(saved),
-            _ => Holder::NothingGained,
-        }
     }
 }
 

@@ -56,14 +56,17 @@ impl Trust {
 
     /// The smallest and the largest part of the step that is saved; negative is lost.
     pub fn range(&self) -> (f64, f64) {
-        let saved = |trial: &Trial| if trial.before.0 > 0.0 { 1.0 - trial.after.0 / trial.before.0 } else { 0.0 };
+        let saved = |trial: &Trial| match 1.0 - trial.after.0 / trial.before.0 {
+            saved if saved.abs() > 1e-9 => saved,
+            _ => 0.0,
+        };
         let all = self.trials.iter().map(saved);
         all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), saved| (low.min(saved), high.max(saved)))
     }
 
-    /// In how many trials the order before is better.
+    /// In how many trials the order before is better, by more than rounding.
     pub fn lost(&self) -> usize {
-        self.trials.iter().filter(|trial| trial.after > trial.before).count()
+        self.trials.iter().filter(|trial| trial.after.0 > trial.before.0 * (1.0 + 1e-9)).count()
     }
 
     /// Whether the order before is better in most.

@@ -28,17 +28,18 @@ fn peak(graph: &Graph) -> Bytes {
     Timeline::of(graph, &Order::of_input(graph)).peak
 }
 
-fn find(
-    graph: &Graph,
-    machine: &Machine,
+fn find<'a>(
+    graph: &'a Graph,
+    machine: &'a Machine,
     limit: Bytes,
-    change: impl Fn(&mut Task<'_>),
+    change: impl Fn(&mut Task<'a>),
 ) -> Result<Optimized, OptimizeError> {
     let mut task = Task {
         graph,
         machine,
         memory_limit: limit,
         edges: Edges::Real,
+        known: &[],
         effort: Effort::Quick,
         threads: 2,
         progress: &|_| (),
@@ -199,6 +200,53 @@ fn the_default_effort_comes_close_to_the_bound() {
     }
 }
 
+/// What an explanation says could be saved is saved, by the simulator's account.
+#[test]
+fn advice_is_true() {
+    let mut advised = 0;
+    for seed in 0..150 {
+        let graph = random::graph(&mut Random(seed + 40_000), 40);
+        let (machine, order, limit) = (machine(&graph), Order::of_input(&graph), peak(&graph));
+        for held in &explain(&graph, &machine, &order, limit).held {
+            let (op, promised, earlier) = match held.by {
+                Holder::Misplaced(saved) => (held.collective, saved, true),
+                Holder::WaitMisplaced(wait, saved) => (wait, saved, false),
+                _ => continue,
+            };
+            advised += 1;
+            let from = order.pos(op).index();
+            let places = if earlier { 0..from } else { from + 1..graph.len() };
+            let saves = |to: usize| {
+                let mut ops = order.as_slice().to_vec();
+                if earlier {
+                    ops[to..=from].rotate_right(1)
+                } else {
+                    ops[from..=to].rotate_left(1)
+                }
+                let valid = verify(&graph, &ops, &Demands { memory_limit: Some(limit), ..Demands::default() }).is_ok();
+                let before = simulate(&graph, order.as_slice(), &machine).step_time;
+                valid && (before - simulate(&graph, &ops, &machine).step_time - promised).0.abs() < 1e-3
+            };
+            assert!(places.into_iter().any(saves), "seed {seed}: {held:?}");
+        }
+    }
+    assert!(advised > 20, "only {advised} pieces of advice");
+}
+
+/// More work, and what is known, never make a result worse.
+#[test]
+fn more_effort_and_known_orders_only_help() {
+    let graph = program("fsdp_llama_2");
+    let machine = machine(&graph);
+    let tight = Bytes(peak(&graph).0 * 85 / 100);
+    let quick = find(&graph, &machine, tight, |_| ()).unwrap();
+    let default = find(&graph, &machine, tight, |task| task.effort = Effort::Default).unwrap();
+    assert!(default.step_time <= quick.step_time);
+    let known = [default.order];
+    let loose = find(&graph, &machine, peak(&graph), |task| task.known = &known).unwrap();
+    assert!(loose.step_time <= default.step_time);
+}
+
 #[test]
 fn a_limit_below_the_input_orders_peak_comes_first() {
     let graph = program("fsdp_llama_2");
@@ -222,8 +270,9 @@ fn what_holds_a_collective_is_named() {
     let total: Nanos = explanation.held.iter().map(|held| held.exposed).sum();
     assert!((total - explanation.simulation.compute_idle).0.abs() < 1.0, "every idle moment has a cause");
     let holders: Vec<Holder> = explanation.held.iter().map(|held| held.by).collect();
-    assert!(holders.iter().any(|by| matches!(by, Holder::Memory(bytes) if bytes.0 > 0)));
+    assert!(holders.iter().any(|by| matches!(by, Holder::Misplaced(_))), "the input order is not the best");
     for held in &explanation.held {
+        assert!(held.exposed <= graph.runtime(held.collective), "nobody waits longer for it than it takes");
         if let Holder::Stream(other) = held.by {
             assert_eq!(explanation.simulation.end[other], explanation.simulation.start[held.collective]);
         }

@@ -17,7 +17,7 @@ pub enum Budget {
 
 /// Why a text is no limit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576")]
+#[error("'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576B")]
 pub struct BadBudget(String);
 
 impl Budget {
@@ -55,7 +55,12 @@ impl FromStr for Budget {
             return number(times).map(Budget::Times).ok_or_else(bad);
         }
         let unit = UNITS.iter().find_map(|(unit, scale)| Some((lower.strip_suffix(unit)?, scale)));
-        let (digits, scale) = unit.unwrap_or((&lower, &1.0));
+        // A small number without a unit is a multiple whose x was forgotten.
+        let (digits, scale) = match unit {
+            Some(unit) => unit,
+            None if number(&lower).is_some_and(|bytes| bytes >= 1024.0) => (lower.as_str(), &1.0),
+            None => return Err(bad()),
+        };
         let bytes = number(digits).map(|number| number * scale).filter(|bytes| *bytes <= 9e18);
         bytes.map(|bytes| Budget::Absolute(Bytes(bytes as i64))).ok_or_else(bad)
     }
@@ -68,9 +73,9 @@ mod tests {
     #[test]
     fn limits_as_people_write_them() {
         let limit = |text: &str| text.parse::<Budget>().map(|budget| budget.limit(Bytes(1000)).0);
-        let texts = ["1.2x", "0x", "40GiB", "1.5 kb", "2K", "77", "8b"];
-        assert_eq!(texts.map(|text| limit(text).unwrap()), [1200, 0, 40 << 30, 1500, 2048, 77, 8]);
-        for text in ["", "x", "-1x", "1.2y", "GiB", "nan", "infx", "1e30"] {
+        let texts = ["1.2x", "0x", "40GiB", "1.5 kb", "2K", "7700", "8b"];
+        assert_eq!(texts.map(|text| limit(text).unwrap()), [1200, 0, 40 << 30, 1500, 2048, 7700, 8]);
+        for text in ["1.2", "40", "", "x", "-1x", "1.2y", "GiB", "nan", "infx", "1e30"] {
             assert!(limit(text).is_err(), "{text}");
         }
     }

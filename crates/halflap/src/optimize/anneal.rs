@@ -22,6 +22,8 @@ pub(super) struct Chain {
     pub(super) cooled: f64,
     /// The most bytes that may be alive.
     pub(super) limit: i64,
+    /// What no order can beat: a search that is there ends.
+    pub(super) bound: f64,
 }
 
 /// What a search found.
@@ -37,6 +39,8 @@ const REGION: usize = 256;
 /// The first temperature, in mean run times of a collective, and how often it is halved.
 const HOT: f64 = 0.5;
 const HALVINGS: f64 = 9.0;
+/// What a move may cost on average, in operations looked at: about what it costs in real programs.
+const WORK: u64 = 130;
 /// How many of a hundred moves drag.
 const DRAGS: usize = 12;
 
@@ -56,6 +60,7 @@ struct Search<'p> {
     board: Board<'p>,
     random: Random,
     limit: i64,
+    bound: f64,
     region: (usize, usize),
     current: f64,
     moves: Vec<Move>,
@@ -66,11 +71,20 @@ impl<'p> Search<'p> {
         let board = Board::new(program, start.to_vec());
         let current = board.step_time();
         let random = Random::new(chain.seed);
-        Search { program, board, random, limit: chain.limit, region: (0, program.len), current, moves: Vec::new() }
+        Search {
+            program,
+            board,
+            random,
+            limit: chain.limit,
+            bound: chain.bound * (1.0 + 1e-9),
+            region: (0, program.len),
+            current,
+            moves: Vec::new(),
+        }
     }
 
     fn anneal(&mut self, &Chain { steps, cooled, .. }: &Chain, tick: &dyn Fn(usize)) {
-        if self.program.len < 2 {
+        if self.program.len < 2 || self.current <= self.bound {
             return;
         }
         let regions = regions(self.program.len);
@@ -83,10 +97,11 @@ impl<'p> Search<'p> {
             let temperature = hottest * halved(cooled + (HALVINGS - cooled) * part);
             for &region in &regions {
                 self.enter(region);
-                for _ in 0..visit {
-                    self.step(temperature);
-                }
+                self.visit(visit, temperature);
                 tick(visit);
+            }
+            if self.current <= self.bound {
+                break;
             }
             if self.current < best.0 {
                 best = (self.current, self.board.order.clone());
@@ -97,6 +112,17 @@ impl<'p> Search<'p> {
         }
         self.enter((0, self.program.len));
         self.current = self.board.step_time();
+    }
+
+    /// Tries so many moves, or fewer where they cost more than usual.
+    fn visit(&mut self, steps: usize, temperature: f64) {
+        let most = self.board.work + steps as u64 * WORK;
+        for _ in 0..steps {
+            if self.board.work > most || self.current <= self.bound {
+                return;
+            }
+            self.step(temperature);
+        }
     }
 
     fn enter(&mut self, region: (usize, usize)) {

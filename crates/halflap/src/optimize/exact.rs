@@ -4,7 +4,7 @@ use super::program::Program;
 use crate::graph::OpKind;
 
 /// Up to so many operations, all orders can be looked at.
-pub(super) const MOST: usize = 11;
+pub(super) const MOST: usize = 10;
 
 /// The order with the shortest step within the limit, if any order is within it.
 pub(super) fn search(program: &Program, limit: i64) -> Option<Vec<u32>> {

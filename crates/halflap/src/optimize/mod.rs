@@ -9,7 +9,10 @@
 mod anneal;
 mod board;
 mod exact;
+mod probe;
 mod program;
+
+pub(crate) use probe::{Probe, Side};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +24,7 @@ use crate::memory::Timeline;
 use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
-use crate::simulate::{Machine, simulate};
+use crate::simulate::{Machine, lower_bound, simulate};
 use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
@@ -32,35 +35,39 @@ use program::Program;
 /// How much work is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// A tenth of the default's.
+    /// About an eighth of the default's.
     Quick,
     /// A second or two for a thousand operations.
     #[default]
     Default,
-    /// Ten times the default's, and exact search where that is possible.
+    /// About eleven times the default's, and exact search where that is possible.
     Thorough,
 }
 
-/// Chains that run side by side, from the best order so far.
+/// Chains that run side by side.
 struct Stage {
     chains: usize,
     /// How many steps each chain takes.
     steps: usize,
-    /// How many times the first temperature is halved before they start.
+    /// How many times the first temperature is halved before they start. Those that start hot look
+    /// far, from the first order; those that start cool go on from the best so far.
     cooled: f64,
 }
 
 impl Effort {
-    /// First several chains look far, then some go on from the best of them.
-    fn stages(self, len: usize) -> [Stage; 2] {
+    /// Every effort does all that the lesser ones do, so that its result is never worse.
+    fn stages(self, len: usize) -> Vec<Stage> {
         // In hundredths of the default: a second or two for a thousand operations on two cores.
-        let hundredth = 7_000 + 6 * len;
+        let hundredth = 5_200 + 5 * len;
         let stage = |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
-        match self {
-            Effort::Quick => [stage(2, 6, 0.0), stage(2, 6, 5.0)],
-            Effort::Default => [stage(6, 20, 0.0), stage(2, 40, 5.0)],
-            Effort::Thorough => [stage(8, 200, 0.0), stage(4, 300, 4.0)],
+        let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
+        if self != Effort::Quick {
+            stages.extend([stage(6, 18, 0.0), stage(2, 36, 5.0)]);
         }
+        if self == Effort::Thorough {
+            stages.extend([stage(8, 150, 0.0), stage(4, 200, 4.0)]);
+        }
+        stages
     }
 }
 
@@ -74,6 +81,8 @@ pub struct Task<'a> {
     pub memory_limit: Bytes,
     /// Which edges are kept: with [`Edges::All`] collectives stay in order.
     pub edges: Edges,
+    /// Orders to start from and to be no worse than, besides the input order.
+    pub known: &'a [Order],
     /// How much work is done.
     pub effort: Effort,
     /// How many threads may work; does not change the result.
@@ -112,12 +121,8 @@ pub enum OptimizeError {
 pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let as_found = |order: Vec<u32>| Found { peak: Board::new(&program, order.clone()).peak(), order };
-    let mut found = match program.len <= exact::MOST && task.effort == Effort::Thorough {
-        true => exact::search(&program, task.memory_limit.0).map(as_found).into_iter().collect(),
-        false => search(task, &program, &starts[0]),
-    };
-    found.extend(starts.into_iter().map(as_found));
+    let mut found = find(task, &program, &starts[0]);
+    found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
     let best = found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
@@ -130,6 +135,26 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let input_kept = trust.is_lost() && input_peak <= task.memory_limit;
     let ops = if input_kept { input } else { best.ops };
     prove(task, ops, trust, input_kept)
+}
+
+/// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
+/// has no order within the limit is annealed, too, to see how close one can come.
+fn find(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
+    let bound = lower_bound(task.graph, task.machine).0;
+    let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
+        true => exact::search(program, task.memory_limit.0),
+        false => None,
+    };
+    match exact {
+        Some(order) => {
+            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound };
+            vec![
+                Found { peak: Board::new(program, order.clone()).peak(), order: order.clone() },
+                anneal(program, &order, &chain, &|_| ()),
+            ]
+        }
+        None => search(task, program, (start, bound)),
+    }
 }
 
 fn prove(task: &Task<'_>, ops: Vec<OpId>, trust: Trust, input_kept: bool) -> Result<Optimized, OptimizeError> {
@@ -156,14 +181,16 @@ impl Ranked {
         Ranked { ops, step_time, slack: Board::new(program, found.order).slack(), peak: found.peak }
     }
 
+    /// Times that differ by less than a thousandth of a nanosecond differ by rounding alone.
     fn compare(&self, other: &Ranked) -> std::cmp::Ordering {
-        let by_time = self.step_time.0.total_cmp(&other.step_time.0);
+        let rounded = |time: Nanos| (time.0 * 1e3).round();
+        let by_time = rounded(self.step_time).total_cmp(&rounded(other.step_time));
         by_time.then(other.slack.total_cmp(&self.slack)).then(self.peak.cmp(&other.peak))
     }
 }
 
-/// Runs all stages; gives what every chain of the last one found.
-fn search(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
+/// Runs all stages; gives what every chain of every stage found.
+fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Vec<Found> {
     let stages = task.effort.stages(program.len);
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
     let done = AtomicUsize::new(0);
@@ -171,25 +198,50 @@ fn search(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
         let done = done.fetch_add(steps, Ordering::Relaxed) + steps;
         (task.progress)((done as f64 / all as f64).min(1.0));
     };
-    let mut start = start.to_vec();
+    let mut best: (Key, Vec<u32>) = (key(task, program, start), start.to_vec());
     let mut found = Vec::new();
     for (number, stage) in stages.iter().enumerate() {
+        let from = if stage.cooled > 0.0 { &best.1 } else { start };
         let run = |index: usize| {
-            let seed = (100 * number + index) as u64;
-            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit: task.memory_limit.0 };
-            anneal(program, &start, &chain, &tick)
+            let (seed, limit) = ((100 * number + index) as u64, task.memory_limit.0);
+            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit, bound };
+            anneal(program, from, &chain, &tick)
         };
-        found = on_threads(task.threads, stage.chains, &run);
-        let rank = |found: &Found| {
-            let excess = (found.peak - task.memory_limit.0).max(0);
-            (excess, Board::new(program, found.order.clone()).step_time())
-        };
-        let best = found.iter().map(|found| (rank(found), found)).min_by(|(a, _), (b, _)| by_excess_and_time(a, b));
-        if let Some((_, best)) = best {
-            start.clone_from(&best.order);
+        let more = on_threads(task.threads, stage.chains, &run);
+        for found in &more {
+            let key = key(task, program, &found.order);
+            if key.compare(&best.0).is_lt() {
+                best = (key, found.order.clone());
+            }
+        }
+        found.extend(more);
+        if best.0.is_at(bound) {
+            break;
         }
     }
     found
+}
+
+/// How good an order is to go on from: what exceeds the limit least, and then the shortest step.
+#[derive(Clone, Copy)]
+struct Key {
+    excess: i64,
+    step_time: f64,
+}
+
+impl Key {
+    fn compare(&self, other: &Key) -> std::cmp::Ordering {
+        self.excess.cmp(&other.excess).then(self.step_time.total_cmp(&other.step_time))
+    }
+
+    fn is_at(&self, bound: f64) -> bool {
+        self.excess == 0 && self.step_time <= bound * (1.0 + 1e-9)
+    }
+}
+
+fn key(task: &Task<'_>, program: &Program, order: &[u32]) -> Key {
+    let board = Board::new(program, order.to_vec());
+    Key { excess: (board.peak() - task.memory_limit.0).max(0), step_time: board.step_time() }
 }
 
 /// Runs `count` jobs on as many threads as may work; the results are in the jobs' sequence.
@@ -224,17 +276,13 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
     for pass in [Pass::SimpleOverlap, Pass::ReorderCommunicationPreservingPeakMemory] {
         orders.extend(runner.run(pass, &orders[0], &mut NoWatch).ok().map(|outcome| outcome.order));
     }
-    let key = |order: &Order| {
-        let over = (Timeline::of(graph, order).peak - task.memory_limit).0.max(0);
-        (over, simulate(graph, order.as_slice(), task.machine).step_time.0)
+    orders.extend(task.known.iter().cloned());
+    let key = |order: &Order| Key {
+        excess: (Timeline::of(graph, order).peak - task.memory_limit).0.max(0),
+        step_time: simulate(graph, order.as_slice(), task.machine).step_time.0,
     };
-    let mut keyed: Vec<((i64, f64), Order)> = orders.into_iter().map(|order| (key(&order), order)).collect();
-    keyed.sort_by(|(a, _), (b, _)| by_excess_and_time(a, b));
+    let mut keyed: Vec<(Key, Order)> = orders.into_iter().map(|order| (key(&order), order)).collect();
+    keyed.sort_by(|(a, _), (b, _)| a.compare(b));
     let plain = |order: Order| order.as_slice().iter().map(|op| op.index() as u32).collect();
     keyed.into_iter().map(|(_, order)| plain(order)).collect()
-}
-
-/// What exceeds the limit least, and then the shortest step.
-fn by_excess_and_time(a: &(i64, f64), b: &(i64, f64)) -> std::cmp::Ordering {
-    a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
 }

@@ -29,10 +29,11 @@ pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
         Holder::Optimal => "the step is optimal".to_owned(),
         Holder::Operation(op) => format!("needs {}", name(op)),
         Holder::Stream(op) => format!("stream busy with {}", name(op)),
-        Holder::Memory(bytes) => format!("memory: {bytes} over the limit if issued earlier"),
+        Holder::Memory(bytes) => format!("memory: {bytes} more would let it start earlier"),
         Holder::Synchronous => "synchronous".to_owned(),
-        Holder::NothingGained => "issuing it earlier gains nothing".to_owned(),
+        Holder::NothingGained => "no other place helps".to_owned(),
         Holder::Misplaced(saved) => format!("issued too late: {saved} could be saved"),
+        Holder::WaitMisplaced(wait, saved) => format!("waited for too early: {} later saves {saved}", name(wait)),
     }
 }
 
@@ -41,7 +42,8 @@ pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
 pub fn render_explanation(graph: &Graph, explanation: &Explanation, was: Option<&Simulation>, most: usize) -> String {
     let mut text = String::new();
     if !explanation.held.is_empty() {
-        let header = ["collective", "operation", "time", "exposed", "was", "waits at", "held by"].map(str::to_owned);
+        let last = if was.is_some() { "was" } else { "start" };
+        let header = ["collective", "operation", "time", "exposed", last, "waits at", "held by"].map(str::to_owned);
         let before = was.map(exposed_by_collective);
         let row = |held: &Held| cells(graph, explanation, held, before.as_ref());
         let rows: Vec<_> = std::iter::once(header).chain(explanation.held.iter().take(most).map(row)).collect();
@@ -64,7 +66,7 @@ fn cells(graph: &Graph, explanation: &Explanation, held: &Held, before: Option<&
         graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)),
         time.to_string(),
         held.exposed.to_string(),
-        before.map_or("-".to_owned(), |before| before[op].to_string()),
+        before.map_or(explanation.simulation.start[op], |before| before[op]).to_string(),
         printable(graph.name(held.at)),
         describe_holder(graph, &held.by),
     ]
@@ -138,6 +140,9 @@ fn holder_json(graph: &Graph, holder: &Holder) -> Value {
         Holder::Synchronous => json!({ "kind": "synchronous" }),
         Holder::NothingGained => json!({ "kind": "nothing_gained" }),
         Holder::Misplaced(saved) => json!({ "kind": "misplaced", "could_save": saved.0 }),
+        Holder::WaitMisplaced(wait, saved) => {
+            json!({ "kind": "wait_misplaced", "wait": graph.name(wait), "could_save": saved.0 })
+        }
     }
 }
 

@@ -80,6 +80,8 @@ struct Clock<'a> {
     busy: IdVec<StreamId, Nanos>,
     /// When communication runs, ascending and apart; only what may still lie ahead of `now`.
     communication: Vec<(Nanos, Nanos)>,
+    /// The collectives of each stream, in the order in which they were issued.
+    issued: IdVec<StreamId, Vec<OpId>>,
     compute_busy: Nanos,
     start: IdVec<OpId, Nanos>,
     end: IdVec<OpId, Nanos>,
@@ -97,6 +99,7 @@ impl<'a> Clock<'a> {
             free: IdVec::filled(Nanos::ZERO, streams),
             busy: IdVec::filled(Nanos::ZERO, streams),
             communication: Vec::new(),
+            issued: IdVec::filled(Vec::new(), streams),
             compute_busy: Nanos::ZERO,
             start: IdVec::filled(Nanos::ZERO, graph.len()),
             end: IdVec::filled(Nanos::ZERO, graph.len()),
@@ -122,6 +125,7 @@ impl<'a> Clock<'a> {
         let end = start + self.machine.times.of(op);
         (self.start[op], self.end[op], self.free[stream]) = (start, end, end);
         self.busy[stream] += self.machine.times.of(op);
+        self.issued[stream].push(op);
         if self.machine.slowdown > 1.0 && end > start {
             self.add_communication(start, end);
         }
@@ -138,6 +142,7 @@ impl<'a> Clock<'a> {
         if let Some(stream) = stream {
             self.free[stream] = self.now;
             self.busy[stream] += time;
+            self.issued[stream].push(op);
         }
         self.exposures.push(Exposure { at: op, of: op, time, cause: Cause::Synchronous });
     }
@@ -222,16 +227,32 @@ impl<'a> Clock<'a> {
 
     /// Notes that the compute stream stands still until `until` for `op`.
     fn stall(&mut self, op: OpId, until: Nanos) {
-        let time = until - self.now;
-        if time <= Nanos::ZERO {
+        if until <= self.now {
             return;
         }
         let preds = self.graph.preds(op, Edges::Real).iter().copied();
         let waited = preds.filter(|&pred| self.graph.kind(pred).is_collective() && self.end[pred] >= until).min();
-        let exposure = match waited {
-            Some(of) => Exposure { at: op, of, time, cause: Cause::Needed },
-            None => Exposure { at: op, of: op, time, cause: Cause::Issued },
-        };
-        self.exposures.push(exposure);
+        match waited {
+            Some(of) => self.expose(op, of, until),
+            None => self.exposures.push(Exposure { at: op, of: op, time: until - self.now, cause: Cause::Issued }),
+        }
+    }
+
+    /// Charges a stall to the collectives that ran on the stream in that time: the one that is waited
+    /// for, and those that it had to queue behind.
+    fn expose(&mut self, at: OpId, of: OpId, until: Nanos) {
+        let mut left = until;
+        let issued = self.machine.streams.of(of).map_or(&[][..], |stream| self.issued[stream].as_slice());
+        for &running in issued.iter().rev().skip_while(|&&op| op != of) {
+            let from = self.start[running].max(self.now);
+            if left > from && self.end[running] > self.now {
+                self.exposures.push(Exposure { at, of: running, time: left - from, cause: Cause::Needed });
+                left = from;
+            }
+            if left <= self.now {
+                return;
+            }
+        }
+        self.exposures.push(Exposure { at, of, time: left - self.now, cause: Cause::Needed });
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Board<'p> {
     freed: Vec<i64>,
     /// The collectives that may be under way across a cut in the region, by place.
     under_way: Vec<u32>,
+    /// How many operations were looked at so far: what the work costs, the same on every machine.
+    pub(super) work: u64,
     trial: time::Trial,
     breaks: Vec<memory::Break>,
     levels: Vec<i64>,
@@ -87,6 +89,7 @@ impl<'p> Board<'p> {
             level: vec![0; len],
             freed: vec![0; len],
             under_way: Vec::new(),
+            work: 0,
             trial: time::Trial::new(len, streams),
             breaks: Vec::new(),
             levels: Vec::new(),
@@ -120,6 +123,11 @@ impl<'p> Board<'p> {
         };
         self.under_way.clear();
         self.under_way.extend(self.order[..end].iter().copied().filter(spans));
+    }
+
+    /// Where an operation stands.
+    pub(super) fn place(&self, op: usize) -> usize {
+        self.pos[op] as usize
     }
 
     /// The places where the operation at `from` could stand, inside the region: first and last.

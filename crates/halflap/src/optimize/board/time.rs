@@ -51,6 +51,7 @@ impl Board<'_> {
         let (first, end) = (step.first(), step.last() + 1);
         let streams = self.program.streams;
         let moved = self.order[step.from];
+        self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
         self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
         let mut now = self.now[first];
         if step.to < step.from {
@@ -71,6 +72,7 @@ impl Board<'_> {
     pub(in super::super) fn ask_unsettled(&mut self, span: Move) -> f64 {
         let (first, end) = (span.first(), span.last() + 1);
         let streams = self.program.streams;
+        self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
         self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
         let mut now = self.now[first];
         for place in first..end {
@@ -124,6 +126,7 @@ impl Board<'_> {
         let mut now = self.now[first];
         let mut dirty = settled;
         for place in first..end {
+            self.work += 2 + streams as u64 / 4;
             let op = self.order[place] as usize;
             let gates = program.gated_by.of(op).iter();
             let ready = gates.fold(now, |ready, &gate| ready.max(self.end[gate as usize]));
@@ -159,6 +162,7 @@ impl Board<'_> {
         let (program, streams) = (self.program, self.program.streams);
         let mut dirty = settled;
         for place in (first..end).rev() {
+            self.work += 2 + streams as u64 / 4;
             let op = self.order[place] as usize;
             let (before, after) = self.tail_free.split_at_mut((place + 1) * streams);
             let before = &mut before[place * streams..];
