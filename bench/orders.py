@@ -12,7 +12,6 @@ import argparse
 import datetime
 import gzip
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -92,10 +91,16 @@ def table(rows):
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [HEAD, rule, *rows])
 
 
+def shown_command(args):
+    programs = "" if args.programs == ",".join(PROGRAMS) else f" --programs {args.programs}"
+    return f"python3 bench/orders.py --effort {args.effort}{programs} -o docs/{args.output.name}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--halflap", type=Path, help="a binary to use instead of building one")
     parser.add_argument("--effort", default="default")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="which, separated by commas")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "orders.md")
     args = parser.parse_args()
     args.halflap = (args.halflap or build_halflap()).resolve()
@@ -103,7 +108,7 @@ def main():
     lines = [
         "# How good the orders are",
         "",
-        f"Written whole by `python3 bench/orders.py --effort {args.effort}`; run it again rather than edit this file.",
+        f"Written whole by `{shown_command(args)}`; run it again rather than edit this file.",
         "Step times are multiples of the lower bound, at a peak no higher than the input order's; torch's best is over",
         "all of its results in tests/corpus that keep to that peak (one or none finished on the large graphs).",
         "",
@@ -115,7 +120,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         for title, factor in TWICE_OR_HALF.items():
             rows = []
-            for program in PROGRAMS:
+            for program in args.programs.split(","):
                 print(f"{program}, {title}", flush=True)
                 cells, is_good = row(args, program, factor, Path(name))
                 rows.append(cells)

@@ -58,11 +58,11 @@ impl Effort {
     /// Every effort does all that the lesser ones do, so that its result is never worse.
     fn stages(self, len: usize) -> Vec<Stage> {
         // In hundredths of the default: a second or two for a thousand operations on two cores.
-        let hundredth = 5_200 + 5 * len;
+        let hundredth = 6_000 + 5 * len;
         let stage = |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
         let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
         if self != Effort::Quick {
-            stages.extend([stage(6, 18, 0.0), stage(2, 36, 5.0)]);
+            stages.extend([stage(6, 18, 0.0), stage(2, 36, 4.0)]);
         }
         if self == Effort::Thorough {
             stages.extend([stage(8, 150, 0.0), stage(4, 200, 4.0)]);
