@@ -18,5 +18,5 @@ pub use mismatch::write_mismatch;
 pub use summary::{Row, Stop, Summary};
 pub use text::{count, printable, render, warning};
 pub use timing::{
-    against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation, shift, simulation_json,
+    against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation, simulation_json,
 };

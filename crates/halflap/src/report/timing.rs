@@ -8,7 +8,7 @@ use super::text::align;
 use super::{count, printable};
 use crate::explain::{Explanation, Held, Holder, Peak};
 use crate::graph::{Graph, OpKind};
-use crate::ids::{Id, IdVec, OpId};
+use crate::ids::{IdVec, OpId};
 use crate::order::Order;
 use crate::simulate::Simulation;
 use crate::trust::Trust;
@@ -144,9 +144,4 @@ fn holder_json(graph: &Graph, holder: &Holder) -> Value {
             json!({ "kind": "wait_misplaced", "wait": graph.name(wait), "could_save": saved.0 })
         }
     }
-}
-
-/// How far a collective moved from the input order: negative is earlier.
-pub fn shift(order: &Order, op: OpId) -> i64 {
-    order.pos(op).index() as i64 - op.index() as i64
 }
