@@ -49,6 +49,7 @@ pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: &dyn
     let mut search = Search::new(program, start, chain);
     if search.board.excess(chain.limit) > 0 {
         search.repair(chain.steps / 2, tick);
+        search.current = search.board.step_time();
     }
     search.anneal(chain, tick);
     search.polish();
