@@ -75,6 +75,16 @@ pub fn same_file(a: &str, b: &str) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
+/// Writes text to a file, or prints it; says whether it was printed.
+pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
+    if is_stdout(path) {
+        print(text)?;
+        return Ok(true);
+    }
+    write(path, |out| out.write_all(text.as_bytes()))?;
+    Ok(false)
+}
+
 /// Writes a file whole or not at all, gzipped if its name ends in `.gz`.
 pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));

@@ -7,9 +7,7 @@ use halflap::graph::Graph;
 use halflap::memory::{Budget, Timeline};
 use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
-use halflap::report::{
-    self, OptimizerRun, Summary, Timed, against_bound, count, describe_trust, exposed_by_collective,
-};
+use halflap::report::{self, OptimizerRun, Summary, Timed, against_bound, count, describe_trust, total_exposed};
 use halflap::schedule::Schedule;
 use halflap::simulate::{Machine, simulate};
 use halflap::trust::Trust;
@@ -105,7 +103,6 @@ fn show(args: &args::Schedule, timed: &Timed<'_>, (machine, found): (&Machine, &
     }
     let before = simulate(graph, Order::of_input(graph).as_slice(), machine);
     let explanation = explain(graph, machine, order, found.limit);
-    let total = |simulation| exposed_by_collective(simulation).as_slice().iter().copied().sum::<Nanos>();
     let saved = match summary.step_time_before {
         Nanos::ZERO => 0.0,
         whole => 100.0 * (1.0 - summary.step_time.0 / whole.0),
@@ -122,7 +119,7 @@ fn show(args: &args::Schedule, timed: &Timed<'_>, (machine, found): (&Machine, &
                 against_bound(summary.step_time, summary.bound)
             ),
         ),
-        ("exposed", format!("{} -> {}", total(&before), total(&explanation.simulation))),
+        ("exposed", format!("{} -> {}", total_exposed(&before), total_exposed(&explanation.simulation))),
         ("peak memory", format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit)),
         ("trust", describe_trust(&found.trust)),
     ];

@@ -5,15 +5,13 @@ use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
-use halflap::report::{against_bound, count, exposed_by_collective, render_explanation, simulation_json};
-use halflap::units::Nanos;
+use halflap::report::{against_bound, count, render_explanation, simulation_json, total_exposed};
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
-
-const ROWS: usize = 20;
+use crate::schedule::ROWS;
 
 pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
     let (graph, order, explanation) = run(&args.of, Budget::Times(1.0))?;
@@ -73,7 +71,7 @@ fn run(args: &args::Ordered, budget: Budget) -> Result<(Graph, Order, Explanatio
 fn headline(graph: &Graph, explanation: &Explanation) -> String {
     let simulation = &explanation.simulation;
     let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective()).count();
-    let exposed: Nanos = exposed_by_collective(simulation).as_slice().iter().copied().sum();
+    let exposed = total_exposed(simulation);
     let step = format!("{}, {}", simulation.step_time, against_bound(simulation.step_time, explanation.bound));
     format!(
         "{:<14} {}, {}\n{:<14} {step}\n{:<14} {exposed}\n{:<14} {}\n{:<14} idle {}\n",
@@ -92,11 +90,5 @@ fn headline(graph: &Graph, explanation: &Explanation) -> String {
 /// Writes the JSON, if asked; says whether it took the place of the text.
 fn write(args: &args::Ordered, graph: &Graph, order: &Order, explanation: &Explanation) -> Result<bool, Failed> {
     let Some(path) = &args.output else { return Ok(false) };
-    let text = format!("{}\n", simulation_json(graph, order, explanation));
-    if files::is_stdout(path) {
-        files::print(&text)?;
-        return Ok(true);
-    }
-    files::write(path, |out| out.write_all(text.as_bytes()))?;
-    Ok(false)
+    files::put(path, &format!("{}\n", simulation_json(graph, order, explanation)))
 }

@@ -3,7 +3,7 @@
 use halflap::memory::Timeline;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
-use halflap::report::exposed_by_collective;
+use halflap::report::total_exposed;
 use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
@@ -63,12 +63,10 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
         }
     }
     bar.clear();
-    if let Some(path) = &args.output {
-        let text = format!("{}\n", to_json(&points, peak));
-        if files::is_stdout(path) {
-            return files::print(&text);
-        }
-        files::write(path, |out| out.write_all(text.as_bytes()))?;
+    if let Some(path) = &args.output
+        && files::put(path, &format!("{}\n", to_json(&points, peak)))?
+    {
+        return Ok(());
     }
     files::print(&render(&points, peak))
 }
@@ -78,7 +76,7 @@ fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Faile
     match optimize(task) {
         Ok(found) => {
             let simulation = simulate(task.graph, found.order.as_slice(), task.machine);
-            let exposed = exposed_by_collective(&simulation).as_slice().iter().copied().sum();
+            let exposed = total_exposed(&simulation);
             Ok((Ok(Found { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),

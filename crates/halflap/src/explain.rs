@@ -5,7 +5,7 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::memory::Timeline;
 use crate::optimize::{Probe, Side};
 use crate::order::Order;
-use crate::simulate::{Machine, Simulation, lower_bound, simulate};
+use crate::simulate::{Machine, Simulation, is_optimal, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// An order explained.
@@ -73,9 +73,8 @@ const OWNERS: usize = 5;
 pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limit: Bytes) -> Explanation {
     let simulation = simulate(graph, order.as_slice(), machine);
     let bound = lower_bound(graph, machine);
-    let is_optimal = simulation.step_time.0 <= bound.0 * (1.0 + 1e-9);
     let mut held = waited_for(graph, &simulation);
-    if !is_optimal {
+    if !is_optimal(simulation.step_time, bound) {
         let probe = Probe::new(graph, machine, order, limit);
         let case = Case { graph, machine, order, simulation: &simulation };
         case.find_holders(&probe, &mut held);

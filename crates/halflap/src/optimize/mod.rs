@@ -24,7 +24,7 @@ use crate::memory::Timeline;
 use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
-use crate::simulate::{Machine, lower_bound, simulate};
+use crate::simulate::{Machine, is_optimal, lower_bound, simulate};
 use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
@@ -235,7 +235,7 @@ impl Key {
     }
 
     fn is_at(&self, bound: f64) -> bool {
-        self.excess == 0 && self.step_time <= bound * (1.0 + 1e-9)
+        self.excess == 0 && is_optimal(Nanos(self.step_time), Nanos(bound))
     }
 }
 

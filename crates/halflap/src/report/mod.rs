@@ -19,4 +19,5 @@ pub use summary::{Row, Stop, Summary};
 pub use text::{count, printable, render, warning};
 pub use timing::{
     against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation, simulation_json,
+    total_exposed,
 };

@@ -10,14 +10,14 @@ use crate::explain::{Explanation, Held, Holder, Peak};
 use crate::graph::{Graph, OpKind};
 use crate::ids::{IdVec, OpId};
 use crate::order::Order;
-use crate::simulate::Simulation;
+use crate::simulate::{Simulation, is_optimal};
 use crate::trust::Trust;
 use crate::units::Nanos;
 
 /// `1.072x of the bound`, or that it is optimal.
 pub fn against_bound(step_time: Nanos, bound: Nanos) -> String {
     match step_time.0 / bound.0 {
-        _ if step_time.0 <= bound.0 * (1.0 + 1e-9) => "optimal: no order is faster".to_owned(),
+        _ if is_optimal(step_time, bound) => "optimal: no order is faster".to_owned(),
         times => format!("{times:.3}x of the lower bound {bound}"),
     }
 }
@@ -79,6 +79,11 @@ pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
         exposed[exposure.of] += exposure.time;
     }
     exposed
+}
+
+/// How long the compute stream stands still for collectives, all in all.
+pub fn total_exposed(simulation: &Simulation) -> Nanos {
+    simulation.exposures.iter().map(|exposure| exposure.time).sum()
 }
 
 fn render_peak(graph: &Graph, peak: &Peak) -> String {

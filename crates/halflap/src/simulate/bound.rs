@@ -35,6 +35,11 @@ pub fn lower_bound(graph: &Graph, machine: &Machine) -> Nanos {
     Nanos(one_machine.fold(path, f64::max))
 }
 
+/// Whether a step is as short as the bound, but for rounding: no order is faster.
+pub fn is_optimal(step_time: Nanos, bound: Nanos) -> bool {
+    step_time.0 <= bound.0 * (1.0 + 1e-9)
+}
+
 /// What runs one at a time: the compute stream with synchronous collectives, and each communication
 /// stream.
 fn machines(graph: &Graph, machine: &Machine) -> Vec<Vec<OpId>> {
