@@ -129,7 +129,8 @@ impl Builder {
     }
 
     fn launch(&mut self, kernel: &str, lane: Lane, args: &Args<'_>) -> Result<LaunchId, Fault> {
-        let text = |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
+        let text =
+            |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
         let said: String = text(args.collective, 100);
         let operation = match Operation::of(&said) {
             Operation::Unknown => Operation::of(kernel),

@@ -106,7 +106,10 @@ impl Busy {
     fn up_to(&self, moment: Moment) -> i64 {
         match self.stretches.partition_point(|stretch| stretch.start < moment) {
             0 => 0,
-            after => self.before[after - 1] + (moment.min(self.stretches[after - 1].end).0 - self.stretches[after - 1].start.0),
+            after => {
+                self.before[after - 1]
+                    + (moment.min(self.stretches[after - 1].end).0 - self.stretches[after - 1].start.0)
+            }
         }
     }
 

@@ -197,7 +197,9 @@ mod tests {
         ] {
             assert_eq!(class(name), Some(Class::Communication), "{name}");
         }
-        for name in ["void at::native::reduce_kernel", "my_nccl_like", "", "triton_poi_fused_add_3", "\u{e9}\u{e9}\u{e9}"] {
+        for name in
+            ["void at::native::reduce_kernel", "my_nccl_like", "", "triton_poi_fused_add_3", "\u{e9}\u{e9}\u{e9}"]
+        {
             assert_eq!(class(name), Some(Class::Compute), "{name}");
         }
         assert_eq!(class("Stream Wait Event"), None);

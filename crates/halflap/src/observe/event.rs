@@ -107,8 +107,14 @@ mod tests {
 
     #[test]
     fn numbers_are_found() {
-        let cases: [(&str, Option<i64>); 6] =
-            [("7", Some(7)), ("\"7\"", Some(7)), ("\"stream 7\"", Some(7)), ("-1", Some(-1)), ("\"x\"", None), ("[]", None)];
+        let cases: [(&str, Option<i64>); 6] = [
+            ("7", Some(7)),
+            ("\"7\"", Some(7)),
+            ("\"stream 7\"", Some(7)),
+            ("-1", Some(-1)),
+            ("\"x\"", None),
+            ("[]", None),
+        ];
         for (text, number) in cases {
             assert_eq!(whole_number(text.as_bytes()), number, "{text}");
         }

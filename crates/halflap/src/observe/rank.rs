@@ -170,9 +170,9 @@ fn operations(collectives: &[Collective], computing: &Busy) -> Vec<OperationUse>
                 time: busy.time(),
                 hidden: busy.and(computing).time(),
                 exposed: alike.iter().map(|collective| collective.exposed).sum(),
-                bytes: alike.iter().try_fold(Bytes::ZERO, |sum, collective| {
-                    sum.0.checked_add(collective.bytes?.0).map(Bytes)
-                }),
+                bytes: alike
+                    .iter()
+                    .try_fold(Bytes::ZERO, |sum, collective| sum.0.checked_add(collective.bytes?.0).map(Bytes)),
             }
         })
         .collect();

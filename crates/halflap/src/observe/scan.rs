@@ -350,7 +350,8 @@ mod tests {
 
     #[test]
     fn values_are_stepped_over() {
-        for text in ["{}", "[]", "\"a\"", "{\"a\": [1, -2.5e+3, true, null, NaN, -inf], \"b\\\"\": {\"c\": \"\\\\\"}}"] {
+        for text in ["{}", "[]", "\"a\"", "{\"a\": [1, -2.5e+3, true, null, NaN, -inf], \"b\\\"\": {\"c\": \"\\\\\"}}"]
+        {
             assert_eq!(value(&format!(" {text} ,")), Ok(text.as_bytes()));
             let incomplete = (0..text.len()).all(|end| value(&text[..end]) == Err(Stop::Incomplete));
             assert!(incomplete, "{text}");

@@ -2,7 +2,9 @@
 //!
 //! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
 //! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
+//! `analysis` is what traces show.
 
+mod analysis;
 mod json;
 mod limit;
 mod listing;
@@ -11,6 +13,7 @@ mod summary;
 mod text;
 mod timing;
 
+pub use analysis::{analysis_notes, render_analysis, write_analysis};
 pub use json::{OptimizerRun, Timed, write_schedule};
 pub use limit::describe;
 pub use listing::listing;

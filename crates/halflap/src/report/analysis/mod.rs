@@ -1,0 +1,64 @@
+//! An analysis of traces, for people and for machines.
+
+mod json;
+mod table;
+mod text;
+
+pub use json::write_analysis;
+pub use text::render_analysis;
+
+use crate::observe::{Analysis, GroupName, Oddities, Rank};
+use crate::report::count;
+
+/// What a reader of the figures should know, one sentence each.
+pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
+    let mut notes: Vec<String> = analysis.ranks.iter().flat_map(rank_notes).collect();
+    let mut ranks: Vec<u32> = analysis.ranks.iter().filter_map(|rank| rank.rank).collect();
+    ranks.sort_unstable();
+    if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+        notes.push(format!("two traces say that they are rank {}: they are taken as two ranks", twice[0]));
+    }
+    if analysis.ranks.len() > 1 {
+        peer_notes(analysis, &mut notes);
+    }
+    notes
+}
+
+fn rank_notes(rank: &Rank) -> Vec<String> {
+    let Oddities { negative, endless, open_list } = rank.oddities;
+    let label = super::printable(&rank.label);
+    let mut notes = Vec::new();
+    let mut note = |applies: bool, text: String| notes.extend(applies.then(|| format!("{label}: {text}")));
+    note(negative > 0, format!("{} with a negative duration left out", count(negative as usize, "GPU event")));
+    note(endless > 0, format!("{} without a duration taken as of none", count(endless as usize, "GPU event")));
+    note(open_list, "the list of events has no end; what is there is taken".to_owned());
+    note(rank.devices > 1, format!("work of {} GPUs is taken as that of one", rank.devices));
+    let nameless = |group: &crate::observe::Group| matches!(group.name, GroupName::Stream(_));
+    let stand_in = rank.groups.as_slice().iter().any(nameless);
+    note(stand_in, "names no process groups; the streams of its collectives stand for them".to_owned());
+    notes
+}
+
+fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
+    let peers = &analysis.peers;
+    if peers.matches.is_empty() {
+        notes.push("no collective was found on two ranks: waiting is not known".to_owned());
+        return;
+    }
+    if peers.incomplete() {
+        notes.push("not all ranks of all groups have a trace here: waiting is at least what is said".to_owned());
+    }
+    let unmatched: usize = peers.ranks.iter().map(|rank| rank.unmatched).sum();
+    if unmatched > 0 {
+        let matched: usize = peers.ranks.iter().map(|rank| rank.matched).sum();
+        let all = matched + unmatched;
+        notes.push(format!(
+            "{unmatched} of {} found on no other rank",
+            count(all, "collective launch").replace("launchs", "launches")
+        ));
+    }
+    let disagree: usize = peers.ranks.iter().map(|rank| rank.disagree).sum();
+    if disagree > 0 {
+        notes.push(format!("{disagree} collectives have a number that other ranks give to something else"));
+    }
+}
