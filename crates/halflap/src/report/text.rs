@@ -89,10 +89,12 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A name as a terminal can take it: no control characters, and not endless.
+/// A name as a terminal can take it: no control characters, nothing that turns the direction of
+/// writing or ends a line, and not endless.
 pub fn printable(name: &str) -> String {
     const MOST: usize = 60;
-    let clean = name.chars().flat_map(|letter| match letter.is_control() {
+    let turns = |letter| matches!(letter, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let clean = name.chars().flat_map(|letter| match letter.is_control() || turns(letter) {
         true => letter.escape_default().collect::<Vec<char>>(),
         false => vec![letter],
     });
