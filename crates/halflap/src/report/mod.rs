@@ -7,6 +7,8 @@ mod json;
 mod limit;
 mod listing;
 mod mismatch;
+pub mod page;
+mod played;
 mod summary;
 mod text;
 mod timing;
@@ -15,6 +17,7 @@ pub use json::{OptimizerRun, Timed, write_schedule};
 pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
+pub use played::{Played, Step};
 pub use summary::{Row, Stop, Summary};
 pub use text::{count, printable, render, warning};
 pub use timing::{

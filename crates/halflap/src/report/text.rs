@@ -74,7 +74,7 @@ fn cells(graph: &Graph, row: &Row) -> [String; 7] {
     ]
 }
 
-fn stop(graph: &Graph, stop: &Stop) -> String {
+pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
     let of_wait = |limit| format!("wait: {}", describe(graph, limit));
     match (&stop.collective, &stop.wait) {
         (Some(collective), Some(wait)) => format!("{}; {}", describe(graph, collective), of_wait(wait)),
@@ -91,17 +91,47 @@ pub fn count(number: usize, what: &str) -> String {
 
 /// A name as a terminal can take it: no control characters, and not endless.
 pub fn printable(name: &str) -> String {
-    const MOST: usize = 60;
-    let clean = name.chars().flat_map(|letter| match letter.is_control() {
+    printable_up_to(name, 60)
+}
+
+/// The same, with at most so many characters.
+pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
+    let clean = name.chars().flat_map(|letter| match is_invisible(letter) {
         true => letter.escape_default().collect::<Vec<char>>(),
         false => vec![letter],
     });
-    let mut clean: Vec<char> = clean.take(MOST + 1).collect();
-    if clean.len() > MOST {
-        clean.truncate(MOST - 3);
-        clean.extend(['.'; 3]);
+    cut(clean.take(most + 1).collect(), most)
+}
+
+/// Text with at most so many characters.
+pub(super) fn cut(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        let kept = text.char_indices().nth(most.saturating_sub(3)).map_or(end, |(at, _)| at);
+        text.truncate(kept);
+        text.push_str(&"..."[..most.min(3)]);
     }
-    clean.into_iter().collect()
+    text
+}
+
+/// What would change how the text around it is shown: control characters, line and paragraph ends,
+/// marks of writing direction, a byte order mark.
+fn is_invisible(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+}
+
+/// Who takes part, in words: `8 ranks: 0-7`.
+pub(crate) fn ranks(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let runs: Vec<String> = runs.iter().take(20).map(run).collect();
+    cut(format!("{}: {}", count(ranks.len(), "rank"), runs.join(",")), 60)
 }
 
 /// Columns of the width of their widest cell; numbers to the right, the last column as it is.
