@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use super::{Row, Stop, Summary, against_bound, describe};
+use super::table::{Cell, Column, Style, Table, Tone};
+use super::{Stop, Summary, against_bound, describe};
 use crate::graph::{Graph, Warning};
 use crate::units::Nanos;
 
 /// Renders a summary, with at most `most` collectives in the table.
-pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
+pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
     let mut text = String::new();
     let nodes = format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"));
     let share = |part: Nanos| match summary.communication {
@@ -40,38 +41,46 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
         ("moves", summary.moves.to_string()),
     ];
     for (label, value) in lines {
-        let _ = writeln!(text, "{label:<14} {value}");
+        text.push_str(&labelled(label, &value, style));
     }
     if !summary.rows.is_empty() {
         text.push('\n');
-        text.push_str(&collectives(graph, summary, most));
+        text.push_str(&collectives(graph, summary, most, style));
     }
     text
 }
 
-fn collectives(graph: &Graph, summary: &Summary, most: usize) -> String {
-    let header = ["collective", "operation", "time", "exposed", "was", "moved", "stopped by"].map(str::to_owned);
-    let shown = summary.rows.iter().take(most).map(|row| cells(graph, row));
-    let mut text = align(&std::iter::once(header).chain(shown).collect::<Vec<_>>());
+fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
+    let mut table = Table::new(vec![
+        Column::text("collective"),
+        Column::text("operation").optional(),
+        Column::number("time"),
+        Column::number("exposed").tone(Tone::Warning),
+        Column::bar(),
+        Column::number("was"),
+        Column::number("moved"),
+        Column::text("stopped by"),
+    ]);
+    for row in summary.rows.iter().take(most) {
+        let what = graph.collective(row.op).map_or("", |collective| &collective.op);
+        table.row(vec![
+            printable(graph.name(row.op)).into(),
+            printable(what).into(),
+            row.time.to_string().into(),
+            row.exposed.to_string().into(),
+            Cell::Part(row.exposed.0 / summary.rows[0].exposed.0),
+            row.exposed_before.to_string().into(),
+            if row.shift == 0 { "-".to_owned() } else { format!("{:+}", row.shift) }.into(),
+            stop(graph, &row.stop).into(),
+        ]);
+    }
+    let mut text = table.render(style);
     let hidden = summary.rows.len().saturating_sub(most);
     if hidden > 0 {
         let rest: Nanos = summary.rows[most..].iter().map(|row| row.exposed).sum();
         let _ = writeln!(text, "... and {hidden} more, {rest} exposed in all (-o FILE has every one)");
     }
     text
-}
-
-fn cells(graph: &Graph, row: &Row) -> [String; 7] {
-    let what = graph.collective(row.op).map_or("", |collective| &collective.op);
-    [
-        printable(graph.name(row.op)),
-        printable(what),
-        row.time.to_string(),
-        row.exposed.to_string(),
-        row.exposed_before.to_string(),
-        if row.shift == 0 { "-".to_owned() } else { format!("{:+}", row.shift) },
-        stop(graph, &row.stop),
-    ]
 }
 
 pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
@@ -82,6 +91,11 @@ pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
         (None, Some(wait)) => of_wait(wait),
         (None, None) => "-".to_owned(),
     }
+}
+
+/// A line of a headline.
+pub fn labelled(label: &str, value: &str, style: &Style) -> String {
+    format!("{} {value}\n", style.paint(&format!("{label:<14}"), Tone::Heading))
 }
 
 /// `1 node`, `2 nodes`.
@@ -132,28 +146,6 @@ pub(crate) fn ranks(ranks: &[u32]) -> String {
     let run = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
     let runs: Vec<String> = runs.iter().take(20).map(run).collect();
     cut(format!("{}: {}", count(ranks.len(), "rank"), runs.join(",")), 60)
-}
-
-/// Columns of the width of their widest cell; numbers to the right, the last column as it is.
-pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
-    const NUMBERS: [usize; 4] = [2, 3, 4, 5];
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = match column {
-                _ if column + 1 == N => write!(line, "{cell}"),
-                _ if NUMBERS.contains(&column) => write!(line, "{cell:>width$}  "),
-                _ => write!(line, "{cell:<width$}  "),
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 /// A warning in one line.
