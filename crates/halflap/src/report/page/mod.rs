@@ -15,7 +15,18 @@ use serde::Serialize;
 
 const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// One script in parts, which the frame puts into one scope; the last sets everything going.
+const SCRIPT: &str = concat!(
+    include_str!("text.js"),
+    include_str!("model.js"),
+    include_str!("timeline.js"),
+    include_str!("marks.js"),
+    include_str!("input.js"),
+    include_str!("panel.js"),
+    include_str!("table.js"),
+    include_str!("sweep.js"),
+    include_str!("page.js"),
+);
 
 #[derive(Serialize)]
 struct Document<'a> {
