@@ -4,7 +4,6 @@ mod common;
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
 
 use common::{command, corpus, ends, entries, folder, halflap, read_json};
