@@ -11,6 +11,7 @@ use crate::args;
 use crate::exit::Failed;
 use crate::files;
 use crate::progress::Bar;
+use crate::terminal;
 
 pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     check_outputs(args)?;
@@ -65,7 +66,7 @@ fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
         None if args.json => files::print_with(json)?,
         None => {}
     }
-    if printed { Ok(()) } else { files::print(&render_analysis(analysis, args.top)) }
+    if printed { Ok(()) } else { files::print(&render_analysis(analysis, args.top, &terminal::style())) }
 }
 
 /// How much there is to read; nothing is known of what comes through a pipe.
