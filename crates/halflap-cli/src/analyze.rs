@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 
 use flate2::bufread::MultiGzDecoder;
-use halflap::observe::{Analysis, Limits, Rank, Trace, kernel_times, read_trace};
-use halflap::report::{render_analysis, write_analysis};
+use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, kernel_times, read_trace};
+use halflap::report::{page, render_analysis, write_analysis};
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
+use crate::pictures;
 use crate::progress::Bar;
 use crate::terminal;
 
@@ -17,7 +18,7 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     check_outputs(args)?;
     let sizes = args.traces.iter().map(|path| size(path)).collect::<Result<Vec<u64>, Failed>>()?;
     let progress = Progress { bar: Bar::new("reading"), all: sizes.iter().sum::<u64>().max(1) };
-    let mut ranks = Vec::with_capacity(args.traces.len());
+    let mut ranks: Vec<(Rank, Option<Timeline>)> = Vec::with_capacity(args.traces.len());
     let mut done = 0;
     for (path, size) in args.traces.iter().zip(&sizes) {
         let trace = read(path, done, &progress)?;
@@ -26,17 +27,25 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
             eprintln!("{}: {} GPU events of {} events", files::name_of(path), trace.slices.len(), trace.events);
         }
         // The trace goes before the next is read: only what it comes to is kept.
-        ranks.push(Rank::of(&trace, files::name_of(path)));
+        let rank = Rank::of(&trace, files::name_of(path));
+        let timeline = args.report.is_some().then(|| Timeline::of(&trace, &rank, page::SLICES));
+        ranks.push((rank, timeline));
     }
     progress.bar.clear();
-    ranks.sort_by_key(|rank| (rank.rank.is_none(), rank.rank));
+    ranks.sort_by_key(|(rank, _)| (rank.rank.is_none(), rank.rank));
+    let (ranks, timelines): (Vec<Rank>, Vec<Option<Timeline>>) = ranks.into_iter().unzip();
     let analysis = Analysis::of(ranks);
+    if let Some(path) = &args.report {
+        let timelines: Vec<Timeline> = timelines.into_iter().flatten().collect();
+        let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
+        pictures::write_report(path, &page::observed_page(&titles.join(", "), &analysis, &timelines))?;
+    }
     write(args, &analysis)
 }
 
-/// One output may go to standard output, and none over a trace.
+/// One output may go to standard output, and none over a trace or another.
 fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
-    let outputs = [args.output.as_deref(), args.profile_out.as_deref()];
+    let outputs = [args.output.as_deref(), args.profile_out.as_deref(), args.report.as_deref()];
     let printed = outputs.iter().flatten().filter(|path| files::is_stdout(path)).count() + usize::from(args.json);
     if printed > 1 {
         return Err(Failed::BadInput("only one output can go to standard output".to_owned()));
@@ -44,12 +53,13 @@ fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
     if args.traces.iter().filter(|path| *path == "-").count() > 1 {
         return Err(Failed::BadInput("only one trace can come from standard input".to_owned()));
     }
+    args.report.as_deref().map_or(Ok(()), pictures::refuse_stdout)?;
     for output in outputs.into_iter().flatten() {
-        if let Some(trace) = args.traces.iter().find(|trace| files::same_file(trace, output)) {
-            return Err(Failed::in_file(output, format!("is the trace {trace}, too: name another file to write")));
+        if args.traces.iter().any(|trace| files::same_file(trace, output)) {
+            return Err(Failed::in_file(output, "is a trace that is read: write to another file"));
         }
     }
-    Ok(())
+    pictures::refuse_twice("", &outputs)
 }
 
 fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {

@@ -346,6 +346,10 @@ pub struct Analyze {
     /// Write the median time of every kernel to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
+    /// Write a page to look at in a browser, which needs nothing else: a timeline for each rank, and
+    /// tables.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<String>,
     /// How many collectives and kernels the tables have.
     #[arg(long, value_name = "N", default_value = "10")]
     pub top: usize,

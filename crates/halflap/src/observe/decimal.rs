@@ -3,6 +3,8 @@
 //! A time since 1970 in microseconds with three decimals has more digits than a double holds: read as
 //! one it would be off by a hundred nanoseconds or more, which is what short kernels are apart.
 
+use std::num::IntErrorKind;
+
 use super::trace::Moment;
 
 /// Digits beyond these cannot change a nanosecond of any time that fits.
@@ -56,11 +58,11 @@ fn digits(text: &[u8]) -> Result<(i128, i64), NoTime> {
 
 fn exponent(text: &[u8]) -> Result<i64, NoTime> {
     let text = std::str::from_utf8(text).map_err(|_| NoTime::NotANumber)?;
-    let wrong = text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-'));
-    match text.parse::<i32>() {
+    match text.parse::<i32>().map_err(|error| *error.kind()) {
         Ok(exponent) => Ok(i64::from(exponent)),
-        Err(_) if wrong => Err(NoTime::NotANumber),
-        Err(_) => Err(NoTime::TooLarge),
+        Err(IntErrorKind::PosOverflow) => Err(NoTime::TooLarge),
+        Err(IntErrorKind::NegOverflow) => Ok(i64::from(i32::MIN)),
+        Err(_) => Err(NoTime::NotANumber),
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU. [`Rank`] says how
 //! that rank's time was spent, what each collective exposed and behind what it was hidden, [`Peers`]
 //! which launches on several ranks are one collective, so that the transfer can be told from waiting
-//! for others. [`Analysis`] is all of it. docs/analyze.md defines every figure.
+//! for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn. docs/analyze.md defines every figure.
 //!
 //! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
 //! are broken by time, then by place in the file.
@@ -21,6 +21,7 @@ mod names;
 mod peers;
 mod rank;
 mod scan;
+mod timeline;
 mod times;
 mod trace;
 mod window;
@@ -33,6 +34,7 @@ pub use error::{Place, TraceError};
 pub use kineto::read_trace;
 pub use peers::{Match, Member, Peers, RankPeers};
 pub use rank::{KernelUse, OperationUse, Rank, Spent};
+pub use timeline::{Drawing, Drawn, Pause, Timeline, Track};
 pub use times::kernel_times;
 pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Slice, Trace};
 

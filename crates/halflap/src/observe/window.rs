@@ -121,11 +121,11 @@ impl<R: Read> Window<R> {
         self.text.drain(..self.from);
         self.from = 0;
         let held = self.text.len();
-        if held > LARGEST {
+        if held >= LARGEST {
             return Err(TraceError::TooLarge { place: Box::new(self.place(0)), most: LARGEST });
         }
         // Doubling what does not fit keeps the time in proportion to its length.
-        self.text.resize(held + held.max(PIECE), 0);
+        self.text.resize(held + held.max(PIECE).min(LARGEST - held), 0);
         let read = read_some(&mut self.source, &mut self.text[held..]);
         self.text.truncate(held + read.as_ref().map_or(0, |read| *read));
         match read {

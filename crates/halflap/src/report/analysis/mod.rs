@@ -50,11 +50,7 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
     let unmatched: usize = peers.ranks.iter().map(|rank| rank.unmatched).sum();
     if unmatched > 0 {
         let matched: usize = peers.ranks.iter().map(|rank| rank.matched).sum();
-        let all = matched + unmatched;
-        notes.push(format!(
-            "{unmatched} of {} found on no other rank",
-            count(all, "collective launch").replace("launchs", "launches")
-        ));
+        notes.push(format!("{unmatched} of {} were found on no other rank", count(matched + unmatched, "collective")));
     }
     let disagree: usize = peers.ranks.iter().map(|rank| rank.disagree).sum();
     if disagree > 0 {
