@@ -14,15 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hta_figures
 import pytest
+import sweep
+from command import HALFLAP, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import hta_figures  # noqa: E402
-import sweep  # noqa: E402
-
-HALFLAP = os.environ.get("HALFLAP", str(ROOT / "target/release/halflap"))
 HTA_PYTHON = os.environ.get("HTA_PYTHON") or (sys.executable if importlib.util.find_spec("hta") else None)
 TRACES = Path(os.environ.get("TRACES", ROOT.parent / "shared/traces"))
 FIGURES = ["span", "compute", "communication", "memory", "overlapped", "exposed", "exposed_beside_memory", "idle"]
