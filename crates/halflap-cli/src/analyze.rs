@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 
 use flate2::bufread::MultiGzDecoder;
-use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, kernel_times, read_trace};
+use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
 use halflap::report::{page, render_analysis, write_analysis};
 
 use crate::args;
@@ -134,6 +134,12 @@ fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
     };
     trace.map_err(|error| {
         progress.bar.clear();
-        Failed::in_file(name, error)
+        match error {
+            TraceError::Unreadable { after, error } if zipped => {
+                let problem = format!("the gzip file is damaged or cut off ({error}, after {after} unpacked bytes)");
+                Failed::in_file(name, format!("{problem}; a gzip file must be whole"))
+            }
+            error => Failed::in_file(name, error),
+        }
     })
 }

@@ -274,6 +274,9 @@ fn limits_hold() {
             .ends_with("event 5 'k5': more than 5 different kernels: profile fewer steps")
     );
     assert!(said(Limits { lanes: 3, ..all }).contains("more than 3 GPU streams"));
+    let nccl = trace(vec![gpu("nccl", 7, 1, 1), gpu("nccl", 7, 3, 1)]).to_string();
+    let refused = read_trace(nccl.as_bytes(), Limits { collectives: 1, ..all }).unwrap_err().to_string();
+    assert!(refused.contains("more than 1 collectives"), "{refused}");
     let huge = format!("{{\"traceEvents\":[{{\"name\":\"{}\"}}]}}", "x".repeat(70 << 20));
     assert!(self::said(&huge).contains("one value is larger than 64 MiB"), "{}", self::said(&huge));
 }

@@ -19,6 +19,8 @@ use crate::units::Bytes;
 pub struct Limits {
     /// The most GPU events; 32 bytes each, and as much again while they are analysed.
     pub slices: usize,
+    /// The most launches of communication kernels; some 250 bytes each once they are analysed.
+    pub collectives: usize,
     /// The most different kernels; at most a kilobyte each.
     pub kernels: usize,
     /// The most streams, and the most process groups.
@@ -27,7 +29,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { slices: 1 << 26, kernels: 1 << 18, lanes: 1 << 12 }
+        Limits { slices: 1 << 26, collectives: 1 << 22, kernels: 1 << 18, lanes: 1 << 12 }
     }
 }
 
@@ -129,6 +131,9 @@ impl Builder {
     }
 
     fn launch(&mut self, kernel: &str, lane: Lane, args: &Args<'_>) -> Result<LaunchId, Fault> {
+        if self.launches.len() >= self.limits.collectives {
+            return Err(Fault::TooMany { what: "collectives", most: self.limits.collectives });
+        }
         let text =
             |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
         let said: String = text(args.collective, 100);

@@ -1,8 +1,8 @@
 //! A trace that torch.profiler (Kineto) wrote, read as a stream.
 //!
 //! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
-//! unless it is work of a GPU. Memory is bounded by what the GPU did ([`Limits`]: at most 32 bytes a
-//! kernel launched and a kilobyte a kernel name), not by the file. Text is read once, so that time is
+//! unless it is work of a GPU. Memory is bounded by what the GPU did ([`Limits`]: 32 bytes a launch,
+//! some more for collectives, at most a kilobyte a kernel's name), not by the file. Text is read once, so that time is
 //! in proportion to the file.
 //!
 //! Taken are the object form (`traceEvents` anywhere among other fields) and the bare list, fields in
