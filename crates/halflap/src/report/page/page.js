@@ -29,7 +29,7 @@ function changeLine(before, after) {
   const sense = { less: -1, more: 1 }[after.better] || 0;
   const good = Math.sign(after.value - before.value) * sense;
   const change = element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
-  return element('p', 'note', [change, after.note ? ' ' + clean(after.note, 160) : '']);
+  return element('p', 'note', [change, after.note ? ', ' + clean(after.note, 160) : '']);
 }
 
 /** Where the time goes: one bar a view, on one scale. */

@@ -2,6 +2,7 @@
 
 const LINKS = 8;
 const OWNERS = 8;
+const STALLS = 4;
 
 /** A tooltip or list of label and value: rows that have no value are left out. */
 function pairs(rows) {
@@ -95,9 +96,9 @@ function hideTip() {
 
 /** An operation's name that leads to it. */
 function opLink(op) {
-  const link = element('button', 'link name', clean(ops.name[op], 60) || '(unnamed)');
+  const link = element('button', 'link name', clean(ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
-  link.title = clean([KINDS[ops.kind[op]], ops.what[op]].filter(Boolean).join(': '), 300);
+  link.title = clean([ops.name[op], KINDS[ops.kind[op]], ops.what[op]].map((text) => clean(text, 200)).filter(Boolean).join('\u2002'), 400);
   link.addEventListener('click', () => goTo(op));
   return link;
 }
@@ -137,7 +138,7 @@ function showDetails() {
   const panel = byId('details');
   panel.replaceChildren();
   if (!state.selected) {
-    panel.append(element('h2', '', 'Selection'), element('p', 'hint', 'Click an operation, or press e for the next exposed collective.'));
+    panel.append(...exposedSummary());
     return;
   }
   const { op } = state.selected;
@@ -149,6 +150,35 @@ function showDetails() {
   if (ops.what[op]) panel.append(element('p', 'what', whatOf(op)));
   panel.append(timesTable(op));
   panel.append(definitionList(detailRows(op)));
+}
+
+/** Without a selection: which operations compute stood still for, and why. */
+function exposedSummary() {
+  const compared = data.compare ? views : state.shown.map((index) => views[index]);
+  const byWhat = compared.map((view) => sumStalls(view, (stall) => clean(ops.what[view.stalls.of[stall]] || '', 60) || nameOf(view.stalls.of[stall])));
+  const byCause = compared.map((view) => sumStalls(view, (stall) => CAUSES[view.stalls.cause[stall]] || 'unknown'));
+  const hint = element('p', 'hint', 'Click an operation, or press e for the next exposed collective.');
+  if (byWhat.every((sums) => sums.size === 0)) return [element('h2', '', 'Exposed communication'), element('p', '', 'None: compute never stands still for a collective.'), hint];
+  return [element('h2', '', 'Exposed communication'), sumsTable('operation', byWhat, compared), sumsTable('cause', byCause, compared), hint];
+}
+
+/** The time of all stalls by a key. */
+function sumStalls(view, keyOf) {
+  const sums = new Map();
+  view.stalls.of.forEach((op, stall) => {
+    if (op < 0) return;
+    const key = keyOf(stall);
+    sums.set(key, (sums.get(key) || 0) + view.stalls.end[stall] - view.stalls.start[stall]);
+  });
+  return sums;
+}
+
+function sumsTable(title, sums, compared) {
+  const total = (key) => sums.reduce((sum, of) => sum + (of.get(key) || 0), 0);
+  const keys = [...new Set(sums.flatMap((of) => [...of.keys()]))].sort((a, b) => total(b) - total(a)).slice(0, 6);
+  const names = compared.map((view) => element('th', 'number', views.length > 1 ? view.name : 'time'));
+  const rows = keys.map((key) => element('tr', '', [element('td', '', key), ...sums.map((of) => element('td', 'number', formatNanos(of.get(key) || 0)))]));
+  return element('table', '', [element('thead', '', [element('tr', '', [element('th', '', title), ...names])]), element('tbody', '', rows)]);
 }
 
 /** Start, duration, exposed time and place of an operation in each view. */
@@ -228,18 +258,17 @@ function movedText(op) {
 /** Where compute stood still for it, in the views that are shown. */
 function stallLines(op) {
   const lines = element('span', 'lines');
-  for (const index of state.shown) {
-    const view = views[index];
+  for (const view of data.compare ? state.shown.map((index) => views[index]) : [state.selected.view]) {
     const { start, end, of, at, cause } = view.stalls;
     const own = of.map((other, stall) => (other === op ? stall : -1)).filter((stall) => stall >= 0);
-    for (const stall of own.slice(0, 4)) {
+    for (const stall of own.slice(0, STALLS)) {
       const line = element('span', '', [formatNanos(end[stall] - start[stall])]);
-      if (views.length > 1) line.prepend(view.name + ': ');
+      if (data.compare) line.prepend(view.name + ': ');
       if (at[stall] >= 0) line.append(' before ', opLink(at[stall]));
       line.append(', ' + (CAUSES[cause[stall]] || ''));
       lines.append(line);
     }
-    if (own.length > 4) lines.append(element('span', '', 'and ' + (own.length - 4) + ' more'));
+    if (own.length > STALLS) lines.append(element('span', '', 'and ' + (own.length - STALLS) + ' more'));
   }
   return lines.childElementCount > 0 ? lines : '';
 }
@@ -282,10 +311,10 @@ function ownersTable(memory, entry) {
   for (const buffer of top) {
     const size = data.buffers.size[buffer];
     rest -= size;
-    body.append(ownerRow(buffer, size, size / total));
+    body.append(ownerRow(buffer, size / total, size / data.buffers.size[top[0]]));
   }
   if (count > top.length) {
-    const cells = [element('td', '', (count - top.length) + ' more'), element('td'), element('td', 'number', formatBytes(Math.max(0, rest))), element('td', 'number', share(rest / total))];
+    const cells = [element('td', '', (count - top.length) + ' more'), element('td'), element('td', 'number', formatBytes(Math.max(0, rest))), element('td', 'number meter', share(Math.max(0, rest) / total))];
     body.append(element('tr', 'rest', cells));
   }
   const names = ['buffer', 'made by', 'size', 'share'];
@@ -293,12 +322,13 @@ function ownersTable(memory, entry) {
   return element('table', 'owners', [element('thead', '', [head]), body]);
 }
 
-function ownerRow(buffer, size, part) {
+/** `part` is of all that is alive, `length` of the longest bar. */
+function ownerRow(buffer, part, length) {
   const maker = data.buffers.maker[buffer];
-  const cell = element('td', 'number meter', share(part));
-  cell.style.setProperty('--part', Math.max(0, Math.min(1, part)));
+  const cell = element('td', 'number', share(part));
+  addMeter(cell, length, '');
   const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker)] : 'input');
-  return element('tr', '', [element('td', 'name cut', clean(data.buffers.name[buffer], 60)), makerCell, element('td', 'number', formatBytes(size)), cell]);
+  return element('tr', '', [element('td', 'name cut', clean(data.buffers.name[buffer], 60)), makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell]);
 }
 
 function share(part) {

@@ -16,14 +16,16 @@ function showSweep() {
   if (!data.sweep) return;
   byId('sweep').hidden = false;
   byId('sweep-table').replaceChildren(sweepTable());
+  // Where there is room, the values stand beside the curves.
+  byId('sweep').querySelector('details').open = innerWidth > 1180;
   drawSweep();
 }
 
 /** Scales of the plot: `x` of a limit, `y` of a time. */
 function sweepScale() {
-  const width = Math.max(300, byId('sweep-plot').clientWidth);
+  const width = Math.max(280, byId('sweep-plot').clientWidth);
   const height = width < 600 ? 280 : 340;
-  const edge = { left: 64, right: width < 600 ? 56 : 84, top: 16, bottom: 48 };
+  const edge = { left: 64, right: width < 600 ? 56 : 84, top: 16, bottom: 58 };
   const points = data.sweep.curves.flatMap((curve) => curve.points);
   const times = points.map((point) => point.step_time).filter((time) => time !== null).concat(data.sweep.curves.map((curve) => curve.bound));
   const limits = points.map((point) => point.limit);
@@ -57,6 +59,10 @@ function sweepAxes(scale) {
     parts.push(svg('text', { x: edge.left - 8, y: scale.y(time) + 4, class: 'end' }, formatNanos(time)));
   }
   parts.push(svg('line', { x1: edge.left, x2: width - edge.right, y1: bottom, y2: bottom, class: 'axis' }));
+  const nowhere = data.sweep.curves.flatMap((curve) => curve.points).filter((point) => point.step_time === null);
+  for (const limit of new Set(nowhere.map((point) => point.limit))) {
+    parts.push(svg('text', { x: scale.x(limit), y: bottom + 49, class: 'middle soft' }, 'no order fits'));
+  }
   return parts.concat(limitTicks(scale, bottom));
 }
 
@@ -69,7 +75,7 @@ function limitTicks(scale, bottom) {
     if (x < until) continue;
     until = x + 62;
     parts.push(svg('text', { x, y: bottom + 19, class: 'middle' }, formatBytes(limit)));
-    parts.push(svg('text', { x, y: bottom + 34, class: 'middle soft' }, factor(limit / data.sweep.input_peak) + ' of input'));
+    parts.push(svg('text', { x, y: bottom + 34, class: 'middle soft' }, factor(limit / data.sweep.input_peak) + ' input'));
   }
   return parts;
 }
@@ -89,17 +95,20 @@ function sweepCurve(scale, curve, number) {
   const path = reached.map((point, at) => (at === 0 ? 'M' : 'L') + scale.x(point.limit) + ' ' + scale.y(point.step_time)).join('');
   const { edge, width } = scale;
   const group = svg('g', { class: tone });
+  group.append(svg('text', { x: edge.left + 4, y: scale.y(curve.bound) - 4, class: 'of-bound' }, 'bound ' + formatNanos(curve.bound)));
   group.append(svg('line', { x1: edge.left, x2: width - edge.right, y1: scale.y(curve.bound), y2: scale.y(curve.bound), class: 'bound' }));
   group.append(svg('path', { d: path, class: 'step', 'stroke-dasharray': DASHES[number % 5] }));
-  for (const point of curve.points) group.append(sweepPoint(scale, curve, point, SHAPES[number % 5]));
+  for (const point of curve.points) group.append(sweepPoint(scale, curve, point, number));
   return group;
 }
 
-function sweepPoint(scale, curve, point, shape) {
-  const x = scale.x(point.limit);
+function sweepPoint(scale, curve, point, number) {
   const infeasible = point.step_time === null;
+  // On the axis the curves' crosses would lie on each other.
+  const aside = infeasible ? (number - (data.sweep.curves.length - 1) / 2) * 14 : 0;
+  const x = scale.x(point.limit) + aside;
   const y = infeasible ? scale.height - scale.edge.bottom : scale.y(point.step_time);
-  const mark = svg('path', { d: shapePath(infeasible ? 'cross' : shape, x, y), class: infeasible ? 'mark infeasible' : 'mark' });
+  const mark = svg('path', { d: shapePath(infeasible ? 'cross' : SHAPES[number % 5], x, y), class: infeasible ? 'mark infeasible' : 'mark' });
   const area = svg('circle', { cx: x, cy: y, r: 12, class: 'area' });
   const content = describePoint(curve, point);
   const spoken = content.rows.map(([label, value]) => label + ' ' + value).join(', ');

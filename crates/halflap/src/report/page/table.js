@@ -60,7 +60,7 @@ function headCell(table, column, at) {
   const button = element('button', '', clean(column.title, 40));
   button.type = 'button';
   button.addEventListener('click', () => sortBy(table, at));
-  const cell = element('th', isNumber(column) ? 'number' : '', [button]);
+  const cell = element('th', (isNumber(column) ? 'number' : '') + (column.bar ? ' metered' : ''), [button]);
   cell.scope = 'col';
   cell.setAttribute('aria-sort', 'none');
   return cell;
@@ -171,11 +171,15 @@ function drawCell(table, row, column, number) {
   if (value === 0) cell.classList.add('zero');
   if (column.type === 'text' && cell.textContent.length > 24) cell.title = cell.textContent;
   if (number === 0) cell.classList.add('name');
-  if (column.bar && value) {
-    cell.classList.add('meter');
-    cell.style.setProperty('--part', Math.abs(value) / (table.maxima[number] || 1));
-  }
+  if (column.bar) addMeter(cell, Math.abs(value || 0) / (table.maxima[number] || 1), column.title);
   return cell;
+}
+
+/** A bar beside a number; orange means exposed here as everywhere. */
+function addMeter(cell, part, title) {
+  cell.classList.add('meter');
+  if (title === 'exposed' || title === 'was') cell.classList.add('hot');
+  cell.style.setProperty('--part', part);
 }
 
 function rowElement(table, at) {
@@ -194,6 +198,8 @@ function chooseRow(table, at) {
   if (op < 0) return;
   const { view } = table.raw;
   goTo(op, view === null || view === undefined ? null : { view: views[view], slice: -1 });
+  const box = stage.getBoundingClientRect();
+  if (box.bottom < 40 || box.top > innerHeight - 40) stage.scrollIntoView({ block: 'center' });
 }
 
 function onRowKey(table, event) {
@@ -221,11 +227,18 @@ function focusRow(table, at) {
 /** Scrolls inside the table alone, and draws what comes into sight. */
 function scrollToRow(table, at) {
   const { scroller } = table;
-  const head = table.head.offsetHeight;
-  const room = scroller.clientHeight - head;
+  const room = roomOf(table);
   if (at * ROW < scroller.scrollTop) scroller.scrollTop = at * ROW;
   else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = (at + 1) * ROW - room;
   drawRows(table);
+}
+
+/** The height of the rows in sight: the window may cut a table off; one below it has all its own. */
+function roomOf(table) {
+  const box = table.scroller.getBoundingClientRect();
+  const head = table.head.offsetHeight;
+  const cut = Math.min(box.bottom, innerHeight) - box.top - head;
+  return cut >= 2 * ROW ? cut : table.scroller.clientHeight - head;
 }
 
 /** Marks the rows of the selected operation, and scrolls to them. */

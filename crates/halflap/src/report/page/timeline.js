@@ -85,7 +85,7 @@ function makeHatch() {
 /** Places the panes of the shown views below each other and sizes the canvases. */
 function arrange() {
   layout.width = stage.clientWidth;
-  layout.gutter = layout.width < 620 ? 74 : 116;
+  layout.gutter = layout.width < 620 ? 96 : 116;
   layout.ratio = window.devicePixelRatio || 1;
   let y = RULER;
   layout.panes = state.shown.map((index) => {
@@ -206,7 +206,8 @@ function drawRuler() {
     base.fillStyle = colours.grid;
     base.fillRect(x, RULER - 6, 1, bottom - RULER + 6);
     base.fillStyle = colours.soft;
-    base.fillText(ruleLabel(number * step, step), x + 4, 11);
+    const text = ruleLabel(number * step, step);
+    if (x + 4 + base.measureText(text).width < layout.width) base.fillText(text, x + 4, 11);
   }
   base.fillStyle = colours.line;
   base.fillRect(layout.gutter, RULER - 1, plotWidth(), 1);
@@ -289,21 +290,42 @@ function drawDensity(density, row) {
   base.globalAlpha = 1;
 }
 
-/** Hatched spans, never narrower than two pixels; those that touch in pixels are drawn once. */
+/** Exposed spans: hatched where they are wide enough, else gathered in pixel columns. */
 function drawHatches(row, spans, whole) {
+  const columns = new Float32Array(Math.ceil(plotWidth()) + 2);
   const first = firstIndex(0, spans.length, (at) => spans[at].end > state.from);
-  let until = -Infinity;
   for (let at = first; at < spans.length && spans[at].start < state.to; at += 1) {
-    const left = Math.max(until, snap(xAt(Math.max(spans[at].start, state.from))));
-    const right = Math.max(snap(xAt(Math.min(spans[at].end, state.to))), left + (left > until ? 2 : 0));
-    if (right <= left) continue;
-    base.fillStyle = right - left > 3 ? hatch : colours.exposed;
-    base.fillRect(left, row.y, right - left, row.height);
-    base.fillStyle = colours.exposed;
-    base.fillRect(left, row.y + row.height - 2, right - left, 2);
-    if (whole) base.fillRect(left, row.y, right - left, 2);
-    until = right;
+    const left = xAt(Math.max(spans[at].start, state.from));
+    const right = xAt(Math.min(spans[at].end, state.to));
+    if (right - left < 3) gather(columns, left - layout.gutter, right - layout.gutter);
+    else drawHatch(row, snap(left), snap(right), whole);
   }
+  drawExposedColumns(columns, row);
+}
+
+function drawHatch(row, left, right, whole) {
+  base.fillStyle = hatch;
+  base.fillRect(left, row.y, right - left, row.height);
+  base.fillStyle = colours.exposed;
+  base.fillRect(left, row.y + row.height - 2, right - left, 2);
+  if (whole) base.fillRect(left, row.y, right - left, 2);
+}
+
+/** Adds a narrow span to the columns that it touches. */
+function gather(columns, left, right) {
+  for (let column = Math.max(0, Math.floor(left)); column < right && column < columns.length; column += 1) {
+    columns[column] += Math.max(0.02, Math.min(right, column + 1) - Math.max(left, column));
+  }
+}
+
+/** The part of a column that is exposed is its height, so that the picture is true to the sum; the least is still seen. */
+function drawExposedColumns(columns, row) {
+  base.fillStyle = colours.exposed;
+  columns.forEach((part, column) => {
+    if (part === 0) return;
+    const height = Math.max(5, Math.min(1, part) * row.height);
+    base.fillRect(layout.gutter + column, row.y + row.height - height, 1, height);
+  });
 }
 
 /** Names inside their slices, as much of them as fits. */
@@ -313,7 +335,8 @@ function drawLabels(labels, row) {
   for (const { op, left, right } of labels) {
     const x = Math.max(left, layout.gutter) + 5;
     const room = Math.floor((Math.min(right, layout.width) - x - 5) / layout.character);
-    if (room < 3) continue;
+    // A few letters of a long name say nothing.
+    if (room < Math.min(nameOf(op).length, 6)) continue;
     base.fillStyle = isCollective(op) ? colours['on-comm'] : colours['on-compute'];
     const text = labelOf(op, room);
     if (isCollective(op)) halo(text, x, row);
@@ -466,7 +489,7 @@ function drawBound(pane) {
   const text = 'bound ' + formatNanos(bound);
   const width = base.measureText(text).width;
   // To the left of its line, where the step's own end cannot be in the way.
-  base.fillText(text, Math.max(x - width - 5, layout.gutter + 140), pane.top + 12);
+  base.fillText(text, Math.max(x - width - 5, layout.gutter + 4), pane.top + 12);
   base.restore();
 }
 
@@ -475,15 +498,25 @@ function drawGutter() {
   base.textBaseline = 'middle';
   for (const pane of layout.panes) {
     const { view } = pane;
-    base.font = '600 12px ' + SANS;
-    base.fillStyle = colours.ink;
-    if (views.length > 1) base.fillText(fitted(view.name, layout.gutter - 8), 0, pane.top + 12);
-    base.font = '11px ' + SANS;
-    base.fillStyle = colours.soft;
-    base.fillText(formatNanos(view.length), layout.gutter, pane.top + 12);
+    drawViewName(view, pane.top + 12);
     for (const row of pane.rows) drawLaneName(row);
     if (pane.memory) drawMemoryName(pane);
   }
+}
+
+/** A view's name, and its length beside it. */
+function drawViewName(view, y) {
+  const length = formatNanos(view.length);
+  base.font = '11px ' + SANS;
+  const room = layout.gutter - base.measureText(length).width - 12;
+  base.font = '600 12px ' + SANS;
+  base.fillStyle = colours.ink;
+  const name = fitted(views.length > 1 ? view.name : 'step', room);
+  base.fillText(name, 0, y);
+  const width = base.measureText(name).width;
+  base.font = '11px ' + SANS;
+  base.fillStyle = colours.soft;
+  base.fillText(length, width + 6, y + 0.5);
 }
 
 function drawLaneName(row) {
