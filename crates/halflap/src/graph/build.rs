@@ -36,6 +36,8 @@ pub struct OpParts {
     pub deps: Vec<(BufId, DepKinds)>,
     /// What was fused into it, for people.
     pub fused: Vec<String>,
+    /// Where it comes from in the user's program, such as `model.py:42`; empty where it is not known.
+    pub source: String,
 }
 
 /// One buffer.

@@ -195,6 +195,11 @@ impl Graph {
         &self.parts.ops[op].fused
     }
 
+    /// Where an operation comes from in the user's program; empty where it is not known.
+    pub fn source(&self, op: OpId) -> &str {
+        &self.parts.ops[op].source
+    }
+
     /// What a collective does; `None` for every other operation.
     pub fn collective(&self, op: OpId) -> Option<&Collective> {
         self.parts.ops[op].collective.as_ref()

@@ -43,6 +43,7 @@ struct RawNode {
     deps: Vec<Object<RawDep>>,
     #[serde(default)]
     ops: Vec<String>,
+    source: Option<String>,
     #[serde(default)]
     gemm_like: bool,
     collective: Option<Object<RawCollective>>,
@@ -195,6 +196,7 @@ impl Names {
             outputs,
             deps,
             fused: node.ops,
+            source: node.source.unwrap_or_default(),
             name: node.name,
         })
     }

@@ -84,6 +84,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         outputs,
         deps,
         fused: Vec::new(),
+        source: String::new(),
     });
 }
 
