@@ -23,7 +23,7 @@ function buildView(raw, index) {
     end: Float64Array.from(raw.slices.end),
     exposed: Float64Array.from(raw.slices.exposed),
   };
-  const view = { index, name: clean(raw.name, 60), length: raw.length, bound: raw.bound, headline: raw.headline, slices, stalls: raw.stalls };
+  const view = { index, name: clean(raw.name, 24), length: raw.length, bound: raw.bound, headline: raw.headline, slices, stalls: sortStalls(raw.stalls) };
   view.byOp = indexByOp(slices);
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
   view.computeLane = Math.max(0, view.lanes.findIndex((lane) => lane.kind === 'compute'));
@@ -32,6 +32,13 @@ function buildView(raw, index) {
   matchStalls(view);
   view.budget = budgetOf(view);
   return view;
+}
+
+/** By time: they come by collective. */
+function sortStalls(raw) {
+  const order = raw.start.map((_, stall) => stall).sort((a, b) => raw.start[a] - raw.start[b]);
+  const sorted = (column) => order.map((stall) => column[stall]);
+  return { start: sorted(raw.start), end: sorted(raw.end), of: sorted(raw.of), at: sorted(raw.at), cause: sorted(raw.cause) };
 }
 
 function buildLane(view, lane, number) {

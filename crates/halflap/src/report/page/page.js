@@ -56,7 +56,9 @@ function budgetBar(view) {
   bar.setAttribute('role', 'img');
   bar.setAttribute('aria-label', view.name + ': ' + text);
   const values = element('p', 'parts', parts.map(([name, time]) => element('span', name, [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))])));
-  return element('div', 'line', [element('span', 'of', views.length > 1 ? view.name : ''), bar, values]);
+  if (views.length === 1) bar.classList.add('alone');
+  const name = views.length > 1 ? [element('span', 'of', view.name)] : [];
+  return element('div', 'line', [...name, bar, values]);
 }
 
 function showFacts() {
@@ -161,7 +163,8 @@ function showKeys() {
 
 /**
  * For tests. `state()`: what is shown, selected and under the pointer, and how long the last frame took
- * in milliseconds. `xOf`, `yOf`: where an operation is drawn in a view, in pixels of the window.
+ * in milliseconds. `xOf`, `yOf`: where an operation is drawn in a view, `xAt`: where a time is, in pixels of the
+ * window.
  */
 function exposeForTests() {
   const placeOf = (index, op) => {
@@ -189,6 +192,7 @@ function exposeForTests() {
       const box = placeOf(view, op);
       return box && stage.getBoundingClientRect().top + box.y + box.height / 2;
     },
+    xAt: (time) => stage.getBoundingClientRect().left + xAt(time),
     formatNanos,
     formatBytes,
   });
@@ -214,7 +218,7 @@ function begin() {
   new ResizeObserver(() => {
     arrange();
     drawSweep();
-    for (const table of tables) if (table.section.isConnected) drawRows(table, true);
+    sizeTables();
   }).observe(byId('stage').parentElement);
 }
 

@@ -24,7 +24,7 @@ function showSweep() {
 /** Scales of the plot: `x` of a limit, `y` of a time. */
 function sweepScale() {
   const width = Math.max(280, byId('sweep-plot').clientWidth);
-  const height = width < 600 ? 280 : 340;
+  const height = width < 600 ? 280 : 366;
   const edge = { left: 64, right: width < 600 ? 56 : 84, top: 16, bottom: 58 };
   const points = data.sweep.curves.flatMap((curve) => curve.points);
   const times = points.map((point) => point.step_time).filter((time) => time !== null).concat(data.sweep.curves.map((curve) => curve.bound));

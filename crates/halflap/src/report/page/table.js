@@ -11,6 +11,9 @@ function buildTable(raw, number) {
   raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
   table.text = null;
   buildFrame(table);
+  // The column with bars is what the table is about: the longest come first.
+  const leading = raw.columns.findIndex((column) => column.bar);
+  if (leading >= 0) sortBy(table, leading);
   return table;
 }
 
@@ -271,7 +274,19 @@ function tableInSight(table) {
 /** Shows the tables of the shown views. */
 function showTables() {
   byId('tables').replaceChildren(...tables.filter(tableInSight).map((table) => table.section));
-  for (const table of tables.filter(tableInSight)) drawRows(table, true);
+  sizeTables();
+}
+
+/** A table has a dozen rows; alone it has the rest of the window. */
+function sizeTables() {
+  const shown = tables.filter(tableInSight);
+  for (const table of shown) {
+    const top = table.scroller.getBoundingClientRect().top + scrollY;
+    const rest = shown.length === 1 ? innerHeight - top - 72 : 0;
+    // A whole number of rows below the head.
+    table.scroller.style.maxHeight = 34 + ROW * Math.max(12, Math.floor((rest - 34) / ROW)) + 'px';
+    drawRows(table, true);
+  }
 }
 
 function focusSearch() {

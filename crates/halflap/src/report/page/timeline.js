@@ -257,8 +257,8 @@ function drawSlices(view, row) {
     const left = (start[slice] - state.from) * scale;
     const width = (end[slice] - start[slice]) * scale;
     if (width < 2) {
-      // Half a pixel at least, so that a lone slice is still seen.
-      density[Math.max(0, Math.floor(left))] += Math.max(width, 0.35);
+      // A third of a pixel at least, so that a lone slice is still seen; a wait often takes no time at all.
+      if (width > 0) density[Math.max(0, Math.floor(left))] += Math.max(width, 0.35);
       continue;
     }
     const next = colourOf(op[slice]);
