@@ -95,7 +95,7 @@ def test_focus_is_seen(report, open_page):
 
 VIEWS = {
     "schedule": ("schedule", "fsdp_llama_2", []),
-    "schedule-selected": ("schedule", "fsdp_tp_llama_4", ["e", "e", "z", "-", "-", "-"]),
+    "schedule-selected": ("schedule", "fsdp_tp_llama_4", ["/", "ArrowDown", "ArrowDown", "ArrowDown", "Enter", "z", "-", "-", "-"]),
     "schedule-largest": ("schedule", "fsdp_llama_80", []),
     "explain": ("explain", "fsdp_llama_2", []),
     "what-if": ("what-if", "fsdp_llama_2", []),

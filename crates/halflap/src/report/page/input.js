@@ -143,7 +143,14 @@ function hover(point, event) {
   redraw(1);
   showMemory();
   if (state.hover) showTip(event, describeHit(state.hover));
-  else hideTip();
+  else showTip(event, describeGutter(point));
+}
+
+/** Names of lanes are cut where they are drawn. */
+function describeGutter({ x, y }) {
+  if (x >= layout.gutter) return null;
+  const row = layout.panes.flatMap((pane) => pane.rows).find((candidate) => y >= candidate.y && y < candidate.y + candidate.height);
+  return row ? { title: row.lane.name, rows: [['', row.lane.note]] } : null;
 }
 
 function onPointerUp(event) {

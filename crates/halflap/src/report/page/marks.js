@@ -157,10 +157,13 @@ function drawWaitArrow(pane, op, wait) {
   if (own.length === 0 || !(time >= 0)) return;
   const box = boxOf(view, own[0]);
   const row = pane.rows[view.computeLane];
-  const from = { x: box.right, y: box.y + box.height / 2 };
   const below = box.y > row.y;
+  // Along the edge of the lane, where it crosses no names.
+  const from = { x: box.right, y: below ? box.y + 1 : box.y + box.height - 1 };
   const to = { x: xAt(time), y: below ? row.y + row.height : row.y };
   markInstant(view, wait, colours.accent);
+  // The program waits until its very end: the flag says so, and there is no room for an arrow.
+  if (Math.abs(to.x - from.x) < 8) return;
   marks.beginPath();
   marks.moveTo(from.x, from.y);
   const bend = Math.min(60, Math.abs(to.x - from.x) / 2 + 8);

@@ -12,24 +12,23 @@ function card(compared, at) {
   const made = element('div', 'card', [element('h2', '', clean(last.label, 60))]);
   const values = element('p', 'values');
   if (data.compare) {
-    values.append(element('span', 'was', formatAs(items[0].unit, items[0].value)), element('span', 'to', ' \u2192 '), element('b', '', formatAs(last.unit, last.value)));
-    made.append(values, changeLine(items[0], last));
+    const [was, now] = [items[0], last].map((item) => formatAs(item.unit, item.value));
+    values.append(element('span', 'was', was), element('span', 'to', ' \u2192 '), element('b', '', now), ' ', changeOf(items[0], last));
   } else {
     items.forEach((item, number) => {
       if (items.length > 1) values.append(element('span', 'of', compared[number].name + ' '));
       values.append(element('b', '', formatAs(item.unit, item.value)), ' ');
     });
-    made.append(values, element('p', 'note', clean(last.note || '', 160)));
   }
+  made.append(values, element('p', 'note', clean(last.note || '', 160)));
   return made;
 }
 
-/** How much a value changed, for better or worse, and the note. */
-function changeLine(before, after) {
+/** How much a value changed, for better or worse. */
+function changeOf(before, after) {
   const sense = { less: -1, more: 1 }[after.better] || 0;
   const good = Math.sign(after.value - before.value) * sense;
-  const change = element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
-  return element('p', 'note', [change, after.note ? ', ' + clean(after.note, 160) : '']);
+  return element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
 }
 
 /** Where the time goes: one bar a view, on one scale. */
@@ -152,6 +151,14 @@ function listenToTheme() {
   wish.addEventListener('change', () => setTheme(wish.matches));
   byId('theme').addEventListener('click', () => setTheme(document.documentElement.dataset.theme !== 'dark'));
   setTheme(wish.matches);
+  // Paper is white.
+  let dark = false;
+  addEventListener('beforeprint', () => {
+    dark = document.documentElement.dataset.theme === 'dark';
+    setTheme(false);
+    drawFrame();
+  });
+  addEventListener('afterprint', () => setTheme(dark));
 }
 
 function showKeys() {

@@ -232,7 +232,7 @@ function scrollToRow(table, at) {
   const { scroller } = table;
   const room = roomOf(table);
   if (at * ROW < scroller.scrollTop) scroller.scrollTop = at * ROW;
-  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = (at + 1) * ROW - room;
+  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = Math.ceil(((at + 1) * ROW - room) / ROW) * ROW;
   drawRows(table);
 }
 

@@ -6,7 +6,9 @@
 
 const RULER = 26;
 const TITLE = 22;
-const LANE = { compute: 32, communication: 26 };
+const LANE = { compute: 32, communication: 28 };
+/** In a lane of communication the exposed part of a collective is hatched below its name. */
+const UNDERSIDE = 12;
 const LANE_GAP = 3;
 const MEMORY = 68;
 const PANE_GAP = 12;
@@ -230,9 +232,13 @@ function drawLane(view, row) {
   base.fillStyle = colours.beyond;
   base.fillRect(layout.gutter, row.y, plotWidth(), row.height);
   const labels = drawSlices(view, row);
-  drawHatches(row, row.lane.hatches, false);
-  if (row.lane.number === view.computeLane) drawHatches(row, stallSpans(view), true);
+  drawHatches(underside(row), row.lane.hatches);
+  if (row.lane.number === view.computeLane) drawHatches(row, stallSpans(view));
   drawLabels(labels, row);
+}
+
+function underside(row) {
+  return { y: row.y + row.height - UNDERSIDE, height: UNDERSIDE };
 }
 
 function stallSpans(view) {
@@ -291,24 +297,24 @@ function drawDensity(density, row) {
 }
 
 /** Exposed spans: hatched where they are wide enough, else gathered in pixel columns. */
-function drawHatches(row, spans, whole) {
+function drawHatches(band, spans) {
   const columns = new Float32Array(Math.ceil(plotWidth()) + 2);
   const first = firstIndex(0, spans.length, (at) => spans[at].end > state.from);
   for (let at = first; at < spans.length && spans[at].start < state.to; at += 1) {
     const left = xAt(Math.max(spans[at].start, state.from));
     const right = xAt(Math.min(spans[at].end, state.to));
     if (right - left < 3) gather(columns, left - layout.gutter, right - layout.gutter);
-    else drawHatch(row, snap(left), snap(right), whole);
+    else drawHatch(band, snap(left), snap(right) - 1);
   }
-  drawExposedColumns(columns, row);
+  drawExposedColumns(columns, band);
 }
 
-function drawHatch(row, left, right, whole) {
+function drawHatch(band, left, right) {
   base.fillStyle = hatch;
-  base.fillRect(left, row.y, right - left, row.height);
+  base.fillRect(left, band.y, right - left, band.height);
   base.fillStyle = colours.exposed;
-  base.fillRect(left, row.y + row.height - 2, right - left, 2);
-  if (whole) base.fillRect(left, row.y, right - left, 2);
+  base.fillRect(left, band.y + band.height - 2, right - left, 2);
+  base.fillRect(left, band.y, right - left, 2);
 }
 
 /** Adds a narrow span to the columns that it touches. */
@@ -319,12 +325,12 @@ function gather(columns, left, right) {
 }
 
 /** The part of a column that is exposed is its height, so that the picture is true to the sum; the least is still seen. */
-function drawExposedColumns(columns, row) {
+function drawExposedColumns(columns, band) {
   base.fillStyle = colours.exposed;
   columns.forEach((part, column) => {
     if (part === 0) return;
-    const height = Math.max(5, Math.min(1, part) * row.height);
-    base.fillRect(layout.gutter + column, row.y + row.height - height, 1, height);
+    const height = Math.max(5, Math.min(1, part) * band.height);
+    base.fillRect(layout.gutter + column, band.y + band.height - height, 1, height);
   });
 }
 
@@ -338,18 +344,9 @@ function drawLabels(labels, row) {
     // A few letters of a long name say nothing.
     if (room < Math.min(nameOf(op).length, 6)) continue;
     base.fillStyle = isCollective(op) ? colours['on-comm'] : colours['on-compute'];
-    const text = labelOf(op, room);
-    if (isCollective(op)) halo(text, x, row);
-    base.fillText(text, x, row.y + row.height / 2 + 0.5);
+    const height = row.lane.kind === 'compute' ? row.height : row.height - UNDERSIDE;
+    base.fillText(labelOf(op, room), x, row.y + height / 2 + 1);
   }
-}
-
-/** A name stays readable above hatching. */
-function halo(text, x, row) {
-  base.save();
-  base.fillStyle = colours.comm;
-  base.fillRect(x - 3, row.y + 5, text.length * layout.character + 6, row.height - 10);
-  base.restore();
 }
 
 function labelOf(op, room) {
