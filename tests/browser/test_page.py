@@ -296,21 +296,22 @@ def test_views_switch(schedule):
 
 
 def test_selection_is_marked_in_both_views(schedule):
-    """The upper canvas has marks at the operation's place in both views."""
+    """The upper canvas has an outline at the operation's beginning in both views."""
     op = schedule.exposed()[0]
     schedule.click(1, op)
     schedule.page.mouse.move(5, 5)
     schedule.settle()
     for view in (0, 1):
-        x, y = schedule.place(view, op)
+        slices = schedule.data["views"][view]["slices"]
+        x, y = schedule.x_at(slices["start"][slices["op"].index(op)]), schedule.place(view, op)[1]
         assert schedule.page.evaluate(
             """([x, y]) => {
                 const canvas = document.getElementById('marks');
                 const box = canvas.getBoundingClientRect();
                 const ratio = canvas.width / box.width;
-                const copy = new OffscreenCanvas(60 * ratio, 40 * ratio).getContext('2d', { willReadFrequently: true });
-                copy.drawImage(canvas, (30 + box.left - x) * ratio, (20 + box.top - y) * ratio);
-                return copy.getImageData(0, 0, 60 * ratio, 40 * ratio).data.some((value, at) => at % 4 === 3 && value > 200);
+                const copy = new OffscreenCanvas(6 * ratio, 8 * ratio).getContext('2d', { willReadFrequently: true });
+                copy.drawImage(canvas, (3 + box.left - x) * ratio, (4 + box.top - y) * ratio);
+                return copy.getImageData(0, 0, 6 * ratio, 8 * ratio).data.some((value, at) => at % 4 === 3 && value > 200);
             }""",
             [x, y],
         )

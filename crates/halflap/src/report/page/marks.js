@@ -10,7 +10,7 @@ function drawMarks() {
   if (state.hover && state.hover.slice >= 0) outlineSlice(state.hover.view, state.hover.slice, { colour: colours.ink, width: 1 });
   if (state.selected) drawSelection();
   marks.restore();
-  if (document.activeElement === stage) drawKeyboardLane();
+  if (stage.matches(':focus-visible')) drawKeyboardLane();
 }
 
 function paneOf(view) {
@@ -166,8 +166,7 @@ function drawWaitArrow(pane, op, wait) {
   if (Math.abs(to.x - from.x) < 8) return;
   marks.beginPath();
   marks.moveTo(from.x, from.y);
-  const bend = Math.min(60, Math.abs(to.x - from.x) / 2 + 8);
-  marks.bezierCurveTo(from.x + bend, from.y, to.x, to.y + (below ? 26 : -26), to.x, to.y + (below ? 6 : -6));
+  marks.bezierCurveTo(from.x + 0.7 * (to.x - from.x), from.y, to.x, from.y, to.x, to.y + (below ? 6 : -6));
   strokeWithEdge({ colour: colours.accent, width: 1.75 });
   drawArrowHead(to, below ? 1 : -1);
 }

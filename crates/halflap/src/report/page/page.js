@@ -114,7 +114,9 @@ function showViews(shown) {
   }
   showTables();
   showMemory();
-  showDetails();
+  // What is selected stays so, in a view that is shown.
+  if (state.selected && !state.shown.includes(state.selected.view.index)) select(state.selected.op);
+  else showDetails();
 }
 
 /** Key v: the next choice of views. */
@@ -222,11 +224,16 @@ function begin() {
   showViews(state.shown);
   fit();
   exposeForTests();
-  new ResizeObserver(() => {
-    arrange();
-    drawSweep();
-    sizeTables();
-  }).observe(byId('stage').parentElement);
+  new ResizeObserver(onResize).observe(stage);
+  addEventListener('resize', sizeTables);
+}
+
+/** The timeline sets its own height: only another width is news. */
+function onResize() {
+  if (stage.clientWidth === layout.width) return;
+  arrange();
+  drawSweep();
+  sizeTables();
 }
 
 begin();
