@@ -51,7 +51,7 @@ pub fn refuse_twice(read: &str, written: &[Option<&str>]) -> Result<(), Failed> 
     let written: Vec<&str> = written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
     for (place, path) in written.iter().enumerate() {
         if files::same_file(path, read) {
-            return Err(Failed::in_file(path, "is what is read: write to another file"));
+            return Err(Failed::in_file(path, "is the graph itself: write to another file"));
         }
         if written[..place].iter().any(|other| other == path || files::same_file(other, path)) {
             return Err(Failed::in_file(path, "is named twice: every output needs a file of its own"));

@@ -1,7 +1,7 @@
 //! Tables for people, fitted to the width that there is.
 //!
 //! Text is cut where a table is too wide, the widest first; where that would leave too little of it,
-//! bars go, then the least important columns. Without a width (on a pipe) nothing is given up.
+//! the least important columns go, then the bars. Without a width (on a pipe) nothing is given up.
 
 use super::text::cut;
 
@@ -182,9 +182,11 @@ impl Table {
             .collect();
         let Some(most) = style.width else { return shown };
         while total(&self.narrowest(&shown)) > most {
-            let bar = shown.iter().rposition(|&(column, _)| self.columns[column].kind == Kind::Bar);
-            let optional = || shown.iter().rposition(|&(column, _)| self.columns[column].optional);
-            let Some(place) = bar.or_else(optional) else { break };
+            let last = |bars: bool| {
+                let goes = |column: &Column| column.optional && (column.kind == Kind::Bar) == bars;
+                shown.iter().rposition(|&(column, _)| goes(&self.columns[column]))
+            };
+            let Some(place) = last(false).or_else(|| last(true)) else { break };
             shown.remove(place);
         }
         while total(&shown) > most {

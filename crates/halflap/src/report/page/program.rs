@@ -229,7 +229,8 @@ fn memory(shown: &Shown<'_>, played: &Played<'_>) -> Memory {
 fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
     let graph = last.graph;
     let listing = Listing::new(shown, last);
-    let collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+    let mut collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+    collectives.sort_by(|&a, &b| listing.exposed[b].0.total_cmp(&listing.exposed[a].0).then(a.cmp(&b)));
     Table {
         title: "collectives",
         columns: listing.columns(),
