@@ -283,8 +283,8 @@ function sizeTables() {
   for (const table of shown) {
     const top = table.scroller.getBoundingClientRect().top + scrollY;
     const rest = shown.length === 1 ? innerHeight - top - 72 : 0;
-    // A whole number of rows below the head.
-    table.scroller.style.maxHeight = 34 + ROW * Math.max(12, Math.floor((rest - 34) / ROW)) + 'px';
+    const head = table.head.offsetHeight;
+    table.scroller.style.maxHeight = head + ROW * Math.max(12, Math.floor((rest - head) / ROW)) + 'px';
     drawRows(table, true);
   }
 }
