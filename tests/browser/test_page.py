@@ -180,6 +180,9 @@ def test_dependencies_lead_on(schedule):
     schedule.click(1, op)
     schedule.page.locator("#details dt:text-is('needs') + dd button").first.click()
     assert schedule.state()["selected"] == ops["deps"][op][0]
+    assert schedule.page.evaluate("document.activeElement.textContent") == ops["name"][ops["deps"][op][0]]
+    schedule.page.get_by_role("button", name="Clear the selection").click()
+    assert schedule.state()["selected"] is None and schedule.focused() == "stage"
 
 
 def test_compute_has_details_too(schedule):
@@ -447,6 +450,33 @@ def test_many_launches_of_one_kernel(edited, open_page):
     page.press("z")
     assert page.span() < 1e5
     print(f"\nframe with 60,000 slices: {page.state()['frame']:.1f} ms")
+
+
+def empty(data):
+    """A program without operations."""
+    data["ops"] = {column: [] for column in data["ops"]}
+    data["buffers"] = {column: [] for column in data["buffers"]}
+    data["tables"][0].update(rows=[], op=[], details=[])
+    for view in data["views"]:
+        view.update(length=0, bound=0, memory=None, slices={column: [] for column in view["slices"]}, stalls={column: [] for column in view["stalls"]})
+
+
+def without_lanes(data):
+    empty(data)
+    data.update(tables=[], facts=[], groups=[], compare=False)
+    for view in data["views"]:
+        view["lanes"] = []
+
+
+@pytest.mark.parametrize("change", [empty, without_lanes])
+def test_nothing_to_show_is_no_error(change, edited, open_page):
+    page = open_page(edited("schedule", "ddp_mlp_4", change))
+    page.press(*"+ - n p e E ] [ z . , < > v / Escape ArrowUp ArrowDown Enter Home".split())
+    box = page.page.locator("#stage").bounding_box()
+    page.page.mouse.click(box["x"] + 300, box["y"] + 40)
+    page.page.mouse.dblclick(box["x"] + 300, box["y"] + 40)
+    page.page.mouse.wheel(0, -200)
+    assert page.state()["selected"] is None
 
 
 def test_sweep(report, open_page):

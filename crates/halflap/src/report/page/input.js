@@ -283,6 +283,7 @@ function stepCollective(direction, exposedOnly) {
 function stepSlice(direction) {
   const pane = layout.panes[state.lane.pane];
   const { selected } = state;
+  if (pane.rows.length === 0) return;
   const view = selected ? selected.view : pane.view;
   if (selected && selected.slice >= 0) {
     const lane = view.lanes[view.slices.lane[selected.slice]];
@@ -337,6 +338,7 @@ function follow(time) {
 function moveLane(direction) {
   const places = layout.panes.flatMap((pane, number) => pane.rows.map((_, row) => ({ pane: number, row })));
   const at = places.findIndex((place) => place.pane === state.lane.pane && place.row === state.lane.row);
+  if (places.length === 0) return;
   state.lane = places[Math.max(0, Math.min(places.length - 1, at + direction))];
   const pane = layout.panes[state.lane.pane];
   byId('live').textContent = 'lane ' + pane.rows[state.lane.row].lane.name + ', ' + pane.view.name;
@@ -345,6 +347,7 @@ function moveLane(direction) {
 
 function selectAtCursor() {
   const pane = layout.panes[state.lane.pane];
+  if (pane.rows.length === 0) return;
   const { lane } = pane.rows[state.lane.row];
   const x = xAt(state.cursor ? state.cursor.time : (state.from + state.to) / 2);
   const slice = sliceNear(pane.view, lane, x);

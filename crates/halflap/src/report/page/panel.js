@@ -99,7 +99,11 @@ function opLink(op) {
   const link = element('button', 'link name', clean(ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
   link.title = clean([ops.name[op], KINDS[ops.kind[op]], ops.what[op]].map((text) => clean(text, 200)).filter(Boolean).join('\u2002'), 400);
-  link.addEventListener('click', () => goTo(op));
+  link.addEventListener('click', () => {
+    goTo(op);
+    // The panel was built anew, and the link with it: whoever came by keyboard goes on from its head.
+    byId('details').querySelector('h2').focus({ preventScroll: true });
+  });
   return link;
 }
 
@@ -145,8 +149,13 @@ function showDetails() {
   const close = element('button', 'close', '\u00d7');
   close.type = 'button';
   close.setAttribute('aria-label', 'Clear the selection');
-  close.addEventListener('click', clearSelection);
-  panel.append(element('div', 'head', [element('h2', 'name', nameOf(op)), close]));
+  close.addEventListener('click', () => {
+    clearSelection();
+    stage.focus({ preventScroll: true });
+  });
+  const head = element('h2', 'name', nameOf(op));
+  head.tabIndex = -1;
+  panel.append(element('div', 'head', [head, close]));
   if (ops.what[op]) panel.append(element('p', 'what', whatOf(op)));
   panel.append(timesTable(op));
   panel.append(definitionList(detailRows(op)));

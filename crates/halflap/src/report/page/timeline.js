@@ -456,10 +456,10 @@ function drawEnd(pane) {
   base.globalAlpha = 1;
   base.fillStyle = colours.ink;
   base.fillRect(x, pane.top + 4, 1.5, pane.bottom - pane.top - 4);
-  const saved = data.compare && view.index === 1 ? views[0].length - view.length : 0;
+  const saved = data.compare && view.index === 1 && pane.rows.length > 0 ? views[0].length - view.length : 0;
   const room = xAt(views[0].length) - x;
   base.font = '600 11px ' + SANS;
-  const text = formatNanos(Math.abs(saved)) + (saved > 0 ? ' saved' : ' longer');
+  const text = formatNanos(saved) + ' saved';
   if (saved > 0 && room > base.measureText(text).width + 14) {
     base.fillStyle = colours.ink;
     base.fillText(text, x + 8, pane.rows[0].y + pane.rows[0].height / 2);
