@@ -58,7 +58,8 @@ function drawCursor() {
   marks.fillRect(x, RULER - 8, 1, layout.height - RULER + 8);
   marks.font = '600 11px ' + SANS;
   marks.textBaseline = 'middle';
-  const text = formatNanos(Math.max(0, state.cursor.time));
+  // As exact as a pixel is at this zoom.
+  const text = ruleLabel(state.cursor.time, 10 ** Math.floor(Math.log10((state.to - state.from) / 200)));
   const width = marks.measureText(text).width + 10;
   const left = Math.min(Math.max(layout.gutter, x - width / 2), layout.width - width);
   marks.fillStyle = colours.ink;

@@ -20,7 +20,9 @@ function card(compared, at) {
       values.append(element('b', '', formatAs(item.unit, item.value)), ' ');
     });
   }
-  made.append(values, element('p', 'note', clean(last.note || '', 160)));
+  // A note belongs to one value; beside two of equal rank it would be taken for both.
+  const note = data.compare || items.length === 1 ? last.note : '';
+  made.append(values, element('p', 'note', clean(note || '', 160)));
   return made;
 }
 

@@ -270,11 +270,13 @@ function stallLines(op) {
   for (const view of data.compare ? state.shown.map((index) => views[index]) : [state.selected.view]) {
     const { start, end, of, at, cause } = view.stalls;
     const own = of.map((other, stall) => (other === op ? stall : -1)).filter((stall) => stall >= 0);
+    // Of many launches the chosen one comes first.
+    const chosen = (stall) => Number(view === state.selected.view && view.stalls.slice[stall] === state.selected.slice);
+    own.sort((a, b) => chosen(b) - chosen(a) || a - b);
     for (const stall of own.slice(0, STALLS)) {
-      const line = element('span', '', [formatNanos(end[stall] - start[stall])]);
+      const line = element('span', '', [formatNanos(end[stall] - start[stall]) + ', ' + (CAUSES[cause[stall]] || '')]);
       if (data.compare) line.prepend(view.name + ': ');
-      if (at[stall] >= 0) line.append(' before ', opLink(at[stall]));
-      line.append(', ' + (CAUSES[cause[stall]] || ''));
+      if (at[stall] >= 0) line.append(', before ', opLink(at[stall]));
       lines.append(line);
     }
     if (own.length > STALLS) lines.append(element('span', '', 'and ' + (own.length - STALLS) + ' more'));
