@@ -29,10 +29,12 @@ MEASURE = """async ([event, steps]) => {
     const frame = () => new Promise(done => requestAnimationFrame(done));
     const script = [], interval = [];
     for (let step = 0; step < steps; step += 1) {
-        const at = { clientX: box.left + 200 + step * 5 % (box.width - 250), clientY: box.top + 60, bubbles: true, cancelable: true };
+        const by = step < steps / 2 ? -60 : 60;
+        const aside = event === 'point' ? 200 + step * 5 % (box.width - 250) : 500;
+        const at = { clientX: box.left + aside, clientY: box.top + 60, bubbles: true, cancelable: true };
         const began = performance.now();
         if (event === 'point') stage.dispatchEvent(new PointerEvent('pointermove', at));
-        else stage.dispatchEvent(new WheelEvent('wheel', { ...at, clientX: box.left + 500, ...(event === 'pan' ? { deltaX: step < steps / 2 ? 30 : -30 } : { deltaY: step < steps / 2 ? -60 : 60 }) }));
+        else stage.dispatchEvent(new WheelEvent('wheel', event === 'pan' ? { ...at, deltaX: -by } : { ...at, deltaY: by }));
         await frame();
         await frame();
         script.push(halflap.state().frame);
@@ -57,7 +59,8 @@ def as_traces(data, slices=60_000):
             for at in range(count):
                 now = at * step
                 length = step * chance.uniform(0.3, 1)
-                row = (lane, chance.choice(ops), now, now + length, length / 2 if lane and chance.random() < 0.2 else 0.0)
+                exposed = length / 2 if lane and chance.random() < 0.2 else 0.0
+                row = (lane, chance.choice(ops), now, now + length, exposed)
                 for column, value in zip(columns.values(), row):
                     column.append(value)
         view.update(name=f"rank {number}", length=1e9, bound=None, memory=None, slices=columns, lanes=view["lanes"][:2])
@@ -66,7 +69,8 @@ def as_traces(data, slices=60_000):
 
 def line(what, values):
     values = sorted(values)
-    return f"{what} {statistics.median(values):5.1f} median {values[int(0.95 * len(values))]:5.1f} p95 {values[-1]:5.1f} max"
+    middle, high = statistics.median(values), values[int(0.95 * len(values))]
+    return f"{what} {middle:5.1f} median {high:5.1f} p95 {values[-1]:5.1f} max"
 
 
 def measure(browser, path, title, args):
@@ -95,7 +99,8 @@ def main():
     graph = ROOT / "tests" / "corpus" / "fsdp_llama_80.graph.json.gz"
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         schedule, traces = Path(folder) / "schedule.html", Path(folder) / "traces.html"
-        subprocess.run([args.halflap, "schedule", graph, "--effort", "quick", "--report", schedule], check=True, stdout=subprocess.DEVNULL)
+        command = [args.halflap, "schedule", graph, "--effort", "quick", "--report", schedule]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         data = embedded(schedule)
         as_traces(data)
         traces.write_text(with_data(schedule, data))

@@ -103,10 +103,16 @@ class Page:
 
     def focused(self):
         """What has the focus, in a few words."""
-        return self.page.evaluate("(document.activeElement.id || document.activeElement.className || document.activeElement.tagName)")
+        return self.page.evaluate("[document.activeElement].map(one => one.id || one.className || one.tagName)[0]")
 
     def column_number(self, title):
         return [column["title"] for column in self.data["tables"][0]["columns"]].index(title)
+
+    def longest_compute(self, view=1):
+        """Its length, and the operation."""
+        slices = self.data["views"][view]["slices"]
+        rows = zip(slices["lane"], slices["start"], slices["end"], slices["op"])
+        return max((end - start, op) for lane, start, end, op in rows if lane == 0)
 
     def exposed(self, view=1):
         """Operations that are exposed, the longest first."""

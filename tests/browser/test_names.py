@@ -29,7 +29,8 @@ def program():
         name, buffer = f"{ATTACKS[number % len(ATTACKS)]} {number}", f"{ATTACKS[(number + 1) % len(ATTACKS)]} b{number}"
         nodes.append({
             "name": name, "kind": kind, "runtime_ns": 1000.0 + number, "outputs": [buffer],
-            "deps": [{"buffer": dep, "kinds": ["data"]} for dep in deps], "ops": [ATTACKS[(number + 2) % len(ATTACKS)]], **more,
+            "deps": [{"buffer": dep, "kinds": ["data"]} for dep in deps],
+            "ops": [ATTACKS[(number + 2) % len(ATTACKS)]], **more,
         })
         buffers.append({"name": buffer, "size_alloc": 1024, "size_free": 1024, "users": [], "output": False})
         for dep in deps:
@@ -43,7 +44,8 @@ def program():
         sent = add("collective", step, [last], collective=collective)
         last = add("wait", step + 1, [sent])
         last = add("compute", step + 2, [last])
-    return {"format": "halflap.graph/1", "groups": {ATTACKS[2]: {"ranks": [0, 1]}}, "nodes": nodes, "buffers": buffers, "inputs": []}
+    groups = {ATTACKS[2]: {"ranks": [0, 1]}}
+    return {"format": "halflap.graph/1", "groups": groups, "nodes": nodes, "buffers": buffers, "inputs": []}
 
 
 @pytest.fixture(scope="module")

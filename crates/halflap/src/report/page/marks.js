@@ -7,7 +7,8 @@ function drawMarks() {
   marks.rect(layout.gutter - 1, 0, layout.width - layout.gutter + 1, layout.height);
   marks.clip();
   if (state.cursor) drawCursor();
-  if (state.hover && state.hover.slice >= 0) outlineSlice(state.hover.view, state.hover.slice, { colour: colours.ink, width: 1 });
+  const { hover: under } = state;
+  if (under && under.slice >= 0) outlineSlice(under.view, under.slice, { colour: colours.ink, width: 1 });
   if (state.selected) drawSelection();
   marks.restore();
   if (stage.matches(':focus-visible')) drawKeyboardLane();

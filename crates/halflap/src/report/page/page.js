@@ -13,7 +13,8 @@ function card(compared, at) {
   const values = element('p', 'values');
   if (data.compare) {
     const [was, now] = [items[0], last].map((item) => formatAs(item.unit, item.value));
-    values.append(element('span', 'was', was), element('span', 'to', ' \u2192 '), element('b', '', now), ' ', changeOf(items[0], last));
+    values.append(element('span', 'was', was), element('span', 'to', ' \u2192 '), element('b', '', now), ' ');
+    values.append(changeOf(items[0], last));
   } else {
     items.forEach((item, number) => {
       if (items.length > 1) values.append(element('span', 'of', compared[number].name + ' '));
@@ -30,7 +31,8 @@ function card(compared, at) {
 function changeOf(before, after) {
   const sense = { less: -1, more: 1 }[after.better] || 0;
   const good = Math.sign(after.value - before.value) * sense;
-  return element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
+  const tone = good > 0 ? 'good' : good < 0 ? 'bad' : '';
+  return element('span', 'change ' + tone, formatChange(before.value, after.value));
 }
 
 /** Where the time goes: one bar a view, on one scale. */
@@ -56,14 +58,16 @@ function budgetBar(view) {
   const text = parts.map(([name, time]) => name + ' ' + formatNanos(time)).join(', ');
   bar.setAttribute('role', 'img');
   bar.setAttribute('aria-label', view.name + ': ' + text);
-  const values = element('p', 'parts', parts.map(([name, time]) => element('span', name, [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))])));
+  const value = ([name, time]) => [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))];
+  const values = element('p', 'parts', parts.map((part) => element('span', part[0], value(part))));
   if (views.length === 1) bar.classList.add('alone');
   const name = views.length > 1 ? [element('span', 'of', view.name)] : [];
   return element('div', 'line', [...name, bar, values]);
 }
 
 function showFacts() {
-  byId('facts').replaceChildren(...data.facts.map(([label, text]) => element('div', '', [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))])));
+  const fact = ([label, text]) => [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))];
+  byId('facts').replaceChildren(...data.facts.map((pair) => element('div', '', fact(pair))));
 }
 
 /** What can be shown: for a comparison both, before or after; for ranks one, or two below each other. */
@@ -96,7 +100,10 @@ function viewChoice(number) {
   if (number === 1) box.append(new Option('none below', ''));
   views.forEach((view, index) => box.append(new Option(view.name, index)));
   box.value = number === 0 ? '0' : '';
-  box.addEventListener('change', () => showViews([byId('view-0').value, byId('view-1').value].filter((value) => value !== '').map(Number)));
+  box.addEventListener('change', () => {
+    const chosen = ['view-0', 'view-1'].map((id) => byId(id).value).filter((value) => value !== '');
+    showViews(chosen.map(Number));
+  });
   return box;
 }
 
@@ -137,7 +144,8 @@ const LEGEND = [['compute', 'compute'], ['comm', 'communication'], ['exposed', '
 
 function showLegend() {
   const used = LEGEND.filter(([name]) => name !== 'bound' || views.some((view) => view.bound));
-  byId('legend').replaceChildren(...used.map(([name, text]) => element('span', '', [element('i', 'key ' + name), text])));
+  const entry = ([name, text]) => element('span', '', [element('i', 'key ' + name), text]);
+  byId('legend').replaceChildren(...used.map(entry));
 }
 
 function setTheme(dark) {
@@ -168,7 +176,9 @@ function listenToTheme() {
 function showKeys() {
   const rows = KEYS.concat(PAGE_KEYS).filter(({ label }) => label).map(({ label, says }) => [label, says]);
   rows.push(['drag, wheel, pinch', 'pan and zoom; shift+wheel pans'], ['double click', 'zoom to a slice']);
-  for (const [label, says] of rows) byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
+  for (const [label, says] of rows) {
+    byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
+  }
   byId('help').addEventListener('click', () => byId('keys').showModal());
 }
 

@@ -34,7 +34,7 @@ function describeSlice(view, slice) {
       ['', whatOf(op)],
       ['kind', KINDS[ops.kind[op]]],
       ['start', formatNanos(start)],
-      ['duration', formatNanos(view.slices.end[slice] - start)],
+      ['duration', formatNanos(durationOf(view, slice))],
       ['exposed', isCollective(op) ? formatNanos(view.slices.exposed[slice]) : ''],
       ...sizeRows(op),
       ['group', groupOf(op)],
@@ -98,7 +98,7 @@ function hideTip() {
 function opLink(op) {
   const link = element('button', 'link name', clean(ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
-  link.title = clean([ops.name[op], KINDS[ops.kind[op]], ops.what[op]].map((text) => clean(text, 200)).filter(Boolean).join('\u2002'), 400);
+  link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
   link.addEventListener('click', () => {
     goTo(op);
     // The panel was built anew, and the link with it: whoever came by keyboard goes on from its head.
@@ -164,11 +164,15 @@ function showDetails() {
 /** Without a selection: which operations compute stood still for, and why. */
 function exposedSummary() {
   const compared = data.compare ? views : state.shown.map((index) => views[index]);
-  const byWhat = compared.map((view) => sumStalls(view, (stall) => clean(ops.what[view.stalls.of[stall]] || '', 60) || nameOf(view.stalls.of[stall])));
+  const what = (op) => clean(ops.what[op] || '', 60) || nameOf(op);
+  const byWhat = compared.map((view) => sumStalls(view, (stall) => what(view.stalls.of[stall])));
   const byCause = compared.map((view) => sumStalls(view, (stall) => CAUSES[view.stalls.cause[stall]] || 'unknown'));
   const hint = element('p', 'hint', 'Click an operation, or press e for the next exposed collective.');
-  if (byWhat.every((sums) => sums.size === 0)) return [element('h2', '', 'Exposed communication'), element('p', '', 'None: compute never stands still for a collective.'), hint];
-  return [element('h2', '', 'Exposed communication'), sumsTable('operation', byWhat, compared), sumsTable('cause', byCause, compared), hint];
+  const none = byWhat.every((sums) => sums.size === 0);
+  const sums = none
+    ? [element('p', '', 'None: compute never stands still for a collective.')]
+    : [sumsTable('operation', byWhat, compared), sumsTable('cause', byCause, compared)];
+  return [element('h2', '', 'Exposed communication'), ...sums, hint];
 }
 
 /** The time of all stalls by a key. */
@@ -186,44 +190,50 @@ function sumsTable(title, sums, compared) {
   const total = (key) => sums.reduce((sum, of) => sum + (of.get(key) || 0), 0);
   const keys = [...new Set(sums.flatMap((of) => [...of.keys()]))].sort((a, b) => total(b) - total(a)).slice(0, 6);
   const names = compared.map((view) => element('th', 'number', views.length > 1 ? view.name : 'time'));
-  const rows = keys.map((key) => element('tr', '', [element('td', '', key), ...sums.map((of) => element('td', 'number', formatNanos(of.get(key) || 0)))]));
-  return element('table', '', [element('thead', '', [element('tr', '', [element('th', '', title), ...names])]), element('tbody', '', rows)]);
+  const time = (of, key) => element('td', 'number', formatNanos(of.get(key) || 0));
+  const rows = keys.map((key) => [element('td', '', key), ...sums.map((of) => time(of, key))]);
+  return tableOf('', [element('th', '', title), ...names], rows);
 }
 
 /** Start, duration, exposed time and place of an operation in each view. */
 function timesTable(op) {
   const compared = data.compare ? views : [state.selected.view];
-  const table = element('table', 'times');
-  const head = element('tr', '', [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))]);
-  table.append(element('thead', '', [head]));
-  const body = element('tbody');
-  for (const [label, ofView] of timeRows(op)) {
-    const cells = compared.map(ofView);
-    if (cells.every((cell) => cell === '')) continue;
-    body.append(element('tr', '', [element('th', '', label), ...cells.map((cell) => element('td', 'number', cell))]));
-  }
-  table.append(body);
-  return table;
+  const head = [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))];
+  const all = timeRows(op).map(([label, ofView]) => [label, compared.map(ofView)]);
+  const rows = all.filter(([, texts]) => texts.some(Boolean));
+  const cells = ([label, texts]) => [element('th', '', label), ...texts.map((text) => element('td', 'number', text))];
+  return tableOf('times', head, rows.map(cells));
 }
 
 function timeRows(op) {
-  const own = (view) => (state.selected.view === view && state.selected.slice >= 0 ? state.selected.slice : mainSlice(view, op));
+  const { selected } = state;
+  const own = (view) => (selected.view === view && selected.slice >= 0 ? selected.slice : mainSlice(view, op));
   const ofSlice = (value) => (view) => (own(view) >= 0 ? formatNanos(value(view, own(view))) : '');
   const launches = (view) => slicesOf(view, op).length;
   return [
-    ['start', (view) => (timeOf(view, op) >= 0 ? formatNanos(own(view) >= 0 ? view.slices.start[own(view)] : timeOf(view, op)) : '')],
+    ['start', (view) => formatTime(own(view) >= 0 ? view.slices.start[own(view)] : timeOf(view, op))],
     ['queued', (view) => queuedText(view, op)],
-    ['duration', ofSlice((view, slice) => view.slices.end[slice] - view.slices.start[slice])],
+    ['duration', ofSlice(durationOf)],
     ['exposed', isCollective(op) ? ofSlice((view, slice) => view.slices.exposed[slice]) : () => ''],
     ['launches', (view) => (launches(view) > 1 ? String(launches(view)) : '')],
     ['in all', (view) => (launches(view) > 1 ? formatNanos(sumOfSlices(view, op)) : '')],
     ['exposed in all', (view) => (launches(view) > 1 && isCollective(op) ? formatNanos(exposedOf(view, op)) : '')],
-    ['place', (view) => (view.memory && view.memory.place[op] >= 0 ? (view.memory.place[op] + 1) + ' of ' + view.memory.order.length : '')],
+    ['place', (view) => placeText(view, op)],
   ];
 }
 
+/** A time, or nothing where it is not known. */
+function formatTime(time) {
+  return time >= 0 ? formatNanos(time) : '';
+}
+
+function placeText(view, op) {
+  const place = view.memory ? view.memory.place[op] : -1;
+  return place >= 0 ? (place + 1) + ' of ' + view.memory.order.length : '';
+}
+
 function sumOfSlices(view, op) {
-  return slicesOf(view, op).reduce((sum, slice) => sum + view.slices.end[slice] - view.slices.start[slice], 0);
+  return slicesOf(view, op).reduce((sum, slice) => sum + durationOf(view, slice), 0);
 }
 
 /** How long a collective was issued but its stream was busy with others. */
@@ -257,7 +267,8 @@ function movedText(op) {
   const parts = [];
   if (before.memory && after.memory && before.memory.place[op] >= 0) {
     const places = after.memory.place[op] - before.memory.place[op];
-    parts.push(places === 0 ? 'not in the order' : Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later'));
+    const far = Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later');
+    parts.push(places === 0 ? 'not in the order' : far);
   }
   const time = timeOf(after, op) - timeOf(before, op);
   if (Math.abs(time) >= 0.5) parts.push('starts ' + formatNanos(Math.abs(time)) + (time < 0 ? ' earlier' : ' later'));
@@ -305,32 +316,33 @@ function showMemory() {
   if (key === memoryShown) return;
   memoryShown = key;
   const op = view.memory.order[entry >> 1];
-  const where = element('p', 'hint', [(entry & 1 ? 'after ' : 'while '), opLink(op), (entry & 1 ? ' freed' : ' runs'), ', at ' + formatNanos(view.memory.time[entry])]);
+  const [before, after] = entry & 1 ? ['after ', ' freed'] : ['while ', ' runs'];
+  const where = element('p', 'hint', [before, opLink(op), after + ', at ' + formatNanos(view.memory.time[entry])]);
   panel.replaceChildren(memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry));
 }
 
 function memoryHead(view, entry, atPeak) {
   const title = (atPeak ? 'Peak memory' : 'Memory') + (views.length > 1 ? ' ' + view.name : '');
-  return element('div', 'head', [element('h2', '', title), element('b', 'number', formatBytes(view.memory.bytes[entry]))]);
+  const bytes = element('b', 'number', formatBytes(view.memory.bytes[entry]));
+  return element('div', 'head', [element('h2', '', title), bytes]);
 }
 
 function ownersTable(memory, entry) {
   const { top, count } = liveBuffers(memory, entry, OWNERS);
   const total = Math.max(1, memory.bytes[entry]);
-  const body = element('tbody');
-  let rest = memory.bytes[entry];
-  for (const buffer of top) {
-    const size = data.buffers.size[buffer];
-    rest -= size;
-    body.append(ownerRow(buffer, size / total, size / data.buffers.size[top[0]]));
-  }
-  if (count > top.length) {
-    const cells = [element('td', '', (count - top.length) + ' more'), element('td'), element('td', 'number', formatBytes(Math.max(0, rest))), element('td', 'number meter', share(Math.max(0, rest) / total))];
-    body.append(element('tr', 'rest', cells));
-  }
+  const { size } = data.buffers;
+  const rows = top.map((buffer) => ownerRow(buffer, size[buffer] / total, size[buffer] / size[top[0]]));
+  const rest = Math.max(0, memory.bytes[entry] - top.reduce((sum, buffer) => sum + size[buffer], 0));
+  if (count > top.length) rows.push(restRow(count - top.length, rest, rest / total));
   const names = ['buffer', 'made by', 'size', 'share'];
-  const head = element('tr', '', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)));
-  return element('table', 'owners', [element('thead', '', [head]), body]);
+  return tableOf('owners', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)), rows);
+}
+
+/** What is alive beside the largest. */
+function restRow(count, bytes, part) {
+  const texts = [count + ' more', '', formatBytes(bytes), share(part)];
+  const classes = ['rest', 'rest', 'rest number', 'rest number meter'];
+  return texts.map((text, at) => element('td', classes[at], text));
 }
 
 /** `part` is of all that is alive, `length` of the longest bar. */
@@ -339,7 +351,8 @@ function ownerRow(buffer, part, length) {
   const cell = element('td', 'number', share(part));
   addMeter(cell, length, '');
   const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker)] : 'input');
-  return element('tr', '', [element('td', 'name cut', clean(data.buffers.name[buffer], 60)), makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell]);
+  const nameCell = element('td', 'name cut', clean(data.buffers.name[buffer], 60));
+  return [nameCell, makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell];
 }
 
 function share(part) {
@@ -349,5 +362,6 @@ function share(part) {
 function describeCursor() {
   const { cursor } = state;
   const memory = cursor.view && cursor.view.memory;
-  return formatNanos(cursor.time) + (memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '');
+  const alive = memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '';
+  return formatNanos(cursor.time) + alive;
 }

@@ -5,7 +5,8 @@ const SPARE = 8; // rows drawn above and below what is in sight
 const tables = data.tables.map(buildTable);
 
 function buildTable(raw, number) {
-  const table = { raw, number, sort: { column: -1, down: false }, words: '', list: raw.rows.map((_, row) => row), at: 0, drawn: null };
+  const list = raw.rows.map((_, row) => row);
+  const table = { raw, number, list, sort: { column: -1, down: false }, words: '', at: 0, drawn: null };
   table.maxima = raw.columns.map((column, at) => (column.bar ? largest(raw.rows, at) : 0));
   table.rowOf = new Map();
   raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
@@ -117,7 +118,8 @@ function compareText(a, b, down) {
 function searchText(table, row) {
   if (!table.text) {
     const texts = table.raw.columns.map((column, at) => (column.type === 'text' ? at : -1)).filter((at) => at >= 0);
-    table.text = table.raw.rows.map((cells) => texts.map((at) => String(cells[at] === null ? '' : cells[at]).slice(0, 1000)).join('\n').toLowerCase());
+    const words = (cell) => (cell === null ? '' : String(cell).slice(0, 1000));
+    table.text = table.raw.rows.map((cells) => texts.map((at) => words(cells[at])).join('\n').toLowerCase());
   }
   return table.text[row];
 }
@@ -231,8 +233,9 @@ function focusRow(table, at) {
 function scrollToRow(table, at) {
   const { scroller } = table;
   const room = roomOf(table);
+  const least = Math.ceil(((at + 1) * ROW - room) / ROW) * ROW;
   if (at * ROW < scroller.scrollTop) scroller.scrollTop = at * ROW;
-  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = Math.ceil(((at + 1) * ROW - room) / ROW) * ROW;
+  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = least;
   drawRows(table);
 }
 

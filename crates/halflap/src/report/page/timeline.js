@@ -17,6 +17,14 @@ const CLOSEST = 20;
 const MONO = 'ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 const SANS = 'Inter, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif';
 
+/** What the canvases take from the style sheet. */
+const COLOURS = [
+  'paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several',
+  'exposed', 'exposed-soft', 'memory', 'memory-soft', 'bound', 'accent',
+];
+/** The colour of each kind of operation. */
+const FILLS = ['compute', 'comm', 'comm', 'wait', 'copy', 'several'];
+
 const stage = byId('stage');
 const base = byId('base').getContext('2d');
 const marks = byId('marks').getContext('2d');
@@ -56,8 +64,7 @@ function drawFrame() {
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  const names = ['paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several', 'exposed', 'exposed-soft', 'memory', 'memory-soft', 'bound', 'accent'];
-  colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue('--' + name).trim()]));
+  colours = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue('--' + name).trim()]));
   hatch = makeHatch();
 }
 
@@ -242,12 +249,13 @@ function underside(row) {
 }
 
 function stallSpans(view) {
-  if (!view.spans) view.spans = view.stalls.start.map((start, stall) => ({ start, end: view.stalls.end[stall], stall }));
+  const { start, end } = view.stalls;
+  if (!view.spans) view.spans = start.map((from, stall) => ({ start: from, end: end[stall] }));
   return view.spans;
 }
 
 function colourOf(op) {
-  return [colours.compute, colours.comm, colours.comm, colours.wait, colours.copy, colours.several][ops.kind[op]] || colours.compute;
+  return colours[FILLS[ops.kind[op]] || 'compute'];
 }
 
 /** Draws wide slices one by one and the rest as density; gives the slices that have room for a name. */
@@ -324,7 +332,7 @@ function gather(columns, left, right) {
   }
 }
 
-/** The part of a column that is exposed is its height, so that the picture is true to the sum; the least is still seen. */
+/** The exposed part of a column is its height: the picture is true to the sum, and the least is still seen. */
 function drawExposedColumns(columns, band) {
   base.fillStyle = colours.exposed;
   columns.forEach((part, column) => {
