@@ -1,6 +1,8 @@
 // The data, indexed for drawing: slices by lane and by operation, stalls, memory.
 
-const KINDS = ['compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations'];
+const KINDS = [
+  'compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations',
+];
 const CAUSES = ['needed', 'synchronous', 'not issued yet', 'end of step'];
 const COLLECTIVE = 1;
 const SYNCHRONOUS = 2;
@@ -23,7 +25,8 @@ function buildView(raw, index) {
     end: Float64Array.from(raw.slices.end),
     exposed: Float64Array.from(raw.slices.exposed),
   };
-  const view = { index, name: clean(raw.name, 60), length: raw.length, bound: raw.bound, headline: raw.headline, slices, stalls: raw.stalls };
+  const { length, bound, headline } = raw;
+  const view = { index, name: clean(raw.name, 24), length, bound, headline, slices, stalls: sortStalls(raw.stalls) };
   view.byOp = indexByOp(slices);
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
   view.computeLane = Math.max(0, view.lanes.findIndex((lane) => lane.kind === 'compute'));
@@ -34,11 +37,19 @@ function buildView(raw, index) {
   return view;
 }
 
+/** By time: they come by collective. */
+function sortStalls(raw) {
+  const order = raw.start.map((_, stall) => stall).sort((a, b) => raw.start[a] - raw.start[b]);
+  const columns = ['start', 'end', 'of', 'at', 'cause'];
+  return Object.fromEntries(columns.map((column) => [column, order.map((stall) => raw[column][stall])]));
+}
+
 function buildLane(view, lane, number) {
   const { lane: of } = view.slices;
   const from = firstIndex(0, of.length, (slice) => of[slice] >= number);
   const to = firstIndex(from, of.length, (slice) => of[slice] > number);
-  return { number, name: clean(lane.name, 80), note: clean(lane.note || '', 80), kind: lane.kind, from, to, hatches: [] };
+  const name = clean(lane.name, 80);
+  return { number, name, note: clean(lane.note || '', 80), kind: lane.kind, from, to, hatches: [] };
 }
 
 /** For each operation its slices: `list` from `first[op]` to `first[op + 1]`. */
@@ -81,6 +92,10 @@ function listCollectives(view) {
   return list.sort((a, b) => start[a] - start[b]);
 }
 
+function durationOf(view, slice) {
+  return view.slices.end[slice] - view.slices.start[slice];
+}
+
 function isCollective(op) {
   return ops.kind[op] === COLLECTIVE || ops.kind[op] === SYNCHRONOUS;
 }
@@ -99,7 +114,8 @@ function matchStalls(view) {
     add(slice, Math.max(slices.start[slice], stalls.start[stall]), Math.min(slices.end[slice], stalls.end[stall]));
   });
   slices.exposed.forEach((exposed, slice) => {
-    if (exposed > 0 && !seen.has(slice)) add(slice, Math.max(slices.start[slice], slices.end[slice] - exposed), slices.end[slice]);
+    if (exposed === 0 || seen.has(slice)) return;
+    add(slice, Math.max(slices.start[slice], slices.end[slice] - exposed), slices.end[slice]);
   });
   for (const lane of view.lanes) lane.hatches.sort((a, b) => a.start - b.start);
 }
