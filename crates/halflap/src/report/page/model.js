@@ -33,7 +33,7 @@ function buildView(raw, index) {
   view.memory = raw.memory && raw.memory.time.length > 0 ? buildMemory(raw.memory) : null;
   view.collectives = listCollectives(view);
   matchStalls(view);
-  view.budget = budgetOf(view);
+  view.budget = budgetOf(view, raw.spent);
   return view;
 }
 
@@ -128,10 +128,10 @@ function findSlice(view, op, start, end) {
   return after === 0 ? -1 : list[after - 1];
 }
 
-/** Where the time of a view goes: compute, exposed communication, the rest. */
-function budgetOf(view) {
-  if (view.spent) {
-    const { compute, exposed } = view.spent;
+/** Where the time of a view goes: compute, exposed communication, the rest. `spent` is exact where slices were merged. */
+function budgetOf(view, spent) {
+  if (spent) {
+    const { compute, exposed } = spent;
     return { compute, exposed, idle: Math.max(0, view.length - compute - exposed) };
   }
   const busy = [];
