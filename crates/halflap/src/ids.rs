@@ -53,6 +53,12 @@ ids! {
     StreamId
     /// A place in an order.
     Pos
+    /// A kernel of a trace: all launches under one name.
+    KernelId
+    /// A GPU stream of a trace.
+    LaneId
+    /// A launch of a communication kernel in a trace.
+    LaunchId
 }
 
 /// A vector indexed by an id.

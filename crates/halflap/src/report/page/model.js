@@ -130,6 +130,10 @@ function findSlice(view, op, start, end) {
 
 /** Where the time of a view goes: compute, exposed communication, the rest. */
 function budgetOf(view) {
+  if (view.spent) {
+    const { compute, exposed } = view.spent;
+    return { compute, exposed, idle: Math.max(0, view.length - compute - exposed) };
+  }
   const busy = [];
   for (const lane of view.lanes) {
     if (lane.kind !== 'compute') continue;
