@@ -428,6 +428,26 @@ def test_ranks_are_chosen_and_put_below_each_other(edited, open_page):
     assert page.state()["selected"] is not None
 
 
+def test_a_row_of_another_rank_shows_that_rank(edited, open_page):
+    only = {}
+
+    def as_ranks(data):
+        data["compare"] = False
+        op = only["op"] = data["tables"][0]["op"][0]
+        slices = data["views"][0]["slices"]
+        at = slices["op"].index(op)
+        for column in slices.values():
+            del column[at]
+        data["views"][0]["memory"] = data["views"][1]["memory"] = None
+        only["name"] = data["tables"][0]["rows"][0][0]
+
+    page = open_page(edited("schedule", "fsdp_llama_2", as_ranks))
+    assert page.state()["shown"] == [0]
+    page.page.locator("#tables tbody tr[data-at]").filter(has_text=only["name"]).first.click()
+    state = page.state()
+    assert state["shown"] == [1] and state["selected"] == only["op"]
+
+
 def test_many_launches_of_one_kernel(edited, open_page):
     """A trace: few operations, tens of thousands of slices."""
 

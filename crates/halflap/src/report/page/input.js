@@ -63,9 +63,12 @@ function mainSlice(view, op) {
   return best;
 }
 
-/** Selects and brings into sight. */
+/** Selects and brings into sight; what runs on another rank alone is shown there. */
 function goTo(op, where) {
-  select(op, where);
+  const shownThere = state.shown.map((index) => views[index]).find((view) => slicesOf(view, op).length > 0);
+  const home = shownThere || views.find((view) => slicesOf(view, op).length > 0);
+  if (!data.compare && home && !state.shown.includes(home.index)) chooseView(home.index);
+  select(op, where || (data.compare || !home ? null : { view: home, slice: -1 }));
   const { view, slice } = state.selected;
   if (slice >= 0) reveal(view.slices.start[slice], view.slices.end[slice]);
   else if (timeOf(view, op) >= 0) reveal(timeOf(view, op), timeOf(view, op));

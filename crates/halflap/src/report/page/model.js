@@ -6,7 +6,7 @@ const KINDS = [
 const CAUSES = ['needed', 'synchronous', 'not issued yet', 'end of step'];
 const COLLECTIVE = 1;
 const SYNCHRONOUS = 2;
-const WAIT = 3;
+const COPY = 4;
 
 const data = JSON.parse(byId('data').textContent);
 const ops = data.ops;
@@ -29,7 +29,7 @@ function buildView(raw, index) {
   const view = { index, name: clean(raw.name, 24), length, bound, headline, slices, stalls: sortStalls(raw.stalls) };
   view.byOp = indexByOp(slices);
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
-  view.computeLane = Math.max(0, view.lanes.findIndex((lane) => lane.kind === 'compute'));
+  view.computeLane = busiestLane(view);
   view.memory = raw.memory && raw.memory.time.length > 0 ? buildMemory(raw.memory) : null;
   view.collectives = listCollectives(view);
   matchStalls(view);
@@ -50,6 +50,17 @@ function buildLane(view, lane, number) {
   const to = firstIndex(from, of.length, (slice) => of[slice] > number);
   const name = clean(lane.name, 80);
   return { number, name, note: clean(lane.note || '', 80), kind: lane.kind, from, to, hatches: [] };
+}
+
+/** The lane that stalls are shown in: of several compute streams the one that computes most. */
+function busiestLane(view) {
+  const busy = (lane) => {
+    let sum = 0;
+    for (let slice = lane.from; slice < lane.to; slice += 1) sum += durationOf(view, slice);
+    return sum;
+  };
+  const lanes = view.lanes.filter((lane) => lane.kind === 'compute').map((lane) => [busy(lane), lane.number]);
+  return lanes.reduce((most, lane) => (lane[0] > most[0] ? lane : most), lanes[0] || [0, 0])[1];
 }
 
 /** For each operation its slices: `list` from `first[op]` to `first[op + 1]`. */

@@ -135,15 +135,22 @@ function nextViews() {
     const at = CHOICES.findIndex(([, shown]) => shown.join() === state.shown.join());
     return showViews(CHOICES[(at + 1) % CHOICES.length][1]);
   }
-  const next = (state.shown[0] + 1) % views.length;
-  byId('view-0').value = String(next);
-  showViews([next, ...state.shown.slice(1)]);
+  chooseView((state.shown[0] + 1) % views.length);
 }
 
-const LEGEND = [['compute', 'compute'], ['comm', 'communication'], ['exposed', 'exposed'], ['bound', 'lower bound']];
+/** Shows a rank in the upper place. */
+function chooseView(index) {
+  byId('view-0').value = String(index);
+  showViews([index, ...state.shown.slice(1)]);
+}
+
+const LEGEND = [
+  ['compute', 'compute'], ['comm', 'communication'], ['copy', 'copies'], ['exposed', 'exposed'], ['bound', 'lower bound'],
+];
 
 function showLegend() {
-  const used = LEGEND.filter(([name]) => name !== 'bound' || views.some((view) => view.bound));
+  const missing = { copy: !ops.kind.includes(COPY), bound: !views.some((view) => view.bound) };
+  const used = LEGEND.filter(([name]) => !missing[name]);
   const entry = ([name, text]) => element('span', '', [element('i', 'key ' + name), text]);
   byId('legend').replaceChildren(...used.map(entry));
 }

@@ -268,7 +268,7 @@ function movedText(op) {
   if (before.memory && after.memory && before.memory.place[op] >= 0) {
     const places = after.memory.place[op] - before.memory.place[op];
     const far = Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later');
-    parts.push(places === 0 ? 'not in the order' : far);
+    parts.push(places === 0 ? 'same place' : far);
   }
   const time = timeOf(after, op) - timeOf(before, op);
   if (Math.abs(time) >= 0.5) parts.push('starts ' + formatNanos(Math.abs(time)) + (time < 0 ? ' earlier' : ' later'));

@@ -282,13 +282,14 @@ function drawSlices(view, row) {
     base.fillRect(x, row.y, Math.max(1, right - x - (width > 4 ? 1 : 0)), row.height);
     if (width > 26) labels.push(slice);
   }
+  // A lane holds one kind of work: its first slice has the colour of all.
+  base.fillStyle = to > from ? colourOf(op[from]) : colours.compute;
   drawDensity(density, row);
   return labels.map((at) => ({ op: op[at], left: xAt(start[at]), right: xAt(end[at]) }));
 }
 
 /** Columns of slices too narrow to be drawn alone: the more of the column is busy, the darker. */
 function drawDensity(density, row) {
-  base.fillStyle = row.lane.kind === 'compute' ? colours.compute : colours.comm;
   const level = (column) => Math.ceil(Math.min(1, density[column]) * 4);
   let column = 0;
   while (column < density.length) {
