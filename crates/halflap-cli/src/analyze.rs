@@ -59,7 +59,7 @@ fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
             return Err(Failed::in_file(output, "is a trace that is read: write to another file"));
         }
     }
-    pictures::refuse_twice("", &outputs)
+    pictures::check_outputs("", &outputs)
 }
 
 fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {

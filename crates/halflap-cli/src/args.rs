@@ -183,6 +183,9 @@ pub struct Ordered {
     /// Write all of it to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub pictures: PictureArgs,
     #[command(flatten)]
@@ -238,6 +241,9 @@ pub struct WhatIf {
     /// Write the points to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
+    /// Print them as JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
     /// Write a page to look at in a browser: the points as curves, and the input order.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<String>,

@@ -90,6 +90,20 @@ pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
     Ok(false)
 }
 
+/// Writes text where it was asked for, to a file or in place of what people read; says whether it took
+/// that place.
+pub fn put_asked(output: Option<&str>, printed: bool, text: impl FnOnce() -> String) -> Result<bool, Failed> {
+    if output.is_none() && !printed {
+        return Ok(false);
+    }
+    let text = text();
+    let shown = output.map_or(Ok(false), |path| put(path, &text))?;
+    if printed && !shown {
+        print(&text)?;
+    }
+    Ok(printed || shown)
+}
+
 /// Writes a file whole or not at all, gzipped if its name ends in `.gz`.
 pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));
@@ -108,6 +122,22 @@ pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         let _ = fs::remove_file(&beside);
         failed(error)
     })
+}
+
+/// Refuses a file that cannot be written, before work is done for it and other files are.
+pub fn check_writable(path: &str) -> Result<(), Failed> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+    if is_stdout(path) || is_special(&target) {
+        return Ok(());
+    }
+    let tried = match target.is_dir() {
+        true => Err(io::Error::other("it is a folder")),
+        false => beside(&target).and_then(|beside| {
+            OpenOptions::new().write(true).create_new(true).open(&beside)?;
+            fs::remove_file(&beside)
+        }),
+    };
+    tried.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
 }
 
 fn is_special(target: &Path) -> bool {

@@ -10,7 +10,6 @@ use halflap::order::Order;
 use halflap::report::page::Shown;
 use halflap::report::{
     self, Explained, OptimizerRun, Played, Summary, Timed, against_bound, count, describe_trust, labelled,
-    total_exposed,
 };
 use halflap::schedule::Schedule;
 use halflap::simulate::Machine;
@@ -24,7 +23,7 @@ use crate::machine;
 use crate::pictures;
 use crate::progress::Bar;
 use crate::schedule::ROWS;
-use crate::simulate::program;
+use crate::simulate::{host_line, program};
 use crate::terminal;
 
 /// What a search led to.
@@ -134,17 +133,17 @@ fn show(
     };
     let against_bound = against_bound(summary.step_time, summary.bound);
     let step = format!("{} -> {} ({saved:.1}% saved), {against_bound}", summary.step_time_before, summary.step_time);
-    let exposed = (total_exposed(&before.simulation), total_exposed(&explanation.simulation));
     let lines = [
         ("program", program(graph)),
         ("communication", summary.communication.to_string()),
         ("step time", step),
-        ("exposed", format!("{} -> {}", exposed.0, exposed.1)),
+        ("exposed", format!("{} -> {}", summary.simulated_exposed_before, summary.simulated_exposed)),
         ("peak memory", format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit)),
         ("trust", describe_trust(&found.trust)),
     ];
     let style = terminal::style();
-    let mut text: String = lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
+    let host = host_line(&explanation.simulation);
+    let mut text: String = lines.iter().chain(&host).map(|(label, value)| labelled(label, value, &style)).collect();
     if found.input_kept {
         text.push_str("The input order is kept: in most variations it is better than what was found.\n");
     }

@@ -18,11 +18,10 @@ impl PictureArgs {
     /// Refuses files that nothing can be written to before work is done for them.
     pub fn check(&self, graph: &str, output: Option<&str>) -> Result<(), Failed> {
         let named = [self.report.as_deref(), self.trace.as_deref(), output];
-        refuse_twice(graph, &named)?;
         for path in [&self.report, &self.trace].into_iter().flatten() {
             refuse_stdout(path)?;
         }
-        Ok(())
+        check_outputs(graph, &named)
     }
 
     /// Draws what is asked for, of every part of a program.
@@ -47,8 +46,8 @@ pub fn write_report(path: &str, parts: &[Page]) -> Result<(), Failed> {
     files::write(path, |mut out| write_page(parts, &mut out))
 }
 
-/// No two files that are written, and none that is read, may be the same.
-pub fn refuse_twice(read: &str, written: &[Option<&str>]) -> Result<(), Failed> {
+/// No two files that are written, and none that is read, may be the same; and all must be writable.
+pub fn check_outputs(read: &str, written: &[Option<&str>]) -> Result<(), Failed> {
     let written: Vec<&str> = written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
     for (place, path) in written.iter().enumerate() {
         if files::same_file(path, read) {
@@ -58,7 +57,7 @@ pub fn refuse_twice(read: &str, written: &[Option<&str>]) -> Result<(), Failed> 
             return Err(Failed::in_file(path, "is named twice: every output needs a file of its own"));
         }
     }
-    Ok(())
+    written.iter().try_for_each(|path| files::check_writable(path))
 }
 
 /// Pictures are for files.

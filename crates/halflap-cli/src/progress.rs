@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use halflap::pass::Pass;
 use halflap::schedule::Observer;
 
+use crate::terminal;
+
 /// Times every pass, and shows on a terminal how far a long one has come.
 pub struct Stopwatch {
     /// How long each pass took, in sequence.
@@ -56,7 +58,7 @@ struct Shown {
 
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
-        let terminal = std::io::stderr().is_terminal();
+        let terminal = std::io::stderr().is_terminal() && !terminal::is_dumb();
         Bar { what, started: Instant::now(), shown: Mutex::default(), terminal }
     }
 

@@ -8,9 +8,10 @@ use halflap::order::Order;
 use halflap::report::page::Shown;
 use halflap::report::{
     Explained, Played, Style, against_bound, count, labelled, render_explanation, simulation_json, total_exposed,
+    waiting_for_host,
 };
-use halflap::simulate::{Machine, lower_bound};
-use halflap::units::Bytes;
+use halflap::simulate::{Machine, Simulation, lower_bound};
+use halflap::units::{Bytes, Nanos};
 
 use crate::args;
 use crate::exit::Failed;
@@ -39,11 +40,11 @@ pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
 
 pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
     let mut ran = Ran::new(&args.of, args.memory_budget)?;
+    let only = args.node.as_deref().map(|name| named(&ran.graph, name)).transpose()?;
     ran.draw(&args.of, "explain")?;
     let style = terminal::style();
     let mut text = ran.headline(&style);
-    if let Some(name) = &args.node {
-        let collectives = named(&ran.graph, name)?;
+    if let (Some(collectives), Some(name)) = (only, &args.node) {
         ran.explanation.held.retain(|held| collectives.contains(&held.collective));
         if ran.explanation.held.is_empty() {
             text.push_str(&format!("{name} is hidden: nobody waits for it\n"));
@@ -124,7 +125,8 @@ impl Ran {
             ("peak memory", self.explanation.peak.bytes.to_string()),
             ("compute", format!("idle {}", simulation.compute_idle)),
         ];
-        lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
+        let host = host_line(simulation);
+        lines.iter().chain(&host).map(|(label, value)| labelled(label, value, style)).collect()
     }
 
     fn table(&self, most: usize, style: &Style) -> String {
@@ -134,9 +136,15 @@ impl Ran {
 
     /// Writes the JSON, if asked; says whether it took the place of the text.
     fn write(&self, args: &args::Ordered) -> Result<bool, Failed> {
-        let Some(path) = &args.output else { return Ok(false) };
-        files::put(path, &format!("{}\n", simulation_json(&self.graph, &self.order, &self.explanation)))
+        let text = || format!("{}\n", simulation_json(&self.graph, &self.order, &self.explanation));
+        files::put_asked(args.output.as_deref(), args.json, text)
     }
+}
+
+/// How long compute waits for the host, if it does.
+pub fn host_line(simulation: &Simulation) -> Option<(&'static str, String)> {
+    let waiting = waiting_for_host(simulation);
+    (waiting > Nanos::ZERO).then(|| ("host", format!("compute waits {waiting} for it")))
 }
 
 /// What a program is, in a few words.

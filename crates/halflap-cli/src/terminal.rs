@@ -19,7 +19,12 @@ pub fn style() -> Style {
 /// By the convention of NO_COLOR: any value but an empty one turns colour off.
 fn wants_colour() -> bool {
     let asked_not_to = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !asked_not_to && env::var_os("TERM").is_some_and(|term| term != "dumb")
+    !asked_not_to && !is_dumb()
+}
+
+/// Whether the terminal can do nothing but append.
+pub fn is_dumb() -> bool {
+    env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// The first of these that is set to something decides, as for the C library.

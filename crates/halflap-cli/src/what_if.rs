@@ -44,12 +44,10 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
     if let Some(path) = &args.report {
         draw(args, (&graph, &machine), (path, &points, peak))?;
     }
-    if let Some(path) = &args.output
-        && files::put(path, &format!("{}\n", to_json(&points, peak)))?
-    {
-        return Ok(());
+    match files::put_asked(args.output.as_deref(), args.json, || format!("{}\n", to_json(&points, peak)))? {
+        true => Ok(()),
+        false => files::print(&render(&points, peak)),
     }
-    files::print(&render(&points, peak))
 }
 
 fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Result<Vec<Point>, Failed> {

@@ -80,6 +80,38 @@ fn pictures_need_files_of_their_own() {
     assert_eq!(entries(&dir), ["g.json.gz"]);
 }
 
+/// What cannot all be written is not written in part.
+#[test]
+fn a_wrong_request_leaves_no_files() {
+    let dir = folder("no_pictures");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    for args in [
+        ["simulate", &graph, "--report", "r.html", "--trace", "t.pf", "-o", "nowhere/o.json"],
+        ["explain", &graph, "--report", "r.html", "--trace", "t.pf", "--node", "nobody"],
+    ] {
+        ends(&halflap(&dir, &args), 2);
+        assert_eq!(entries(&dir), [""; 0]);
+    }
+}
+
+/// A host that is slow is not communication.
+#[test]
+fn waiting_for_the_host_is_told_apart() {
+    let dir = folder("host");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let (out, _) =
+        ends(&halflap(&dir, &["simulate", &graph, "--launch", "60us", "--report", "r.html", "-o", "o.json"]), 0);
+    assert!(out.contains("host           compute waits "), "{out}");
+    let (page, json) = (data(&dir.join("r.html")), read_json(dir.join("o.json")));
+    let exposed = |collective: &Value| collective["exposed"].as_f64().unwrap();
+    let total: f64 = json["collectives"].as_array().unwrap().iter().map(exposed).sum();
+    let figures = &page["views"][0]["headline"];
+    assert!((figures[1]["value"].as_f64().unwrap() - total).abs() < 1.0, "{figures}");
+    assert_eq!(figures[3]["label"], "waiting for the host");
+    let idle = json["compute_idle"].as_f64().unwrap();
+    assert!((figures[3]["value"].as_f64().unwrap() + total - idle).abs() < 1.0, "{figures}");
+}
+
 #[test]
 fn hostile_names_stay_text() {
     let dir = folder("hostile_page");

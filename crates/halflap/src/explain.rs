@@ -95,7 +95,7 @@ pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limits: Limits) 
 /// The collectives that are waited for, the longest first, with nothing known of what holds them.
 fn waited_for(graph: &Graph, simulation: &Simulation) -> Vec<Held> {
     let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> = IdVec::filled((Nanos::ZERO, None), graph.len());
-    for exposure in simulation.exposures.iter().filter(|exposure| graph.kind(exposure.of).is_collective()) {
+    for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
         let entry = &mut exposed[exposure.of];
         *entry = (entry.0 + exposure.time, entry.1.or(Some(exposure.at)));
     }

@@ -14,6 +14,7 @@ use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
+use halflap::report::exposed_by_collective;
 use halflap::simulate::{Machine, lower_bound, simulate};
 use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
@@ -263,6 +264,30 @@ fn a_limit_below_the_input_orders_peak_comes_first() {
             assert!(smallest <= peak(&graph) && smallest > Bytes(1 << 20))
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// Every moment at which compute stands still has one cause, and no collective is exposed for longer than
+/// it runs; with a slow host and contention, too.
+#[test]
+fn time_that_compute_stands_still_is_charged_once() {
+    for seed in 0..300 {
+        let mut random = Random(seed + 90_000);
+        let graph = random::graph(&mut random, 60);
+        let mut machine = machine(&graph);
+        (machine.launch, machine.slowdown) = (Nanos(seed as f64 % 3.0 * 700.0), 1.0 + seed as f64 % 2.0 * 0.3);
+        let simulation = simulate(&graph, Order::of_input(&graph).as_slice(), &machine);
+        let mut stalls: Vec<(f64, f64)> =
+            simulation.exposures.iter().map(|e| (e.start.0, (e.start + e.time).0)).collect();
+        stalls.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(stalls.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-6), "seed {seed}: {stalls:?}");
+        let total: f64 = stalls.iter().map(|(start, end)| end - start).sum();
+        assert!((total - simulation.compute_idle.0).abs() < 1e-3, "seed {seed}");
+        let exposed = exposed_by_collective(&simulation);
+        for op in graph.ops() {
+            let time = simulation.end[op] - simulation.start[op];
+            assert!(exposed[op].0 <= time.0 + 1e-6, "seed {seed}: {op:?} {} of {time}", exposed[op]);
+        }
     }
 }
 

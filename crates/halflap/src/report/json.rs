@@ -83,6 +83,8 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("bound", &summary.bound)?;
         map.serialize_entry("exposed", &summary.exposed)?;
         map.serialize_entry("exposed_before", &summary.exposed_before)?;
+        map.serialize_entry("simulated_exposed", &summary.simulated_exposed)?;
+        map.serialize_entry("simulated_exposed_before", &summary.simulated_exposed_before)?;
         map.serialize_entry("read_seconds", &self.read_seconds)?;
         map.serialize_entry("passes", &passes)?;
         if let Some(run) = &self.optimizer {

@@ -28,5 +28,5 @@ pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, render, warning};
 pub use timing::{
     Explained, against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation,
-    simulation_json, total_exposed,
+    simulation_json, total_exposed, waiting_for_host,
 };

@@ -1,5 +1,6 @@
 //! What a schedule changed, as rows: one for each collective.
 
+use super::timing::total_exposed;
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, IdVec, OpId};
 use crate::order::Order;
@@ -21,6 +22,10 @@ pub struct Summary {
     pub exposed_before: Nanos,
     /// What of it is exposed now.
     pub exposed: Nanos,
+    /// What the input order's simulation exposes.
+    pub simulated_exposed_before: Nanos,
+    /// What the simulation exposes now.
+    pub simulated_exposed: Nanos,
     /// The input order's simulated step time.
     pub step_time_before: Nanos,
     /// The simulated step time now.
@@ -81,14 +86,18 @@ impl Summary {
             })
             .collect();
         rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));
+        let before = simulate(graph, input.as_slice(), machine);
+        let after = simulate(graph, schedule.order.as_slice(), machine);
         let total = |of: fn(&Row) -> Nanos| rows.iter().map(of).sum();
         Summary {
             nodes: graph.len(),
             communication: total(|row| row.time),
             exposed_before: total(|row| row.exposed_before),
             exposed: total(|row| row.exposed),
-            step_time_before: simulate(graph, input.as_slice(), machine).step_time,
-            step_time: simulate(graph, schedule.order.as_slice(), machine).step_time,
+            simulated_exposed_before: total_exposed(&before),
+            simulated_exposed: total_exposed(&after),
+            step_time_before: before.step_time,
+            step_time: after.step_time,
             bound,
             peak_before: schedule.peak_before,
             peak: schedule.peak,

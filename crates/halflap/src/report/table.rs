@@ -1,7 +1,7 @@
 //! Tables for people, fitted to the width that there is.
 //!
 //! Text is cut where a table is too wide, the widest first; where that would leave too little of it,
-//! the least important columns go, then the bars. Without a width (on a pipe) nothing is given up.
+//! the least important columns and the bars go. Without a width (on a pipe) nothing is given up.
 
 use super::text::cut;
 
@@ -90,7 +90,8 @@ pub struct Column {
     title: &'static str,
     kind: Kind,
     tone: Tone,
-    optional: bool,
+    /// How gladly it is left out; 0 for never.
+    optional: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,22 +112,27 @@ pub enum Cell {
 impl Column {
     /// Words, which may be cut.
     pub fn text(title: &'static str) -> Column {
-        Column { title, kind: Kind::Text, tone: Tone::Plain, optional: false }
+        Column { title, kind: Kind::Text, tone: Tone::Plain, optional: 0 }
     }
 
     /// Numbers, to the right.
     pub fn number(title: &'static str) -> Column {
-        Column { title, kind: Kind::Number, tone: Tone::Plain, optional: false }
+        Column { title, kind: Kind::Number, tone: Tone::Plain, optional: 0 }
     }
 
     /// Bars, where there is room for them.
     pub fn bar() -> Column {
-        Column { title: "", kind: Kind::Bar, tone: Tone::Warning, optional: true }
+        Column { title: "", kind: Kind::Bar, tone: Tone::Warning, optional: 1 }
     }
 
     /// The column may be left out where there is no room for it.
     pub fn optional(self) -> Column {
-        Column { optional: true, ..self }
+        self.optional_at(2)
+    }
+
+    /// The same, the earlier the higher its rank. Bars have 1, all others 2.
+    pub fn optional_at(self, rank: u8) -> Column {
+        Column { optional: rank, ..self }
     }
 
     /// The column stands out.
@@ -182,27 +188,29 @@ impl Table {
             .collect();
         let Some(most) = style.width else { return shown };
         while total(&self.narrowest(&shown)) > most {
-            let last = |bars: bool| {
-                let goes = |column: &Column| column.optional && (column.kind == Kind::Bar) == bars;
-                shown.iter().rposition(|&(column, _)| goes(&self.columns[column]))
-            };
-            let Some(place) = last(false).or_else(|| last(true)) else { break };
+            let rank = |&(_, &(column, _)): &(usize, &(usize, usize))| self.columns[column].optional;
+            let goes = shown.iter().enumerate().filter(|column| rank(column) > 0).max_by_key(rank);
+            let Some(place) = goes.map(|(place, _)| place) else { break };
             shown.remove(place);
         }
         while total(&shown) > most {
-            let texts = shown.iter_mut().filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
+            // The first of the widest: what stands last explains the rest.
+            let texts = shown.iter_mut().rev().filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
             let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
             widest.1 -= 1;
         }
         shown
     }
 
-    /// The same columns when all text is cut as short as is bearable.
+    /// The same columns when all text is cut as short as is bearable; what stands last explains the rest,
+    /// and is cut less.
     fn narrowest(&self, shown: &[(usize, usize)]) -> Vec<(usize, usize)> {
-        let narrow = |&(column, width): &(usize, usize)| {
-            (column, if self.is_cut(column) { width.min(2 * LEAST) } else { width })
+        let last = shown.len().saturating_sub(1);
+        let narrow = |(place, &(column, width)): (usize, &(usize, usize))| {
+            let least = if place == last { 3 * LEAST } else { 3 * LEAST / 2 };
+            (column, if self.is_cut(column) { width.min(least) } else { width })
         };
-        shown.iter().map(narrow).collect()
+        shown.iter().enumerate().map(narrow).collect()
     }
 
     fn is_cut(&self, column: usize) -> bool {

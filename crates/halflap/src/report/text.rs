@@ -53,12 +53,12 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> S
 fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
     let mut table = Table::new(vec![
         Column::text("collective"),
-        Column::text("operation").optional(),
+        Column::text("operation").optional_at(4),
         Column::number("time"),
         Column::number("exposed").tone(Tone::Warning),
         Column::bar(),
-        Column::number("was"),
-        Column::number("moved"),
+        Column::number("was").optional_at(2),
+        Column::number("moved").optional_at(3),
         Column::text("stopped by"),
     ]);
     for row in summary.rows.iter().take(most) {
@@ -95,7 +95,28 @@ pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
 
 /// A line of a headline.
 pub fn labelled(label: &str, value: &str, style: &Style) -> String {
-    format!("{} {value}\n", style.paint(&format!("{label:<14}"), Tone::Heading))
+    let lines = wrapped(value, 15, style);
+    format!("{} {lines}\n", style.paint(&format!("{label:<14}"), Tone::Heading))
+}
+
+/// Text that is broken at spaces where the terminal ends; further lines start with so many.
+pub(super) fn wrapped(text: &str, indent: usize, style: &Style) -> String {
+    let most = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
+    let mut wrapped = String::new();
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > most {
+            wrapped.push_str(&format!("\n{:indent$}", ""));
+            used = 0;
+        } else if used > 0 {
+            wrapped.push(' ');
+            used += 1;
+        }
+        wrapped.push_str(word);
+        used += length;
+    }
+    wrapped
 }
 
 /// `1 node`, `2 nodes`.

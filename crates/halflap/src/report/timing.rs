@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::table::{Cell, Column, Style, Table, Tone};
+use super::text::wrapped;
 use super::{count, printable};
 use crate::explain::{Explanation, Holder, Peak};
 use crate::graph::{Graph, OpKind};
@@ -54,12 +55,12 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
     if let Some(first) = explanation.held.first() {
         let mut table = Table::new(vec![
             Column::text("collective"),
-            Column::text("operation").optional(),
+            Column::text("operation").optional_at(4),
             Column::number("time"),
             Column::number("exposed").tone(Tone::Warning),
             Column::bar(),
-            Column::number(if was.is_some() { "was" } else { "start" }),
-            Column::text("waits at"),
+            Column::number(if was.is_some() { "was" } else { "start" }).optional_at(2),
+            Column::text("stalls at").optional_at(3),
             Column::text("held by"),
         ]);
         let before = was.map(exposed_by_collective);
@@ -84,14 +85,14 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
             let _ = writeln!(text, "... and {hidden} more, {rest} exposed in all");
         }
     }
-    text.push_str(&render_peak(graph, &explanation.peak));
+    text.push_str(&render_peak(graph, &explanation.peak, style));
     text
 }
 
 /// For each collective, how long the compute stream stands still for it.
 pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
     let mut exposed = IdVec::filled(Nanos::ZERO, simulation.start.len());
-    for exposure in &simulation.exposures {
+    for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
         exposed[exposure.of] += exposure.time;
     }
     exposed
@@ -99,17 +100,25 @@ pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
 
 /// How long the compute stream stands still for collectives, all in all.
 pub fn total_exposed(simulation: &Simulation) -> Nanos {
-    simulation.exposures.iter().map(|exposure| exposure.time).sum()
+    let communication = simulation.exposures.iter().filter(|exposure| exposure.is_communication());
+    communication.map(|exposure| exposure.time).sum()
 }
 
-fn render_peak(graph: &Graph, peak: &Peak) -> String {
+/// How long the compute stream stands still because nothing was issued.
+pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
+    let host = simulation.exposures.iter().filter(|exposure| !exposure.is_communication());
+    host.map(|exposure| exposure.time).sum()
+}
+
+fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
     let Some(at) = peak.at else { return String::new() };
     let owner = |&buffer: &crate::ids::BufId| {
         let maker = graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
         format!("{} {} of {maker}", graph.size_alloc(buffer), printable(graph.buffer_name(buffer)))
     };
     let owners: Vec<String> = peak.owners.iter().map(owner).collect();
-    format!("peak {} at {}: {}\n", peak.bytes, printable(graph.name(at)), owners.join(", "))
+    let line = format!("peak {} at {}: {}", peak.bytes, printable(graph.name(at)), owners.join(", "));
+    wrapped(&line, 2, style) + "\n"
 }
 
 /// The range of what is saved when everything is a little different.

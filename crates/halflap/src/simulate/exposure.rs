@@ -3,12 +3,12 @@
 use crate::ids::OpId;
 use crate::units::Nanos;
 
-/// A time in which the compute stream stood still for communication.
+/// A time in which the compute stream stood still.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exposure {
     /// Before which operation.
     pub at: OpId,
-    /// For which collective.
+    /// For which collective; the operation itself where it is for none.
     pub of: OpId,
     /// From when.
     pub start: Nanos,
@@ -18,6 +18,13 @@ pub struct Exposure {
     pub cause: Cause,
 }
 
+impl Exposure {
+    /// Whether communication is exposed, and not just nothing issued.
+    pub fn is_communication(&self) -> bool {
+        self.cause != Cause::Issued
+    }
+}
+
 /// Why the compute stream stood still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -25,7 +32,8 @@ pub enum Cause {
     Needed,
     /// The collective is synchronous.
     Synchronous,
-    /// The host had not issued the operation yet, or the stream of a synchronous collective was busy.
+    /// The host had not issued the operation yet, or a peer had not come to the collective: no
+    /// communication runs that could be hidden.
     Issued,
     /// Nothing was left to compute.
     EndOfStep,

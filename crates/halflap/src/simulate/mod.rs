@@ -207,57 +207,75 @@ impl<'a> Clock<'a> {
         self.communication.insert(place, (start, end));
     }
 
-    fn finish(self) -> Simulation {
+    fn finish(mut self) -> Simulation {
         let step_time = self.end.as_slice().iter().fold(Nanos::ZERO, |latest, &end| latest.max(end));
-        let mut exposures = self.exposures;
-        let trailing = step_time - self.now;
-        if trailing > Nanos::ZERO {
-            let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
-            let (start, time, cause) = (self.now, trailing, Cause::EndOfStep);
-            exposures.extend(last.map(|op| Exposure { at: op, of: op, start, time, cause }));
+        let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
+        if let Some(op) = last.filter(|_| step_time > self.now) {
+            self.expose((op, Cause::EndOfStep), op, step_time);
         }
         Simulation {
             step_time,
             start: self.start,
             end: self.end,
-            exposures,
+            exposures: self.exposures,
             compute_idle: step_time - self.compute_busy,
             stream_idle: self.busy.as_slice().iter().map(|&busy| step_time - busy).collect(),
         }
     }
 
-    /// Notes that the compute stream stands still until `until` for `op`.
+    /// Notes that the compute stream stands still until `until` for `op`: for collectives as long as
+    /// one is waited for, then for the host or for peers.
     fn stall(&mut self, op: OpId, until: Nanos) {
-        if until <= self.now {
-            return;
+        let blocker = self.blocker(op);
+        let communicates_until = blocker.map_or(self.now, |of| self.end[of].min(until));
+        if let Some(of) = blocker.filter(|_| communicates_until > self.now) {
+            self.expose((op, Cause::Needed), of, communicates_until);
         }
-        let preds = self.graph.preds(op, Edges::Real).iter().copied();
-        let waited = preds.filter(|&pred| self.graph.kind(pred).is_collective() && self.end[pred] >= until).min();
-        match waited {
-            Some(of) => self.expose(op, of, until),
-            None => {
-                let (start, time) = (self.now, until - self.now);
-                self.exposures.push(Exposure { at: op, of: op, start, time, cause: Cause::Issued });
-            }
-        }
+        self.wait_for_host(op, self.now.max(communicates_until), until);
     }
 
-    /// Charges a stall to the collectives that ran on the stream in that time: the one that is waited
-    /// for, and those that it had to queue behind.
-    fn expose(&mut self, at: OpId, of: OpId, until: Nanos) {
-        let mut left = until;
-        let issued = self.machine.streams.of(of).map_or(&[][..], |stream| self.issued[stream].as_slice());
-        for &running in issued.iter().rev().skip_while(|&&op| op != of) {
-            let from = self.start[running].max(self.now);
-            if left > from && self.end[running] > self.now {
-                let time = left - from;
-                self.exposures.push(Exposure { at, of: running, start: from, time, cause: Cause::Needed });
-                left = from;
+    /// The collective that an operation waits for longest; a synchronous one waits for its stream, too.
+    fn blocker(&self, op: OpId) -> Option<OpId> {
+        let needed =
+            self.graph.preds(op, Edges::Real).iter().copied().filter(|&pred| self.graph.kind(pred).is_collective());
+        let ahead = self.machine.streams.of(op).and_then(|stream| self.issued[stream].last().copied());
+        needed.chain(ahead).max_by(|&a, &b| self.end[a].0.total_cmp(&self.end[b].0).then(b.cmp(&a)))
+    }
+
+    /// Charges a stall to the collectives that ran in that time: the one that is waited for, and those
+    /// that it had to wait for itself.
+    fn expose(&mut self, (at, cause): (OpId, Cause), of: OpId, until: Nanos) {
+        let (mut running, mut left) = (of, until);
+        loop {
+            let start = self.start[running].max(self.now);
+            if left > start {
+                self.exposures.push(Exposure { at, of: running, start, time: left - start, cause });
+                left = start;
             }
             if left <= self.now {
                 return;
             }
+            match self.held_up_by(running) {
+                Some(before) => running = before,
+                None => return self.wait_for_host(at, self.now, left),
+            }
         }
-        self.exposures.push(Exposure { at, of, start: self.now, time: left - self.now, cause: Cause::Needed });
+    }
+
+    /// The collective whose end another one started at: on the same stream, or because it needs it.
+    fn held_up_by(&self, op: OpId) -> Option<OpId> {
+        let issued = self.machine.streams.of(op).map_or(&[][..], |stream| self.issued[stream].as_slice());
+        let place = issued.iter().rposition(|&other| other == op);
+        let ahead = place.and_then(|place| issued[..place].last().copied());
+        let needed =
+            self.graph.preds(op, Edges::Real).iter().copied().filter(|&pred| self.graph.kind(pred).is_collective());
+        ahead.into_iter().chain(needed).find(|&before| self.end[before] == self.start[op])
+    }
+
+    /// Notes that the compute stream stands still for no collective.
+    fn wait_for_host(&mut self, at: OpId, start: Nanos, until: Nanos) {
+        if until > start {
+            self.exposures.push(Exposure { at, of: at, start, time: until - start, cause: Cause::Issued });
+        }
     }
 }

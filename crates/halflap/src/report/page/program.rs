@@ -10,7 +10,7 @@ use crate::ids::{GroupId, Id, IdVec, OpId};
 use crate::report::played::Played;
 use crate::report::summary::Row;
 use crate::report::text::{printable, printable_up_to, ranks, stop};
-use crate::report::timing::{against_bound, describe_holder, exposed_by_collective, total_exposed};
+use crate::report::timing::{against_bound, describe_holder, exposed_by_collective, total_exposed, waiting_for_host};
 use crate::simulate::Cause;
 use crate::units::{Bytes, Nanos};
 
@@ -145,7 +145,7 @@ fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
     };
     let limit = shown.memory_limit.map_or(String::new(), |limit| format!("limit {limit}"));
     let figure = |label, value, unit, note| Figure { label, value, unit, note, better: "less" };
-    vec![
+    let mut figures = vec![
         figure(
             "step time",
             simulation.step_time.0,
@@ -154,7 +154,12 @@ fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
         ),
         figure("exposed communication", exposed.0, Unit::Ns, share),
         figure("peak memory", played.memory.peak.0 as f64, Unit::Bytes, limit),
-    ]
+    ];
+    if shown.orders.iter().any(|played| waiting_for_host(&played.simulation) > Nanos::ZERO) {
+        let note = "compute stands still, and nothing is issued".to_owned();
+        figures.push(figure("waiting for the host", waiting_for_host(simulation).0, Unit::Ns, note));
+    }
+    figures
 }
 
 /// The rows of a timeline: compute, then each process group that communicates.
@@ -280,7 +285,7 @@ impl<'a> Listing<'a> {
         if self.before.is_some() {
             columns.extend([column("was", Unit::Ns), column("moved", Unit::Places)]);
         }
-        columns.extend([column("waits at", Unit::Text), column("held by", Unit::Text)]);
+        columns.extend([column("stalls at", Unit::Text), column("held by", Unit::Text)]);
         columns
     }
 
@@ -297,8 +302,7 @@ impl<'a> Listing<'a> {
             let shift = self.last.order.pos(op).index() as f64 - before.order.pos(op).index() as f64;
             row.extend([Cell::Time(Time(exposed[op])), Cell::Number(shift)]);
         }
-        let wait = self.held[op].map(|held| held.at).or(graph.waited_by(op).first().copied());
-        row.push(wait.map_or(Cell::Empty, |wait| Cell::Text(name(graph, wait))));
+        row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(name(graph, held.at))));
         row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(describe_holder(graph, &held.by))));
         row
     }
