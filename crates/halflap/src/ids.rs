@@ -53,6 +53,10 @@ ids! {
     StreamId
     /// A place in an order.
     Pos
+    /// A computation of an HLO module.
+    ComputationId
+    /// An instruction of an HLO module; those of one computation are neighbours.
+    InstrId
 }
 
 /// A vector indexed by an id.

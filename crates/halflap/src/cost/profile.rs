@@ -32,6 +32,20 @@ impl Profile {
         Ok(Profile { times: fields.into_iter().map(time).collect::<Result<_, _>>()? })
     }
 
+    /// The times whose names `rename` knows, under the names that it gives.
+    pub fn select(&self, rename: impl Fn(&str) -> Option<String>) -> Profile {
+        let mut times: Vec<(String, Nanos)> = Vec::new();
+        for (name, time) in &self.times {
+            times.extend(rename(name).map(|name| (name, *time)));
+        }
+        Profile { times }
+    }
+
+    /// The names that have a time.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.times.iter().map(|(name, _)| name.as_str())
+    }
+
     /// The times of a graph's operations, where measured. Every name must be a node: one that is not
     /// belongs to another program, or to another version of this one.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {

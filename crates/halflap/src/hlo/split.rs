@@ -1,0 +1,116 @@
+//! A synchronous collective as a start and an end.
+//!
+//! The end has the collective's name, so that whoever reads it reads the same; the start gets a name
+//! of its own. XLA reads `reduce-scatter-start` and its like as well as the three that are opcodes of
+//! their own.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use super::lower::{Part, Place};
+use super::{Module, Opcode};
+use crate::ids::{ComputationId, InstrId};
+
+/// The names of starts. Looked up only.
+pub(super) struct Names<'m> {
+    taken: HashSet<&'m str>,
+}
+
+impl<'m> Names<'m> {
+    pub(super) fn new(module: &'m Module, _computation: ComputationId) -> Names<'m> {
+        // Names are to be unique in the whole module, so that profiles can tell instructions apart.
+        let all = module.computations().flat_map(|computation| module.instructions(computation));
+        Names { taken: all.map(|instr| module.instruction_name(instr)).collect() }
+    }
+
+    /// What a node is called: as the instruction, or for a start, `all-gather-start.3`.
+    pub(super) fn of(&self, module: &Module, place: Place) -> String {
+        let name = module.instruction_name(place.instr);
+        if place.part != Part::Start {
+            return name.to_owned();
+        }
+        let (stem, number) = match name.rsplit_once('.') {
+            Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (stem, Some(number)),
+            _ => (name, None),
+        };
+        let plain = number.map_or(format!("{stem}-start"), |number| format!("{stem}-start.{number}"));
+        // The instruction's own name is unique: with something added to it, others end somewhere.
+        let mut unique = plain;
+        while self.taken.contains(unique.as_str()) {
+            unique.push_str(".split");
+        }
+        unique
+    }
+}
+
+/// The text of a start or an end.
+pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut String) {
+    let instr = place.instr;
+    let instruction = module.instruction(instr);
+    let percent = if module.text[..instruction.name.start as usize].ends_with('%') { "%" } else { "" };
+    let name = module.instruction_name(instr);
+    let opcode = module.opcode_name(instr);
+    let shape = shape_text(module, instr);
+    // Formatting into a string does not fail.
+    let _ = match place.part {
+        Part::Start => {
+            let held = held_shape(module, instr, &shape);
+            let payload = module.payload(instr);
+            write!(out, "{percent}{start} = {held} {opcode}-start({payload})")
+        }
+        Part::Done | Part::Whole => {
+            let is_root = module.str(instruction.text).starts_with("ROOT");
+            let root = if is_root { "ROOT " } else { "" };
+            write!(out, "{root}{percent}{name} = {shape} {opcode}-done({percent}{start})")
+        }
+    };
+    let own = |key: &str| match place.part {
+        Part::Start => key != "control-successors",
+        // What people look for is on both; the rest says what is to be done, and that is the start's.
+        _ => matches!(key, "metadata" | "frontend_attributes"),
+    };
+    for (key, value) in module.attributes(instr).filter(|(key, _)| own(key)) {
+        let _ = write!(out, ", {key}={value}");
+    }
+}
+
+/// The instruction's shape as it is written.
+fn shape_text(module: &Module, instr: InstrId) -> String {
+    let instruction = module.instruction(instr);
+    let between = &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
+    between.trim_start().trim_start_matches('=').trim().to_owned()
+}
+
+/// What a start gives: the operands, and what will be there at the end.
+fn held_shape(module: &Module, instr: InstrId, shape: &str) -> String {
+    let operands: Vec<String> = module.operands(instr).iter().map(|operand| operand_text(module, operand)).collect();
+    match (module.instruction(instr).opcode, operands.as_slice()) {
+        (Opcode::AllReduce, _) => shape.to_owned(),
+        (Opcode::AllGather | Opcode::CollectivePermute, [operand]) => format!("({operand}, {shape})"),
+        (_, operands) => format!("(({}), {shape})", operands.join(", ")),
+    }
+}
+
+/// The shape of an operand, as its maker's is written.
+fn operand_text(module: &Module, operand: &super::Operand) -> String {
+    let path = module.path(operand);
+    let whole = shape_text(module, operand.of);
+    if path.is_empty() {
+        return whole;
+    }
+    print_shape(module, module.operand_shape(operand))
+}
+
+fn print_shape(module: &Module, shape: &super::Shape) -> String {
+    match shape {
+        super::Shape::Token => "token[]".to_owned(),
+        super::Shape::Opaque => "opaque[]".to_owned(),
+        super::Shape::Tuple(parts) => {
+            format!("({})", parts.iter().map(|part| print_shape(module, part)).collect::<Vec<_>>().join(", "))
+        }
+        super::Shape::Array(array) => {
+            let dims: Vec<String> = array.dims.iter().map(u64::to_string).collect();
+            format!("{}[{}]{}", array.element.name(), dims.join(","), module.str(array.layout))
+        }
+    }
+}
