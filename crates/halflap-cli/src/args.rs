@@ -62,6 +62,8 @@ pub struct Schedule {
     /// List the new order step by step.
     #[arg(long)]
     pub show: bool,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
     /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz; - is
     /// standard output, in place of the summary.
     #[arg(short, long, value_name = "FILE")]
@@ -179,7 +181,21 @@ pub struct Ordered {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
     #[command(flatten)]
+    pub pictures: PictureArgs,
+    #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// Pictures of orders.
+#[derive(Debug, Default, clap::Args)]
+pub struct PictureArgs {
+    /// Write a page to look at in a browser, which needs nothing else: timeline, memory, table.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<String>,
+    /// Write a trace for ui.perfetto.dev, in its own form; as JSON, which other viewers take, too, if
+    /// the name ends in .json or .json.gz.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -219,6 +235,9 @@ pub struct WhatIf {
     /// Write the points to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
+    /// Write a page to look at in a browser: the points as curves, and the input order.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<String>,
     #[command(flatten)]
     pub machine: MachineArgs,
 }

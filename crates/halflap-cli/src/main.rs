@@ -7,9 +7,11 @@ mod exit;
 mod files;
 mod machine;
 mod optimize;
+mod pictures;
 mod progress;
 mod schedule;
 mod simulate;
+mod terminal;
 mod verify;
 mod what_if;
 

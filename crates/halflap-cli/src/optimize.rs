@@ -2,14 +2,18 @@
 
 use std::time::Instant;
 
-use halflap::explain::explain;
+use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
 use halflap::memory::{Budget, Timeline};
 use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
-use halflap::report::{self, OptimizerRun, Summary, Timed, against_bound, count, describe_trust, total_exposed};
+use halflap::report::page::Shown;
+use halflap::report::{
+    self, Explained, OptimizerRun, Played, Summary, Timed, against_bound, count, describe_trust, labelled,
+    total_exposed,
+};
 use halflap::schedule::Schedule;
-use halflap::simulate::{Machine, simulate};
+use halflap::simulate::Machine;
 use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
 
@@ -17,12 +21,16 @@ use crate::args::{self, ChainWhich, CollectiveOrder, EffortArg};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::pictures;
 use crate::progress::Bar;
 use crate::schedule::ROWS;
+use crate::simulate::program;
+use crate::terminal;
 
 /// What a search led to.
 struct Outcome {
     schedule: Schedule,
+    bound: Nanos,
     trust: Trust,
     input_kept: bool,
     limit: Bytes,
@@ -38,7 +46,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     if verbose {
         eprintln!("read {} in {:.1} ms", count(graph.len(), "node"), read_seconds * 1e3);
     }
-    let summary = Summary::of(&graph, &found.schedule, &machine);
+    let summary = Summary::of(&graph, &found.schedule, &machine, found.bound);
     let effort = args.search.effort.unwrap_or(EffortArg::Default);
     let timed = Timed {
         graph: &graph,
@@ -56,10 +64,25 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
             trust: &found.trust,
         }),
     };
-    if !crate::schedule::write(args, &timed)? {
-        show(args, &timed, (&machine, &found))?;
+    let printed = crate::schedule::write(args, &timed)?;
+    if printed && !args.pictures.any() {
+        return Ok(());
     }
-    Ok(())
+    let limits = Limits { memory: found.limit, bound: found.bound };
+    let explanation = explain(&graph, &machine, &found.schedule.order, limits);
+    let input = Order::of_input(&graph);
+    let on = (&graph, &machine);
+    let orders = [Played::new("before", on, &input), Played::new("after", on, &found.schedule.order)];
+    args.pictures.draw(&Shown {
+        title: &pictures::title(&args.graph),
+        command: "schedule",
+        facts: vec![("program", program(&graph)), ("trust", describe_trust(&found.trust))],
+        orders: &orders,
+        explanation: &explanation,
+        memory_limit: Some(found.limit),
+        rows: &[],
+    })?;
+    if printed { Ok(()) } else { show(args, &timed, (&found, &explanation, &orders[0])) }
 }
 
 fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Outcome, Failed> {
@@ -89,49 +112,44 @@ fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Out
         OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&args.graph), error),
         OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
     })?;
-    let Optimized { order, peak, trust, input_kept, .. } = found;
+    let Optimized { order, bound, peak, trust, input_kept, .. } = found;
     let schedule = Schedule { order, peak_before, peak, passes: Vec::new() };
-    Ok(Outcome { schedule, trust, input_kept, limit, seconds })
+    Ok(Outcome { schedule, bound, trust, input_kept, limit, seconds })
 }
 
-fn show(args: &args::Schedule, timed: &Timed<'_>, (machine, found): (&Machine, &Outcome)) -> Result<(), Failed> {
+fn show(
+    args: &args::Schedule,
+    timed: &Timed<'_>,
+    (found, explanation, before): (&Outcome, &Explanation, &Played<'_>),
+) -> Result<(), Failed> {
     let Timed { graph, summary, .. } = *timed;
-    let order = &found.schedule.order;
     if args.show {
-        files::print(&report::listing(graph, order))?;
+        files::print(&report::listing(graph, &found.schedule.order))?;
         files::print("\n")?;
     }
-    let before = simulate(graph, Order::of_input(graph).as_slice(), machine);
-    let explanation = explain(graph, machine, order, found.limit);
     let saved = match summary.step_time_before {
         Nanos::ZERO => 0.0,
         whole => 100.0 * (1.0 - summary.step_time.0 / whole.0),
     };
+    let against_bound = against_bound(summary.step_time, summary.bound);
+    let step = format!("{} -> {} ({saved:.1}% saved), {against_bound}", summary.step_time_before, summary.step_time);
+    let exposed = (total_exposed(&before.simulation), total_exposed(&explanation.simulation));
     let lines = [
-        ("program", format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"))),
+        ("program", program(graph)),
         ("communication", summary.communication.to_string()),
-        (
-            "step time",
-            format!(
-                "{} -> {} ({saved:.1}% saved), {}",
-                summary.step_time_before,
-                summary.step_time,
-                against_bound(summary.step_time, summary.bound)
-            ),
-        ),
-        ("exposed", format!("{} -> {}", total_exposed(&before), total_exposed(&explanation.simulation))),
+        ("step time", step),
+        ("exposed", format!("{} -> {}", exposed.0, exposed.1)),
         ("peak memory", format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit)),
         ("trust", describe_trust(&found.trust)),
     ];
-    let mut text = String::new();
-    for (label, value) in lines {
-        text.push_str(&format!("{label:<14} {value}\n"));
-    }
+    let style = terminal::style();
+    let mut text: String = lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
     if found.input_kept {
         text.push_str("The input order is kept: in most variations it is better than what was found.\n");
     }
     text.push('\n');
-    text.push_str(&report::render_explanation(graph, &explanation, Some(&before), ROWS));
+    let explained = Explained { graph, explanation, was: Some(&before.simulation) };
+    text.push_str(&report::render_explanation(&explained, ROWS, &style));
     text.push_str(&format!("optimized in {:.2} s\n", found.seconds));
     files::print(&text)
 }

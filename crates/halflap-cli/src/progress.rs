@@ -11,88 +11,109 @@ use halflap::schedule::Observer;
 pub struct Stopwatch {
     /// How long each pass took, in sequence.
     pub seconds: Vec<f64>,
-    started: Instant,
-    swaps: u64,
-    shown: Option<Instant>,
-    terminal: bool,
+    bar: Bar,
+}
+
+impl Stopwatch {
+    pub fn new() -> Stopwatch {
+        Stopwatch { seconds: Vec::new(), bar: Bar::new("checking") }
+    }
+}
+
+impl Observer for Stopwatch {
+    fn pass_started(&mut self, pass: Pass) {
+        self.bar = Bar::new(pass.name());
+    }
+
+    fn pass_finished(&mut self, _: Pass) {
+        self.seconds.push(self.bar.started.elapsed().as_secs_f64());
+        self.bar.clear();
+    }
+
+    fn swap_checked(&mut self, part: f64) {
+        self.bar.show(part);
+    }
 }
 
 /// Work shorter than this needs no progress.
 const PATIENCE: Duration = Duration::from_millis(500);
 const BETWEEN: Duration = Duration::from_millis(100);
 
-impl Stopwatch {
-    pub fn new() -> Stopwatch {
-        let terminal = std::io::stderr().is_terminal();
-        Stopwatch { seconds: Vec::new(), started: Instant::now(), swaps: 0, shown: None, terminal }
-    }
-
-    fn show(&mut self) {
-        let now = Instant::now();
-        let wait = self.shown.map_or(PATIENCE, |shown| shown - self.started + BETWEEN);
-        if now - self.started >= wait {
-            eprint!("\r{} swaps checked, {:.0} s ", self.swaps, (now - self.started).as_secs_f64());
-            let _ = std::io::stderr().flush();
-            self.shown = Some(now);
-        }
-    }
-}
-
-impl Observer for Stopwatch {
-    fn pass_started(&mut self, _: Pass) {
-        (self.swaps, self.shown) = (0, None);
-        self.started = Instant::now();
-    }
-
-    fn pass_finished(&mut self, _: Pass) {
-        self.seconds.push(self.started.elapsed().as_secs_f64());
-        if self.shown.is_some() {
-            eprint!("\r{:40}\r", "");
-        }
-    }
-
-    fn swap_checked(&mut self) {
-        self.swaps += 1;
-        if self.terminal && self.swaps.is_multiple_of(256) {
-            self.show();
-        }
-    }
-}
-
 /// How far long work has come, with the time left; only on a terminal.
 pub struct Bar {
     what: &'static str,
     started: Instant,
-    shown: Mutex<Option<Instant>>,
+    shown: Mutex<Shown>,
     terminal: bool,
+}
+
+#[derive(Default)]
+struct Shown {
+    last: Option<Instant>,
+    /// How many characters the line has.
+    width: usize,
 }
 
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
-        Bar { what, started: Instant::now(), shown: Mutex::new(None), terminal: std::io::stderr().is_terminal() }
+        let terminal = std::io::stderr().is_terminal();
+        Bar { what, started: Instant::now(), shown: Mutex::default(), terminal }
     }
 
     /// Shows that `part` of the work is done; may be called from any thread.
     pub fn show(&self, part: f64) {
+        if !self.terminal {
+            return;
+        }
         // Whoever finds the lock taken need not show anything: somebody else does.
         let Ok(mut shown) = self.shown.try_lock() else { return };
         let now = Instant::now();
-        let due = shown.map_or(self.started + PATIENCE, |shown| shown + BETWEEN);
-        if !self.terminal || now < due {
+        let due = shown.last.map_or(self.started + PATIENCE, |last| last + BETWEEN);
+        if now < due {
             return;
         }
-        let elapsed = (now - self.started).as_secs_f64();
-        let left = if part > 0.0 { elapsed * (1.0 - part) / part } else { 0.0 };
-        let filled = (part * 30.0) as usize;
-        eprint!("\r{} [{:<30}] {:3.0}%, {left:.0} s left ", self.what, "#".repeat(filled), part * 100.0);
+        let line = line(self.what, part, now - self.started);
+        eprint!("\r{line:<width$}", width = shown.width);
         let _ = std::io::stderr().flush();
-        *shown = Some(now);
+        *shown = Shown { last: Some(now), width: line.chars().count() };
     }
 
     /// Wipes the line.
     pub fn clear(&self) {
-        if self.shown.lock().is_ok_and(|shown| shown.is_some()) {
-            eprint!("\r{:70}\r", "");
+        if let Ok(shown) = self.shown.lock()
+            && shown.last.is_some()
+        {
+            eprint!("\r{:width$}\r", "", width = shown.width);
         }
+    }
+}
+
+/// `optimizing [#####     ]  50%, 3 s left`
+fn line(what: &str, part: f64, elapsed: Duration) -> String {
+    let left = match part > 0.0 {
+        true => seconds(elapsed.as_secs_f64() * (1.0 - part) / part),
+        false => "? s".to_owned(),
+    };
+    let filled = (part * 30.0) as usize;
+    format!("{what} [{:<30}] {:3.0}%, {left} left", "#".repeat(filled), part * 100.0)
+}
+
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        long if long >= 90.0 => format!("{:.0} min", long / 60.0),
+        short => format!("{short:.0} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_what_the_rest_would_take() {
+        let at = |part, seconds| line("sweeping", part, Duration::from_secs(seconds));
+        assert_eq!(at(0.25, 10), "sweeping [#######                       ]  25%, 30 s left");
+        assert!(at(0.01, 60).ends_with("  1%, 99 min left"), "{}", at(0.01, 60));
+        assert!(at(0.0, 60).ends_with("  0%, ? s left"));
     }
 }

@@ -2,26 +2,31 @@
 
 use std::time::Instant;
 
+use halflap::explain::Limits;
 use halflap::graph::Graph;
+use halflap::order::Order;
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
-use halflap::report::{self, Summary, Timed};
+use halflap::report::page::Shown;
+use halflap::report::{self, Played, Summary, Timed};
 use halflap::schedule::{self, Failure, Request, Schedule};
+use halflap::simulate::{Machine, lower_bound};
 
 use crate::args::{self, ChainWhich, Compat};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
 use crate::optimize;
+use crate::pictures;
 use crate::progress::Stopwatch;
+use crate::simulate::program;
+use crate::terminal;
 
 /// How many collectives the table on the terminal has.
 pub const ROWS: usize = 20;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    if args.output.as_deref().is_some_and(|output| files::same_file(output, &args.graph)) {
-        return Err(Failed::in_file(&args.graph, "is the graph itself: write the schedule to another file"));
-    }
+    args.pictures.check(&args.graph, args.output.as_deref())?;
     if args.passes.is_empty() {
         refuse_without_passes(args)?;
         return optimize::run(args, verbose);
@@ -55,7 +60,8 @@ fn run_passes(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     }
     let mut stopwatch = Stopwatch::new();
     let schedule = schedule::run(&graph, &request, &mut stopwatch).map_err(|failure| explain(&graph, failure, args))?;
-    let summary = Summary::of(&graph, &schedule, &machine);
+    let bound = lower_bound(&graph, &machine);
+    let summary = Summary::of(&graph, &schedule, &machine, bound);
     let timed = Timed {
         graph: &graph,
         schedule: &schedule,
@@ -67,7 +73,31 @@ fn run_passes(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         optimizer: None,
     };
     warn_of_excess(&schedule);
+    draw(args, &timed, &machine)?;
     if write(args, &timed)? { Ok(()) } else { show(args, &timed) }
+}
+
+fn draw(args: &args::Schedule, timed: &Timed<'_>, machine: &Machine) -> Result<(), Failed> {
+    if !args.pictures.any() {
+        return Ok(());
+    }
+    let Timed { graph, schedule, summary, .. } = *timed;
+    let input = Order::of_input(graph);
+    let limits = Limits { memory: schedule.peak_before.max(schedule.peak), bound: summary.bound };
+    let explanation = halflap::explain::explain(graph, machine, &schedule.order, limits);
+    let passes: Vec<&str> = schedule.passes.iter().map(|run| run.pass.name()).collect();
+    args.pictures.draw(&Shown {
+        title: &pictures::title(&args.graph),
+        command: "schedule",
+        facts: vec![("program", program(graph)), ("passes", passes.join(", "))],
+        orders: &[
+            Played::new("before", (graph, machine), &input),
+            Played::new("after", (graph, machine), &schedule.order),
+        ],
+        explanation: &explanation,
+        memory_limit: None,
+        rows: &summary.rows,
+    })
 }
 
 /// Writes the schedule where it was asked for; says whether that took the place of the summary.
@@ -89,7 +119,7 @@ fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
         files::print(&report::listing(timed.graph, &timed.schedule.order))?;
         files::print("\n")?;
     }
-    files::print(&report::render(timed.graph, timed.summary, ROWS))?;
+    files::print(&report::render(timed.graph, timed.summary, ROWS, &terminal::style()))?;
     for (run, seconds) in timed.schedule.passes.iter().zip(timed.pass_seconds) {
         let moves = report::count(run.moves, "move");
         files::print(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3))?;

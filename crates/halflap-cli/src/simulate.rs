@@ -1,48 +1,59 @@
 //! `halflap simulate` and `halflap explain`: an order in time, and why it is no shorter.
 
-use halflap::explain::{Explanation, explain};
+use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
-use halflap::report::{against_bound, count, render_explanation, simulation_json, total_exposed};
+use halflap::report::page::Shown;
+use halflap::report::{
+    Explained, Played, Style, against_bound, count, labelled, render_explanation, simulation_json, total_exposed,
+};
+use halflap::simulate::{Machine, lower_bound};
+use halflap::units::Bytes;
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::pictures;
 use crate::schedule::ROWS;
+use crate::terminal;
 
 pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
-    let (graph, order, explanation) = run(&args.of, Budget::Times(1.0))?;
-    let simulation = &explanation.simulation;
-    if write(&args.of, &graph, &order, &explanation)? {
+    let ran = Ran::new(&args.of, Budget::Times(1.0))?;
+    ran.draw(&args.of, "simulate")?;
+    if ran.write(&args.of)? {
         return Ok(());
     }
-    let mut text = headline(&graph, &explanation);
+    let style = terminal::style();
+    let mut text = ran.headline(&style);
+    let simulation = &ran.explanation.simulation;
     for (stream, idle) in simulation.stream_idle.iter().filter(|(_, idle)| **idle < simulation.step_time) {
-        text.push_str(&format!("{:<14} idle {idle}\n", format!("stream {}", stream.index())));
+        text.push_str(&labelled(&format!("stream {}", stream.index()), &format!("idle {idle}"), &style));
     }
     text.push('\n');
-    text.push_str(&render_explanation(&graph, &explanation, None, ROWS));
+    text.push_str(&ran.table(ROWS, &style));
     files::print(&text)
 }
 
 pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
-    let (graph, order, mut explanation) = run(&args.of, args.memory_budget)?;
-    let mut text = headline(&graph, &explanation);
+    let mut ran = Ran::new(&args.of, args.memory_budget)?;
+    ran.draw(&args.of, "explain")?;
+    let style = terminal::style();
+    let mut text = ran.headline(&style);
     if let Some(name) = &args.node {
-        let collectives = named(&graph, name)?;
-        explanation.held.retain(|held| collectives.contains(&held.collective));
-        if explanation.held.is_empty() {
+        let collectives = named(&ran.graph, name)?;
+        ran.explanation.held.retain(|held| collectives.contains(&held.collective));
+        if ran.explanation.held.is_empty() {
             text.push_str(&format!("{name} is hidden: nobody waits for it\n"));
         }
     }
-    if write(&args.of, &graph, &order, &explanation)? {
+    if ran.write(&args.of)? {
         return Ok(());
     }
     text.push('\n');
-    text.push_str(&render_explanation(&graph, &explanation, None, usize::MAX));
+    text.push_str(&ran.table(usize::MAX, &style));
     files::print(&text)
 }
 
@@ -57,38 +68,78 @@ fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
     }
 }
 
-fn run(args: &args::Ordered, budget: Budget) -> Result<(Graph, Order, Explanation), Failed> {
-    if args.graph == "-" && args.order.as_deref() == Some("-") {
-        return Err(Failed::BadInput("only one of graph and order can come from standard input".to_owned()));
+/// An order that was looked at.
+struct Ran {
+    graph: Graph,
+    machine: Machine,
+    order: Order,
+    limit: Bytes,
+    explanation: Explanation,
+}
+
+impl Ran {
+    fn new(args: &args::Ordered, budget: Budget) -> Result<Ran, Failed> {
+        if args.graph == "-" && args.order.as_deref() == Some("-") {
+            return Err(Failed::BadInput("only one of graph and order can come from standard input".to_owned()));
+        }
+        args.pictures.check(&args.graph, args.output.as_deref())?;
+        let (graph, machine) = machine::load(&args.graph, &args.machine)?;
+        let order = machine::order(&graph, args.order.as_deref())?;
+        let limit = budget.limit(Timeline::of(&graph, &Order::of_input(&graph)).peak);
+        let limits = Limits { memory: limit, bound: lower_bound(&graph, &machine) };
+        let explanation = explain(&graph, &machine, &order, limits);
+        Ok(Ran { graph, machine, order, limit, explanation })
     }
-    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
-    let order = machine::order(&graph, args.order.as_deref())?;
-    let limit = budget.limit(Timeline::of(&graph, &Order::of_input(&graph)).peak);
-    let explanation = explain(&graph, &machine, &order, limit);
-    Ok((graph, order, explanation))
+
+    /// Draws the order, below the input order if it is another.
+    fn draw(&self, args: &args::Ordered, command: &'static str) -> Result<(), Failed> {
+        if !args.pictures.any() {
+            return Ok(());
+        }
+        let input = Order::of_input(&self.graph);
+        let on = (&self.graph, &self.machine);
+        let orders = match args.order {
+            Some(_) => vec![Played::new("before", on, &input), Played::new("after", on, &self.order)],
+            None => vec![Played::new("input order", on, &input)],
+        };
+        args.pictures.draw(&Shown {
+            title: &pictures::title(&args.graph),
+            command,
+            facts: vec![("program", program(&self.graph))],
+            orders: &orders,
+            explanation: &self.explanation,
+            memory_limit: Some(self.limit),
+            rows: &[],
+        })
+    }
+
+    fn headline(&self, style: &Style) -> String {
+        let simulation = &self.explanation.simulation;
+        let step = format!("{}, {}", simulation.step_time, against_bound(simulation.step_time, self.explanation.bound));
+        let lines = [
+            ("program", program(&self.graph)),
+            ("step time", step),
+            ("exposed", total_exposed(simulation).to_string()),
+            ("peak memory", self.explanation.peak.bytes.to_string()),
+            ("compute", format!("idle {}", simulation.compute_idle)),
+        ];
+        lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
+    }
+
+    fn table(&self, most: usize, style: &Style) -> String {
+        let explained = Explained { graph: &self.graph, explanation: &self.explanation, was: None };
+        render_explanation(&explained, most, style)
+    }
+
+    /// Writes the JSON, if asked; says whether it took the place of the text.
+    fn write(&self, args: &args::Ordered) -> Result<bool, Failed> {
+        let Some(path) = &args.output else { return Ok(false) };
+        files::put(path, &format!("{}\n", simulation_json(&self.graph, &self.order, &self.explanation)))
+    }
 }
 
-fn headline(graph: &Graph, explanation: &Explanation) -> String {
-    let simulation = &explanation.simulation;
+/// What a program is, in a few words.
+pub fn program(graph: &Graph) -> String {
     let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective()).count();
-    let exposed = total_exposed(simulation);
-    let step = format!("{}, {}", simulation.step_time, against_bound(simulation.step_time, explanation.bound));
-    format!(
-        "{:<14} {}, {}\n{:<14} {step}\n{:<14} {exposed}\n{:<14} {}\n{:<14} idle {}\n",
-        "program",
-        count(graph.len(), "node"),
-        count(collectives, "collective"),
-        "step time",
-        "exposed",
-        "peak memory",
-        explanation.peak.bytes,
-        "compute",
-        simulation.compute_idle,
-    )
-}
-
-/// Writes the JSON, if asked; says whether it took the place of the text.
-fn write(args: &args::Ordered, graph: &Graph, order: &Order, explanation: &Explanation) -> Result<bool, Failed> {
-    let Some(path) = &args.output else { return Ok(false) };
-    files::put(path, &format!("{}\n", simulation_json(graph, order, explanation)))
+    format!("{}, {}", count(graph.len(), "node"), count(collectives, "collective"))
 }

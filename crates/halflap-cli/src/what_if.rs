@@ -1,18 +1,24 @@
 //! `halflap what-if`: what more memory or a faster network would buy.
 
+use halflap::explain::{Limits, explain};
+use halflap::graph::Graph;
 use halflap::memory::Timeline;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
-use halflap::report::total_exposed;
-use halflap::simulate::{lower_bound, simulate};
+use halflap::report::page::{self, Shown, sweep_page};
+use halflap::report::{Cell, Column, Played, Table, total_exposed};
+use halflap::simulate::{Machine, lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
-use crate::args;
+use crate::args::{self, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::pictures;
 use crate::progress::Bar;
+use crate::simulate::program;
+use crate::terminal;
 
 /// One point of the sweep.
 struct Point {
@@ -30,8 +36,23 @@ struct Found {
 }
 
 pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
-    let (graph, base) = machine::load(&args.graph, &args.machine)?;
+    let pictures = PictureArgs { report: args.report.clone(), trace: None };
+    pictures.check(&args.graph, args.output.as_deref())?;
+    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
     let peak = Timeline::of(&graph, &Order::of_input(&graph)).peak;
+    let points = sweep(args, &graph, &machine, peak)?;
+    if let Some(path) = &args.report {
+        draw(args, (&graph, &machine), (path, &points, peak))?;
+    }
+    if let Some(path) = &args.output
+        && files::put(path, &format!("{}\n", to_json(&points, peak)))?
+    {
+        return Ok(());
+    }
+    files::print(&render(&points, peak))
+}
+
+fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Result<Vec<Point>, Failed> {
     let bar = Bar::new("sweeping");
     let all = args.memory.len() * args.bandwidth.len();
     let mut points = Vec::with_capacity(all);
@@ -39,7 +60,7 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
         let mut faster = base.clone();
         faster.times =
             base.times.map(|op, time| if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time });
-        let bound = lower_bound(&graph, &faster);
+        let bound = lower_bound(graph, &faster);
         // From the tightest limit up: what was found under it is known under a looser one.
         let mut known: Vec<Order> = Vec::new();
         let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
@@ -48,7 +69,7 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
             let done = points.len() as f64;
             let progress = |part| bar.show((done + part) / all as f64);
             let task = Task {
-                graph: &graph,
+                graph,
                 machine: &faster,
                 memory_limit: limit,
                 edges: machine::edges(args.collective_order),
@@ -63,12 +84,49 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
         }
     }
     bar.clear();
-    if let Some(path) = &args.output
-        && files::put(path, &format!("{}\n", to_json(&points, peak)))?
-    {
-        return Ok(());
+    Ok(points)
+}
+
+/// Draws the points as curves, above the input order.
+fn draw(
+    args: &args::WhatIf,
+    on: (&Graph, &Machine),
+    (path, points, peak): (&str, &[Point], Bytes),
+) -> Result<(), Failed> {
+    let (graph, machine) = on;
+    let input = Order::of_input(graph);
+    let limits = Limits { memory: peak, bound: lower_bound(graph, machine) };
+    let explanation = explain(graph, machine, &input, limits);
+    let shown = Shown {
+        title: &pictures::title(&args.graph),
+        command: "what-if",
+        facts: vec![("program", program(graph))],
+        orders: &[Played::new("input order", on, &input)],
+        explanation: &explanation,
+        memory_limit: None,
+        rows: &[],
+    };
+    let curves = points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
+    pictures::write_report(path, &sweep_page(&shown, page::Sweep { input_peak: peak, curves }))
+}
+
+fn curve(points: &[Point]) -> page::Curve {
+    let point = |point: &Point| {
+        let found = point.found.as_ref();
+        page::Point {
+            limit: point.limit,
+            step_time: found.ok().map(|found| page::Time(found.step_time)),
+            exposed: found.ok().map(|found| page::Time(found.exposed)),
+            peak: found.ok().map(|found| found.peak),
+            smallest_peak: found.err().copied(),
+        }
+    };
+    let first = &points[0];
+    page::Curve {
+        bandwidth: first.bandwidth,
+        bound: page::Time(first.bound),
+        points: points.iter().map(point).collect(),
     }
-    files::print(&render(&points, peak))
 }
 
 /// Optimizes one point; gives the order, too, if there is one.
@@ -85,21 +143,29 @@ fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Faile
 }
 
 fn render(points: &[Point], peak: Bytes) -> String {
-    let head = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
-    let mut text = head.map(|label| format!("{label:>10}")).join("  ") + "\n";
+    let columns = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
+    let mut table =
+        Table::new(columns.map(Column::number).into_iter().chain([Column::bar(), Column::text("")]).collect());
+    let longest =
+        points.iter().filter_map(|point| Some(point.found.as_ref().ok()?.step_time)).fold(Nanos::ZERO, Nanos::max);
     for point in points {
         let bandwidth = format!("{}x", point.bandwidth);
         let of_input = format!("{:.2}x", point.limit.0 as f64 / peak.0.max(1) as f64);
-        text.push_str(&format!("{bandwidth:>10}  {:>10}  {of_input:>10}  ", point.limit));
-        text.push_str(&match &point.found {
+        let (found, part, problem) = match &point.found {
             Ok(Found { step_time, exposed, peak }) => {
                 let of_bound = if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
-                format!("{step_time:>10}  {exposed:>10}  {peak:>10}  {:>10}\n", format!("{of_bound:.3}x"))
+                let found = [step_time.to_string(), exposed.to_string(), peak.to_string(), format!("{of_bound:.3}x")];
+                (found, step_time.0 / longest.0, String::new())
             }
-            Err(smallest) => format!("no order found; the smallest peak reached is {smallest}\n"),
-        });
+            Err(smallest) => {
+                let problem = format!("no order found; the smallest peak reached is {smallest}");
+                (["-"; 4].map(str::to_owned), 0.0, problem)
+            }
+        };
+        let cells = [bandwidth, point.limit.to_string(), of_input].into_iter().chain(found).map(Cell::Text);
+        table.row(cells.chain([Cell::Part(part), Cell::Text(problem)]).collect());
     }
-    text
+    table.render(&terminal::style())
 }
 
 fn to_json(points: &[Point], peak: Bytes) -> Value {

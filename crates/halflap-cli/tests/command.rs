@@ -1,54 +1,16 @@
 //! The command as a user meets it: what it prints, what it writes, how it ends.
 
+mod common;
+
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
+
+use common::{command, corpus, ends, entries, folder, halflap, read_json};
 
 use serde_json::{Value, json};
 
 const REORDER: &str = "reorder_communication_preserving_peak_memory";
-
-fn corpus(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus").join(name).display().to_string()
-}
-
-/// An empty folder for one test.
-fn folder(test: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
-}
-
-fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_halflap"));
-    command.current_dir(folder).args(args);
-    command
-}
-
-fn halflap(folder: &Path, args: &[&str]) -> Output {
-    command(folder, args).stdin(Stdio::null()).output().unwrap()
-}
-
-#[track_caller]
-fn ends(output: &Output, code: i32) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(code), "stdout: {out}\nstderr: {err}");
-    (out, err)
-}
-
-fn entries(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
-fn read_json(path: PathBuf) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
 
 #[test]
 fn a_schedule_is_summarised_and_written() {

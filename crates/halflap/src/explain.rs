@@ -5,7 +5,7 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::memory::Timeline;
 use crate::optimize::{Probe, Side};
 use crate::order::Order;
-use crate::simulate::{Machine, Simulation, is_optimal, lower_bound, simulate};
+use crate::simulate::{Machine, Simulation, is_optimal, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// An order explained.
@@ -69,13 +69,22 @@ pub struct Peak {
 /// How many buffers are named as owners of the peak.
 const OWNERS: usize = 5;
 
-/// Explains an order that may use up to `limit`.
-pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limit: Bytes) -> Explanation {
+/// What an order is measured against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The most that may be alive.
+    pub memory: Bytes,
+    /// What no order can beat: [`crate::simulate::lower_bound`], which takes its time.
+    pub bound: Nanos,
+}
+
+/// Explains an order.
+pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limits: Limits) -> Explanation {
     let simulation = simulate(graph, order.as_slice(), machine);
-    let bound = lower_bound(graph, machine);
+    let bound = limits.bound;
     let mut held = waited_for(graph, &simulation);
     if !is_optimal(simulation.step_time, bound) {
-        let probe = Probe::new(graph, machine, order, limit);
+        let probe = Probe::new(graph, machine, order, limits.memory);
         let case = Case { graph, machine, order, simulation: &simulation };
         case.find_holders(&probe, &mut held);
     }

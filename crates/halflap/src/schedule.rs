@@ -28,8 +28,9 @@ pub trait Observer {
     fn pass_started(&mut self, _pass: Pass) {}
     /// A pass has run; its result is not verified yet.
     fn pass_finished(&mut self, _pass: Pass) {}
-    /// A swap was made and checked; only with [`Request::check_memory`].
-    fn swap_checked(&mut self) {}
+    /// A swap was made and checked, and so much of the pass is done, from 0 to 1; only with
+    /// [`Request::check_memory`].
+    fn swap_checked(&mut self, _part: f64) {}
 }
 
 /// Nobody looks.
@@ -117,7 +118,11 @@ impl Step<'_> {
         let runner = Runner { graph, options: &request.options };
         observer.pass_started(pass);
         let outcome = match request.check_memory || request.options.settings.debug_memory_recompute {
-            true => runner.run(pass, self.given, &mut LedgerCheck { on_swap: || observer.swap_checked() }),
+            true => {
+                let targets = graph.ops().filter(|&op| pass.slides(graph.kind(op))).count().max(1) as f64;
+                let on_swap = |slid| observer.swap_checked(slid as f64 / targets);
+                runner.run(pass, self.given, &mut LedgerCheck { on_swap })
+            }
             false => runner.run(pass, self.given, &mut NoWatch),
         };
         observer.pass_finished(pass);

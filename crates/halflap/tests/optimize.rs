@@ -8,7 +8,7 @@ mod random;
 
 use common::{cases, corpus_json, program};
 use halflap::cost::Times;
-use halflap::explain::{Holder, explain};
+use halflap::explain::{Holder, Limits, explain};
 use halflap::graph::{Assignment, Edges, Graph, Streams};
 use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
@@ -22,6 +22,10 @@ use random::Random;
 
 fn machine(graph: &Graph) -> Machine {
     Machine::new(graph, Times::given(graph).unwrap())
+}
+
+fn limits(graph: &Graph, machine: &Machine) -> Limits {
+    Limits { memory: peak(graph), bound: lower_bound(graph, machine) }
 }
 
 fn peak(graph: &Graph) -> Bytes {
@@ -207,7 +211,7 @@ fn advice_is_true() {
     for seed in 0..150 {
         let graph = random::graph(&mut Random(seed + 40_000), 40);
         let (machine, order, limit) = (machine(&graph), Order::of_input(&graph), peak(&graph));
-        for held in &explain(&graph, &machine, &order, limit).held {
+        for held in &explain(&graph, &machine, &order, limits(&graph, &machine)).held {
             let (op, promised, earlier) = match held.by {
                 Holder::Misplaced(saved) => (held.collective, saved, true),
                 Holder::WaitMisplaced(wait, saved) => (wait, saved, false),
@@ -266,7 +270,7 @@ fn a_limit_below_the_input_orders_peak_comes_first() {
 fn what_holds_a_collective_is_named() {
     let graph = program("fsdp_llama_2");
     let machine = machine(&graph);
-    let explanation = explain(&graph, &machine, &Order::of_input(&graph), peak(&graph));
+    let explanation = explain(&graph, &machine, &Order::of_input(&graph), limits(&graph, &machine));
     let total: Nanos = explanation.held.iter().map(|held| held.exposed).sum();
     assert!((total - explanation.simulation.compute_idle).0.abs() < 1.0, "every idle moment has a cause");
     let holders: Vec<Holder> = explanation.held.iter().map(|held| held.by).collect();

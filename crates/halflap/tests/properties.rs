@@ -164,7 +164,7 @@ fn the_corpus_is_mended_without_a_mismatch() {
             options.settings.reorder.use_runtime_estimations = runtime;
             options.settings.sink.use_runtime_estimations = runtime;
             for pass in Pass::ALL {
-                let check = &mut LedgerCheck { on_swap: || () };
+                let check = &mut LedgerCheck { on_swap: |_| () };
                 Runner { graph, options: &options }.run(pass, &Order::of_input(graph), check).unwrap();
             }
         }
@@ -179,7 +179,7 @@ fn the_ledger_check_sees_torch_drift() {
         let options = Options { settings: Default::default(), fidelity: Fidelity::Torch };
         let passes = [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative];
         for (index, pass) in passes.into_iter().enumerate() {
-            let check = &mut LedgerCheck { on_swap: || () };
+            let check = &mut LedgerCheck { on_swap: |_| () };
             let result = Runner { graph: &graph, options: &options }.run(pass, &Order::of_input(&graph), check);
             fired[index] += usize::from(result.is_err());
         }

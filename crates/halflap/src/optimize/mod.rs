@@ -98,6 +98,8 @@ pub struct Optimized {
     pub order: Order,
     /// Its step time.
     pub step_time: Nanos,
+    /// What no order can beat.
+    pub bound: Nanos,
     /// Its peak.
     pub peak: Bytes,
     /// What was found against the input order, with everything a little different.
@@ -121,7 +123,8 @@ pub enum OptimizeError {
 pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let mut found = find(task, &program, &starts[0]);
+    let bound = lower_bound(task.graph, task.machine);
+    let mut found = find(task, &program, (&starts[0], bound.0));
     found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
@@ -134,13 +137,14 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let input_peak = Timeline::of(task.graph, &Order::of_input(task.graph)).peak;
     let input_kept = trust.is_lost() && input_peak <= task.memory_limit;
     let ops = if input_kept { input } else { best.ops };
-    prove(task, ops, trust, input_kept)
+    let (peak, order) = prove(task, ops)?;
+    let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
+    Ok(Optimized { order, step_time, bound, peak, trust, input_kept })
 }
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
 /// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
-    let bound = lower_bound(task.graph, task.machine).0;
+fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Vec<Found> {
     let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
         true => exact::search(program, task.memory_limit.0),
         false => None,
@@ -157,13 +161,12 @@ fn find(task: &Task<'_>, program: &Program, start: &[u32]) -> Vec<Found> {
     }
 }
 
-fn prove(task: &Task<'_>, ops: Vec<OpId>, trust: Trust, input_kept: bool) -> Result<Optimized, OptimizeError> {
+fn prove(task: &Task<'_>, ops: Vec<OpId>) -> Result<(Bytes, Order), OptimizeError> {
     let order_edges = if task.edges == Edges::All { OrderEdges::Kept } else { OrderEdges::Free };
     let demands = Demands { order_edges, memory_limit: Some(task.memory_limit) };
     let proof = verify(task.graph, &ops, &demands).map_err(OptimizeError::Unproved)?;
-    let step_time = simulate(task.graph, &ops, task.machine).step_time;
     let order = Order::from_ops(task.graph.len(), ops).expect("it was verified to be a permutation");
-    Ok(Optimized { order, step_time, peak: proof.peak, trust, input_kept })
+    Ok((proof.peak, order))
 }
 
 /// An order with what it is ranked by.

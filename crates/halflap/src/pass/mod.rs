@@ -79,6 +79,17 @@ impl Pass {
         matches!(self, Pass::SinkWaits | Pass::RaiseComms | Pass::ReorderComputeForOverlap)
     }
 
+    /// Whether it slides operations of a kind one by one.
+    pub fn slides(self, kind: OpKind) -> bool {
+        match kind {
+            OpKind::AsyncCollective => {
+                matches!(self, Pass::ReorderCommunicationPreservingPeakMemory | Pass::SimpleOverlap)
+            }
+            OpKind::Wait => matches!(self, Pass::SinkWaitsIterative | Pass::SimpleOverlap),
+            OpKind::Compute | OpKind::SyncCollective => false,
+        }
+    }
+
     /// What every order that the pass gives keeps to, relative to the order that it was given.
     pub fn promise(self, options: &Options) -> Promise {
         let iterative = |settings: &IterativeSettings| Promise {

@@ -148,6 +148,7 @@ impl<'a> Slider<'a> {
                         group: &group.block,
                         candidate,
                         limit: self.memory_limit,
+                        slid: self.slides.len(),
                     })?;
                 }
             }

@@ -20,6 +20,8 @@ pub struct SwapView<'a> {
     pub candidate: OpId,
     /// What the pass may use.
     pub limit: Bytes,
+    /// How many operations have been slid before.
+    pub slid: usize,
 }
 
 /// Sees every swap of a pass, and may end it.
@@ -41,13 +43,13 @@ impl Watch for NoWatch {
 /// Holds the ledger against the full account after every swap.
 #[derive(Default)]
 pub struct LedgerCheck<F> {
-    /// Called after every swap that was found right.
+    /// Called after every swap that was found right, with the number of operations slid before.
     pub on_swap: F,
 }
 
-impl<F: FnMut()> Watch for LedgerCheck<F> {
+impl<F: FnMut(usize)> Watch for LedgerCheck<F> {
     fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
-        let SwapView { graph, order, ledger, group, candidate, limit } = *view;
+        let SwapView { graph, order, ledger, group, candidate, limit, slid } = *view;
         compare(graph, order, ledger, limit).map_err(|(first, truth)| {
             Box::new(Mismatch {
                 order: order.clone(),
@@ -61,7 +63,7 @@ impl<F: FnMut()> Watch for LedgerCheck<F> {
                 truth,
             })
         })?;
-        (self.on_swap)();
+        (self.on_swap)(slid);
         Ok(())
     }
 }

@@ -7,17 +7,23 @@ mod json;
 mod limit;
 mod listing;
 mod mismatch;
+pub mod page;
+mod played;
 mod summary;
+mod table;
 mod text;
 mod timing;
+pub mod trace;
 
 pub use json::{OptimizerRun, Timed, write_schedule};
 pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
+pub use played::{Played, Step};
 pub use summary::{Row, Stop, Summary};
-pub use text::{count, printable, render, warning};
+pub use table::{Bars, Cell, Column, Style, Table, Tone};
+pub use text::{count, labelled, printable, render, warning};
 pub use timing::{
-    against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation, simulation_json,
-    total_exposed,
+    Explained, against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation,
+    simulation_json, total_exposed,
 };

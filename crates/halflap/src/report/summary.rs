@@ -6,7 +6,7 @@ use crate::order::Order;
 use crate::overlap::{Fidelity, Overlap};
 use crate::pass::Limit;
 use crate::schedule::Schedule;
-use crate::simulate::{Machine, lower_bound, simulate};
+use crate::simulate::{Machine, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// A schedule against the input order. Exposed time is measured by the one rule of
@@ -64,8 +64,8 @@ pub struct Stop {
 }
 
 impl Summary {
-    /// Compares a schedule with the input order.
-    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine) -> Summary {
+    /// Compares a schedule with the input order; `bound` is what no order can beat.
+    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine, bound: Nanos) -> Summary {
         let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
         let input = Order::of_input(graph);
         let limits = last_limits(graph, schedule);
@@ -89,7 +89,7 @@ impl Summary {
             exposed: total(|row| row.exposed),
             step_time_before: simulate(graph, input.as_slice(), machine).step_time,
             step_time: simulate(graph, schedule.order.as_slice(), machine).step_time,
-            bound: lower_bound(graph, machine),
+            bound,
             peak_before: schedule.peak_before,
             peak: schedule.peak,
             moves: schedule.passes.iter().map(|run| run.moves).sum(),

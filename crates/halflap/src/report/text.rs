@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use super::{Row, Stop, Summary, against_bound, describe};
+use super::table::{Cell, Column, Style, Table, Tone};
+use super::{Stop, Summary, against_bound, describe};
 use crate::graph::{Graph, Warning};
 use crate::units::Nanos;
 
 /// Renders a summary, with at most `most` collectives in the table.
-pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
+pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
     let mut text = String::new();
     let nodes = format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"));
     let share = |part: Nanos| match summary.communication {
@@ -40,19 +41,40 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize) -> String {
         ("moves", summary.moves.to_string()),
     ];
     for (label, value) in lines {
-        let _ = writeln!(text, "{label:<14} {value}");
+        text.push_str(&labelled(label, &value, style));
     }
     if !summary.rows.is_empty() {
         text.push('\n');
-        text.push_str(&collectives(graph, summary, most));
+        text.push_str(&collectives(graph, summary, most, style));
     }
     text
 }
 
-fn collectives(graph: &Graph, summary: &Summary, most: usize) -> String {
-    let header = ["collective", "operation", "time", "exposed", "was", "moved", "stopped by"].map(str::to_owned);
-    let shown = summary.rows.iter().take(most).map(|row| cells(graph, row));
-    let mut text = align(&std::iter::once(header).chain(shown).collect::<Vec<_>>());
+fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
+    let mut table = Table::new(vec![
+        Column::text("collective"),
+        Column::text("operation").optional(),
+        Column::number("time"),
+        Column::number("exposed").tone(Tone::Warning),
+        Column::bar(),
+        Column::number("was"),
+        Column::number("moved"),
+        Column::text("stopped by"),
+    ]);
+    for row in summary.rows.iter().take(most) {
+        let what = graph.collective(row.op).map_or("", |collective| &collective.op);
+        table.row(vec![
+            printable(graph.name(row.op)).into(),
+            printable(what).into(),
+            row.time.to_string().into(),
+            row.exposed.to_string().into(),
+            Cell::Part(row.exposed.0 / summary.rows[0].exposed.0),
+            row.exposed_before.to_string().into(),
+            if row.shift == 0 { "-".to_owned() } else { format!("{:+}", row.shift) }.into(),
+            stop(graph, &row.stop).into(),
+        ]);
+    }
+    let mut text = table.render(style);
     let hidden = summary.rows.len().saturating_sub(most);
     if hidden > 0 {
         let rest: Nanos = summary.rows[most..].iter().map(|row| row.exposed).sum();
@@ -61,20 +83,7 @@ fn collectives(graph: &Graph, summary: &Summary, most: usize) -> String {
     text
 }
 
-fn cells(graph: &Graph, row: &Row) -> [String; 7] {
-    let what = graph.collective(row.op).map_or("", |collective| &collective.op);
-    [
-        printable(graph.name(row.op)),
-        printable(what),
-        row.time.to_string(),
-        row.exposed.to_string(),
-        row.exposed_before.to_string(),
-        if row.shift == 0 { "-".to_owned() } else { format!("{:+}", row.shift) },
-        stop(graph, &row.stop),
-    ]
-}
-
-fn stop(graph: &Graph, stop: &Stop) -> String {
+pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
     let of_wait = |limit| format!("wait: {}", describe(graph, limit));
     match (&stop.collective, &stop.wait) {
         (Some(collective), Some(wait)) => format!("{}; {}", describe(graph, collective), of_wait(wait)),
@@ -84,6 +93,11 @@ fn stop(graph: &Graph, stop: &Stop) -> String {
     }
 }
 
+/// A line of a headline.
+pub fn labelled(label: &str, value: &str, style: &Style) -> String {
+    format!("{} {value}\n", style.paint(&format!("{label:<14}"), Tone::Heading))
+}
+
 /// `1 node`, `2 nodes`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -91,39 +105,47 @@ pub fn count(number: usize, what: &str) -> String {
 
 /// A name as a terminal can take it: no control characters, and not endless.
 pub fn printable(name: &str) -> String {
-    const MOST: usize = 60;
-    let clean = name.chars().flat_map(|letter| match letter.is_control() {
+    printable_up_to(name, 60)
+}
+
+/// The same, with at most so many characters.
+pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
+    let clean = name.chars().flat_map(|letter| match is_invisible(letter) {
         true => letter.escape_default().collect::<Vec<char>>(),
         false => vec![letter],
     });
-    let mut clean: Vec<char> = clean.take(MOST + 1).collect();
-    if clean.len() > MOST {
-        clean.truncate(MOST - 3);
-        clean.extend(['.'; 3]);
-    }
-    clean.into_iter().collect()
+    cut(clean.take(most + 1).collect(), most)
 }
 
-/// Columns of the width of their widest cell; numbers to the right, the last column as it is.
-pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
-    const NUMBERS: [usize; 4] = [2, 3, 4, 5];
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = match column {
-                _ if column + 1 == N => write!(line, "{cell}"),
-                _ if NUMBERS.contains(&column) => write!(line, "{cell:>width$}  "),
-                _ => write!(line, "{cell:<width$}  "),
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
+/// Text with at most so many characters.
+pub(super) fn cut(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        let kept = text.char_indices().nth(most.saturating_sub(3)).map_or(end, |(at, _)| at);
+        text.truncate(kept);
+        text.push_str(&"..."[..most.min(3)]);
     }
     text
+}
+
+/// What would change how the text around it is shown: control characters, line and paragraph ends,
+/// marks of writing direction, a byte order mark.
+fn is_invisible(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+}
+
+/// Who takes part, in words: `8 ranks: 0-7`.
+pub(crate) fn ranks(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let runs: Vec<String> = runs.iter().take(20).map(run).collect();
+    cut(format!("{}: {}", count(ranks.len(), "rank"), runs.join(",")), 60)
 }
 
 /// A warning in one line.

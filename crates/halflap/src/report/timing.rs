@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::text::align;
+use super::table::{Cell, Column, Style, Table, Tone};
 use super::{count, printable};
-use crate::explain::{Explanation, Held, Holder, Peak};
+use crate::explain::{Explanation, Holder, Peak};
 use crate::graph::{Graph, OpKind};
 use crate::ids::{IdVec, OpId};
 use crate::order::Order;
@@ -37,17 +37,47 @@ pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
     }
 }
 
-/// The exposed collectives, at most `most`, and who owns the peak. `was` is the order before, if one
-/// is compared with.
-pub fn render_explanation(graph: &Graph, explanation: &Explanation, was: Option<&Simulation>, most: usize) -> String {
+/// An explanation and what it is shown with.
+pub struct Explained<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// Its order, explained.
+    pub explanation: &'a Explanation,
+    /// The order before, if one is compared with.
+    pub was: Option<&'a Simulation>,
+}
+
+/// The exposed collectives, at most `most`, and who owns the peak.
+pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style) -> String {
+    let Explained { graph, explanation, was } = *explained;
     let mut text = String::new();
-    if !explanation.held.is_empty() {
-        let last = if was.is_some() { "was" } else { "start" };
-        let header = ["collective", "operation", "time", "exposed", last, "waits at", "held by"].map(str::to_owned);
+    if let Some(first) = explanation.held.first() {
+        let mut table = Table::new(vec![
+            Column::text("collective"),
+            Column::text("operation").optional(),
+            Column::number("time"),
+            Column::number("exposed").tone(Tone::Warning),
+            Column::bar(),
+            Column::number(if was.is_some() { "was" } else { "start" }),
+            Column::text("waits at"),
+            Column::text("held by"),
+        ]);
         let before = was.map(exposed_by_collective);
-        let row = |held: &Held| cells(graph, explanation, held, before.as_ref());
-        let rows: Vec<_> = std::iter::once(header).chain(explanation.held.iter().take(most).map(row)).collect();
-        text.push_str(&align(&rows));
+        for held in explanation.held.iter().take(most) {
+            let op = held.collective;
+            let (start, end) = (explanation.simulation.start[op], explanation.simulation.end[op]);
+            table.row(vec![
+                printable(graph.name(op)).into(),
+                graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)).into(),
+                (end - start).to_string().into(),
+                held.exposed.to_string().into(),
+                Cell::Part(held.exposed.0 / first.exposed.0),
+                before.as_ref().map_or(start, |before| before[op]).to_string().into(),
+                printable(graph.name(held.at)).into(),
+                describe_holder(graph, &held.by).into(),
+            ]);
+        }
+        text.push_str(&table.render(style));
         let hidden = explanation.held.len().saturating_sub(most);
         if hidden > 0 {
             let rest: Nanos = explanation.held[most..].iter().map(|held| held.exposed).sum();
@@ -56,20 +86,6 @@ pub fn render_explanation(graph: &Graph, explanation: &Explanation, was: Option<
     }
     text.push_str(&render_peak(graph, &explanation.peak));
     text
-}
-
-fn cells(graph: &Graph, explanation: &Explanation, held: &Held, before: Option<&IdVec<OpId, Nanos>>) -> [String; 7] {
-    let op = held.collective;
-    let time = explanation.simulation.end[op] - explanation.simulation.start[op];
-    [
-        printable(graph.name(op)),
-        graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)),
-        time.to_string(),
-        held.exposed.to_string(),
-        before.map_or(explanation.simulation.start[op], |before| before[op]).to_string(),
-        printable(graph.name(held.at)),
-        describe_holder(graph, &held.by),
-    ]
 }
 
 /// For each collective, how long the compute stream stands still for it.

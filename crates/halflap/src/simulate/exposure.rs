@@ -10,6 +10,8 @@ pub struct Exposure {
     pub at: OpId,
     /// For which collective.
     pub of: OpId,
+    /// From when.
+    pub start: Nanos,
     /// For how long.
     pub time: Nanos,
     /// Why.

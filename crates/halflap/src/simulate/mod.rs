@@ -144,7 +144,7 @@ impl<'a> Clock<'a> {
             self.busy[stream] += time;
             self.issued[stream].push(op);
         }
-        self.exposures.push(Exposure { at: op, of: op, time, cause: Cause::Synchronous });
+        self.exposures.push(Exposure { at: op, of: op, start, time, cause: Cause::Synchronous });
     }
 
     fn run_compute(&mut self, op: OpId) {
@@ -213,7 +213,8 @@ impl<'a> Clock<'a> {
         let trailing = step_time - self.now;
         if trailing > Nanos::ZERO {
             let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
-            exposures.extend(last.map(|op| Exposure { at: op, of: op, time: trailing, cause: Cause::EndOfStep }));
+            let (start, time, cause) = (self.now, trailing, Cause::EndOfStep);
+            exposures.extend(last.map(|op| Exposure { at: op, of: op, start, time, cause }));
         }
         Simulation {
             step_time,
@@ -234,7 +235,10 @@ impl<'a> Clock<'a> {
         let waited = preds.filter(|&pred| self.graph.kind(pred).is_collective() && self.end[pred] >= until).min();
         match waited {
             Some(of) => self.expose(op, of, until),
-            None => self.exposures.push(Exposure { at: op, of: op, time: until - self.now, cause: Cause::Issued }),
+            None => {
+                let (start, time) = (self.now, until - self.now);
+                self.exposures.push(Exposure { at: op, of: op, start, time, cause: Cause::Issued });
+            }
         }
     }
 
@@ -246,13 +250,14 @@ impl<'a> Clock<'a> {
         for &running in issued.iter().rev().skip_while(|&&op| op != of) {
             let from = self.start[running].max(self.now);
             if left > from && self.end[running] > self.now {
-                self.exposures.push(Exposure { at, of: running, time: left - from, cause: Cause::Needed });
+                let time = left - from;
+                self.exposures.push(Exposure { at, of: running, start: from, time, cause: Cause::Needed });
                 left = from;
             }
             if left <= self.now {
                 return;
             }
         }
-        self.exposures.push(Exposure { at, of, time: left - self.now, cause: Cause::Needed });
+        self.exposures.push(Exposure { at, of, start: self.now, time: left - self.now, cause: Cause::Needed });
     }
 }

@@ -1,0 +1,75 @@
+//! Pictures: the page and the trace.
+
+use std::path::Path;
+
+use halflap::report::page::{Page, Shown, program_page, write_page};
+use halflap::report::trace::{write_json, write_perfetto};
+
+use crate::args::PictureArgs;
+use crate::exit::Failed;
+use crate::files;
+
+impl PictureArgs {
+    /// Whether any are asked for.
+    pub fn any(&self) -> bool {
+        self.report.is_some() || self.trace.is_some()
+    }
+
+    /// Refuses files that nothing can be written to before work is done for them.
+    pub fn check(&self, graph: &str, output: Option<&str>) -> Result<(), Failed> {
+        let named = [self.report.as_deref(), self.trace.as_deref(), output];
+        refuse_twice(graph, &named)?;
+        for path in [&self.report, &self.trace].into_iter().flatten() {
+            refuse_stdout(path)?;
+        }
+        Ok(())
+    }
+
+    /// Draws what is asked for.
+    pub fn draw(&self, shown: &Shown<'_>) -> Result<(), Failed> {
+        if let Some(path) = &self.report {
+            write_report(path, &program_page(shown))?;
+        }
+        if let Some(path) = &self.trace {
+            let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
+            files::write(path, |mut out| match is_json {
+                true => write_json(shown.orders, &mut out),
+                false => write_perfetto(shown.orders, &mut out),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a page.
+pub fn write_report(path: &str, page: &Page) -> Result<(), Failed> {
+    files::write(path, |mut out| write_page(page, &mut out))
+}
+
+/// No two files that are written, and none that is read, may be the same.
+pub fn refuse_twice(read: &str, written: &[Option<&str>]) -> Result<(), Failed> {
+    let written: Vec<&str> = written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
+    for (place, path) in written.iter().enumerate() {
+        if files::same_file(path, read) {
+            return Err(Failed::in_file(path, "is the graph itself: write to another file"));
+        }
+        if written[..place].iter().any(|other| other == path || files::same_file(other, path)) {
+            return Err(Failed::in_file(path, "is named twice: every output needs a file of its own"));
+        }
+    }
+    Ok(())
+}
+
+/// Pictures are for files.
+pub fn refuse_stdout(path: &str) -> Result<(), Failed> {
+    match files::is_stdout(path) {
+        true => Err(Failed::BadInput("a page or a trace is not for a terminal: name a file".to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// What a page calls a file: its name without its folder.
+pub fn title(path: &str) -> String {
+    let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| files::name_of(path).to_owned())
+}

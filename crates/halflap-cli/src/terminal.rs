@@ -1,0 +1,32 @@
+//! What the terminal can show.
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+use halflap::report::{Bars, Style};
+
+/// How text on standard output may look: fitted, with bars and colours, on a terminal; plain and
+/// whole on a pipe.
+pub fn style() -> Style {
+    if !io::stdout().is_terminal() {
+        return Style::default();
+    }
+    let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    let bars = if speaks_unicode() { Bars::Blocks } else { Bars::Ascii };
+    Style { width: width.filter(|&width| width > 0), colour: wants_colour(), bars }
+}
+
+/// By the convention of NO_COLOR: any value but an empty one turns colour off.
+fn wants_colour() -> bool {
+    let asked_not_to = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !asked_not_to && env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// The first of these that is set to something decides, as for the C library.
+fn speaks_unicode() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(env::var_os).find(|value| !value.is_empty());
+    set.is_some_and(|value| {
+        let value = value.to_string_lossy().to_lowercase();
+        value.contains("utf-8") || value.contains("utf8")
+    })
+}

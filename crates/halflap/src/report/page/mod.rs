@@ -1,0 +1,53 @@
+//! The page: one file that shows where a step's time goes, with nothing to install and nobody to ask.
+//!
+//! `model` is what the page's script is given, `program` makes it of simulated orders. The script, the
+//! style and the frame lie beside this file and are part of the binary.
+
+mod model;
+mod program;
+
+pub use model::*;
+pub use program::{Shown, program_page, sweep_page};
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+const FRAME: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+/// One script in parts, which the frame puts into one scope; the last sets everything going.
+const SCRIPT: &str = concat!(
+    include_str!("text.js"),
+    include_str!("model.js"),
+    include_str!("timeline.js"),
+    include_str!("marks.js"),
+    include_str!("input.js"),
+    include_str!("panel.js"),
+    include_str!("table.js"),
+    include_str!("sweep.js"),
+    include_str!("page.js"),
+);
+
+#[derive(Serialize)]
+struct Document<'a> {
+    format: &'static str,
+    halflap: &'static str,
+    #[serde(flatten)]
+    page: &'a Page,
+}
+
+/// Writes a page that stands alone.
+pub fn write_page(page: &Page, out: &mut impl Write) -> io::Result<()> {
+    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), page };
+    // Within a script element only `<` could end it; JSON may write it as an escape.
+    let data = serde_json::to_string(&document)?.replace('<', "\\u003c");
+    let mut rest = FRAME;
+    for (mark, text) in [("/*STYLE*/", STYLE), ("/*DATA*/", &data), ("/*SCRIPT*/", SCRIPT)] {
+        let (before, after) =
+            rest.split_once(mark).ok_or_else(|| io::Error::other(format!("no {mark} in the page")))?;
+        out.write_all(before.as_bytes())?;
+        out.write_all(text.as_bytes())?;
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
+}

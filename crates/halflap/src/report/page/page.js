@@ -1,0 +1,221 @@
+// The page: headline, facts, switches, colours; then everything is set going.
+
+/** Cards of headline values: before and after in a comparison, else of the shown views. */
+function showCards() {
+  const compared = data.compare ? views.slice(0, 2) : state.shown.map((index) => views[index]);
+  byId('cards').replaceChildren(...compared[0].headline.map((_, at) => card(compared, at)));
+}
+
+function card(compared, at) {
+  const items = compared.map((view) => view.headline[at]).filter(Boolean);
+  const last = items[items.length - 1];
+  const made = element('div', 'card', [element('h2', '', clean(last.label, 60))]);
+  const values = element('p', 'values');
+  if (data.compare) {
+    values.append(element('span', 'was', formatAs(items[0].unit, items[0].value)), element('span', 'to', ' \u2192 '), element('b', '', formatAs(last.unit, last.value)));
+    made.append(values, changeLine(items[0], last));
+  } else {
+    items.forEach((item, number) => {
+      if (items.length > 1) values.append(element('span', 'of', compared[number].name + ' '));
+      values.append(element('b', '', formatAs(item.unit, item.value)), ' ');
+    });
+    made.append(values, element('p', 'note', clean(last.note || '', 160)));
+  }
+  return made;
+}
+
+/** How much a value changed, for better or worse, and the note. */
+function changeLine(before, after) {
+  const sense = { less: -1, more: 1 }[after.better] || 0;
+  const good = Math.sign(after.value - before.value) * sense;
+  const change = element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
+  return element('p', 'note', [change, after.note ? ' ' + clean(after.note, 160) : '']);
+}
+
+/** Where the time goes: one bar a view, on one scale. */
+function showBudget() {
+  const compared = data.compare ? views.slice(0, 2) : state.shown.map((index) => views[index]);
+  byId('budget').replaceChildren(element('h2', '', 'Where the time goes'), ...compared.map(budgetBar));
+}
+
+function budgetBar(view) {
+  const { compute, exposed, idle } = view.budget;
+  const parts = [['compute', compute], ['exposed', exposed], ['idle', idle]].filter(([, time]) => time >= 0.5);
+  const bar = element('div', 'track');
+  for (const [name, time] of parts) {
+    const part = element('span', 'part ' + name);
+    part.style.width = 100 * time / longest + '%';
+    bar.append(part);
+  }
+  if (view.bound) {
+    const line = element('span', 'bound');
+    line.style.left = 100 * view.bound / longest + '%';
+    bar.append(line);
+  }
+  const text = parts.map(([name, time]) => name + ' ' + formatNanos(time)).join(', ');
+  bar.setAttribute('role', 'img');
+  bar.setAttribute('aria-label', view.name + ': ' + text);
+  const values = element('p', 'parts', parts.map(([name, time]) => element('span', name, [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))])));
+  return element('div', 'line', [element('span', 'of', views.length > 1 ? view.name : ''), bar, values]);
+}
+
+function showFacts() {
+  byId('facts').replaceChildren(...data.facts.map(([label, text]) => element('div', '', [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))])));
+}
+
+/** What can be shown: for a comparison both, before or after; for ranks one, or two below each other. */
+function showSwitch() {
+  if (views.length < 2) return;
+  if (data.compare) return byId('switch').append(compareSwitch());
+  byId('switch').append(viewChoice(0), viewChoice(1));
+}
+
+const CHOICES = [['Both', [0, 1]], ['Before', [0]], ['After', [1]]];
+
+function compareSwitch() {
+  const group = element('div', 'segments');
+  group.setAttribute('role', 'group');
+  group.setAttribute('aria-label', 'Views');
+  for (const [label, shown] of CHOICES) {
+    const button = element('button', '', label);
+    button.type = 'button';
+    button.dataset.shown = shown.join();
+    button.addEventListener('click', () => showViews(shown));
+    group.append(button);
+  }
+  return group;
+}
+
+function viewChoice(number) {
+  const box = element('select');
+  box.id = 'view-' + number;
+  box.setAttribute('aria-label', number === 0 ? 'View' : 'View below it');
+  if (number === 1) box.append(new Option('none below', ''));
+  views.forEach((view, index) => box.append(new Option(view.name, index)));
+  box.value = number === 0 ? '0' : '';
+  box.addEventListener('change', () => showViews([byId('view-0').value, byId('view-1').value].filter((value) => value !== '').map(Number)));
+  return box;
+}
+
+function showViews(shown) {
+  state.shown = [...new Set(shown)];
+  state.hover = null;
+  state.cursor = null;
+  memoryShown = '';
+  for (const button of document.querySelectorAll('.segments button')) {
+    button.setAttribute('aria-pressed', String(button.dataset.shown === state.shown.join()));
+  }
+  state.lane = { pane: 0, row: 0 };
+  arrange();
+  if (!data.compare) {
+    showCards();
+    showBudget();
+  }
+  showTables();
+  showMemory();
+  showDetails();
+}
+
+/** Key v: the next choice of views. */
+function nextViews() {
+  if (views.length < 2) return;
+  if (data.compare) {
+    const at = CHOICES.findIndex(([, shown]) => shown.join() === state.shown.join());
+    return showViews(CHOICES[(at + 1) % CHOICES.length][1]);
+  }
+  const next = (state.shown[0] + 1) % views.length;
+  byId('view-0').value = String(next);
+  showViews([next, ...state.shown.slice(1)]);
+}
+
+const LEGEND = [['compute', 'compute'], ['comm', 'communication'], ['exposed', 'exposed'], ['bound', 'lower bound']];
+
+function showLegend() {
+  const used = LEGEND.filter(([name]) => name !== 'bound' || views.some((view) => view.bound));
+  byId('legend').replaceChildren(...used.map(([name, text]) => element('span', '', [element('i', 'key ' + name), text])));
+}
+
+function setTheme(dark) {
+  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+  const button = byId('theme');
+  button.setAttribute('aria-pressed', String(dark));
+  button.textContent = dark ? 'Light' : 'Dark';
+  button.setAttribute('aria-label', dark ? 'Light colours' : 'Dark colours');
+  readColours();
+  redraw(2);
+}
+
+function listenToTheme() {
+  const wish = matchMedia('(prefers-color-scheme: dark)');
+  wish.addEventListener('change', () => setTheme(wish.matches));
+  byId('theme').addEventListener('click', () => setTheme(document.documentElement.dataset.theme !== 'dark'));
+  setTheme(wish.matches);
+}
+
+function showKeys() {
+  const rows = KEYS.concat(PAGE_KEYS).filter(({ label }) => label).map(({ label, says }) => [label, says]);
+  rows.push(['drag, wheel, pinch', 'pan and zoom; shift+wheel pans'], ['double click', 'zoom to a slice']);
+  for (const [label, says] of rows) byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
+  byId('help').addEventListener('click', () => byId('keys').showModal());
+}
+
+/**
+ * For tests. `state()`: what is shown, selected and under the pointer, and how long the last frame took
+ * in milliseconds. `xOf`, `yOf`: where an operation is drawn in a view, in pixels of the window.
+ */
+function exposeForTests() {
+  const placeOf = (index, op) => {
+    const view = views[index];
+    const slice = mainSlice(view, op);
+    return slice < 0 ? null : boxOf(view, slice);
+  };
+  window.halflap = Object.freeze({
+    state: () => ({
+      from: state.from,
+      to: state.to,
+      longest,
+      shown: [...state.shown],
+      selected: state.selected && state.selected.op,
+      hovered: state.hover && state.hover.slice >= 0 ? state.hover.view.slices.op[state.hover.slice] : null,
+      cursor: state.cursor && state.cursor.time,
+      frame: state.frame,
+      frames: state.frames,
+    }),
+    xOf: (view, op) => {
+      const box = placeOf(view, op);
+      return box && stage.getBoundingClientRect().left + (box.left + box.right) / 2;
+    },
+    yOf: (view, op) => {
+      const box = placeOf(view, op);
+      return box && stage.getBoundingClientRect().top + box.y + box.height / 2;
+    },
+    formatNanos,
+    formatBytes,
+  });
+}
+
+function begin() {
+  document.title = clean(data.title, 120) + ' \u2013 halflap ' + clean(data.command, 20);
+  byId('title').textContent = clean(data.title, 160);
+  byId('command').textContent = clean(data.command, 20);
+  byId('footer').textContent = 'halflap ' + clean(data.halflap, 20);
+  showCards();
+  showBudget();
+  showFacts();
+  showSwitch();
+  showLegend();
+  showKeys();
+  listenToInput();
+  listenToTheme();
+  showSweep();
+  showViews(state.shown);
+  fit();
+  exposeForTests();
+  new ResizeObserver(() => {
+    arrange();
+    drawSweep();
+    for (const table of tables) if (table.section.isConnected) drawRows(table, true);
+  }).observe(byId('stage').parentElement);
+}
+
+begin();

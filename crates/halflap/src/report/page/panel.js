@@ -1,0 +1,312 @@
+// What is known about one thing: the tooltip, the panel of the selected operation, memory at the cursor.
+
+const LINKS = 8;
+const OWNERS = 8;
+
+/** A tooltip or list of label and value: rows that have no value are left out. */
+function pairs(rows) {
+  return rows.filter(([, value]) => value !== '' && value !== null && value !== undefined);
+}
+
+function definitionList(rows, className) {
+  const list = element('dl', className);
+  for (const [label, value] of pairs(rows)) {
+    const cell = element('dd', '', typeof value === 'string' ? value : undefined);
+    if (typeof value !== 'string') cell.append(value);
+    list.append(element('dt', '', label), cell);
+  }
+  return list;
+}
+
+function describeHit(hit) {
+  if (hit.slice >= 0) return describeSlice(hit.view, hit.slice);
+  if (hit.stall >= 0) return describeStall(hit.view, hit.stall);
+  return null;
+}
+
+function describeSlice(view, slice) {
+  const op = view.slices.op[slice];
+  const start = view.slices.start[slice];
+  return {
+    title: nameOf(op),
+    rows: [
+      ['', whatOf(op)],
+      ['kind', KINDS[ops.kind[op]]],
+      ['start', formatNanos(start)],
+      ['duration', formatNanos(view.slices.end[slice] - start)],
+      ['exposed', isCollective(op) ? formatNanos(view.slices.exposed[slice]) : ''],
+      ...sizeRows(op),
+      ['group', groupOf(op)],
+      ['source', clean(ops.source[op], 200)],
+    ],
+  };
+}
+
+function describeStall(view, stall) {
+  const { start, end, of, at, cause } = view.stalls;
+  return {
+    title: 'compute stands still',
+    rows: [
+      ['for', of[stall] >= 0 ? nameOf(of[stall]) : ''],
+      ['before', at[stall] >= 0 ? nameOf(at[stall]) : ''],
+      ['cause', CAUSES[cause[stall]] || ''],
+      ['start', formatNanos(start[stall])],
+      ['exposed', formatNanos(end[stall] - start[stall])],
+    ],
+  };
+}
+
+function sizeRows(op) {
+  return [
+    [isCollective(op) ? 'message' : 'traffic', ops.bytes[op] >= 0 ? formatBytes(ops.bytes[op]) : ''],
+    ['flops', ops.flops[op] > 0 ? formatFlops(ops.flops[op]) : ''],
+  ];
+}
+
+function groupOf(op) {
+  const group = data.groups[ops.group[op]];
+  return group ? clean(group.name, 60) + (group.ranks ? ' (' + clean(group.ranks, 80) + ')' : '') : '';
+}
+
+function showTip(event, content) {
+  if (!content) return hideTip();
+  const tip = byId('tip');
+  const [first, ...rest] = content.rows;
+  const lead = first[0] === '' ? first[1] : '';
+  tip.replaceChildren(element('b', 'name', content.title));
+  if (lead) tip.append(element('p', '', lead));
+  tip.append(definitionList(first[0] === '' ? rest : content.rows));
+  tip.hidden = false;
+  placeTip(tip, event.clientX, event.clientY);
+}
+
+/** Beside the pointer, on the side where there is room. */
+function placeTip(tip, x, y) {
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  const left = x + 16 + width > innerWidth ? x - width - 12 : x + 16;
+  const top = y + 18 + height > innerHeight ? y - height - 12 : y + 18;
+  tip.style.left = Math.max(4, Math.min(left, innerWidth - width - 4)) + 'px';
+  tip.style.top = Math.max(4, top) + 'px';
+}
+
+function hideTip() {
+  byId('tip').hidden = true;
+}
+
+/** An operation's name that leads to it. */
+function opLink(op) {
+  const link = element('button', 'link name', clean(ops.name[op], 60) || '(unnamed)');
+  link.type = 'button';
+  link.title = clean([KINDS[ops.kind[op]], ops.what[op]].filter(Boolean).join(': '), 300);
+  link.addEventListener('click', () => goTo(op));
+  return link;
+}
+
+function opLinks(list) {
+  const line = element('span', 'links');
+  for (const op of list.slice(0, LINKS)) line.append(opLink(op), ' ');
+  if (list.length > LINKS) line.append(moreLinks(line, list));
+  return list.length > 0 ? line : '';
+}
+
+function moreLinks(line, list) {
+  const more = element('button', 'link', (list.length - LINKS) + ' more');
+  more.type = 'button';
+  more.addEventListener('click', () => {
+    more.remove();
+    // Bounded: an operation of a huge graph may have thousands.
+    for (const op of list.slice(LINKS, 200)) line.append(opLink(op), ' ');
+    if (list.length > 200) line.append('and ' + (list.length - 200) + ' more');
+  });
+  return more;
+}
+
+/** A sentence in which names of operations lead to them. */
+function linkedSentence(text) {
+  const line = element('span', '');
+  for (const word of clean(text, 600).split(/(\s+)/)) {
+    const bare = word.replace(/[,;:.]$/, '');
+    const op = opByName.get(bare);
+    if (op >= 0) line.append(opLink(op), word.slice(bare.length));
+    else line.append(word);
+  }
+  return line;
+}
+
+function showDetails() {
+  const panel = byId('details');
+  panel.replaceChildren();
+  if (!state.selected) {
+    panel.append(element('h2', '', 'Selection'), element('p', 'hint', 'Click an operation, or press e for the next exposed collective.'));
+    return;
+  }
+  const { op } = state.selected;
+  const close = element('button', 'close', '\u00d7');
+  close.type = 'button';
+  close.setAttribute('aria-label', 'Clear the selection');
+  close.addEventListener('click', clearSelection);
+  panel.append(element('div', 'head', [element('h2', 'name', nameOf(op)), close]));
+  if (ops.what[op]) panel.append(element('p', 'what', whatOf(op)));
+  panel.append(timesTable(op));
+  panel.append(definitionList(detailRows(op)));
+}
+
+/** Start, duration, exposed time and place of an operation in each view. */
+function timesTable(op) {
+  const compared = data.compare ? views : [state.selected.view];
+  const table = element('table', 'times');
+  const head = element('tr', '', [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))]);
+  table.append(element('thead', '', [head]));
+  const body = element('tbody');
+  for (const [label, ofView] of timeRows(op)) {
+    const cells = compared.map(ofView);
+    if (cells.every((cell) => cell === '')) continue;
+    body.append(element('tr', '', [element('th', '', label), ...cells.map((cell) => element('td', 'number', cell))]));
+  }
+  table.append(body);
+  return table;
+}
+
+function timeRows(op) {
+  const own = (view) => (state.selected.view === view && state.selected.slice >= 0 ? state.selected.slice : mainSlice(view, op));
+  const ofSlice = (value) => (view) => (own(view) >= 0 ? formatNanos(value(view, own(view))) : '');
+  const launches = (view) => slicesOf(view, op).length;
+  return [
+    ['start', (view) => (timeOf(view, op) >= 0 ? formatNanos(own(view) >= 0 ? view.slices.start[own(view)] : timeOf(view, op)) : '')],
+    ['queued', (view) => queuedText(view, op)],
+    ['duration', ofSlice((view, slice) => view.slices.end[slice] - view.slices.start[slice])],
+    ['exposed', isCollective(op) ? ofSlice((view, slice) => view.slices.exposed[slice]) : () => ''],
+    ['launches', (view) => (launches(view) > 1 ? String(launches(view)) : '')],
+    ['in all', (view) => (launches(view) > 1 ? formatNanos(sumOfSlices(view, op)) : '')],
+    ['exposed in all', (view) => (launches(view) > 1 && isCollective(op) ? formatNanos(exposedOf(view, op)) : '')],
+    ['place', (view) => (view.memory && view.memory.place[op] >= 0 ? (view.memory.place[op] + 1) + ' of ' + view.memory.order.length : '')],
+  ];
+}
+
+function sumOfSlices(view, op) {
+  return slicesOf(view, op).reduce((sum, slice) => sum + view.slices.end[slice] - view.slices.start[slice], 0);
+}
+
+/** How long a collective was issued but its stream was busy with others. */
+function queuedText(view, op) {
+  const own = slicesOf(view, op);
+  if (!isCollective(op) || own.length !== 1 || !view.memory || view.memory.place[op] < 0) return '';
+  const queued = view.slices.start[own[0]] - view.memory.time[2 * view.memory.place[op]];
+  return queued > 0.5 ? formatNanos(queued) : '';
+}
+
+function detailRows(op) {
+  const told = rowDetails(op).map(([label, text]) => [clean(label, 40), linkedSentence(text)]);
+  return [
+    ['moved', movedText(op)],
+    ...told,
+    ['stalls', stallLines(op)],
+    ['waited at', opLinks(isCollective(op) ? ops.waits[op] : [])],
+    ['waits for', opLinks(collectiveOf.get(op) || [])],
+    ['needs', opLinks(ops.deps[op])],
+    ['needed by', opLinks(dependentsOf(op))],
+    ...sizeRows(op),
+    ['group', groupOf(op)],
+    ['source', clean(ops.source[op], 400)],
+  ];
+}
+
+/** How far an operation moved between the views: places in the order, and time. */
+function movedText(op) {
+  if (!data.compare) return '';
+  const [before, after] = views;
+  const parts = [];
+  if (before.memory && after.memory && before.memory.place[op] >= 0) {
+    const places = after.memory.place[op] - before.memory.place[op];
+    parts.push(places === 0 ? 'not in the order' : Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later'));
+  }
+  const time = timeOf(after, op) - timeOf(before, op);
+  if (Math.abs(time) >= 0.5) parts.push('starts ' + formatNanos(Math.abs(time)) + (time < 0 ? ' earlier' : ' later'));
+  return parts.join('; ');
+}
+
+/** Where compute stood still for it, in the views that are shown. */
+function stallLines(op) {
+  const lines = element('span', 'lines');
+  for (const index of state.shown) {
+    const view = views[index];
+    const { start, end, of, at, cause } = view.stalls;
+    const own = of.map((other, stall) => (other === op ? stall : -1)).filter((stall) => stall >= 0);
+    for (const stall of own.slice(0, 4)) {
+      const line = element('span', '', [formatNanos(end[stall] - start[stall])]);
+      if (views.length > 1) line.prepend(view.name + ': ');
+      if (at[stall] >= 0) line.append(' before ', opLink(at[stall]));
+      line.append(', ' + (CAUSES[cause[stall]] || ''));
+      lines.append(line);
+    }
+    if (own.length > 4) lines.append(element('span', '', 'and ' + (own.length - 4) + ' more'));
+  }
+  return lines.childElementCount > 0 ? lines : '';
+}
+
+/** The view whose memory is shown: the cursor's, or else the last one. */
+function memoryView() {
+  const { cursor } = state;
+  if (cursor && cursor.view && cursor.view.memory) return cursor.view;
+  const shown = state.shown.map((index) => views[index]).filter((view) => view.memory);
+  return shown[shown.length - 1] || null;
+}
+
+let memoryShown = ''; // what the panel holds now, so that a moving pointer does not rebuild the same
+
+function showMemory() {
+  const panel = byId('memory');
+  const view = memoryView();
+  panel.hidden = !view;
+  if (!view) return;
+  const atPeak = !state.cursor || state.cursor.time > view.length;
+  const entry = atPeak ? view.memory.peak : cursorEntry(view);
+  const key = [view.index, entry, atPeak].join();
+  if (key === memoryShown) return;
+  memoryShown = key;
+  const op = view.memory.order[entry >> 1];
+  const where = element('p', 'hint', [(entry & 1 ? 'after ' : 'while '), opLink(op), (entry & 1 ? ' freed' : ' runs'), ', at ' + formatNanos(view.memory.time[entry])]);
+  panel.replaceChildren(memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry));
+}
+
+function memoryHead(view, entry, atPeak) {
+  const title = (atPeak ? 'Peak memory' : 'Memory') + (views.length > 1 ? ' ' + view.name : '');
+  return element('div', 'head', [element('h2', '', title), element('b', 'number', formatBytes(view.memory.bytes[entry]))]);
+}
+
+function ownersTable(memory, entry) {
+  const { top, count } = liveBuffers(memory, entry, OWNERS);
+  const total = Math.max(1, memory.bytes[entry]);
+  const body = element('tbody');
+  let rest = memory.bytes[entry];
+  for (const buffer of top) {
+    const size = data.buffers.size[buffer];
+    rest -= size;
+    body.append(ownerRow(buffer, size, size / total));
+  }
+  if (count > top.length) {
+    const cells = [element('td', '', (count - top.length) + ' more'), element('td'), element('td', 'number', formatBytes(Math.max(0, rest))), element('td', 'number', share(rest / total))];
+    body.append(element('tr', 'rest', cells));
+  }
+  const names = ['buffer', 'made by', 'size', 'share'];
+  const head = element('tr', '', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)));
+  return element('table', 'owners', [element('thead', '', [head]), body]);
+}
+
+function ownerRow(buffer, size, part) {
+  const maker = data.buffers.maker[buffer];
+  const cell = element('td', 'number meter', share(part));
+  cell.style.setProperty('--part', Math.max(0, Math.min(1, part)));
+  const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker)] : 'input');
+  return element('tr', '', [element('td', 'name cut', clean(data.buffers.name[buffer], 60)), makerCell, element('td', 'number', formatBytes(size)), cell]);
+}
+
+function share(part) {
+  return fixed(100 * part, 1) + '%';
+}
+
+function describeCursor() {
+  const { cursor } = state;
+  const memory = cursor.view && cursor.view.memory;
+  return formatNanos(cursor.time) + (memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '');
+}

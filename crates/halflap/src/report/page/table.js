@@ -1,0 +1,269 @@
+// Tables: sorted, searched, and drawn only as far as they are in sight; rows and timeline select each other.
+
+const ROW = 26; // pixels; the style sheet has the same
+const SPARE = 8; // rows drawn above and below what is in sight
+const tables = data.tables.map(buildTable);
+
+function buildTable(raw, number) {
+  const table = { raw, number, sort: { column: -1, down: false }, words: '', list: raw.rows.map((_, row) => row), at: 0, drawn: null };
+  table.maxima = raw.columns.map((column, at) => (column.bar ? largest(raw.rows, at) : 0));
+  table.rowOf = new Map();
+  raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
+  table.text = null;
+  buildFrame(table);
+  return table;
+}
+
+function largest(rows, column) {
+  return rows.reduce((most, row) => Math.max(most, Math.abs(row[column] || 0)), 0);
+}
+
+function buildFrame(table) {
+  const { raw, number } = table;
+  const title = element('h2', '', clean(raw.title, 80));
+  title.id = 'table-title-' + number;
+  table.count = element('span', 'count');
+  table.count.setAttribute('role', 'status');
+  const bar = element('div', 'bar', [title, table.count]);
+  if (raw.rows.length > 8) bar.append(searchBox(table));
+  table.body = element('tbody');
+  table.head = element('thead', '', [element('tr', '', raw.columns.map((column, at) => headCell(table, column, at)))]);
+  table.element = element('table', 'rows', [table.head, table.body]);
+  table.element.setAttribute('aria-labelledby', title.id);
+  table.element.setAttribute('aria-rowcount', raw.rows.length + 1);
+  table.scroller = element('div', 'scroll rows-scroll', [table.element]);
+  table.scroller.addEventListener('scroll', () => requestAnimationFrame(() => drawRows(table)));
+  table.body.addEventListener('click', (event) => onRowClick(table, event));
+  table.body.addEventListener('keydown', (event) => onRowKey(table, event));
+  table.section = element('section', 'table', [bar, table.scroller]);
+  table.section.setAttribute('aria-labelledby', title.id);
+}
+
+function searchBox(table) {
+  const box = element('input', 'search');
+  box.type = 'search';
+  box.placeholder = 'Search';
+  box.setAttribute('aria-label', 'Search ' + clean(table.raw.title, 80));
+  box.addEventListener('input', () => {
+    table.words = box.value.trim().toLowerCase();
+    refill(table);
+  });
+  box.addEventListener('keydown', (event) => {
+    if (event.key === 'Escape') { box.value = ''; table.words = ''; refill(table); box.blur(); stage.focus(); }
+    if (event.key === 'ArrowDown' || event.key === 'Enter') { event.preventDefault(); focusRow(table, 0); }
+  });
+  table.search = box;
+  return box;
+}
+
+function headCell(table, column, at) {
+  const button = element('button', '', clean(column.title, 40));
+  button.type = 'button';
+  button.addEventListener('click', () => sortBy(table, at));
+  const cell = element('th', isNumber(column) ? 'number' : '', [button]);
+  cell.scope = 'col';
+  cell.setAttribute('aria-sort', 'none');
+  return cell;
+}
+
+function isNumber(column) {
+  return column.type !== 'text';
+}
+
+/** Numbers begin with the largest, text with the first; a second press turns it around. */
+function sortBy(table, column) {
+  const { sort } = table;
+  const down = sort.column === column ? !sort.down : isNumber(table.raw.columns[column]);
+  table.sort = { column, down };
+  [...table.head.rows[0].cells].forEach((cell, at) => {
+    cell.setAttribute('aria-sort', at !== column ? 'none' : down ? 'descending' : 'ascending');
+  });
+  refill(table);
+}
+
+/** Filters and sorts anew, and shows the beginning. */
+function refill(table) {
+  const { rows } = table.raw;
+  table.list = rows.map((_, row) => row);
+  if (table.words) table.list = table.list.filter((row) => searchText(table, row).includes(table.words));
+  const { column, down } = table.sort;
+  if (column >= 0) {
+    const order = isNumber(table.raw.columns[column]) ? compareNumbers : compareText;
+    table.list.sort((a, b) => order(rows[a][column], rows[b][column], down) || a - b);
+  }
+  table.at = 0;
+  table.scroller.scrollTop = 0;
+  drawRows(table, true);
+}
+
+// Cells without a value come last in both directions.
+function compareNumbers(a, b, down) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  return down ? b - a : a - b;
+}
+
+const collator = new Intl.Collator('en', { numeric: true });
+
+function compareText(a, b, down) {
+  if (!a || !b) return (!a) - (!b);
+  const order = collator.compare(a.slice(0, 200), b.slice(0, 200));
+  return down ? -order : order;
+}
+
+/** All text cells of a row, made when first searched. */
+function searchText(table, row) {
+  if (!table.text) {
+    const texts = table.raw.columns.map((column, at) => (column.type === 'text' ? at : -1)).filter((at) => at >= 0);
+    table.text = table.raw.rows.map((cells) => texts.map((at) => String(cells[at] === null ? '' : cells[at]).slice(0, 1000)).join('\n').toLowerCase());
+  }
+  return table.text[row];
+}
+
+/** Draws the rows in sight, with space instead of the others. */
+function drawRows(table, anew) {
+  const { list, scroller } = table;
+  const first = Math.max(0, Math.floor(scroller.scrollTop / ROW) - SPARE);
+  const last = Math.min(list.length, Math.ceil((scroller.scrollTop + scroller.clientHeight) / ROW) + SPARE);
+  const key = first + ' ' + last;
+  if (!anew && key === table.drawn) return;
+  table.drawn = key;
+  // Drawing must not take the focus away from a row that stays.
+  const focused = table.body.contains(document.activeElement);
+  const rows = [spacer(first * ROW)];
+  for (let at = first; at < last; at += 1) rows.push(drawRow(table, at));
+  rows.push(spacer((list.length - last) * ROW));
+  table.body.replaceChildren(...rows);
+  const all = table.raw.rows.length;
+  const count = list.length === all ? String(all) : list.length + ' of ' + all;
+  // The count is announced: it may only change when it is another.
+  if (table.count.textContent !== count) table.count.textContent = count;
+  if (focused) rowElement(table, table.at)?.focus({ preventScroll: true });
+}
+
+function spacer(height) {
+  const row = element('tr', 'spacer');
+  row.setAttribute('aria-hidden', 'true');
+  row.style.height = height + 'px';
+  return row;
+}
+
+function drawRow(table, at) {
+  const { raw, list } = table;
+  const row = list[at];
+  const cells = raw.columns.map((column, number) => drawCell(table, row, column, number));
+  const line = element('tr', raw.op[row] >= 0 ? 'linked' : '', cells);
+  line.dataset.at = at;
+  line.tabIndex = at === table.at ? 0 : -1;
+  line.setAttribute('aria-rowindex', at + 2);
+  markRow(line, state.selected !== null && raw.op[row] === state.selected.op);
+  return line;
+}
+
+function markRow(line, chosen) {
+  line.classList.toggle('chosen', chosen);
+  if (chosen) line.setAttribute('aria-current', 'true');
+  else line.removeAttribute('aria-current');
+}
+
+function drawCell(table, row, column, number) {
+  const value = table.raw.rows[row][number];
+  const cell = element('td', isNumber(column) ? 'number' : '', formatAs(column.type, value));
+  if (value === 0) cell.classList.add('zero');
+  if (column.type === 'text' && cell.textContent.length > 24) cell.title = cell.textContent;
+  if (number === 0) cell.classList.add('name');
+  if (column.bar && value) {
+    cell.classList.add('meter');
+    cell.style.setProperty('--part', Math.abs(value) / (table.maxima[number] || 1));
+  }
+  return cell;
+}
+
+function rowElement(table, at) {
+  return table.body.querySelector('tr[data-at="' + at + '"]');
+}
+
+function onRowClick(table, event) {
+  const line = event.target.closest('tr[data-at]');
+  if (!line) return;
+  focusRow(table, Number(line.dataset.at));
+  chooseRow(table, Number(line.dataset.at));
+}
+
+function chooseRow(table, at) {
+  const op = table.raw.op[table.list[at]];
+  if (op < 0) return;
+  const { view } = table.raw;
+  goTo(op, view === null || view === undefined ? null : { view: views[view], slice: -1 });
+}
+
+function onRowKey(table, event) {
+  const page = Math.max(1, Math.floor(table.scroller.clientHeight / ROW) - 2);
+  const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+  if (event.key in steps) focusRow(table, table.at + steps[event.key]);
+  else if (event.key === 'Enter' || event.key === ' ') chooseRow(table, table.at);
+  else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+/** Moves the one row that the keyboard can reach. */
+function focusRow(table, at) {
+  if (table.list.length === 0) return;
+  const old = rowElement(table, table.at);
+  if (old) old.tabIndex = -1;
+  table.at = Math.max(0, Math.min(table.list.length - 1, at));
+  scrollToRow(table, table.at);
+  const line = rowElement(table, table.at);
+  line.tabIndex = 0;
+  line.focus({ preventScroll: true });
+}
+
+/** Scrolls inside the table alone, and draws what comes into sight. */
+function scrollToRow(table, at) {
+  const { scroller } = table;
+  const head = table.head.offsetHeight;
+  const room = scroller.clientHeight - head;
+  if (at * ROW < scroller.scrollTop) scroller.scrollTop = at * ROW;
+  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = (at + 1) * ROW - room;
+  drawRows(table);
+}
+
+/** Marks the rows of the selected operation, and scrolls to them. */
+function markRows() {
+  for (const table of tables) {
+    if (!table.section.isConnected) continue;
+    const row = state.selected ? table.rowOf.get(state.selected.op) : undefined;
+    const at = row === undefined ? -1 : table.list.indexOf(row);
+    if (at >= 0) scrollToRow(table, at);
+    for (const line of table.body.querySelectorAll('tr[data-at]')) {
+      markRow(line, state.selected !== null && table.raw.op[table.list[line.dataset.at]] === state.selected.op);
+    }
+  }
+}
+
+/** What tables say about an operation beyond their columns. */
+function rowDetails(op) {
+  for (const table of tables) {
+    const row = table.rowOf.get(op);
+    if (row !== undefined && table.raw.details && tableInSight(table)) return table.raw.details[row] || [];
+  }
+  return [];
+}
+
+function tableInSight(table) {
+  const { view } = table.raw;
+  return view === null || view === undefined || state.shown.includes(view);
+}
+
+/** Shows the tables of the shown views. */
+function showTables() {
+  byId('tables').replaceChildren(...tables.filter(tableInSight).map((table) => table.section));
+  for (const table of tables.filter(tableInSight)) drawRows(table, true);
+}
+
+function focusSearch() {
+  const first = tables.find((table) => tableInSight(table) && table.search);
+  if (!first) return;
+  first.search.focus();
+  first.search.select();
+}

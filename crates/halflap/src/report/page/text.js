@@ -1,0 +1,118 @@
+// Text: units as units.rs prints them, names made harmless, and elements built without markup.
+
+/** Rounds as Rust does: a tie goes to the even digit, where toFixed goes up. */
+function fixed(value, decimals) {
+  const text = value.toFixed(decimals);
+  // Only j / 2^(decimals + 1) with an odd j lies exactly between two decimals.
+  if (Math.abs(value * 2 ** (decimals + 1)) % 2 !== 1) return text;
+  if (Number(text[text.length - 1]) % 2 === 0) return text;
+  const step = 10 ** -decimals;
+  return (value - Math.sign(value) * step / 4).toFixed(decimals);
+}
+
+function threeDigits(value) {
+  const size = Math.abs(value);
+  if (size >= 100 || size === Math.trunc(size)) return fixed(value, 0);
+  return fixed(value, size >= 10 ? 1 : 2);
+}
+
+function formatNanos(ns) {
+  const size = Math.abs(ns);
+  if (size >= 1e9) return threeDigits(ns / 1e9) + ' s';
+  if (size >= 1e6) return threeDigits(ns / 1e6) + ' ms';
+  if (size >= 1e3) return threeDigits(ns / 1e3) + ' us';
+  return threeDigits(ns) + ' ns';
+}
+
+function formatBytes(bytes) {
+  const units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
+  let value = bytes;
+  let power = 0;
+  while (Math.abs(value) >= 1024 && power < units.length) {
+    value /= 1024;
+    power += 1;
+  }
+  return power === 0 ? bytes + ' B' : threeDigits(value) + ' ' + units[power - 1];
+}
+
+/** Floating-point operations, in powers of a thousand. */
+function formatFlops(flops) {
+  const units = ['', ' k', ' M', ' G', ' T', ' P', ' E'];
+  let value = flops;
+  let power = 0;
+  while (value >= 1000 && power < units.length - 1) {
+    value /= 1000;
+    power += 1;
+  }
+  return threeDigits(value) + units[power];
+}
+
+function formatPlaces(places) {
+  if (places === 0) return 'same place';
+  return Math.abs(places) + (places < 0 ? ' earlier' : ' later');
+}
+
+const FORMATS = {
+  ns: formatNanos,
+  bytes: formatBytes,
+  count: (value) => String(value),
+  ratio: (value) => fixed(value, 3) + 'x',
+  percent: (value) => fixed(value, 1) + '%',
+  places: (value) => (value === 0 ? '0' : formatPlaces(value)),
+  text: (value) => clean(value, 160),
+};
+
+/** A cell or headline value as text; nothing for null. */
+function formatAs(type, value) {
+  if (value === null || value === undefined) return '';
+  return (FORMATS[type] || FORMATS.text)(value);
+}
+
+/** How much less or more, in percent of what was. */
+function formatChange(before, after) {
+  if (before === after) return 'unchanged';
+  if (before === 0) return 'was 0';
+  const percent = 100 * Math.abs(after - before) / Math.abs(before);
+  const digits = percent < 0.05 ? '< 0.1' : fixed(percent, 1);
+  return digits + (after < before ? '% less' : '% more');
+}
+
+// Control characters, line separators and everything that changes the direction of text.
+const HARMFUL = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
+
+/** Foreign text for one line: cut first, since it may be megabytes, then without control characters. */
+function clean(text, most) {
+  let short = String(text);
+  if (short.length > most) {
+    short = short.slice(0, most - 1);
+    // A cut must not leave half of a character.
+    if (/[\ud800-\udbff]$/.test(short)) short = short.slice(0, -1);
+    short += '\u2026';
+  }
+  return short.replace(HARMFUL, '\ufffd');
+}
+
+/** A new element with a class and text or children. */
+function element(tag, className, content) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (Array.isArray(content)) made.append(...content);
+  else if (content !== undefined) made.textContent = content;
+  return made;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** The first index in [from, to) for which `reached` holds; it must hold for all after it. */
+function firstIndex(from, to, reached) {
+  let low = from;
+  let high = to;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (reached(middle)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}

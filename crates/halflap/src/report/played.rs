@@ -1,0 +1,65 @@
+//! An order as it would run: what pictures of it are drawn from.
+
+use crate::graph::{Graph, OpKind};
+use crate::ids::OpId;
+use crate::memory::Timeline;
+use crate::order::Order;
+use crate::simulate::{Machine, Simulation, simulate};
+use crate::units::{Bytes, Nanos};
+
+/// An order on streams, with its memory.
+pub struct Played<'a> {
+    /// What to call it: `before`, `after`.
+    pub name: &'static str,
+    /// The program.
+    pub graph: &'a Graph,
+    /// What it runs on.
+    pub machine: &'a Machine,
+    /// The order.
+    pub order: &'a Order,
+    /// When everything runs.
+    pub simulation: Simulation,
+    /// What is alive.
+    pub memory: Timeline,
+}
+
+/// What is alive from a time on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// From when.
+    pub time: Nanos,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+impl<'a> Played<'a> {
+    /// Runs an order.
+    pub fn new(name: &'static str, (graph, machine): (&'a Graph, &'a Machine), order: &'a Order) -> Played<'a> {
+        let simulation = simulate(graph, order.as_slice(), machine);
+        Played { name, graph, machine, order, simulation, memory: Timeline::of(graph, order) }
+    }
+
+    /// What is alive over time, two steps for each operation of the order: while it runs, and when it
+    /// has freed what it used last. An asynchronous collective takes its memory when it is issued.
+    pub fn memory_steps(&self) -> Vec<Step> {
+        let mut steps = Vec::with_capacity(2 * self.order.len());
+        let (mut now, mut host) = (Nanos::ZERO, Nanos::ZERO);
+        for &op in self.order.as_slice() {
+            host += self.machine.launch;
+            let (start, end) = match self.graph.kind(op) {
+                OpKind::AsyncCollective => (now.max(host), now.max(host)),
+                OpKind::Compute | OpKind::Wait | OpKind::SyncCollective => self.times(op),
+            };
+            now = end;
+            let level = self.memory.levels[op];
+            steps.push(Step { time: start, bytes: level.post_alloc });
+            steps.push(Step { time: end, bytes: level.post_free() });
+        }
+        steps
+    }
+
+    /// From when until when an operation runs.
+    pub fn times(&self, op: OpId) -> (Nanos, Nanos) {
+        (self.simulation.start[op], self.simulation.end[op])
+    }
+}

@@ -1,0 +1,85 @@
+//! The trace event format: JSON, which every viewer takes. A track is a thread here, times are
+//! microseconds.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::{Note, Process, Slice, processes};
+use crate::report::played::Played;
+
+/// Writes orders as trace events.
+pub fn write_json(orders: &[Played<'_>], out: &mut impl Write) -> io::Result<()> {
+    let mut events = Events { out, first: true };
+    events.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    for (place, process) in processes(orders).iter().enumerate() {
+        write_process(&mut events, process, place + 1)?;
+    }
+    events.out.write_all(b"\n]}\n")
+}
+
+struct Events<'a, W> {
+    out: &'a mut W,
+    first: bool,
+}
+
+impl<W: Write> Events<'_, W> {
+    fn push(&mut self, event: &Value) -> io::Result<()> {
+        self.out.write_all(if self.first { b"\n" } else { b",\n" })?;
+        self.first = false;
+        Ok(serde_json::to_writer(&mut *self.out, event)?)
+    }
+
+    fn name(&mut self, what: &str, (pid, tid): (usize, usize), args: Value) -> io::Result<()> {
+        self.push(&json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": args }))
+    }
+}
+
+fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: usize) -> io::Result<()> {
+    events.name("process_name", (pid, 0), json!({ "name": process.name }))?;
+    events.name("process_sort_index", (pid, 0), json!({ "sort_index": pid }))?;
+    for (place, track) in process.tracks.iter().enumerate() {
+        let thread = (pid, place + 1);
+        events.name("thread_name", thread, json!({ "name": track.name }))?;
+        events.name("thread_sort_index", thread, json!({ "sort_index": place }))?;
+        for slice in &track.slices {
+            write_slice(events, slice, thread)?;
+        }
+    }
+    for level in &process.memory {
+        events.push(&json!({
+            "ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": micros(level.time), "args": { "bytes": level.bytes }
+        }))?;
+    }
+    Ok(())
+}
+
+fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &Slice, (pid, tid): (usize, usize)) -> io::Result<()> {
+    let note = |(name, note): &(&str, Note)| {
+        let value = match note {
+            Note::Text(text) => Value::from(text.as_str()),
+            Note::Number(number) => Value::from(*number),
+        };
+        ((*name).to_owned(), value)
+    };
+    let (start, time) = (micros(slice.start), micros(slice.end - slice.start));
+    events.push(&json!({
+        "ph": "X", "name": slice.name, "cat": slice.category, "pid": pid, "tid": tid, "ts": start, "dur": time,
+        "args": slice.notes.iter().map(note).collect::<Map<_, _>>(),
+    }))?;
+    for &flow in &slice.leads_to {
+        events.push(&json!({
+            "ph": "s", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid, "tid": tid, "ts": start
+        }))?;
+    }
+    for &flow in &slice.comes_from {
+        events.push(&json!({
+            "ph": "f", "bp": "e", "name": "wait", "cat": "wait", "id": flow + 1, "pid": pid, "tid": tid, "ts": start
+        }))?;
+    }
+    Ok(())
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}

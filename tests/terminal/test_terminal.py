@@ -1,0 +1,83 @@
+"""The command on a terminal: fitted, coloured, with bars and progress; on a pipe none of it."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+from command import HALFLAP, corpus, run
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def on_terminal(*arguments, width=80, stderr_too=False, **environment):
+    """What halflap writes to a terminal so many characters wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    settings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "LC_CTYPE")}
+    settings |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"} | environment
+    error = theirs if stderr_too else subprocess.DEVNULL
+    process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=theirs, stderr=error, env=settings)
+    os.close(theirs)
+    written, deadline = b"", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if not select.select([ours], [], [], 1)[0]:
+            continue
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux says so when the other side is closed.
+            break
+        if not part:
+            break
+        written += part
+    os.close(ours)
+    assert process.wait(timeout=10) == 0
+    return written.decode()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_tables_fit_the_terminal(width):
+    text = ESCAPE.sub("", on_terminal("simulate", corpus("fsdp_tp_llama_4"), width=width))
+    table = text.split("\r\n\r\n")[1].splitlines()
+    rows = [line for line in table if not line.startswith(("peak ", "..."))]
+    assert len(rows) > 5
+    assert max(map(len, rows)) <= width, text
+    assert "held by" in rows[0] and "exposed" in rows[0]
+
+
+def test_a_wide_terminal_and_a_pipe_show_names_whole():
+    piped = run("explain", corpus("fsdp_llama_2"))
+    shown = ESCAPE.sub("", on_terminal("explain", corpus("fsdp_llama_2"), width=300)).replace("\r\n", "\n")
+    held = lambda text: [line.rsplit("  ", 1)[-1] for line in text.splitlines()]
+    assert held(piped) == held(shown)
+
+
+def test_colour_and_bars_are_for_terminals_that_want_them():
+    arguments = ["simulate", corpus("fsdp_llama_2")]
+    assert ESCAPE.search(on_terminal(*arguments)) and "█" in on_terminal(*arguments)
+    assert not ESCAPE.search(on_terminal(*arguments, NO_COLOR="1"))
+    assert ESCAPE.search(on_terminal(*arguments, NO_COLOR=""))
+    assert not ESCAPE.search(on_terminal(*arguments, TERM="dumb"))
+    assert "#" in on_terminal(*arguments, LANG="C") and "█" not in on_terminal(*arguments, LANG="C")
+    piped = run(*arguments)
+    assert not ESCAPE.search(piped) and "█" not in piped and "#" not in piped
+
+
+def test_long_work_shows_the_time_left_on_a_terminal_only():
+    arguments = ["schedule", corpus("fsdp_llama_32"), "--effort", "default"]
+    shown = on_terminal(*arguments, stderr_too=True)
+    assert re.search(r"\roptimizing \[#* *\] +\d+%, \d+ s left", shown)
+    piped = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert piped.stderr == ""
+
+
+def test_a_checked_pass_shows_the_time_left():
+    passes = ["--passes", "reorder_communication_preserving_peak_memory", "--check-memory"]
+    shown = on_terminal("schedule", corpus("fsdp_tp_llama_16"), *passes, stderr_too=True)
+    assert re.search(r"\rreorder_communication_preserving_peak_memory \[#* *\] +\d+%, (\d+|\?) s left", shown)
