@@ -1,9 +1,10 @@
 //! Measured times by node name.
 
 use super::error::ProfileError;
-use super::json;
+use super::{json, pbtxt};
 use crate::graph::Graph;
 use crate::ids::{IdVec, OpId};
+use crate::import::unzip;
 use crate::nearest::nearest;
 use crate::units::Nanos;
 
@@ -14,8 +15,14 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads an object of node names and nanoseconds, plain or gzipped.
+    /// Reads an object of node names and nanoseconds, or the text form of what XLA's profile-guided
+    /// estimator reads, plain or gzipped.
     pub fn read(bytes: &[u8]) -> Result<Profile, ProfileError> {
+        if let Ok(text) = unzip(bytes)
+            && pbtxt::is_one(&text)
+        {
+            return Ok(Profile { times: pbtxt::read(&text)? });
+        }
         let fields = json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
         let time = |(node, value): (String, serde_json::Value)| {
             let time = match json::number(&value) {

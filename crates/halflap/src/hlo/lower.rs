@@ -194,7 +194,8 @@ pub fn lower(
     lowering.add_deps(&buffers);
     lowering.parts.groups = lowering.groups.into_parts();
     let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
-    let inputs = |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
+    let inputs =
+        |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
     let in_memory = |content: &Content| if content.space == 0 { content.size } else { Bytes::ZERO };
     Ok(Lowered {
         graph: Graph::new(lowering.parts)?,
@@ -316,7 +317,8 @@ impl Lowering<'_> {
             other => other,
         };
         let name = module.opcode_name(inner).trim_end_matches("-start").to_owned();
-        let sent: Bytes = module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
+        let sent: Bytes =
+            module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
         let bytes = sent.max(received(module, inner));
         let is_collective = opcode.is_sync_collective()
             || matches!(opcode, Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart);
@@ -349,11 +351,13 @@ impl Lowering<'_> {
             return None;
         }
         let writers = contents.iter().skip(1).filter_map(|content| content.writer);
-        let mut users: Vec<u32> = contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
+        let mut users: Vec<u32> =
+            contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
         users.retain(|&user| Some(user) != first.writer);
         users.sort_unstable();
         users.dedup();
-        let is_kept = contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
+        let is_kept =
+            contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
         let id = BufId::from_index(self.parts.buffers.len());
         let number = self.name_buffer(first, made);
         self.parts.buffers.push(BufferParts {
@@ -378,7 +382,8 @@ impl Lowering<'_> {
             // A parameter's leaves are told apart by the content that each is.
             None => {
                 let leaf = self.values.of(self.module, content.instr);
-                let place = leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
+                let place =
+                    leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
                 return match (leaf.len(), place) {
                     (2.., Some(place)) => format!("{name}#{place}"),
                     _ => name.to_owned(),
@@ -547,7 +552,8 @@ fn received(module: &Module, instr: InstrId) -> Bytes {
 fn crosses_to_host(module: &Module, instr: InstrId) -> bool {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
-    let is_host = |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == super::HOST_MEMORY);
+    let is_host =
+        |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == super::HOST_MEMORY);
     leaves.iter().any(is_host)
 }
 
@@ -566,7 +572,8 @@ fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrId> {
     let &computation = module.called(instr).first()?;
     let carries = |inner: InstrId| {
         let target = module.attribute(inner, "custom_call_target").unwrap_or("");
-        target.contains("AsyncCollective") || module.attribute(inner, "frontend_attributes").is_some_and(|text| text.contains("chain_id"))
+        target.contains("AsyncCollective")
+            || module.attribute(inner, "frontend_attributes").is_some_and(|text| text.contains("chain_id"))
     };
     if module.instructions(computation).any(carries) {
         return None;
@@ -641,8 +648,11 @@ impl Groups {
     /// A group's ranks stand for all sets of devices at once: those of the first device, or where
     /// that would hide that two groups must take turns, all.
     fn into_parts(self) -> IdVec<GroupId, GroupParts> {
-        let first = |groups: &ReplicaGroups| groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned();
-        let ranks: Vec<Vec<u32>> = self.sets.iter().map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default()).collect();
+        let first = |groups: &ReplicaGroups| {
+            groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned()
+        };
+        let ranks: Vec<Vec<u32>> =
+            self.sets.iter().map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default()).collect();
         let mut parts: IdVec<GroupId, GroupParts> = IdVec::default();
         for (id, name) in self.names.iter() {
             let Some(set) = &self.sets[id] else {
@@ -650,7 +660,9 @@ impl Groups {
                 continue;
             };
             let hides = |(other, there): (GroupId, &Option<ReplicaGroups>)| {
-                let share = |there: &ReplicaGroups| set.share_two(there) && common(&ranks[id.index()], &ranks[other.index()]) < 2;
+                let share = |there: &ReplicaGroups| {
+                    set.share_two(there) && common(&ranks[id.index()], &ranks[other.index()]) < 2
+                };
                 other != id && there.as_ref().is_some_and(share)
             };
             let ranks = match self.sets.iter().any(hides) {

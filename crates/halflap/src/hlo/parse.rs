@@ -27,7 +27,8 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
     let trailer = Span::new(reader.done, text.len());
     let entry = reader.entry.ok_or_else(|| reader.cursor.error(Problem::NoEntry))?;
     reader.resolve_called()?;
-    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } = reader;
+    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } =
+        reader;
     let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
     let module = Module {
         name,
@@ -112,8 +113,10 @@ impl<'t> Reader<'t> {
     fn header(&mut self) -> Result<(Span, Range<u32>), HloError> {
         self.cursor.skip_space();
         if !self.cursor.take_word("HloModule") {
-            let is_mlir = ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
-            let problem = if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
+            let is_mlir =
+                ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
+            let problem =
+                if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
             return Err(self.cursor.error(problem));
         }
         self.cursor.skip_blanks();

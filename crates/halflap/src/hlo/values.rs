@@ -359,11 +359,18 @@ impl Finder<'_> {
         };
         match opcode {
             Opcode::DynamicUpdateSlice | Opcode::Scatter => contents(0).map(|content| (content, true)).collect(),
-            Opcode::AllReduce | Opcode::Sort => (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect(),
+            Opcode::AllReduce | Opcode::Sort => {
+                (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect()
+            }
             Opcode::Fusion => {
                 let uses = fusion_uses(module, instr, operands.len());
-                let of_use = |(index, in_place): (usize, Option<bool>)| contents(index).zip(std::iter::repeat(in_place));
-                uses.into_iter().enumerate().flat_map(of_use).filter_map(|(content, binds)| Some((content, binds?))).collect()
+                let of_use =
+                    |(index, in_place): (usize, Option<bool>)| contents(index).zip(std::iter::repeat(in_place));
+                uses.into_iter()
+                    .enumerate()
+                    .flat_map(of_use)
+                    .filter_map(|(content, binds)| Some((content, binds?)))
+                    .collect()
             }
             opcode if opcode.is_elementwise() => {
                 (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect()
@@ -447,7 +454,8 @@ impl Finder<'_> {
         let mut wish: Vec<Option<u32>> = vec![None; count];
         exchanges.iter().for_each(|&(result, given)| wish[result as usize] = Some(given));
         for offer in self.in_place.iter().rev().filter(|offer| offer.binds) {
-            if wish[offer.operand as usize].is_none() && self.values.contents[offer.operand as usize].keep == Keep::Ours {
+            if wish[offer.operand as usize].is_none() && self.values.contents[offer.operand as usize].keep == Keep::Ours
+            {
                 wish[offer.operand as usize] = wish[offer.result as usize];
             }
         }
@@ -458,7 +466,8 @@ impl Finder<'_> {
             while let Some(offer) = offers.next_if(|offer| offer.result == content) {
                 options.push((offer.operand, offer.binds));
             }
-            let chosen = options.into_iter().find(|&option| !overwritten[option.0 as usize] && self.fits(content, option));
+            let chosen =
+                options.into_iter().find(|&option| !overwritten[option.0 as usize] && self.fits(content, option));
             match chosen {
                 Some((operand, _)) => {
                     overwritten[operand as usize] = true;
@@ -482,7 +491,12 @@ impl Finder<'_> {
             true => others.clone().all(|&reader| reader < writer),
             false => others.clone().next().is_none(),
         };
-        content != operand && is_ours && is_free && old.size == new.size && old.space == new.space && new.size > Bytes::ZERO
+        content != operand
+            && is_ours
+            && is_free
+            && old.size == new.size
+            && old.space == new.space
+            && new.size > Bytes::ZERO
     }
 
     /// Whether a step is the end of what another one starts, as one instruction of the text.

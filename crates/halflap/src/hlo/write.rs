@@ -1,8 +1,8 @@
 //! A module as text again: the same text, with some computations in other orders.
 
+use super::Module;
 use super::lower::{Part, Place, is_free};
 use super::split;
-use super::Module;
 use crate::ids::{ComputationId, Id, IdVec, InstrId};
 
 /// Writes a module with some computations in the given orders, which must hold every node of their
@@ -70,8 +70,13 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
     let base = instructions.first().map_or(0, |first| first.index());
     let mut has_node = vec![false; instructions.len()];
     order.iter().for_each(|place| has_node[place.instr.index() - base] = true);
-    let mut writer =
-        Writer { module, base, missing: vec![0; instructions.len()], takers: vec![Vec::new(); instructions.len()], out };
+    let mut writer = Writer {
+        module,
+        base,
+        missing: vec![0; instructions.len()],
+        takers: vec![Vec::new(); instructions.len()],
+        out,
+    };
     let free = || instructions.iter().copied().filter(|instr| !has_node[instr.index() - base]);
     debug_assert!(free().all(|instr| is_free(module, instr)));
     for instr in free() {
