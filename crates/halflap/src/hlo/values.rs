@@ -359,7 +359,7 @@ impl Finder<'_> {
         };
         match opcode {
             Opcode::DynamicUpdateSlice | Opcode::Scatter => contents(0).map(|content| (content, true)).collect(),
-            Opcode::AllReduce | Opcode::Sort => {
+            Opcode::Sort => {
                 (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect()
             }
             Opcode::Fusion => {
