@@ -192,7 +192,7 @@ fn place(source: &Source<'_>, caller: Option<Caller>) -> String {
     };
     let what = if trips.is_some() { "in the loop" } else { "called by" };
     let origin = module.source(instr);
-    let origin = if origin.is_empty() { origin } else { format!(", {}", printable(&origin)) };
+    let origin = if origin.is_empty() { origin } else { format!(", {}", end_of(&origin)) };
     format!(", {what} {}{times} in {}{origin}", printable(name), printable(of))
 }
 
@@ -207,8 +207,18 @@ fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style)
         table.row(vec![
             printable(graph.name(op)).into(),
             printable(&graph.groups()[collective.group].name).into(),
-            printable(graph.source(op)).into(),
+            end_of(graph.source(op)).into(),
         ]);
     }
     if any { format!("\n{}", table.render(style)) } else { String::new() }
+}
+
+/// Where something comes from, without the beginning if it is long: the end tells more.
+fn end_of(source: &str) -> String {
+    const MOST: usize = 60;
+    let letters = source.chars().count();
+    match letters > MOST {
+        true => printable(&format!("...{}", source.chars().skip(letters + 3 - MOST).collect::<String>())),
+        false => printable(source),
+    }
 }

@@ -15,7 +15,8 @@ pub(super) fn is_one(text: &[u8]) -> bool {
 /// to its end.
 pub(super) fn read(text: &[u8]) -> Result<Vec<(String, Nanos)>, ProfileError> {
     let mut reader = Reader { text, at: 0 };
-    let (mut times, mut latencies): (Vec<(String, Nanos)>, Vec<(String, Nanos)>) = (Vec::new(), Vec::new());
+    let mut times: Vec<(String, Nanos)> = Vec::new();
+    let mut latencies: Vec<(String, Nanos)> = Vec::new();
     loop {
         reader.skip_space();
         if reader.at >= text.len() {

@@ -177,9 +177,8 @@ impl Finder<'_> {
         let mut leaves = Vec::new();
         shape.leaves(&mut leaves);
         self.values.leaves.truncate(first + leaves.len());
-        for leaf in self.values.leaves.len() - first..leaves.len() {
-            self.fresh(instr, leaves[leaf]);
-        }
+        let there = self.values.leaves.len() - first;
+        leaves.into_iter().skip(there).for_each(|leaf| self.fresh(instr, leaf));
     }
 
     fn step(&self, instr: InstrId) -> Option<u32> {
