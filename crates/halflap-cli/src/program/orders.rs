@@ -139,6 +139,7 @@ fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
         "module": source.module.name(),
         "device_assumed": source.assumed,
         "step_time": sections.last().map(|entry| entry.step_time.1),
+        "peak_memory": sections.last().map(|entry| entry.peak(entry.order)),
         "computations": shown.map(computation).collect::<Vec<_>>(),
     })
 }

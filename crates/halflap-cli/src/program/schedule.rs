@@ -145,6 +145,7 @@ fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Sche
         }
     }
     let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+    let peak = |order: &Order| Timeline::of(&entry.ready.graph, order).peak;
     let exposed = |which: fn((Nanos, Nanos)) -> Nanos| all.iter().map(|done| which(done.exposed())).sum::<Nanos>();
     Ok(json!({
         "format": "halflap.schedule/1",
@@ -155,6 +156,8 @@ fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Sche
         "step_time_before": entry.step_time_before,
         "exposed": exposed(|(_, now)| now),
         "exposed_before": exposed(|(before, _)| before),
+        "peak_memory": peak(&entry.order),
+        "peak_memory_before": peak(&Order::of_input(&entry.ready.graph)),
         "read_seconds": source.read_seconds,
         "computations": computations,
     }))

@@ -43,7 +43,7 @@ impl Section<'_> {
         explain(graph, machine, self.order, Limits { memory: self.limit, bound: self.bound })
     }
 
-    fn peak(&self, order: &Order) -> Bytes {
+    pub(super) fn peak(&self, order: &Order) -> Bytes {
         Timeline::of(&self.ready.graph, order).peak
     }
 }

@@ -234,10 +234,9 @@ struct Lowering<'a> {
 
 impl Lowering<'_> {
     fn add_steps(&mut self) {
-        let names = split::Names::new(self.module, self.computation);
         for index in 0..self.steps.places.len() {
             let place = self.steps.places[index];
-            let op = self.step(index, place, names.of(self.module, place));
+            let op = self.step(index, place, split::name(self.module, place));
             self.parts.ops.push(op);
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use super::attributes::Attribute;
 use super::error::{HloError, Problem};
@@ -45,6 +46,7 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
         entry,
         by_name,
         trailer,
+        sorted: OnceLock::new(),
         text,
     };
     module.check_calls()?;

@@ -36,6 +36,8 @@ pub enum ImportError {
     Graph(#[from] GraphError),
     #[error(transparent)]
     Hlo(#[from] HloError),
+    #[error("it is an HLO module; what is needed here is a graph (halflap.graph/1), which has run times")]
+    NotAGraph,
 }
 
 /// Whether bytes, or their beginning, hold an HLO module (or what was meant to be one), and no graph.
@@ -62,6 +64,9 @@ pub fn read_module(bytes: &[u8]) -> Result<Module, ImportError> {
 /// Reads a `halflap.graph/1` file, plain or gzipped.
 pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     let text = unzip(bytes)?;
+    if is_module(&text) {
+        return Err(ImportError::NotAGraph);
+    }
     let mut reader = serde_json::Deserializer::from_slice(&text);
     let raw = graph_json::parse(&mut reader).and_then(|raw| reader.end().map(|()| raw));
     let raw = raw.map_err(|error| diagnose::explain(&text, &error))?;
