@@ -31,6 +31,9 @@ pub enum Command {
     Verify(Verify),
     /// Give the same program on several ranks the same run times: the lower median of all.
     Align(Align),
+    /// Say what really ran, from profiler traces: what was exposed, behind what the rest was hidden,
+    /// and who waited for whom.
+    Analyze(Analyze),
 }
 
 #[derive(Debug, clap::Args)]
@@ -365,4 +368,28 @@ pub struct Align {
     /// The folder to write the aligned graphs to, under the names that they have.
     #[arg(short, long, value_name = "DIR")]
     pub output: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Analyze {
+    /// Traces of torch.profiler (Kineto), plain or gzipped, one for each rank; - reads standard input.
+    #[arg(required = true, num_args = 1.., value_name = "TRACE")]
+    pub traces: Vec<String>,
+    /// Write all of it (halflap.analysis/1) to this file; gzipped if its name ends in .gz; - is
+    /// standard output, in place of the tables.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print all of it (halflap.analysis/1) instead of the tables.
+    #[arg(long, conflicts_with = "output")]
+    pub json: bool,
+    /// Write the median time of every kernel to this file, for schedule --profile.
+    #[arg(long, value_name = "TIMES.json")]
+    pub profile_out: Option<String>,
+    /// Write a page to look at in a browser, which needs nothing else: a timeline for each rank, and
+    /// tables.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<String>,
+    /// How many collectives and kernels the tables have.
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub top: usize,
 }

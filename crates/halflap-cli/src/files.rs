@@ -84,8 +84,13 @@ pub fn name_of(path: &str) -> &str {
 
 /// Prints to standard output.
 pub fn print(text: &str) -> Result<(), Failed> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// Prints what is too much to be held as text.
+pub fn print_with(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match fill(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failed::NobodyReads),
         Err(error) => Err(Failed::BadInput(format!("standard output cannot be written: {error}"))),
         Ok(()) => Ok(()),

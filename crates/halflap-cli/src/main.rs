@@ -1,6 +1,7 @@
 //! The `halflap` command: arguments, files, clocks and terminals around the library.
 
 mod align;
+mod analyze;
 mod args;
 mod costs;
 mod exit;
@@ -51,5 +52,6 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
         Command::Verify(command) => verify::run(command, args.verbose),
         Command::Align(command) => align::run(command, args.verbose),
+        Command::Analyze(command) => analyze::run(command, args.verbose),
     }
 }

@@ -26,6 +26,7 @@ pub mod ids;
 pub mod import;
 pub mod memory;
 mod nearest;
+pub mod observe;
 pub mod optimize;
 pub mod order;
 pub mod overlap;

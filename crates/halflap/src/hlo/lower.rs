@@ -255,6 +255,7 @@ impl Lowering<'_> {
             deps: Vec::new(),
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
             source: self.module.source(place.instr),
+            kernel: None,
         };
         match self.steps.roles[index] {
             Role::Start => {
