@@ -38,7 +38,7 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct Schedule {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// The passes to run, one after the other: sink_waits, raise_comms, reorder_compute_for_overlap,
     /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap. Without
@@ -74,6 +74,29 @@ pub struct Schedule {
     /// Print the schedule (halflap.schedule/1) instead of the summary.
     #[arg(long, conflicts_with = "show")]
     pub json: bool,
+    /// What is written of an HLO module: its schedule, or the module itself, scheduled and with
+    /// asynchronous collectives [default: schedule].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub emit: Option<Emit>,
+    #[command(flatten)]
+    pub which: WhichArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Emit {
+    /// halflap.schedule/1.
+    Schedule,
+    /// HLO text.
+    Hlo,
+}
+
+/// Which of an HLO module's computations is looked at.
+#[derive(Debug, Default, clap::Args)]
+pub struct WhichArgs {
+    /// Show this computation of an HLO module alone [default: those with the most exposed
+    /// communication; what-if: the first of these].
+    #[arg(long, value_name = "NAME")]
+    pub computation: Option<String>,
 }
 
 fn pass(name: &str) -> Result<Pass, Unknown> {
@@ -176,7 +199,7 @@ fn duration(text: &str) -> Result<Nanos, String> {
 /// A graph and perhaps an order of it.
 #[derive(Debug, clap::Args)]
 pub struct Ordered {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// An order [default: the input order].
     pub order: Option<String>,
@@ -190,6 +213,8 @@ pub struct Ordered {
     pub pictures: PictureArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+    #[command(flatten)]
+    pub which: WhichArgs,
 }
 
 /// Pictures of orders.
@@ -224,7 +249,7 @@ pub struct Explain {
 
 #[derive(Debug, clap::Args)]
 pub struct WhatIf {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// Memory limits to try.
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
@@ -249,6 +274,8 @@ pub struct WhatIf {
     pub report: Option<String>,
     #[command(flatten)]
     pub machine: MachineArgs,
+    #[command(flatten)]
+    pub which: WhichArgs,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -285,7 +312,7 @@ impl ChainWhich {
 
 #[derive(Debug, clap::Args)]
 pub struct Verify {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// The order: a JSON list of node names, or an object with such a list as 'order'.
     pub order: String,
@@ -309,6 +336,18 @@ pub enum CollectiveOrder {
     Kept,
 }
 
+impl Default for MachineArgs {
+    /// As if nothing was typed.
+    fn default() -> MachineArgs {
+        MachineArgs {
+            costs: CostArgs::default(),
+            slowdown: 1.0,
+            launch: Nanos::ZERO,
+            comm_streams: CommStreams::Shared,
+        }
+    }
+}
+
 /// Where run times come from. For every command that has use for them: flatten it.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Run times")]
@@ -322,8 +361,8 @@ pub struct CostArgs {
     #[arg(long, value_name = "NAME")]
     pub link: Option<String>,
     /// Measured run times, which come before all others: a JSON object of node names and
-    /// nanoseconds.
-    #[arg(long, value_name = "TIMES.json")]
+    /// nanoseconds, or a profile as XLA's estimator reads it, in text form (costs { name: ... }).
+    #[arg(long, value_name = "TIMES")]
     pub profile: Option<String>,
 }
 

@@ -53,6 +53,10 @@ ids! {
     StreamId
     /// A place in an order.
     Pos
+    /// A computation of an HLO module.
+    ComputationId
+    /// An instruction of an HLO module; those of one computation are neighbours.
+    InstrId
     /// A kernel of a trace: all launches under one name.
     KernelId
     /// A GPU stream of a trace.

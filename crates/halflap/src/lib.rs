@@ -9,6 +9,10 @@
 #[cfg(test)]
 extern crate self as halflap;
 #[cfg(test)]
+#[path = "../tests/common/modules.rs"]
+#[allow(dead_code, missing_docs)]
+mod test_modules;
+#[cfg(test)]
 #[path = "../tests/common/random.rs"]
 #[allow(dead_code, missing_docs)]
 mod test_programs;
@@ -17,6 +21,7 @@ pub mod align;
 pub mod cost;
 pub mod explain;
 pub mod graph;
+pub mod hlo;
 pub mod ids;
 pub mod import;
 pub mod memory;
@@ -26,6 +31,7 @@ pub mod optimize;
 pub mod order;
 pub mod overlap;
 pub mod pass;
+pub mod program;
 mod random;
 pub mod report;
 pub mod schedule;

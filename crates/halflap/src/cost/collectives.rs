@@ -36,7 +36,7 @@ pub(super) enum Shape {
 }
 
 /// How the names of collectives begin, in torch, XLA and MPI, and what they are.
-pub(super) const KNOWN: [(&str, Shape); 10] = [
+pub(super) const KNOWN: [(&str, Shape); 12] = [
     ("all_reduce", Shape::AllReduce),
     ("all_gather", Shape::Once),
     ("reduce_scatter", Shape::Once),
@@ -47,6 +47,8 @@ pub(super) const KNOWN: [(&str, Shape); 10] = [
     ("recv", Shape::PointToPoint),
     ("permute", Shape::PointToPoint),
     ("collective_permute", Shape::PointToPoint),
+    ("collective_broadcast", Shape::Chain),
+    ("ragged_all_to_all", Shape::AllToAll),
 ];
 
 /// LL, LL128 and Simple. What they make of a link's bandwidth: LL sends a flag with every four bytes

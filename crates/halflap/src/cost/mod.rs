@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod json;
 mod link;
+mod pbtxt;
 mod profile;
 mod roofline;
 
@@ -18,7 +19,7 @@ pub use error::{CostError, DeviceError, LinkError, ProfileError};
 pub use link::{Hops, Link, Reach};
 pub use profile::Profile;
 
-use crate::graph::{Graph, OpKind};
+use crate::graph::{Graph, GroupKind, OpKind};
 use crate::ids::{IdVec, OpId};
 use crate::units::Nanos;
 use collectives::Fabric;
@@ -93,7 +94,14 @@ impl Costs {
     /// What the model says, where it has figures.
     fn modelled(&self, graph: &Graph, op: OpId, fabric: Option<&Fabric<'_>>) -> Option<Nanos> {
         match graph.collective(op) {
-            Some(collective) => fabric?.time(collective, &graph.groups()[collective.group].ranks),
+            Some(collective) => {
+                let group = &graph.groups()[collective.group];
+                let transfer = || match group.kind {
+                    GroupKind::Ranks => None,
+                    GroupKind::Transfer => Some(roofline::transfer(self.device.as_ref()?, collective)),
+                };
+                fabric?.time(collective, &group.ranks).or_else(transfer)
+            }
             None if graph.kind(op) == OpKind::Wait => None,
             None => roofline::time(self.device.as_ref()?, graph.flops(op), graph.bytes(op)),
         }

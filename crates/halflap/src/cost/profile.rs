@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::ProfileError;
-use super::json;
+use super::{json, pbtxt};
 use crate::graph::Graph;
 use crate::ids::{IdVec, OpId};
+use crate::import::unzip;
 use crate::nearest::nearest;
 use crate::units::Nanos;
 
@@ -16,8 +17,14 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads an object of node names and nanoseconds, plain or gzipped.
+    /// Reads an object of node names and nanoseconds, or the text form of what XLA's profile-guided
+    /// estimator reads, plain or gzipped.
     pub fn read(bytes: &[u8]) -> Result<Profile, ProfileError> {
+        if let Ok(text) = unzip(bytes)
+            && pbtxt::is_one(&text)
+        {
+            return Ok(Profile { times: pbtxt::read(&text)? });
+        }
         let fields = json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
         let time = |(node, value): (String, serde_json::Value)| {
             let time = match json::number(&value) {
@@ -32,6 +39,20 @@ impl Profile {
             }
         };
         Ok(Profile { times: fields.into_iter().map(time).collect::<Result<_, _>>()? })
+    }
+
+    /// The times whose names `rename` knows, under the names that it gives.
+    pub fn select(&self, rename: impl Fn(&str) -> Option<String>) -> Profile {
+        let mut times: Vec<(String, Nanos)> = Vec::new();
+        for (name, time) in &self.times {
+            times.extend(rename(name).map(|name| (name, *time)));
+        }
+        Profile { times }
+    }
+
+    /// The names that have a time.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.times.iter().map(|(name, _)| name.as_str())
     }
 
     /// The times of a graph's operations, where measured: under its own name, else under its

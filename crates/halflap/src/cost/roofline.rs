@@ -1,7 +1,14 @@
 //! Compute: whichever takes longer, the arithmetic or the memory traffic.
 
 use super::Device;
-use crate::units::{Bytes, Flops, Nanos};
+use crate::graph::Collective;
+use crate::units::{Bandwidth, Bytes, Flops, Nanos};
+
+/// What a device and its host exchange in a second: a fifth generation PCIe slot, as it is achieved.
+const HOST: Bandwidth = Bandwidth::gigas(50.0);
+
+/// What starting a transfer takes.
+const TRANSFER: Nanos = Nanos::micros(1.0);
 
 /// How long a kernel takes on a device; `None` where neither its work nor its traffic is known. One
 /// that is not known counts as none.
@@ -13,6 +20,13 @@ pub(super) fn time(device: &Device, flops: Option<Flops>, bytes: Option<Bytes>) 
         (known, None) | (None, known) => known?,
     };
     Some(work + device.launch)
+}
+
+/// How long it takes to move something from memory to memory, where it is read and written, or
+/// between the device and its host.
+pub(super) fn transfer(device: &Device, transfer: &Collective) -> Nanos {
+    let twice = Bytes(transfer.bytes.0.saturating_mul(2));
+    TRANSFER + if transfer.op.starts_with("host") { transfer.bytes / HOST } else { twice / device.memory }
 }
 
 #[cfg(test)]

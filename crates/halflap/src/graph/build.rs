@@ -55,12 +55,24 @@ pub struct BufferParts {
     pub output: bool,
 }
 
-/// One process group.
+/// One process group, or one kind of transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct GroupParts {
     pub name: String,
     pub ranks: Vec<u32>,
+    pub kind: GroupKind,
+}
+
+/// What takes turns under a group's name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupKind {
+    /// Collectives among ranks.
+    #[default]
+    Ranks,
+    /// Transfers of one kind that a device makes on its own, beside all collectives: from memory to
+    /// memory, or to the host.
+    Transfer,
 }
 
 /// All sizes together stay below this, so that no sum of them can overflow.

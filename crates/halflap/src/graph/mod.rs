@@ -11,7 +11,7 @@ mod error;
 mod streams;
 mod waits;
 
-pub use build::{BufferParts, GroupParts, OpParts, Parts};
+pub use build::{BufferParts, GroupKind, GroupParts, OpParts, Parts};
 pub use chain::Chain;
 pub use error::GraphError;
 pub use streams::{Assignment, Streams};

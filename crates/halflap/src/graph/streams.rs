@@ -1,6 +1,6 @@
 //! Which collectives take turns.
 
-use super::Graph;
+use super::{Graph, GroupKind};
 use crate::ids::{GroupId, Id, IdVec, OpId, StreamId};
 
 /// The communication stream of every collective. Not part of the graph: the same program can be
@@ -11,7 +11,7 @@ pub struct Streams {
     len: usize,
 }
 
-/// How collectives are assigned to streams.
+/// How collectives are assigned to streams. Transfers of one kind have a stream of their own in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignment {
     /// One stream for all process groups that share more than one rank, directly or through others:
@@ -30,7 +30,7 @@ impl Streams {
         let groups = graph.groups().len();
         let stream: IdVec<GroupId, StreamId> = match assignment {
             Assignment::SharedRanks => by_shared_ranks(graph),
-            Assignment::One => (0..groups).map(|_| StreamId::from_index(0)).collect(),
+            Assignment::One => one_for_all(graph),
             Assignment::EachGroup => (0..groups).map(StreamId::from_index).collect(),
         };
         let of_op = |op| graph.collective(op).map(|collective| stream[collective.group]);
@@ -48,6 +48,14 @@ impl Streams {
     pub fn of(&self, op: OpId) -> Option<StreamId> {
         self.of[op]
     }
+}
+
+/// The first process group's stream for every one.
+fn one_for_all(graph: &Graph) -> IdVec<GroupId, StreamId> {
+    let is_ranks = |id: GroupId| graph.groups()[id].kind == GroupKind::Ranks;
+    let first = graph.groups().ids().find(|&id| is_ranks(id)).map_or(0, GroupId::index);
+    let stream = |id: GroupId| StreamId::from_index(if is_ranks(id) { first } else { id.index() });
+    graph.groups().ids().map(stream).collect()
 }
 
 fn by_shared_ranks(graph: &Graph) -> IdVec<GroupId, StreamId> {

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
-use crate::graph::{BufferParts, Collective, DepKinds, GraphError, GroupParts, OpKind, OpParts, Parts};
+use crate::graph::{BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts};
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
@@ -125,7 +125,7 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
     let names = Names::collect(&raw)?;
     let mut parts = Parts::default();
     for (name, Object(group)) in raw.groups.0 {
-        parts.groups.push(GroupParts { name, ranks: group.ranks });
+        parts.groups.push(GroupParts { name, ranks: group.ranks, kind: GroupKind::Ranks });
     }
     for Object(node) in raw.nodes {
         let op = names.op(node)?;

@@ -1,6 +1,6 @@
 //! Random programs with the odd shapes of real ones, from a seed.
 
-use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GroupParts, OpKind, OpParts, Parts};
+use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::pass::{Pass, Settings};
 use halflap::units::{Bytes, Nanos};
@@ -37,7 +37,7 @@ pub fn graph(random: &mut Random, most: usize) -> Graph {
     let fractional = random.chance(25);
     let mut parts = Parts::default();
     for ranks in [vec![0, 1, 2, 3], vec![0, 4], vec![2, 3, 5]] {
-        parts.groups.push(GroupParts { name: format!("g{}", parts.groups.len()), ranks });
+        parts.groups.push(GroupParts { name: format!("g{}", parts.groups.len()), ranks, kind: GroupKind::Ranks });
     }
     for _ in 0..ops {
         add_op(&mut parts, random, fractional);

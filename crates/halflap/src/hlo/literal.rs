@@ -1,0 +1,107 @@
+//! The values of a constant.
+
+use super::{ElementType, Module, Opcode, Shape};
+use crate::ids::InstrId;
+
+/// The values of a constant array, in the sequence of their indices, the last index fastest.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    /// Whole numbers and truth values.
+    Whole(Vec<i128>),
+    /// Floating-point numbers.
+    Float(Vec<f64>),
+    /// Complex numbers: real and imaginary part.
+    Complex(Vec<(f64, f64)>),
+    /// The text was written without them: `{...}`.
+    LeftOut,
+}
+
+impl Module {
+    /// The values of a constant; `None` where the instruction is none, its shape no array, or its
+    /// text not what the shape asks for.
+    pub fn literal(&self, instr: InstrId) -> Option<Literal> {
+        let instruction = self.instruction(instr);
+        let (Opcode::Constant, Shape::Array(array)) = (instruction.opcode, &instruction.shape) else { return None };
+        let text = self.payload(instr);
+        if text.contains("...") {
+            return Some(Literal::LeftOut);
+        }
+        let text = without_comments(text);
+        let literal = match array.element {
+            ElementType::C64 | ElementType::C128 => Literal::Complex(complex(&text)?),
+            element if element.name().starts_with(['f', 'b']) => {
+                Literal::Float(words(&text).map(float).collect::<Option<_>>()?)
+            }
+            _ => Literal::Whole(words(&text).map(whole).collect::<Option<_>>()?),
+        };
+        let count = match &literal {
+            Literal::Whole(values) => values.len(),
+            Literal::Float(values) => values.len(),
+            Literal::Complex(values) => values.len(),
+            Literal::LeftOut => 0,
+        };
+        (count as u64 == array.elements()).then_some(literal)
+    }
+}
+
+fn without_comments(text: &str) -> String {
+    let mut rest = text;
+    let mut plain = String::with_capacity(text.len());
+    while let Some((before, after)) = rest.split_once("/*") {
+        plain.push_str(before);
+        rest = after.split_once("*/").map_or("", |(_, after)| after);
+    }
+    plain + rest
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split([',', '{', '}']).flat_map(str::split_whitespace)
+}
+
+fn float(word: &str) -> Option<f64> {
+    match word.trim_start_matches('-') {
+        nan if nan.starts_with("nan") => Some(f64::NAN),
+        _ => word.parse().ok(),
+    }
+}
+
+fn whole(word: &str) -> Option<i128> {
+    match word {
+        "true" => Some(1),
+        "false" => Some(0),
+        _ => word.parse().ok(),
+    }
+}
+
+fn complex(text: &str) -> Option<Vec<(f64, f64)>> {
+    let number = |pair: &str| {
+        let (real, imaginary) = pair.split(')').next()?.split_once(',')?;
+        Some((float(real.trim())?, float(imaginary.trim())?))
+    };
+    text.split('(').skip(1).map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(shape: &str, value: &str) -> Option<Literal> {
+        let text = format!("HloModule m\nENTRY e {{\n  ROOT c = {shape} constant({value})\n}}\n");
+        let module = Module::read(text).unwrap();
+        module.literal(module.root(module.entry()))
+    }
+
+    #[test]
+    fn values_of_every_kind() {
+        assert_eq!(literal("s32[]", "-7"), Some(Literal::Whole(vec![-7])));
+        assert_eq!(literal("pred[2]", "{true, 0}"), Some(Literal::Whole(vec![1, 0])));
+        let matrix = literal("f32[2,2]{1,0}", "{ { 1, 2.5 }, /*i0=1*/ { -inf, 1e-3 } }");
+        assert_eq!(matrix, Some(Literal::Float(vec![1.0, 2.5, f64::NEG_INFINITY, 1e-3])));
+        assert_eq!(literal("c64[1]", "{(1, -2)}"), Some(Literal::Complex(vec![(1.0, -2.0)])));
+        assert_eq!(literal("f32[1000]", "{...}"), Some(Literal::LeftOut));
+        assert_eq!(literal("f32[0]", "{}"), Some(Literal::Float(vec![])));
+        assert_eq!(literal("f32[3]", "{1, 2}"), None);
+        let Some(Literal::Float(nan)) = literal("f32[]", "nan(0x1)") else { panic!() };
+        assert!(nan[0].is_nan());
+    }
+}

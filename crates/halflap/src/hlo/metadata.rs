@@ -1,0 +1,179 @@
+//! Where an instruction comes from: the user's operation, file and line.
+
+use super::Module;
+use super::attributes::unescape;
+use super::error::HloError;
+use super::lex::{Cursor, Span};
+use crate::ids::InstrId;
+
+/// What an instruction's metadata says. Everything may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Metadata {
+    pub op_type: String,
+    pub op_name: String,
+    pub source_file: String,
+    pub source_line: u32,
+    pub stack_frame_id: Option<u32>,
+}
+
+/// A place in the user's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Frame<'a> {
+    pub file: &'a str,
+    pub function: &'a str,
+    pub line: u32,
+}
+
+/// The tables that stand before the first computation and hold places in the user's program.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tables {
+    files: Vec<Span>,
+    functions: Vec<Span>,
+    /// File, function and line; ids count from 1.
+    locations: Vec<[u32; 3]>,
+    /// Location and parent.
+    frames: Vec<[u32; 2]>,
+}
+
+impl Tables {
+    /// Reads the tables that are there, if any.
+    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Tables, HloError> {
+        let mut tables = Tables::default();
+        loop {
+            let back = cursor.at;
+            cursor.skip_space();
+            let start = cursor.at;
+            let word = cursor.name("a computation").map(|word| &cursor.text[word.start as usize..word.end as usize]);
+            let Some(word) = word.ok().filter(|_| is_table(cursor)) else {
+                cursor.at = back;
+                return Ok(tables);
+            };
+            debug_assert!(start < cursor.at);
+            while let Some(line) = numbered_line(cursor) {
+                match word {
+                    "FileNames" => tables.files.push(line),
+                    "FunctionNames" => tables.functions.push(line),
+                    "FileLocations" => tables.locations.push(fields(
+                        &cursor.text[line.start as usize..line.end as usize],
+                        ["file_name_id", "function_name_id", "line"],
+                    )),
+                    "StackFrames" => tables.frames.push(fields(
+                        &cursor.text[line.start as usize..line.end as usize],
+                        ["file_location_id", "parent_frame_id"],
+                    )),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether a word is followed by lines that start with numbers.
+fn is_table(cursor: &Cursor<'_>) -> bool {
+    let rest = cursor.text[cursor.at..].trim_start_matches([' ', '\t', '\r']);
+    rest.strip_prefix('\n')
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()) || rest.starts_with('\n'))
+}
+
+/// The next line, if it starts with a number; without it.
+fn numbered_line(cursor: &mut Cursor<'_>) -> Option<Span> {
+    let rest = &cursor.text[cursor.at..];
+    let line_start = cursor.at + rest.find('\n')? + 1;
+    let rest = &cursor.text[line_start..];
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    if digits == 0 {
+        return None;
+    }
+    let end = rest.find('\n').unwrap_or(rest.len());
+    cursor.at = line_start + end;
+    Some(Span::new(line_start + digits, cursor.at))
+}
+
+/// The numbers of `{key=1 other=2}` with these keys; 0 for what is not there.
+fn fields<const N: usize>(text: &str, keys: [&str; N]) -> [u32; N] {
+    let value = |key: &str| {
+        let fields = text.trim().trim_matches(['{', '}']).split_whitespace();
+        fields.filter_map(|field| field.split_once('=')).find(|(name, _)| *name == key)?.1.parse().ok()
+    };
+    keys.map(|key| value(key).unwrap_or(0))
+}
+
+impl Module {
+    /// What an instruction's metadata says.
+    pub fn metadata(&self, instr: InstrId) -> Metadata {
+        let mut metadata = Metadata::default();
+        let Some(text) = self.attribute(instr, "metadata") else { return metadata };
+        let mut cursor = Cursor::new(text);
+        cursor.take(b'{');
+        loop {
+            cursor.skip_space();
+            cursor.take(b',');
+            cursor.skip_space();
+            let Ok(key) = cursor.name("") else { return metadata };
+            let key = &text[key.start as usize..key.end as usize];
+            if !cursor.take(b'=') {
+                return metadata;
+            }
+            let start = cursor.at;
+            let value = match cursor.peek() {
+                Some(b'"') => cursor.skip_string().map(|value| &text[value.start as usize..value.end as usize]),
+                Some(b'{') => cursor.skip(super::lex::Until::Item).map(|()| &text[start..cursor.at]),
+                _ => cursor.name("").map(|value| &text[value.start as usize..value.end as usize]),
+            };
+            let Ok(value) = value else { return metadata };
+            match key {
+                "op_type" => metadata.op_type = unescape(value),
+                "op_name" => metadata.op_name = unescape(value),
+                "source_file" => metadata.source_file = unescape(value),
+                "source_line" => metadata.source_line = value.parse().unwrap_or(0),
+                "stack_frame_id" => metadata.stack_frame_id = value.parse().ok(),
+                _ => {}
+            }
+        }
+    }
+
+    /// A place in the user's program, and those that called it, the innermost first.
+    pub fn frames(&self, id: u32) -> Vec<Frame<'_>> {
+        /// Real stacks are not deeper.
+        const DEEPEST: usize = 1000;
+        let entry = |list: &[Span], id: u32| {
+            let span = list.get((id as usize).checked_sub(1)?)?;
+            Some(self.str(*span).trim().trim_matches('"'))
+        };
+        let mut frames = Vec::new();
+        let mut id = id;
+        while let Some(&[location, parent]) =
+            (id as usize).checked_sub(1).and_then(|index| self.tables.frames.get(index))
+        {
+            let place = (location as usize).checked_sub(1).and_then(|index| self.tables.locations.get(index));
+            if let Some(&[file, function, line]) = place {
+                let file = entry(&self.tables.files, file).unwrap_or("");
+                frames.push(Frame { file, function: entry(&self.tables.functions, function).unwrap_or(""), line });
+            }
+            // Parents are written one too high, so that the outermost frame seems to be its own.
+            id = parent.saturating_sub(1);
+            if frames.len() >= DEEPEST {
+                break;
+            }
+        }
+        frames
+    }
+
+    /// Where an instruction comes from, for people: `jit(step)/dot_general model.py:42`.
+    pub fn source(&self, instr: InstrId) -> String {
+        let metadata = self.metadata(instr);
+        let frames = metadata.stack_frame_id.map_or(Vec::new(), |id| self.frames(id));
+        let place = match frames.first() {
+            Some(frame) => Some((frame.file, frame.line)),
+            None if !metadata.source_file.is_empty() => Some((metadata.source_file.as_str(), metadata.source_line)),
+            None => None,
+        };
+        let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        let place = place.map_or(String::new(), |(path, line)| format!("{}:{line}", file(path)));
+        // Where several operations were fused into one, the first stands for all.
+        let name = metadata.op_name.split(';').next().unwrap_or("").trim();
+        [name, &place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+}
