@@ -103,16 +103,12 @@ fn draw(args: &args::Schedule, timed: &Timed<'_>, machine: &Machine) -> Result<(
 
 /// Writes the schedule where it was asked for; says whether that took the place of the summary.
 pub fn write(args: &args::Schedule, timed: &Timed<'_>) -> Result<bool, Failed> {
-    let to_stdout = args.json || args.output.as_deref().is_some_and(files::is_stdout);
-    if let Some(path) = args.output.as_deref().filter(|path| !files::is_stdout(path)) {
-        files::write(path, |mut out| report::write_schedule(timed, &mut out))?;
+    if args.output.is_none() && !args.json {
+        return Ok(false);
     }
-    if to_stdout {
-        let mut json = Vec::new();
-        report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
-        files::print(&String::from_utf8_lossy(&json))?;
-    }
-    Ok(to_stdout)
+    let mut json = Vec::new();
+    report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
+    files::put_asked(args.output.as_deref(), args.json, || String::from_utf8_lossy(&json).into_owned())
 }
 
 fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {

@@ -77,18 +77,16 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
     })?;
     let limit = |ready: &Ready| budget.limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak);
     let sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
-    draw(&source, &sections, (&args.pictures, &args.which), command)?;
-    if let Some(path) = &args.output
-        && files::put(path, &format!("{}\n", to_json(&source, &sections)))?
-    {
-        return Ok(());
-    }
-    let style = terminal::style();
-    let mut text = headline(&source, &sections, &style);
     let name = match node {
         Some(node) => Some(holder_of(&source, &all, node)?),
         None => args.which.computation.clone(),
     };
+    draw(&source, &sections, (&args.pictures, &args.which), command)?;
+    if files::put_asked(args.output.as_deref(), args.json, || format!("{}\n", to_json(&source, &sections)))? {
+        return Ok(());
+    }
+    let style = terminal::style();
+    let mut text = headline(&source, &sections, &style);
     let rows = if command == "explain" { usize::MAX } else { crate::schedule::ROWS };
     for section in picked(&source, &sections, name.as_deref(), SECTIONS)? {
         text.push_str(&render_section(&source, section, rows, &style));
@@ -178,7 +176,7 @@ pub fn what_if(args: &args::WhatIf) -> Result<(), Failed> {
     let source = Source::read(&args.graph, &args.machine)?;
     let all = source.walk(|ready| Ok((Order::of_input(&ready.graph), ())))?;
     let Ready { graph, machine, unit, .. } = &chosen(&source, &all, args.which.computation.as_deref())?.ready;
-    if args.output.as_deref().is_none_or(|output| !files::is_stdout(output)) {
+    if !args.json && args.output.as_deref().is_none_or(|output| !files::is_stdout(output)) {
         files::print(&format!("computation {}\n", source.module.computation_name(unit.computation)))?;
         files::print(&source.device().map_or(String::new(), |device| format!("{device}\n")))?;
     }

@@ -100,13 +100,7 @@ fn put_schedule(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args:
         return Ok(false);
     }
     let text = format!("{}\n", to_json(source, all, args)?);
-    if let Some(path) = args.output.as_deref().filter(|path| !files::is_stdout(path)) {
-        files::put(path, &text)?;
-    }
-    match args.json || args.output.as_deref().is_some_and(files::is_stdout) {
-        true => files::print(&text).map(|()| true),
-        false => Ok(false),
-    }
+    files::put_asked(args.output.as_deref(), args.json, || text)
 }
 
 fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<Value, Failed> {
