@@ -23,7 +23,8 @@ pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usi
 pub(super) fn is_wide() -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
     #[cfg(target_arch = "x86_64")]
-    let detect = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
+    let detect =
+        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
     #[cfg(not(target_arch = "x86_64"))]
     let detect = || false;
     *WIDE.get_or_init(detect)

@@ -36,7 +36,11 @@ struct Windows {
 }
 
 impl Windows {
-    fn plan(planner: &mut Planner<'_>, at: &Indexing, (array, indices, gathered): (TermId, TermId, &[usize])) -> Result<Windows, Trouble> {
+    fn plan(
+        planner: &mut Planner<'_>,
+        at: &Indexing,
+        (array, indices, gathered): (TermId, TermId, &[usize]),
+    ) -> Result<Windows, Trouble> {
         let slot = planner.make(indices)?;
         let formula = planner.formula;
         let (array_dims, index_term) = (formula.term(array).dims.clone(), formula.term(indices));
@@ -56,9 +60,8 @@ impl Windows {
         let array_strides = strides(&array_dims);
         let mut window_by = vec![0; array_dims.len()];
         window_dims.iter().zip(&at.offset_dims).for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
-        let batching = |(&dim, index_dim): (&usize, &usize)| {
-            Some((dim, index_batch.iter().position(|other| other == index_dim)?))
-        };
+        let batching =
+            |(&dim, index_dim): (&usize, &usize)| Some((dim, index_batch.iter().position(|other| other == index_dim)?));
         Ok(Windows {
             indices: (slot, index_term.dtype),
             batch: index_batch.iter().map(|&dim| index_term.dims[dim]).collect(),
@@ -154,7 +157,11 @@ struct Scatter {
     combining: Combining,
 }
 
-pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&Indexing, &Arc<Formula>)) -> Result<Slot, Trouble> {
+pub(super) fn scatter(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (at, combiner): (&Indexing, &Arc<Formula>),
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = (term.args.len() - 1) / 2;
@@ -170,7 +177,8 @@ pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&I
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let dtype = formula.term(term.args[0]).dtype;
-    let is_replacing = count == 1 && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
+    let is_replacing =
+        count == 1 && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
     let fast = combiner.single_binary().filter(|_| count == 1 && block::widen(dtype).is_none());
     let combining = match fast.and_then(|opcode| block::binary(opcode, dtype)) {
         _ if is_replacing => Combining::Replace,
@@ -178,7 +186,8 @@ pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&I
         None => Combining::Program(Box::new(Applied::new(combiner).map_err(|what| planner.fail(id, what))?)),
     };
     let bytes = sources.iter().map(|(_, _, term)| term.len() * term.dtype.size()).collect();
-    let arrays = sources.iter().zip(&targets).map(|((array, update, term), &to)| (*array, *update, to, term.dtype)).collect();
+    let arrays =
+        sources.iter().zip(&targets).map(|((array, update, term), &to)| (*array, *update, to, term.dtype)).collect();
     planner.add(Scatter { windows, arrays, bytes, combining });
     Ok(targets[0])
 }
@@ -223,9 +232,13 @@ impl Stage for Scatter {
 
     fn can_share(&self, output: usize, input: usize) -> bool {
         let reads = |&(_, update, ..): &(Slot, Slot, Slot, DType)| update == Slot::Input(input);
-        let is_own = |&(from, _, to, _): &(Slot, Slot, Slot, DType)| from == Slot::Input(input) && to == Slot::Output(output);
+        let is_own =
+            |&(from, _, to, _): &(Slot, Slot, Slot, DType)| from == Slot::Input(input) && to == Slot::Output(output);
         let from = self.arrays.iter().filter(|array| array.0 == Slot::Input(input)).count();
-        from == 1 && self.arrays.iter().any(is_own) && !self.arrays.iter().any(reads) && self.windows.indices.0 != Slot::Input(input)
+        from == 1
+            && self.arrays.iter().any(is_own)
+            && !self.arrays.iter().any(reads)
+            && self.windows.indices.0 != Slot::Input(input)
     }
 }
 
@@ -262,7 +275,12 @@ impl Scatter {
 
     /// # Safety
     /// See [`Scatter::element`].
-    unsafe fn apply(&self, buffers: &Buffers<'_>, (at, from): (usize, usize), (applied, table): (&Applied, &mut [*mut u8])) {
+    unsafe fn apply(
+        &self,
+        buffers: &Buffers<'_>,
+        (at, from): (usize, usize),
+        (applied, table): (&Applied, &mut [*mut u8]),
+    ) {
         let count = self.arrays.len();
         // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.
         unsafe {

@@ -266,7 +266,13 @@ fn exp(x: f32) -> f32 {
     /// Added to a small number, it leaves the nearest whole one in the last bits.
     const ROUND: f32 = 12_582_912.0;
     // Beyond these, the result is infinite or zero.
-    let bounded = if x > 88.8 { 88.8 } else if x < -104.0 { -104.0 } else { x };
+    let bounded = if x > 88.8 {
+        88.8
+    } else if x < -104.0 {
+        -104.0
+    } else {
+        x
+    };
     let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
     let n = shifted.to_bits() as i32 - ROUND.to_bits() as i32;
     let whole = shifted - ROUND;

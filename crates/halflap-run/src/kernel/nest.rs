@@ -188,7 +188,9 @@ impl<'p, 'f> Nest<'p, 'f> {
         let formula = self.planner.formula;
         let arg = formula.term(id).args[0];
         // A term's bytes as another type can be had in a register only where both are computed as such.
-        if matches!(formula.term(id).op, Op::Reinterpret) && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype) {
+        if matches!(formula.term(id).op, Op::Reinterpret)
+            && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype)
+        {
             return Err(Halt::Make(id));
         }
         if self.maps.get(&id).is_some_and(|known| known != map) {

@@ -100,7 +100,11 @@ impl<'f> Planner<'f> {
         }
     }
 
-    fn new((module, libraries): (&'f Module, &'f Libraries), formula: &'f Formula, forced: HashSet<TermId>) -> Planner<'f> {
+    fn new(
+        (module, libraries): (&'f Module, &'f Libraries),
+        formula: &'f Formula,
+        forced: HashSet<TermId>,
+    ) -> Planner<'f> {
         let mut targets = HashMap::new();
         for (index, &output) in formula.outputs.iter().enumerate() {
             targets.entry(output).or_insert(index);
@@ -348,7 +352,8 @@ impl<'f> Planner<'f> {
     /// Notes what a stage computes without keeping it; trouble where it was computed before and is not
     /// cheap.
     pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
-        let again: Vec<TermId> = computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
+        let again: Vec<TermId> =
+            computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
         if again.len() > CHEAP || again.iter().any(|&id| is_dear(&self.formula.term(id).op)) {
             // Only what others read: the rest is on the way there.
             let inner: HashSet<TermId> = again.iter().flat_map(|&id| self.formula.term(id).args.clone()).collect();
@@ -431,7 +436,9 @@ pub(super) enum Trouble {
 fn is_dear(op: &Op) -> bool {
     use halflap::hlo::Opcode as O;
     match op {
-        Op::Unary(opcode) => !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag),
+        Op::Unary(opcode) => {
+            !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag)
+        }
         Op::Binary(opcode) => matches!(opcode, O::Divide | O::Power | O::Remainder | O::Atan2),
         _ => false,
     }

@@ -148,7 +148,8 @@ impl Transfer {
         // Where what is read one after the other is another dimension than what is written so, both are
         // walked in squares, which keep to a few cache lines of either.
         let reader = (0..last).rev().find(|&dim| self.from[dim] == 1 && self.dims[dim] >= 4);
-        let paired = reader.filter(|_| self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4);
+        let paired =
+            reader.filter(|_| self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4);
         let mut outer = [0usize; MOST_DIMS];
         loop {
             let walked = (0..last).filter(|&dim| Some(dim) != paired);
@@ -323,7 +324,10 @@ mod tests {
         assert_eq!(common_pieces(&[8], &[2, 4]), [(0..1, 0..2)]);
         assert_eq!(common_pieces(&[6, 4], &[4, 6]), [(0..2, 0..2)]);
         let with_ones = common_pieces(&[1, 5], &[5, 1, 1]);
-        assert_eq!(with_ones.iter().map(|(a, b)| (a.len(), b.len())).fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)), (2, 3));
+        assert_eq!(
+            with_ones.iter().map(|(a, b)| (a.len(), b.len())).fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)),
+            (2, 3)
+        );
     }
 
     #[test]
