@@ -66,7 +66,7 @@ fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [Line]) {
     let mut last: HashMap<InstrId, usize> = HashMap::new();
     for (place, line) in lines.iter().enumerate() {
         last.insert(line.instr, place);
-        module.operands(line.instr).iter().for_each(|operand| drop(last.insert(operand.of, place)));
+        last.extend(module.operands(line.instr).iter().map(|operand| (operand.of, place)));
     }
     last.remove(&module.root(computation));
     let instrs: Vec<InstrId> = lines.iter().map(|line| line.instr).collect();

@@ -282,10 +282,10 @@ impl<'p, 'f> Nest<'p, 'f> {
         while left > 1 {
             let digit = digits.pop().ok_or(Halt::Make(arg))?;
             let extent = self.loops[digit].extent;
-            if left % extent == 0 {
+            if left.is_multiple_of(extent) {
                 left /= extent;
                 row.by[digit] = left as i64;
-            } else if extent % left == 0 {
+            } else if extent.is_multiple_of(left) {
                 return Err(Halt::Cut { dim: digit, inner: extent / left });
             } else {
                 return Err(Halt::Make(arg));
