@@ -30,6 +30,9 @@ struct Windows {
     batching: Vec<(usize, usize)>,
     /// The window, with steps in the array and in the gathered array.
     sizes: Vec<usize>,
+    /// How many elements lie together in both, and the window without the dimensions that make them.
+    run: usize,
+    outer: Vec<usize>,
     array_by: Vec<i64>,
     window_by: Vec<i64>,
     array_dims: Vec<usize>,
@@ -62,7 +65,18 @@ impl Windows {
         window_dims.iter().zip(&at.offset_dims).for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
         let batching =
             |(&dim, index_dim): (&usize, &usize)| Some((dim, index_batch.iter().position(|other| other == index_dim)?));
+        let (mut run, mut outer) = (1, at.slice_sizes.clone());
+        for dim in (0..array_dims.len()).rev() {
+            let is_together = array_strides[dim] == run as i64 && window_by[dim] == run as i64;
+            if outer[dim] != 1 && !is_together {
+                break;
+            }
+            run *= outer[dim];
+            outer[dim] = 1;
+        }
         Ok(Windows {
+            run,
+            outer,
             indices: (slot, index_term.dtype),
             batch: index_batch.iter().map(|&dim| index_term.dims[dim]).collect(),
             index_by: index_batch.iter().map(|&dim| index_strides[dim] as usize).collect(),
@@ -214,7 +228,8 @@ impl Stage for Scatter {
                 return;
             }
             let place = windows.place(start) as usize;
-            each_index(&windows.sizes, |index| {
+            let is_whole = !matches!(self.combining, Combining::Program(_));
+            each_index(if is_whole { &windows.outer } else { &windows.sizes }, |index| {
                 let dot = |by: &[i64]| index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>();
                 let (to, from) = (place + dot(&windows.array_by), first + dot(&windows.window_by));
                 // SAFETY: an element of the arrays, and one of the updates.
@@ -226,7 +241,7 @@ impl Stage for Scatter {
     fn local_bytes(&self) -> usize {
         match &self.combining {
             Combining::Program(applied) => LOCAL + applied.program.local_bytes(BLOCK),
-            _ => LOCAL,
+            _ => LOCAL + self.windows.run * 16,
         }
     }
 
@@ -250,22 +265,22 @@ const BLOCK: usize = 64;
 pub(super) const MOST_ARRAYS: usize = 16;
 
 impl Scatter {
-    /// Combines one element.
+    /// Combines one element, or as many as lie together.
     ///
     /// # Safety
     /// The numbers must be those of elements.
     unsafe fn element(&self, buffers: &Buffers<'_>, (at, from): (usize, usize), table: Option<&mut [*mut u8]>) {
         let (_, update, to, dtype) = self.arrays[0];
-        let size = dtype.size();
+        let (size, run) = (dtype.size(), self.windows.run);
         // SAFETY: the caller's promise; a value is computed aside before it is written.
         unsafe {
             let (to, update) = (buffers.write(to).add(at * size), buffers.read(update).add(from * size));
             match (&self.combining, table) {
-                (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, size),
-                (Combining::Fast(run), _) => {
+                (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, run * size),
+                (Combining::Fast(combine), _) => {
                     let aside = buffers.local();
-                    run(&[to.cast_const(), update, update], aside, 1);
-                    std::ptr::copy_nonoverlapping(aside, to, size);
+                    combine(&[to.cast_const(), update, update], aside, run);
+                    std::ptr::copy_nonoverlapping(aside, to, run * size);
                 }
                 (Combining::Program(applied), Some(table)) => self.apply(buffers, (at, from), (applied, table)),
                 (Combining::Program(_), None) => {}

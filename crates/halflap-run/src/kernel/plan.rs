@@ -74,6 +74,8 @@ pub(super) struct Planner<'f> {
     forced: HashSet<TermId>,
     /// Terms that a stage computes without keeping them.
     inlined: HashSet<TermId>,
+    /// Copies of arrays in the sequence of loops.
+    turned: HashMap<nest::Turned, Slot>,
     /// What to know of a term besides: asked often, so kept.
     computing: RefCell<HashMap<TermId, bool>>,
     plan: Plan,
@@ -124,6 +126,7 @@ impl<'f> Planner<'f> {
             parts,
             forced,
             inlined: HashSet::new(),
+            turned: HashMap::new(),
             computing: RefCell::new(HashMap::new()),
             plan: Plan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
         }
@@ -295,6 +298,11 @@ impl<'f> Planner<'f> {
             return self.looped(id);
         }
         match &term.op {
+            // Computed as it lies, and turned then: one copy, whatever it is computed of.
+            Op::Transpose(order) if order.last() != Some(&(order.len() - 1)) && self.computes(id) => {
+                self.make(term.args[0])?;
+                self.stage(id)
+            }
             Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.computes(id) {
                 true => self.looped(id),
                 false => {
@@ -344,9 +352,23 @@ impl<'f> Planner<'f> {
                 Err(Halt::Make(term)) => {
                     self.make(term)?;
                 }
+                Err(Halt::Turn(turned)) => self.turn(turned),
                 Err(Halt::Fail(term, what)) => return Err(self.fail(term, what)),
             }
         }
+    }
+
+    /// Copies an array into the sequence of a loop.
+    fn turn(&mut self, turned: nest::Turned) {
+        let to = self.temp(turned.walk.dims.iter().product::<usize>() * turned.size);
+        let from = Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
+        self.push(Box::new(Move::new(&turned.walk.dims, from, to, turned.size)));
+        self.turned.insert(turned, to);
+    }
+
+    /// Where the copy of an array in the sequence of a loop is.
+    pub(super) fn turned(&self, turned: &nest::Turned) -> Option<Slot> {
+        self.turned.get(turned).copied()
     }
 
     /// Notes what a stage computes without keeping it; trouble where it was computed before and is not

@@ -226,6 +226,16 @@ impl Walk {
         self.by == strides(&self.dims)
     }
 
+    /// Whether what is read one after the other lies far apart, while other loops go along the memory: a
+    /// block would touch a cache line for each element, and the next block the same ones again.
+    pub(super) fn is_across(&self) -> bool {
+        const FEW: usize = 8;
+        let Some((&by, outer)) = self.by.split_last() else { return false };
+        let is_long = |dim: usize| self.dims[dim] >= FEW;
+        let is_far = by.unsigned_abs() >= 16 && is_long(outer.len());
+        is_far && element_count(&self.dims) >= 4096 && (0..outer.len()).any(|dim| outer[dim] == 1 && is_long(dim))
+    }
+
     pub(super) fn is_scalar(&self) -> bool {
         self.by.iter().all(|&by| by == 0)
     }
