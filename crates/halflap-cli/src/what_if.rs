@@ -39,6 +39,11 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
     let pictures = PictureArgs { report: args.report.clone(), trace: None };
     pictures.check(&args.graph, args.output.as_deref())?;
     let (graph, machine) = machine::load(&args.graph, &args.machine)?;
+    run_on(args, graph, machine)
+}
+
+/// Sweeps over one graph.
+pub fn run_on(args: &args::WhatIf, graph: Graph, machine: Machine) -> Result<(), Failed> {
     let peak = Timeline::of(&graph, &Order::of_input(&graph)).peak;
     let points = sweep(args, &graph, &machine, peak)?;
     if let Some(path) = &args.report {
@@ -99,6 +104,7 @@ fn draw(
     let explanation = explain(graph, machine, &input, limits);
     let shown = Shown {
         title: &pictures::title(&args.graph),
+        part: "",
         command: "what-if",
         facts: vec![("program", program(graph))],
         orders: &[Played::new("input order", on, &input)],
@@ -107,7 +113,7 @@ fn draw(
         rows: &[],
     };
     let curves = points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-    pictures::write_report(path, &sweep_page(&shown, page::Sweep { input_peak: peak, curves }))
+    pictures::write_report(path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
 }
 
 fn curve(points: &[Point]) -> page::Curve {

@@ -1,12 +1,15 @@
 //! The page: one file that shows where a step's time goes, with nothing to install and nobody to ask.
 //!
-//! `model` is what the page's script is given, `program` makes it of simulated orders. The script, the
+//! `model` is what the page's script is given; `program` makes it of simulated orders, `observed` of what
+//! really ran. The script, the
 //! style and the frame lie beside this file and are part of the binary.
 
 mod model;
+mod observed;
 mod program;
 
 pub use model::*;
+pub use observed::{SLICES, observed_page};
 pub use program::{Shown, program_page, sweep_page};
 
 use std::io::{self, Write};
@@ -32,13 +35,12 @@ const SCRIPT: &str = concat!(
 struct Document<'a> {
     format: &'static str,
     halflap: &'static str,
-    #[serde(flatten)]
-    page: &'a Page,
+    parts: &'a [Page],
 }
 
-/// Writes a page that stands alone.
-pub fn write_page(page: &Page, out: &mut impl Write) -> io::Result<()> {
-    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), page };
+/// Writes a page that stands alone. It shows one part of a program at a time.
+pub fn write_page(parts: &[Page], out: &mut impl Write) -> io::Result<()> {
+    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), parts };
     // Within a script element only `<` could end it; JSON may write it as an escape.
     let data = serde_json::to_string(&document)?.replace('<', "\\u003c");
     let mut rest = FRAME;

@@ -8,11 +8,13 @@ use serde::{Serialize, Serializer};
 
 use crate::units::{Bytes, Nanos};
 
-/// A page.
+/// A page, or what it shows of one part of a program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page {
     /// What was looked at: the name of a file.
     pub title: String,
+    /// Which part of it: the name of a computation; empty for all of it.
+    pub part: String,
     /// Which command made it.
     pub command: &'static str,
     /// What else there is to know, each a label and a sentence.
@@ -146,6 +148,17 @@ pub struct View {
     pub stalls: Stalls,
     /// What was alive, if that is known.
     pub memory: Option<Memory>,
+    /// Where the time goes, if slices are too coarse to tell: short ones may have been merged.
+    pub spent: Option<Budget>,
+}
+
+/// Where a view's time goes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Budget {
+    /// Something computes.
+    pub compute: Time,
+    /// Something communicates and nothing computes.
+    pub exposed: Time,
 }
 
 /// A figure of the headline. All views have the same labels.
