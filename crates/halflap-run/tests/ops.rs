@@ -56,7 +56,11 @@ fn elementwise_by_hand() {
     check("convert(a)", &[f([-1.9, 300.7, f32::NAN])], &i([-1, 300, 0]));
     check("convert(a)", &[i([-1, 0, 7])], &truth([1, 0, 1]));
     check("bitcast-convert(a)", &[f([1.0, -0.0, 2.0])], &i([0x3f80_0000, i32::MIN, 0x4000_0000]));
-    check("atan2(a, b)", &[f([0.0, 1.0, 0.0]), f([1.0, 0.0, -1.0])], &f([0.0, 1.570_796_4, 3.141_592_7]));
+    check(
+        "atan2(a, b)",
+        &[f([0.0, 1.0, 0.0]), f([1.0, 0.0, -1.0])],
+        &f([0.0, std::f32::consts::FRAC_PI_2, std::f32::consts::PI]),
+    );
 }
 
 #[test]

@@ -97,8 +97,8 @@ fn transposes_slices_and_reversals_of_expressions() {
                 -2.0 * x.slice::<f32>()[place(&dims, &source)]
             })
             .collect();
-        assert_close(run_entry(&body, &[x.clone()])[0].slice(), &expected, 0.0);
-        assert_close(run_fused(&body, &[x.clone()]).slice(), &expected, 0.0);
+        assert_close(run_entry(&body, std::slice::from_ref(&x))[0].slice(), &expected, 0.0);
+        assert_close(run_fused(&body, std::slice::from_ref(&x)).slice(), &expected, 0.0);
     }
 }
 
@@ -144,8 +144,8 @@ fn reductions_of_any_dimensions() {
             let slot = &mut expected[place(&kept, &own)];
             *slot = if applied == "add" { *slot + value } else { slot.max(value) };
         }
-        assert_close(run_entry(&body, &[x.clone()])[0].slice(), &expected, 1e-4);
-        assert_close(run_fused(&body, &[x.clone()]).slice(), &expected, 1e-4);
+        assert_close(run_entry(&body, std::slice::from_ref(&x))[0].slice(), &expected, 1e-4);
+        assert_close(run_fused(&body, std::slice::from_ref(&x)).slice(), &expected, 1e-4);
     }
 }
 
@@ -317,7 +317,7 @@ fn pads_and_windows() {
                 if is_there { x.slice::<f32>()[index[0] * len + (at / step) as usize] } else { 9.0 }
             })
             .collect();
-        assert_eq!(run_entry(&body, &[x.clone()])[0].slice::<f32>(), expected);
+        assert_eq!(run_entry(&body, std::slice::from_ref(&x))[0].slice::<f32>(), expected);
         let (size, stride) = (random.between(1, len), random.between(1, 3));
         let out = (len - size) / stride + 1;
         let body = format!(
