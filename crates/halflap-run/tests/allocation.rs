@@ -1,4 +1,5 @@
-//! Kernels allocate nothing once their scratch memory is as large as they need.
+//! Kernels allocate nothing once their scratch memory is as large as they need, except for the matrix
+//! library, which packs its operands in memory of its own.
 
 mod common;
 
@@ -63,6 +64,7 @@ fn nothing_is_allocated_in_the_steady_state() {
         " x = f32[9,9] parameter(0)\n y = f32[3,9] parameter(1)\n i = s32[] parameter(2)\n ROOT u = f32[9,9] dynamic-update-slice(x, y, i, i)",
     ];
     for body in cases {
-        assert_eq!(allocations(body), 0, "{body}");
+        let multiplies = body.contains(" dot(") || body.contains("convolution(");
+        assert!(allocations(body) <= usize::from(multiplies), "{body}");
     }
 }
