@@ -65,6 +65,8 @@ fn nothing_is_allocated_in_the_steady_state() {
     ];
     for body in cases {
         let multiplies = body.contains(" dot(") || body.contains("convolution(");
-        assert!(allocations(body) <= usize::from(multiplies), "{body}");
+        let count = allocations(body);
+        // One buffer for each operand that the library packs.
+        assert!(count <= 2 * usize::from(multiplies), "{count} allocations:\n{body}");
     }
 }
