@@ -1,0 +1,180 @@
+//! Collectives, with all ranks' values at hand.
+
+use std::sync::Arc;
+
+use halflap::hlo::{Module, Opcode, Phase};
+use halflap::ids::InstrId;
+
+use super::Value;
+use super::prepare::EvaluateError;
+use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
+use crate::tensor::Tensor;
+
+/// What a collective does with the arrays of a group.
+enum Kind {
+    AllReduce(Vec<Combiner>),
+    ReduceScatter(Vec<Combiner>, usize),
+    AllGather(usize),
+    /// One array, cut along a dimension.
+    AllToAll(usize),
+    /// As many arrays as there are ranks in a group.
+    AllToAllTuple,
+    Permute,
+    Broadcast,
+}
+
+pub(super) struct Collective {
+    kind: Kind,
+    name: String,
+    groups: Vec<Vec<u32>>,
+    pairs: Vec<(u32, u32)>,
+}
+
+impl Collective {
+    /// The collective that an instruction is, or starts.
+    pub(super) fn of(module: &Module, instr: InstrId) -> Result<Option<Collective>, EvaluateError> {
+        let opcode = match module.instruction(instr).opcode {
+            Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
+            Opcode::AllReduceStart => Opcode::AllReduce,
+            Opcode::AllGatherStart => Opcode::AllGather,
+            Opcode::CollectivePermuteStart => Opcode::CollectivePermute,
+            other => other,
+        };
+        let dimension = || module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
+        let missing = || {
+            let what = What::Attribute { key: "dimensions", value: String::new() };
+            EvaluateError::from(Unsupported::new(module, instr, what))
+        };
+        let kind = match opcode {
+            Opcode::AllReduce => Kind::AllReduce(combiners(module, instr)?),
+            Opcode::ReduceScatter => Kind::ReduceScatter(combiners(module, instr)?, dimension().ok_or_else(missing)?),
+            Opcode::AllGather => Kind::AllGather(dimension().ok_or_else(missing)?),
+            Opcode::AllToAll => dimension().map_or(Kind::AllToAllTuple, Kind::AllToAll),
+            Opcode::CollectivePermute => Kind::Permute,
+            Opcode::CollectiveBroadcast => Kind::Broadcast,
+            Opcode::RaggedAllToAll | Opcode::Send | Opcode::Recv => {
+                return Err(Unsupported::new(module, instr, What::Operation).into());
+            }
+            _ => return Ok(None),
+        };
+        let groups = module.replica_groups(instr);
+        let name = module.instruction_name(instr).to_owned();
+        Ok(Some(Collective { kind, name, groups: groups.groups, pairs: groups.pairs }))
+    }
+
+    /// The values of those ranks that take part, which must be all of every group that has one.
+    pub(super) fn run(&self, ranks: &[usize], values: &[Value]) -> Result<Vec<Value>, EvaluateError> {
+        let place = |device: u32| {
+            let missing = EvaluateError::Diverged { instruction: self.name.clone(), missing: device as usize };
+            ranks.iter().position(|&rank| rank == device as usize).ok_or(missing)
+        };
+        if matches!(self.kind, Kind::Permute) {
+            return self.permute(values, &place);
+        }
+        let mut results: Vec<Value> = vec![Value::new(); ranks.len()];
+        for group in &self.groups {
+            if !group.iter().any(|&device| ranks.contains(&(device as usize))) {
+                continue;
+            }
+            let places = group.iter().map(|&device| place(device)).collect::<Result<Vec<_>, _>>()?;
+            let given: Vec<&Value> = places.iter().map(|&place| &values[place]).collect();
+            for (member, &place) in places.iter().enumerate() {
+                results[place] = self.member(&given, member);
+            }
+        }
+        Ok(results)
+    }
+
+    fn permute(
+        &self,
+        values: &[Value],
+        place: &dyn Fn(u32) -> Result<usize, EvaluateError>,
+    ) -> Result<Vec<Value>, EvaluateError> {
+        // Who gets nothing gets zeros.
+        let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
+        let mut results: Vec<Value> = values.iter().map(|value| value.iter().map(zeros).collect()).collect();
+        for &(source, target) in &self.pairs {
+            // A pair of which neither is here is somebody else's.
+            match (place(source), place(target)) {
+                (Ok(source), Ok(target)) => results[target] = values[source].clone(),
+                (Err(_), Err(_)) => {}
+                (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
+            }
+        }
+        Ok(results)
+    }
+
+    /// What one member of a group gets.
+    fn member(&self, given: &[&Value], member: usize) -> Value {
+        let arrays = given[0].len();
+        let of = |array: usize| given.iter().map(|value| &*value[array]).collect::<Vec<&Tensor>>();
+        let each = |f: &dyn Fn(usize) -> Tensor| (0..arrays).map(|array| Arc::new(f(array))).collect();
+        match &self.kind {
+            Kind::AllReduce(combiners) => each(&|array| reduced(&combiners[array], &of(array))),
+            Kind::ReduceScatter(combiners, dim) => {
+                each(&|array| piece(&reduced(&combiners[array], &of(array)), *dim, (member, given.len())))
+            }
+            Kind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
+            Kind::AllToAll(dim) => each(&|array| {
+                let pieces: Vec<Tensor> =
+                    of(array).iter().map(|whole| piece(whole, *dim, (member, given.len()))).collect();
+                joined(&pieces.iter().collect::<Vec<_>>(), *dim)
+            }),
+            Kind::AllToAllTuple => given.iter().map(|value| value[member].clone()).collect(),
+            Kind::Broadcast => given[0].clone(),
+            // Done elsewhere: it has pairs, not groups.
+            Kind::Permute => Value::new(),
+        }
+    }
+}
+
+fn combiners(module: &Module, instr: InstrId) -> Result<Vec<Combiner>, Unsupported> {
+    let mut combiners = Vec::new();
+    for operand in module.operands(instr) {
+        let kinds = leaf_kinds(module, operand.of)?;
+        for leaf in operand_leaves(module, operand) {
+            combiners.push(Combiner::of(module, instr, kinds[leaf].0)?);
+        }
+    }
+    Ok(combiners)
+}
+
+fn reduced(combiner: &Combiner, arrays: &[&Tensor]) -> Tensor {
+    let parts: Vec<&[u8]> = arrays.iter().map(|array| array.bytes()).collect();
+    let mut result = Tensor::zeros(arrays[0].dtype(), arrays[0].dims());
+    combiner.combine(&parts, result.bytes_mut());
+    result
+}
+
+/// One of several equal pieces along a dimension.
+fn piece(whole: &Tensor, dim: usize, (number, count): (usize, usize)) -> Tensor {
+    let mut dims = whole.dims().to_vec();
+    dims[dim] /= count;
+    let row = dims[dim..].iter().product::<usize>() * whole.dtype().size();
+    let mut result = Tensor::zeros(whole.dtype(), &dims);
+    let rows = whole.bytes().chunks_exact((row * count).max(1)).map(|rows| &rows[number * row..][..row]);
+    result.bytes_mut().chunks_exact_mut(row.max(1)).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
+    result
+}
+
+/// Arrays one after the other along a dimension.
+fn joined(arrays: &[&Tensor], dim: usize) -> Tensor {
+    let mut dims = arrays[0].dims().to_vec();
+    dims[dim] = arrays.iter().map(|array| array.dims()[dim]).sum();
+    let mut result = Tensor::zeros(arrays[0].dtype(), &dims);
+    let size = arrays[0].dtype().size();
+    let row = |array: &Tensor| array.dims()[dim..].iter().product::<usize>() * size;
+    let whole = row(&result).max(1);
+    let mut first = 0;
+    for array in arrays {
+        let len = row(array);
+        let rows = array.bytes().chunks_exact(len.max(1));
+        result
+            .bytes_mut()
+            .chunks_exact_mut(whole)
+            .zip(rows)
+            .for_each(|(to, from)| to[first..first + len].copy_from_slice(from));
+        first += len;
+    }
+    result
+}

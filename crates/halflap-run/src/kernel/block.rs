@@ -1,0 +1,685 @@
+//! Functions over blocks of elements: the instructions of an elementwise program.
+//!
+//! A block function reads up to three blocks and writes one, all of the same number of elements. It is
+//! compiled twice, for any machine and for one with 256-bit vectors; which one to call is decided when a
+//! program is made. bf16 and f16 are computed in f32 and rounded by an instruction of their own.
+
+use std::sync::OnceLock;
+
+use half::f16;
+use halflap::hlo::Opcode;
+
+use super::math::Real;
+use crate::tensor::{Complex, DType};
+
+/// Reads blocks of `len` elements and writes one.
+///
+/// # Safety
+/// The blocks must be of the types that the function was chosen for, at least `len` long, and the one
+/// that is written must not overlap with those that are read.
+pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usize);
+
+/// Whether the machine has the vectors that the wide functions use.
+pub(super) fn is_wide() -> bool {
+    static WIDE: OnceLock<bool> = OnceLock::new();
+    #[cfg(target_arch = "x86_64")]
+    let detect =
+        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
+    #[cfg(not(target_arch = "x86_64"))]
+    let detect = || false;
+    *WIDE.get_or_init(detect)
+}
+
+/// The type in which an element is held between loading and storing.
+pub(super) fn computed_as(dtype: DType) -> DType {
+    match dtype {
+        DType::Bf16 | DType::F16 => DType::F32,
+        other => other,
+    }
+}
+
+/// A closure without captures, out of nothing.
+fn conjure<F: Copy>() -> F {
+    const { assert!(size_of::<F>() == 0) };
+    // SAFETY: the type has no bytes, and a value of it existed: only closures that were given to
+    // `one`, `two` or `three` get here.
+    unsafe { std::ptr::NonNull::<F>::dangling().read() }
+}
+
+macro_rules! loops {
+    ($one:ident $two:ident $three:ident $(#[$feature:meta])*) => {
+        /// # Safety
+        /// See [`BlockFn`].
+        $(#[$feature])*
+        unsafe fn $one<A: Copy, R, F: Fn(A) -> R + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+            let f = conjure::<F>();
+            // SAFETY: the caller promises blocks of these types and this length that do not overlap.
+            let (a, out) = unsafe { (block::<A>(ins[0], len), block_mut::<R>(out, len)) };
+            for (out, &a) in out.iter_mut().zip(a) {
+                *out = f(a);
+            }
+        }
+
+        /// # Safety
+        /// See [`BlockFn`].
+        $(#[$feature])*
+        unsafe fn $two<A: Copy, R, F: Fn(A, A) -> R + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+            let f = conjure::<F>();
+            // SAFETY: as above.
+            let (a, b, out) = unsafe { (block::<A>(ins[0], len), block::<A>(ins[1], len), block_mut::<R>(out, len)) };
+            for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+                *out = f(a, b);
+            }
+        }
+
+        /// # Safety
+        /// See [`BlockFn`].
+        $(#[$feature])*
+        unsafe fn $three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(ins: &[*const u8; 3], out: *mut u8, len: usize) {
+            let f = conjure::<F>();
+            // SAFETY: as above.
+            let (a, b) = unsafe { (block::<A>(ins[0], len), block::<B>(ins[1], len)) };
+            // SAFETY: as above.
+            let (c, out) = unsafe { (block::<B>(ins[2], len), block_mut::<B>(out, len)) };
+            for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                *out = f(a, b, c);
+            }
+        }
+    };
+}
+
+/// # Safety
+/// See [`BlockFn`].
+#[inline(always)]
+unsafe fn block<'a, T>(start: *const u8, len: usize) -> &'a [T] {
+    // SAFETY: the caller promises so many elements of the type.
+    unsafe { std::slice::from_raw_parts(start.cast(), len) }
+}
+
+/// # Safety
+/// See [`BlockFn`].
+#[inline(always)]
+unsafe fn block_mut<'a, T>(start: *mut u8, len: usize) -> &'a mut [T] {
+    // SAFETY: the caller promises so many elements of the type, for this function alone.
+    unsafe { std::slice::from_raw_parts_mut(start.cast(), len) }
+}
+
+loops!(one_plain two_plain three_plain);
+#[cfg(target_arch = "x86_64")]
+loops!(one_wide two_wide three_wide #[target_feature(enable = "avx2,lzcnt,popcnt,bmi1,bmi2")]);
+#[cfg(not(target_arch = "x86_64"))]
+loops!(one_wide two_wide three_wide);
+
+fn one<A: Copy, R, F: Fn(A) -> R + Copy>(_: F) -> BlockFn {
+    if is_wide() { one_wide::<A, R, F> } else { one_plain::<A, R, F> }
+}
+
+fn two<A: Copy, R, F: Fn(A, A) -> R + Copy>(_: F) -> BlockFn {
+    if is_wide() { two_wide::<A, R, F> } else { two_plain::<A, R, F> }
+}
+
+fn three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(_: F) -> BlockFn {
+    if is_wide() { three_wide::<A, B, F> } else { three_plain::<A, B, F> }
+}
+
+/// How two values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub(super) enum Direction {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+impl Direction {
+    pub(super) fn named(name: &str) -> Option<Direction> {
+        Some(match name {
+            "EQ" => Direction::Eq,
+            "NE" => Direction::Ne,
+            "LT" => Direction::Lt,
+            "LE" => Direction::Le,
+            "GT" => Direction::Gt,
+            "GE" => Direction::Ge,
+            _ => return None,
+        })
+    }
+}
+
+/// Calls a generic function with the Rust type in which elements are computed.
+macro_rules! by_type {
+    ($dtype:expr, $function:ident, $($argument:expr),*) => {
+        match computed_as($dtype) {
+            DType::Pred | DType::U8 => $function::<u8>($($argument),*),
+            DType::S8 => $function::<i8>($($argument),*),
+            DType::S16 => $function::<i16>($($argument),*),
+            DType::S32 => $function::<i32>($($argument),*),
+            DType::S64 => $function::<i64>($($argument),*),
+            DType::U16 => $function::<u16>($($argument),*),
+            DType::U32 => $function::<u32>($($argument),*),
+            DType::U64 => $function::<u64>($($argument),*),
+            DType::F64 => $function::<f64>($($argument),*),
+            DType::F16 | DType::Bf16 | DType::F32 => $function::<f32>($($argument),*),
+            DType::C64 => $function::<Complex<f32>>($($argument),*),
+            DType::C128 => $function::<Complex<f64>>($($argument),*),
+        }
+    };
+}
+
+/// The function of an operation with one operand that gives the operand's type (`is-finite`, a truth
+/// value; `real`, `imag` and `abs` of a complex number, a real one).
+pub(super) fn unary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::Pred => (opcode == Opcode::Not).then(|| one(|a: u8| a ^ 1)),
+        DType::F16 | DType::Bf16 | DType::F32 => unary_real::<f32>(opcode),
+        DType::F64 => unary_real::<f64>(opcode),
+        DType::C64 => unary_complex::<f32>(opcode),
+        DType::C128 => unary_complex::<f64>(opcode),
+        DType::S8 => unary_whole::<i8>(opcode),
+        DType::S16 => unary_whole::<i16>(opcode),
+        DType::S32 => unary_whole::<i32>(opcode),
+        DType::S64 => unary_whole::<i64>(opcode),
+        DType::U8 => unary_whole::<u8>(opcode),
+        DType::U16 => unary_whole::<u16>(opcode),
+        DType::U32 => unary_whole::<u32>(opcode),
+        DType::U64 => unary_whole::<u64>(opcode),
+    }
+}
+
+fn unary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
+        Opcode::Abs => one(|a: T| a.abs()),
+        Opcode::Negate => one(|a: T| a.neg()),
+        Opcode::Sign => one(|a: T| a.sign()),
+        Opcode::Floor => one(|a: T| a.floor()),
+        Opcode::Ceil => one(|a: T| a.ceil()),
+        Opcode::RoundNearestAfz => one(|a: T| a.round_away()),
+        Opcode::RoundNearestEven => one(|a: T| a.round_even()),
+        Opcode::IsFinite => one(|a: T| a.is_finite()),
+        Opcode::Exponential => one(|a: T| a.exp()),
+        Opcode::Expm1 => one(|a: T| a.expm1()),
+        Opcode::Log => one(|a: T| a.log()),
+        Opcode::Log1p => one(|a: T| a.log1p()),
+        Opcode::Logistic => one(|a: T| a.logistic()),
+        Opcode::Tanh => one(|a: T| a.tanh()),
+        Opcode::Tan => one(|a: T| a.tan()),
+        Opcode::Sine => one(|a: T| a.sin()),
+        Opcode::Cosine => one(|a: T| a.cos()),
+        Opcode::Asin => one(|a: T| a.asin()),
+        Opcode::Acos => one(|a: T| a.acos()),
+        Opcode::Asinh => one(|a: T| a.asinh()),
+        Opcode::Acosh => one(|a: T| a.acosh()),
+        Opcode::Atanh => one(|a: T| a.atanh()),
+        Opcode::Sinh => one(|a: T| a.sinh()),
+        Opcode::Cosh => one(|a: T| a.cosh()),
+        Opcode::Erf => one(|a: T| a.erf()),
+        Opcode::Cbrt => one(|a: T| a.cbrt()),
+        Opcode::Sqrt => one(|a: T| a.sqrt()),
+        Opcode::Rsqrt => one(|a: T| a.rsqrt()),
+        Opcode::Real => one(|a: T| a),
+        Opcode::Imag => one(|a: T| a.sub(a)),
+        _ => return None,
+    })
+}
+
+fn unary_whole<T: Whole>(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
+        Opcode::Abs => one(|a: T| a.abs()),
+        Opcode::Negate => one(|a: T| a.neg()),
+        Opcode::Sign => one(|a: T| a.sign()),
+        Opcode::Not => one(|a: T| a.not()),
+        Opcode::PopulationCount => one(|a: T| a.ones()),
+        Opcode::Clz => one(|a: T| a.leading()),
+        Opcode::Real => one(|a: T| a),
+        _ => return None,
+    })
+}
+
+fn unary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+    type C<T> = Complex<T>;
+    Some(match opcode {
+        Opcode::Negate => one(|a: C<T>| Complex { re: a.re.neg(), im: a.im.neg() }),
+        Opcode::Real => one(|a: C<T>| a.re),
+        Opcode::Imag => one(|a: C<T>| a.im),
+        Opcode::Abs => one(|a: C<T>| a.magnitude()),
+        Opcode::Exponential => one(|a: C<T>| Complex::polar(a.re.exp(), a.im)),
+        Opcode::Log => one(|a: C<T>| Complex { re: a.magnitude().log(), im: a.im.atan2(a.re) }),
+        _ => return None,
+    })
+}
+
+impl<T: Real> Arithmetic<T> for Complex<T> {
+    #[inline(always)]
+    fn magnitude(self) -> T {
+        self.re.mul(self.re).add(self.im.mul(self.im)).sqrt()
+    }
+
+    #[inline(always)]
+    fn polar(radius: T, angle: T) -> Complex<T> {
+        Complex { re: radius.mul(angle.cos()), im: radius.mul(angle.sin()) }
+    }
+
+    #[inline(always)]
+    fn times(self, other: Complex<T>) -> Complex<T> {
+        let re = self.re.mul(other.re).sub(self.im.mul(other.im));
+        Complex { re, im: self.re.mul(other.im).add(self.im.mul(other.re)) }
+    }
+
+    #[inline(always)]
+    fn over(self, other: Complex<T>) -> Complex<T> {
+        let scale = other.re.mul(other.re).add(other.im.mul(other.im));
+        let product = self.times(Complex { re: other.re, im: other.im.neg() });
+        Complex { re: product.re.div(scale), im: product.im.div(scale) }
+    }
+}
+
+/// What complex numbers can do besides adding up.
+trait Arithmetic<T> {
+    fn magnitude(self) -> T;
+    fn polar(radius: T, angle: T) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+}
+
+/// A type of whole numbers.
+pub(super) trait Whole: Copy + Ord + 'static {
+    fn abs(self) -> Self;
+    fn neg(self) -> Self;
+    fn sign(self) -> Self;
+    fn not(self) -> Self;
+    fn ones(self) -> Self;
+    fn leading(self) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// By zero, all bits are ones, as XLA has it.
+    fn div(self, other: Self) -> Self;
+    /// By zero, the dividend.
+    fn rem(self, other: Self) -> Self;
+    fn pow(self, other: Self) -> Self;
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn xor(self, other: Self) -> Self;
+    /// By as many bits as there are or more, nothing is left.
+    fn shl(self, other: Self) -> Self;
+    fn shr_logical(self, other: Self) -> Self;
+    fn shr_arithmetic(self, other: Self) -> Self;
+}
+
+macro_rules! whole {
+    ($($type:ident $unsigned:ident $signed:ident $abs:expr, $sign:expr;)*) => {$(
+        impl Whole for $type {
+            #[inline(always)]
+            fn abs(self) -> $type {
+                $abs(self)
+            }
+            #[inline(always)]
+            fn neg(self) -> $type {
+                self.wrapping_neg()
+            }
+            #[inline(always)]
+            fn sign(self) -> $type {
+                $sign(self)
+            }
+            #[inline(always)]
+            fn not(self) -> $type {
+                !self
+            }
+            #[inline(always)]
+            fn ones(self) -> $type {
+                self.count_ones() as $type
+            }
+            #[inline(always)]
+            fn leading(self) -> $type {
+                self.leading_zeros() as $type
+            }
+            #[inline(always)]
+            fn add(self, other: $type) -> $type {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn sub(self, other: $type) -> $type {
+                self.wrapping_sub(other)
+            }
+            #[inline(always)]
+            fn mul(self, other: $type) -> $type {
+                self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn div(self, other: $type) -> $type {
+                if other == 0 { !0 } else { self.wrapping_div(other) }
+            }
+            #[inline(always)]
+            fn rem(self, other: $type) -> $type {
+                if other == 0 { self } else { self.wrapping_rem(other) }
+            }
+            #[inline(always)]
+            #[allow(unused_comparisons)]
+            fn pow(self, other: $type) -> $type {
+                match other < 0 {
+                    // A whole number's reciprocal is whole only for 1 and -1.
+                    true if self == 1 => 1,
+                    true if self == (0 as $type).wrapping_sub(1) => if other & 1 == 0 { 1 } else { self },
+                    true => 0,
+                    false => self.wrapping_pow(other as u32),
+                }
+            }
+            #[inline(always)]
+            fn and(self, other: $type) -> $type {
+                self & other
+            }
+            #[inline(always)]
+            fn or(self, other: $type) -> $type {
+                self | other
+            }
+            #[inline(always)]
+            fn xor(self, other: $type) -> $type {
+                self ^ other
+            }
+            #[inline(always)]
+            fn shl(self, other: $type) -> $type {
+                if (other as $unsigned) < $type::BITS as $unsigned { self << (other & ($type::BITS - 1) as $type) } else { 0 }
+            }
+            #[inline(always)]
+            fn shr_logical(self, other: $type) -> $type {
+                let by = (other & ($type::BITS - 1) as $type) as $unsigned;
+                if (other as $unsigned) < $type::BITS as $unsigned { ((self as $unsigned) >> by) as $type } else { 0 }
+            }
+            #[inline(always)]
+            fn shr_arithmetic(self, other: $type) -> $type {
+                let most = ($type::BITS - 1) as $unsigned;
+                let by = if (other as $unsigned) < most { other as $unsigned } else { most };
+                ((self as $signed) >> by) as $type
+            }
+        }
+    )*};
+}
+
+whole! {
+    i8 u8 i8 i8::wrapping_abs, i8::signum;
+    i16 u16 i16 i16::wrapping_abs, i16::signum;
+    i32 u32 i32 i32::wrapping_abs, i32::signum;
+    i64 u64 i64 i64::wrapping_abs, i64::signum;
+    u8 u8 i8 |a| a, |a| u8::from(a > 0);
+    u16 u16 i16 |a| a, |a| u16::from(a > 0);
+    u32 u32 i32 |a| a, |a| u32::from(a > 0);
+    u64 u64 i64 |a| a, |a| u64::from(a > 0);
+}
+
+/// The function of an operation with two operands that gives their type.
+pub(super) fn binary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::Pred => binary_truth(opcode),
+        DType::F16 | DType::Bf16 | DType::F32 => binary_real::<f32>(opcode),
+        DType::F64 => binary_real::<f64>(opcode),
+        DType::C64 => binary_complex::<f32>(opcode),
+        DType::C128 => binary_complex::<f64>(opcode),
+        DType::S8 => binary_whole::<i8>(opcode),
+        DType::S16 => binary_whole::<i16>(opcode),
+        DType::S32 => binary_whole::<i32>(opcode),
+        DType::S64 => binary_whole::<i64>(opcode),
+        DType::U8 => binary_whole::<u8>(opcode),
+        DType::U16 => binary_whole::<u16>(opcode),
+        DType::U32 => binary_whole::<u32>(opcode),
+        DType::U64 => binary_whole::<u64>(opcode),
+    }
+}
+
+fn binary_truth(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
+        Opcode::And | Opcode::Multiply | Opcode::Minimum => two(|a: u8, b: u8| a & b),
+        Opcode::Or | Opcode::Add | Opcode::Maximum => two(|a: u8, b: u8| a | b),
+        Opcode::Xor => two(|a: u8, b: u8| a ^ b),
+        _ => return None,
+    })
+}
+
+fn binary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
+        Opcode::Add => two(|a: T, b: T| a.add(b)),
+        Opcode::Subtract => two(|a: T, b: T| a.sub(b)),
+        Opcode::Multiply => two(|a: T, b: T| a.mul(b)),
+        Opcode::Divide => two(|a: T, b: T| a.div(b)),
+        Opcode::Remainder => two(|a: T, b: T| a.rem(b)),
+        Opcode::Maximum => two(|a: T, b: T| a.max(b)),
+        Opcode::Minimum => two(|a: T, b: T| a.min(b)),
+        Opcode::Power => two(|a: T, b: T| a.pow(b)),
+        Opcode::Atan2 => two(|a: T, b: T| a.atan2(b)),
+        Opcode::Complex => two(|a: T, b: T| Complex { re: a, im: b }),
+        _ => return None,
+    })
+}
+
+fn binary_whole<T: Whole>(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
+        Opcode::Add => two(|a: T, b: T| a.add(b)),
+        Opcode::Subtract => two(|a: T, b: T| a.sub(b)),
+        Opcode::Multiply => two(|a: T, b: T| a.mul(b)),
+        Opcode::Divide => two(|a: T, b: T| a.div(b)),
+        Opcode::Remainder => two(|a: T, b: T| a.rem(b)),
+        Opcode::Maximum => two(|a: T, b: T| a.max(b)),
+        Opcode::Minimum => two(|a: T, b: T| a.min(b)),
+        Opcode::Power => two(|a: T, b: T| a.pow(b)),
+        Opcode::And => two(|a: T, b: T| a.and(b)),
+        Opcode::Or => two(|a: T, b: T| a.or(b)),
+        Opcode::Xor => two(|a: T, b: T| a.xor(b)),
+        Opcode::ShiftLeft => two(|a: T, b: T| a.shl(b)),
+        Opcode::ShiftRightLogical => two(|a: T, b: T| a.shr_logical(b)),
+        Opcode::ShiftRightArithmetic => two(|a: T, b: T| a.shr_arithmetic(b)),
+        _ => return None,
+    })
+}
+
+fn binary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+    type C<T> = Complex<T>;
+    Some(match opcode {
+        Opcode::Add => two(|a: C<T>, b: C<T>| Complex { re: a.re.add(b.re), im: a.im.add(b.im) }),
+        Opcode::Subtract => two(|a: C<T>, b: C<T>| Complex { re: a.re.sub(b.re), im: a.im.sub(b.im) }),
+        Opcode::Multiply => two(|a: C<T>, b: C<T>| a.times(b)),
+        Opcode::Divide => two(|a: C<T>, b: C<T>| a.over(b)),
+        _ => return None,
+    })
+}
+
+/// The function that compares; `is_total` orders floating-point numbers with zeros by sign and what is
+/// not a number at the ends.
+pub(super) fn compare(direction: Direction, dtype: DType, is_total: bool) -> Option<BlockFn> {
+    match computed_as(dtype) {
+        DType::C64 => compare_complex::<f32>(direction),
+        DType::C128 => compare_complex::<f64>(direction),
+        DType::F32 if is_total => Some(compare_total::<f32>(direction)),
+        DType::F64 if is_total => Some(compare_total::<f64>(direction)),
+        DType::F32 => Some(compare_plain::<f32>(direction)),
+        DType::F64 => Some(compare_plain::<f64>(direction)),
+        DType::Pred | DType::U8 => Some(compare_plain::<u8>(direction)),
+        DType::S8 => Some(compare_plain::<i8>(direction)),
+        DType::S16 => Some(compare_plain::<i16>(direction)),
+        DType::S32 => Some(compare_plain::<i32>(direction)),
+        DType::S64 => Some(compare_plain::<i64>(direction)),
+        DType::U16 => Some(compare_plain::<u16>(direction)),
+        DType::U32 => Some(compare_plain::<u32>(direction)),
+        DType::U64 => Some(compare_plain::<u64>(direction)),
+        DType::F16 | DType::Bf16 => None,
+    }
+}
+
+fn compare_plain<T: Copy + PartialOrd>(direction: Direction) -> BlockFn {
+    match direction {
+        Direction::Eq => two(|a: T, b: T| u8::from(a == b)),
+        Direction::Ne => two(|a: T, b: T| u8::from(a != b)),
+        Direction::Lt => two(|a: T, b: T| u8::from(a < b)),
+        Direction::Le => two(|a: T, b: T| u8::from(a <= b)),
+        Direction::Gt => two(|a: T, b: T| u8::from(a > b)),
+        Direction::Ge => two(|a: T, b: T| u8::from(a >= b)),
+    }
+}
+
+fn compare_total<T: Real>(direction: Direction) -> BlockFn {
+    match direction {
+        Direction::Eq => two(|a: T, b: T| u8::from(a.total() == b.total())),
+        Direction::Ne => two(|a: T, b: T| u8::from(a.total() != b.total())),
+        Direction::Lt => two(|a: T, b: T| u8::from(a.total() < b.total())),
+        Direction::Le => two(|a: T, b: T| u8::from(a.total() <= b.total())),
+        Direction::Gt => two(|a: T, b: T| u8::from(a.total() > b.total())),
+        Direction::Ge => two(|a: T, b: T| u8::from(a.total() >= b.total())),
+    }
+}
+
+fn compare_complex<T: Real>(direction: Direction) -> Option<BlockFn> {
+    type C<T> = Complex<T>;
+    match direction {
+        Direction::Eq => Some(two(|a: C<T>, b: C<T>| u8::from(a.re == b.re && a.im == b.im))),
+        Direction::Ne => Some(two(|a: C<T>, b: C<T>| u8::from(a.re != b.re || a.im != b.im))),
+        _ => None,
+    }
+}
+
+/// Takes the second or the third operand, as the first says.
+pub(super) fn select(dtype: DType) -> BlockFn {
+    // Only the size of an element matters.
+    match computed_as(dtype).size() {
+        1 => three(|p: u8, a: u8, b: u8| if p != 0 { a } else { b }),
+        2 => three(|p: u8, a: u16, b: u16| if p != 0 { a } else { b }),
+        4 => three(|p: u8, a: u32, b: u32| if p != 0 { a } else { b }),
+        8 if dtype != DType::C64 => three(|p: u8, a: u64, b: u64| if p != 0 { a } else { b }),
+        8 => three(|p: u8, a: [u32; 2], b: [u32; 2]| if p != 0 { a } else { b }),
+        _ => three(|p: u8, a: [u64; 2], b: [u64; 2]| if p != 0 { a } else { b }),
+    }
+}
+
+/// Copies.
+pub(super) fn copy(dtype: DType) -> BlockFn {
+    match computed_as(dtype).size() {
+        1 => one(|a: u8| a),
+        2 => one(|a: u16| a),
+        4 => one(|a: u32| a),
+        8 => one(|a: [u32; 2]| a),
+        _ => one(|a: [u64; 2]| a),
+    }
+}
+
+/// Stored elements to computed ones; `None` where they are the same.
+pub(super) fn widen(dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::Bf16 => Some(one(|a: u16| f32::from_bits(u32::from(a) << 16))),
+        DType::F16 => Some(one(|a: u16| f16::from_bits(a).to_f32_const())),
+        _ => None,
+    }
+}
+
+/// Computed elements to stored ones; `None` where they are the same.
+pub(super) fn narrow(dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::Bf16 => Some(one(|a: f32| (bf16_bits(a) >> 16) as u16)),
+        DType::F16 => Some(one(|a: f32| f16::from_f32_const(a).to_bits())),
+        _ => None,
+    }
+}
+
+/// Rounds computed elements to values that the stored type has; `None` where all are.
+pub(super) fn round(dtype: DType) -> Option<BlockFn> {
+    match dtype {
+        DType::Bf16 => Some(one(|a: f32| f32::from_bits(bf16_bits(a)))),
+        DType::F16 => Some(one(|a: f32| f16::from_f32_const(a).to_f32_const())),
+        _ => None,
+    }
+}
+
+/// The nearest bf16, ties to even, as the upper half of 32 bits.
+#[inline(always)]
+fn bf16_bits(a: f32) -> u32 {
+    let bits = a.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+    // What is not a number stays so, whatever the upper bits were.
+    if a.is_nan() { bits & 0xffff_0000 | 0x0040_0000 } else { rounded }
+}
+
+/// Keeps so many bits of exponent and mantissa.
+pub(super) fn reduce_precision(exponent: u32, mantissa: u32) -> Option<BlockFn> {
+    Some(match (exponent, mantissa) {
+        (8, 23) => copy(DType::F32),
+        (8, 7) => round(DType::Bf16)?,
+        (5, 10) => round(DType::F16)?,
+        _ => return None,
+    })
+}
+
+/// The function that converts computed elements to another type, not yet rounded to it.
+pub(super) fn convert(from: DType, to: DType) -> BlockFn {
+    by_type!(from, convert_from, computed_as(to), to == DType::Pred)
+}
+
+fn convert_from<A: Numeric>(to: DType, to_truth: bool) -> BlockFn {
+    if to_truth {
+        return one(|a: A| u8::from(!a.is_zero()));
+    }
+    match to {
+        DType::Pred | DType::U8 => one(|a: A| a.to_u8()),
+        DType::S8 => one(|a: A| a.to_i8()),
+        DType::S16 => one(|a: A| a.to_i16()),
+        DType::S32 => one(|a: A| a.to_i32()),
+        DType::S64 => one(|a: A| a.to_i64()),
+        DType::U16 => one(|a: A| a.to_u16()),
+        DType::U32 => one(|a: A| a.to_u32()),
+        DType::U64 => one(|a: A| a.to_u64()),
+        DType::F64 => one(|a: A| a.to_f64()),
+        DType::F16 | DType::Bf16 | DType::F32 => one(|a: A| a.to_f32()),
+        DType::C64 => one(|a: A| Complex { re: a.to_f32(), im: a.imaginary() as f32 }),
+        DType::C128 => one(|a: A| Complex { re: a.to_f64(), im: a.imaginary() }),
+    }
+}
+
+/// What can be converted.
+pub(super) trait Numeric: Copy + Default + 'static {
+    fn is_zero(self) -> bool;
+    fn imaginary(self) -> f64;
+    fn to_i8(self) -> i8;
+    fn to_i16(self) -> i16;
+    fn to_i32(self) -> i32;
+    fn to_i64(self) -> i64;
+    fn to_u8(self) -> u8;
+    fn to_u16(self) -> u16;
+    fn to_u32(self) -> u32;
+    fn to_u64(self) -> u64;
+    fn to_f32(self) -> f32;
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! numeric {
+    ($([$($generic:tt)*] $type:ty, $real:expr, $imaginary:expr;)*) => {$(
+        impl Numeric for $type {
+            #[inline(always)]
+            fn is_zero(self) -> bool {
+                self == <$type>::default()
+            }
+            #[inline(always)]
+            fn imaginary(self) -> f64 {
+                $imaginary(self)
+            }
+            numeric!(@to $type, $real, to_i8 i8, to_i16 i16, to_i32 i32, to_i64 i64, to_u8 u8, to_u16 u16, to_u32 u32, to_u64 u64, to_f32 f32, to_f64 f64);
+        }
+    )*};
+    (@to $from:ty, $real:expr, $($name:ident $type:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> $type {
+            $real(self) as $type
+        }
+    )*};
+}
+
+numeric! {
+    [] i8, |a| a, |_| 0.0;
+    [] i16, |a| a, |_| 0.0;
+    [] i32, |a| a, |_| 0.0;
+    [] i64, |a| a, |_| 0.0;
+    [] u8, |a| a, |_| 0.0;
+    [] u16, |a| a, |_| 0.0;
+    [] u32, |a| a, |_| 0.0;
+    [] u64, |a| a, |_| 0.0;
+    [] f32, |a| a, |_| 0.0;
+    [] f64, |a| a, |_| 0.0;
+    [] Complex<f32>, |a: Complex<f32>| a.re, |a: Complex<f32>| f64::from(a.im);
+    [] Complex<f64>, |a: Complex<f64>| a.re, |a: Complex<f64>| a.im;
+}

@@ -1,0 +1,78 @@
+//! The reductions of collectives.
+
+use halflap::hlo::{Module, Opcode};
+use halflap::ids::InstrId;
+
+use super::block::{self, BlockFn, computed_as};
+use super::build::Builder;
+use super::error::{Unsupported, What};
+use crate::tensor::{AlignedBytes, DType};
+
+/// How the ranks' parts of an array are combined: one operation, element by element. bf16 and f16 are
+/// combined in f32 and rounded once.
+#[derive(Clone, Copy, Debug)]
+pub struct Combiner {
+    dtype: DType,
+    run: BlockFn,
+}
+
+impl Combiner {
+    /// Of a collective that reduces; `dtype` is the type of the array.
+    pub fn of(module: &Module, instr: InstrId, dtype: DType) -> Result<Combiner, Unsupported> {
+        use Opcode as O;
+        let opcode = Builder::applied(module, instr, "to_apply")?.single_binary();
+        let known = opcode.filter(|opcode| {
+            matches!(opcode, O::Add | O::Multiply | O::Minimum | O::Maximum | O::And | O::Or | O::Xor)
+        });
+        let run = known.and_then(|opcode| block::binary(opcode, dtype));
+        let run = run.ok_or_else(|| Unsupported::new(module, instr, What::Reduction))?;
+        Ok(Combiner { dtype, run })
+    }
+
+    /// Combines parts of the same length, in their sequence. Panics where lengths differ or memory is
+    /// not aligned to the type.
+    pub fn combine(&self, parts: &[&[u8]], out: &mut [u8]) {
+        const BLOCK: usize = 1024;
+        let (stored, size) = (self.dtype.size(), computed_as(self.dtype).size());
+        let is_right = |part: &&[u8]| part.len() == out.len() && part.as_ptr().align_offset(self.dtype.align()) == 0;
+        assert!(parts.iter().all(is_right) && out.as_ptr().align_offset(self.dtype.align()) == 0);
+        let mut memory = AlignedBytes::zeros(3 * BLOCK * size);
+        let mut blocks = [0, 1, 2].map(|index| memory.as_mut_ptr().wrapping_add(index * BLOCK * size));
+        let len = out.len() / stored;
+        for first in (0..len).step_by(BLOCK) {
+            let count = BLOCK.min(len - first);
+            for (index, part) in parts.iter().enumerate() {
+                let from = part[first * stored..].as_ptr();
+                let [sum, value, next] = blocks;
+                // SAFETY: blocks of `count` elements that do not overlap, and the part has as many.
+                unsafe {
+                    load(self.dtype, from, (if index == 0 { sum } else { value }, count));
+                    if index > 0 {
+                        (self.run)(&[sum.cast_const(), value.cast_const(), sum.cast_const()], next, count);
+                        blocks = [next, value, sum];
+                    }
+                }
+            }
+            let to = out[first * stored..].as_mut_ptr();
+            // SAFETY: the output has `count` more elements.
+            unsafe {
+                match block::narrow(self.dtype) {
+                    Some(narrow) => narrow(&[blocks[0].cast_const(); 3], to, count),
+                    None => std::ptr::copy_nonoverlapping(blocks[0], to, count * size),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from` must hold so many stored elements, `to` so many computed ones.
+unsafe fn load(dtype: DType, from: *const u8, (to, count): (*mut u8, usize)) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match block::widen(dtype) {
+            Some(widen) => widen(&[from; 3], to, count),
+            None => std::ptr::copy_nonoverlapping(from, to, count * dtype.size()),
+        }
+    }
+}

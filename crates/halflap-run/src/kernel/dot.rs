@@ -1,0 +1,345 @@
+//! Matrix multiplications of any dimensions.
+//!
+//! Batch, free and contracted dimensions are each walked as one; where an operand's steps do not allow
+//! that, it is copied so that they do. bf16 and f16 are multiplied in f32 and rounded once; whole numbers by a plain
+//! loop.
+
+use super::Buffers;
+use super::block;
+use super::error::What;
+use super::formula::{Contraction, Op, TermId};
+use super::plan::{Planner, Slot, Stage, Strided, Trouble};
+use super::walk::Transfer;
+use crate::tensor::DType;
+
+/// One operand as a batch of matrices.
+#[derive(Clone, Debug)]
+struct Side {
+    slot: Slot,
+    /// The type in which it is stored.
+    stored: DType,
+    /// The first element, counted in elements.
+    base: i64,
+    /// Steps between matrices, between rows (or columns) that are kept, along the contracted dimension.
+    batch: i64,
+    free: i64,
+    contracted: i64,
+    /// Where it must be copied before: how, and its place in local memory.
+    copy: Option<(Transfer, usize)>,
+    /// How many elements are converted before: those of a type that is computed in another.
+    widened: Option<(usize, usize)>,
+}
+
+struct Dot {
+    lhs: Side,
+    rhs: Side,
+    to: Slot,
+    dtype: DType,
+    out: DType,
+    batch: usize,
+    rows: usize,
+    columns: usize,
+    depth: usize,
+    local: usize,
+}
+
+/// What of an operand's dimensions is what.
+struct Roles<'a> {
+    batch: &'a [usize],
+    contracted: &'a [usize],
+}
+
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+    let term = planner.formula.term(id);
+    let Op::Dot(contraction) = &term.op else { return Err(planner.fail(id, What::Operation)) };
+    let Contraction { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting } = &**contraction;
+    let types = [0, 1].map(|index| planner.formula.term(term.args[index]).dtype);
+    let computed = [types[0], types[1], term.dtype].map(block::computed_as);
+    if computed.iter().any(|other| *other != computed[0]) || computed[0] == DType::Pred {
+        return Err(planner.fail(id, What::OfType(types[0])));
+    }
+    let mut local = 0;
+    let lhs = side(planner, term.args[0], (Roles { batch: lhs_batch, contracted: lhs_contracting }, &mut local))?;
+    let rhs = side(planner, term.args[1], (Roles { batch: rhs_batch, contracted: rhs_contracting }, &mut local))?;
+    let dims = &planner.formula.term(term.args[0]).dims;
+    let product = |of: &[usize]| of.iter().map(|&dim| dims[dim]).product::<usize>();
+    let (batch, depth) = (product(lhs_batch), product(lhs_contracting));
+    let rows = dims.iter().product::<usize>().checked_div(batch * depth);
+    let rows = rows.unwrap_or_else(|| free(dims, lhs_batch, lhs_contracting));
+    let columns = term.len() / (batch * rows).max(1);
+    if block::narrow(term.dtype).is_some() {
+        local += term.len() * 4;
+    }
+    let to = planner.target(id);
+    let (dtype, out) = (computed[0], term.dtype);
+    planner.add(Dot { lhs, rhs, to, dtype, out, batch, rows, columns, depth, local });
+    Ok(to)
+}
+
+fn free(dims: &[usize], batch: &[usize], contracted: &[usize]) -> usize {
+    (0..dims.len()).filter(|dim| !batch.contains(dim) && !contracted.contains(dim)).map(|dim| dims[dim]).product()
+}
+
+/// The step of several dimensions that are walked as one, in a given sequence; `None` where there is none.
+fn joined(dims: &[usize], strided: &Strided, of: &[usize]) -> Option<i64> {
+    let wide: Vec<usize> = of.iter().copied().filter(|&dim| dims[dim] != 1).collect();
+    let is_one = |pair: &[usize]| strided.by[pair[0]] == strided.by[pair[1]] * dims[pair[1]] as i64;
+    wide.windows(2).all(is_one).then(|| wide.last().map_or(0, |&dim| strided.by[dim]))
+}
+
+fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut usize)) -> Result<Side, Trouble> {
+    let dims = planner.formula.term(id).dims.clone();
+    let dtype = planner.formula.term(id).dtype;
+    let strided = match planner.computes(id) {
+        true => None,
+        false => planner.strided(id)?,
+    };
+    let strided = match strided {
+        Some(strided) => strided,
+        None => {
+            let slot = planner.make(id)?;
+            Strided { slot, base: 0, by: super::walk::strides(&dims) }
+        }
+    };
+    let kept: Vec<usize> =
+        (0..dims.len()).filter(|dim| !roles.batch.contains(dim) && !roles.contracted.contains(dim)).collect();
+    let steps = [roles.batch, &kept, roles.contracted].map(|of| joined(&dims, &strided, of));
+    let len: usize = dims.iter().product();
+    let size = dtype.size();
+    let mut take = |bytes: usize| {
+        let at = *local;
+        *local += bytes.next_multiple_of(64);
+        at
+    };
+    let is_dense = strided.base == 0 && strided.by == super::walk::strides(&dims);
+    let mut side = match steps {
+        // What is converted must lie together.
+        [Some(batch), Some(free), Some(contracted)] if block::widen(dtype).is_none() || is_dense => Side {
+            slot: strided.slot,
+            stored: dtype,
+            base: strided.base,
+            batch,
+            free,
+            contracted,
+            copy: None,
+            widened: None,
+        },
+        _ => {
+            let order: Vec<usize> = [roles.batch, &kept, roles.contracted].concat();
+            let ordered: Vec<usize> = order.iter().map(|&dim| dims[dim]).collect();
+            let from: Vec<i64> = order.iter().map(|&dim| strided.by[dim]).collect();
+            let transfer = Transfer::new(&ordered, &from, &super::walk::strides(&ordered), size);
+            let depth: usize = roles.contracted.iter().map(|&dim| dims[dim]).product();
+            let rows: usize = kept.iter().map(|&dim| dims[dim]).product();
+            let at = take(len * size);
+            let (batch, free) = ((rows * depth) as i64, depth as i64);
+            Side {
+                slot: strided.slot,
+                stored: dtype,
+                base: strided.base,
+                batch,
+                free,
+                contracted: 1,
+                copy: Some((transfer, at)),
+                widened: None,
+            }
+        }
+    };
+    if block::widen(dtype).is_some() {
+        side.widened = Some((take(len * 4), len));
+    }
+    Ok(side)
+}
+
+impl Side {
+    /// Where its first element is, after it was copied and converted.
+    ///
+    /// # Safety
+    /// See [`Stage::run`].
+    unsafe fn ready(&self, buffers: &Buffers<'_>, local: *mut u8) -> *const u8 {
+        let stored = self.stored;
+        // SAFETY: elements of the slot's array and places in local memory, as planned.
+        unsafe {
+            let mut from = buffers.read(self.slot).offset(self.base as isize * stored.size() as isize);
+            if let Some((transfer, at)) = &self.copy {
+                transfer.run(from, local.add(*at));
+                from = local.add(*at);
+            }
+            if let (Some((at, len)), Some(widen)) = (self.widened, block::widen(stored)) {
+                widen(&[from; 3], local.add(at), len);
+                from = local.add(at);
+            }
+            from
+        }
+    }
+}
+
+impl Stage for Dot {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let local = buffers.local();
+        // SAFETY: local memory is as long as was asked for, operands are where they were planned.
+        unsafe {
+            let lhs = self.lhs.ready(buffers, local);
+            let rhs = self.rhs.ready(buffers, local);
+            let to = buffers.write(self.to);
+            match (block::narrow(self.out), self.dtype) {
+                (Some(narrow), _) => {
+                    let len = self.batch * self.rows * self.columns;
+                    let wide = local.add(self.local - len * 4);
+                    self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), wide.cast());
+                    narrow(&[wide.cast_const(); 3], to, len);
+                }
+                (None, DType::F32) => self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), to.cast()),
+                (None, DType::F64) => self.multiply(buffers, (lhs.cast::<f64>(), rhs.cast()), to.cast()),
+                (None, DType::C64) => self.multiply(buffers, (lhs.cast::<gemm::c32>(), rhs.cast()), to.cast()),
+                (None, DType::C128) => self.multiply(buffers, (lhs.cast::<gemm::c64>(), rhs.cast()), to.cast()),
+                (None, other) => self.whole(other, (lhs, rhs), to),
+            }
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        self.local
+    }
+}
+
+impl Dot {
+    /// # Safety
+    /// The pointers must hold the matrices.
+    unsafe fn multiply<T: Number>(&self, buffers: &Buffers<'_>, (lhs, rhs): (*const T, *const T), to: *mut T) {
+        let threads = buffers.threads();
+        let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+        for batch in 0..self.batch as isize {
+            // SAFETY: the caller's promise; steps are those of the operands, and the result is dense.
+            unsafe {
+                gemm_one(
+                    (self.rows, self.columns, self.depth),
+                    (to.offset(batch * (self.rows * self.columns) as isize), self.columns as isize),
+                    (lhs.offset(batch * self.lhs.batch as isize), self.lhs.contracted as isize, self.lhs.free as isize),
+                    (
+                        rhs.offset(batch * self.rhs.batch as isize),
+                        self.rhs.free as isize,
+                        self.rhs.contracted as isize,
+                        parallelism,
+                    ),
+                );
+            }
+        }
+    }
+
+    /// # Safety
+    /// The pointers must hold the matrices, of a type of whole numbers.
+    unsafe fn whole(&self, dtype: DType, operands: (*const u8, *const u8), to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match dtype {
+                DType::S8 => self.plain::<i8>(operands, to),
+                DType::S16 => self.plain::<i16>(operands, to),
+                DType::S32 => self.plain::<i32>(operands, to),
+                DType::S64 => self.plain::<i64>(operands, to),
+                DType::U8 => self.plain::<u8>(operands, to),
+                DType::U16 => self.plain::<u16>(operands, to),
+                DType::U32 => self.plain::<u32>(operands, to),
+                _ => self.plain::<u64>(operands, to),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The pointers must hold the matrices, of this type.
+    unsafe fn plain<T: block::Whole + Default>(&self, (lhs, rhs): (*const u8, *const u8), to: *mut u8) {
+        let (lhs, rhs, to) = (lhs.cast::<T>(), rhs.cast::<T>(), to.cast::<T>());
+        for batch in 0..self.batch as i64 {
+            for row in 0..self.rows as i64 {
+                for column in 0..self.columns as i64 {
+                    let left = batch * self.lhs.batch + row * self.lhs.free;
+                    let right = batch * self.rhs.batch + column * self.rhs.free;
+                    let mut sum = T::default();
+                    for k in 0..self.depth as i64 {
+                        // SAFETY: elements of the matrices; the caller's promise.
+                        let (a, b) = unsafe {
+                            (
+                                *lhs.offset((left + k * self.lhs.contracted) as isize),
+                                *rhs.offset((right + k * self.rhs.contracted) as isize),
+                            )
+                        };
+                        sum = sum.add(a.mul(b));
+                    }
+                    let place = (batch * self.rows as i64 + row) * self.columns as i64 + column;
+                    // SAFETY: an element of the result.
+                    unsafe { *to.offset(place as isize) = sum };
+                }
+            }
+        }
+    }
+}
+
+/// One multiplication. Steps of the left operand are along the contracted dimension and between rows, of the
+/// right one between columns and along the contracted dimension.
+///
+/// # Safety
+/// The pointers must hold the matrices.
+pub(super) unsafe fn gemm_one<T: Number>(
+    (rows, columns, depth): (usize, usize, usize),
+    (to, to_row): (*mut T, isize),
+    (lhs, lhs_column, lhs_row): (*const T, isize, isize),
+    (rhs, rhs_column, rhs_row, parallelism): (*const T, isize, isize, gemm::Parallelism),
+) {
+    if depth == 0 {
+        for row in 0..rows as isize {
+            // SAFETY: a row of the result.
+            unsafe { std::slice::from_raw_parts_mut(to.offset(row * to_row), columns).fill(T::ZERO) };
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            to,
+            1,
+            to_row,
+            false,
+            lhs,
+            lhs_column,
+            lhs_row,
+            rhs,
+            rhs_column,
+            rhs_row,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+/// What the matrix library multiplies.
+pub(super) trait Number: Copy + 'static {
+    const ZERO: Self;
+    const ONE: Self;
+}
+
+impl Number for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+}
+
+impl Number for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+}
+
+impl Number for gemm::c32 {
+    const ZERO: gemm::c32 = gemm::c32 { re: 0.0, im: 0.0 };
+    const ONE: gemm::c32 = gemm::c32 { re: 1.0, im: 0.0 };
+}
+
+impl Number for gemm::c64 {
+    const ZERO: gemm::c64 = gemm::c64 { re: 0.0, im: 0.0 };
+    const ONE: gemm::c64 = gemm::c64 { re: 1.0, im: 0.0 };
+}

@@ -1,0 +1,73 @@
+//! Why an instruction cannot be run.
+
+use halflap::hlo::Module;
+use halflap::ids::InstrId;
+use thiserror::Error;
+
+use crate::tensor::DType;
+
+/// An instruction that cannot be run, found before anything runs.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("line {line}: {opcode} '{instruction}': {what}")]
+pub struct Unsupported {
+    /// The instruction's name.
+    pub instruction: String,
+    /// The opcode as it is written.
+    pub opcode: String,
+    /// Where in the module's text it is, counted from 1.
+    pub line: usize,
+    /// What is not supported.
+    pub what: What,
+}
+
+/// What of an instruction is not supported.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum What {
+    #[error("this operation is not supported")]
+    Operation,
+    #[error("this operation communicates or decides what runs, which is not a kernel's work")]
+    NotAKernel,
+    #[error("elements of type {0} are not supported")]
+    ElementType(&'static str),
+    #[error("it is not supported for elements of type {0}")]
+    OfType(DType),
+    #[error("its shape is dynamic, which is not supported")]
+    Dynamic,
+    #[error("its attribute '{key}' has a value that is missing or not supported: '{value}'")]
+    Attribute { key: &'static str, value: String },
+    #[error("its operands or its shape are not what the operation asks for")]
+    Shape,
+    #[error(
+        "the constant's values are not in the text ('{{...}}'): dump the module with \
+         XLA_FLAGS=--xla_dump_large_constants (or print_large_constants=True in HloPrintOptions)"
+    )]
+    Elided,
+    #[error("the constant's values cannot be read")]
+    Literal,
+    #[error("the custom call's target '{0}' is neither known nor in a library that was given")]
+    Target(String),
+    #[error("the computation that it applies is not one of scalars")]
+    Applied,
+    #[error("the reduction of a collective is none of add, multiply, minimum, maximum, and, or")]
+    Reduction,
+}
+
+impl Unsupported {
+    /// Something about an instruction.
+    pub fn new(module: &Module, instr: InstrId, what: What) -> Unsupported {
+        Unsupported {
+            instruction: module.instruction_name(instr).to_owned(),
+            opcode: module.opcode_name(instr).to_owned(),
+            line: line_of(module, instr),
+            what,
+        }
+    }
+}
+
+/// The line of an instruction in its module's text, counted from 1.
+pub fn line_of(module: &Module, instr: InstrId) -> usize {
+    // Its name is a piece of the text.
+    let place = (module.instruction_name(instr).as_ptr() as usize).saturating_sub(module.text().as_ptr() as usize);
+    module.text().as_bytes()[..place].iter().filter(|&&byte| byte == b'\n').count() + 1
+}

@@ -1,0 +1,209 @@
+//! Formulas: computations without names, tuples, layouts and calls.
+//!
+//! A formula is made of terms, each of which gives one array (or several, told apart by [`Op::Part`])
+//! and stands after those that it takes. Fusions, calls and maps are opened; tuples are gone; what HLO
+//! leaves to the reader (scalars that stand for arrays, bitcasts between layouts) is said in full.
+//! What cannot be run is found here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use halflap::hlo::{ConvDims, Opcode, WindowDim};
+use halflap::ids::InstrId;
+
+use super::block::Direction;
+use crate::tensor::{DType, element_count};
+
+/// A term of a formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TermId(pub(super) u32);
+
+/// A computation, flat.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Formula {
+    pub(super) terms: Vec<Term>,
+    pub(super) outputs: Vec<TermId>,
+    /// How many arrays it is given.
+    pub(super) inputs: usize,
+}
+
+/// An array, and what makes it.
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    pub(super) op: Op,
+    pub(super) dtype: DType,
+    pub(super) dims: Vec<usize>,
+    pub(super) args: Vec<TermId>,
+    /// The instruction that it stands for.
+    pub(super) origin: InstrId,
+}
+
+impl Term {
+    pub(super) fn len(&self) -> usize {
+        element_count(&self.dims)
+    }
+}
+
+/// The type of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) dtype: DType,
+    pub(super) dims: Vec<usize>,
+}
+
+/// What makes a term.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Input(usize),
+    Constant(Arc<[u8]>),
+    Iota(usize),
+    PartitionId,
+    ReplicaId,
+    Unary(Opcode),
+    Binary(Opcode),
+    Compare {
+        direction: Direction,
+        is_total: bool,
+    },
+    Select,
+    Clamp,
+    Convert,
+    ReducePrecision {
+        exponent: u32,
+        mantissa: u32,
+    },
+    /// The same bytes as another type.
+    Reinterpret,
+    /// Where each dimension of the argument is in the result.
+    Broadcast(Vec<usize>),
+    /// Which dimension of the argument each of the result is.
+    Transpose(Vec<usize>),
+    Reshape,
+    Slice {
+        start: Vec<usize>,
+        stride: Vec<usize>,
+    },
+    Reverse(Vec<usize>),
+    Pad(Vec<Padding>),
+    Concatenate(usize),
+    DynamicSlice,
+    DynamicUpdateSlice,
+    Gather(Arc<Indexing>),
+    Scatter {
+        at: Arc<Indexing>,
+        combiner: Arc<Formula>,
+    },
+    Reduce {
+        dims: Vec<usize>,
+        combiner: Arc<Formula>,
+    },
+    ReduceWindow {
+        window: Vec<WindowDim>,
+        combiner: Arc<Formula>,
+    },
+    SelectAndScatter {
+        window: Vec<WindowDim>,
+        select: Arc<Formula>,
+        combiner: Arc<Formula>,
+    },
+    Dot(Arc<Contraction>),
+    Convolution(Arc<Convolving>),
+    Sort {
+        dim: usize,
+        comparator: Arc<Formula>,
+    },
+    TopK {
+        count: usize,
+    },
+    RandomBits(Generator),
+    Random {
+        is_normal: bool,
+    },
+    Cholesky {
+        is_lower: bool,
+    },
+    TriangularSolve(Solving),
+    Custom(Arc<str>),
+    /// One of several results.
+    Part(usize),
+}
+
+/// What is added around and between elements; negative takes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Padding {
+    pub(super) low: i64,
+    pub(super) high: i64,
+    pub(super) interior: i64,
+}
+
+/// How a gather or a scatter finds places. Names are those of a gather.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Indexing {
+    pub(super) offset_dims: Vec<usize>,
+    pub(super) collapsed_dims: Vec<usize>,
+    pub(super) operand_batching: Vec<usize>,
+    pub(super) indices_batching: Vec<usize>,
+    pub(super) start_index_map: Vec<usize>,
+    pub(super) index_vector_dim: usize,
+    pub(super) slice_sizes: Vec<usize>,
+}
+
+/// The dimensions of a matrix multiplication.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contraction {
+    pub(super) lhs_batch: Vec<usize>,
+    pub(super) rhs_batch: Vec<usize>,
+    pub(super) lhs_contracting: Vec<usize>,
+    pub(super) rhs_contracting: Vec<usize>,
+}
+
+/// A convolution's numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Convolving {
+    pub(super) window: Vec<WindowDim>,
+    pub(super) dims: ConvDims,
+    pub(super) feature_groups: usize,
+    pub(super) batch_groups: usize,
+}
+
+/// How random bits are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Generator {
+    ThreeFry,
+    Philox,
+}
+
+/// How a triangular system is solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Solving {
+    pub(super) is_left: bool,
+    pub(super) is_lower: bool,
+    pub(super) is_transposed: bool,
+    pub(super) is_unit: bool,
+}
+
+impl Formula {
+    pub(super) fn term(&self, id: TermId) -> &Term {
+        &self.terms[id.0 as usize]
+    }
+
+    pub(super) fn push(&mut self, term: Term) -> TermId {
+        self.terms.push(term);
+        TermId(self.terms.len() as u32 - 1)
+    }
+
+    pub(super) fn ids(&self) -> Range<u32> {
+        0..self.terms.len() as u32
+    }
+
+    /// Whether it is one operation of two scalars that it takes in this sequence, and which.
+    pub(super) fn single_binary(&self) -> Option<Opcode> {
+        let [output] = self.outputs[..] else { return None };
+        let Op::Binary(opcode) = self.term(output).op else { return None };
+        let inputs: Vec<_> = self.term(output).args.iter().map(|&arg| &self.term(arg).op).collect();
+        match inputs[..] {
+            [Op::Input(0), Op::Input(1)] | [Op::Input(1), Op::Input(0)] if self.inputs == 2 => Some(opcode),
+            _ => None,
+        }
+    }
+}

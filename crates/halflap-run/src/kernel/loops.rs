@@ -1,0 +1,157 @@
+//! A loop over an elementwise expression.
+
+use super::Buffers;
+use super::block;
+use super::nest::{Fetch, Way, join};
+use super::plan::{Nested, Slot, Stage};
+use super::program::{Place, Program, Step, fill};
+use crate::tensor::DType;
+
+/// Computes one array, block by block.
+pub(super) struct Loop {
+    pub(super) body: Body,
+    /// Where the result is written, and how large its elements are.
+    to: (Slot, usize),
+    out: Place,
+    /// A register for the result, where the output is memory that is also read.
+    aside: Place,
+}
+
+/// What a loop computes: a program, and what fills its registers.
+pub(super) struct Body {
+    pub(super) program: Program,
+    pub(super) fetches: Vec<Fetch>,
+    pub(super) total: usize,
+    pub(super) block: usize,
+}
+
+impl Loop {
+    pub(super) fn new(nested: Nested<Place>, (slot, dtype): (Slot, DType)) -> Loop {
+        let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
+        let out = draft.outside();
+        let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
+        // The last step writes the output itself, unless something must be done to it.
+        match draft.steps.last_mut() {
+            Some(Step::Call { out: last, .. }) if *last == result && block::narrow(dtype).is_none() => *last = out,
+            _ => draft.call_into(store, &[result], out),
+        }
+        let aside = draft.reserve(dtype.size());
+        let total = extents.iter().product();
+        let mut classes = vec![0; extents.len()];
+        join(&mut extents, &mut classes, &mut fetches);
+        Loop { body: Body::new(draft.finish(&[]), fetches, total), to: (slot, dtype.size()), out, aside }
+    }
+}
+
+impl Body {
+    pub(super) fn new(program: Program, fetches: Vec<Fetch>, total: usize) -> Body {
+        let block = program.block(total);
+        Body { program, fetches, total, block }
+    }
+
+    pub(super) fn local_bytes(&self) -> usize {
+        self.program.local_bytes(self.block)
+    }
+
+    /// Prepares the table and what is the same in every block.
+    ///
+    /// # Safety
+    /// See [`Stage::run`].
+    pub(super) unsafe fn prepare<'l>(&self, buffers: &Buffers<'_>) -> &'l mut [*mut u8] {
+        // SAFETY: the local memory is as long as the stage asked for.
+        let table = unsafe { self.program.prepare(buffers.local(), self.block) };
+        for fetch in &self.fetches {
+            if let (Way::Scalar, Some(slot)) = (fetch.way, fetch.slot) {
+                // SAFETY: an element of the array that the slot holds, and a register of a block.
+                unsafe {
+                    let from = buffers.read(slot).offset(fetch.walk.base as isize * fetch.size as isize);
+                    let element = std::slice::from_raw_parts(from, fetch.size);
+                    fill(element, table[fetch.place.0 as usize], self.block);
+                }
+            }
+        }
+        table
+    }
+
+    /// Computes the elements `first..first + len` of the loop.
+    ///
+    /// # Safety
+    /// The table must be prepared, and places outside must be set.
+    pub(super) unsafe fn run(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], span: (usize, usize)) {
+        for fetch in &self.fetches {
+            if let (Way::Dense, Some(slot)) = (fetch.way, fetch.slot) {
+                let place = (fetch.walk.base as isize + span.0 as isize) * fetch.size as isize;
+                // SAFETY: an element of the array that the slot holds; it is only read.
+                table[fetch.place.0 as usize] = unsafe { buffers.read(slot).offset(place).cast_mut() };
+            }
+        }
+        for step in &self.program.steps {
+            match step {
+                Step::Call { run, ins, out, .. } => {
+                    let ins = ins.map(|place| table[place.0 as usize].cast_const());
+                    // SAFETY: chosen for the types of its places; it never writes what it reads.
+                    unsafe { run(&ins, table[out.0 as usize], span.1) };
+                }
+                Step::Fetch { number, out } => {
+                    // SAFETY: a register of a block, and a walk over the array that the slot holds.
+                    unsafe { self.fetches[*number].fill(buffers, table[out.0 as usize], span) };
+                }
+            }
+        }
+    }
+}
+
+impl Fetch {
+    /// # Safety
+    /// `to` must be a register.
+    unsafe fn fill(&self, buffers: &Buffers<'_>, to: *mut u8, span: (usize, usize)) {
+        // SAFETY: the walk was planned for this array, and a register holds a block.
+        unsafe {
+            let Some(slot) = self.slot else { return self.walk.count(to.cast(), span) };
+            let from = buffers.read(slot);
+            match self.size {
+                1 => self.walk.read::<u8>(from, to, span),
+                2 => self.walk.read::<u16>(from.cast(), to.cast(), span),
+                4 => self.walk.read::<u32>(from.cast(), to.cast(), span),
+                8 => self.walk.read::<u64>(from.cast(), to.cast(), span),
+                _ => self.walk.read::<[u64; 2]>(from.cast(), to.cast(), span),
+            }
+        }
+    }
+}
+
+impl Stage for Loop {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        let table = unsafe { self.body.prepare(buffers) };
+        let to = buffers.write(self.to.0);
+        let is_read = |fetch: &Fetch| fetch.slot.is_some_and(|slot| buffers.read(slot) == to.cast_const());
+        let is_shared = self.body.fetches.iter().any(is_read);
+        let aside = table[self.aside.0 as usize];
+        let mut first = 0;
+        while first < self.body.total {
+            let len = self.body.block.min(self.body.total - first);
+            // SAFETY: elements of the output; the table's other places are set by the body. Where the
+            // output is read as well, the block is written aside first.
+            unsafe {
+                let at = to.add(first * self.to.1);
+                table[self.out.0 as usize] = if is_shared { aside } else { at };
+                self.body.run(buffers, table, (first, len));
+                if is_shared {
+                    std::ptr::copy_nonoverlapping(aside, at, len * self.to.1);
+                }
+            }
+            first += len;
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        self.body.local_bytes()
+    }
+
+    fn can_share(&self, output: usize, input: usize) -> bool {
+        let mut reads = self.body.fetches.iter().filter(|fetch| fetch.slot == Some(Slot::Input(input))).peekable();
+        let is_in_place = |fetch: &Fetch| fetch.way == Way::Dense && fetch.walk.base == 0 && fetch.size == self.to.1;
+        self.to.0 == Slot::Output(output) && reads.peek().is_some() && reads.all(is_in_place)
+    }
+}

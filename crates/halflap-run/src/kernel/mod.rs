@@ -1,0 +1,305 @@
+//! Kernels: what an instruction, a fusion or a group of instructions computes, ready to run.
+//!
+//! Making one does all that can be done before: `build` opens the HLO to a flat `formula`, `plan` decides
+//! what is one loop and what is in memory in between, and every stage knows the functions that it calls.
+//! What is not supported is found there. Running one allocates nothing once its [`Scratch`] is as large
+//! as it needs (but the matrix library packs operands in memory of its own), gives the same bits each time, and may be done by any number of threads at once, each
+//! with a scratch of its own.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `formula`, `build`, `literal`, `error` | HLO to terms, or why not |
+//! | `plan`, `nest` | terms to stages and slots of memory |
+//! | `program`, `block`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
+//! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
+
+mod block;
+mod build;
+mod combine;
+mod conv;
+mod custom;
+mod dot;
+mod error;
+mod formula;
+mod heavy;
+mod index;
+mod linear;
+mod literal;
+mod loops;
+mod math;
+mod moves;
+mod nest;
+mod plan;
+mod program;
+mod random;
+mod reduce;
+mod sort;
+mod walk;
+mod window;
+
+pub use build::Leaf;
+pub(crate) use build::{leaf_kinds, operand_leaves};
+pub use combine::Combiner;
+pub use custom::{Libraries, LoadError};
+pub use error::{Unsupported, What, line_of};
+
+use halflap::hlo::{Module, Opcode};
+use halflap::ids::InstrId;
+
+use crate::tensor::{AlignedBytes, DType, View, ViewMut};
+use build::Builder;
+use formula::{Formula, Op};
+use plan::{Plan, Planner, Slot};
+
+/// Who runs a kernel, for the instructions that ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// What `replica-id` gives.
+    pub replica: u32,
+    /// What `partition-id` gives.
+    pub partition: u32,
+    /// What `rng` starts from.
+    pub seed: u64,
+    /// How many threads a matrix multiplication may use; 0 and 1 are one.
+    pub threads: usize,
+}
+
+/// Memory that kernels use while they run, kept to be used again. One for each thread.
+#[derive(Default)]
+pub struct Scratch {
+    memory: AlignedBytes,
+    /// Who runs kernels with it.
+    pub context: Context,
+}
+
+impl Scratch {
+    /// Memory for kernels that a rank runs.
+    pub fn new(context: Context) -> Scratch {
+        Scratch { memory: AlignedBytes::default(), context }
+    }
+
+    /// Makes sure that kernels that need so many bytes allocate nothing.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.memory.reserve(bytes);
+    }
+}
+
+/// The memory that a kernel's stages read and write in one run.
+pub(crate) struct Buffers<'r> {
+    inputs: &'r [View<'r>],
+    outputs: &'r [ViewMut<'r>],
+    constants: &'r [AlignedBytes],
+    temp: *mut u8,
+    local: *mut u8,
+    context: Context,
+}
+
+impl Buffers<'_> {
+    fn read(&self, slot: Slot) -> *const u8 {
+        match slot {
+            Slot::Input(index) => self.inputs[index].as_ptr(),
+            Slot::Constant(index) => self.constants[index].as_ptr(),
+            _ => self.write(slot),
+        }
+    }
+
+    fn write(&self, slot: Slot) -> *mut u8 {
+        match slot {
+            Slot::Output(index) => self.outputs[index].raw(),
+            Slot::Temp(at) => self.temp.wrapping_add(at),
+            // Planning never writes to these.
+            Slot::Input(_) | Slot::Constant(_) => std::ptr::null_mut(),
+        }
+    }
+
+    fn local(&self) -> *mut u8 {
+        self.local
+    }
+
+    fn threads(&self) -> usize {
+        self.context.threads
+    }
+}
+
+/// The type of an array that a kernel takes or gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ArrayType {
+    pub dtype: DType,
+    pub dims: Vec<usize>,
+}
+
+impl ArrayType {
+    /// How many bytes such an array has.
+    pub fn bytes(&self) -> usize {
+        self.dims.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+/// Some instructions of one computation that are to run as one kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// In a sequence in which they can run.
+    pub instrs: &'a [InstrId],
+    /// Those whose values are needed elsewhere.
+    pub outputs: &'a [InstrId],
+}
+
+/// Something that can run.
+pub struct Kernel {
+    name: String,
+    inputs: Vec<ArrayType>,
+    outputs: Vec<ArrayType>,
+    plan: Plan,
+    local_bytes: usize,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} stages)", self.name, self.plan.stages.len())
+    }
+}
+
+impl Kernel {
+    /// The kernel of one instruction, which may be a fusion or a call. Its inputs are the leaves of its
+    /// operands, one after the other; its outputs those of what it gives.
+    pub fn compile(module: &Module, instr: InstrId) -> Result<Kernel, Unsupported> {
+        Kernel::compile_with(module, instr, &Libraries::default())
+    }
+
+    /// The kernel of one instruction, with libraries for custom calls.
+    pub fn compile_with(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Kernel, Unsupported> {
+        let formula = Builder::instruction(module, instr)?;
+        let name = match module.instruction(instr).opcode {
+            Opcode::Fusion | Opcode::Call => describe(&formula, module.instruction_name(instr)),
+            _ => module.instruction_name(instr).to_owned(),
+        };
+        Kernel::of((module, libraries), name, &formula)
+    }
+
+    /// The kernel of a group, and what it takes.
+    pub fn compile_group(
+        module: &Module,
+        group: Group<'_>,
+        libraries: &Libraries,
+    ) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
+        let (formula, leaves) = Builder::group(module, group.instrs, group.outputs)?;
+        let last = group.outputs.last().map_or("", |&output| module.instruction_name(output));
+        let name = if group.instrs.len() == 1 { last.to_owned() } else { describe(&formula, last) };
+        Ok((Kernel::of((module, libraries), name, &formula)?, leaves))
+    }
+
+    fn of(source: (&Module, &Libraries), name: String, formula: &Formula) -> Result<Kernel, Unsupported> {
+        let plan = Planner::plan(source, formula)?;
+        let mut inputs = vec![ArrayType { dtype: DType::Pred, dims: vec![0] }; formula.inputs];
+        for term in &formula.terms {
+            if let Op::Input(number) = term.op {
+                inputs[number] = ArrayType { dtype: term.dtype, dims: term.dims.clone() };
+            }
+        }
+        let output = |&id| ArrayType { dtype: formula.term(id).dtype, dims: formula.term(id).dims.clone() };
+        let outputs = formula.outputs.iter().map(output).collect();
+        let local_bytes = plan.stages.iter().map(|stage| stage.local_bytes()).max().unwrap_or(0);
+        Ok(Kernel { name, inputs, outputs, plan, local_bytes })
+    }
+
+    /// What is in it: `fused_add_multiply_reduce.12`, `dot.5`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it takes.
+    pub fn inputs(&self) -> &[ArrayType] {
+        &self.inputs
+    }
+
+    /// What it gives.
+    pub fn outputs(&self) -> &[ArrayType] {
+        &self.outputs
+    }
+
+    /// How many bytes of scratch memory it needs.
+    pub fn scratch_bytes(&self) -> usize {
+        self.plan.temp_bytes + self.local_bytes
+    }
+
+    /// Whether an output may be written to the memory of an input ([`View::from_raw`]).
+    pub fn can_share(&self, output: usize, input: usize) -> bool {
+        match &self.plan.stages[..] {
+            [stage] => stage.can_share(output, input),
+            _ => false,
+        }
+    }
+
+    /// Runs it. Panics where the arrays are not of the types that it was made for.
+    pub fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>], scratch: &mut Scratch) {
+        assert_eq!(inputs.len(), self.inputs.len(), "{}: inputs", self.name);
+        assert_eq!(outputs.len(), self.outputs.len(), "{}: outputs", self.name);
+        for (view, expected) in inputs.iter().zip(&self.inputs) {
+            assert!(
+                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                "{}: {view:?} is not {expected:?}",
+                self.name
+            );
+        }
+        for (view, expected) in outputs.iter().zip(&self.outputs) {
+            assert!(
+                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                "{}: {view:?} is not {expected:?}",
+                self.name
+            );
+        }
+        scratch.memory.reserve(self.scratch_bytes());
+        let temp = scratch.memory.as_mut_ptr();
+        let local = temp.wrapping_add(self.plan.temp_bytes);
+        let constants = &self.plan.constants;
+        let buffers = Buffers { inputs, outputs, constants, temp, local, context: scratch.context };
+        for stage in &self.plan.stages {
+            // SAFETY: the arrays are those that were planned for, and the scratch memory is long enough.
+            unsafe { stage.run(&buffers) };
+        }
+    }
+}
+
+/// `fused_` and the operations that stand for what is computed, with the number of the name.
+fn describe(formula: &Formula, name: &str) -> String {
+    const SHOWN: usize = 4;
+    let mut words: Vec<&str> = Vec::new();
+    for term in &formula.terms {
+        let word = match &term.op {
+            Op::Unary(opcode) | Op::Binary(opcode) => opcode.name(),
+            Op::Compare { .. } => "compare",
+            Op::Select => "select",
+            Op::Clamp => "clamp",
+            Op::Dot(_) => "dot",
+            Op::Reduce { .. } => "reduce",
+            Op::Convolution(_) => "convolution",
+            Op::Gather(_) => "gather",
+            Op::Scatter { .. } => "scatter",
+            Op::Sort { .. } => "sort",
+            Op::DynamicUpdateSlice => "update",
+            _ => continue,
+        };
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    let moves = |op: &Op| match op {
+        Op::Transpose(_) => Some("transpose"),
+        Op::Broadcast(_) => Some("broadcast"),
+        Op::Slice { .. } | Op::DynamicSlice => Some("slice"),
+        Op::Pad(_) => Some("pad"),
+        Op::Concatenate(_) => Some("concatenate"),
+        Op::Convert => Some("convert"),
+        _ => None,
+    };
+    if words.is_empty() {
+        words.push(formula.terms.iter().rev().find_map(|term| moves(&term.op)).unwrap_or("copy"));
+    }
+    // The last are what the rest is for.
+    let shown = words[words.len().saturating_sub(SHOWN)..].join("_");
+    match name.rsplit_once('.') {
+        Some((_, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("fused_{shown}.{number}"),
+        _ => format!("fused_{shown}"),
+    }
+}

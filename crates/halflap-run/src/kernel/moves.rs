@@ -1,0 +1,26 @@
+//! Elements from one place to another.
+
+use super::Buffers;
+use super::plan::{Slot, Stage, Strided};
+use super::walk::{Transfer, strides};
+
+/// A copy of elements of one array to a dense one.
+pub(super) struct Move {
+    transfer: Transfer,
+    from: (Slot, usize),
+    to: Slot,
+}
+
+impl Move {
+    pub(super) fn new(dims: &[usize], from: Strided, to: Slot, size: usize) -> Move {
+        let transfer = Transfer::new(dims, &from.by, &strides(dims), size);
+        Move { transfer, from: (from.slot, from.base as usize * size), to }
+    }
+}
+
+impl Stage for Move {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the transfer was planned for the arrays of these slots, which are different memory.
+        unsafe { self.transfer.run(buffers.read(self.from.0).add(self.from.1), buffers.write(self.to)) }
+    }
+}

@@ -1,0 +1,363 @@
+//! Loops over elementwise expressions: terms become steps of a program, data movement becomes the way
+//! in which arrays are read.
+//!
+//! A nest's dimensions start as those of an array. Where a reshape asks for it, one is cut in two
+//! ([`Halt::Cut`]); where an expression cannot be read along the loop, or would be computed again and
+//! again, the term is to be made before ([`Halt::Make`]). The planner does so and starts over.
+
+use std::collections::HashMap;
+
+use super::block;
+use super::error::What;
+use super::formula::{Op, TermId};
+use super::plan::{Planner, Slot};
+use super::program::{Draft, Place, computed};
+use super::walk::{MOST_DIMS, Map, Row, Walk, common_pieces, linear, strides};
+use crate::tensor::DType;
+
+/// Why an expression is not ready yet.
+pub(super) enum Halt {
+    /// A loop must be cut in two: the inner one gets so many turns.
+    Cut { dim: usize, inner: usize },
+    /// A term must be in memory before.
+    Make(TermId),
+    /// What is read across the way in which it lies must be copied before.
+    Turn(Turned),
+    /// It cannot be computed.
+    Fail(TermId, What),
+}
+
+/// An array in the sequence of a loop that would read it across the way in which it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Turned {
+    pub(super) slot: Slot,
+    pub(super) walk: Walk,
+    pub(super) size: usize,
+}
+
+/// A loop: it adds `by` times its index to an index of the array that is walked.
+#[derive(Clone, Debug)]
+pub(super) struct LoopDim {
+    pub(super) root: usize,
+    pub(super) by: i64,
+    pub(super) extent: usize,
+}
+
+/// Loops over all indices of an array.
+pub(super) fn loops_of(dims: &[usize]) -> Vec<LoopDim> {
+    let dim = |(root, &extent): (usize, &usize)| LoopDim { root, by: 1, extent };
+    dims.iter().enumerate().map(dim).filter(|dim| dim.extent != 1).collect()
+}
+
+/// Cuts a loop in two.
+pub(super) fn cut(loops: &mut Vec<LoopDim>, dim: usize, inner: usize) {
+    let LoopDim { root, by, extent } = loops[dim];
+    loops[dim] = LoopDim { root, by: by * inner as i64, extent: extent / inner };
+    loops.insert(dim + 1, LoopDim { root, by, extent: inner });
+}
+
+/// What fills a register, or moves along memory.
+#[derive(Clone, Debug)]
+pub(super) struct Fetch {
+    pub(super) slot: Option<Slot>,
+    pub(super) walk: Walk,
+    pub(super) size: usize,
+    pub(super) place: Place,
+    pub(super) way: Way,
+}
+
+/// How a fetch reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Not at all: the place moves along the memory.
+    Dense,
+    /// The same element always.
+    Scalar,
+    /// Element by element.
+    Gathered,
+    /// The loop's own numbers.
+    Counted,
+}
+
+/// An expression as it is being made.
+pub(super) struct Nest<'p, 'f> {
+    planner: &'p Planner<'f>,
+    pub(super) loops: Vec<LoopDim>,
+    pub(super) draft: Draft,
+    pub(super) fetches: Vec<Fetch>,
+    known: HashMap<(TermId, Map), Place>,
+    /// The first map of each term that computes.
+    maps: HashMap<TermId, Map>,
+    /// The terms that it computes.
+    pub(super) computes: Vec<TermId>,
+}
+
+type Found = Result<Place, Halt>;
+
+impl<'p, 'f> Nest<'p, 'f> {
+    pub(super) fn new(planner: &'p Planner<'f>, loops: Vec<LoopDim>) -> Nest<'p, 'f> {
+        Nest {
+            planner,
+            loops,
+            draft: Draft::default(),
+            fetches: Vec::new(),
+            known: HashMap::new(),
+            maps: HashMap::new(),
+            computes: Vec::new(),
+        }
+    }
+
+    /// The map of the array that is walked.
+    pub(super) fn root_map(&self, rank: usize) -> Map {
+        let count = self.loops.len();
+        let mut map = vec![Row::constant(0, count); rank];
+        self.loops.iter().enumerate().for_each(|(index, dim)| map[dim.root].by[index] = dim.by);
+        map
+    }
+
+    fn extents(&self) -> Vec<usize> {
+        self.loops.iter().map(|dim| dim.extent).collect()
+    }
+
+    /// The place that has the computed elements of a term along a map.
+    pub(super) fn value(&mut self, id: TermId, map: Map) -> Found {
+        let key = (id, map);
+        if let Some(&place) = self.known.get(&key) {
+            return Ok(place);
+        }
+        let place = self.fresh(id, &key.1)?;
+        self.known.insert(key, place);
+        Ok(place)
+    }
+
+    fn fresh(&mut self, id: TermId, map: &Map) -> Found {
+        if self.loops.len() > MOST_DIMS {
+            return Err(Halt::Fail(id, What::Shape));
+        }
+        let term = self.planner.formula.term(id);
+        if let Op::Constant(bytes) = &term.op {
+            let size = term.dtype.size();
+            let is_same = bytes.len() >= size && bytes.chunks_exact(size).all(|other| *other == bytes[..size]);
+            if is_same {
+                return Ok(self.draft.splat(&computed(term.dtype, &bytes[..size])));
+            }
+        }
+        if let Some(slot) = self.planner.memory(id) {
+            return self.load(slot, term.dtype, linear(map, &term.dims, self.loops.len()));
+        }
+        let arg = term.args.first().copied();
+        match (&term.op, arg) {
+            (Op::Iota(dim), _) => Ok(self.iota(term.dtype, map[*dim].clone())),
+            (Op::Broadcast(dims), Some(arg)) => {
+                let is_grown = self.planner.formula.term(arg).len() < term.len();
+                if is_grown && self.planner.computes(arg) {
+                    return Err(Halt::Make(arg));
+                }
+                self.value(arg, dims.iter().map(|&dim| map[dim].clone()).collect())
+            }
+            (Op::Transpose(order), Some(arg)) => {
+                let mut rows = vec![Row::constant(0, 0); order.len()];
+                order.iter().zip(map).for_each(|(&dim, row)| rows[dim] = row.clone());
+                self.value(arg, rows)
+            }
+            (Op::Slice { start, stride }, Some(arg)) => {
+                let steps = start.iter().zip(stride);
+                self.value(arg, map.iter().zip(steps).map(|(row, (&s, &by))| row.scaled(by as i64, s as i64)).collect())
+            }
+            (Op::Reverse(dims), Some(arg)) => {
+                let mut rows = map.clone();
+                dims.iter().for_each(|&dim| rows[dim] = map[dim].scaled(-1, term.dims[dim] as i64 - 1));
+                self.value(arg, rows)
+            }
+            (Op::Reshape, Some(arg)) => {
+                let rows = self.reshaped(arg, map, &term.dims)?;
+                self.value(arg, rows)
+            }
+            (op, Some(_)) if is_elementwise(op, term.dtype) => self.checked(id, map),
+            _ => Err(Halt::Make(id)),
+        }
+    }
+
+    /// The place of the term that the loop is there for: computed here, whatever is to be done where
+    /// others read it.
+    pub(super) fn root(&mut self, id: TermId, map: Map) -> Found {
+        match is_elementwise(&self.planner.formula.term(id).op, DType::F32) {
+            true => self.compute(id, &map),
+            false => self.value(id, map),
+        }
+    }
+
+    fn checked(&mut self, id: TermId, map: &Map) -> Found {
+        match self.planner.is_forced(id) {
+            true => Err(Halt::Make(id)),
+            false => self.compute(id, map),
+        }
+    }
+
+    fn compute(&mut self, id: TermId, map: &Map) -> Found {
+        let formula = self.planner.formula;
+        let arg = formula.term(id).args[0];
+        // A term's bytes as another type can be had in a register only where both are computed as such.
+        if matches!(formula.term(id).op, Op::Reinterpret)
+            && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype)
+        {
+            return Err(Halt::Make(id));
+        }
+        if self.maps.get(&id).is_some_and(|known| known != map) {
+            return Err(Halt::Make(id));
+        }
+        self.maps.insert(id, map.clone());
+        let args = formula.term(id).args.clone();
+        let places = args.into_iter().map(|arg| self.value(arg, map.clone())).collect::<Result<Vec<_>, _>>()?;
+        self.computes.push(id);
+        self.draft.apply(formula, id, &places).map_err(|what| Halt::Fail(id, what))
+    }
+
+    fn load(&mut self, slot: Slot, dtype: DType, row: Row) -> Found {
+        let mut walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+        let mut slot = slot;
+        if walk.is_across() {
+            let turned = Turned { slot, walk: walk.clone(), size: dtype.size() };
+            slot = self.planner.turned(&turned).ok_or(Halt::Turn(turned))?;
+            walk = Walk { by: strides(&walk.dims), base: 0, dims: walk.dims };
+        }
+        let way = match () {
+            () if walk.is_scalar() && !walk.dims.is_empty() => Way::Scalar,
+            () if walk.is_dense() => Way::Dense,
+            () => Way::Gathered,
+        };
+        let number = self.fetches.len();
+        let place = match way {
+            Way::Gathered => self.draft.fetch(number, dtype.size()),
+            // One element is read before the loop, as a number would be.
+            Way::Scalar => self.draft.reserve(block::computed_as(dtype).size()),
+            _ => self.draft.outside(),
+        };
+        self.fetches.push(Fetch { slot: Some(slot), walk, size: dtype.size(), place, way });
+        Ok(match block::widen(dtype) {
+            Some(widen) => self.draft.call(widen, &[place], 4),
+            None => place,
+        })
+    }
+
+    fn iota(&mut self, dtype: DType, row: Row) -> Place {
+        let walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+        let place = self.draft.fetch(self.fetches.len(), 8);
+        self.fetches.push(Fetch { slot: None, walk, size: 8, place, way: Way::Counted });
+        let size = block::computed_as(dtype).size();
+        let value = self.draft.call(block::convert(DType::S64, dtype), &[place], size);
+        match block::round(dtype) {
+            Some(round) => self.draft.call(round, &[value], 4),
+            None => value,
+        }
+    }
+
+    /// The map of a reshape's argument.
+    fn reshaped(&self, arg: TermId, map: &Map, dims: &[usize]) -> Result<Map, Halt> {
+        let arg_dims = &self.planner.formula.term(arg).dims;
+        let count = self.loops.len();
+        let mut rows = Vec::with_capacity(arg_dims.len());
+        for (outer, inner) in common_pieces(dims, arg_dims) {
+            let row = linear(&map[outer.clone()].to_vec(), &dims[outer], count);
+            let mut rest = self.digits(&row).ok_or(Halt::Make(arg));
+            let wide = arg_dims[inner.clone()].iter().filter(|&&dim| dim != 1).count();
+            for &dim in &arg_dims[inner] {
+                rows.push(match dim {
+                    1 => Row::constant(0, count),
+                    _ if wide == 1 => row.clone(),
+                    _ => {
+                        let digits = rest.as_mut().map_err(|halt| Halt::Make(halt.term()))?;
+                        self.take_digits(digits, (dim, arg))?
+                    }
+                });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The loops of a row that counts from 0 without gaps, outermost first: each with its extent.
+    fn digits(&self, row: &Row) -> Option<Vec<usize>> {
+        let mut digits: Vec<usize> = (0..self.loops.len()).filter(|&dim| row.by[dim] != 0).collect();
+        digits.sort_by_key(|&dim| std::cmp::Reverse(row.by[dim]));
+        let mut stride = 1;
+        for &dim in digits.iter().rev() {
+            if row.by[dim] != stride {
+                return None;
+            }
+            stride *= self.loops[dim].extent as i64;
+        }
+        digits.reverse();
+        // The innermost first, so that the outermost is taken from the end.
+        (row.base == 0).then_some(digits)
+    }
+
+    /// Takes the outermost loops that make a dimension together.
+    fn take_digits(&self, digits: &mut Vec<usize>, (dim, arg): (usize, TermId)) -> Result<Row, Halt> {
+        let mut row = Row::constant(0, self.loops.len());
+        let mut left = dim;
+        while left > 1 {
+            let digit = digits.pop().ok_or(Halt::Make(arg))?;
+            let extent = self.loops[digit].extent;
+            if left.is_multiple_of(extent) {
+                left /= extent;
+                row.by[digit] = left as i64;
+            } else if extent.is_multiple_of(left) {
+                return Err(Halt::Cut { dim: digit, inner: extent / left });
+            } else {
+                return Err(Halt::Make(arg));
+            }
+        }
+        Ok(row)
+    }
+}
+
+impl Halt {
+    fn term(&self) -> TermId {
+        match self {
+            Halt::Make(term) | Halt::Fail(term, _) => *term,
+            Halt::Cut { .. } | Halt::Turn(_) => TermId(u32::MAX),
+        }
+    }
+}
+
+/// Whether both types are held in registers as they are stored, at the same size.
+fn is_same_register(a: DType, b: DType) -> bool {
+    let is_stored = |dtype| block::computed_as(dtype) == dtype;
+    is_stored(a) && is_stored(b) && a.size() == b.size()
+}
+
+/// Whether a program can have it as a step.
+pub(super) fn is_elementwise(op: &Op, _: DType) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare { .. }
+            | Op::Select
+            | Op::Clamp
+            | Op::Convert
+            | Op::ReducePrecision { .. }
+            | Op::Reinterpret
+    )
+}
+
+/// Joins loops that every fetch walks as one. Loops of different classes stay apart.
+pub(super) fn join(extents: &mut Vec<usize>, classes: &mut Vec<u8>, fetches: &mut [Fetch]) {
+    let mut dim = extents.len();
+    while dim > 1 {
+        dim -= 1;
+        let inner = extents[dim] as i64;
+        let is_one = |fetch: &Fetch| fetch.walk.by[dim - 1] == fetch.walk.by[dim] * inner;
+        if classes[dim - 1] != classes[dim] || !fetches.iter().all(is_one) {
+            continue;
+        }
+        extents[dim - 1] *= extents[dim];
+        extents.remove(dim);
+        classes.remove(dim);
+        for fetch in fetches.iter_mut() {
+            fetch.walk.by[dim - 1] = fetch.walk.by[dim];
+            fetch.walk.by.remove(dim);
+        }
+    }
+    fetches.iter_mut().for_each(|fetch| fetch.walk.dims = extents.clone());
+}

@@ -1,0 +1,467 @@
+//! Formulas to stages: what is computed in one loop, what is in memory between them, and where.
+//!
+//! Outputs are written where they belong; what must be in memory in between is scratch. A reshape of
+//! what is in memory is the same memory. Everything is decided here: a stage only runs.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use halflap::hlo::Module;
+
+use super::error::{Unsupported, What};
+use super::formula::{Formula, Op, TermId};
+use super::loops::Loop;
+use super::moves::Move;
+use super::nest::{self, Halt, Nest, is_elementwise};
+use super::walk::strides;
+use super::{Buffers, Libraries, dot, heavy, reduce};
+use crate::tensor::AlignedBytes;
+
+/// Where an array is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Slot {
+    Input(usize),
+    Output(usize),
+    /// In the scratch memory, from a byte on.
+    Temp(usize),
+    Constant(usize),
+}
+
+/// A part of a kernel: reads some slots and writes others.
+pub(super) trait Stage: Send + Sync {
+    /// # Safety
+    /// The buffers must be those that the stage was planned for, and its local memory long enough.
+    unsafe fn run(&self, buffers: &Buffers<'_>);
+
+    /// How many bytes of memory it needs while it runs.
+    fn local_bytes(&self) -> usize {
+        0
+    }
+
+    /// Whether an output may be in the same memory as an input.
+    fn can_share(&self, _output: usize, _input: usize) -> bool {
+        false
+    }
+}
+
+/// An array in memory that need not be dense: steps are in elements.
+#[derive(Clone, Debug)]
+pub(super) struct Strided {
+    pub(super) slot: Slot,
+    pub(super) base: i64,
+    pub(super) by: Vec<i64>,
+}
+
+/// What a kernel is made of.
+pub(super) struct Plan {
+    pub(super) stages: Vec<Box<dyn Stage>>,
+    pub(super) constants: Vec<AlignedBytes>,
+    /// How many bytes of scratch memory slots take.
+    pub(super) temp_bytes: usize,
+}
+
+/// Makes a plan.
+pub(super) struct Planner<'f> {
+    pub(super) formula: &'f Formula,
+    module: &'f Module,
+    pub(super) libraries: &'f Libraries,
+    slots: Vec<Option<Slot>>,
+    /// The output that a term is.
+    targets: HashMap<TermId, usize>,
+    /// The terms that are parts of another.
+    parts: HashMap<(TermId, usize), TermId>,
+    /// Terms that two stages would compute: they are to be made once.
+    forced: HashSet<TermId>,
+    /// Terms that a stage computes without keeping them.
+    inlined: HashSet<TermId>,
+    /// Copies of arrays in the sequence of loops.
+    turned: HashMap<nest::Turned, Slot>,
+    /// What to know of a term besides: asked often, so kept.
+    computing: RefCell<HashMap<TermId, bool>>,
+    plan: Plan,
+}
+
+/// Terms cheaper than this are computed again rather than kept.
+const CHEAP: usize = 3;
+
+impl<'f> Planner<'f> {
+    /// The plan of a formula.
+    pub(super) fn plan(source: (&'f Module, &'f Libraries), formula: &'f Formula) -> Result<Plan, Unsupported> {
+        let mut forced = HashSet::new();
+        loop {
+            let mut planner = Planner::new(source, formula, forced);
+            match planner.outputs() {
+                Ok(()) => return Ok(planner.plan),
+                Err(Trouble::Unsupported(error)) => return Err(error),
+                // A term more is kept each time: this ends.
+                Err(Trouble::Force(terms)) => {
+                    forced = planner.forced;
+                    forced.extend(terms);
+                }
+            }
+        }
+    }
+
+    fn new(
+        (module, libraries): (&'f Module, &'f Libraries),
+        formula: &'f Formula,
+        forced: HashSet<TermId>,
+    ) -> Planner<'f> {
+        let mut targets = HashMap::new();
+        for (index, &output) in formula.outputs.iter().enumerate() {
+            targets.entry(output).or_insert(index);
+        }
+        let mut parts = HashMap::new();
+        for id in formula.ids().map(TermId) {
+            if let (Op::Part(index), [whole]) = (&formula.term(id).op, &formula.term(id).args[..]) {
+                parts.insert((*whole, *index), id);
+            }
+        }
+        Planner {
+            formula,
+            module,
+            libraries,
+            slots: vec![None; formula.terms.len()],
+            targets,
+            parts,
+            forced,
+            inlined: HashSet::new(),
+            turned: HashMap::new(),
+            computing: RefCell::new(HashMap::new()),
+            plan: Plan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
+        }
+    }
+
+    fn outputs(&mut self) -> Result<(), Trouble> {
+        for (index, &output) in self.formula.outputs.iter().enumerate() {
+            let slot = self.make(output)?;
+            if slot == Slot::Output(index) {
+                continue;
+            }
+            let term = self.formula.term(output);
+            let from = Strided { slot, base: 0, by: strides(&term.dims) };
+            self.push(Box::new(Move::new(&term.dims, from, Slot::Output(index), term.dtype.size())));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, stage: Box<dyn Stage>) {
+        self.plan.stages.push(stage);
+    }
+
+    /// Where a term is, if it is in memory.
+    pub(super) fn slot(&self, id: TermId) -> Option<Slot> {
+        match self.formula.term(id).op {
+            Op::Input(number) => Some(Slot::Input(number)),
+            _ => self.slots[id.0 as usize],
+        }
+    }
+
+    /// Where the bytes of a term are: its own, or those of what it is a reshape of.
+    pub(super) fn memory(&self, id: TermId) -> Option<Slot> {
+        let term = self.formula.term(id);
+        match (self.slot(id), &term.op) {
+            (None, Op::Reshape | Op::Reinterpret) => self.memory(term.args[0]),
+            (slot, _) => slot,
+        }
+    }
+
+    pub(super) fn is_forced(&self, id: TermId) -> bool {
+        self.forced.contains(&id) || self.targets.contains_key(&id)
+    }
+
+    /// Whether a term that is not in memory is more than elements taken from elsewhere.
+    pub(super) fn computes(&self, id: TermId) -> bool {
+        if self.memory(id).is_some() {
+            return false;
+        }
+        if let Some(&known) = self.computing.borrow().get(&id) {
+            return known;
+        }
+        let term = self.formula.term(id);
+        let computes = match (&term.op, term.args.first()) {
+            (Op::Constant(_) | Op::Iota(_), _) => false,
+            (Op::Broadcast(_) | Op::Transpose(_) | Op::Reshape | Op::Slice { .. } | Op::Reverse(_), Some(&arg)) => {
+                return self.computes(arg);
+            }
+            _ => true,
+        };
+        self.computing.borrow_mut().insert(id, computes);
+        computes
+    }
+
+    pub(super) fn fail(&self, id: TermId, what: What) -> Trouble {
+        Trouble::Unsupported(Unsupported::new(self.module, self.formula.term(id).origin, what))
+    }
+
+    /// Scratch memory.
+    pub(super) fn temp(&mut self, bytes: usize) -> Slot {
+        let slot = Slot::Temp(self.plan.temp_bytes);
+        self.plan.temp_bytes += bytes.next_multiple_of(64);
+        slot
+    }
+
+    /// Where a term is to be written.
+    pub(super) fn target(&mut self, id: TermId) -> Slot {
+        let term = self.formula.term(id);
+        match self.targets.get(&id) {
+            Some(&output) => Slot::Output(output),
+            None => self.temp(term.len() * term.dtype.size()),
+        }
+    }
+
+    /// Where each result of a term that gives several is to be written.
+    pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[(crate::tensor::DType, Vec<usize>)]) -> Vec<Slot> {
+        let mut slots = Vec::with_capacity(kinds.len());
+        for (index, (dtype, dims)) in kinds.iter().enumerate() {
+            let slot = match self.parts.get(&(whole, index)).copied() {
+                Some(part) => {
+                    let slot = self.target(part);
+                    self.slots[part.0 as usize] = Some(slot);
+                    slot
+                }
+                None => self.temp(dims.iter().product::<usize>() * dtype.size()),
+            };
+            slots.push(slot);
+        }
+        slots
+    }
+
+    /// How many results a term gives as parts.
+    pub(super) fn part_count(&self, whole: TermId) -> usize {
+        (0..).take_while(|&index| self.parts.contains_key(&(whole, index))).count()
+    }
+
+    /// The types of the parts of a term.
+    pub(super) fn part_kinds(&self, whole: TermId) -> Vec<(crate::tensor::DType, Vec<usize>)> {
+        let kind = |index| {
+            let term = self.formula.term(self.parts[&(whole, index)]);
+            (term.dtype, term.dims.clone())
+        };
+        (0..self.part_count(whole)).map(kind).collect()
+    }
+
+    /// Makes sure that a term is in memory, dense.
+    pub(super) fn make(&mut self, id: TermId) -> Result<Slot, Trouble> {
+        if let Some(slot) = self.slot(id) {
+            return Ok(slot);
+        }
+        let slot = self.made(id)?;
+        self.slots[id.0 as usize] = Some(slot);
+        Ok(slot)
+    }
+
+    fn made(&mut self, id: TermId) -> Result<Slot, Trouble> {
+        let term = self.formula.term(id);
+        let is_output = self.targets.contains_key(&id);
+        match &term.op {
+            Op::Constant(bytes) => {
+                let mut memory = AlignedBytes::zeros(bytes.len());
+                memory.bytes_mut().copy_from_slice(bytes);
+                self.plan.constants.push(memory);
+                return Ok(Slot::Constant(self.plan.constants.len() - 1));
+            }
+            Op::Reshape | Op::Reinterpret => {
+                let slot = self.make(term.args[0])?;
+                if !is_output || matches!(slot, Slot::Output(_)) {
+                    return Ok(slot);
+                }
+                let to = self.target(id);
+                let from = Strided { slot, base: 0, by: strides(&term.dims) };
+                self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
+                return Ok(to);
+            }
+            Op::Part(index) => {
+                let whole = term.args[0];
+                if self.slots[whole.0 as usize].is_none() {
+                    self.slots[whole.0 as usize] = Some(self.stage(whole)?);
+                }
+                // A whole of which no stage told the parts has one.
+                return match self.slots[id.0 as usize] {
+                    Some(slot) => Ok(slot),
+                    None if *index == 0 => self.make(whole),
+                    None => Err(self.fail(id, What::Shape)),
+                };
+            }
+            _ => {}
+        }
+        if term.len() == 0 && self.part_count(id) == 0 {
+            return Ok(self.target(id));
+        }
+        self.stage(id)
+    }
+
+    /// Adds the stage that makes a term.
+    fn stage(&mut self, id: TermId) -> Result<Slot, Trouble> {
+        let term = self.formula.term(id);
+        if is_elementwise(&term.op, term.dtype) || matches!(term.op, Op::Iota(_)) {
+            return self.looped(id);
+        }
+        match &term.op {
+            // Computed as it lies, and turned then: one copy, whatever it is computed of.
+            Op::Transpose(order) if order.last() != Some(&(order.len() - 1)) && self.computes(id) => {
+                self.make(term.args[0])?;
+                self.stage(id)
+            }
+            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.computes(id) {
+                true => self.looped(id),
+                false => {
+                    let Some(from) = self.strided(id)? else { return self.looped(id) };
+                    let to = self.target(id);
+                    self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
+                    Ok(to)
+                }
+            },
+            Op::Reduce { .. } => reduce::plan(self, id),
+            Op::Dot(_) => dot::plan(self, id),
+            _ => heavy::plan(self, id),
+        }
+    }
+
+    fn looped(&mut self, id: TermId) -> Result<Slot, Trouble> {
+        let dims = self.formula.term(id).dims.clone();
+        let rank = dims.len();
+        // Its own stage computes it, whatever it says of others.
+        let (stage, computes) = self.nested(nest::loops_of(&dims), |nest| {
+            let map = nest.root_map(rank);
+            nest.root(id, map)
+        })?;
+        self.note(&computes, id)?;
+        let to = self.target(id);
+        self.push(Box::new(Loop::new(stage, (to, self.formula.term(id).dtype))));
+        Ok(to)
+    }
+
+    /// Builds a nest, and all that it asks for before.
+    pub(super) fn nested<R>(
+        &mut self,
+        mut loops: Vec<nest::LoopDim>,
+        build: impl Fn(&mut Nest<'_, '_>) -> Result<R, Halt>,
+    ) -> Result<(Nested<R>, Vec<TermId>), Trouble> {
+        loop {
+            let mut nest = Nest::new(self, loops.clone());
+            match build(&mut nest) {
+                Ok(result) => {
+                    let computes = std::mem::take(&mut nest.computes);
+                    let extents = nest.loops.iter().map(|dim| dim.extent).collect();
+                    let roots = nest.loops.iter().map(|dim| dim.root).collect();
+                    let (draft, fetches) = (nest.draft, nest.fetches);
+                    return Ok((Nested { draft, fetches, extents, roots, result }, computes));
+                }
+                Err(Halt::Cut { dim, inner }) => nest::cut(&mut loops, dim, inner),
+                Err(Halt::Make(term)) => {
+                    self.make(term)?;
+                }
+                Err(Halt::Turn(turned)) => self.turn(turned),
+                Err(Halt::Fail(term, what)) => return Err(self.fail(term, what)),
+            }
+        }
+    }
+
+    /// Copies an array into the sequence of a loop.
+    fn turn(&mut self, turned: nest::Turned) {
+        let to = self.temp(turned.walk.dims.iter().product::<usize>() * turned.size);
+        let from = Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
+        self.push(Box::new(Move::new(&turned.walk.dims, from, to, turned.size)));
+        self.turned.insert(turned, to);
+    }
+
+    /// Where the copy of an array in the sequence of a loop is.
+    pub(super) fn turned(&self, turned: &nest::Turned) -> Option<Slot> {
+        self.turned.get(turned).copied()
+    }
+
+    /// Notes what a stage computes without keeping it; trouble where it was computed before and is not
+    /// cheap.
+    pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
+        let again: Vec<TermId> =
+            computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
+        if again.len() > CHEAP || again.iter().any(|&id| is_dear(&self.formula.term(id).op)) {
+            // Only what others read: the rest is on the way there.
+            let inner: HashSet<TermId> = again.iter().flat_map(|&id| self.formula.term(id).args.clone()).collect();
+            return Err(Trouble::Force(again.into_iter().filter(|id| !inner.contains(id)).collect()));
+        }
+        self.inlined.extend(computes.iter().copied().filter(|id| *id != root));
+        Ok(())
+    }
+
+    /// A term as elements of what is in memory, or is made so; `None` where it is not such.
+    pub(super) fn strided(&mut self, id: TermId) -> Result<Option<Strided>, Trouble> {
+        let term = self.formula.term(id);
+        let dense = |slot| Strided { slot, base: 0, by: strides(&term.dims) };
+        if let Some(slot) = self.memory(id) {
+            return Ok(Some(dense(slot)));
+        }
+        let Some(&arg) = term.args.first() else { return Ok(None) };
+        if self.targets.contains_key(&arg) {
+            self.make(arg)?;
+        }
+        let inner = match &term.op {
+            Op::Constant(_) => None,
+            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.strided(arg)? {
+                Some(strided) => Some(strided),
+                None => {
+                    let slot = self.make(arg)?;
+                    Some(Strided { slot, base: 0, by: strides(&self.formula.term(arg).dims) })
+                }
+            },
+            _ => None,
+        };
+        let Some(mut inner) = inner else { return Ok(None) };
+        match &term.op {
+            Op::Broadcast(dims) => {
+                let mut by = vec![0; term.dims.len()];
+                dims.iter().zip(&inner.by).for_each(|(&dim, &step)| by[dim] = step);
+                inner.by = by;
+            }
+            Op::Transpose(order) => inner.by = order.iter().map(|&dim| inner.by[dim]).collect(),
+            Op::Slice { start, stride } => {
+                for (dim, (&start, &stride)) in start.iter().zip(stride).enumerate() {
+                    inner.base += start as i64 * inner.by[dim];
+                    inner.by[dim] *= stride as i64;
+                }
+            }
+            Op::Reverse(dims) => {
+                for &dim in dims {
+                    inner.base += (term.dims[dim] as i64 - 1) * inner.by[dim];
+                    inner.by[dim] = -inner.by[dim];
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(inner))
+    }
+
+    pub(super) fn add(&mut self, stage: impl Stage + 'static) {
+        self.push(Box::new(stage));
+    }
+}
+
+/// An expression that is ready: what to compute, and along what.
+pub(super) struct Nested<R> {
+    pub(super) draft: super::program::Draft,
+    pub(super) fetches: Vec<nest::Fetch>,
+    pub(super) extents: Vec<usize>,
+    /// The dimension of the array that is walked, of each loop.
+    pub(super) roots: Vec<usize>,
+    pub(super) result: R,
+}
+
+/// Why planning stopped.
+pub(super) enum Trouble {
+    Unsupported(Unsupported),
+    /// To be started again with these terms kept.
+    Force(Vec<TermId>),
+}
+
+/// Whether computing it again costs more than reading it.
+fn is_dear(op: &Op) -> bool {
+    use halflap::hlo::Opcode as O;
+    match op {
+        Op::Unary(opcode) => {
+            !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag)
+        }
+        Op::Binary(opcode) => matches!(opcode, O::Divide | O::Power | O::Remainder | O::Atan2),
+        _ => false,
+    }
+}

@@ -1,0 +1,452 @@
+//! Reductions, with the expression that they reduce in the same loop.
+//!
+//! Loops are put into the sequence outer kept, reduced, inner kept, so that memory is read as it lies:
+//! without inner ones, rows are reduced to one element each (`rows`); with them, rows are added up
+//! (`columns`). Blocks hold several short rows. bf16 and f16 are accumulated in f32 and rounded once.
+//! Any other computation than one operation is applied to blocks as a program; the sequence of elements
+//! is kept, so it need only be associative.
+
+use halflap::hlo::Opcode;
+
+use super::Buffers;
+use super::block::{self, is_wide};
+use super::error::What;
+use super::formula::{Op, TermId};
+use super::loops::Body;
+use super::math::Real;
+use super::nest::{self, join};
+use super::plan::{Planner, Slot, Stage, Trouble};
+use super::program::{Applied, Place};
+use crate::tensor::DType;
+
+/// Reduces a row to one element, together with what is there already.
+type RowFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
+/// Reduces a row into another, element by element.
+type FoldFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
+
+/// How elements are combined.
+enum Combine {
+    Fast { row: RowFn, fold: FoldFn },
+    Program(Applied),
+}
+
+/// One of the arrays that are reduced.
+struct Operand {
+    value: Place,
+    init: Slot,
+    to: Slot,
+    dtype: DType,
+}
+
+struct Reduce {
+    body: Body,
+    operands: Vec<Operand>,
+    combine: Combine,
+    outer: usize,
+    reduced: usize,
+    inner: usize,
+}
+
+/// The kept dimensions that come after the reduced ones are inner.
+fn class(dim: usize, reduced: &[usize], first_inner: usize) -> u8 {
+    match reduced.contains(&dim) {
+        true => 1,
+        false if dim >= first_inner => 2,
+        false => 0,
+    }
+}
+
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+    let formula = planner.formula;
+    let term = formula.term(id);
+    let Op::Reduce { dims: reduced, combiner } = &term.op else { return Err(planner.fail(id, What::Operation)) };
+    let count = term.args.len() / 2;
+    let dims = formula.term(term.args[0]).dims.clone();
+    let fast = combiner
+        .single_binary()
+        .filter(|_| count == 1)
+        .and_then(|opcode| fast(opcode, formula.term(term.args[0]).dtype));
+    let kept: usize = (0..dims.len()).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).product();
+    // A program is worth its steps only on many elements at once: those that are kept, if there are many.
+    let first_inner = match &fast {
+        None if kept >= 16 => 0,
+        None => dims.len(),
+        Some(_) => (0..dims.len()).rev().find(|dim| reduced.contains(dim) && dims[*dim] != 1).map_or(0, |dim| dim + 1),
+    };
+    let combine = match fast {
+        Some((row, fold)) => Combine::Fast { row, fold },
+        None => Combine::Program(Applied::new(combiner).map_err(|what| planner.fail(id, what))?),
+    };
+    let mut inits = Vec::with_capacity(count);
+    for &init in &term.args[count..] {
+        inits.push(planner.make(init)?);
+    }
+    let mut loops = nest::loops_of(&dims);
+    loops.sort_by_key(|dim| class(dim.root, reduced, first_inner));
+    let (nested, computes) = planner.nested(loops, |nest| {
+        let map = nest.root_map(dims.len());
+        (0..count).map(|index| nest.value(term.args[index], map.clone())).collect::<Result<Vec<Place>, _>>()
+    })?;
+    planner.note(&computes, id)?;
+    let targets = targets(planner, id, count);
+    let (mut extents, mut fetches) = (nested.extents, nested.fetches);
+    let mut classes: Vec<u8> = nested.roots.iter().map(|&root| class(root, reduced, first_inner)).collect();
+    let extent = |of: u8| -> usize {
+        extents.iter().zip(&classes).filter(|(_, class)| **class == of).map(|(extent, _)| extent).product()
+    };
+    let (outer, reduced, inner) = (extent(0), extent(1), extent(2));
+    join(&mut extents, &mut classes, &mut fetches);
+    let body = Body::new(nested.draft.finish(&nested.result), fetches, outer * reduced * inner);
+    let operand = |index: usize| Operand {
+        value: nested.result[index],
+        init: inits[index],
+        to: targets[index],
+        dtype: formula.term(term.args[index]).dtype,
+    };
+    let operands = (0..count).map(operand).collect();
+    planner.add(Reduce { body, operands, combine, outer, reduced, inner });
+    Ok(targets[0])
+}
+
+fn targets(planner: &mut Planner<'_>, id: TermId, count: usize) -> Vec<Slot> {
+    match planner.part_count(id) {
+        0 => vec![planner.target(id); count],
+        _ => planner.part_targets(id, &planner.part_kinds(id)),
+    }
+}
+
+impl Stage for Reduce {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            let table = self.body.prepare(buffers);
+            let accumulators = buffers.local().add(self.body.local_bytes());
+            match &self.combine {
+                Combine::Fast { row, .. } if self.inner == 1 => self.rows(buffers, table, (*row, accumulators)),
+                Combine::Fast { fold, .. } => self.columns(buffers, table, (*fold, accumulators)),
+                Combine::Program(applied) => Applying::new(self, applied, accumulators).run(buffers, table),
+            }
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        let more = match &self.combine {
+            Combine::Fast { .. } => self.body.block * 8,
+            Combine::Program(applied) => Applying::bytes(self, applied),
+        };
+        self.body.local_bytes() + more
+    }
+}
+
+impl Reduce {
+    /// How many elements of the output are accumulated at once.
+    fn tile(&self) -> usize {
+        self.inner.min(self.body.block)
+    }
+
+    /// Reduces each row to one element.
+    ///
+    /// # Safety
+    /// See [`Stage::run`]; `into` must hold a block.
+    unsafe fn rows(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (row, into): (RowFn, *mut u8)) {
+        let operand = &self.operands[0];
+        let size = block::computed_as(operand.dtype).size();
+        let at_once = (self.body.block / self.reduced.max(1)).max(1);
+        let mut first = 0;
+        while first < self.outer {
+            let rows = at_once.min(self.outer - first);
+            // SAFETY: spans of the loop, rows of a block, and so many elements of the output.
+            unsafe {
+                operand.start(buffers, into, rows);
+                let mut done = 0;
+                while done < self.reduced {
+                    let len = self.body.block.min(self.reduced - done);
+                    // Either whole rows, several at once, or pieces of one.
+                    let span = (first * self.reduced + done, if rows > 1 { rows * self.reduced } else { len });
+                    self.body.run(buffers, table, span);
+                    let value = table[operand.value.0 as usize];
+                    for index in 0..rows {
+                        row(value.add(index * self.reduced * size), into.add(index * size), len);
+                    }
+                    done += len;
+                }
+                operand.store(buffers, into, (first, rows));
+            }
+            first += rows;
+        }
+    }
+
+    /// Adds up rows.
+    ///
+    /// # Safety
+    /// See [`Stage::run`]; `into` must hold a block.
+    unsafe fn columns(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (fold, into): (FoldFn, *mut u8)) {
+        let operand = &self.operands[0];
+        let size = block::computed_as(operand.dtype).size();
+        let tile = self.tile();
+        // Where rows are shorter than a block, several are computed at once.
+        let at_once = if self.inner <= self.body.block { self.body.block / self.inner } else { 1 };
+        for outer in 0..self.outer {
+            let mut first = 0;
+            while first < self.inner {
+                let len = tile.min(self.inner - first);
+                // SAFETY: spans of the loop, a tile of the output, rows of a block.
+                unsafe {
+                    operand.start(buffers, into, len);
+                    let mut done = 0;
+                    while done < self.reduced {
+                        let rows = at_once.min(self.reduced - done);
+                        let start = (outer * self.reduced + done) * self.inner + first;
+                        self.body.run(buffers, table, (start, if rows > 1 { rows * self.inner } else { len }));
+                        let value = table[operand.value.0 as usize];
+                        (0..rows).for_each(|index| fold(value.add(index * self.inner * size), into, len));
+                        done += rows;
+                    }
+                    operand.store(buffers, into, (outer * self.inner + first, len));
+                }
+                first += len;
+            }
+        }
+    }
+}
+
+impl Operand {
+    /// Fills accumulators with the initial element.
+    ///
+    /// # Safety
+    /// `into` must hold `len` computed elements.
+    unsafe fn start(&self, buffers: &Buffers<'_>, into: *mut u8, len: usize) {
+        let size = block::computed_as(self.dtype).size();
+        let mut element = [0u64; 2];
+        let element: *mut u8 = element.as_mut_ptr().cast();
+        // SAFETY: one element of the initial array, computed; no element is larger than 16 bytes.
+        unsafe {
+            let init = buffers.read(self.init);
+            match block::widen(self.dtype) {
+                Some(widen) => widen(&[init; 3], element, 1),
+                None => std::ptr::copy_nonoverlapping(init, element, size),
+            }
+            super::program::fill(std::slice::from_raw_parts(element, size), into, len);
+        }
+    }
+
+    /// Writes accumulators to the output.
+    ///
+    /// # Safety
+    /// `from` must hold `len` computed elements, the output that many from `first` on.
+    unsafe fn store(&self, buffers: &Buffers<'_>, from: *const u8, (first, len): (usize, usize)) {
+        let size = self.dtype.size();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = buffers.write(self.to).add(first * size);
+            match block::narrow(self.dtype) {
+                Some(narrow) => narrow(&[from; 3], to, len),
+                None => std::ptr::copy_nonoverlapping(from, to, len * size),
+            }
+        }
+    }
+}
+
+/// A reduction by a program: the memory of its accumulators and its registers.
+struct Applying<'r> {
+    reduce: &'r Reduce,
+    applied: &'r Applied,
+    /// For each operand, a block of accumulators and two to put values into.
+    blocks: *mut u8,
+    width: usize,
+    local: *mut u8,
+}
+
+impl<'r> Applying<'r> {
+    /// As large as any element, in case.
+    const WIDEST: usize = 16;
+
+    fn bytes(reduce: &Reduce, applied: &Applied) -> usize {
+        reduce.body.block * Self::WIDEST * 3 * reduce.operands.len() + applied.program.local_bytes(reduce.body.block)
+    }
+
+    /// # Safety
+    /// `memory` must hold [`Applying::bytes`].
+    unsafe fn new(reduce: &'r Reduce, applied: &'r Applied, memory: *mut u8) -> Applying<'r> {
+        let width = reduce.body.block * Self::WIDEST;
+        // SAFETY: the caller's promise.
+        let local = unsafe { memory.add(width * 3 * reduce.operands.len()) };
+        Applying { reduce, applied, blocks: memory, width, local }
+    }
+
+    /// The accumulators of an operand, or what is to be combined.
+    fn part(&self, operand: usize, which: usize) -> *mut u8 {
+        self.blocks.wrapping_add((operand * 3 + which) * self.width)
+    }
+
+    /// # Safety
+    /// See [`Stage::run`].
+    unsafe fn run(&self, buffers: &Buffers<'_>, table: &mut [*mut u8]) {
+        let Reduce { body, operands, outer, reduced, inner, .. } = self.reduce;
+        let tile = self.reduce.tile();
+        // SAFETY: spans of the loop, blocks of elements, a tile of the output.
+        unsafe {
+            let own = self.applied.program.prepare(self.local, body.block);
+            for place in 0..outer * inner.div_ceil(tile) {
+                let (outer, first) = (place / inner.div_ceil(tile), place % inner.div_ceil(tile) * tile);
+                let len = tile.min(inner - first);
+                (0..operands.len()).for_each(|index| operands[index].start(buffers, self.part(index, 0), len));
+                let mut done = 0;
+                while done < *reduced {
+                    let rows = if *inner == 1 { body.block.min(reduced - done) } else { 1 };
+                    body.run(buffers, table, ((outer * reduced + done) * inner + first, rows * len));
+                    let values = |index: usize| table[operands[index].value.0 as usize].cast_const();
+                    match *inner {
+                        1 => self.fold_row(own, &values, rows),
+                        _ => self.combine(own, &|index| [self.part(index, 0).cast_const(), values(index)], len),
+                    }
+                    done += rows;
+                }
+                (0..operands.len()).for_each(|index| {
+                    operands[index].store(buffers, self.part(index, 0), (outer * inner + first, len))
+                });
+            }
+        }
+    }
+
+    /// Combines pairs of elements into the accumulators.
+    ///
+    /// # Safety
+    /// Every pointer must hold `len` computed elements of its operand.
+    unsafe fn combine(&self, own: &mut [*mut u8], pairs: &dyn Fn(usize) -> [*const u8; 2], len: usize) {
+        let count = self.reduce.operands.len();
+        for index in 0..count {
+            let [left, right] = pairs(index);
+            own[self.applied.inputs[index].0 as usize] = left.cast_mut();
+            own[self.applied.inputs[count + index].0 as usize] = right.cast_mut();
+        }
+        // SAFETY: the caller's promise; results are copied only after all were computed.
+        unsafe {
+            self.applied.program.run(own, len);
+            for index in 0..count {
+                let result = own[self.applied.outputs[index].0 as usize];
+                std::ptr::copy(result, self.part(index, 0), len * self.applied.sizes[index]);
+            }
+        }
+    }
+
+    /// Reduces a row into the first accumulator: neighbours are combined until one is left.
+    ///
+    /// # Safety
+    /// Every value must hold `len` computed elements of its operand.
+    unsafe fn fold_row(&self, own: &mut [*mut u8], values: &dyn Fn(usize) -> *const u8, len: usize) {
+        let count = self.reduce.operands.len();
+        // SAFETY: blocks hold as many elements as a row of a block; pairs are half of them.
+        unsafe {
+            for at in 0..len {
+                // One after the other: rows that are reduced so are few and need not be fast.
+                for index in 0..count {
+                    let size = self.applied.sizes[index];
+                    std::ptr::copy_nonoverlapping(values(index).add(at * size), self.part(index, 1), size);
+                }
+                self.combine(own, &|index| [self.part(index, 0).cast_const(), self.part(index, 1).cast_const()], 1);
+            }
+        }
+    }
+}
+
+macro_rules! loops {
+    ($row:ident $fold:ident $(#[$feature:meta])*) => {
+        /// # Safety
+        /// `row` must hold `len` elements of the type, `into` one.
+        $(#[$feature])*
+        unsafe fn $row<T: Copy, F: Fn(T, T) -> T + Copy>(row: *const u8, into: *mut u8, len: usize) {
+            const LANES: usize = 32;
+            let f = conjure::<F>();
+            // SAFETY: the caller's promise.
+            let (row, into) = unsafe { (std::slice::from_raw_parts(row.cast::<T>(), len), &mut *into.cast::<T>()) };
+            let (chunks, rest) = row.as_chunks::<LANES>();
+            if let Some((first, chunks)) = chunks.split_first() {
+                // Lanes in a fixed number: the sequence of additions is the same on every machine.
+                let mut lanes = *first;
+                for chunk in chunks {
+                    lanes.iter_mut().zip(chunk).for_each(|(lane, &value)| *lane = f(*lane, value));
+                }
+                let mut width = LANES / 2;
+                while width > 0 {
+                    (0..width).for_each(|lane| lanes[lane] = f(lanes[lane], lanes[lane + width]));
+                    width /= 2;
+                }
+                *into = f(*into, lanes[0]);
+            }
+            rest.iter().for_each(|&value| *into = f(*into, value));
+        }
+
+        /// # Safety
+        /// Both must hold `len` elements of the type and must not overlap.
+        $(#[$feature])*
+        unsafe fn $fold<T: Copy, F: Fn(T, T) -> T + Copy>(row: *const u8, into: *mut u8, len: usize) {
+            let f = conjure::<F>();
+            // SAFETY: the caller's promise.
+            let row = unsafe { std::slice::from_raw_parts(row.cast::<T>(), len) };
+            // SAFETY: the caller's promise.
+            let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<T>(), len) };
+            into.iter_mut().zip(row).for_each(|(into, &value)| *into = f(*into, value));
+        }
+    };
+}
+
+loops!(row_plain fold_plain);
+#[cfg(target_arch = "x86_64")]
+loops!(row_wide fold_wide #[target_feature(enable = "avx2,lzcnt,popcnt,bmi1,bmi2")]);
+#[cfg(not(target_arch = "x86_64"))]
+loops!(row_wide fold_wide);
+
+/// A closure without captures, out of nothing.
+fn conjure<F: Copy>() -> F {
+    const { assert!(size_of::<F>() == 0) };
+    // SAFETY: the type has no bytes, and a value of it existed: only closures given to `pair` get here.
+    unsafe { std::ptr::NonNull::<F>::dangling().read() }
+}
+
+fn pair<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> (RowFn, FoldFn) {
+    match is_wide() {
+        true => (row_wide::<T, F>, fold_wide::<T, F>),
+        false => (row_plain::<T, F>, fold_plain::<T, F>),
+    }
+}
+
+/// The functions of an operation that reductions use often.
+fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
+    match block::computed_as(dtype) {
+        DType::F32 => fast_real::<f32>(opcode),
+        DType::F64 => fast_real::<f64>(opcode),
+        DType::S32 => fast_whole::<i32>(opcode),
+        DType::S64 => fast_whole::<i64>(opcode),
+        DType::U32 => fast_whole::<u32>(opcode),
+        DType::U64 => fast_whole::<u64>(opcode),
+        DType::Pred => Some(match opcode {
+            Opcode::And | Opcode::Minimum | Opcode::Multiply => pair(|a: u8, b: u8| a & b),
+            Opcode::Or | Opcode::Maximum | Opcode::Add => pair(|a: u8, b: u8| a | b),
+            _ => return None,
+        }),
+        _ => None,
+    }
+}
+
+fn fast_real<T: Real>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+    Some(match opcode {
+        Opcode::Add => pair(|a: T, b: T| a.add(b)),
+        Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),
+        Opcode::Maximum => pair(|a: T, b: T| a.max(b)),
+        Opcode::Minimum => pair(|a: T, b: T| a.min(b)),
+        _ => return None,
+    })
+}
+
+fn fast_whole<T: block::Whole>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+    Some(match opcode {
+        Opcode::Add => pair(|a: T, b: T| a.add(b)),
+        Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),
+        Opcode::Maximum => pair(|a: T, b: T| a.max(b)),
+        Opcode::Minimum => pair(|a: T, b: T| a.min(b)),
+        Opcode::And => pair(|a: T, b: T| a.and(b)),
+        Opcode::Or => pair(|a: T, b: T| a.or(b)),
+        _ => return None,
+    })
+}
