@@ -66,7 +66,7 @@ mod tests {
                 "void at::native::vectorized_elementwise_kernel<4, at::native::Fill<int>>(int)",
                 "vectorized_elementwise_kernel",
             ),
-            ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_tn", "ampere_fp16_s16...8x128_ldg8_f2f_tn"),
+            ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_tn", "ampere_fp16_s16...28_ldg8_f2f_tn"),
         ];
         for (name, expected) in cases {
             assert_eq!(short(name), expected, "{name}");
