@@ -34,6 +34,13 @@ def nanos(value):
     return f"{three_digits(value)} ns"
 
 
+def moment(value):
+    """A point in time, to the microsecond where three digits are less."""
+    scale, unit = next((pair for pair in ((1e9, "s"), (1e6, "ms"), (1e3, "us")) if abs(value) >= pair[0]), (1, "ns"))
+    exact = f"{value / scale:.{ {1e9: 6, 1e6: 3}.get(scale, 0) }f}"
+    return f"{max(exact, three_digits(value / scale), key=len)} {unit}"
+
+
 def size(value):
     """As units.rs writes a size."""
     if abs(value) < 1024:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pages import Page, embedded, nanos, size, with_data
+from pages import Page, embedded, moment, nanos, size, with_data
 
 SIZES = [(1440, 900), (800, 600), (420, 800)]
 
@@ -143,7 +143,7 @@ def test_hover_tells_what_is_there(schedule):
     assert schedule.state()["hovered"] == op
     tip = schedule.text("#tip")
     for text in (
-        data["ops"]["name"][op], data["ops"]["what"][op], "collective", nanos(slices["start"][at]),
+        data["ops"]["name"][op], data["ops"]["what"][op], "collective", moment(slices["start"][at]),
         nanos(slices["end"][at] - slices["start"][at]), nanos(slices["exposed"][at]),
         size(data["ops"]["bytes"][op]), data["groups"][data["ops"]["group"][op]]["ranks"],
     ):
@@ -265,11 +265,64 @@ def test_tables_search(schedule):
     expected = sum("reduce_scatter" in row[operation] for row in rows)
     assert set(schedule.column(operation)) == {"reduce_scatter"}
     assert schedule.text("#tables .count") == f"{expected} of {len(rows)}"
+    heads = "[...document.querySelectorAll('#tables section:first-child th')].map(one => one.getBoundingClientRect().x)"
+    before = schedule.page.evaluate(heads)
     schedule.page.keyboard.type(" nothing has this")
     schedule.settle()
-    assert schedule.column(0) == []
+    assert schedule.column(0) == [] and "Nothing found" in schedule.text("#tables")
+    assert schedule.page.evaluate(heads) == pytest.approx(before, abs=1), "columns stay where they are"
     schedule.press("Escape")
     assert schedule.text("#tables .count") == str(len(rows))
+
+
+def test_tables_search_what_cells_show(schedule):
+    rows = schedule.data["tables"][0]["rows"]
+    number = {title: schedule.column_number(title) for title in ("operation", "size", "time", "moved")}
+    row = next(row for row in rows if row[number["moved"]] > 0 and "reduce_scatter" in row[number["operation"]])
+    exact = f"{size(row[number['size']])} {row[number['moved']]:.0f} later {nanos(row[number['time']])}"
+    for words in (exact, f"reduce_scatter {size(row[number['size']])}", f"{row[0]} reduce_"):
+        schedule.press("/")
+        schedule.page.keyboard.type(words)
+        schedule.settle()
+        assert row[0] in schedule.column(0), words
+        schedule.press("Escape")
+
+
+def test_waiting_for_the_host_is_not_exposed(edited, open_page):
+    host = {}
+
+    def late(data):
+        stalls = data["views"][0]["stalls"]
+        at = max(range(len(stalls["of"])), key=lambda stall: stalls["end"][stall] - stalls["start"][stall])
+        stalls["cause"][at] = 2
+        lengths = [end - start for start, end in zip(stalls["start"], stalls["end"])]
+        host["time"], host["rest"] = lengths[at], sum(lengths) - lengths[at]
+
+    page = open_page(edited("simulate", "fsdp_llama_2", late))
+    assert "waiting for the host" in page.text("#legend")
+    budget = page.text(".budget .parts")
+    assert f"waiting for the host {nanos(host['time'])}" in budget and f"exposed {nanos(host['rest'])}" in budget
+    assert "waiting for the host" not in page.text("#details")
+
+
+def test_no_legend_for_what_is_not_there(schedule):
+    assert "waiting for the host" not in schedule.text("#legend")
+
+
+def test_narrow_windows_show_what_matters_first(report, open_page):
+    page = open_page(report("schedule", "fsdp_llama_2")[0], 420, 800)
+    heads = [text.strip("\u2191\u2193 ") for text in page.texts("#tables section:first-child th")]
+    assert heads[:4] == ["collective", "exposed", "was", "held by"]
+    box = page.page.locator("#tables section:first-child th").nth(2).bounding_box()
+    assert box["x"] + box["width"] <= 420
+
+
+def test_system_colours_keep_bars_and_swatches(report, open_page):
+    page = open_page(report("schedule", "fsdp_llama_2")[0])
+    page.page.emulate_media(forced_colors="active")
+    for part in (".part.compute", ".key.comm"):
+        colour = page.page.locator(part).first.evaluate("one => getComputedStyle(one).backgroundColor")
+        assert colour not in ("rgb(255, 255, 255)", "rgb(0, 0, 0)", "rgba(0, 0, 0, 0)"), part
 
 
 def test_large_tables_draw_what_is_in_sight(report, open_page):
@@ -527,8 +580,13 @@ def test_sweep(report, open_page):
     path, out = report("what-if", "fsdp_llama_2")
     page = open_page(path)
     points = out["points"]
-    assert page.page.locator("#sweep .point").count() == len(points)
-    assert page.page.locator("#sweep .infeasible").count() == sum(point["step_time"] is None for point in points) > 0
+    missed = [point for point in points if point["step_time"] is None]
+    limits = {point["memory_limit"] for point in missed}
+    # One cross for a limit, whatever the bandwidth.
+    assert page.page.locator("#sweep .infeasible").count() == len(limits) > 0
+    assert page.page.locator("#sweep .point").count() == len(points) - len(missed) + len(limits)
+    assert "no order fits" not in page.text("#sweep") and "at least" not in page.text("#sweep")
+    assert f"reached {size(missed[0]['smallest_peak'])}" in page.text("#sweep-table")
     spoken = page.page.locator("#sweep .point").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
     table = page.text("#sweep-table")
     for point in points:

@@ -395,7 +395,7 @@ pub struct Analyze {
     /// tables.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<String>,
-    /// How many collectives and kernels the tables have.
+    /// How many ranks, collectives and kernels the tables have.
     #[arg(long, value_name = "N", default_value = "10")]
     pub top: usize,
 }

@@ -107,6 +107,58 @@ fn bad_traces_end_with_two_and_write_nothing() {
 }
 
 #[test]
+fn what_is_odd_is_said() {
+    let dir = folder("analyze_odd");
+    let trace = |rank: u32, size: u32, events: Value| json!({ "distributedInfo": { "rank": rank, "world_size": size }, "traceEvents": events });
+    write(&dir, "negative.json", &trace(0, 1, json!([gpu("x", 7, 5, -3)])));
+    let said = ends(&halflap(&dir, &["analyze", "negative.json"]), 2).1;
+    assert!(said.contains("negative duration") && !said.contains("ProfilerActivity"), "{said}");
+    write(&dir, "zero.json", &trace(0, 2, json!([gpu("x", 7, 0, 3), gpu("y", 7, 1_700_000_000_000_000, 3)])));
+    write(&dir, "four.json", &trace(1, 4, json!([gpu("x", 7, 0, 3)])));
+    let (out, _) = ends(&halflap(&dir, &["analyze", "zero.json", "four.json"]), 0);
+    for part in ["are 1700000000 s apart", "there are 2 and 4 ranks", "nothing connects its clock"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert_eq!(out.lines().nth(1).unwrap().split_whitespace().rev().nth(3), Some("?"), "waiting is not known: {out}");
+    let printed = ends(&halflap(&dir, &["analyze", "zero.json", "four.json", "--json"]), 0).0;
+    let file: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&file["ranks"][0]["peers"]["waiting"], &file["ranks"][0]["begin"]), (&Value::Null, &json!(0.0)));
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    let text = step(0, 0).to_string();
+    packed.write_all(text.as_bytes()).unwrap();
+    let mut bytes = packed.finish().unwrap();
+    let sum = bytes.len() - 8;
+    bytes[sum] ^= 1;
+    fs::write(dir.join("sum.json.gz"), bytes).unwrap();
+    let said = ends(&halflap(&dir, &["analyze", "sum.json.gz"]), 2).1;
+    assert!(said.contains(&format!("after {} unpacked bytes", text.len())), "{said}");
+}
+
+#[test]
+fn many_ranks_fit_a_screen() {
+    let dir = folder("analyze_many");
+    let mut args = vec!["analyze".to_owned()];
+    for rank in 0..30 {
+        args.push(format!("{rank}.json"));
+        write(&dir, &args[args.len() - 1], &step(rank, 0));
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (out, _) = ends(&halflap(&dir, &args), 0);
+    assert!(out.contains("... and 20 more, the least exposed with 40 us"), "{out}");
+    assert_eq!(out.lines().filter(|line| line.contains("from op0 to op1")).count(), 2, "{out}");
+}
+
+#[test]
+fn a_pipe_gets_long_names() {
+    let dir = folder("analyze_names");
+    let name = |last: char| format!("void at::native::kernel<{}{last}>", "x".repeat(200));
+    let events = json!([gpu(&name('a'), 7, 0, 30), gpu(&name('b'), 7, 40, 30)]);
+    write(&dir, "t.json", &json!({ "traceEvents": events }));
+    let (out, _) = ends(&halflap(&dir, &["analyze", "t.json"]), 0);
+    assert!(out.contains(&name('a')) && out.contains(&name('b')), "{out}");
+}
+
+#[test]
 fn a_trace_comes_through_a_pipe() {
     let dir = folder("analyze_pipe");
     let mut running = command(&dir, &["analyze", "-", "--json"]);

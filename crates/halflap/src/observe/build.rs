@@ -170,6 +170,9 @@ impl Builder {
 
     /// The trace, of a file of so many bytes.
     pub(super) fn finish(mut self, bytes: u64) -> Result<Trace, TraceError> {
+        if self.slices.is_empty() && self.oddities.negative > 0 {
+            return Err(TraceError::OnlyNegative { negative: self.oddities.negative });
+        }
         if self.slices.is_empty() {
             return Err(TraceError::NoGpu { events: self.events });
         }

@@ -153,7 +153,8 @@ impl Operation {
         }
     }
 
-    /// Whether only two ranks of a group take part, so that others have nothing to pair with it.
+    /// Whether only two ranks of a group take part, so that others have nothing to pair with it. Of
+    /// `SendRecv` only the kernel's name is known, and that is NCCL's kernel for all-to-all.
     pub fn point_to_point(self) -> bool {
         matches!(self, Operation::Send | Operation::Recv)
     }

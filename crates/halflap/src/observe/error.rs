@@ -52,6 +52,10 @@ pub enum TraceError {
         "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset): profile with ProfilerActivity.CUDA"
     )]
     NoGpu { events: u64 },
+    #[error(
+        "its GPU events ({negative}) all have a negative duration: its times are wrong, and nothing is left to analyse"
+    )]
+    OnlyNegative { negative: u64 },
     #[error("'distributedInfo' is not as it must be: {0}")]
     DistributedInfo(String),
 }

@@ -54,6 +54,20 @@ impl Analysis {
         Analysis { ranks, peers }
     }
 
+    /// For each rank the moment of its own clock at which the time axis of all begins: the first event of
+    /// the earliest. A rank that no collective connects with the others begins at its own first event.
+    pub fn zeros(&self) -> Vec<Moment> {
+        // Of one rank there are no clocks to compare.
+        let ahead = |place: usize| self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64);
+        let begins = self.ranks.iter().enumerate().filter_map(|(place, rank)| Some(rank.first.0 - ahead(place)?));
+        let zero = begins.min();
+        let of = |(place, rank): (usize, &Rank)| match (zero, ahead(place)) {
+            (Some(zero), Some(ahead)) => Moment(zero + ahead),
+            _ => rank.first,
+        };
+        self.ranks.iter().enumerate().map(of).collect()
+    }
+
     /// For each rank and each of its collectives, the match that it belongs to.
     pub fn matches_of(&self) -> Vec<Vec<Option<usize>>> {
         let mut of: Vec<Vec<Option<usize>>> =

@@ -76,6 +76,14 @@ pub struct Member {
     pub collective: usize,
 }
 
+impl RankPeers {
+    /// How long its matched collectives would have taken, and how long it waited in them; not known of
+    /// a rank without any.
+    pub fn transfer_and_waiting(&self) -> Option<(Nanos, Nanos)> {
+        (self.matched > 0).then_some((self.transfer, self.waiting))
+    }
+}
+
 impl Peers {
     /// Finds the same collectives on several ranks.
     pub fn of(ranks: &[Rank]) -> Peers {
@@ -149,8 +157,9 @@ impl GroupKey {
     }
 }
 
-/// The launches of every process group that more than one rank has, each rank's by end. Sends and
-/// receives are left out: they have two ends, not one for each rank.
+/// The launches of every process group that more than one rank has, each rank's by end. What
+/// the profiler calls a send or a receive is left out: it has two ends, not one for each rank. A kernel
+/// that does both is NCCL's way to exchange among all.
 pub(super) struct SharedGroups {
     pub(super) launches: Vec<Vec<Vec<Member>>>,
 }

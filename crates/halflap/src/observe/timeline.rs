@@ -33,6 +33,8 @@ pub struct Timeline {
     pub slices: Vec<Drawn>,
     /// When communication ran and nothing computed, by start; the longest ones if there are too many.
     pub pauses: Vec<Pause>,
+    /// How many of them were too many.
+    pub pauses_left_out: usize,
 }
 
 /// A row of the timeline.
@@ -104,7 +106,8 @@ impl Timeline {
             drawn.lane = place[&drawn.lane];
         }
         slices.sort_by_key(|drawn| (drawn.lane, drawn.when.start));
-        Timeline { lanes: order.iter().map(|&lane| lanes[lane]).collect(), slices, pauses: pauses(trace, rank, most) }
+        let (pauses, pauses_left_out) = pauses(trace, rank, most);
+        Timeline { lanes: order.iter().map(|&lane| lanes[lane]).collect(), slices, pauses, pauses_left_out }
     }
 }
 
@@ -189,8 +192,9 @@ impl Open {
     }
 }
 
-/// Every time without compute while a collective runs, with the collective that is charged with it.
-fn pauses(trace: &Trace, rank: &Rank, most: usize) -> Vec<Pause> {
+/// Every time without compute while a collective runs, with the collective that is charged with it; and
+/// how many short ones were left out.
+fn pauses(trace: &Trace, rank: &Rank, most: usize) -> (Vec<Pause>, usize) {
     let computing = Computing::of(trace.slices.iter().filter(|slice| trace.class(slice) == Class::Compute));
     let communication = Busy::union(rank.collectives.iter().map(|collective| collective.ran));
     let exposed = communication.without(&computing.busy);
@@ -202,10 +206,11 @@ fn pauses(trace: &Trace, rank: &Rank, most: usize) -> Vec<Pause> {
         let pause = |when: Stretch| Pause { when, collective: place, before: computing.around(when.start).1 };
         pauses.extend(exposed.parts(own).map(pause));
     }
-    if pauses.len() > most {
+    let left_out = pauses.len().saturating_sub(most);
+    if left_out > 0 {
         pauses.sort_by_key(|pause| std::cmp::Reverse(pause.when.end.0 - pause.when.start.0));
         pauses.truncate(most);
         pauses.sort_by_key(|pause| pause.when.start);
     }
-    pauses
+    (pauses, left_out)
 }

@@ -126,14 +126,13 @@ impl<R: Read> Window<R> {
         }
         // Doubling what does not fit keeps the time in proportion to its length.
         self.text.resize(held + held.max(PIECE).min(LARGEST - held), 0);
-        let read = read_some(&mut self.source, &mut self.text[held..]);
-        self.text.truncate(held + read.as_ref().map_or(0, |read| *read));
-        match read {
-            Ok(0) => self.ended = true,
-            Ok(_) => {}
-            Err(error) => return Err(TraceError::Unreadable { after: self.before + held as u64, error }),
+        let (read, problem) = read_some(&mut self.source, &mut self.text[held..]);
+        self.text.truncate(held + read);
+        self.ended = read == 0;
+        match problem {
+            None => Ok(()),
+            Some(error) => Err(TraceError::Unreadable { after: self.before + (held + read) as u64, error }),
         }
-        Ok(())
     }
 
     fn place(&self, at: usize) -> Place {
@@ -156,16 +155,16 @@ fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// As much as there is, and at least a byte unless the source ends.
-fn read_some(source: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
+/// As much as there is, and at least a byte unless the source ends; and why it could not be read further.
+fn read_some(source: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Error>) {
     let mut filled = 0;
     while filled < into.len() {
         match source.read(&mut into[filled..]) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return (filled, Some(error)),
         }
     }
-    Ok(filled)
+    (filled, None)
 }

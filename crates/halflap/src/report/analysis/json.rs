@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::analysis_notes;
 use crate::ids::{Id, IdVec, KernelId};
-use crate::observe::{Analysis, Class, Collective, GroupName, Match, Operation, OperationUse, Rank, RankPeers};
+use crate::observe::{Analysis, Class, Collective, GroupName, Match, Moment, Operation, OperationUse, Rank, RankPeers};
 use crate::units::{Bytes, Nanos};
 
 #[derive(Serialize)]
@@ -26,6 +26,7 @@ struct RankJson<'a> {
     world_size: Option<u32>,
     devices: usize,
     events: u64,
+    begin: Nanos,
     span: Nanos,
     compute: Nanos,
     communication: Nanos,
@@ -47,8 +48,8 @@ struct PeersJson {
     matched: usize,
     unmatched: usize,
     disagree: usize,
-    transfer: Nanos,
-    waiting: Nanos,
+    transfer: Option<Nanos>,
+    waiting: Option<Nanos>,
     last_to_arrive: usize,
 }
 
@@ -133,12 +134,12 @@ struct MemberJson {
 
 /// Writes `halflap.analysis/1`.
 pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
-    let matches = analysis.matches_of();
+    let (matches, zeros) = (analysis.matches_of(), analysis.zeros());
     let ranks = analysis.ranks.iter().enumerate();
     let file = AnalysisJson {
         format: "halflap.analysis/1",
         halflap: env!("CARGO_PKG_VERSION"),
-        ranks: ranks.map(|(place, rank)| of_rank(analysis, rank, place, &matches[place])).collect(),
+        ranks: ranks.map(|(place, _)| of_rank(analysis, place, zeros[place], &matches[place])).collect(),
         matches: analysis.peers.matches.iter().map(of_match).collect(),
         waiting_is_at_least: analysis.peers.incomplete(),
         notes: analysis_notes(analysis),
@@ -147,7 +148,8 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
     out.write_all(b"\n")
 }
 
-fn of_rank<'a>(analysis: &Analysis, rank: &'a Rank, place: usize, matches: &[Option<usize>]) -> RankJson<'a> {
+fn of_rank<'a>(analysis: &'a Analysis, place: usize, zero: Moment, matches: &[Option<usize>]) -> RankJson<'a> {
+    let rank = &analysis.ranks[place];
     // Kernels are referred to by their place in the list that is written.
     let mut places: IdVec<KernelId, usize> = IdVec::filled(0, rank.kernels.len());
     for (place, used) in rank.kernel_uses.iter().enumerate() {
@@ -164,6 +166,7 @@ fn of_rank<'a>(analysis: &Analysis, rank: &'a Rank, place: usize, matches: &[Opt
         world_size: rank.world_size,
         devices: rank.devices,
         events: rank.events,
+        begin: rank.first - zero,
         span: times.span,
         compute: times.compute,
         communication: times.communication,
@@ -192,8 +195,8 @@ fn of_peers(peers: &RankPeers, clock_ahead: Option<Nanos>) -> PeersJson {
         matched: peers.matched,
         unmatched: peers.unmatched,
         disagree: peers.disagree,
-        transfer: peers.transfer,
-        waiting: peers.waiting,
+        transfer: peers.transfer_and_waiting().map(|(transfer, _)| transfer),
+        waiting: peers.transfer_and_waiting().map(|(_, waiting)| waiting),
         last_to_arrive: peers.last,
     }
 }

@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::names::{short, without_middle};
 use super::{analysis_notes, group_text};
 use crate::ids::{GroupId, KernelId};
-use crate::observe::{Analysis, Class, Collective, Match, Operation, Rank};
+use crate::observe::{Analysis, Class, Collective, Match, Member, Operation, Rank};
 use crate::report::printable;
 use crate::report::table::{Cell, Column, Style, Table, Tone};
 use crate::units::Nanos;
 
-/// Renders an analysis, with at most `most` rows in the tables of collectives and kernels.
+/// How many launches of one collective, on several ranks, are listed.
+const ALIKE: usize = 2;
+
+/// Renders an analysis, with at most `most` rows in the tables of ranks, collectives and kernels.
 pub fn render_analysis(analysis: &Analysis, most: usize, style: &Style) -> String {
     let parts = [
-        Some(ranks(analysis, style)),
+        Some(ranks(analysis, most, style)),
         operations(analysis, style),
         collectives(analysis, most, style),
         waits(analysis, most, style),
@@ -41,6 +45,11 @@ fn cell(value: impl ToString) -> Cell {
     Cell::Text(value.to_string())
 }
 
+/// A time, if it is known.
+fn maybe(time: Option<Nanos>) -> Cell {
+    cell(time.map_or("?".to_owned(), |time| time.to_string()))
+}
+
 fn percent(part: Nanos, whole: Nanos) -> Cell {
     cell(if whole > Nanos::ZERO { format!("{:.1}%", 100.0 * part.0 / whole.0) } else { "-".to_owned() })
 }
@@ -49,7 +58,7 @@ fn part(part: Nanos, whole: Nanos) -> Cell {
     Cell::Part(if whole > Nanos::ZERO { part.0 / whole.0 } else { 0.0 })
 }
 
-fn ranks(analysis: &Analysis, style: &Style) -> String {
+fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
     let several = analysis.ranks.len() > 1;
     let number = Column::number;
     let mut columns = vec![number("rank"), number("span"), number("compute"), number("communication")];
@@ -59,21 +68,32 @@ fn ranks(analysis: &Analysis, style: &Style) -> String {
         columns.extend([number("waiting"), number("clock").optional()]);
     }
     columns.push(Column::text("trace"));
-    let row = |(place, rank): (usize, &Rank)| {
+    let row = |place: usize| {
+        let rank = &analysis.ranks[place];
         let times = &rank.times;
         let mut row = vec![cell(rank.name())];
         row.extend([times.span, times.compute, times.communication, times.exposed].map(cell));
         row.extend([percent(times.exposed, times.communication), part(times.exposed, times.communication)]);
         row.extend([times.memory, times.idle].map(cell));
         if several {
-            let clock = analysis.peers.clocks[place];
-            row.push(cell(analysis.peers.ranks[place].waiting));
-            row.push(cell(clock.map_or("?".to_owned(), |clock| clock.to_string())));
+            let waiting = analysis.peers.ranks[place].transfer_and_waiting().map(|(_, waiting)| waiting);
+            row.extend([waiting, analysis.peers.clocks[place]].map(maybe));
         }
         row.push(cell(file_name(&rank.label)));
         row
     };
-    table(columns, analysis.ranks.iter().enumerate().map(row), style)
+    let mut shown: Vec<usize> = (0..analysis.ranks.len()).collect();
+    let left_out = shown.len().saturating_sub(most);
+    if left_out > 0 {
+        let exposed = |place: &usize| analysis.ranks[*place].times.exposed.0;
+        shown.sort_by(|a, b| exposed(b).total_cmp(&exposed(a)));
+    }
+    let mut text = table(columns, shown.iter().take(most).map(|&place| row(place)), style);
+    if left_out > 0 {
+        let least = shown.last().map_or(Nanos::ZERO, |&place| analysis.ranks[place].times.exposed);
+        let _ = writeln!(text, "... and {left_out} more, the least exposed with {least} (-o FILE has every one)");
+    }
+    text
 }
 
 /// The name of a trace's file without its folder, which would push it out of the table.
@@ -91,8 +111,8 @@ struct Sum {
     time: Nanos,
     hidden: Nanos,
     exposed: Nanos,
-    transfer: Nanos,
-    waiting: Nanos,
+    /// Where some were found on several ranks.
+    transfer_and_waiting: Option<(Nanos, Nanos)>,
 }
 
 fn operation_key(rank: &Rank, group: GroupId, operation: Operation) -> OperationKey {
@@ -116,8 +136,9 @@ fn operation_sums(analysis: &Analysis) -> Vec<(OperationKey, Sum)> {
             let rank = &analysis.ranks[member.rank];
             let collective = &rank.collectives[member.collective];
             let sum = sums.entry(operation_key(rank, collective.group, collective.operation)).or_default();
-            sum.transfer += found.transfer;
-            sum.waiting += collective.time() - found.transfer;
+            let (transfer, waiting) = sum.transfer_and_waiting.get_or_insert_default();
+            *transfer += found.transfer;
+            *waiting += collective.time() - found.transfer;
         }
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
@@ -140,7 +161,8 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
         row.extend([sum.time, sum.hidden, sum.exposed].map(cell));
         row.push(part(sum.exposed, sum.time));
         if several {
-            row.extend([sum.transfer, sum.waiting].map(cell));
+            let (transfer, waiting) = sum.transfer_and_waiting.unzip();
+            row.extend([transfer, waiting].map(maybe));
         }
         row
     };
@@ -148,22 +170,22 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
 }
 
 fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
-    let mut all: Vec<(&Rank, &Collective)> =
-        analysis.ranks.iter().flat_map(|rank| rank.collectives.iter().map(move |of| (rank, of))).collect();
-    all.retain(|(_, collective)| collective.exposed > Nanos::ZERO);
-    all.sort_by(|(_, a), (_, b)| b.exposed.0.total_cmp(&a.exposed.0));
+    let zeros = analysis.zeros();
+    let (shown, left_out, rest) = most_exposed(analysis, most);
     let number = Column::number;
     let mut columns = vec![number("rank"), Column::text("most exposed"), Column::text("group").optional()];
     columns.extend([number("size").optional(), number("start"), number("time")]);
     columns.extend([number("exposed").tone(Tone::Warning), Column::bar(), number("hidden").optional()]);
     columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
-    let row = |(rank, collective): &(&Rank, &Collective)| {
+    let row = |&Member { rank: place, collective }: &Member| {
+        let rank = &analysis.ranks[place];
+        let collective = &rank.collectives[collective];
         vec![
             cell(rank.name()),
             cell(collective.operation.name()),
             cell(printable(&rank.groups[collective.group].name.text())),
             cell(collective.bytes.map_or("?".to_owned(), |bytes| bytes.to_string())),
-            cell(collective.ran.start - rank.first),
+            cell(collective.ran.start - zeros[place]),
             cell(collective.time()),
             cell(collective.exposed),
             part(collective.exposed, collective.time()),
@@ -172,12 +194,37 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
             cell(stood_still(rank, collective)),
         ]
     };
-    let mut text = (!all.is_empty()).then(|| table(columns, all.iter().take(most).map(row), style))?;
-    if all.len() > most {
-        let rest: Nanos = all[most..].iter().map(|(_, collective)| collective.exposed).sum();
-        let _ = writeln!(text, "... and {} more, {rest} exposed in all (-o FILE has every one)", all.len() - most);
+    let mut text = (!shown.is_empty() || left_out > 0).then(|| table(columns, shown.iter().map(row), style))?;
+    if left_out > 0 {
+        let _ = writeln!(text, "... and {left_out} more, {rest} exposed in all (-o FILE has every one)");
     }
     Some(text)
+}
+
+/// The most exposed launches, few of the same collective; how many more are exposed, and how long.
+fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<Member>, usize, Nanos) {
+    let of = |member: &Member| &analysis.ranks[member.rank].collectives[member.collective];
+    let matches = analysis.matches_of();
+    let mut all: Vec<Member> = Vec::new();
+    for (rank, of) in analysis.ranks.iter().enumerate() {
+        let exposed = of.collectives.iter().enumerate().filter(|(_, collective)| collective.exposed > Nanos::ZERO);
+        all.extend(exposed.map(|(collective, _)| Member { rank, collective }));
+    }
+    // Ranks that do the same have the same times: the first launches of all come before the first rank's others.
+    all.sort_by(|a, b| of(b).exposed.0.total_cmp(&of(a).exposed.0).then(a.collective.cmp(&b.collective)));
+    let mut listed = vec![0; analysis.peers.matches.len()];
+    let (mut shown, mut left_out, mut rest) = (Vec::new(), 0, Nanos::ZERO);
+    for member in all {
+        let alike = matches[member.rank][member.collective].map(|found| &mut listed[found]);
+        if shown.len() < most && alike.as_ref().is_none_or(|alike| **alike < ALIKE) {
+            alike.into_iter().for_each(|alike| *alike += 1);
+            shown.push(member);
+        } else {
+            left_out += 1;
+            rest += of(&member).exposed;
+        }
+    }
+    (shown, left_out, rest)
 }
 
 /// The kernel that hid most of it.
@@ -197,18 +244,6 @@ fn stood_still(rank: &Rank, collective: &Collective) -> String {
     format!("{time} from {} to {}", name(stall.after, "the start"), name(stall.before, "the end"))
 }
 
-/// A kernel's name without its template's arguments and its parameters.
-fn short(name: &str) -> String {
-    const MOST: usize = 32;
-    let name = name.replace("(anonymous namespace)::", "");
-    let bare = name.strip_prefix("void ").unwrap_or(&name);
-    let bare = bare.split(['<', '(']).next().filter(|bare| !bare.is_empty()).unwrap_or(bare);
-    // What tells kernels of one namespace apart stands at the end.
-    let skipped = bare.chars().count().saturating_sub(MOST);
-    let end: String = bare.chars().skip(skipped).collect();
-    printable(&if skipped > 0 { format!("..{end}") } else { end })
-}
-
 /// The collectives that ranks waited for each other longest in.
 fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
     let mut matches: Vec<&Match> = analysis.peers.matches.iter().filter(|found| found.spread > Nanos::ZERO).collect();
@@ -216,6 +251,7 @@ fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
     let number = Column::number;
     let mut columns = vec![Column::text("longest waits"), Column::text("group"), number("ranks"), number("start")];
     columns.extend([number("transfer"), number("waiting up to").tone(Tone::Warning), number("last to arrive")]);
+    let zeros = analysis.zeros();
     let row = |found: &&Match| {
         let rank = &analysis.ranks[found.of[0].rank];
         let collective = &rank.collectives[found.of[0].collective];
@@ -225,13 +261,17 @@ fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
             cell(found.operation.name()),
             cell(printable(&rank.groups[collective.group].name.text())),
             cell(format!("{} of {all}", found.of.len())),
-            cell(collective.ran.start - rank.first),
+            cell(collective.ran.start - zeros[found.of[0].rank]),
             cell(found.transfer),
             cell(found.spread),
             cell(format!("rank {}", analysis.ranks[found.last].name())),
         ]
     };
-    (!matches.is_empty()).then(|| table(columns, matches.iter().take(most).map(row), style))
+    let mut text = (!matches.is_empty()).then(|| table(columns, matches.iter().take(most).map(row), style))?;
+    if matches.len() > most {
+        let _ = writeln!(text, "... and {} more (-o FILE has every one)", matches.len() - most);
+    }
+    Some(text)
 }
 
 /// Sums over ranks for one kernel.
@@ -256,6 +296,8 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     let whole: Nanos = sums.values().map(|sum| sum.total).sum();
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
+    // A pipe takes what a terminal has no room for.
+    let longest_name = if style.width.is_none() { 300 } else { 60 };
     let number = Column::number;
     let mut columns = vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
     columns.extend([number("longest").optional(), Column::text("class").optional(), Column::text("kernel")]);
@@ -268,7 +310,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
             cell(sum.total * (1.0 / sum.launches.max(1) as f64)),
             cell(sum.longest),
             cell(class.name()),
-            cell(printable(name)),
+            cell(without_middle(name, longest_name)),
         ]
     };
     let mut text = table(columns, sums.iter().take(most).map(row), style);

@@ -86,7 +86,7 @@ function announce() {
   const { op, view, slice } = state.selected;
   const parts = [nameOf(op), clean(ops.what[op], 60), KINDS[ops.kind[op]]];
   if (slice >= 0) {
-    parts.push('starts at ' + formatNanos(view.slices.start[slice]), 'takes ' + formatNanos(durationOf(view, slice)));
+    parts.push('starts at ' + momentText(view.slices.start[slice]), 'takes ' + formatNanos(durationOf(view, slice)));
     if (isCollective(op)) parts.push('exposed ' + formatNanos(view.slices.exposed[slice]));
   }
   return parts.filter(Boolean).join(', ');

@@ -60,7 +60,7 @@ function drawCursor() {
   marks.font = '600 11px ' + SANS;
   marks.textBaseline = 'middle';
   // As exact as a pixel is at this zoom.
-  const text = ruleLabel(state.cursor.time, 10 ** Math.floor(Math.log10((state.to - state.from) / 200)));
+  const text = ruleLabel(state.cursor.time, pixelStep());
   const width = marks.measureText(text).width + 10;
   const left = Math.min(Math.max(layout.gutter, x - width / 2), layout.width - width);
   marks.fillStyle = colours.ink;

@@ -3,7 +3,9 @@
 const KINDS = [
   'compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations',
 ];
-const CAUSES = ['needed', 'synchronous', 'not issued yet', 'end of step'];
+const CAUSES = ['needed', 'synchronous', 'waiting for the host', 'end of step'];
+/** The cause of stalls that communication has no part in: the host had not issued it yet. */
+const HOST = 2;
 const COLLECTIVE = 1;
 const SYNCHRONOUS = 2;
 const COPY = 4;
@@ -28,14 +30,16 @@ function buildView(raw, index) {
     end: Float64Array.from(raw.slices.end),
     exposed: Float64Array.from(raw.slices.exposed),
   };
-  const { length, bound, headline } = raw;
-  const view = { index, name: clean(raw.name, 24), length, bound, headline, slices, stalls: sortStalls(raw.stalls) };
+  const { begin, length, bound, headline } = raw;
+  const view = { index, name: clean(raw.name, 24), begin: begin || 0, length, bound, headline, slices };
+  view.stalls = sortStalls(raw.stalls);
   view.byOp = indexByOp(slices);
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
   view.computeLane = busiestLane(view);
   view.memory = raw.memory && raw.memory.time.length > 0 ? buildMemory(raw.memory) : null;
   view.collectives = listCollectives(view);
   matchStalls(view);
+  view.spans = { exposed: stallSpans(view, false), host: stallSpans(view, true) };
   view.budget = budgetOf(view, raw.spent);
   return view;
 }
@@ -123,7 +127,7 @@ function matchStalls(view) {
     if (end > start) view.lanes[slices.lane[slice]].hatches.push({ start, end, slice });
   };
   stalls.slice.forEach((slice, stall) => {
-    if (slice < 0) return;
+    if (slice < 0 || stalls.cause[stall] === HOST) return;
     seen.add(slice);
     add(slice, Math.max(slices.start[slice], stalls.start[stall]), Math.min(slices.end[slice], stalls.end[stall]));
   });
@@ -142,12 +146,15 @@ function findSlice(view, op, start, end) {
   return after === 0 ? -1 : list[after - 1];
 }
 
-/** Where the time of a view goes: compute, exposed communication, the rest. `spent` is exact where slices were merged. */
+/** Where the time of a view goes: what its parts are, and how long. `spent` is exact where slices were merged. */
 function budgetOf(view, spent) {
-  if (spent) {
-    const { compute, exposed } = spent;
-    return { compute, exposed, idle: Math.max(0, view.length - compute - exposed) };
-  }
+  const { compute, exposed, host = 0, copies = 0 } = spent || countedBudget(view);
+  const idle = Math.max(0, view.length - view.begin - compute - exposed - host - copies);
+  const all = [['compute', compute], ['exposed', exposed], ['host', host], ['copies', copies], ['idle', idle]];
+  return all.filter(([, time]) => time >= 0.5);
+}
+
+function countedBudget(view) {
   const busy = [];
   for (const lane of view.lanes) {
     if (lane.kind !== 'compute') continue;
@@ -156,8 +163,15 @@ function budgetOf(view, spent) {
     }
   }
   const compute = lengthOfUnion(busy);
-  const exposed = lengthOfUnion(view.stalls.start.map((start, stall) => [start, view.stalls.end[stall]]));
-  return { compute, exposed, idle: Math.max(0, view.length - compute - exposed) };
+  const length = (host) => lengthOfUnion(stallSpans(view, host).map(({ start, end }) => [start, end]));
+  return { compute, exposed: length(false), host: length(true) };
+}
+
+/** When compute stood still: for collectives, or for the host. */
+function stallSpans(view, host) {
+  const { start, end, cause } = view.stalls;
+  const spans = start.map((from, stall) => ({ start: from, end: end[stall], host: cause[stall] === HOST }));
+  return spans.filter((span) => span.host === host);
 }
 
 function lengthOfUnion(spans) {
@@ -193,7 +207,12 @@ function indexNames() {
 }
 
 function nameOf(op) {
-  return clean(ops.name[op], 120) || '(unnamed)';
+  return withoutMiddle(ops.name[op], 120) || '(unnamed)';
+}
+
+/** As much of a name as the page was given. */
+function wholeNameOf(op) {
+  return clean(ops.name[op], 600) || '(unnamed)';
 }
 
 function whatOf(op) {

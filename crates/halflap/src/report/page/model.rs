@@ -134,7 +134,9 @@ pub struct Buffers {
 pub struct View {
     /// Its name: `before`, `after`, `rank 0`.
     pub name: String,
-    /// Where the time axis ends.
+    /// Where on the time axis, which all views share, its first slice begins.
+    pub begin: Time,
+    /// Where on the time axis it ends.
     pub length: Time,
     /// What no order can beat, if that is known.
     pub bound: Option<Time>,
@@ -159,6 +161,8 @@ pub struct Budget {
     pub compute: Time,
     /// Something communicates and nothing computes.
     pub exposed: Time,
+    /// Something is copied or filled, and nothing else runs.
+    pub copies: Time,
 }
 
 /// A figure of the headline. All views have the same labels.
@@ -166,7 +170,7 @@ pub struct Budget {
 pub struct Figure {
     /// What it is.
     pub label: &'static str,
-    /// How much.
+    /// How much; NaN, which is written as null, where it is not known.
     pub value: f64,
     /// Of what.
     pub unit: Unit,
@@ -278,6 +282,8 @@ pub struct Table {
     pub details: Option<Vec<Vec<(&'static str, String)>>>,
     /// The view that it belongs to, if not to all.
     pub view: Option<u32>,
+    /// If rows were left out, how many there were, and what those that are here are: `the most exposed`.
+    pub cut: Option<(usize, &'static str)>,
 }
 
 /// A column.

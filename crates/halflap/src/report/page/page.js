@@ -3,28 +3,35 @@
 /** Cards of headline values: before and after in a comparison, else of the shown views. */
 function showCards() {
   const compared = data.compare ? views.slice(0, 2) : state.shown.map((index) => views[index]);
-  byId('cards').replaceChildren(...compared[0].headline.map((_, at) => card(compared, at)));
+  const labels = new Set(compared.flatMap((view) => view.headline.map(({ label }) => label)));
+  byId('cards').replaceChildren(...[...labels].map((label) => card(compared, label)));
 }
 
-function card(compared, at) {
-  const items = compared.map((view) => view.headline[at]).filter(Boolean);
+function card(compared, label) {
+  const found = compared.map((view) => view.headline.find((item) => item.label === label));
+  // A figure that only one of two views has is zero in the other.
+  const items = found.map((item) => item || { ...found.find(Boolean), value: 0, note: '' });
   const last = items[items.length - 1];
   const made = element('div', 'card', [element('h2', '', clean(last.label, 60))]);
   const values = element('p', 'values');
   if (data.compare) {
-    const [was, now] = [items[0], last].map((item) => formatAs(item.unit, item.value));
+    const [was, now] = [items[0], last].map(figureText);
     values.append(element('span', 'was', was), element('span', 'to', ' \u2192 '), element('b', '', now), ' ');
     values.append(changeOf(items[0], last));
   } else {
     items.forEach((item, number) => {
       if (items.length > 1) values.append(element('span', 'of', compared[number].name + ' '));
-      values.append(element('b', '', formatAs(item.unit, item.value)), ' ');
+      values.append(element('b', '', figureText(item)), ' ');
     });
   }
   // A note belongs to one value; beside two of equal rank it would be taken for both.
   const note = data.compare || items.length === 1 ? last.note : '';
   made.append(values, element('p', 'note', clean(note || '', 160)));
   return made;
+}
+
+function figureText(item) {
+  return item.value === null ? '?' : formatAs(item.unit, item.value);
 }
 
 /** How much a value changed, for better or worse. */
@@ -41,24 +48,27 @@ function showBudget() {
   byId('budget').replaceChildren(element('h2', '', 'Where the time goes'), ...compared.map(budgetBar));
 }
 
+const PARTS = { host: 'waiting for the host' };
+
 function budgetBar(view) {
-  const { compute, exposed, idle } = view.budget;
-  const parts = [['compute', compute], ['exposed', exposed], ['idle', idle]].filter(([, time]) => time >= 0.5);
+  const parts = view.budget;
+  const widest = Math.max(1, ...views.map(({ begin, length, bound }) => Math.max(length - begin, bound || 0)));
   const bar = element('div', 'track');
   for (const [name, time] of parts) {
     const part = element('span', 'part ' + name);
-    part.style.width = 100 * time / longest + '%';
+    part.style.width = 100 * time / widest + '%';
     bar.append(part);
   }
   if (view.bound) {
     const line = element('span', 'bound');
-    line.style.left = 100 * view.bound / longest + '%';
+    line.style.left = 100 * view.bound / widest + '%';
     bar.append(line);
   }
-  const text = parts.map(([name, time]) => name + ' ' + formatNanos(time)).join(', ');
+  const said = (name) => PARTS[name] || name;
+  const text = parts.map(([name, time]) => said(name) + ' ' + formatNanos(time)).join(', ');
   bar.setAttribute('role', 'img');
   bar.setAttribute('aria-label', view.name + ': ' + text);
-  const value = ([name, time]) => [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))];
+  const value = ([name, time]) => [element('i', 'key ' + name), said(name) + ' ', element('b', '', formatNanos(time))];
   const values = element('p', 'parts', parts.map((part) => element('span', part[0], value(part))));
   if (views.length === 1) bar.classList.add('alone');
   const name = views.length > 1 ? [element('span', 'of', view.name)] : [];
@@ -145,11 +155,16 @@ function chooseView(index) {
 }
 
 const LEGEND = [
-  ['compute', 'compute'], ['comm', 'communication'], ['copy', 'copies'], ['exposed', 'exposed'], ['bound', 'lower bound'],
+  ['compute', 'compute'], ['comm', 'communication'], ['copy', 'copies'], ['exposed', 'exposed'],
+  ['host', 'waiting for the host'], ['bound', 'lower bound'],
 ];
 
 function showLegend() {
-  const missing = { copy: !ops.kind.includes(COPY), bound: !views.some((view) => view.bound) };
+  const missing = {
+    copy: !ops.kind.includes(COPY),
+    host: !views.some((view) => view.spans.host.length > 0),
+    bound: !views.some((view) => view.bound),
+  };
   const used = LEGEND.filter(([name]) => !missing[name]);
   const entry = ([name, text]) => element('span', '', [element('i', 'key ' + name), text]);
   byId('legend').replaceChildren(...used.map(entry));

@@ -3,6 +3,7 @@
 const LINKS = 8;
 const OWNERS = 8;
 const STALLS = 4;
+const SUMS = 6;
 
 /** A tooltip or list of label and value: rows that have no value are left out. */
 function pairs(rows) {
@@ -33,7 +34,7 @@ function describeSlice(view, slice) {
     rows: [
       ['', whatOf(op)],
       ['kind', KINDS[ops.kind[op]]],
-      ['start', formatNanos(start)],
+      ['start', momentText(start)],
       ['duration', formatNanos(durationOf(view, slice))],
       ['exposed', isCollective(op) ? formatNanos(view.slices.exposed[slice]) : ''],
       ...sizeRows(op),
@@ -45,14 +46,15 @@ function describeSlice(view, slice) {
 
 function describeStall(view, stall) {
   const { start, end, of, at, cause } = view.stalls;
+  const host = cause[stall] === HOST;
   return {
-    title: 'compute stands still',
+    title: host ? 'compute waits for the host' : 'compute stands still',
     rows: [
       ['for', of[stall] >= 0 ? nameOf(of[stall]) : ''],
       ['before', at[stall] >= 0 ? nameOf(at[stall]) : ''],
       ['cause', CAUSES[cause[stall]] || ''],
-      ['start', formatNanos(start[stall])],
-      ['exposed', formatNanos(end[stall] - start[stall])],
+      ['start', momentText(start[stall])],
+      [host ? 'duration' : 'exposed', formatNanos(end[stall] - start[stall])],
     ],
   };
 }
@@ -96,7 +98,7 @@ function hideTip() {
 
 /** An operation's name that leads to it. */
 function opLink(op) {
-  const link = element('button', 'link name', clean(ops.name[op], 36) || '(unnamed)');
+  const link = element('button', 'link name', withoutMiddle(ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
   link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
   link.addEventListener('click', () => {
@@ -153,7 +155,7 @@ function showDetails() {
     clearSelection();
     stage.focus({ preventScroll: true });
   });
-  const head = element('h2', 'name', nameOf(op));
+  const head = element('h2', 'name', wholeNameOf(op));
   head.tabIndex = -1;
   panel.append(element('div', 'head', [head, close]));
   if (ops.what[op]) panel.append(element('p', 'what', whatOf(op)));
@@ -167,19 +169,22 @@ function exposedSummary() {
   const what = (op) => clean(ops.what[op] || '', 60) || nameOf(op);
   const byWhat = compared.map((view) => sumStalls(view, (stall) => what(view.stalls.of[stall])));
   const byCause = compared.map((view) => sumStalls(view, (stall) => CAUSES[view.stalls.cause[stall]] || 'unknown'));
+  const causes = new Set(byCause.flatMap((sums) => [...sums.keys()]));
   const hint = element('p', 'hint', 'Click an operation, or press e for the next exposed collective.');
   const none = byWhat.every((sums) => sums.size === 0);
   const sums = none
     ? [element('p', '', 'None: compute never stands still for a collective.')]
-    : [sumsTable('operation', byWhat, compared), sumsTable('cause', byCause, compared)];
+    : [sumsTable('operation', byWhat, compared)];
+  // Where all of it has one cause, there is nothing to compare.
+  if (causes.size > 1) sums.push(sumsTable('cause', byCause, compared));
   return [element('h2', '', 'Exposed communication'), ...sums, hint];
 }
 
-/** The time of all stalls by a key. */
+/** The time of all stalls by a key, but for those that the host is to blame for. */
 function sumStalls(view, keyOf) {
   const sums = new Map();
   view.stalls.of.forEach((op, stall) => {
-    if (op < 0) return;
+    if (op < 0 || view.stalls.cause[stall] === HOST) return;
     const key = keyOf(stall);
     sums.set(key, (sums.get(key) || 0) + view.stalls.end[stall] - view.stalls.start[stall]);
   });
@@ -188,10 +193,15 @@ function sumStalls(view, keyOf) {
 
 function sumsTable(title, sums, compared) {
   const total = (key) => sums.reduce((sum, of) => sum + (of.get(key) || 0), 0);
-  const keys = [...new Set(sums.flatMap((of) => [...of.keys()]))].sort((a, b) => total(b) - total(a)).slice(0, 6);
+  const keys = [...new Set(sums.flatMap((of) => [...of.keys()]))].sort((a, b) => total(b) - total(a));
+  const rest = keys.splice(SUMS);
   const names = compared.map((view) => element('th', 'number', views.length > 1 ? view.name : 'time'));
   const time = (of, key) => element('td', 'number', formatNanos(of.get(key) || 0));
   const rows = keys.map((key) => [element('td', '', key), ...sums.map((of) => time(of, key))]);
+  if (rest.length > 0) {
+    const of = (sum) => rest.reduce((all, key) => all + (sum.get(key) || 0), 0);
+    rows.push([element('td', '', rest.length + ' more'), ...sums.map((sum) => element('td', 'number', formatNanos(of(sum))))]);
+  }
   return tableOf('', [element('th', '', title), ...names], rows);
 }
 
@@ -224,7 +234,7 @@ function timeRows(op) {
 
 /** A time, or nothing where it is not known. */
 function formatTime(time) {
-  return time >= 0 ? formatNanos(time) : '';
+  return time >= 0 ? momentText(time) : '';
 }
 
 function placeText(view, op) {
@@ -317,7 +327,7 @@ function showMemory() {
   memoryShown = key;
   const op = view.memory.order[entry >> 1];
   const [before, after] = entry & 1 ? ['after ', ' freed'] : ['while ', ' runs'];
-  const where = element('p', 'hint', [before, opLink(op), after + ', at ' + formatNanos(view.memory.time[entry])]);
+  const where = element('p', 'hint', [before, opLink(op), after + ', at ' + momentText(view.memory.time[entry])]);
   panel.replaceChildren(memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry));
 }
 
@@ -363,5 +373,5 @@ function describeCursor() {
   const { cursor } = state;
   const memory = cursor.view && cursor.view.memory;
   const alive = memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '';
-  return formatNanos(cursor.time) + alive;
+  return momentText(cursor.time) + alive;
 }

@@ -123,6 +123,7 @@ fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
     let lanes = Lanes::of(played);
     View {
         name: played.name.to_owned(),
+        begin: Time::default(),
         length: Time(simulation.step_time),
         bound: Some(Time(shown.explanation.bound)),
         headline: headline(shown, played),
@@ -247,6 +248,7 @@ fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
         op: collectives.iter().map(|&op| maybe(Some(op))).collect(),
         details: Some(collectives.iter().map(|&op| listing.details(op)).collect()),
         view: None,
+        cut: None,
     }
 }
 

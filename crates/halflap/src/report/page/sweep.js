@@ -1,8 +1,9 @@
 // The what-if sweep: step time over memory limit, a curve for each bandwidth.
 
 const SVG = 'http://www.w3.org/2000/svg';
-const SHAPES = ['circle', 'square', 'triangle', 'diamond', 'cross'];
-const DASHES = ['', '7 3', '2 3', '9 3 2 3', '1 4'];
+/** As many looks as there are shapes; more curves begin again. */
+const SHAPES = ['circle', 'square', 'triangle', 'diamond', 'down', 'bar', 'pillar', 'plus'];
+const DASHES = ['', '7 3', '2 3', '9 3 2 3', '1 4', '12 4', '5 2 1 2 1 2', '3 6'];
 
 function svg(tag, attributes, content) {
   const made = document.createElementNS(SVG, tag);
@@ -46,8 +47,9 @@ function drawSweep() {
   plot.setAttribute('aria-label', 'Step time over memory limit, a curve for each bandwidth; the table has the values');
   plot.append(...sweepAxes(scale));
   const curves = [...data.sweep.curves].sort((a, b) => a.bandwidth - b.bandwidth);
-  curves.forEach((curve, number) => plot.append(sweepCurve(scale, curve, number)));
-  plot.append(...sweepLabels(scale, curves));
+  // What lies below others is wider than they are, so that it is still seen.
+  curves.forEach((curve, number) => plot.append(sweepCurve(scale, curve, { number, below: curves.length - 1 - number })));
+  plot.append(...boundLabels(scale, curves), ...missedLimits(scale, curves), ...sweepLabels(scale, curves));
   byId('sweep-plot').replaceChildren(plot);
 }
 
@@ -61,10 +63,8 @@ function sweepAxes(scale) {
     parts.push(svg('text', { x: edge.left - 8, y: scale.y(time) + 4, class: 'end' }, formatNanos(time)));
   }
   parts.push(across(scale, bottom, 'axis'));
-  const nowhere = data.sweep.curves.flatMap((curve) => curve.points).filter((point) => point.step_time === null);
-  for (const limit of new Set(nowhere.map((point) => point.limit))) {
-    parts.push(svg('text', { x: scale.x(limit), y: bottom + 49, class: 'middle soft' }, 'no order fits'));
-  }
+  const nowhere = data.sweep.curves.flatMap((curve) => curve.points).some((point) => point.step_time === null);
+  if (nowhere) parts.push(svg('text', { x: edge.left, y: bottom + 51 }, '\u00d7 no order found within this limit'));
   return parts.concat(limitTicks(scale, bottom));
 }
 
@@ -97,30 +97,43 @@ function factor(value) {
   return Number(value.toPrecision(3)) + 'x';
 }
 
-function sweepCurve(scale, curve, number) {
-  const tone = 'curve tone' + number % 5;
+function sweepCurve(scale, curve, look) {
+  const tone = 'curve tone' + look.number % SHAPES.length;
   const reached = curve.points.filter((point) => point.step_time !== null).sort((a, b) => a.limit - b.limit);
   const path = 'M' + reached.map((point) => scale.x(point.limit) + ' ' + scale.y(point.step_time)).join('L');
   const bound = scale.y(curve.bound);
   const group = svg('g', { class: tone });
-  const text = 'bound ' + formatNanos(curve.bound);
-  group.append(svg('text', { x: scale.edge.left + 4, y: bound - 4, class: 'of-bound' }, text));
   group.append(across(scale, bound, 'bound'));
-  if (reached.length > 0) group.append(svg('path', { d: path, class: 'step', 'stroke-dasharray': DASHES[number % 5] }));
-  for (const point of curve.points) group.append(sweepPoint(scale, curve, point, number));
+  const step = { d: path, class: 'step', 'stroke-width': 2 + 0.7 * look.below };
+  if (reached.length > 0) group.append(svg('path', { ...step, 'stroke-dasharray': DASHES[look.number % DASHES.length] }));
+  for (const point of reached) group.append(sweepPoint(scale, curve, point, look));
   return group;
 }
 
-function sweepPoint(scale, curve, point, number) {
-  const infeasible = point.step_time === null;
-  // On the axis the curves' crosses would lie on each other.
-  const aside = infeasible ? (number - (data.sweep.curves.length - 1) / 2) * 14 : 0;
-  const x = scale.x(point.limit) + aside;
-  const y = infeasible ? scale.height - scale.edge.bottom : scale.y(point.step_time);
-  const [shape, className] = infeasible ? ['cross', 'mark infeasible'] : [SHAPES[number % 5], 'mark'];
-  const mark = svg('path', { d: shapePath(shape, x, y), class: className });
+function sweepPoint(scale, curve, point, { number, below }) {
+  const [x, y] = [scale.x(point.limit), scale.y(point.step_time)];
+  const path = shapePath(SHAPES[number % SHAPES.length], [x, y], 4.5 + 0.9 * below);
+  return markPoint([x, y], svg('path', { d: path, class: 'mark' }), describePoint(curve, point));
+}
+
+/** Limits that no order was found for: one cross for all bandwidths, on the axis. */
+function missedLimits(scale, curves) {
+  const missed = new Map();
+  for (const curve of curves) {
+    for (const point of curve.points.filter(({ step_time: time }) => time === null)) {
+      missed.set(point.limit, (missed.get(point.limit) || []).concat({ curve, point }));
+    }
+  }
+  const y = scale.height - scale.edge.bottom;
+  return [...missed].map(([limit, of]) => {
+    const mark = svg('path', { d: shapePath('cross', [scale.x(limit), y], 5), class: 'mark infeasible' });
+    return markPoint([scale.x(limit), y], mark, describeMissed(limit, of));
+  });
+}
+
+/** A mark that tells what it stands for. */
+function markPoint([x, y], mark, content) {
   const area = svg('circle', { cx: x, cy: y, r: 12, class: 'area' });
-  const content = describePoint(curve, point);
   const spoken = content.rows.map(([label, value]) => label + ' ' + value).join(', ');
   const made = svg('g', { class: 'point', tabindex: 0, role: 'img' }, [area, mark]);
   made.setAttribute('aria-label', content.title + ', ' + spoken);
@@ -136,26 +149,36 @@ function sweepPoint(scale, curve, point, number) {
 }
 
 function describePoint(curve, point) {
-  const share = factor(point.limit / data.sweep.input_peak) + ' of the input peak';
-  const rows = [['memory limit', formatBytes(point.limit) + ' (' + share + ')']];
-  if (point.step_time === null) {
-    rows.push(['step time', 'no order fits']);
-    if (point.smallest_peak) rows.push(['smallest peak', formatBytes(point.smallest_peak)]);
-  } else {
-    rows.push(['step time', formatNanos(point.step_time)]);
-    rows.push(['of the bound', fixed(point.step_time / curve.bound, 3) + 'x']);
-    rows.push(['exposed', formatNanos(point.exposed)]);
-    rows.push(['peak memory', formatBytes(point.peak)]);
-  }
+  const rows = [
+    ['memory limit', limitText(point.limit)],
+    ['step time', formatNanos(point.step_time)],
+    ['of the bound', fixed(point.step_time / curve.bound, 3) + 'x'],
+    ['exposed', formatNanos(point.exposed)],
+    ['peak memory', formatBytes(point.peak)],
+  ];
   return { title: factor(curve.bandwidth) + ' bandwidth', rows };
 }
 
-function shapePath(shape, x, y) {
-  const r = 5;
+/** A search that found nothing proves nothing: it says how far it came. */
+function describeMissed(limit, of) {
+  const smallest = of.filter(({ point }) => point.smallest_peak)
+    .map(({ curve, point }) => [factor(curve.bandwidth) + ' bandwidth', 'reached ' + formatBytes(point.smallest_peak)]);
+  return { title: 'no order found', rows: [['memory limit', limitText(limit)], ...smallest] };
+}
+
+function limitText(limit) {
+  return formatBytes(limit) + ' (' + factor(limit / data.sweep.input_peak) + ' of the input peak)';
+}
+
+function shapePath(shape, [x, y], r) {
   switch (shape) {
     case 'square': return `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`;
     case 'triangle': return `M${x} ${y - r - 1}L${x + r + 1} ${y + r}H${x - r - 1}z`;
     case 'diamond': return `M${x} ${y - r - 2}L${x + r + 2} ${y}L${x} ${y + r + 2}L${x - r - 2} ${y}z`;
+    case 'down': return `M${x} ${y + r + 1}L${x + r + 1} ${y - r}H${x - r - 1}z`;
+    case 'bar': return `M${x - r - 2} ${y - r / 2}h${2 * r + 4}v${r}h${-2 * r - 4}z`;
+    case 'pillar': return `M${x - r / 2} ${y - r - 2}h${r}v${2 * r + 4}h${-r}z`;
+    case 'plus': return `M${x - r} ${y}H${x + r}M${x} ${y - r}V${y + r}`;
     case 'cross': return `M${x - r} ${y - r}L${x + r} ${y + r}M${x + r} ${y - r}L${x - r} ${y + r}`;
     default: return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`;
   }
@@ -166,14 +189,33 @@ function sweepLabels(scale, curves) {
   const ends = curves.map((curve, number) => {
     const reached = curve.points.filter((point) => point.step_time !== null).sort((a, b) => a.limit - b.limit);
     return reached.length === 0 ? null : { number, curve, y: scale.y(reached[reached.length - 1].step_time) };
-  }).filter(Boolean).sort((a, b) => a.y - b.y);
-  let until = -Infinity;
-  return ends.map(({ number, curve, y }) => {
-    const at = Math.max(y + 4, until + 15);
-    until = at;
-    const x = scale.width - scale.edge.right + 10;
-    return svg('text', { x, y: at, class: 'name tone' + number % 5 }, factor(curve.bandwidth));
+  }).filter(Boolean);
+  const x = scale.width - scale.edge.right + 12;
+  const places = apart(ends.map(({ y }) => y + 4), 15, scale.height - scale.edge.bottom);
+  return ends.map(({ number, curve }, at) => {
+    return svg('text', { x, y: places[at], class: 'name tone' + number % SHAPES.length }, factor(curve.bandwidth));
   });
+}
+
+/** What no order can beat, above its line; in the colour of the line, since labels that would touch are moved apart. */
+function boundLabels(scale, curves) {
+  const places = apart(curves.map((curve) => scale.y(curve.bound) - 4), 12, scale.height - scale.edge.bottom - 4);
+  return curves.map((curve, number) => {
+    const text = (scale.width < 600 ? '' : 'bound ') + formatNanos(curve.bound);
+    const look = { class: 'of-bound tone' + number % SHAPES.length };
+    return svg('text', { x: scale.edge.left + 4, y: places[number], ...look }, text);
+  });
+}
+
+/** Heights moved so that they are at least so far apart, and none is below the lowest. */
+function apart(heights, gap, lowest) {
+  const order = heights.map((_, at) => at).sort((a, b) => heights[a] - heights[b]);
+  const places = [...heights];
+  let until = -Infinity;
+  for (const at of order) until = places[at] = Math.max(heights[at], until + gap);
+  until = lowest + gap;
+  for (const at of order.reverse()) until = places[at] = Math.min(places[at], until - gap);
+  return places;
 }
 
 function sweepTable() {
@@ -189,6 +231,6 @@ function sweepRow(curve, point) {
   if (point.step_time !== null) {
     return [...row, formatNanos(point.step_time), bound, formatNanos(point.exposed), formatBytes(point.peak)];
   }
-  const smallest = point.smallest_peak ? 'at least ' + formatBytes(point.smallest_peak) : '';
-  return [...row, 'no order fits', bound, '', smallest];
+  const smallest = point.smallest_peak ? 'reached ' + formatBytes(point.smallest_peak) : '';
+  return [...row, 'no order found', bound, '', smallest];
 }

@@ -2,20 +2,32 @@
 
 const ROW = 26; // pixels; the style sheet has the same
 const SPARE = 8; // rows drawn above and below what is in sight
+/** Windows narrower than this show what matters most beside the name; the rest is reached by scrolling. */
+const NARROW = 620;
+const LEADING = ['exposed', 'was', 'held by', 'total', 'idle', 'time'];
 const tables = data.tables.map(buildTable);
 
 function buildTable(raw, number) {
   const list = raw.rows.map((_, row) => row);
-  const table = { raw, number, list, sort: { column: -1, down: false }, words: '', at: 0, drawn: null };
+  const table = { raw, number, list, sort: { column: -1, down: false }, words: [], at: 0, drawn: null };
   table.maxima = raw.columns.map((column, at) => (column.bar ? largest(raw.rows, at) : 0));
   table.rowOf = new Map();
   raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
   table.text = null;
+  table.names = {};
+  table.order = orderOfColumns(raw.columns);
   buildFrame(table);
   // The column with bars is what the table is about: the longest come first.
   const leading = raw.columns.findIndex((column) => column.bar);
   if (leading >= 0) sortBy(table, leading);
   return table;
+}
+
+function orderOfColumns(columns) {
+  const all = columns.map((_, at) => at);
+  if (innerWidth >= NARROW) return all;
+  const place = (at) => (at === 0 ? -1 : (LEADING.indexOf(columns[at].title) + LEADING.length + 1) % (LEADING.length + 1));
+  return all.sort((a, b) => place(a) - place(b) || a - b);
 }
 
 function largest(rows, column) {
@@ -31,7 +43,8 @@ function buildFrame(table) {
   const bar = element('div', 'bar', [title, table.count]);
   if (raw.rows.length > 8) bar.append(searchBox(table));
   table.body = element('tbody');
-  table.head = element('thead', '', [element('tr', '', raw.columns.map((column, at) => headCell(table, column, at)))]);
+  table.cells = raw.columns.map((column, at) => headCell(table, column, at));
+  table.head = element('thead', '', [element('tr', '', table.order.map((at) => table.cells[at]))]);
   table.element = element('table', 'rows', [table.head, table.body]);
   table.element.setAttribute('aria-labelledby', title.id);
   table.element.setAttribute('aria-rowcount', raw.rows.length + 1);
@@ -39,7 +52,8 @@ function buildFrame(table) {
   table.scroller.addEventListener('scroll', () => requestAnimationFrame(() => drawRows(table)));
   table.body.addEventListener('click', (event) => onRowClick(table, event));
   table.body.addEventListener('keydown', (event) => onRowKey(table, event));
-  table.section = element('section', 'table', [bar, table.scroller]);
+  table.nothing = element('p', 'nothing', 'Nothing found.');
+  table.section = element('section', 'table', [bar, table.scroller, table.nothing]);
   table.section.setAttribute('aria-labelledby', title.id);
 }
 
@@ -49,15 +63,27 @@ function searchBox(table) {
   box.placeholder = 'Search';
   box.setAttribute('aria-label', 'Search ' + clean(table.raw.title, 80));
   box.addEventListener('input', () => {
-    table.words = box.value.trim().toLowerCase();
+    table.words = wordsOf(box.value);
+    keepWidths(table);
     refill(table);
   });
   box.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape') { box.value = ''; table.words = ''; refill(table); box.blur(); stage.focus(); }
+    if (event.key === 'Escape') { box.value = ''; table.words = []; refill(table); box.blur(); stage.focus(); }
     if (event.key === 'ArrowDown' || event.key === 'Enter') { event.preventDefault(); focusRow(table, 0); }
   });
   table.search = box;
   return box;
+}
+
+/** What is searched for: a number goes with its unit, every other word for itself. */
+function wordsOf(text) {
+  return text.toLowerCase().match(/[\d.,]+ (?:[num]?s|b|[kmgtpe]ib|earlier|later)(?!\S)|\S+/g) || [];
+}
+
+/** Columns stay where they are while the rows below them come and go. */
+function keepWidths(table) {
+  const widths = table.cells.map((cell) => cell.getBoundingClientRect().width);
+  table.cells.forEach((cell, at) => { cell.style.minWidth = widths[at] + 'px'; });
 }
 
 function headCell(table, column, at) {
@@ -79,7 +105,7 @@ function sortBy(table, column) {
   const { sort } = table;
   const down = sort.column === column ? !sort.down : isNumber(table.raw.columns[column]);
   table.sort = { column, down };
-  [...table.head.rows[0].cells].forEach((cell, at) => {
+  table.cells.forEach((cell, at) => {
     cell.setAttribute('aria-sort', at !== column ? 'none' : down ? 'descending' : 'ascending');
   });
   refill(table);
@@ -89,7 +115,8 @@ function sortBy(table, column) {
 function refill(table) {
   const { rows } = table.raw;
   table.list = rows.map((_, row) => row);
-  if (table.words) table.list = table.list.filter((row) => searchText(table, row).includes(table.words));
+  const found = (row) => table.words.every((word) => searchText(table, row).includes(word));
+  if (table.words.length > 0) table.list = table.list.filter(found);
   const { column, down } = table.sort;
   if (column >= 0) {
     const order = isNumber(table.raw.columns[column]) ? compareNumbers : compareText;
@@ -100,9 +127,10 @@ function refill(table) {
   drawRows(table, true);
 }
 
-// Cells without a value come last in both directions.
+// Cells without a value come last in both directions, and so does what is not known.
 function compareNumbers(a, b, down) {
-  if (a === null || b === null) return (a === null) - (b === null);
+  const none = (value) => typeof value !== 'number';
+  if (none(a) || none(b)) return none(a) - none(b);
   return down ? b - a : a - b;
 }
 
@@ -114,14 +142,30 @@ function compareText(a, b, down) {
   return down ? -order : order;
 }
 
-/** All text cells of a row, made when first searched. */
+/** All that the cells of a row say, made when first searched. */
 function searchText(table, row) {
   if (!table.text) {
-    const texts = table.raw.columns.map((column, at) => (column.type === 'text' ? at : -1)).filter((at) => at >= 0);
-    const words = (cell) => (cell === null ? '' : String(cell).slice(0, 1000));
-    table.text = table.raw.rows.map((cells) => texts.map((at) => words(cells[at])).join('\n').toLowerCase());
+    const { columns, rows } = table.raw;
+    const words = (cell, at) => (columns[at].type === 'text' ? String(cell ?? '').slice(0, 1000) : cellText(columns[at], cell));
+    table.text = rows.map((cells) => cells.map(words).join('\n').toLowerCase());
   }
   return table.text[row];
+}
+
+/** A cell's value as it is shown; a start is told exactly enough to tell two apart. */
+function cellText(column, value) {
+  if (typeof value === 'string') return clean(value, 600);
+  if (column.title === 'start' && typeof value === 'number') return formatMoment(value, longest > 1e6 ? 1e3 : 1);
+  return formatAs(column.type, value);
+}
+
+function countText(table) {
+  const { list, raw } = table;
+  const [shown, all] = [list.length, raw.rows.length].map(formatCount);
+  if (!raw.cut) return shown === all ? all : shown + ' of ' + all;
+  const [whole, which] = raw.cut;
+  const kept = all + ' of ' + formatCount(whole) + ', ' + clean(which, 40);
+  return shown === all ? kept : shown + ' found among ' + kept;
 }
 
 /** Draws the rows in sight, with space instead of the others. */
@@ -138,8 +182,8 @@ function drawRows(table, anew) {
   for (let at = first; at < last; at += 1) rows.push(drawRow(table, at));
   rows.push(spacer((list.length - last) * ROW));
   table.body.replaceChildren(...rows);
-  const all = table.raw.rows.length;
-  const count = list.length === all ? String(all) : list.length + ' of ' + all;
+  table.nothing.hidden = list.length > 0 || table.words.length === 0;
+  const count = countText(table);
   // The count is announced: it may only change when it is another.
   if (table.count.textContent !== count) table.count.textContent = count;
   if (focused) rowElement(table, table.at)?.focus({ preventScroll: true });
@@ -155,7 +199,7 @@ function spacer(height) {
 function drawRow(table, at) {
   const { raw, list } = table;
   const row = list[at];
-  const cells = raw.columns.map((column, number) => drawCell(table, row, column, number));
+  const cells = table.order.map((number) => drawCell(table, row, number));
   const line = element('tr', raw.op[row] >= 0 ? 'linked' : '', cells);
   line.dataset.at = at;
   line.tabIndex = at === table.at ? 0 : -1;
@@ -170,14 +214,23 @@ function markRow(line, chosen) {
   else line.removeAttribute('aria-current');
 }
 
-function drawCell(table, row, column, number) {
+function drawCell(table, row, number) {
+  const column = table.raw.columns[number];
   const value = table.raw.rows[row][number];
-  const cell = element('td', isNumber(column) ? 'number' : '', formatAs(column.type, value));
+  const text = cellText(column, value);
+  const cell = element('td', isNumber(column) ? 'number' : '', number === 0 ? shortName(table, value) : text);
   if (value === 0) cell.classList.add('zero');
-  if (column.type === 'text' && cell.textContent.length > 24) cell.title = cell.textContent;
+  if (column.type === 'text' && text.length > 24) cell.title = text;
   if (number === 0) cell.classList.add('name');
   if (column.bar) addMeter(cell, Math.abs(value || 0) / (table.maxima[number] || 1), column.title);
   return cell;
+}
+
+/** What the first column says, cut so that no two of it look the same. */
+function shortName(table, value) {
+  const room = innerWidth < NARROW ? 22 : innerWidth < 1100 ? 34 : 46;
+  if (!table.names[room]) table.names[room] = shortNames(table.raw.rows.map((row) => String(row[0] ?? '')), room);
+  return table.names[room].get(String(value ?? ''));
 }
 
 /** A bar beside a number; orange means exposed here as everywhere. */
@@ -284,12 +337,20 @@ function showTables() {
 function sizeTables() {
   const shown = tables.filter(tableInSight);
   for (const table of shown) {
+    arrangeColumns(table);
     const top = table.scroller.getBoundingClientRect().top + scrollY;
     const rest = shown.length === 1 ? innerHeight - top - 72 : 0;
     const head = table.head.offsetHeight;
     table.scroller.style.maxHeight = head + ROW * Math.max(12, Math.floor((rest - head) / ROW)) + 'px';
     drawRows(table, true);
   }
+}
+
+/** Another width of the window: columns in its order, as wide as they need. */
+function arrangeColumns(table) {
+  table.order = orderOfColumns(table.raw.columns);
+  table.cells.forEach((cell) => { cell.style.minWidth = ''; });
+  table.head.rows[0].replaceChildren(...table.order.map((at) => table.cells[at]));
 }
 
 function focusSearch() {

@@ -52,10 +52,19 @@ function formatPlaces(places) {
   return Math.abs(places) + (places < 0 ? ' earlier' : ' later');
 }
 
+/** A point in time: to `step` nanoseconds, where three digits are not as exact. */
+function formatMoment(time, step) {
+  const [scale, unit] = [[1e9, ' s'], [1e6, ' ms'], [1e3, ' us']].find(([least]) => Math.abs(time) >= least) || [1, ' ns'];
+  const decimals = Math.max(0, Math.min(9, Math.ceil(Math.log10(scale / step) - 1e-9)));
+  const exact = (time / scale).toFixed(decimals);
+  const short = threeDigits(time / scale);
+  return (exact.length > short.length ? exact : short) + unit;
+}
+
 const FORMATS = {
   ns: formatNanos,
   bytes: formatBytes,
-  count: (value) => String(value),
+  count: formatCount,
   ratio: (value) => fixed(value, 3) + 'x',
   percent: (value) => fixed(value, 1) + '%',
   places: (value) => (value === 0 ? '0' : formatPlaces(value)),
@@ -90,6 +99,47 @@ function clean(text, most) {
     short += '\u2026';
   }
   return short.replace(HARMFUL, '\ufffd');
+}
+
+/** The same without its middle: names of kernels differ at their ends. */
+function withoutMiddle(text, most) {
+  const whole = clean(text, 2000);
+  if (whole.length <= most) return whole;
+  const end = Math.floor((most - 1) / 2);
+  return clean(whole, most - end) + whole.slice(-end).replace(/^[\udc00-\udfff]/, '');
+}
+
+/** Short forms of names, each as different from the others as the names are. */
+function shortNames(names, most) {
+  const short = new Map();
+  const alike = new Map();
+  for (const name of new Set(names)) {
+    const cut = withoutMiddle(name, most);
+    alike.set(cut, (alike.get(cut) || []).concat(name));
+  }
+  for (const [cut, group] of alike) {
+    const from = group.length > 1 ? commonStart(group) : 0;
+    for (const name of group) short.set(name, group.length > 1 ? around(name, from, most) : cut);
+  }
+  return short;
+}
+
+function commonStart(names) {
+  const differs = (at) => names.some((name) => name[at] !== names[0][at]);
+  let at = 0;
+  while (at < names[0].length && !differs(at)) at += 1;
+  return at;
+}
+
+/** A name's beginning, and what stands at a place in it. */
+function around(name, at, most) {
+  const head = Math.floor(most / 3);
+  return clean(name, head) + withoutMiddle(name.slice(Math.max(head, at - 4)), most - head);
+}
+
+/** A whole number that can be read. */
+function formatCount(number) {
+  return String(number).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
 /** A new element with a class and text or children. */

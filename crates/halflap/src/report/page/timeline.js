@@ -20,7 +20,7 @@ const SANS = 'Inter, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liber
 /** What the canvases take from the style sheet. */
 const COLOURS = [
   'paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several',
-  'exposed', 'exposed-soft', 'memory', 'memory-soft', 'bound', 'accent',
+  'exposed', 'exposed-soft', 'host', 'host-soft', 'memory', 'memory-soft', 'bound', 'accent',
 ];
 /** The colour of each kind of operation. */
 const FILLS = ['compute', 'comm', 'comm', 'wait', 'copy', 'several'];
@@ -43,7 +43,7 @@ const state = {
 
 const layout = { width: 0, height: 0, gutter: 0, panes: [], ratio: 1, character: 6.6 };
 let colours = {};
-let hatch = null;
+let patterns = {};
 let due = 0; // 1: marks, 2: all
 
 /** Asks for a frame; `level` 2 redraws the lanes, too. */
@@ -65,26 +65,42 @@ function drawFrame() {
 function readColours() {
   const style = getComputedStyle(document.documentElement);
   colours = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue('--' + name).trim()]));
-  hatch = makeHatch();
+  patterns = { exposed: makeHatch(), host: makeDots() };
 }
 
 /** Diagonal stripes: exposed time must be told apart without colours. */
 function makeHatch() {
-  const size = Math.round(7 * layout.ratio);
+  return makePattern(7, 'exposed', (pen, size) => {
+    pen.lineWidth = size * 0.32;
+    for (const shift of [-size, 0, size]) {
+      pen.beginPath();
+      pen.moveTo(shift - 2, size + 2);
+      pen.lineTo(shift + size + 2, -2);
+      pen.stroke();
+    }
+  });
+}
+
+/** Dots: compute waits for the host, which no other order would change. */
+function makeDots() {
+  return makePattern(6, 'host', (pen, size) => {
+    pen.beginPath();
+    pen.arc(size / 2, size / 2, size / 4, 0, 2 * Math.PI);
+    pen.fill();
+  });
+}
+
+/** A square of a colour on its soft form, again and again. */
+function makePattern(pixels, colour, paint) {
+  const size = Math.round(pixels * layout.ratio);
   const tile = document.createElement('canvas');
   tile.width = size;
   tile.height = size;
   const pen = tile.getContext('2d');
-  pen.fillStyle = colours['exposed-soft'];
+  pen.fillStyle = colours[colour + '-soft'];
   pen.fillRect(0, 0, size, size);
-  pen.strokeStyle = colours.exposed;
-  pen.lineWidth = size * 0.32;
-  for (const shift of [-size, 0, size]) {
-    pen.beginPath();
-    pen.moveTo(shift - 2, size + 2);
-    pen.lineTo(shift + size + 2, -2);
-    pen.stroke();
-  }
+  pen.strokeStyle = pen.fillStyle = colours[colour];
+  paint(pen, size);
   const pattern = base.createPattern(tile, 'repeat');
   // The pattern is made of device pixels, the canvas is scaled to CSS pixels.
   pattern.setTransform(new DOMMatrix().scale(1 / layout.ratio));
@@ -94,7 +110,7 @@ function makeHatch() {
 /** Places the panes of the shown views below each other and sizes the canvases. */
 function arrange() {
   layout.width = stage.clientWidth;
-  layout.gutter = layout.width < 620 ? 96 : 116;
+  layout.gutter = gutterWidth();
   layout.ratio = window.devicePixelRatio || 1;
   let y = RULER;
   layout.panes = state.shown.map((index) => {
@@ -114,6 +130,18 @@ function arrange() {
   state.lane.pane = Math.min(state.lane.pane, layout.panes.length - 1);
   readColours();
   redraw(2);
+}
+
+/** What the names of lanes and what is said below them need, within reason. */
+function gutterWidth() {
+  const widths = state.shown.flatMap((index) => views[index].lanes).map((lane) => {
+    base.font = '11.5px ' + SANS;
+    const name = base.measureText(lane.name).width;
+    base.font = '10px ' + SANS;
+    return Math.max(name, base.measureText(lane.note).width) + 10;
+  });
+  const [least, most] = layout.width < 620 ? [96, 112] : [116, layout.width / 5];
+  return Math.round(Math.max(least, Math.min(most, ...[Math.max(0, ...widths)])));
 }
 
 function arrangePane(view, top) {
@@ -196,6 +224,15 @@ function ruleStep() {
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least);
 }
 
+/** Points in time are told to the microsecond, or as exactly as a pixel is at this zoom. */
+function momentText(time) {
+  return formatMoment(time, Math.min(1e3, pixelStep()));
+}
+
+function pixelStep() {
+  return 10 ** Math.floor(Math.log10((state.to - state.from) / 200));
+}
+
 /** One unit for the whole ruler, with the decimals that the step needs. */
 function ruleLabel(time, step) {
   const scale = state.to >= 1e9 ? 1e9 : state.to >= 1e6 ? 1e6 : state.to >= 1e3 ? 1e3 : 1;
@@ -239,19 +276,16 @@ function drawLane(view, row) {
   base.fillStyle = colours.beyond;
   base.fillRect(layout.gutter, row.y, plotWidth(), row.height);
   const labels = drawSlices(view, row);
-  drawHatches(underside(row), row.lane.hatches);
-  if (row.lane.number === view.computeLane) drawHatches(row, stallSpans(view));
+  drawHatches(underside(row), row.lane.hatches, 'exposed');
+  if (row.lane.number === view.computeLane) {
+    drawHatches(row, view.spans.host, 'host');
+    drawHatches(row, view.spans.exposed, 'exposed');
+  }
   drawLabels(labels, row);
 }
 
 function underside(row) {
   return { y: row.y + row.height - UNDERSIDE, height: UNDERSIDE };
-}
-
-function stallSpans(view) {
-  const { start, end } = view.stalls;
-  if (!view.spans) view.spans = start.map((from, stall) => ({ start: from, end: end[stall] }));
-  return view.spans;
 }
 
 function colourOf(op) {
@@ -305,23 +339,23 @@ function drawDensity(density, row) {
   base.globalAlpha = 1;
 }
 
-/** Exposed spans: hatched where they are wide enough, else gathered in pixel columns. */
-function drawHatches(band, spans) {
+/** Spans in a pattern where they are wide enough, else gathered in pixel columns. */
+function drawHatches(band, spans, look) {
   const columns = new Float32Array(Math.ceil(plotWidth()) + 2);
   const first = firstIndex(0, spans.length, (at) => spans[at].end > state.from);
   for (let at = first; at < spans.length && spans[at].start < state.to; at += 1) {
     const left = xAt(Math.max(spans[at].start, state.from));
     const right = xAt(Math.min(spans[at].end, state.to));
     if (right - left < 3) gather(columns, left - layout.gutter, right - layout.gutter);
-    else drawHatch(band, snap(left), snap(right) - 1);
+    else drawHatch(band, [snap(left), snap(right) - 1], look);
   }
-  drawExposedColumns(columns, band);
+  drawColumns(columns, band, look);
 }
 
-function drawHatch(band, left, right) {
-  base.fillStyle = hatch;
+function drawHatch(band, [left, right], look) {
+  base.fillStyle = patterns[look];
   base.fillRect(left, band.y, right - left, band.height);
-  base.fillStyle = colours.exposed;
+  base.fillStyle = colours[look];
   base.fillRect(left, band.y + band.height - 2, right - left, 2);
   base.fillRect(left, band.y, right - left, 2);
 }
@@ -333,9 +367,9 @@ function gather(columns, left, right) {
   }
 }
 
-/** The exposed part of a column is its height: the picture is true to the sum, and the least is still seen. */
-function drawExposedColumns(columns, band) {
-  base.fillStyle = colours.exposed;
+/** Their part of a column is its height: the picture is true to the sum, and the least is still seen. */
+function drawColumns(columns, band, look) {
+  base.fillStyle = colours[look];
   columns.forEach((part, column) => {
     if (part === 0) return;
     const height = Math.max(5, Math.min(1, part) * band.height);
@@ -455,16 +489,19 @@ function drawPeak(memory, level) {
   base.fillText(text, left, y + 11.5);
 }
 
-/** Where a view ends, and in a comparison how much sooner or later than the other. */
+/** Where a view begins and ends, and in a comparison how much sooner or later than the other. */
 function drawEnd(pane) {
   const { view } = pane;
   const x = snap(xAt(view.length));
   base.fillStyle = colours.paper;
   base.globalAlpha = 0.65;
   base.fillRect(x + 1, pane.top + TITLE - 4, layout.width, pane.bottom - pane.top);
+  const first = snap(xAt(view.begin));
+  if (view.begin > 0) base.fillRect(layout.gutter, pane.top + TITLE - 4, first - layout.gutter, pane.bottom - pane.top);
   base.globalAlpha = 1;
   base.fillStyle = colours.ink;
   base.fillRect(x, pane.top + 4, 1.5, pane.bottom - pane.top - 4);
+  if (view.begin > 0) base.fillRect(first, pane.top + 4, 1.5, pane.bottom - pane.top - 4);
   const saved = data.compare && view.index === 1 && pane.rows.length > 0 ? views[0].length - view.length : 0;
   const room = xAt(views[0].length) - x;
   base.font = '600 11px ' + SANS;
@@ -512,7 +549,7 @@ function drawGutter() {
 
 /** A view's name, and its length beside it. */
 function drawViewName(view, y) {
-  const length = formatNanos(view.length);
+  const length = formatNanos(view.length - view.begin);
   base.font = '11px ' + SANS;
   const room = layout.gutter - base.measureText(length).width - 12;
   base.font = '600 12px ' + SANS;
