@@ -12,7 +12,7 @@ TEXT_ON_GROUND = [
 # Marks need less than text, but must stand out from what they lie on (WCAG 1.4.11).
 MARK_ON_GROUND = [
     ("comm", "paper"), ("exposed", "paper"), ("exposed", "exposed-soft"), ("memory", "memory-soft"),
-    ("accent", "exposed-soft"),
+    ("accent", "exposed-soft"), ("host", "host-soft"),
 ]
 
 

@@ -10,8 +10,8 @@ BASE = 1_700_000_000_000_000
 
 
 def kernel(name, stream, start, time, **more):
-    args = {"device": 0, "stream": stream, **more}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": BASE + start, "dur": time, "args": args}
+    event = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": BASE + start, "dur": time}
+    return event | {"args": {"device": 0, "stream": stream, **more}}
 
 
 def all_reduce(start, time, ranks=2):
@@ -58,7 +58,7 @@ def test_ranks_without_a_connection_begin_at_their_own_start(analyzed):
     page = analyzed([kernel("gemm", 7, 0, 100), all_reduce(100, 50)], [kernel("gemm", 7, 900_000, 100)])
     assert [view["begin"] for view in page.data["views"]] == [0, 0]
     assert "nothing connects its clock" in page.text("#facts")
-    assert page.texts(".card")[-1].endswith("?") or "?" in page.texts(".card")[-1]
+    assert "?" in page.texts(".card")[-1]
 
 
 @pytest.mark.parametrize("width", [1280, 1440])

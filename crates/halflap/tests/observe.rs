@@ -365,6 +365,10 @@ fn waiting_is_told_from_transfer_whatever_the_clocks_say() {
         let found = two_ranks(ahead, &late, |_, _| Some(json!({})));
         assert_eq!(found.peers.matches.len(), 40, "{ahead}");
         assert_eq!(found.peers.clocks, [Some(Nanos::ZERO), Some(Nanos(ahead as f64))]);
+        let zeros = found.zeros();
+        assert_eq!(zeros[1] - zeros[0], Nanos(ahead as f64), "one time axis for both");
+        let begins = [0, 1].map(|rank| found.ranks[rank].first - zeros[rank]);
+        assert_eq!(begins[0].min(begins[1]), Nanos::ZERO, "the earliest begins it");
         let (first, second) = waits(&late);
         assert_eq!((found.peers.ranks[0].waiting.0, found.peers.ranks[1].waiting.0), (first, second));
         assert!(!found.peers.incomplete());
@@ -413,6 +417,9 @@ fn numbers_decide_and_what_disagrees_is_not_paired() {
     assert_eq!(disagreeing.peers.ranks[1].disagree, 1);
     let sends = two_ranks(0, &late, |_, _| Some(json!({ "Collective name": "send" })));
     assert_eq!((sends.peers.matches.len(), sends.peers.ranks[0].unmatched), (0, 20));
+    assert_eq!(sends.peers.ranks[0].transfer_and_waiting(), None);
+    let exchanges = two_ranks(0, &late, |_, _| Some(json!({ "Collective name": "sendrecv" })));
+    assert_eq!(exchanges.peers.matches.len(), 20, "one kernel for both directions is an exchange among all");
     let larger = two_ranks(0, &late, |_, _| Some(json!({ "Process Group Ranks": "[0, 1, 2]", "Group size": 3 })));
     assert!(larger.peers.incomplete() && larger.peers.matches[0].missing == Some(1));
 }

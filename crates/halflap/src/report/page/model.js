@@ -127,8 +127,9 @@ function matchStalls(view) {
     if (end > start) view.lanes[slices.lane[slice]].hatches.push({ start, end, slice });
   };
   stalls.slice.forEach((slice, stall) => {
-    if (slice < 0 || stalls.cause[stall] === HOST) return;
+    if (slice < 0) return;
     seen.add(slice);
+    if (stalls.cause[stall] === HOST) return;
     add(slice, Math.max(slices.start[slice], stalls.start[stall]), Math.min(slices.end[slice], stalls.end[stall]));
   });
   slices.exposed.forEach((exposed, slice) => {

@@ -200,7 +200,8 @@ function sumsTable(title, sums, compared) {
   const rows = keys.map((key) => [element('td', '', key), ...sums.map((of) => time(of, key))]);
   if (rest.length > 0) {
     const of = (sum) => rest.reduce((all, key) => all + (sum.get(key) || 0), 0);
-    rows.push([element('td', '', rest.length + ' more'), ...sums.map((sum) => element('td', 'number', formatNanos(of(sum))))]);
+    const times = sums.map((sum) => element('td', 'number', formatNanos(of(sum))));
+    rows.push([element('td', '', rest.length + ' more'), ...times]);
   }
   return tableOf('', [element('th', '', title), ...names], rows);
 }

@@ -26,7 +26,10 @@ function buildTable(raw, number) {
 function orderOfColumns(columns) {
   const all = columns.map((_, at) => at);
   if (innerWidth >= NARROW) return all;
-  const place = (at) => (at === 0 ? -1 : (LEADING.indexOf(columns[at].title) + LEADING.length + 1) % (LEADING.length + 1));
+  const place = (at) => {
+    const leading = LEADING.indexOf(columns[at].title);
+    return at === 0 ? -1 : leading < 0 ? LEADING.length : leading;
+  };
   return all.sort((a, b) => place(a) - place(b) || a - b);
 }
 
@@ -146,7 +149,7 @@ function compareText(a, b, down) {
 function searchText(table, row) {
   if (!table.text) {
     const { columns, rows } = table.raw;
-    const words = (cell, at) => (columns[at].type === 'text' ? String(cell ?? '').slice(0, 1000) : cellText(columns[at], cell));
+    const words = (cell, at) => cellText(columns[at], cell);
     table.text = rows.map((cells) => cells.map(words).join('\n').toLowerCase());
   }
   return table.text[row];

@@ -54,7 +54,8 @@ function formatPlaces(places) {
 
 /** A point in time: to `step` nanoseconds, where three digits are not as exact. */
 function formatMoment(time, step) {
-  const [scale, unit] = [[1e9, ' s'], [1e6, ' ms'], [1e3, ' us']].find(([least]) => Math.abs(time) >= least) || [1, ' ns'];
+  const units = [[1e9, ' s'], [1e6, ' ms'], [1e3, ' us']];
+  const [scale, unit] = units.find(([least]) => Math.abs(time) >= least) || [1, ' ns'];
   const decimals = Math.max(0, Math.min(9, Math.ceil(Math.log10(scale / step) - 1e-9)));
   const exact = (time / scale).toFixed(decimals);
   const short = threeDigits(time / scale);
