@@ -41,7 +41,8 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     let (graph, machine) = machine::load(&args.graph, &args.machine)?;
     let graph = files::chained(graph, args.order_collectives);
     let read_seconds = started.elapsed().as_secs_f64();
-    let found = search(&graph, &machine, args)?;
+    let peak_before = Timeline::of(&graph, &Order::of_input(&graph)).peak;
+    let found = search(&graph, &machine, args, peak_before)?;
     if verbose {
         eprintln!("read {} in {:.1} ms", count(graph.len(), "node"), read_seconds * 1e3);
     }
@@ -85,9 +86,8 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     if printed { Ok(()) } else { show(args, &timed, (&found, &explanation, &orders[0])) }
 }
 
-/// The best order of a graph.
-pub fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Outcome, Failed> {
-    let peak_before = Timeline::of(graph, &Order::of_input(graph)).peak;
+/// The best order of a graph whose limit is measured by what it needed before.
+pub fn search(graph: &Graph, machine: &Machine, args: &args::Schedule, peak_before: Bytes) -> Result<Outcome, Failed> {
     let limit = args.search.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
     // Who chains collectives wants them kept.
     let order = args.search.collective_order.unwrap_or(match args.order_collectives {

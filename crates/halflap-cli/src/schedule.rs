@@ -12,7 +12,7 @@ use halflap::report::{self, Played, Summary, Timed};
 use halflap::schedule::{self, Failure, Request, Schedule};
 use halflap::simulate::{Machine, lower_bound};
 
-use crate::args::{self, ChainWhich, Compat};
+use crate::args::{self, ChainWhich, Compat, Emit};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
@@ -26,6 +26,9 @@ use crate::terminal;
 pub const ROWS: usize = 20;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    if args.emit == Some(Emit::Hlo) {
+        return Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"));
+    }
     args.pictures.check(&args.graph, args.output.as_deref())?;
     if args.passes.is_empty() {
         refuse_without_passes(args)?;

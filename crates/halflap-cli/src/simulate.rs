@@ -59,7 +59,7 @@ pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
 }
 
 /// The collective of that name, or those that a wait of that name belongs to.
-fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
+pub fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
     let refused = |why: &str| Failed::BadInput(format!("--node: '{name}' {why}"));
     let op = graph.find(name).ok_or_else(|| refused("is not a node of the graph"))?;
     match graph.waits_for(op) {

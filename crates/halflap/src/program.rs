@@ -8,6 +8,8 @@ use crate::cost::{Profile, Times};
 use crate::graph::{Graph, GraphError};
 use crate::hlo::{Callee, Lowered, Module, Opcode, Part, lower, trip_count};
 use crate::ids::{ComputationId, IdVec, InstrId, OpId};
+use crate::memory::Timeline;
+use crate::order::Order;
 use crate::units::{Bytes, Nanos};
 
 /// A computation as a graph, and its part in the whole.
@@ -21,6 +23,10 @@ pub struct Unit {
     pub runs: f64,
     /// Who runs it; `None` for the entry computation.
     pub caller: Option<Caller>,
+    /// How many run it.
+    pub callers: usize,
+    /// What it needs in the module's own order, with all callees in theirs.
+    pub peak_before: Bytes,
 }
 
 /// Who runs a computation. One that several run has the first here.
@@ -47,7 +53,7 @@ pub struct Ran {
     pub step_time: Nanos,
     /// How long it took in the module's own order.
     pub step_time_before: Nanos,
-    /// What it needs, the more of before and now.
+    /// What it needs now.
     pub peak: Bytes,
 }
 
@@ -57,7 +63,8 @@ pub struct Walk<'m> {
     /// Still to come, the last first.
     open: Vec<Stop>,
     callees: IdVec<ComputationId, Option<Callee>>,
-    before: IdVec<ComputationId, Nanos>,
+    /// The same in the module's own orders.
+    before: IdVec<ComputationId, Option<Callee>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +72,14 @@ struct Stop {
     computation: ComputationId,
     runs: f64,
     caller: Option<Caller>,
+    callers: usize,
 }
 
 impl<'m> Walk<'m> {
     /// From the innermost computation to the entry.
     pub fn new(module: &'m Module) -> Walk<'m> {
         let len = module.computations().len();
-        Walk { module, open: stops(module), callees: IdVec::filled(None, len), before: IdVec::filled(Nanos::ZERO, len) }
+        Walk { module, open: stops(module), callees: IdVec::filled(None, len), before: IdVec::filled(None, len) }
     }
 
     /// How many computations are still to come.
@@ -81,9 +89,26 @@ impl<'m> Walk<'m> {
 
     /// The next computation as a graph; `None` after the entry.
     pub fn next_unit(&mut self) -> Option<Result<Unit, GraphError>> {
-        let Stop { computation, runs, caller } = self.open.pop()?;
-        let lowered = lower(self.module, computation, &|callee| self.callees[callee].clone());
-        Some(lowered.map(|lowered| Unit { computation, lowered, runs, caller }))
+        let Stop { computation, runs, caller, callers } = self.open.pop()?;
+        Some(self.lower(computation).map(|(lowered, peak_before)| Unit {
+            computation,
+            lowered,
+            runs,
+            caller,
+            callers,
+            peak_before,
+        }))
+    }
+
+    fn lower(&self, computation: ComputationId) -> Result<(Lowered, Bytes), GraphError> {
+        let peak = |graph: &Graph| Timeline::of(graph, &Order::of_input(graph)).peak;
+        let now = lower(self.module, computation, &|callee| self.callees[callee].clone())?;
+        // Only callees can make the two differ.
+        let peak_before = match now.calls.is_empty() {
+            true => peak(&now.graph),
+            false => peak(&lower(self.module, computation, &|callee| self.before[callee].clone())?.graph),
+        };
+        Ok((now, peak_before))
     }
 
     /// What became of it.
@@ -94,20 +119,22 @@ impl<'m> Walk<'m> {
             true => lowered.inputs,
             false => lowered.inputs + lowered.results,
         };
-        self.before[*computation] = ran.step_time_before;
-        self.callees[*computation] = Some(Callee {
-            step_time: ran.step_time,
-            transient: (ran.peak - leaves).max(Bytes::ZERO),
+        let callee = |step_time: Nanos, peak: Bytes| Callee {
+            step_time,
+            transient: (peak - leaves).max(Bytes::ZERO),
             passed_on: lowered.passed_on.clone(),
             has_side_effects: lowered.has_side_effects,
-        });
+        };
+        self.before[*computation] = Some(callee(ran.step_time_before, unit.peak_before));
+        self.callees[*computation] = Some(callee(ran.step_time, ran.peak));
     }
 
     /// The times of a unit's nodes as they were with all callees in the module's own order.
     pub fn times_before(&self, unit: &Unit, times: &Times) -> Times {
         let before = |op: OpId| {
             let call = unit.lowered.calls.iter().find(|call| call.op == op)?;
-            let each = call.callees.iter().map(|&(callee, times)| self.before[callee] * times);
+            let time = |callee: ComputationId| self.before[callee].as_ref().map_or(Nanos::ZERO, |of| of.step_time);
+            let each = call.callees.iter().map(|&(callee, times)| time(callee) * times);
             Some(
                 if call.is_choice { each.fold(Nanos::ZERO, Nanos::max) } else { each.sum::<Nanos>() }
                     .min(Nanos::LONGEST),
@@ -122,6 +149,7 @@ fn stops(module: &Module) -> Vec<Stop> {
     let len = module.computations().len();
     let mut runs: IdVec<ComputationId, f64> = IdVec::filled(0.0, len);
     let mut caller: IdVec<ComputationId, Option<Caller>> = IdVec::filled(None, len);
+    let mut callers: IdVec<ComputationId, usize> = IdVec::filled(0, len);
     let mut stops = Vec::new();
     runs[module.entry()] = 1.0;
     // Callers before callees: when a computation comes, all that run it have been counted.
@@ -129,7 +157,12 @@ fn stops(module: &Module) -> Vec<Stop> {
         if runs[computation] == 0.0 {
             continue;
         }
-        stops.push(Stop { computation, runs: runs[computation], caller: caller[computation] });
+        stops.push(Stop {
+            computation,
+            runs: runs[computation],
+            caller: caller[computation],
+            callers: callers[computation],
+        });
         for instr in module.instructions(computation) {
             let trips = match module.instruction(instr).opcode {
                 Opcode::While => Some(trip_count(module, instr)),
@@ -140,6 +173,7 @@ fn stops(module: &Module) -> Vec<Stop> {
             for &callee in module.called(instr) {
                 // A loop that never runs is still there to be looked at.
                 runs[callee] = (runs[callee] + runs[computation] * times).max(f64::MIN_POSITIVE);
+                callers[callee] += 1;
                 caller[callee] = caller[callee].or(Some(Caller { instr, trips }));
             }
         }

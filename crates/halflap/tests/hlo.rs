@@ -67,7 +67,7 @@ fn schedule(module: &Module, mut find: impl FnMut(&Unit, &Graph, &Machine) -> Or
         let step = |order: &Order, machine: &Machine| simulate(&graph, order.as_slice(), machine).step_time;
         let peaks = (peak(&input), peak(&order));
         let steps = (step(&input, &before), step(&order, &machine));
-        walk.finish(&unit, &Ran { step_time: steps.1, step_time_before: steps.0, peak: peaks.0.max(peaks.1) });
+        walk.finish(&unit, &Ran { step_time: steps.1, step_time_before: steps.0, peak: peaks.1 });
         orders.push((unit.computation, order.as_slice().iter().map(|&op| unit.lowered.places[op]).collect()));
         whole = (steps, peaks);
         total += steps.1;

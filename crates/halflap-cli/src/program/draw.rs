@@ -2,10 +2,10 @@
 
 use halflap::explain::Explanation;
 use halflap::order::Order;
-use halflap::report::Played;
 use halflap::report::page::Shown;
+use halflap::report::{Played, printable};
 
-use super::show::{Section, picked};
+use super::show::{Section, picked, place};
 use super::{Ready, Source};
 use crate::args::{PictureArgs, WhichArgs};
 use crate::exit::Failed;
@@ -44,13 +44,26 @@ pub(super) fn draw(
         title: &title,
         part: part.computation,
         command,
-        facts: vec![("program", program(&part.section.ready.graph))],
+        facts: facts(source, sections, part),
         orders,
         explanation: &part.explanation,
         memory_limit: Some(part.section.limit),
         rows: &[],
     });
     args.draw(&shown.collect::<Vec<_>>())
+}
+
+/// What the whole module comes to, and which part of it this is.
+fn facts(source: &Source<'_>, sections: &[Section<'_>], part: &Drawn<'_>) -> Vec<(&'static str, String)> {
+    let unit = &part.section.ready.unit;
+    let whole = sections.last().map(|entry| {
+        let ((step_before, step), (before, now)) = (entry.step_time, entry.exposed_in_all);
+        format!("step time {step_before} -> {step}, exposed {before} -> {now}")
+    });
+    let computation = format!("{}{}", printable(part.computation), place(source, unit));
+    let known = [("device", source.device()), ("whole module", whole), ("computation", Some(computation))];
+    let program = [("program", Some(program(&part.section.ready.graph)))];
+    known.into_iter().chain(program).filter_map(|(label, fact)| Some((label, fact?))).collect()
 }
 
 /// The order before and the order now, if it is another.

@@ -53,6 +53,8 @@ struct Done<T> {
     order: Order,
     step_time_before: Nanos,
     step_time: Nanos,
+    /// What is exposed in one run of it and of all that it runs, before and now.
+    exposed_in_all: (Nanos, Nanos),
     result: T,
 }
 
@@ -117,10 +119,14 @@ impl<'a> Source<'a> {
             let input = Order::of_input(&ready.graph);
             let step_time_before = run_order(&ready.graph, input.as_slice(), &ready.before).step_time;
             let step_time = run_order(&ready.graph, order.as_slice(), &ready.machine).step_time;
-            let peak = |order: &Order| Timeline::of(&ready.graph, order).peak;
-            let ran = Ran { step_time, step_time_before, peak: peak(&order).max(peak(&input)) };
-            walk.finish(&ready.unit, &ran);
-            all.push(Done { ready, order, step_time_before, step_time, result });
+            walk.finish(
+                &ready.unit,
+                &Ran { step_time, step_time_before, peak: Timeline::of(&ready.graph, &order).peak },
+            );
+            let mut done =
+                Done { ready, order, step_time_before, step_time, exposed_in_all: (Nanos::ZERO, Nanos::ZERO), result };
+            done.exposed_in_all = done.with_callees(&all);
+            all.push(done);
         }
         Ok(all)
     }
@@ -140,13 +146,38 @@ impl<'a> Source<'a> {
 }
 
 impl<T> Done<T> {
-    /// How long compute stands still for communication in all runs, before and now.
+    /// How long compute stands still for communication in one run, before and now.
     fn exposed(&self) -> (Nanos, Nanos) {
-        let Ready { graph, machine, before, unit } = &self.ready;
+        let Ready { graph, machine, before, .. } = &self.ready;
         let exposed = |order: &Order, machine: &Machine| {
-            halflap::report::total_exposed(&run_order(graph, order.as_slice(), machine)) * unit.runs
+            halflap::report::total_exposed(&run_order(graph, order.as_slice(), machine))
         };
         (exposed(&Order::of_input(graph), before), exposed(&self.order, machine))
+    }
+
+    /// The same with all that it runs; of a conditional's branches with the one whose time counts.
+    fn with_callees(&self, others: &[Done<T>]) -> (Nanos, Nanos) {
+        let find = |callee| others.iter().find(|done| done.ready.unit.computation == callee);
+        let (mut before, mut now) = self.exposed();
+        for call in &self.ready.unit.lowered.calls {
+            let called: Vec<(&Done<T>, f64)> =
+                call.callees.iter().filter_map(|&(callee, times)| Some((find(callee)?, times))).collect();
+            let longest = |time: fn(&Done<T>) -> Nanos| {
+                called
+                    .iter()
+                    .copied()
+                    .max_by(|a, b| time(a.0).0.total_cmp(&time(b.0).0))
+                    .into_iter()
+                    .collect::<Vec<_>>()
+            };
+            let (was, is) = match call.is_choice {
+                true => (longest(|done| done.step_time_before), longest(|done| done.step_time)),
+                false => (called.clone(), called),
+            };
+            before += was.iter().map(|(done, times)| done.exposed_in_all.0 * *times).sum();
+            now += is.iter().map(|(done, times)| done.exposed_in_all.1 * *times).sum();
+        }
+        (before, now)
     }
 }
 
@@ -162,7 +193,7 @@ fn chosen<'d, T>(source: &Source<'_>, all: &'d [Done<T>], name: Option<&str>) ->
             Failed::BadInput(problem)
         });
     }
-    let exposed = |done: &&Done<T>| done.exposed().1.0;
+    let exposed = |done: &&Done<T>| done.exposed().1.0 * done.ready.unit.runs;
     let most = all.iter().rev().max_by(|a, b| exposed(a).total_cmp(&exposed(b)));
     most.ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))
 }

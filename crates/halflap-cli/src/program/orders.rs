@@ -3,7 +3,7 @@
 use halflap::explain::{Explanation, Limits, explain as explain_order};
 use halflap::ids::OpId;
 use halflap::import::read_orders;
-use halflap::memory::{Budget, Timeline};
+use halflap::memory::Budget;
 use halflap::order::Order;
 use halflap::report::{count, simulation_json};
 use halflap::simulate::lower_bound;
@@ -17,6 +17,7 @@ use super::{Done, Ready, Source, chosen};
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::simulate::named;
 use crate::terminal;
 
 /// Orders by the names of computations.
@@ -75,10 +76,10 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
         };
         Ok((order, ()))
     })?;
-    let limit = |ready: &Ready| budget.limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak);
-    let sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
+    let limit = |ready: &Ready| budget.limit(ready.unit.peak_before);
+    let mut sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
     let name = match node {
-        Some(node) => Some(holder_of(&source, &all, node)?),
+        Some(node) => Some(narrow(&source, &mut sections, node)?),
         None => args.which.computation.clone(),
     };
     draw(&source, &sections, (&args.pictures, &args.which), command)?;
@@ -94,12 +95,13 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
     files::print(&text)
 }
 
-/// The computation that a node is in.
-fn holder_of(source: &Source<'_>, all: &[Done<()>], node: &str) -> Result<String, Failed> {
-    let found = all.iter().find(|done| done.ready.graph.find(node).is_some());
+/// Explains one node alone; gives the computation that it is in.
+fn narrow(source: &Source<'_>, sections: &mut [Section<'_>], node: &str) -> Result<String, Failed> {
+    let found = sections.iter_mut().find(|section| section.ready.graph.find(node).is_some());
     let unknown = || Failed::BadInput(format!("--node: '{node}' is not a node of the module"));
-    let done = found.ok_or_else(unknown)?;
-    Ok(source.module.computation_name(done.ready.unit.computation).to_owned())
+    let section = found.ok_or_else(unknown)?;
+    section.only = Some(named(&section.ready.graph, node)?);
+    Ok(source.module.computation_name(section.ready.unit.computation).to_owned())
 }
 
 fn section(done: &Done<()>, limit: Bytes) -> Section<'_> {
@@ -109,8 +111,10 @@ fn section(done: &Done<()>, limit: Bytes) -> Section<'_> {
         order: &done.order,
         step_time: (done.step_time_before, done.step_time),
         exposed: done.exposed(),
+        exposed_in_all: done.exposed_in_all,
         limit,
         bound: lower_bound(graph, machine),
+        only: None,
         trust: None,
         seconds: 0.0,
     }
@@ -135,7 +139,7 @@ fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
         "module": source.module.name(),
         "device_assumed": source.assumed,
         "step_time": sections.last().map(|entry| entry.step_time.1),
-        "peak_memory": sections.last().map(|entry| entry.peak(entry.order)),
+        "peak_memory": sections.last().map(|entry| entry.peak()),
         "computations": shown.map(computation).collect::<Vec<_>>(),
     })
 }
@@ -156,7 +160,7 @@ pub fn verify(args: &args::Verify) -> Result<(), Failed> {
         let graph = &ready.graph;
         let computation = source.module.computation_name(ready.unit.computation);
         let Some(names) = orders.of(computation) else { return Ok((Order::of_input(graph), ())) };
-        let before = Timeline::of(graph, &Order::of_input(graph)).peak;
+        let before = ready.unit.peak_before;
         let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
         let proof = verify_names(graph, names, &Demands { order_edges: order_edges.clone(), memory_limit });
         let proof =

@@ -1,10 +1,9 @@
 //! `halflap schedule` on a module.
 
 use halflap::hlo::{Place, write};
-use halflap::memory::{Budget, Timeline};
+use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::report::{OptimizerRun, Summary, Timed, describe_trust};
-use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
 use super::draw::draw;
@@ -43,6 +42,9 @@ fn refuse(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
         _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
+        _ if args.json && args.emit == Some(Emit::Hlo) => {
+            Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
+        }
         _ if args.order_collectives.is_some() => {
             refused("--order-collectives", "all devices run the same module, so that any order will do")
         }
@@ -55,13 +57,16 @@ fn find(source: &Source<'_>, ready: &Ready, args: &args::Schedule) -> Result<(Or
     if !ready.unit.communicates() {
         return Ok((Order::of_input(&ready.graph), None));
     }
-    let found = optimize::search(&ready.graph, &ready.machine, args).map_err(|failed| match failed {
-        Failed::BadInput(problem) => {
-            let name = source.module.computation_name(ready.unit.computation);
-            Failed::BadInput(format!("{problem} (computation '{name}')"))
-        }
-        other => other,
-    })?;
+    let found =
+        optimize::search(&ready.graph, &ready.machine, args, ready.unit.peak_before).map_err(
+            |failed| match failed {
+                Failed::BadInput(problem) => {
+                    let name = source.module.computation_name(ready.unit.computation);
+                    Failed::BadInput(format!("{problem} (computation '{name}')"))
+                }
+                other => other,
+            },
+        )?;
     Ok((found.schedule.order.clone(), Some(found)))
 }
 
@@ -73,15 +78,13 @@ fn section(done: &Done<Option<Outcome>>) -> Section<'_> {
         order: &done.order,
         step_time: (done.step_time_before, done.step_time),
         exposed: done.exposed(),
-        limit: limit.unwrap_or_else(|| input_peak(&done.ready)),
+        exposed_in_all: done.exposed_in_all,
+        limit: limit.unwrap_or(done.ready.unit.peak_before),
         bound: bound.unwrap_or(done.step_time),
-        trust: done.result.as_ref().map(|found| describe_trust(&found.trust)),
+        only: None,
+        trust: done.result.as_ref().map(|found| format!("in its own order: {}", describe_trust(&found.trust))),
         seconds: done.result.as_ref().map_or(0.0, |found| found.seconds),
     }
-}
-
-fn input_peak(ready: &Ready) -> Bytes {
-    Budget::Times(1.0).limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak)
 }
 
 /// Writes or prints the module in the new orders; says whether it was printed.
@@ -112,7 +115,6 @@ fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Sche
     }
     let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
     let peak = |order: &Order| Timeline::of(&entry.ready.graph, order).peak;
-    let exposed = |which: fn((Nanos, Nanos)) -> Nanos| all.iter().map(|done| which(done.exposed())).sum::<Nanos>();
     Ok(json!({
         "format": "halflap.schedule/1",
         "halflap": env!("CARGO_PKG_VERSION"),
@@ -120,10 +122,10 @@ fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Sche
         "device_assumed": source.assumed,
         "step_time": entry.step_time,
         "step_time_before": entry.step_time_before,
-        "exposed": exposed(|(_, now)| now),
-        "exposed_before": exposed(|(before, _)| before),
+        "exposed": entry.exposed_in_all.1,
+        "exposed_before": entry.exposed_in_all.0,
         "peak_memory": peak(&entry.order),
-        "peak_memory_before": peak(&Order::of_input(&entry.ready.graph)),
+        "peak_memory_before": entry.ready.unit.peak_before,
         "read_seconds": source.read_seconds,
         "computations": computations,
     }))

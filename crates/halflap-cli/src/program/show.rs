@@ -4,11 +4,13 @@ use std::fmt::Write;
 
 use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
+use halflap::ids::OpId;
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::program::Caller;
+use halflap::program::{Caller, Unit};
 use halflap::report::{
-    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, render_explanation,
+    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
+    render_explanation,
 };
 use halflap::simulate::simulate;
 use halflap::units::{Bytes, Nanos};
@@ -29,10 +31,14 @@ pub(super) struct Section<'a> {
     pub(super) order: &'a Order,
     /// Before and now.
     pub(super) step_time: (Nanos, Nanos),
-    /// In all runs, before and now.
+    /// In one run, before and now.
     pub(super) exposed: (Nanos, Nanos),
+    /// The same with all that it runs.
+    pub(super) exposed_in_all: (Nanos, Nanos),
     pub(super) limit: Bytes,
     pub(super) bound: Nanos,
+    /// Which collectives are explained; all, unless some were asked for.
+    pub(super) only: Option<Vec<OpId>>,
     pub(super) trust: Option<String>,
     pub(super) seconds: f64,
 }
@@ -40,11 +46,19 @@ pub(super) struct Section<'a> {
 impl Section<'_> {
     pub(super) fn explanation(&self) -> Explanation {
         let Ready { graph, machine, .. } = self.ready;
-        explain(graph, machine, self.order, Limits { memory: self.limit, bound: self.bound })
+        let limits = Limits { memory: self.limit, bound: self.bound };
+        let mut explanation = explain(graph, machine, self.order, limits);
+        explanation.held.retain(|held| self.only.as_ref().is_none_or(|only| only.contains(&held.collective)));
+        explanation
     }
 
-    pub(super) fn peak(&self, order: &Order) -> Bytes {
-        Timeline::of(&self.ready.graph, order).peak
+    pub(super) fn peak(&self) -> Bytes {
+        Timeline::of(&self.ready.graph, self.order).peak
+    }
+
+    /// What is exposed in all of its runs.
+    pub(super) fn cost(&self) -> f64 {
+        self.exposed.1.0 * self.ready.unit.runs
     }
 }
 
@@ -85,12 +99,9 @@ pub(super) fn headline(source: &Source<'_>, sections: &[Section<'_>], style: &St
         let saved =
             if before > now { format!(" ({:.1}% saved)", 100.0 * (1.0 - now.0 / before.0)) } else { String::new() };
         lines.push(("step time", change(before.to_string(), now.to_string()) + &saved));
-        let exposed = |which: fn(&Section<'_>) -> Nanos| sections.iter().map(which).sum::<Nanos>().to_string();
-        lines.push(("exposed", change(exposed(|section| section.exposed.0), exposed(|section| section.exposed.1))));
-        let peaks =
-            [Order::of_input(&entry.ready.graph), entry.order.clone()].map(|order| entry.peak(&order).to_string());
-        let [before, now] = peaks;
-        lines.push(("peak memory", change(before, now)));
+        let exposed = entry.exposed_in_all;
+        lines.push(("exposed", change(exposed.0.to_string(), exposed.1.to_string())));
+        lines.push(("peak memory", change(entry.ready.unit.peak_before.to_string(), entry.peak().to_string())));
     }
     let guesses =
         sections.iter().flat_map(|section| &section.ready.unit.lowered.calls).filter(|call| call.is_guess).count();
@@ -149,7 +160,7 @@ pub(super) fn picked<'a>(
     let mut shown: Vec<&Section<'_>> =
         sections.iter().rev().filter(|section| section.ready.unit.communicates()).collect();
     // The sort is stable: of equals the outermost stays first.
-    shown.sort_by(|a, b| b.exposed.1.0.total_cmp(&a.exposed.1.0));
+    shown.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
     shown.truncate(most);
     Ok(shown)
 }
@@ -161,11 +172,11 @@ pub(super) fn render_section(source: &Source<'_>, section: &Section<'_>, rows: u
     let (was, now) = section.step_time;
     let step = format!("{was} -> {now}, {}", against_bound(now, section.bound));
     let input = Order::of_input(graph);
-    let peak = format!("{} -> {}, limit {}", section.peak(&input), section.peak(section.order), section.limit);
+    let peak = format!("{} -> {}, limit {}", unit.peak_before, section.peak(), section.limit);
     let mut lines = vec![
         (
             "computation",
-            format!("{}{}", printable(source.module.computation_name(unit.computation)), place(source, unit.caller)),
+            format!("{}{}", printable(source.module.computation_name(unit.computation)), place(source, unit)),
         ),
         ("program", program(graph)),
         ("step time", step),
@@ -182,9 +193,9 @@ pub(super) fn render_section(source: &Source<'_>, section: &Section<'_>, rows: u
 }
 
 /// `, the body of while.84 in main (8 times)`.
-fn place(source: &Source<'_>, caller: Option<Caller>) -> String {
+pub(super) fn place(source: &Source<'_>, unit: &Unit) -> String {
     let module = &source.module;
-    let Some(Caller { instr, trips }) = caller else { return ", the entry".to_owned() };
+    let Some(Caller { instr, trips }) = unit.caller else { return ", the entry".to_owned() };
     let (name, of) = (module.instruction_name(instr), module.computation_name(module.computation_of(instr)));
     let times = match trips {
         Some(Some(trips)) => format!(" ({trips} times)"),
@@ -193,8 +204,12 @@ fn place(source: &Source<'_>, caller: Option<Caller>) -> String {
     };
     let what = if trips.is_some() { "in the loop" } else { "called by" };
     let origin = module.source(instr);
-    let origin = if origin.is_empty() { origin } else { format!(", {}", end_of(&origin)) };
-    format!(", {what} {}{times} in {}{origin}", printable(name), printable(of))
+    let origin = if origin.is_empty() { origin } else { format!(", {}", printable_end(&origin, 60)) };
+    let others = match unit.callers {
+        0 | 1 => String::new(),
+        callers => format!(", and {} more: {} runs in all", callers - 1, unit.runs),
+    };
+    format!(", {what} {}{times} in {}{origin}{others}", printable(name), printable(of))
 }
 
 /// Where exposed collectives come from in the user's program, and who takes part.
@@ -208,18 +223,8 @@ fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style)
         table.row(vec![
             printable(graph.name(op)).into(),
             printable(&graph.groups()[collective.group].name).into(),
-            end_of(graph.source(op)).into(),
+            printable_end(graph.source(op), 60).into(),
         ]);
     }
     if any { format!("\n{}", table.render(style)) } else { String::new() }
-}
-
-/// Where something comes from, without the beginning if it is long: the end tells more.
-fn end_of(source: &str) -> String {
-    const MOST: usize = 60;
-    let letters = source.chars().count();
-    match letters > MOST {
-        true => printable(&format!("...{}", source.chars().skip(letters + 3 - MOST).collect::<String>())),
-        false => printable(source),
-    }
 }

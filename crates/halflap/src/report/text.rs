@@ -138,6 +138,15 @@ pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
     cut(clean.take(most + 1).collect(), most)
 }
 
+/// The same without the beginning if it is too long: of a place in a program the end tells most.
+pub fn printable_end(name: &str, most: usize) -> String {
+    let letters = name.chars().count();
+    match letters > most {
+        true => printable_up_to(&format!("...{}", name.chars().skip(letters + 3 - most).collect::<String>()), most),
+        false => printable_up_to(name, most),
+    }
+}
+
 /// Text with at most so many characters.
 pub(super) fn cut(mut text: String, most: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(most) {
@@ -157,6 +166,9 @@ fn is_invisible(letter: char) -> bool {
 
 /// Who takes part, in words: `8 ranks: 0-7`.
 pub(crate) fn ranks(ranks: &[u32]) -> String {
+    if ranks.is_empty() {
+        return "this device alone".to_owned();
+    }
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &rank in ranks {
         match runs.last_mut() {

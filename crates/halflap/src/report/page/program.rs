@@ -9,7 +9,7 @@ use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{GroupId, Id, IdVec, OpId};
 use crate::report::played::Played;
 use crate::report::summary::Row;
-use crate::report::text::{printable, printable_up_to, ranks, stop};
+use crate::report::text::{printable, printable_end, printable_up_to, ranks, stop};
 use crate::report::timing::{against_bound, describe_holder, exposed_by_collective, total_exposed, waiting_for_host};
 use crate::simulate::Cause;
 use crate::units::{Bytes, Nanos};
@@ -79,7 +79,7 @@ fn ops(graph: &Graph) -> Ops {
         group: graph.ops().map(|op| maybe(graph.collective(op).map(|collective| collective.group))).collect(),
         bytes: graph.ops().map(|op| Maybe(size(op).map(|bytes| bytes.0.unsigned_abs()))).collect(),
         flops: graph.ops().map(|op| Maybe(graph.flops(op).map(|flops| flops.0 as u64))).collect(),
-        source: graph.ops().map(|op| printable_up_to(graph.source(op), NAME)).collect(),
+        source: graph.ops().map(|op| printable_end(graph.source(op), NAME)).collect(),
         deps: graph.ops().map(|op| numbers(graph.preds(op, Edges::Real))).collect(),
         waits: graph.ops().map(|op| numbers(graph.waited_by(op))).collect(),
     }

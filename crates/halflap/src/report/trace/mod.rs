@@ -11,7 +11,7 @@ pub use json::write_json;
 pub use perfetto::write_perfetto;
 
 use super::played::Played;
-use super::text::{printable, printable_up_to, ranks};
+use super::text::{printable, printable_end, printable_up_to, ranks};
 use super::timing::exposed_by_collective;
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId, StreamId};
@@ -145,7 +145,7 @@ impl Drawing<'_> {
             notes.push(("fused", Note::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
         }
         if !graph.source(op).is_empty() {
-            notes.push(("source", Note::Text(printable_up_to(graph.source(op), 160))));
+            notes.push(("source", Note::Text(printable_end(graph.source(op), 160))));
         }
         notes
     }
