@@ -143,3 +143,78 @@ fn wrong_orders_of_modules_are_found() {
     let (_, err) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 2);
     assert!(err.contains("it is no schedule of a module"), "{err}");
 }
+
+/// What a schedule says a module needs is what the written module needs, loops and all, and no more than
+/// the limit allows of what it needed before.
+#[test]
+fn the_limit_holds_for_the_whole_module() {
+    let dir = folder("module-limit");
+    for name in
+        ["fsdp_L2_scan.after_spmd_partitioning", "fsdp_L2_scan.after_optimizations", "mix_L2.after_optimizations"]
+    {
+        let module = hlo(&format!("{name}.txt.gz"));
+        let peak = |module: &str| {
+            ends(&halflap(&dir, &["simulate", module, "-o", "sim.json"]), 0);
+            read_json(dir.join("sim.json"))["peak_memory"].as_f64().unwrap()
+        };
+        let input = peak(&module);
+        for (budget, factor) in [("1x", 1.0), ("1.1x", 1.1), ("1.5x", 1.5)] {
+            let schedule = ["schedule", &module, "--effort", "quick", "--memory-budget", budget];
+            ends(&halflap(&dir, &[&schedule[..], &["-o", "s.json"]].concat()), 0);
+            ends(&halflap(&dir, &[&schedule[..], &["--emit", "hlo", "-o", "out.txt"]].concat()), 0);
+            let said = read_json(dir.join("s.json"));
+            assert_eq!(said["peak_memory_before"].as_f64(), Some(input), "{name} {budget}");
+            let written = peak("out.txt");
+            assert!(written <= said["peak_memory"].as_f64().unwrap(), "{name} {budget}: {written} {said}");
+            assert!(written <= factor * input, "{name} {budget}: {written} of {input}");
+        }
+    }
+}
+
+/// Of a conditional's branches one runs: the longest is taken, and what it exposes.
+#[test]
+fn exposed_time_is_that_of_the_branch_that_counts() {
+    let dir = folder("module-branches");
+    let branches = "HloModule m, num_partitions=8
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %r = f32[] add(%a, %b)
+}
+%b0 (x0: f32[1024,1024]) -> f32[1024,1024] {
+  %x0 = f32[1024,1024]{1,0} parameter(0)
+  ROOT %y0 = f32[1024,1024]{1,0} all-reduce(%x0), channel_id=9, use_global_device_ids=true, replica_groups=[1,8]<=[8], to_apply=%add
+}
+%b1 (x1: f32[1024,1024]) -> f32[1024,1024] {
+  %x1 = f32[1024,1024]{1,0} parameter(0)
+  ROOT %y1 = f32[1024,1024]{1,0} negate(%x1)
+}
+ENTRY %e (p: f32[1024,1024], ix: s32[]) -> f32[1024,1024] {
+  %p = f32[1024,1024]{1,0} parameter(0)
+  %ix = s32[] parameter(1)
+  ROOT %c = f32[1024,1024]{1,0} conditional(%ix, %p, %p, %p), branch_computations={%b0, %b1, %b0}
+}
+";
+    fs::write(dir.join("m.txt"), branches).unwrap();
+    ends(&halflap(&dir, &["schedule", "m.txt", "-o", "s.json"]), 0);
+    let said = read_json(dir.join("s.json"));
+    let figure = |name: &str| said[name].as_f64().unwrap();
+    assert!(figure("exposed") > 0.0 && figure("exposed") <= figure("step_time"), "{said}");
+}
+
+#[test]
+fn one_node_is_explained_alone_and_graphs_are_no_modules() {
+    let dir = folder("module-node");
+    let module = hlo("fsdp_L2.after_spmd_partitioning.txt.gz");
+    let (all, _) = ends(&halflap(&dir, &["explain", &module]), 0);
+    let held = |text: &str| text.lines().filter(|line| line.contains("all-reduce") && line.contains("start")).count();
+    assert!(held(&all) > 4, "{all}");
+    let name =
+        all.lines().find_map(|line| line.split_whitespace().next().filter(|word| word.starts_with("all-reduce")));
+    let (one, _) = ends(&halflap(&dir, &["explain", &module, "--node", name.unwrap()]), 0);
+    assert!(held(&one) <= 4 && one.contains(name.unwrap()), "{one}");
+    let graph = corpus("ddp_mlp_4.graph.json.gz");
+    let (_, err) = ends(&halflap(&dir, &["schedule", &graph, "--emit", "hlo", "-o", "x.txt"]), 2);
+    assert!(err.contains("is no HLO module"), "{err}");
+    ends(&halflap(&dir, &["schedule", &module, "--emit", "hlo", "--json"]), 2);
+}
