@@ -376,7 +376,7 @@ fn groups_that_cannot_be_read_are_refused() {
     let bad = ["[4,3]<=[8]", "[2,4]<=[2,2,2]T(2,0,0)", "[1,1000000000]<=[1000000000]", "mesh['a'=2] {'c'}", "{{-1,2}}"];
     for notation in bad {
         let said = said_of(&format!("ROOT r = f32[8] all-reduce(p), replica_groups={notation}, channel_id=1"));
-        assert!(said.starts_with("line 5 column 49: the groups name no devices; what can be read is "), "{said}");
+        assert!(said.starts_with("line 5 column 49: these groups cannot be read; right would be "), "{said}");
     }
 }
 
@@ -526,6 +526,23 @@ fn loops_are_counted() {
     assert_eq!(of("fsdp_L2_scan.after_spmd_partitioning"), [Some(2)]);
     assert_eq!(of("fsdp_L2_scan.after_optimizations"), [Some(2)]);
     assert_eq!(of("tpu_fsdp_L8_scan.scheduled"), [Some(2), Some(8)]);
+}
+
+#[test]
+fn loops_are_counted_either_way_round() {
+    let count = |compare: &str| {
+        let text = format!(
+            "HloModule m\nbody {{\n  t = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  two = s32[] constant(2)\n  next = s32[] add(i, two)\n  ROOT r = (s32[]) tuple(next)\n}}\ncond {{\n  t = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  lim = s32[] constant(10)\n  ROOT c = pred[] compare({compare}\n}}\nENTRY e {{\n  z = s32[] constant(0)\n  t = (s32[]) tuple(z)\n  ROOT w = (s32[]) while(t), condition=cond, body=body\n}}\n"
+        );
+        let module = module(&text);
+        trip_count(&module, module.root(module.entry()))
+    };
+    assert_eq!(count("i, lim), direction=LT"), Some(5));
+    assert_eq!(count("i, lim), direction=LE"), Some(6));
+    assert_eq!(count("lim, i), direction=GT"), Some(5));
+    assert_eq!(count("lim, i), direction=GE"), Some(6));
+    assert_eq!(count("lim, i), direction=LT"), None);
+    assert_eq!(count("i, lim), direction=GT"), None);
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn not_json_and_unknown_formats() {
     for text in [&b""[..], b" \n", b"hello", b"\xff\x00\x01", b"BufferAssignment:\nallocation 0: size 8", b"7"] {
         assert_eq!(said(text), neither);
     }
-    assert_eq!(said(b"{\"format\" 1}"), "not JSON: expected `:` at line 1 column 11 (in field 'format')");
+    assert_eq!(said(b"{\"format\" 1}"), "not JSON: expected `:` at line 1 column 11");
     let text = small().to_string();
     let cut = said(&text.as_bytes()[..text.len() / 2]);
     assert!(cut.starts_with("not JSON: EOF while parsing") && cut.contains("(in "), "{cut}");

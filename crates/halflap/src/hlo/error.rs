@@ -47,7 +47,7 @@ pub enum Problem {
     UnknownComputation { name: String },
     #[error("'{name}' has no element {index}: its shape does not go that deep")]
     NoSuchElement { name: String, index: u32 },
-    #[error("the groups name no devices; what can be read is {0}")]
+    #[error("these groups cannot be read; right would be {0}")]
     BadGroups(&'static str),
     #[error("'{name}' gives no tuple: get-tuple-element takes one")]
     NoTuple { name: String },
