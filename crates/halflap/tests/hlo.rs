@@ -343,6 +343,79 @@ fn errors_show_the_line() {
 }
 
 /// Deep and wide texts take time and memory in proportion.
+/// What is said of a module of 8 partitions whose entry holds these lines after two parameters.
+fn said_of(lines: &str) -> String {
+    let text = format!(
+        "HloModule m, num_partitions=8\nENTRY e {{\n  p = f32[8] parameter(0)\n  q = (f32[8]) parameter(1)\n  {lines}\n}}\n"
+    );
+    Module::read(text).map_or_else(|error| error.to_string(), |_| String::new())
+}
+
+#[test]
+fn the_devices_of_a_mesh_are_read() {
+    let groups = |notation: &str| {
+        let attributes = format!("channel_id=1, replica_groups={notation}, use_global_device_ids=true");
+        let text = format!(
+            "HloModule m, num_partitions=8\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] all-reduce(p), {attributes}\n}}\n"
+        );
+        let module = module(&text);
+        let root = module.root(module.entry());
+        assert_eq!(module.attribute(root, "replica_groups"), Some(notation));
+        assert_eq!(module.attribute(root, "use_global_device_ids"), Some("true"));
+        module.replica_groups(root).groups
+    };
+    let by_columns = [[0, 2, 4, 6], [1, 3, 5, 7]];
+    assert_eq!(groups("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}"), by_columns);
+    assert_eq!(groups("mesh['a'=2,'b'=4], device_ids=(0,2,4,6,1,3,5,7) {'b'}"), by_columns);
+    assert_eq!(groups("mesh['a'=2,'b'=4] {'b'}"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    assert_eq!(groups("{}"), [[0, 1, 2, 3, 4, 5, 6, 7]]);
+}
+
+#[test]
+fn groups_that_cannot_be_read_are_refused() {
+    let bad = ["[4,3]<=[8]", "[2,4]<=[2,2,2]T(2,0,0)", "[1,1000000000]<=[1000000000]", "mesh['a'=2] {'c'}", "{{-1,2}}"];
+    for notation in bad {
+        let said = said_of(&format!("ROOT r = f32[8] all-reduce(p), replica_groups={notation}, channel_id=1"));
+        assert!(said.starts_with("line 5 column 49: these groups cannot be read; right would be "), "{said}");
+    }
+}
+
+#[test]
+fn what_no_compiler_writes_is_refused() {
+    let cases = [
+        ("ROOT r = f32[8] get-tuple-element(p), index=0", "line 5 column 37: 'p' gives no tuple"),
+        ("ROOT r = f32[8] get-tuple-element(q), index=1", "line 5 column 47: get-tuple-element needs index="),
+        ("ROOT r = f32[8] get-tuple-element(q)", "line 5 column 19: get-tuple-element needs index="),
+        ("ROOT r = f32[8] get-tuple-element(q#0), index=0", "line 5 column 37: 'q' gives no tuple"),
+        (
+            "ROOT x = f32[8] negate(p)\n  ROOT y = f32[8] negate(p)",
+            "line 6 column 3: the computation has a second ROOT",
+        ),
+        ("ROOT r = f32[8] add(p)", "line 5 column 19: add takes 2 operands, and here are 1"),
+        ("ROOT r = f32[8] negate(p, p)", "line 5 column 19: negate takes 1 operand, and here are 2"),
+        ("ROOT r = f32[8] select(p, p)", "line 5 column 19: select takes 3 operands, and here are 2"),
+        ("ROOT r = f32[8] all-gather-done()", "line 5 column 19: all-gather-done takes 1 operand, and here are 0"),
+        ("ROOT r = f32[8] all-reduce()", "line 5 column 19: all-reduce takes at least 1 operand, and here are 0"),
+        ("n = f32[8] negate(p)\n  ROOT r = f32[8] all-reduce-done(n)", "line 6 column 35: 'n' starts nothing"),
+        ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' is there twice"),
+    ];
+    for (lines, start) in cases {
+        let said = said_of(lines);
+        assert!(said.starts_with(start), "{lines}: {said}");
+    }
+    let good = [
+        "ROOT r = f32[8] get-tuple-element(q), index=0",
+        "ROOT r = f32[8] all-reduce-done(p)",
+        "s = f32[8] all-reduce-start(p)\n  b = f32[8] bitcast(s)\n  ROOT r = f32[8] all-reduce-done(b)",
+        "g = f32[8] get-tuple-element(q), index=0\n  ROOT r = f32[8] all-reduce-done(g)",
+        "ROOT r = f32[8] all-reduce-done(q#0)",
+        "x = f32[8] negate(p)\n  y = f32[8] negate(x)",
+    ];
+    for lines in good {
+        assert_eq!(said_of(lines), "", "{lines}");
+    }
+}
+
 #[test]
 fn extremes_are_read_or_refused_quickly() {
     let deep = format!(
@@ -453,6 +526,23 @@ fn loops_are_counted() {
     assert_eq!(of("fsdp_L2_scan.after_spmd_partitioning"), [Some(2)]);
     assert_eq!(of("fsdp_L2_scan.after_optimizations"), [Some(2)]);
     assert_eq!(of("tpu_fsdp_L8_scan.scheduled"), [Some(2), Some(8)]);
+}
+
+#[test]
+fn loops_are_counted_either_way_round() {
+    let count = |compare: &str| {
+        let text = format!(
+            "HloModule m\nbody {{\n  t = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  two = s32[] constant(2)\n  next = s32[] add(i, two)\n  ROOT r = (s32[]) tuple(next)\n}}\ncond {{\n  t = (s32[]) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n  lim = s32[] constant(10)\n  ROOT c = pred[] compare({compare}\n}}\nENTRY e {{\n  z = s32[] constant(0)\n  t = (s32[]) tuple(z)\n  ROOT w = (s32[]) while(t), condition=cond, body=body\n}}\n"
+        );
+        let module = module(&text);
+        trip_count(&module, module.root(module.entry()))
+    };
+    assert_eq!(count("i, lim), direction=LT"), Some(5));
+    assert_eq!(count("i, lim), direction=LE"), Some(6));
+    assert_eq!(count("lim, i), direction=GT"), Some(5));
+    assert_eq!(count("lim, i), direction=GE"), Some(6));
+    assert_eq!(count("lim, i), direction=LT"), None);
+    assert_eq!(count("i, lim), direction=GT"), None);
 }
 
 #[test]

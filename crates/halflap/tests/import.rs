@@ -53,8 +53,11 @@ fn the_small_graph_is_good() {
 #[test]
 fn not_json_and_unknown_formats() {
     let said = |text: &[u8]| read_graph(text).unwrap_err().to_string();
-    assert_eq!(said(b""), "not JSON: EOF while parsing a value at line 1 column 0");
-    assert_eq!(said(b"hello"), "not JSON: expected value at line 1 column 1");
+    let neither = "it is neither a halflap.graph/1 JSON object nor an HLO module, which begins with \"HloModule\"";
+    for text in [&b""[..], b" \n", b"hello", b"\xff\x00\x01", b"BufferAssignment:\nallocation 0: size 8", b"7"] {
+        assert_eq!(said(text), neither);
+    }
+    assert_eq!(said(b"{\"format\" 1}"), "not JSON: expected `:` at line 1 column 11");
     let text = small().to_string();
     let cut = said(&text.as_bytes()[..text.len() / 2]);
     assert!(cut.starts_with("not JSON: EOF while parsing") && cut.contains("(in "), "{cut}");

@@ -70,14 +70,17 @@ impl<'t> Reader<'t> {
         taken
     }
 
-    /// `{ name: "x" cost_us: 1.5 }`: a name and a time.
+    /// `{ name: "x" cost_us: 1.5 }` or `< name: "x" cost_us: 1.5 >`: a name and a time.
     fn entry(&mut self) -> Result<(String, Nanos), ProfileError> {
         self.take(b':');
-        if !self.take(b'{') {
-            return Err(self.error("'{' is missing"));
-        }
+        // Text protos may be written with either kind of bracket.
+        let close = match (self.take(b'{'), self.take(b'<')) {
+            (true, false) => b'}',
+            (false, true) => b'>',
+            _ => return Err(self.error("'{' is missing")),
+        };
         let (mut name, mut time) = (None, None);
-        while !self.take(b'}') {
+        while !self.take(close) {
             let field = self.word();
             if field.is_empty() || !self.take(b':') {
                 return Err(self.error("a field and ':' are missing"));
@@ -133,10 +136,18 @@ mod tests {
             costs { name: "fusion.1" cost_us: 1.5 }
             costs: { name: "%all-gather-start" cost_us: 20, other: 3 }
             latencies { source: "all-gather-start" target: "all-gather-done" latency_us: 30 }
+            costs < name: "dot" cost_us: 2 >
+            costs: <name:"add" cost_us:3>
             latencies { source: "permute-start" target: "permute-done" latency_us: 7e0 }"#;
         assert!(is_one(text));
         let times: Vec<(String, f64)> = read(text).unwrap().into_iter().map(|(name, time)| (name, time.0)).collect();
-        let expected = [("fusion.1", 1500.0), ("all-gather-start", 20_000.0), ("permute-start", 7000.0)];
+        let expected = [
+            ("fusion.1", 1500.0),
+            ("all-gather-start", 20_000.0),
+            ("dot", 2000.0),
+            ("add", 3000.0),
+            ("permute-start", 7000.0),
+        ];
         assert_eq!(times, expected.map(|(name, time)| (name.to_owned(), time)));
     }
 
@@ -147,6 +158,7 @@ mod tests {
         assert!(wrong.contains("a time in microseconds, zero or more, is missing at line 2 column 12"), "{wrong}");
         assert!(said("costs { name: \"a }").contains("the name has no end"));
         assert!(said("costs { cost_us: 1 }").contains("no name") && said("costs").contains("'{' is missing"));
+        assert!(said("costs < name: \"a\" cost_us: 1 }").contains("a field and ':' are missing"));
         assert!(!is_one(b"{\"a\": 1}"));
     }
 }

@@ -47,6 +47,18 @@ pub enum Problem {
     UnknownComputation { name: String },
     #[error("'{name}' has no element {index}: its shape does not go that deep")]
     NoSuchElement { name: String, index: u32 },
+    #[error("these groups cannot be read; right would be {0}")]
+    BadGroups(&'static str),
+    #[error("'{name}' gives no tuple: get-tuple-element takes one")]
+    NoTuple { name: String },
+    #[error("get-tuple-element needs index=, a whole number below {count}, the number of the tuple's elements")]
+    BadIndex { count: usize },
+    #[error("{opcode} takes {takes}, and here are {found}")]
+    WrongCount { opcode: String, takes: String, found: usize },
+    #[error("'{name}' starts nothing: {opcode} takes what was started, and that is {of}")]
+    NotStarted { opcode: String, name: String, of: String },
+    #[error("the computation has a second ROOT: the first is '{first}'")]
+    TwoRoots { first: String },
     #[error("the module has no computation marked ENTRY")]
     NoEntry,
     #[error("the module has a second computation marked ENTRY")]

@@ -5,6 +5,7 @@
 //! they become devices: replica times the number of partitions plus partition.
 
 use super::attributes::numbers_in;
+use super::error::Problem;
 use super::{Module, Opcode};
 use crate::ids::InstrId;
 
@@ -42,7 +43,8 @@ impl ReplicaGroups {
             return ReplicaGroups::permutation(text, meaning, (replicas, partitions));
         }
         let mut groups = match module.attribute(instr, "replica_groups") {
-            Some(text) => read_groups(text, all),
+            // That they can be read was checked when the module was.
+            Some(text) => read_groups(text, all).unwrap_or_default(),
             None => Vec::new(),
         };
         if groups.iter().all(Vec::is_empty) {
@@ -140,27 +142,60 @@ fn meaning(module: &Module, instr: InstrId) -> Meaning {
     }
 }
 
-/// The groups of a notation with `all` devices; none where it cannot be read.
-fn read_groups(text: &str, all: u64) -> Vec<Vec<u32>> {
+/// What keeps the value of an attribute from naming devices, if it is one that should.
+pub(super) fn check(key: &str, text: &str) -> Result<(), Problem> {
+    match key {
+        // How many devices there are changes who is meant, not whether it can be read.
+        "replica_groups" => read_groups(text, MOST_DEVICES).map(drop),
+        "source_target_pairs" => check_pairs(text),
+        _ => Ok(()),
+    }
+}
+
+fn check_pairs(text: &str) -> Result<(), Problem> {
+    let numbers = numbers_in(text);
+    let devices = numbers.iter().filter(|&&number| u32::try_from(number).is_ok()).count();
+    match devices == numbers.len() && devices % 2 == 0 {
+        true => Ok(()),
+        false => Err(Problem::BadGroups("pairs of devices: from where to where, as in {{0,1},{1,0}}")),
+    }
+}
+
+/// The groups of a notation with `all` devices; none where it names nobody.
+fn read_groups(text: &str, all: u64) -> Result<Vec<Vec<u32>>, Problem> {
+    const LIST: &str = "lists of devices, as in {{0,1},{2,3}}, or {} for everyone";
+    const MESH: &str = "some of a mesh's axes, of at most 4194304 devices, each once: mesh['a'=2,'b'=4] {'b'}";
+    const IOTA: &str = "an iota of as many devices as there are in all groups, at most 4194304: [4,2]<=[2,4]T(1,0)";
     let text = text.trim();
-    if text.starts_with('{') {
-        let list = |part: &str| numbers_in(part).into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
-        return text.split('{').skip(2).map(|part| list(part.split('}').next().unwrap_or(""))).collect();
+    let (groups, right) = match text.as_bytes().first() {
+        Some(b'{') => (read_lists(text), LIST),
+        Some(b'm' | b'@') => (read_mesh(text, all), MESH),
+        _ => (read_iota(text), IOTA),
+    };
+    groups.ok_or(Problem::BadGroups(right))
+}
+
+/// `{{0,1},{2,3}}`, with any spaces.
+fn read_lists(text: &str) -> Option<Vec<Vec<u32>>> {
+    let list = |part: &str| -> Option<Vec<u32>> {
+        let inner = part.trim().trim_start_matches(',').trim_start().strip_prefix('{')?.trim();
+        if inner.is_empty() {
+            return Some(Vec::new());
+        }
+        inner.split(',').map(|number| number.trim().parse().ok()).collect()
+    };
+    let inner = text.strip_prefix('{')?.strip_suffix('}')?.trim();
+    if inner.is_empty() {
+        return Some(Vec::new());
     }
-    if text.starts_with("mesh") || text.starts_with('@') {
-        return read_mesh(text, all).unwrap_or_default();
-    }
-    read_iota(text).unwrap_or_default()
+    inner.strip_suffix('}')?.split('}').map(list).collect()
 }
 
 /// `[4,2]<=[2,4]T(1,0)`: numbers from 0 on, reshaped, transposed and cut into groups.
 fn read_iota(text: &str) -> Option<Vec<Vec<u32>>> {
     let (shape, iota) = text.split_once("<=")?;
     let shape = extents(shape)?;
-    let (dims, order) = iota.split_once('T').unwrap_or((iota, ""));
-    let dims = extents(dims)?;
-    let order = if order.is_empty() { (0..dims.len()).collect() } else { permutation(order, dims.len())? };
-    let flat = transposed(&dims, &order)?;
+    let flat = reordered(iota)?;
     let size = *shape.last()? as usize;
     let whole = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
     (size > 0 && whole == flat.len() as u64).then(|| flat.chunks(size).map(<[u32]>::to_vec).collect())
@@ -179,8 +214,10 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
     let axes: Vec<(String, u64)> =
         if inner.is_empty() { Vec::new() } else { inner.split(',').map(axis).collect::<Option<_>>()? };
     let dims: Vec<u64> = axes.iter().map(|(_, size)| *size).collect();
-    let total =
-        dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
+    let total = dims
+        .iter()
+        .try_fold(1u64, |product, &dim| product.checked_mul(dim))
+        .filter(|total| (1..=MOST_DEVICES).contains(total))?;
     let rest = &text[close + 1..];
     let braces = rest.rfind('{')?;
     let ids = mesh_devices(&rest[..braces], total)?;
@@ -188,7 +225,7 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
         rest[braces + 1..].split('}').next()?.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let (dims, taken) = split_axes(&axes, &named)?;
     if named.is_empty() {
-        return Some(vec![ids]).filter(|_| total <= all.max(1));
+        return Some(if total <= all.max(1) { vec![ids] } else { Vec::new() });
     }
     let kept: Vec<usize> = (0..dims.len()).filter(|axis| !taken.contains(axis)).collect();
     let size: u64 = taken.iter().map(|&axis| dims[axis]).product();
@@ -202,16 +239,25 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
 /// (`device_ids=([4,2]T(1,0))` or a list).
 fn mesh_devices(text: &str, total: u64) -> Option<Vec<u32>> {
     let Some((_, given)) = text.split_once("device_ids=") else { return Some((0..total as u32).collect()) };
-    let given = given.trim().trim_start_matches('(').trim_end_matches([')', ',', ' ']);
-    if given.starts_with('[') {
-        let iota = given.split_once("<=").map_or(given, |(_, iota)| iota);
-        let (dims, order) = iota.split_once('T').unwrap_or((iota, ""));
-        let dims = extents(dims)?;
-        let order = if order.is_empty() { (0..dims.len()).collect() } else { permutation(order, dims.len())? };
-        return transposed(&dims, &order).filter(|ids| ids.len() as u64 == total);
-    }
-    let ids: Vec<u32> = numbers_in(given).into_iter().filter_map(|id| u32::try_from(id).ok()).collect();
-    (ids.len() as u64 == total).then_some(ids)
+    let given = given.trim().strip_prefix('(')?.strip_suffix(')')?.trim();
+    let ids = match given.starts_with('[') {
+        true => reordered(given.split_once("<=").map_or(given, |(_, iota)| iota))?,
+        false => given.split(',').map(|id| id.trim().parse().ok()).collect::<Option<Vec<u32>>>()?,
+    };
+    let mut sorted = ids.clone();
+    sorted.sort_unstable();
+    let is_each_once = sorted.windows(2).all(|pair| pair[0] != pair[1]);
+    (ids.len() as u64 == total && is_each_once).then_some(ids)
+}
+
+/// `[2,4]T(1,0)`: the numbers from 0 on, read with the dimensions in another order.
+fn reordered(text: &str) -> Option<Vec<u32>> {
+    let (dims, order) = match text.split_once('T') {
+        Some((dims, order)) => (extents(dims)?, Some(order)),
+        None => (extents(text)?, None),
+    };
+    let order = order.map_or_else(|| Some((0..dims.len()).collect()), |order| permutation(order, dims.len()))?;
+    transposed(&dims, &order)
 }
 
 /// The mesh's axes with those that are taken in part cut up, and which of them are taken, in the
@@ -269,7 +315,8 @@ fn extents(text: &str) -> Option<Vec<u64>> {
 
 /// `(1,0)` to its numbers, if they are a permutation.
 fn permutation(text: &str, len: usize) -> Option<Vec<usize>> {
-    let order: Vec<usize> = numbers_in(text).into_iter().filter_map(|number| usize::try_from(number).ok()).collect();
+    let numbers = text.trim().strip_prefix('(')?.strip_suffix(')')?.split(',');
+    let order: Vec<usize> = numbers.map(|number| number.trim().parse().ok()).collect::<Option<_>>()?;
     let mut sorted = order.clone();
     sorted.sort_unstable();
     (sorted == (0..len).collect::<Vec<_>>()).then_some(order)
@@ -277,8 +324,10 @@ fn permutation(text: &str, len: usize) -> Option<Vec<usize>> {
 
 /// The numbers from 0 on in an array of `dims`, read with its dimensions in another order.
 fn transposed(dims: &[u64], order: &[usize]) -> Option<Vec<u32>> {
-    let total =
-        dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
+    let total = dims
+        .iter()
+        .try_fold(1u64, |product, &dim| product.checked_mul(dim))
+        .filter(|total| (1..=MOST_DEVICES).contains(total))?;
     let stride = |axis: usize| dims[axis + 1..].iter().product::<u64>();
     let strides: Vec<(u64, u64)> = order.iter().map(|&axis| (dims[axis], stride(axis))).collect();
     let at = |index: u64| {
@@ -351,7 +400,7 @@ mod tests {
     use super::*;
 
     fn groups(notation: &str) -> Vec<Vec<u32>> {
-        read_groups(notation, 8)
+        read_groups(notation, 8).unwrap()
     }
 
     #[test]
@@ -364,8 +413,45 @@ mod tests {
         assert_eq!(groups("mesh['a'=2,'b'=2,'c'=2] {'c','a'}"), [[0, 4, 1, 5], [2, 6, 3, 7]]);
         assert_eq!(groups("mesh['a'=8] {'a':(2)2}"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
         assert_eq!(groups("mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}"), [[0, 2], [1, 3]]);
-        assert!(groups("{}").is_empty() && groups("[3,4]<=[8]").is_empty() && groups("mesh['a'=2] {'b'}").is_empty());
-        assert!(groups("[9999999999,2]<=[9999999999,2]").is_empty());
+        let by_columns = [[0, 2, 4, 6], [1, 3, 5, 7]];
+        assert_eq!(groups("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}"), by_columns);
+        assert_eq!(groups("mesh['a'=2,'b'=4], device_ids=(0,2,4,6,1,3,5,7) {'b'}"), by_columns);
+        assert_eq!(groups("{ {0, 1}, {2} }"), [vec![0, 1], vec![2]]);
+        assert!(groups("{}").is_empty() && groups("{{}}") == [Vec::<u32>::new()]);
+    }
+
+    #[test]
+    fn what_names_nobody_is_refused() {
+        let bad = [
+            "[4,3]<=[8]",
+            "[2,4]<=[2,2,2]T(2,0,0)",
+            "[2,4]<=[2,4]T",
+            "[4000000000,4000000000]<=[16000000000000000000]",
+            "[1,1000000000]<=[1000000000]",
+            "[0,2]<=[0]",
+            "[9999999999,2]<=[9999999999,2]",
+            "mesh['a'=2] {'b'}",
+            "mesh['a'=2,'b'=2] {'a','a'}",
+            "mesh['a'=2,'b'=2], device_ids=(0,1,2,2) {'a'}",
+            "mesh['a'=2,'b'=2], device_ids=(0,1,2,-3) {'a'}",
+            "mesh['a'=2,'b'=2], device_ids=([2,3]T(1,0)) {'a'}",
+            "mesh['a'=2] ",
+            "mesh['a'=0] {'a'}",
+            "{{-1,2}}",
+            "{{0,1},{2,x}}",
+            "{0,1}",
+            "{{0,1},{2,3}",
+            "{{99999999999}}",
+            "everyone",
+            "",
+        ];
+        for text in bad {
+            assert!(matches!(check("replica_groups", text), Err(Problem::BadGroups(_))), "{text}");
+        }
+        for text in ["{{0,1},{1}}", "{{0,-1}}"] {
+            assert!(check("source_target_pairs", text).is_err(), "{text}");
+        }
+        assert!(check("source_target_pairs", "{{0,1},{1,0}}").is_ok() && check("source_target_pairs", "{}").is_ok());
     }
 
     fn of(attributes: &str, opcode: &str) -> ReplicaGroups {

@@ -4,12 +4,15 @@
 //! computations when all are known. Memory is bounded by the text: a table entry for each thing in
 //! it.
 
-use std::collections::HashMap;
+mod check;
+
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::attributes::Attribute;
 use super::error::{HloError, Problem};
+use super::groups;
 use super::lex::{Cursor, Span, Until};
 use super::metadata::Tables;
 use super::{Computation, Instruction, Module, Opcode, Operand, Shape};
@@ -86,6 +89,8 @@ struct Reader<'t> {
     by_name: HashMap<&'t str, ComputationId>,
     /// The instructions of the computation that is being read. Looked up only.
     names: HashMap<&'t str, InstrId>,
+    /// The numbers of its parameters. Looked up only.
+    parameters: HashSet<u64>,
 }
 
 impl<'t> Reader<'t> {
@@ -104,6 +109,7 @@ impl<'t> Reader<'t> {
             entry: None,
             by_name: HashMap::new(),
             names: HashMap::new(),
+            parameters: HashSet::new(),
         }
     }
 
@@ -145,13 +151,28 @@ impl<'t> Reader<'t> {
             self.cursor.skip_blanks();
             self.cursor.expect(b'=', "'=' after the name of an attribute")?;
             self.cursor.skip_blanks();
-            let start = self.cursor.at;
-            self.cursor.skip(Until::Value)?;
-            let value = Span::new(start, self.cursor.at);
-            let value = Span::new(start, start + self.str(value).trim_end().len());
-            self.cursor.at = value.end as usize;
+            let value = self.value()?;
             self.attributes.push(Attribute { key, value });
         }
+    }
+
+    /// The value of an attribute, up to a comma or the end of the line.
+    fn value(&mut self) -> Result<Span, HloError> {
+        let start = self.cursor.at;
+        self.cursor.skip(Until::Value)?;
+        // The devices of a mesh stand after a comma, and its axes after them:
+        // `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`.
+        let rest = self.cursor.text[self.cursor.at..].strip_prefix(',').map(str::trim_start);
+        let is_mesh = self.cursor.text[start..self.cursor.at].starts_with("mesh[");
+        if is_mesh && rest.is_some_and(|rest| rest.starts_with("device_ids=")) {
+            self.cursor.at += 1;
+            self.cursor.skip_space();
+            self.cursor.skip(Until::Value)?;
+        }
+        let value = Span::new(start, self.cursor.at);
+        let value = Span::new(start, start + self.str(value).trim_end().len());
+        self.cursor.at = value.end as usize;
+        Ok(value)
     }
 
     /// Reads a computation; says whether there was one.
@@ -203,7 +224,8 @@ impl<'t> Reader<'t> {
     /// The instructions up to the closing brace; gives the root.
     fn body(&mut self, id: ComputationId, name: Span) -> Result<InstrId, HloError> {
         self.names.clear();
-        let mut root = None;
+        self.parameters.clear();
+        let mut root: Option<InstrId> = None;
         let mut last = None;
         loop {
             let lead = self.cursor.at;
@@ -216,8 +238,10 @@ impl<'t> Reader<'t> {
                 return Err(self.cursor.error(Problem::Expected("an instruction or '}'")));
             }
             let (instr, is_root) = self.instruction(id, lead)?;
-            if is_root {
-                root = Some(instr);
+            if is_root && let Some(first) = root.replace(instr) {
+                let first = self.str(self.instructions[first].name).to_owned();
+                let at = self.instructions[instr].text.start as usize;
+                return Err(self.cursor.error_at(at, Problem::TwoRoots { first }));
             }
             last = Some(instr);
         }
@@ -258,6 +282,8 @@ impl<'t> Reader<'t> {
             if CALLS.contains(&self.str(attribute.key)) {
                 self.calls.push((id, attribute.value));
             }
+            groups::check(self.str(attribute.key), self.str(attribute.value))
+                .map_err(|problem| self.cursor.error_at(attribute.value.start as usize, problem))?;
         }
         self.controls(id, attributes.clone())?;
         if self.names.insert(self.str(name), id).is_some() {
@@ -276,6 +302,7 @@ impl<'t> Reader<'t> {
             text: Span::new(start, self.cursor.at),
             computation,
         });
+        self.check(id)?;
         Ok((id, is_root))
     }
 

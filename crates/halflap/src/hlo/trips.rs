@@ -26,15 +26,19 @@ fn counted(module: &Module, instr: InstrId) -> Option<u64> {
         return None;
     }
     let [left, right] = module.operands(compare) else { return None };
-    let counter = element_of_parameter(module, left.of)?;
-    let limit = constant(module, right.of)?;
-    let init = initial(module, instr, counter)?;
-    let step = step(module, body, counter)?;
-    let span = match module.attribute(compare, "direction")? {
-        "LT" => limit.checked_sub(init)?,
-        "LE" => limit.checked_sub(init)?.checked_add(1)?,
+    // `limit > counter` says the same as `counter < limit`.
+    let (counter, limit, includes_limit) = match module.attribute(compare, "direction")? {
+        "LT" => (left.of, right.of, false),
+        "LE" => (left.of, right.of, true),
+        "GT" => (right.of, left.of, false),
+        "GE" => (right.of, left.of, true),
         _ => return None,
     };
+    let counter = element_of_parameter(module, counter)?;
+    let limit = constant(module, limit)?;
+    let init = initial(module, instr, counter)?;
+    let step = step(module, body, counter)?;
+    let span = limit.checked_sub(init)?.checked_add(i128::from(includes_limit))?;
     (step > 0).then(|| u64::try_from(span.max(0).div_euclid(step) + i128::from(span.max(0) % step > 0)).ok())?
 }
 

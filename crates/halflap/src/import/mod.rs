@@ -28,6 +28,8 @@ pub enum ImportError {
     TooLarge { most: u64 },
     #[error("not JSON: {message} at line {line} column {column}{inside}")]
     NotJson { line: usize, column: usize, message: String, inside: String },
+    #[error("it is neither a {} JSON object nor an HLO module, which begins with \"HloModule\"", graph_json::FORMAT)]
+    Neither,
     #[error("unknown format {found}: 'format' must be \"{}\"", graph_json::FORMAT)]
     UnknownFormat { found: String },
     #[error("{place}: {message}")]
@@ -66,6 +68,10 @@ pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     let text = unzip(bytes)?;
     if is_module(&text) {
         return Err(ImportError::NotAGraph);
+    }
+    // Where not even the first letter is that of JSON, what is wrong with it as JSON helps nobody.
+    if !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        return Err(ImportError::Neither);
     }
     let mut reader = serde_json::Deserializer::from_slice(&text);
     let raw = graph_json::parse(&mut reader).and_then(|raw| reader.end().map(|()| raw));
