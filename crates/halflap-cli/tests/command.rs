@@ -148,7 +148,7 @@ fn a_graph_comes_from_standard_input_plain_or_gzipped() {
     };
     assert_eq!(run(&zipped), run(&plain));
     let (_, err) = ends(&halflap(&dir, &["schedule", "-"]), 2);
-    assert!(err.starts_with("error: standard input: not JSON"), "{err}");
+    assert!(err.starts_with("error: standard input: it is neither a halflap.graph/1"), "{err}");
 }
 
 #[test]

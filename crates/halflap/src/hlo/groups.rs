@@ -142,21 +142,24 @@ fn meaning(module: &Module, instr: InstrId) -> Meaning {
     }
 }
 
-/// What keeps the value of an attribute from naming devices, if it is one that should.
-pub(super) fn check(key: &str, text: &str) -> Result<(), Problem> {
-    match key {
-        // How many devices there are changes who is meant, not whether it can be read.
-        "replica_groups" => read_groups(text, MOST_DEVICES).map(drop),
-        "source_target_pairs" => check_pairs(text),
-        _ => Ok(()),
+/// The attributes that name devices.
+pub(super) const KEYS: [&str; 2] = ["replica_groups", "source_target_pairs"];
+
+/// How many devices the value of such an attribute names, or what keeps it from naming any.
+pub(super) fn check(key: &str, text: &str) -> Result<u64, Problem> {
+    if key == "source_target_pairs" {
+        return check_pairs(text);
     }
+    // How many devices there are changes who is meant, not whether it can be read.
+    let groups = read_groups(text, MOST_DEVICES)?;
+    Ok(groups.iter().map(|group| group.len() as u64).sum())
 }
 
-fn check_pairs(text: &str) -> Result<(), Problem> {
+fn check_pairs(text: &str) -> Result<u64, Problem> {
     let numbers = numbers_in(text);
     let devices = numbers.iter().filter(|&&number| u32::try_from(number).is_ok()).count();
     match devices == numbers.len() && devices % 2 == 0 {
-        true => Ok(()),
+        true => Ok(devices as u64),
         false => Err(Problem::BadGroups("pairs of devices: from where to where, as in {{0,1},{1,0}}")),
     }
 }

@@ -91,7 +91,14 @@ struct Reader<'t> {
     names: HashMap<&'t str, InstrId>,
     /// The numbers of its parameters. Looked up only.
     parameters: HashSet<u64>,
+    /// Groups that were found right: most collectives have the same. Looked up only.
+    groups: HashSet<&'t str>,
+    /// How many devices stand in all of these.
+    devices: u64,
 }
+
+/// So many devices stand in the groups of a module at most, so that no text keeps a reader busy for long.
+const MOST_IN_GROUPS: u64 = 1 << 27;
 
 impl<'t> Reader<'t> {
     fn new(text: &'t str) -> Reader<'t> {
@@ -110,6 +117,21 @@ impl<'t> Reader<'t> {
             by_name: HashMap::new(),
             names: HashMap::new(),
             parameters: HashSet::new(),
+            groups: HashSet::new(),
+            devices: 0,
+        }
+    }
+
+    fn check_groups(&mut self, attribute: &Attribute) -> Result<(), HloError> {
+        let (key, value) = (self.str(attribute.key), self.str(attribute.value));
+        if !groups::KEYS.contains(&key) || !self.groups.insert(value) {
+            return Ok(());
+        }
+        let wrong = |problem| self.cursor.error_at(attribute.value.start as usize, problem);
+        self.devices += groups::check(key, value).map_err(wrong)?;
+        match self.devices > MOST_IN_GROUPS {
+            true => Err(wrong(Problem::BadGroups("fewer devices: at most 134217728 in all groups of a module"))),
+            false => Ok(()),
         }
     }
 
@@ -278,12 +300,12 @@ impl<'t> Reader<'t> {
         let id = InstrId::from_index(self.instructions.len());
         let (payload, operands) = self.payload(opcode)?;
         let attributes = self.attributes()?;
-        for attribute in &self.attributes[attributes.start as usize..] {
+        for place in attributes.start as usize..attributes.end as usize {
+            let attribute = self.attributes[place];
             if CALLS.contains(&self.str(attribute.key)) {
                 self.calls.push((id, attribute.value));
             }
-            groups::check(self.str(attribute.key), self.str(attribute.value))
-                .map_err(|problem| self.cursor.error_at(attribute.value.start as usize, problem))?;
+            self.check_groups(&attribute)?;
         }
         self.controls(id, attributes.clone())?;
         if self.names.insert(self.str(name), id).is_some() {
