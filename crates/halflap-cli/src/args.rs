@@ -31,11 +31,14 @@ pub enum Command {
     Verify(Verify),
     /// Give the same program on several ranks the same run times: the lower median of all.
     Align(Align),
+    /// Say what really ran, from profiler traces: what was exposed, behind what the rest was hidden,
+    /// and who waited for whom.
+    Analyze(Analyze),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Schedule {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// The passes to run, one after the other: sink_waits, raise_comms, reorder_compute_for_overlap,
     /// reorder_communication_preserving_peak_memory, sink_waits_iterative, simple_overlap. Without
@@ -71,6 +74,29 @@ pub struct Schedule {
     /// Print the schedule (halflap.schedule/1) instead of the summary.
     #[arg(long, conflicts_with = "show")]
     pub json: bool,
+    /// What is written of an HLO module: its schedule, or the module itself, scheduled and with
+    /// asynchronous collectives [default: schedule].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub emit: Option<Emit>,
+    #[command(flatten)]
+    pub which: WhichArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Emit {
+    /// halflap.schedule/1.
+    Schedule,
+    /// HLO text.
+    Hlo,
+}
+
+/// Which of an HLO module's computations is looked at.
+#[derive(Debug, Default, clap::Args)]
+pub struct WhichArgs {
+    /// Show this computation of an HLO module; what-if and pictures show one only [default: the one
+    /// with the most exposed communication].
+    #[arg(long, value_name = "NAME")]
+    pub computation: Option<String>,
 }
 
 fn pass(name: &str) -> Result<Pass, Unknown> {
@@ -173,7 +199,7 @@ fn duration(text: &str) -> Result<Nanos, String> {
 /// A graph and perhaps an order of it.
 #[derive(Debug, clap::Args)]
 pub struct Ordered {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// An order [default: the input order].
     pub order: Option<String>,
@@ -184,6 +210,8 @@ pub struct Ordered {
     pub pictures: PictureArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+    #[command(flatten)]
+    pub which: WhichArgs,
 }
 
 /// Pictures of orders.
@@ -218,7 +246,7 @@ pub struct Explain {
 
 #[derive(Debug, clap::Args)]
 pub struct WhatIf {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// Memory limits to try.
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
@@ -240,6 +268,8 @@ pub struct WhatIf {
     pub report: Option<String>,
     #[command(flatten)]
     pub machine: MachineArgs,
+    #[command(flatten)]
+    pub which: WhichArgs,
 }
 
 fn factor(text: &str) -> Result<f64, String> {
@@ -276,7 +306,7 @@ impl ChainWhich {
 
 #[derive(Debug, clap::Args)]
 pub struct Verify {
-    /// A halflap.graph/1 file, plain or gzipped; - reads standard input.
+    /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
     /// The order: a JSON list of node names, or an object with such a list as 'order'.
     pub order: String,
@@ -300,6 +330,18 @@ pub enum CollectiveOrder {
     Kept,
 }
 
+impl Default for MachineArgs {
+    /// As if nothing was typed.
+    fn default() -> MachineArgs {
+        MachineArgs {
+            costs: CostArgs::default(),
+            slowdown: 1.0,
+            launch: Nanos::ZERO,
+            comm_streams: CommStreams::Shared,
+        }
+    }
+}
+
 /// Where run times come from. For every command that has use for them: flatten it.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Run times")]
@@ -313,8 +355,8 @@ pub struct CostArgs {
     #[arg(long, value_name = "NAME")]
     pub link: Option<String>,
     /// Measured run times, which come before all others: a JSON object of node names and
-    /// nanoseconds.
-    #[arg(long, value_name = "TIMES.json")]
+    /// nanoseconds, or a profile as XLA's estimator reads it, in text form (costs { name: ... }).
+    #[arg(long, value_name = "TIMES")]
     pub profile: Option<String>,
 }
 
@@ -326,4 +368,28 @@ pub struct Align {
     /// The folder to write the aligned graphs to, under the names that they have.
     #[arg(short, long, value_name = "DIR")]
     pub output: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Analyze {
+    /// Traces of torch.profiler (Kineto), plain or gzipped, one for each rank; - reads standard input.
+    #[arg(required = true, num_args = 1.., value_name = "TRACE")]
+    pub traces: Vec<String>,
+    /// Write all of it (halflap.analysis/1) to this file; gzipped if its name ends in .gz; - is
+    /// standard output, in place of the tables.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print all of it (halflap.analysis/1) instead of the tables.
+    #[arg(long, conflicts_with = "output")]
+    pub json: bool,
+    /// Write the median time of every kernel to this file, for schedule --profile.
+    #[arg(long, value_name = "TIMES.json")]
+    pub profile_out: Option<String>,
+    /// Write a page to look at in a browser, which needs nothing else: a timeline for each rank, and
+    /// tables.
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<String>,
+    /// How many collectives and kernels the tables have.
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub top: usize,
 }

@@ -19,7 +19,7 @@ pub fn times(args: &CostArgs, graph: &Graph, path: &str) -> Result<Times, Failed
 }
 
 /// What the arguments name.
-fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
+pub fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
     let sources = [Some(path), args.device.as_deref(), args.profile.as_deref()];
     if sources.into_iter().flatten().filter(|source| *source == "-").count() > 1 {
         let problem = "only one of graph, --device and --profile can come from standard input";

@@ -3,27 +3,54 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use halflap::graph::{Chain, Graph};
-use halflap::import::read_graph;
+use halflap::import::{self, read_graph};
 
 use crate::args::ChainWhich;
 use crate::exit::Failed;
 
 /// The bytes of a file, or of standard input for `-`.
 pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
-    if path != "-" {
-        return fs::read(path).map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")));
+    let cannot = |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
+    if path != "-" && !is_pipe(path) {
+        return fs::read(path).map_err(cannot);
     }
-    if io::stdin().is_terminal() {
+    if path == "-" && io::stdin().is_terminal() {
         return Err(Failed::BadInput("standard input is a terminal: pipe a graph into it, or name a file".to_owned()));
     }
+    // What can be read once only is kept for whoever asks again.
+    static KEPT: Mutex<Vec<(String, Vec<u8>)>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, bytes)) = kept.iter().find(|(name, _)| name == path) {
+        return Ok(bytes.clone());
+    }
     let mut bytes = Vec::new();
-    let read = io::stdin().lock().read_to_end(&mut bytes);
-    read.map_err(|error| Failed::in_file(name_of(path), format!("cannot be read: {error}")))?;
+    match path {
+        "-" => io::stdin().lock().read_to_end(&mut bytes).map_err(cannot)?,
+        _ => File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(cannot)?,
+    };
+    kept.push((path.to_owned(), bytes.clone()));
     Ok(bytes)
+}
+
+fn is_pipe(path: &str) -> bool {
+    fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir())
+}
+
+/// Whether a file holds an HLO module, to judge by its beginning.
+pub fn is_module(path: &str) -> Result<bool, Failed> {
+    const ENOUGH: u64 = 1 << 16;
+    if path == "-" || is_pipe(path) {
+        return Ok(import::is_module(&read(path)?));
+    }
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(ENOUGH).read_to_end(&mut start));
+    read.map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
+    Ok(import::is_module(&start))
 }
 
 /// The graph in a file, or in standard input for `-`.
@@ -57,8 +84,13 @@ pub fn name_of(path: &str) -> &str {
 
 /// Prints to standard output.
 pub fn print(text: &str) -> Result<(), Failed> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// Prints what is too much to be held as text.
+pub fn print_with(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match fill(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failed::NobodyReads),
         Err(error) => Err(Failed::BadInput(format!("standard output cannot be written: {error}"))),
         Ok(()) => Ok(()),

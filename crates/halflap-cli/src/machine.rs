@@ -1,5 +1,6 @@
 //! Graphs, machines and orders as the command line names them.
 
+use halflap::cost::Times;
 use halflap::graph::{Assignment, Edges, Graph, Streams};
 use halflap::import::read_order;
 use halflap::optimize::Effort;
@@ -17,16 +18,22 @@ pub fn load(path: &str, args: &MachineArgs) -> Result<(Graph, Machine), Failed> 
     let graph = files::graph(path)?;
     let times = costs::times(&args.costs, &graph, path)?;
     let graph = graph.with_runtimes(|op| times.of(op));
+    let machine = with_times(&graph, times, args);
+    Ok((graph, machine))
+}
+
+/// What a graph with these times is simulated on.
+pub fn with_times(graph: &Graph, times: Times, args: &MachineArgs) -> Machine {
     let assignment = match args.comm_streams {
         CommStreams::Shared => Assignment::SharedRanks,
         CommStreams::One => Assignment::One,
         CommStreams::Group => Assignment::EachGroup,
     };
-    let mut machine = Machine::new(&graph, times);
-    machine.streams = Streams::assign(&graph, assignment);
+    let mut machine = Machine::new(graph, times);
+    machine.streams = Streams::assign(graph, assignment);
     machine.slowdown = args.slowdown;
     machine.launch = args.launch;
-    Ok((graph, machine))
+    machine
 }
 
 /// The order in a file, or the input order; it must be one that can run.

@@ -1,6 +1,7 @@
 //! The `halflap` command: arguments, files, clocks and terminals around the library.
 
 mod align;
+mod analyze;
 mod args;
 mod costs;
 mod exit;
@@ -8,6 +9,7 @@ mod files;
 mod machine;
 mod optimize;
 mod pictures;
+mod program;
 mod progress;
 mod schedule;
 mod simulate;
@@ -37,12 +39,19 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), Failed> {
+    let is_module = |path: &str| files::is_module(path);
     match &args.command {
+        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, args.verbose),
         Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
         Command::Simulate(command) => simulate::simulate(command),
+        Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
         Command::Explain(command) => simulate::explain_order(command),
+        Command::WhatIf(command) if is_module(&command.graph)? => program::what_if(command),
         Command::WhatIf(command) => what_if::run(command),
+        Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
         Command::Verify(command) => verify::run(command, args.verbose),
         Command::Align(command) => align::run(command, args.verbose),
+        Command::Analyze(command) => analyze::run(command, args.verbose),
     }
 }

@@ -28,13 +28,13 @@ use crate::simulate::program;
 use crate::terminal;
 
 /// What a search led to.
-struct Outcome {
-    schedule: Schedule,
-    bound: Nanos,
-    trust: Trust,
-    input_kept: bool,
-    limit: Bytes,
-    seconds: f64,
+pub struct Outcome {
+    pub schedule: Schedule,
+    pub bound: Nanos,
+    pub trust: Trust,
+    pub input_kept: bool,
+    pub limit: Bytes,
+    pub seconds: f64,
 }
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
@@ -85,7 +85,8 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     if printed { Ok(()) } else { show(args, &timed, (&found, &explanation, &orders[0])) }
 }
 
-fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Outcome, Failed> {
+/// The best order of a graph.
+pub fn search(graph: &Graph, machine: &Machine, args: &args::Schedule) -> Result<Outcome, Failed> {
     let peak_before = Timeline::of(graph, &Order::of_input(graph)).peak;
     let limit = args.search.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
     // Who chains collectives wants them kept.

@@ -39,6 +39,11 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
     let pictures = PictureArgs { report: args.report.clone(), trace: None };
     pictures.check(&args.graph, args.output.as_deref())?;
     let (graph, machine) = machine::load(&args.graph, &args.machine)?;
+    run_on(args, graph, machine)
+}
+
+/// Sweeps over one graph.
+pub fn run_on(args: &args::WhatIf, graph: Graph, machine: Machine) -> Result<(), Failed> {
     let peak = Timeline::of(&graph, &Order::of_input(&graph)).peak;
     let points = sweep(args, &graph, &machine, peak)?;
     if let Some(path) = &args.report {

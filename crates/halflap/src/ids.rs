@@ -57,6 +57,12 @@ ids! {
     ComputationId
     /// An instruction of an HLO module; those of one computation are neighbours.
     InstrId
+    /// A kernel of a trace: all launches under one name.
+    KernelId
+    /// A GPU stream of a trace.
+    LaneId
+    /// A launch of a communication kernel in a trace.
+    LaunchId
 }
 
 /// A vector indexed by an id.

@@ -9,6 +9,10 @@
 #[cfg(test)]
 extern crate self as halflap;
 #[cfg(test)]
+#[path = "../tests/common/modules.rs"]
+#[allow(dead_code, missing_docs)]
+mod test_modules;
+#[cfg(test)]
 #[path = "../tests/common/random.rs"]
 #[allow(dead_code, missing_docs)]
 mod test_programs;
@@ -22,6 +26,7 @@ pub mod ids;
 pub mod import;
 pub mod memory;
 mod nearest;
+pub mod observe;
 pub mod optimize;
 pub mod order;
 pub mod overlap;

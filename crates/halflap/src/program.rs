@@ -108,7 +108,10 @@ impl<'m> Walk<'m> {
         let before = |op: OpId| {
             let call = unit.lowered.calls.iter().find(|call| call.op == op)?;
             let each = call.callees.iter().map(|&(callee, times)| self.before[callee] * times);
-            Some(if call.is_choice { each.fold(Nanos::ZERO, Nanos::max) } else { each.sum::<Nanos>() }.min(Nanos::LONGEST))
+            Some(
+                if call.is_choice { each.fold(Nanos::ZERO, Nanos::max) } else { each.sum::<Nanos>() }
+                    .min(Nanos::LONGEST),
+            )
         };
         times.map(|op, time| before(op).unwrap_or(time))
     }
@@ -147,7 +150,7 @@ fn stops(module: &Module) -> Vec<Stop> {
 /// Which of the measured times are of this unit's nodes. A collective that is split here was measured
 /// whole: its time is its start's. What an end was measured to take is waiting, which depends on the
 /// order, and does not count.
-pub fn profile_of(module: &Module, unit: &Unit, profile: &Profile) -> Profile {
+pub fn profile_of(unit: &Unit, profile: &Profile) -> Profile {
     let lowered = &unit.lowered;
     let graph: &Graph = &lowered.graph;
     profile.select(|name| {
@@ -157,7 +160,7 @@ pub fn profile_of(module: &Module, unit: &Unit, profile: &Profile) -> Profile {
         match (place.part, is_end) {
             (Part::Done, Some(&start)) => Some(graph.name(start).to_owned()),
             (_, Some(_)) => None,
-            _ => Some(module.instruction_name(place.instr).to_owned()).filter(|_| place.part == Part::Whole).or(Some(graph.name(op).to_owned())),
+            _ => Some(graph.name(op).to_owned()),
         }
     })
 }

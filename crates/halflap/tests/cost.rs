@@ -112,6 +112,27 @@ fn a_missing_time_is_asked_for() {
 }
 
 #[test]
+fn a_profile_may_name_kernels() {
+    let named = |names: &'static str| {
+        let graph = graph(|g| {
+            for node in ["a", "b"] {
+                let place = g["nodes"].as_array().unwrap().iter().position(|n| n["name"] == node).unwrap();
+                g["nodes"][place]["kernel"] = json!("triton_poi_fused_add_3");
+            }
+        });
+        let costs = Costs { profile: profile(names), ..Costs::default() };
+        let times = costs.times(&graph).map_err(|error| error.to_string())?;
+        Ok::<_, String>(["a", "b"].map(|name| times.of(graph.find(name).unwrap()).0))
+    };
+    let given = named("{}").unwrap();
+    // The node's own name comes first; kernels that no node runs as are passed over.
+    assert_eq!(named(r#"{ "triton_poi_fused_add_3": 7, "b": 9, "void at::native::x<4>(int)": 5 }"#), Ok([7.0, 9.0]));
+    assert_eq!(named(r#"{ "b": 9, "ncclDevKernel_AllGather_RING_LL": 5 }"#), Ok([given[0], 9.0]));
+    let strange = named(r#"{ "ncclDevKernel_AllGather_RING_LL": 5 }"#).unwrap_err();
+    assert!(strange.starts_with("'ncclDevKernel_AllGather_RING_LL' is not a node of the graph"), "{strange}");
+}
+
+#[test]
 fn profiles_are_checked() {
     let said = |text: &str| {
         let costs = |profile| Costs { profile: Some(profile), ..Costs::default() };

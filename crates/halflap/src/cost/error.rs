@@ -38,6 +38,10 @@ pub enum CostError {
 pub enum ProfileError {
     #[error("not a profile: {0}; it must be a JSON object of node names and nanoseconds")]
     NotAnObject(String),
+    #[error(
+        "not a profile in XLA's text form: {problem} at line {line} column {column}; it must hold costs {{ name: \"...\" cost_us: ... }}"
+    )]
+    NotText { line: usize, column: usize, problem: &'static str },
     #[error("node '{node}': time {value} is {problem}; it must be a time in nanoseconds, zero or more")]
     BadTime { node: String, value: String, problem: &'static str },
     #[error("'{name}' is not a node of the graph{}{}", others(*more), meant(nearest.as_deref()))]

@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod json;
 mod link;
+mod pbtxt;
 mod profile;
 mod roofline;
 

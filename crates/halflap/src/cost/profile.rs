@@ -1,9 +1,12 @@
-//! Measured times by node name.
+//! Measured times by the name of a node, or of the kernel that nodes run as.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::ProfileError;
-use super::json;
+use super::{json, pbtxt};
 use crate::graph::Graph;
 use crate::ids::{IdVec, OpId};
+use crate::import::unzip;
 use crate::nearest::nearest;
 use crate::units::Nanos;
 
@@ -14,8 +17,14 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads an object of node names and nanoseconds, plain or gzipped.
+    /// Reads an object of node names and nanoseconds, or the text form of what XLA's profile-guided
+    /// estimator reads, plain or gzipped.
     pub fn read(bytes: &[u8]) -> Result<Profile, ProfileError> {
+        if let Ok(text) = unzip(bytes)
+            && pbtxt::is_one(&text)
+        {
+            return Ok(Profile { times: pbtxt::read(&text)? });
+        }
         let fields = json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
         let time = |(node, value): (String, serde_json::Value)| {
             let time = match json::number(&value) {
@@ -46,23 +55,27 @@ impl Profile {
         self.times.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The times of a graph's operations, where measured. Every name must be a node: one that is not
-    /// belongs to another program, or to another version of this one.
+    /// The times of a graph's operations, where measured: under its own name, else under its
+    /// kernel's. A trace has kernels that a graph has not, so names that fit nothing are passed over
+    /// unless they look like a slip of a node's name, or nothing fits at all: then the profile is
+    /// another program's.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {
-        let mut of = IdVec::filled(None, graph.len());
-        let mut strange = Vec::new();
-        for (name, time) in &self.times {
-            match graph.find(name) {
-                Some(op) => of[op] = Some(*time),
-                None => strange.push(name),
-            }
-        }
-        match strange.split_first() {
+        let by_name: BTreeMap<&str, Nanos> = self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect();
+        let time = |op| by_name.get(graph.name(op)).or_else(|| by_name.get(graph.kernel(op)?)).copied();
+        let of: IdVec<OpId, Option<Nanos>> = graph.ops().map(time).collect();
+        let kernels: BTreeSet<&str> = graph.ops().filter_map(|op| graph.kernel(op)).collect();
+        let fits = |name: &str| graph.find(name).is_some() || kernels.contains(name);
+        let names = self.times.iter().map(|(name, _)| name.as_str());
+        let strange: Vec<&str> = names.filter(|name| !fits(name)).collect();
+        let meant = |name: &str| nearest(name, graph.ops().map(|op| graph.name(op)));
+        let slip = strange.iter().find_map(|name| Some((*name, Some(meant(name)?))));
+        let nothing_fits = strange.len() == by_name.len();
+        match slip.or(strange.first().filter(|_| nothing_fits).map(|name| (*name, None))) {
             None => Ok(of),
-            Some((name, others)) => Err(ProfileError::UnknownNode {
-                nearest: nearest(name, graph.ops().map(|op| graph.name(op))).map(str::to_owned),
-                name: (*name).clone(),
-                more: others.len(),
+            Some((name, nearest)) => Err(ProfileError::UnknownNode {
+                name: name.to_owned(),
+                nearest: nearest.map(str::to_owned),
+                more: strange.len() - 1,
             }),
         }
     }

@@ -38,6 +38,8 @@ pub struct OpParts {
     pub fused: Vec<String>,
     /// Where it comes from in the user's program, such as `model.py:42`; empty where it is not known.
     pub source: String,
+    /// The kernel that it runs as, as profilers call it, where known.
+    pub kernel: Option<String>,
 }
 
 /// One buffer.

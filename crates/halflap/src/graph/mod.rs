@@ -195,6 +195,11 @@ impl Graph {
         &self.parts.ops[op].fused
     }
 
+    /// The kernel that an operation runs as, as profilers call it, where known.
+    pub fn kernel(&self, op: OpId) -> Option<&str> {
+        self.parts.ops[op].kernel.as_deref()
+    }
+
     /// Where an operation comes from in the user's program; empty where it is not known.
     pub fn source(&self, op: OpId) -> &str {
         &self.parts.ops[op].source

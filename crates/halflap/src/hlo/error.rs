@@ -55,7 +55,9 @@ pub enum Problem {
     Empty { name: String },
     #[error("computation '{name}' calls itself, directly or through others")]
     Recursive { name: String },
-    #[error("this is MLIR (StableHLO), the text before compilation; take the HLO: compiled.as_text(), or what --xla_dump_to wrote")]
+    #[error(
+        "this is MLIR (StableHLO), the text before compilation; take the HLO: compiled.as_text(), or what --xla_dump_to wrote"
+    )]
     Mlir,
     #[error("{0}")]
     Bad(&'static str),

@@ -176,13 +176,16 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
         Some((name.trim().trim_matches(['\'', '"']).to_owned(), size.trim().parse::<u64>().ok()?))
     };
     let inner = text[open + 1..close].trim();
-    let axes: Vec<(String, u64)> = if inner.is_empty() { Vec::new() } else { inner.split(',').map(axis).collect::<Option<_>>()? };
+    let axes: Vec<(String, u64)> =
+        if inner.is_empty() { Vec::new() } else { inner.split(',').map(axis).collect::<Option<_>>()? };
     let dims: Vec<u64> = axes.iter().map(|(_, size)| *size).collect();
-    let total = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
+    let total =
+        dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
     let rest = &text[close + 1..];
     let braces = rest.rfind('{')?;
     let ids = mesh_devices(&rest[..braces], total)?;
-    let named: Vec<&str> = rest[braces + 1..].split('}').next()?.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let named: Vec<&str> =
+        rest[braces + 1..].split('}').next()?.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let (dims, taken) = split_axes(&axes, &named)?;
     if named.is_empty() {
         return Some(vec![ids]).filter(|_| total <= all.max(1));
@@ -274,7 +277,8 @@ fn permutation(text: &str, len: usize) -> Option<Vec<usize>> {
 
 /// The numbers from 0 on in an array of `dims`, read with its dimensions in another order.
 fn transposed(dims: &[u64], order: &[usize]) -> Option<Vec<u32>> {
-    let total = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
+    let total =
+        dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)).filter(|&total| total <= MOST_DEVICES)?;
     let stride = |axis: usize| dims[axis + 1..].iter().product::<u64>();
     let strides: Vec<(u64, u64)> = order.iter().map(|&axis| (dims[axis], stride(axis))).collect();
     let at = |index: u64| {
@@ -298,10 +302,14 @@ fn as_devices(groups: &[Vec<u32>], meaning: Meaning, (replicas, partitions): (u3
     match meaning {
         _ if !fits => groups.to_vec(),
         Meaning::Devices => groups.to_vec(),
-        Meaning::Replicas => copies(partitions, &|partition, id| id.saturating_mul(partitions).saturating_add(partition)),
+        Meaning::Replicas => {
+            copies(partitions, &|partition, id| id.saturating_mul(partitions).saturating_add(partition))
+        }
         Meaning::Partitions => copies(replicas, &|replica, id| replica.saturating_mul(partitions).saturating_add(id)),
         Meaning::ReplicasWhole => {
-            let whole = |&id: &u32| (0..partitions).map(move |partition| id.saturating_mul(partitions).saturating_add(partition));
+            let whole = |&id: &u32| {
+                (0..partitions).map(move |partition| id.saturating_mul(partitions).saturating_add(partition))
+            };
             groups.iter().map(|group| group.iter().flat_map(whole).collect()).collect()
         }
     }

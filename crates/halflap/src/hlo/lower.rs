@@ -104,10 +104,19 @@ impl Steps {
     fn new(module: &Module, computation: ComputationId) -> Steps {
         let len = module.instructions(computation).len();
         let base = module.instructions(computation).next().map_or(0, |first| first.index());
+        // What others must wait for is a node even if it does nothing.
         let mut bound = vec![false; len];
         for instr in module.instructions(computation) {
             for before in module.control_predecessors(instr) {
                 (bound[instr.index() - base], bound[before.index() - base]) = (true, true);
+            }
+            // Whoever takes one element of a tuple can stand only after the tuple, and so after all that
+            // is in it.
+            let is_element = module.instruction(instr).opcode == Opcode::GetTupleElement;
+            for operand in
+                module.operands(instr).iter().filter(|operand| is_element || !module.path(operand).is_empty())
+            {
+                bound[operand.of.index() - base] |= module.instruction(operand.of).opcode == Opcode::Tuple;
             }
         }
         let is_body = |instr: InstrId| {
@@ -194,7 +203,8 @@ pub fn lower(
     lowering.add_deps(&buffers);
     lowering.parts.groups = lowering.groups.into_parts();
     let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
-    let inputs = |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
+    let inputs =
+        |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
     let in_memory = |content: &Content| if content.space == 0 { content.size } else { Bytes::ZERO };
     Ok(Lowered {
         graph: Graph::new(lowering.parts)?,
@@ -224,10 +234,9 @@ struct Lowering<'a> {
 
 impl Lowering<'_> {
     fn add_steps(&mut self) {
-        let names = split::Names::new(self.module, self.computation);
         for index in 0..self.steps.places.len() {
             let place = self.steps.places[index];
-            let op = self.step(index, place, names.of(self.module, place));
+            let op = self.step(index, place, split::name(self.module, place));
             self.parts.ops.push(op);
         }
     }
@@ -246,6 +255,7 @@ impl Lowering<'_> {
             deps: Vec::new(),
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
             source: self.module.source(place.instr),
+            kernel: None,
         };
         match self.steps.roles[index] {
             Role::Start => {
@@ -316,7 +326,8 @@ impl Lowering<'_> {
             other => other,
         };
         let name = module.opcode_name(inner).trim_end_matches("-start").to_owned();
-        let sent: Bytes = module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
+        let sent: Bytes =
+            module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
         let bytes = sent.max(received(module, inner));
         let is_collective = opcode.is_sync_collective()
             || matches!(opcode, Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart);
@@ -349,11 +360,13 @@ impl Lowering<'_> {
             return None;
         }
         let writers = contents.iter().skip(1).filter_map(|content| content.writer);
-        let mut users: Vec<u32> = contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
+        let mut users: Vec<u32> =
+            contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
         users.retain(|&user| Some(user) != first.writer);
         users.sort_unstable();
         users.dedup();
-        let is_kept = contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
+        let is_kept =
+            contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
         let id = BufId::from_index(self.parts.buffers.len());
         let number = self.name_buffer(first, made);
         self.parts.buffers.push(BufferParts {
@@ -378,7 +391,8 @@ impl Lowering<'_> {
             // A parameter's leaves are told apart by the content that each is.
             None => {
                 let leaf = self.values.of(self.module, content.instr);
-                let place = leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
+                let place =
+                    leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
                 return match (leaf.len(), place) {
                     (2.., Some(place)) => format!("{name}#{place}"),
                     _ => name.to_owned(),
@@ -547,7 +561,8 @@ fn received(module: &Module, instr: InstrId) -> Bytes {
 fn crosses_to_host(module: &Module, instr: InstrId) -> bool {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
-    let is_host = |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == super::HOST_MEMORY);
+    let is_host =
+        |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == super::HOST_MEMORY);
     leaves.iter().any(is_host)
 }
 
@@ -566,7 +581,8 @@ fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrId> {
     let &computation = module.called(instr).first()?;
     let carries = |inner: InstrId| {
         let target = module.attribute(inner, "custom_call_target").unwrap_or("");
-        target.contains("AsyncCollective") || module.attribute(inner, "frontend_attributes").is_some_and(|text| text.contains("chain_id"))
+        target.contains("AsyncCollective")
+            || module.attribute(inner, "frontend_attributes").is_some_and(|text| text.contains("chain_id"))
     };
     if module.instructions(computation).any(carries) {
         return None;
@@ -641,8 +657,11 @@ impl Groups {
     /// A group's ranks stand for all sets of devices at once: those of the first device, or where
     /// that would hide that two groups must take turns, all.
     fn into_parts(self) -> IdVec<GroupId, GroupParts> {
-        let first = |groups: &ReplicaGroups| groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned();
-        let ranks: Vec<Vec<u32>> = self.sets.iter().map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default()).collect();
+        let first = |groups: &ReplicaGroups| {
+            groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned()
+        };
+        let ranks: Vec<Vec<u32>> =
+            self.sets.iter().map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default()).collect();
         let mut parts: IdVec<GroupId, GroupParts> = IdVec::default();
         for (id, name) in self.names.iter() {
             let Some(set) = &self.sets[id] else {
@@ -650,7 +669,9 @@ impl Groups {
                 continue;
             };
             let hides = |(other, there): (GroupId, &Option<ReplicaGroups>)| {
-                let share = |there: &ReplicaGroups| set.share_two(there) && common(&ranks[id.index()], &ranks[other.index()]) < 2;
+                let share = |there: &ReplicaGroups| {
+                    set.share_two(there) && common(&ranks[id.index()], &ranks[other.index()]) < 2
+                };
                 other != id && there.as_ref().is_some_and(share)
             };
             let ranks = match self.sets.iter().any(hides) {
@@ -665,4 +686,205 @@ impl Groups {
 
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().filter(|rank| b.contains(rank)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Edges;
+    use crate::test_modules::{Dice, random_module};
+
+    /// Runs an order on buffers that hold one content at a time: everybody must find what it reads.
+    fn check_contents(
+        module: &Module,
+        computation: ComputationId,
+        callees: &dyn Fn(ComputationId) -> Option<Callee>,
+        order: &[OpId],
+    ) {
+        let steps = Steps::new(module, computation);
+        let values = Values::find(module, computation, &steps, callees);
+        let mut holds: Vec<Option<u32>> = vec![None; values.buffers as usize];
+        for (index, content) in values.contents.iter().enumerate().filter(|(_, content)| content.writer.is_none()) {
+            holds[content.buffer as usize] = Some(index as u32);
+        }
+        for op in order {
+            for (index, content) in values.contents.iter().enumerate() {
+                // What works in place is its own reader until its end.
+                let step = op.index() as u32;
+                let own = |held: u32| {
+                    values.contents[held as usize].writer.is_some_and(|writer| {
+                        steps.started_by(module, &steps.places[step as usize])
+                            == Some(steps.places[writer as usize].instr)
+                            && module.instruction(steps.places[writer as usize].instr).opcode == Opcode::AllReduceStart
+                    })
+                };
+                let reads = content.readers.contains(&step) && !holds[content.buffer as usize].is_some_and(own);
+                let held = holds[content.buffer as usize]
+                    .map(|held| module.instruction_name(values.contents[held as usize].instr));
+                assert!(
+                    !reads || holds[content.buffer as usize] == Some(index as u32),
+                    "{:?} reads {} and finds {held:?}\n{}",
+                    module.instruction_name(steps.places[op.index()].instr),
+                    module.instruction_name(content.instr),
+                    module.text()
+                );
+            }
+            for (index, content) in values.contents.iter().enumerate() {
+                if content.writer == Some(op.index() as u32) {
+                    holds[content.buffer as usize] = Some(index as u32);
+                }
+            }
+        }
+        for (index, content) in values.contents.iter().enumerate() {
+            assert!(!content.is_result || holds[content.buffer as usize] == Some(index as u32), "{}", module.text());
+            assert!(content.keep != Keep::Caller || holds[content.buffer as usize] == Some(index as u32));
+        }
+    }
+
+    fn random_order(graph: &Graph, dice: &mut Dice) -> Vec<OpId> {
+        let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
+        let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
+        let mut ops = Vec::new();
+        while !ready.is_empty() {
+            let op = ready.swap_remove(dice.below(ready.len()));
+            ops.push(op);
+            for &succ in graph.succs(op, Edges::Real) {
+                missing[succ.index()] -= 1;
+                ready.extend((missing[succ.index()] == 0).then_some(succ));
+            }
+        }
+        ops
+    }
+
+    #[test]
+    fn nothing_is_overwritten_that_is_still_read() {
+        let mut shared = 0;
+        for seed in 0..3000 {
+            let module = random_module(seed);
+            let mut dice = Dice::new(seed + 1);
+            let mut known: IdVec<ComputationId, Option<Callee>> = IdVec::filled(None, module.computations().len());
+            for computation in module.callees_first() {
+                let callees = |callee: ComputationId| known[callee].clone();
+                let lowered = lower(&module, computation, &callees).unwrap();
+                for _ in 0..3 {
+                    check_contents(&module, computation, &callees, &random_order(&lowered.graph, &mut dice));
+                }
+                let steps = Steps::new(&module, computation);
+                let values = Values::find(&module, computation, &steps, &callees);
+                shared += values.contents.len() - values.buffers as usize;
+                let Lowered { passed_on, has_side_effects, .. } = lowered;
+                known[computation] = Some(Callee { passed_on, has_side_effects, ..Callee::default() });
+            }
+        }
+        assert!(shared > 1000, "{shared}");
+    }
+
+    fn lowered(text: &str) -> (Module, Lowered) {
+        let module = Module::read(text.to_owned()).unwrap_or_else(|error| panic!("{error}"));
+        let lowered = lower(&module, module.entry(), &|_| Some(Callee::default())).unwrap();
+        (module, lowered)
+    }
+
+    /// Name, size, users and whether it stays, of every buffer with a size.
+    fn buffers(graph: &Graph) -> Vec<(String, i64, Vec<&str>, bool)> {
+        let sized = graph.buffers().filter(|&buffer| graph.size_alloc(buffer) > Bytes::ZERO);
+        sized
+            .map(|buffer| {
+                let users = graph.users(buffer).iter().map(|&user| graph.name(user)).collect();
+                (graph.buffer_name(buffer).to_owned(), graph.size_alloc(buffer).0, users, graph.is_output(buffer))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_synchronous_collective_is_two_nodes() {
+        let (_, lowered) = lowered(
+            "HloModule m, num_partitions=8
+            ENTRY e { p = f32[8] parameter(0)
+              n = f32[8] negate(p)
+              all-gather.3 = f32[64] all-gather(n), channel_id=1, replica_groups=[1,8]<=[8], dimensions={0}, use_global_device_ids=true, metadata={op_name=\"jit(f)/g\" source_file=\"a/model.py\" source_line=42}
+              ROOT r = f32[64] negate(all-gather.3) }",
+        );
+        let graph = &lowered.graph;
+        let names: Vec<&str> = graph.ops().map(|op| graph.name(op)).collect();
+        assert_eq!(names, ["n", "all-gather-start.3", "all-gather.3", "r"]);
+        let start = graph.find("all-gather-start.3").unwrap();
+        assert_eq!((graph.kind(start), graph.source(start)), (OpKind::AsyncCollective, "jit(f)/g model.py:42"));
+        let collective = graph.collective(start).unwrap();
+        assert_eq!((collective.op.as_str(), collective.group_size, collective.bytes), ("all-gather", 8, Bytes(256)));
+        assert_eq!(graph.groups()[collective.group].name, "{0-7}");
+        assert_eq!(graph.waits_for(graph.find("all-gather.3").unwrap()), [start]);
+        // What is sent lives until the end; the result is written where the gathered value was.
+        assert_eq!(
+            buffers(graph),
+            [
+                ("p".to_owned(), 32, vec!["n"], true),
+                ("n".to_owned(), 32, vec!["all-gather-start.3", "all-gather.3"], false),
+                ("all-gather.3".to_owned(), 256, vec!["all-gather.3", "r"], true),
+            ]
+        );
+    }
+
+    #[test]
+    fn donated_inputs_take_results() {
+        let text = "HloModule m, input_output_alias={ {}: (0, {}, may-alias) }
+            ENTRY e { p = f32[8] parameter(0)\n q = f32[8] parameter(1)
+              a = f32[8] add(p, q)\n ROOT r = f32[8] subtract(p, a) }";
+        let (_, donated) = lowered(text);
+        let all = buffers(&donated.graph);
+        assert_eq!(all[0], ("p".to_owned(), 32, vec!["a", "r"], true));
+        assert_eq!((all.len(), all[2].0.as_str()), (3, "a"));
+        let (_, kept) = lowered(&text.replace("{}: (0, {}, may-alias)", ""));
+        // The result is written over the sum, which nobody else reads.
+        let names: Vec<String> = buffers(&kept.graph).into_iter().map(|buffer| buffer.0).collect();
+        assert_eq!(names, ["p", "q", "a"]);
+    }
+
+    #[test]
+    fn updates_are_in_place_and_bind_readers() {
+        let text = "HloModule m
+            ENTRY e { p = f32[8] parameter(0)\n n = f32[8] negate(p)\n s = f32[2] slice(n), slice={[0:2]}
+              i = s32[] constant(0)\n u = f32[8] dynamic-update-slice(n, s, i)\n t = f32[2] negate(s)
+              ROOT r = (f32[8], f32[2]) tuple(u, t) }";
+        let (_, lowered) = lowered(text);
+        let graph = &lowered.graph;
+        let of = |name| graph.find(name).unwrap();
+        assert!(graph.preds(of("u"), Edges::Real).contains(&of("s")));
+        assert_eq!(buffers(graph).iter().filter(|buffer| buffer.1 == 32).count(), 2);
+        // Read afterwards, it must be kept.
+        let read = text.replace("negate(s)", "slice(n), slice={[2:4]}");
+        let module = Module::read(read).unwrap();
+        let graph = lower(&module, module.entry(), &|_| None).unwrap().graph;
+        assert_eq!(buffers(&graph).iter().filter(|buffer| buffer.1 == 32).count(), 3);
+    }
+
+    #[test]
+    fn streams_by_groups_and_kinds() {
+        let (_, lowered) = lowered(
+            "HloModule m, num_partitions=4
+            add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }
+            wrapped { p = f32[8] parameter(0)\n ROOT r = f32[8] all-reduce(p), channel_id=3, replica_groups={{0,1},{2,3}}, use_global_device_ids=true, to_apply=add }
+            ENTRY e { p = f32[8] parameter(0)
+              a = f32[8] all-reduce(p), channel_id=1, replica_groups=[2,2]<=[4], use_global_device_ids=true, to_apply=add
+              b = f32[8] all-reduce(p), channel_id=2, replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true, to_apply=add
+              c = ((f32[8]), f32[8], u32[]) async-start(p), calls=wrapped
+              u = ((f32[8]), f32[8], u32[]) async-update(c)
+              d = f32[8] async-done(u)
+              h = (f32[8]{0:S(5)}, f32[8], u32[]) copy-start(p)
+              i = f32[8]{0:S(5)} copy-done(h)
+              j = ((f32[8]), f32[2]{0:S(1)}, s32[]) slice-start(p), slice={[0:2]}
+              k = f32[2]{0:S(1)} slice-done(j)
+              ROOT r = (f32[8], f32[8], f32[8]) tuple(a, b, d) }",
+        );
+        let graph = &lowered.graph;
+        let streams = crate::graph::Streams::assign(graph, crate::graph::Assignment::SharedRanks);
+        let of = |name: &str| streams.of(graph.find(name).unwrap()).unwrap();
+        assert_eq!(of("a-start"), of("c"));
+        let all = [of("a-start"), of("b-start"), of("h"), of("j")];
+        assert!(all.iter().enumerate().all(|(index, one)| !all[..index].contains(one)), "{all:?}");
+        assert_eq!(graph.collective(graph.find("h").unwrap()).unwrap().op, "host-transfer");
+        assert_eq!(graph.waits_for(graph.find("d").unwrap()), [graph.find("c").unwrap()]);
+        // What is in other memories does not count.
+        assert!(buffers(graph).iter().all(|buffer| buffer.0 != "h" && buffer.0 != "j"), "{:?}", buffers(graph));
+    }
 }

@@ -1,9 +1,9 @@
 //! Where an instruction comes from: the user's operation, file and line.
 
+use super::Module;
 use super::attributes::unescape;
 use super::error::HloError;
 use super::lex::{Cursor, Span};
-use super::Module;
 use crate::ids::InstrId;
 
 /// What an instruction's metadata says. Everything may be missing.
@@ -73,7 +73,8 @@ impl Tables {
 /// Whether a word is followed by lines that start with numbers.
 fn is_table(cursor: &Cursor<'_>) -> bool {
     let rest = cursor.text[cursor.at..].trim_start_matches([' ', '\t', '\r']);
-    rest.strip_prefix('\n').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()) || rest.starts_with('\n'))
+    rest.strip_prefix('\n')
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()) || rest.starts_with('\n'))
 }
 
 /// The next line, if it starts with a number; without it.
@@ -143,7 +144,9 @@ impl Module {
         };
         let mut frames = Vec::new();
         let mut id = id;
-        while let Some(&[location, parent]) = (id as usize).checked_sub(1).and_then(|index| self.tables.frames.get(index)) {
+        while let Some(&[location, parent]) =
+            (id as usize).checked_sub(1).and_then(|index| self.tables.frames.get(index))
+        {
             let place = (location as usize).checked_sub(1).and_then(|index| self.tables.locations.get(index));
             if let Some(&[file, function, line]) = place {
                 let file = entry(&self.tables.files, file).unwrap_or("");

@@ -45,6 +45,7 @@ pub use write::write;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use crate::ids::{ComputationId, Id, IdVec, InstrId};
 use crate::units::Bytes;
@@ -70,6 +71,8 @@ pub struct Module {
     by_name: HashMap<String, ComputationId>,
     /// What follows the last computation.
     trailer: Span,
+    /// All instructions by name, once somebody asked for one.
+    sorted: OnceLock<Vec<InstrId>>,
 }
 
 /// A sequence of instructions. In a scheduled module it is the order in which they run.
@@ -234,6 +237,16 @@ impl Module {
     #[inline]
     pub fn instruction_name(&self, instr: InstrId) -> &str {
         self.str(self.instructions[instr].name)
+    }
+
+    /// Whether an instruction of any computation has that name.
+    pub fn has_instruction(&self, name: &str) -> bool {
+        let sorted = self.sorted.get_or_init(|| {
+            let mut sorted: Vec<InstrId> = self.instructions.ids().collect();
+            sorted.sort_unstable_by_key(|&instr| self.instruction_name(instr));
+            sorted
+        });
+        sorted.binary_search_by_key(&name, |&instr| self.instruction_name(instr)).is_ok()
     }
 
     /// The computation that an instruction is part of.

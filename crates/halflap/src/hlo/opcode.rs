@@ -144,14 +144,63 @@ impl Opcode {
         use Opcode as O;
         matches!(
             self,
-            O::Multiply | O::Add | O::Convert | O::Subtract | O::Divide | O::Select | O::Rsqrt | O::Maximum
-            | O::Compare | O::Negate | O::Exponential | O::Tanh | O::Clamp | O::And | O::Log | O::Or | O::ShiftLeft
-            | O::ShiftRightLogical | O::Abs | O::Acos | O::Acosh | O::Asin | O::Asinh | O::Atan2 | O::Atanh
-            | O::BitcastConvert | O::Cbrt | O::Ceil | O::Complex | O::Cosh | O::Cosine | O::Clz | O::Erf | O::Expm1
-            | O::Floor | O::Imag | O::IsFinite | O::Log1p | O::Logistic | O::Map | O::Minimum | O::Not
-            | O::PopulationCount | O::Power | O::Real | O::ReducePrecision | O::Remainder | O::RoundNearestAfz
-            | O::RoundNearestEven | O::ShiftRightArithmetic | O::Sign | O::Sine | O::Sinh | O::Sqrt
-            | O::StochasticConvert | O::Tan | O::Xor
+            O::Multiply
+                | O::Add
+                | O::Convert
+                | O::Subtract
+                | O::Divide
+                | O::Select
+                | O::Rsqrt
+                | O::Maximum
+                | O::Compare
+                | O::Negate
+                | O::Exponential
+                | O::Tanh
+                | O::Clamp
+                | O::And
+                | O::Log
+                | O::Or
+                | O::ShiftLeft
+                | O::ShiftRightLogical
+                | O::Abs
+                | O::Acos
+                | O::Acosh
+                | O::Asin
+                | O::Asinh
+                | O::Atan2
+                | O::Atanh
+                | O::BitcastConvert
+                | O::Cbrt
+                | O::Ceil
+                | O::Complex
+                | O::Cosh
+                | O::Cosine
+                | O::Clz
+                | O::Erf
+                | O::Expm1
+                | O::Floor
+                | O::Imag
+                | O::IsFinite
+                | O::Log1p
+                | O::Logistic
+                | O::Map
+                | O::Minimum
+                | O::Not
+                | O::PopulationCount
+                | O::Power
+                | O::Real
+                | O::ReducePrecision
+                | O::Remainder
+                | O::RoundNearestAfz
+                | O::RoundNearestEven
+                | O::ShiftRightArithmetic
+                | O::Sign
+                | O::Sine
+                | O::Sinh
+                | O::Sqrt
+                | O::StochasticConvert
+                | O::Tan
+                | O::Xor
         )
     }
 }

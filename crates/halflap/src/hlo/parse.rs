@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use super::attributes::Attribute;
 use super::error::{HloError, Problem};
@@ -27,7 +28,8 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
     let trailer = Span::new(reader.done, text.len());
     let entry = reader.entry.ok_or_else(|| reader.cursor.error(Problem::NoEntry))?;
     reader.resolve_called()?;
-    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } = reader;
+    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } =
+        reader;
     let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
     let module = Module {
         name,
@@ -44,6 +46,7 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
         entry,
         by_name,
         trailer,
+        sorted: OnceLock::new(),
         text,
     };
     module.check_calls()?;
@@ -112,8 +115,10 @@ impl<'t> Reader<'t> {
     fn header(&mut self) -> Result<(Span, Range<u32>), HloError> {
         self.cursor.skip_space();
         if !self.cursor.take_word("HloModule") {
-            let is_mlir = ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
-            let problem = if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
+            let is_mlir =
+                ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
+            let problem =
+                if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
             return Err(self.cursor.error(problem));
         }
         self.cursor.skip_blanks();

@@ -4,43 +4,28 @@
 //! of its own. XLA reads `reduce-scatter-start` and its like as well as the three that are opcodes of
 //! their own.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 
 use super::lower::{Part, Place};
 use super::{Module, Opcode};
-use crate::ids::{ComputationId, InstrId};
+use crate::ids::InstrId;
 
-/// The names of starts. Looked up only.
-pub(super) struct Names<'m> {
-    taken: HashSet<&'m str>,
-}
-
-impl<'m> Names<'m> {
-    pub(super) fn new(module: &'m Module, _computation: ComputationId) -> Names<'m> {
-        // Names are to be unique in the whole module, so that profiles can tell instructions apart.
-        let all = module.computations().flat_map(|computation| module.instructions(computation));
-        Names { taken: all.map(|instr| module.instruction_name(instr)).collect() }
+/// What a node is called: as the instruction, or for the start of one, `all-gather-start.3`.
+pub(super) fn name(module: &Module, place: Place) -> String {
+    let name = module.instruction_name(place.instr);
+    if place.part != Part::Start {
+        return name.to_owned();
     }
-
-    /// What a node is called: as the instruction, or for a start, `all-gather-start.3`.
-    pub(super) fn of(&self, module: &Module, place: Place) -> String {
-        let name = module.instruction_name(place.instr);
-        if place.part != Part::Start {
-            return name.to_owned();
-        }
-        let (stem, number) = match name.rsplit_once('.') {
-            Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (stem, Some(number)),
-            _ => (name, None),
-        };
-        let plain = number.map_or(format!("{stem}-start"), |number| format!("{stem}-start.{number}"));
-        // The instruction's own name is unique: with something added to it, others end somewhere.
-        let mut unique = plain;
-        while self.taken.contains(unique.as_str()) {
-            unique.push_str(".split");
-        }
-        unique
+    let mut unique = match name.rsplit_once('.') {
+        Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("{stem}-start.{number}"),
+        _ => format!("{name}-start"),
+    };
+    // Names are unique in the whole module, so that profiles can tell instructions apart. The
+    // instruction's own is: two starts whose names differ still do so with the same added to both.
+    while module.has_instruction(&unique) {
+        unique.push_str(".split");
     }
+    unique
 }
 
 /// The text of a start or an end.

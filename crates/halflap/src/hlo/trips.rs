@@ -38,15 +38,24 @@ fn counted(module: &Module, instr: InstrId) -> Option<u64> {
     (step > 0).then(|| u64::try_from(span.max(0).div_euclid(step) + i128::from(span.max(0) % step > 0)).ok())?
 }
 
+/// What an instruction is a copy of.
+fn original(module: &Module, mut instr: InstrId) -> InstrId {
+    while let (Opcode::Copy | Opcode::Bitcast, [from]) = (module.instruction(instr).opcode, module.operands(instr)) {
+        instr = from.of;
+    }
+    instr
+}
+
 /// Which element of its computation's parameter an instruction is.
 fn element_of_parameter(module: &Module, instr: InstrId) -> Option<u32> {
+    let instr = original(module, instr);
     let [tuple] = module.operands(instr) else { return None };
     let is_parameter = module.instruction(tuple.of).opcode == Opcode::Parameter;
     module.tuple_index(instr).filter(|_| is_parameter)
 }
 
 fn constant(module: &Module, instr: InstrId) -> Option<i128> {
-    match module.literal(instr)? {
+    match module.literal(original(module, instr))? {
         Literal::Whole(values) if values.len() == 1 => Some(values[0]),
         _ => None,
     }
@@ -57,11 +66,7 @@ fn initial(module: &Module, instr: InstrId, counter: u32) -> Option<i128> {
     if module.instruction(tuple.of).opcode != Opcode::Tuple {
         return None;
     }
-    let mut start = module.operands(tuple.of).get(counter as usize)?.of;
-    // A copy of a constant is one.
-    while let (Opcode::Copy | Opcode::Bitcast, [from]) = (module.instruction(start).opcode, module.operands(start)) {
-        start = from.of;
-    }
+    let start = module.operands(tuple.of).get(counter as usize)?.of;
     constant(module, start)
 }
 
@@ -70,7 +75,7 @@ fn step(module: &Module, body: ComputationId, counter: u32) -> Option<i128> {
     if module.instruction(root).opcode != Opcode::Tuple {
         return None;
     }
-    let next = module.operands(root).get(counter as usize)?.of;
+    let next = original(module, module.operands(root).get(counter as usize)?.of);
     let (Opcode::Add, [left, right]) = (module.instruction(next).opcode, module.operands(next)) else { return None };
     let grows = |a: InstrId, b: InstrId| match element_of_parameter(module, a) {
         Some(index) if index == counter => constant(module, b),

@@ -6,7 +6,7 @@
 //! that works in place writes its result where an operand was, which it may if nobody reads the
 //! operand later in the text, and which binds those that read it to come before.
 
-use super::lower::{Callee, Steps};
+use super::lower::{Callee, Part, Steps};
 use super::shape::DEVICE_MEMORY;
 use super::{Alias, Module, Opcode, Phase, Shape};
 use crate::ids::{ComputationId, Id, InstrId};
@@ -177,9 +177,8 @@ impl Finder<'_> {
         let mut leaves = Vec::new();
         shape.leaves(&mut leaves);
         self.values.leaves.truncate(first + leaves.len());
-        for leaf in self.values.leaves.len() - first..leaves.len() {
-            self.fresh(instr, leaves[leaf]);
-        }
+        let there = self.values.leaves.len() - first;
+        leaves.into_iter().skip(there).for_each(|leaf| self.fresh(instr, leaf));
     }
 
     fn step(&self, instr: InstrId) -> Option<u32> {
@@ -359,11 +358,16 @@ impl Finder<'_> {
         };
         match opcode {
             Opcode::DynamicUpdateSlice | Opcode::Scatter => contents(0).map(|content| (content, true)).collect(),
-            Opcode::AllReduce | Opcode::Sort => (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect(),
+            Opcode::Sort => (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect(),
             Opcode::Fusion => {
                 let uses = fusion_uses(module, instr, operands.len());
-                let of_use = |(index, in_place): (usize, Option<bool>)| contents(index).zip(std::iter::repeat(in_place));
-                uses.into_iter().enumerate().flat_map(of_use).filter_map(|(content, binds)| Some((content, binds?))).collect()
+                let of_use =
+                    |(index, in_place): (usize, Option<bool>)| contents(index).zip(std::iter::repeat(in_place));
+                uses.into_iter()
+                    .enumerate()
+                    .flat_map(of_use)
+                    .filter_map(|(content, binds)| Some((content, binds?)))
+                    .collect()
             }
             opcode if opcode.is_elementwise() => {
                 (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect()
@@ -379,6 +383,10 @@ impl Finder<'_> {
             for operand in module.operands(place.instr) {
                 let values = self.values.of_operand(module, operand).iter();
                 pairs.extend(values.map(|value| (value.content, step as u32)));
+            }
+            // What a start gives is there until its end, even if nobody reads it.
+            if place.part == Part::Done {
+                pairs.extend(self.values.of(module, place.instr).iter().map(|value| (value.content, step as u32)));
             }
             // What a start reads is needed until its end.
             if let Some(start) = self.steps.started_by(module, place) {
@@ -447,20 +455,27 @@ impl Finder<'_> {
         let mut wish: Vec<Option<u32>> = vec![None; count];
         exchanges.iter().for_each(|&(result, given)| wish[result as usize] = Some(given));
         for offer in self.in_place.iter().rev().filter(|offer| offer.binds) {
-            if wish[offer.operand as usize].is_none() && self.values.contents[offer.operand as usize].keep == Keep::Ours {
+            if wish[offer.operand as usize].is_none() && self.values.contents[offer.operand as usize].keep == Keep::Ours
+            {
                 wish[offer.operand as usize] = wish[offer.result as usize];
             }
         }
         let mut offers = std::mem::take(&mut self.in_place).into_iter().peekable();
         let mut overwritten = vec![false; count];
         for content in 0..count as u32 {
-            let mut options: Vec<(u32, bool)> = wish[content as usize].map(|given| (given, true)).into_iter().collect();
+            let mut options = Vec::new();
             while let Some(offer) = offers.next_if(|offer| offer.result == content) {
-                options.push((offer.operand, offer.binds));
+                options.push(offer);
             }
-            let chosen = options.into_iter().find(|&option| !overwritten[option.0 as usize] && self.fits(content, option));
-            match chosen {
-                Some((operand, _)) => {
+            let fits = |operand: u32, offer: Option<&InPlace>| {
+                !overwritten[operand as usize] && self.fits(content, operand, offer)
+            };
+            // What the result is to replace comes first, even if the writer does not read it.
+            let offer_of = |operand: u32| options.iter().find(|offer| offer.operand == operand);
+            let wished = wish[content as usize].filter(|&given| fits(given, offer_of(given)));
+            let offered = || options.iter().find(|offer| fits(offer.operand, Some(offer))).map(|offer| offer.operand);
+            match wished.or_else(offered) {
+                Some(operand) => {
                     overwritten[operand as usize] = true;
                     self.write_over(content, operand);
                 }
@@ -472,23 +487,33 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether a content can be written where another one is: nobody needs that any more.
-    fn fits(&self, content: u32, (operand, binds): (u32, bool)) -> bool {
+    /// Whether a content can be written where another one is: nobody needs that any more. Its writer may
+    /// read it only if it works in place, as the offer says.
+    fn fits(&self, content: u32, operand: u32, offer: Option<&InPlace>) -> bool {
         let (new, old) = (&self.values.contents[content as usize], &self.values.contents[operand as usize]);
         let Some(writer) = new.writer else { return false };
         let is_ours = old.keep != Keep::Caller && !old.is_result;
-        let others = old.readers.iter().filter(|&&reader| reader != writer && !self.is_end_of(reader, writer));
-        let is_free = match binds {
-            true => others.clone().all(|&reader| reader < writer),
-            false => others.clone().next().is_none(),
+        let others = old.readers.iter().filter(|&&reader| offer.is_none() || !self.is_same(reader, writer));
+        let is_free = match offer {
+            // The end of what made it comes before the writer anyway.
+            Some(offer) if !offer.binds && old.keep == Keep::Ours => {
+                others.clone().all(|&reader| old.writer.is_some_and(|maker| self.is_same(reader, maker)))
+            }
+            _ => others.clone().all(|&reader| reader < writer),
         };
-        content != operand && is_ours && is_free && old.size == new.size && old.space == new.space && new.size > Bytes::ZERO
+        content != operand
+            && is_ours
+            && is_free
+            && (old.size, old.space) == (new.size, new.space)
+            && new.size > Bytes::ZERO
     }
 
-    /// Whether a step is the end of what another one starts, as one instruction of the text.
-    fn is_end_of(&self, step: u32, start: u32) -> bool {
-        let (end, start) = (&self.steps.places[step as usize], &self.steps.places[start as usize]);
-        end.instr == start.instr
+    /// Whether a step is another one, or the end of what that starts.
+    fn is_same(&self, step: u32, start: u32) -> bool {
+        let places = &self.steps.places;
+        let start = &places[start as usize];
+        places[step as usize] == *start
+            || self.steps.started_by(self.module, &places[step as usize]) == Some(start.instr)
     }
 
     fn write_over(&mut self, content: u32, operand: u32) {

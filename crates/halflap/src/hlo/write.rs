@@ -2,7 +2,7 @@
 
 use super::lower::{Part, Place, is_free};
 use super::split;
-use super::Module;
+use super::{Module, Phase};
 use crate::ids::{ComputationId, Id, IdVec, InstrId};
 
 /// Writes a module with some computations in the given orders, which must hold every node of their
@@ -54,6 +54,10 @@ fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
     }
 }
 
+/// How a GPU's backend configuration says whether a start and its end run in one go.
+const TOGETHER: &str = "\"is_sync\":true";
+const APART: &str = "\"is_sync\":false";
+
 /// Who has been written, and who waits for what.
 struct Writer<'a> {
     module: &'a Module,
@@ -70,8 +74,13 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
     let base = instructions.first().map_or(0, |first| first.index());
     let mut has_node = vec![false; instructions.len()];
     order.iter().for_each(|place| has_node[place.instr.index() - base] = true);
-    let mut writer =
-        Writer { module, base, missing: vec![0; instructions.len()], takers: vec![Vec::new(); instructions.len()], out };
+    let mut writer = Writer {
+        module,
+        base,
+        missing: vec![0; instructions.len()],
+        takers: vec![Vec::new(); instructions.len()],
+        out,
+    };
     let free = || instructions.iter().copied().filter(|instr| !has_node[instr.index() - base]);
     debug_assert!(free().all(|instr| is_free(module, instr)));
     for instr in free() {
@@ -84,11 +93,10 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
     for instr in free().filter(|&instr| module.operands(instr).is_empty()) {
         writer.whole(instr);
     }
-    let names = split::Names::new(module, computation);
     for &place in order {
         match place.part {
             Part::Whole => writer.whole(place.instr),
-            part => writer.part(place, &names.of(module, Place { part: Part::Start, ..place }), part),
+            part => writer.part(place, &split::name(module, Place { part: Part::Start, ..place }), part),
         }
     }
 }
@@ -97,7 +105,12 @@ impl Writer<'_> {
     fn whole(&mut self, instr: InstrId) {
         let instruction = self.module.instruction(instr);
         self.out.push_str(self.module.str(instruction.lead));
-        self.out.push_str(self.module.str(instruction.text));
+        let text = self.module.str(instruction.text);
+        // A pair may be marked to run in one go, which would undo what was scheduled.
+        match instruction.opcode.phase() == Some(Phase::Start) && text.contains(TOGETHER) {
+            true => self.out.push_str(&text.replace(TOGETHER, APART)),
+            false => self.out.push_str(text),
+        }
         self.written(instr);
     }
 

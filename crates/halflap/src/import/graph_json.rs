@@ -44,6 +44,7 @@ struct RawNode {
     #[serde(default)]
     ops: Vec<String>,
     source: Option<String>,
+    kernel: Option<String>,
     #[serde(default)]
     gemm_like: bool,
     collective: Option<Object<RawCollective>>,
@@ -196,6 +197,7 @@ impl Names {
             outputs,
             deps,
             fused: node.ops,
+            kernel: node.kernel,
             source: node.source.unwrap_or_default(),
             name: node.name,
         })

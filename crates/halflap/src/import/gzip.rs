@@ -35,6 +35,19 @@ pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     }
 }
 
+/// What the first bytes of a file hold, unpacked as far as they go.
+pub(super) fn beginning(bytes: &[u8]) -> Vec<u8> {
+    const ENOUGH: u64 = 1 << 16;
+    let mut text = Vec::new();
+    if bytes.starts_with(&MAGIC) {
+        // That the rest is missing is no fault here.
+        let _ = GzDecoder::new(bytes).take(ENOUGH).read_to_end(&mut text);
+    } else {
+        text.extend_from_slice(&bytes[..bytes.len().min(ENOUGH as usize)]);
+    }
+    text.strip_prefix(b"\xef\xbb\xbf").map(<[u8]>::to_vec).unwrap_or(text)
+}
+
 fn damaged(error: &std::io::Error, at: usize) -> ImportError {
     ImportError::Gzip(match error.kind() {
         std::io::ErrorKind::UnexpectedEof => format!("the gzip file is cut off (after {at} unpacked bytes)"),

@@ -1,7 +1,7 @@
-//! Bytes to a [`Graph`].
+//! Bytes to a [`Graph`] or an HLO [`Module`], told apart by their content, and to orders of them.
 //!
-//! The only format so far is `halflap.graph/1`, JSON that may be gzipped. A good file takes one
-//! typed pass; only a bad one is read again, to say where and what is wrong.
+//! Graphs are `halflap.graph/1`, JSON; either may be gzipped. A good file takes one typed pass; only a
+//! bad one is read again, to say where and what is wrong.
 
 mod diagnose;
 mod graph_json;
@@ -10,11 +10,12 @@ mod order_json;
 
 pub(crate) use diagnose::quote_non_finite;
 pub use gzip::unzip;
-pub use order_json::{OrderError, read_order};
+pub use order_json::{OrderError, read_order, read_orders};
 
 use thiserror::Error;
 
 use crate::graph::{Graph, GraphError};
+use crate::hlo::{HloError, Module};
 
 /// Why bytes are not a program. The message says where and what would be right; the caller adds the
 /// file's name.
@@ -33,11 +34,39 @@ pub enum ImportError {
     Field { place: String, message: String },
     #[error(transparent)]
     Graph(#[from] GraphError),
+    #[error(transparent)]
+    Hlo(#[from] HloError),
+    #[error("it is an HLO module; what is needed here is a graph (halflap.graph/1), which has run times")]
+    NotAGraph,
+}
+
+/// Whether bytes, or their beginning, hold an HLO module (or what was meant to be one), and no graph.
+pub fn is_module(bytes: &[u8]) -> bool {
+    let mut text = gzip::beginning(bytes);
+    loop {
+        text = text.trim_ascii_start().to_vec();
+        // Comments may stand before anything else.
+        let end = match text.get(..2) {
+            Some(b"//") => text.iter().position(|&byte| byte == b'\n'),
+            Some(b"/*") => text.windows(2).position(|pair| pair == b"*/").map(|end| end + 2),
+            _ => break,
+        };
+        text = text.split_off(end.unwrap_or(text.len()));
+    }
+    [&b"HloModule"[..], b"module @", b"module {", b"#loc"].iter().any(|start| text.starts_with(start))
+}
+
+/// Reads an HLO module, plain or gzipped.
+pub fn read_module(bytes: &[u8]) -> Result<Module, ImportError> {
+    Ok(Module::from_bytes(unzip(bytes)?.into_owned())?)
 }
 
 /// Reads a `halflap.graph/1` file, plain or gzipped.
 pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     let text = unzip(bytes)?;
+    if is_module(&text) {
+        return Err(ImportError::NotAGraph);
+    }
     let mut reader = serde_json::Deserializer::from_slice(&text);
     let raw = graph_json::parse(&mut reader).and_then(|raw| reader.end().map(|()| raw));
     let raw = raw.map_err(|error| diagnose::explain(&text, &error))?;

@@ -17,17 +17,42 @@ pub enum OrderError {
 
 /// Reads the names of an order; whether they are those of a graph is for the verifier to say.
 pub fn read_order(bytes: &[u8]) -> Result<Vec<String>, OrderError> {
+    order_in(parse(bytes)?)
+}
+
+/// Reads the orders of a module's computations, by the computations' names. Those that are not there
+/// have none.
+pub fn read_orders(bytes: &[u8]) -> Result<Vec<(String, Vec<String>)>, OrderError> {
+    let mut value = parse(bytes)?;
+    let Some(Value::Array(computations)) = value.get_mut("computations").map(Value::take) else {
+        return Err(wrong("the object has no list 'computations': it is no schedule of a module"));
+    };
+    let order = |mut computation: Value| {
+        let name = computation.get_mut("computation").map(Value::take);
+        let Some(Value::String(name)) = name else { return Err(wrong("an entry of 'computations' has no name")) };
+        Ok((name, order_in(computation)?))
+    };
+    computations.into_iter().map(order).collect()
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, OrderError> {
     let text = unzip(bytes)?;
-    let value: Value = serde_json::from_slice(&text).map_err(|error| OrderError::NotAnOrder(error.to_string()))?;
-    let wrong = |what: String| OrderError::NotAnOrder(what);
+    serde_json::from_slice(&text).map_err(|error| OrderError::NotAnOrder(error.to_string()))
+}
+
+fn wrong(what: impl Into<String>) -> OrderError {
+    OrderError::NotAnOrder(what.into())
+}
+
+fn order_in(value: Value) -> Result<Vec<String>, OrderError> {
     let list = match value {
         Value::Array(list) => list,
         Value::Object(mut object) => match object.remove("order") {
             Some(Value::Array(list)) => list,
-            Some(_) => return Err(wrong("'order' is no list".to_owned())),
-            None => return Err(wrong("the object has no 'order'".to_owned())),
+            Some(_) => return Err(wrong("'order' is no list")),
+            None => return Err(wrong("the object has no 'order'")),
         },
-        _ => return Err(wrong("it is neither a list nor an object".to_owned())),
+        _ => return Err(wrong("it is neither a list nor an object")),
     };
     let name = |(index, item): (usize, Value)| match item {
         Value::String(name) => Ok(name),

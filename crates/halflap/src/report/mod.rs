@@ -2,7 +2,9 @@
 //!
 //! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
 //! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
+//! `analysis` is what traces show.
 
+mod analysis;
 mod json;
 mod limit;
 mod listing;
@@ -15,6 +17,7 @@ mod text;
 mod timing;
 pub mod trace;
 
+pub use analysis::{analysis_notes, render_analysis, write_analysis};
 pub use json::{OptimizerRun, Timed, write_schedule};
 pub use limit::describe;
 pub use listing::listing;

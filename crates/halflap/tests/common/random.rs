@@ -85,6 +85,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         deps,
         fused: Vec::new(),
         source: String::new(),
+        kernel: None,
     });
 }
 

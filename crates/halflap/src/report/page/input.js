@@ -29,8 +29,8 @@ function sliceNear(view, lane, x) {
     if (best < 0 || weight(slice) > weight(best)) best = slice;
   }
   // A stall is wider than the slice beside it: it is what is meant.
-  if (best >= 0 && lane.number === view.computeLane && (time < start[best] || time >= end[best]) && stallNear(view, x) >= 0) return -1;
-  return best;
+  const beside = best >= 0 && (time < start[best] || time >= end[best]);
+  return beside && lane.number === view.computeLane && stallNear(view, x) >= 0 ? -1 : best;
 }
 
 function stallNear(view, x) {
@@ -54,18 +54,21 @@ function select(op, where) {
 
 /** Of many launches the most exposed one, or else the longest. */
 function mainSlice(view, op) {
-  const { start, end, exposed } = view.slices;
+  const { exposed } = view.slices;
+  const more = (slice, than) => exposed[slice] - exposed[than] || durationOf(view, slice) - durationOf(view, than);
   let best = -1;
   for (const slice of slicesOf(view, op)) {
-    const more = best < 0 || exposed[slice] > exposed[best] || (exposed[slice] === exposed[best] && end[slice] - start[slice] > end[best] - start[best]);
-    if (more) best = slice;
+    if (best < 0 || more(slice, best) > 0) best = slice;
   }
   return best;
 }
 
-/** Selects and brings into sight. */
+/** Selects and brings into sight; what runs on another rank alone is shown there. */
 function goTo(op, where) {
-  select(op, where);
+  const shownThere = state.shown.map((index) => views[index]).find((view) => slicesOf(view, op).length > 0);
+  const home = shownThere || views.find((view) => slicesOf(view, op).length > 0);
+  if (!data.compare && home && !state.shown.includes(home.index)) chooseView(home.index);
+  select(op, where || (data.compare || !home ? null : { view: home, slice: -1 }));
   const { view, slice } = state.selected;
   if (slice >= 0) reveal(view.slices.start[slice], view.slices.end[slice]);
   else if (timeOf(view, op) >= 0) reveal(timeOf(view, op), timeOf(view, op));
@@ -83,7 +86,7 @@ function announce() {
   const { op, view, slice } = state.selected;
   const parts = [nameOf(op), clean(ops.what[op], 60), KINDS[ops.kind[op]]];
   if (slice >= 0) {
-    parts.push('starts at ' + formatNanos(view.slices.start[slice]), 'takes ' + formatNanos(view.slices.end[slice] - view.slices.start[slice]));
+    parts.push('starts at ' + formatNanos(view.slices.start[slice]), 'takes ' + formatNanos(durationOf(view, slice)));
     if (isCollective(op)) parts.push('exposed ' + formatNanos(view.slices.exposed[slice]));
   }
   return parts.filter(Boolean).join(', ');
@@ -138,12 +141,21 @@ function dragTo(x) {
 
 function hover(point, event) {
   state.hover = hitAt(point.x, point.y);
-  const inside = point.x >= layout.gutter;
-  state.cursor = inside ? { time: Math.max(0, timeAt(point.x)), view: state.hover ? state.hover.view : null, entry: null } : null;
+  const view = state.hover ? state.hover.view : null;
+  const time = Math.max(0, timeAt(point.x));
+  state.cursor = point.x >= layout.gutter ? { time, view, entry: null } : null;
   redraw(1);
   showMemory();
   if (state.hover) showTip(event, describeHit(state.hover));
-  else hideTip();
+  else showTip(event, describeGutter(point));
+}
+
+/** Names of lanes are cut where they are drawn. */
+function describeGutter({ x, y }) {
+  if (x >= layout.gutter) return null;
+  const rows = layout.panes.flatMap((pane) => pane.rows);
+  const row = rows.find((candidate) => y >= candidate.y && y < candidate.y + candidate.height);
+  return row ? { title: row.lane.name, rows: [['', row.lane.note]] } : null;
 }
 
 function onPointerUp(event) {
@@ -153,9 +165,14 @@ function onPointerUp(event) {
   if (!clicked) return;
   const hit = hitAt(point.x, point.y);
   if (event.pointerType === 'touch') hover(point, event);
-  if (hit && hit.slice >= 0) select(hit.view.slices.op[hit.slice], hit);
-  else if (hit && hit.stall >= 0) select(hit.view.stalls.of[hit.stall], { view: hit.view, slice: hit.view.stalls.slice[hit.stall] });
-  else clearSelection();
+  if (!hit || !selectHit(hit)) clearSelection();
+}
+
+/** Selects a slice, or the collective that a stall is for; says whether there was one. */
+function selectHit({ view, slice, stall }) {
+  if (slice >= 0) select(view.slices.op[slice], { view, slice });
+  else if (stall >= 0) select(view.stalls.of[stall], { view, slice: view.stalls.slice[stall] });
+  return slice >= 0 || stall >= 0;
 }
 
 function endPointer(event) {
@@ -235,7 +252,8 @@ function onKey(event) {
   if (byId('keys').open || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
   const onStage = event.target === stage || event.target === document.body;
   // Space and Enter press buttons, arrows and Home move in tables: only on the timeline are they ours.
-  const found = PAGE_KEYS.concat(onStage || event.key.length === 1 ? KEYS : []).find(({ keys }) => keys.includes(event.key));
+  const known = PAGE_KEYS.concat(onStage || event.key.length === 1 ? KEYS : []);
+  const found = known.find(({ keys }) => keys.includes(event.key));
   if (!found || (event.key === ' ' && !onStage)) return;
   event.preventDefault();
   found.does();
@@ -276,6 +294,7 @@ function stepCollective(direction, exposedOnly) {
 function stepSlice(direction) {
   const pane = layout.panes[state.lane.pane];
   const { selected } = state;
+  if (pane.rows.length === 0) return;
   const view = selected ? selected.view : pane.view;
   if (selected && selected.slice >= 0) {
     const lane = view.lanes[view.slices.lane[selected.slice]];
@@ -304,7 +323,8 @@ function moveCursor(direction, pixels) {
     state.cursor = { time: Math.max(0, Math.min(longest, time + direction * step)), view, entry: null };
   } else {
     const from = state.cursor ? cursorEntry(view) : memoryAt(view.memory, time);
-    const entry = nextEntry(view.memory, from, direction * (state.to - state.from) / plotWidth() * 4 * pixels, direction);
+    const least = (state.to - state.from) / plotWidth() * 4 * pixels;
+    const entry = nextEntry(view.memory, from, least, direction);
     state.cursor = { time: view.memory.time[entry], view, entry };
   }
   follow(state.cursor.time);
@@ -315,8 +335,9 @@ function moveCursor(direction, pixels) {
 
 function nextEntry(memory, from, least, direction) {
   const inside = (entry) => Math.max(0, Math.min(memory.time.length - 1, entry));
+  const near = (entry) => Math.abs(memory.time[entry] - memory.time[from]) < least;
   let entry = inside(from + direction);
-  while (entry !== inside(entry + direction) && Math.abs(memory.time[entry] - memory.time[from]) < Math.abs(least)) entry += direction;
+  while (near(entry) && entry !== inside(entry + direction)) entry += direction;
   return entry;
 }
 
@@ -330,6 +351,7 @@ function follow(time) {
 function moveLane(direction) {
   const places = layout.panes.flatMap((pane, number) => pane.rows.map((_, row) => ({ pane: number, row })));
   const at = places.findIndex((place) => place.pane === state.lane.pane && place.row === state.lane.row);
+  if (places.length === 0) return;
   state.lane = places[Math.max(0, Math.min(places.length - 1, at + direction))];
   const pane = layout.panes[state.lane.pane];
   byId('live').textContent = 'lane ' + pane.rows[state.lane.row].lane.name + ', ' + pane.view.name;
@@ -338,12 +360,12 @@ function moveLane(direction) {
 
 function selectAtCursor() {
   const pane = layout.panes[state.lane.pane];
+  if (pane.rows.length === 0) return;
   const { lane } = pane.rows[state.lane.row];
   const x = xAt(state.cursor ? state.cursor.time : (state.from + state.to) / 2);
   const slice = sliceNear(pane.view, lane, x);
   const stall = lane.number === pane.view.computeLane ? stallNear(pane.view, x) : -1;
-  if (slice >= 0) select(pane.view.slices.op[slice], { view: pane.view, slice });
-  else if (stall >= 0) select(pane.view.stalls.of[stall], { view: pane.view, slice: pane.view.stalls.slice[stall] });
+  selectHit({ view: pane.view, slice, stall });
 }
 
 function listenToInput() {

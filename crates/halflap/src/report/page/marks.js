@@ -7,10 +7,11 @@ function drawMarks() {
   marks.rect(layout.gutter - 1, 0, layout.width - layout.gutter + 1, layout.height);
   marks.clip();
   if (state.cursor) drawCursor();
-  if (state.hover && state.hover.slice >= 0) outlineSlice(state.hover.view, state.hover.slice, { colour: colours.ink, width: 1 });
+  const { hover: under } = state;
+  if (under && under.slice >= 0) outlineSlice(under.view, under.slice, { colour: colours.ink, width: 1 });
   if (state.selected) drawSelection();
   marks.restore();
-  if (document.activeElement === stage) drawKeyboardLane();
+  if (stage.matches(':focus-visible')) drawKeyboardLane();
 }
 
 function paneOf(view) {
@@ -32,11 +33,21 @@ function outlineSlice(view, slice, style) {
   if (!box || box.right < layout.gutter || box.left > layout.width) return;
   const left = Math.max(snap(box.left), layout.gutter - 20);
   const right = Math.min(snap(box.right), layout.width + 20);
+  const out = style.width / 2;
+  marks.beginPath();
+  marks.rect(left - out, box.y - out, right - left - 1 + 2 * out, box.height + 2 * out);
+  strokeWithEdge(style);
+}
+
+/** Strokes the path between two edges of paper, so that it stands out from any slice. */
+function strokeWithEdge(style) {
+  marks.strokeStyle = colours.paper;
+  marks.lineWidth = style.width + 2.5;
+  marks.stroke();
   marks.strokeStyle = style.colour;
   marks.lineWidth = style.width;
   marks.setLineDash(style.dash || []);
-  const out = style.width / 2;
-  marks.strokeRect(left - out, box.y - out, right - left - 1 + 2 * out, box.height + 2 * out);
+  marks.stroke();
   marks.setLineDash([]);
 }
 
@@ -48,7 +59,8 @@ function drawCursor() {
   marks.fillRect(x, RULER - 8, 1, layout.height - RULER + 8);
   marks.font = '600 11px ' + SANS;
   marks.textBaseline = 'middle';
-  const text = formatNanos(Math.max(0, state.cursor.time));
+  // As exact as a pixel is at this zoom.
+  const text = ruleLabel(state.cursor.time, 10 ** Math.floor(Math.log10((state.to - state.from) / 200)));
   const width = marks.measureText(text).width + 10;
   const left = Math.min(Math.max(layout.gutter, x - width / 2), layout.width - width);
   marks.fillStyle = colours.ink;
@@ -106,7 +118,8 @@ function outlineOp(view, op) {
     const main = own.length === 1 || (chosen.view === view && chosen.slice === slice);
     outlineSlice(view, slice, { colour: colours.accent, width: main ? 2.5 : 1 });
   }
-  if (own.length === 0) markInstant(view, op, colours.accent);
+  const instant = own.length === 0 || (own.length === 1 && view.slices.end[own[0]] === view.slices.start[own[0]]);
+  if (instant) markInstant(view, op, colours.accent);
 }
 
 /** An operation that takes no time: a flag at its place on the compute lane. */
@@ -146,17 +159,17 @@ function drawWaitArrow(pane, op, wait) {
   if (own.length === 0 || !(time >= 0)) return;
   const box = boxOf(view, own[0]);
   const row = pane.rows[view.computeLane];
-  const from = { x: box.right, y: box.y + box.height / 2 };
   const below = box.y > row.y;
+  // Along the edge of the lane, where it crosses no names.
+  const from = { x: box.right, y: below ? box.y + 1 : box.y + box.height - 1 };
   const to = { x: xAt(time), y: below ? row.y + row.height : row.y };
   markInstant(view, wait, colours.accent);
-  marks.strokeStyle = colours.accent;
-  marks.lineWidth = 1.75;
+  // The program waits until its very end: the flag says so, and there is no room for an arrow.
+  if (Math.abs(to.x - from.x) < 8) return;
   marks.beginPath();
   marks.moveTo(from.x, from.y);
-  const bend = Math.min(60, Math.abs(to.x - from.x) / 2 + 8);
-  marks.bezierCurveTo(from.x + bend, from.y, to.x, to.y + (below ? 26 : -26), to.x, to.y + (below ? 6 : -6));
-  marks.stroke();
+  marks.bezierCurveTo(from.x + 0.7 * (to.x - from.x), from.y, to.x, from.y, to.x, to.y + (below ? 6 : -6));
+  strokeWithEdge({ colour: colours.accent, width: 1.75 });
   drawArrowHead(to, below ? 1 : -1);
 }
 
@@ -176,14 +189,10 @@ function joinViews(op) {
     return own.length > 0 ? boxOf(pane.view, own[0]) : null;
   });
   if (!boxes[0] || !boxes[1]) return;
-  marks.strokeStyle = colours.accent;
-  marks.lineWidth = 1;
-  marks.setLineDash([4, 3]);
   marks.beginPath();
-  marks.moveTo((boxes[0].left + boxes[0].right) / 2, boxes[0].y + boxes[0].height + 1);
-  marks.lineTo((boxes[1].left + boxes[1].right) / 2, boxes[1].y - 1);
-  marks.stroke();
-  marks.setLineDash([]);
+  marks.moveTo((boxes[0].left + boxes[0].right) / 2, boxes[0].y + boxes[0].height + 3);
+  marks.lineTo((boxes[1].left + boxes[1].right) / 2, boxes[1].y - 3);
+  strokeWithEdge({ colour: colours.accent, width: 1, dash: [4, 3] });
 }
 
 /** The lane that Enter would take a slice from. */

@@ -1,12 +1,15 @@
 //! The page: one file that shows where a step's time goes, with nothing to install and nobody to ask.
 //!
-//! `model` is what the page's script is given, `program` makes it of simulated orders. The script, the
+//! `model` is what the page's script is given; `program` makes it of simulated orders, `observed` of what
+//! really ran. The script, the
 //! style and the frame lie beside this file and are part of the binary.
 
 mod model;
+mod observed;
 mod program;
 
 pub use model::*;
+pub use observed::{SLICES, observed_page};
 pub use program::{Shown, program_page, sweep_page};
 
 use std::io::{self, Write};

@@ -1,10 +1,12 @@
 // The data, indexed for drawing: slices by lane and by operation, stalls, memory.
 
-const KINDS = ['compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations'];
+const KINDS = [
+  'compute', 'collective', 'synchronous collective', 'wait', 'memory copy or set', 'several small operations',
+];
 const CAUSES = ['needed', 'synchronous', 'not issued yet', 'end of step'];
 const COLLECTIVE = 1;
 const SYNCHRONOUS = 2;
-const WAIT = 3;
+const COPY = 4;
 
 const data = JSON.parse(byId('data').textContent);
 const ops = data.ops;
@@ -23,22 +25,42 @@ function buildView(raw, index) {
     end: Float64Array.from(raw.slices.end),
     exposed: Float64Array.from(raw.slices.exposed),
   };
-  const view = { index, name: clean(raw.name, 60), length: raw.length, bound: raw.bound, headline: raw.headline, slices, stalls: raw.stalls };
+  const { length, bound, headline } = raw;
+  const view = { index, name: clean(raw.name, 24), length, bound, headline, slices, stalls: sortStalls(raw.stalls) };
   view.byOp = indexByOp(slices);
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
-  view.computeLane = Math.max(0, view.lanes.findIndex((lane) => lane.kind === 'compute'));
+  view.computeLane = busiestLane(view);
   view.memory = raw.memory && raw.memory.time.length > 0 ? buildMemory(raw.memory) : null;
   view.collectives = listCollectives(view);
   matchStalls(view);
-  view.budget = budgetOf(view);
+  view.budget = budgetOf(view, raw.spent);
   return view;
+}
+
+/** By time: they come by collective. */
+function sortStalls(raw) {
+  const order = raw.start.map((_, stall) => stall).sort((a, b) => raw.start[a] - raw.start[b]);
+  const columns = ['start', 'end', 'of', 'at', 'cause'];
+  return Object.fromEntries(columns.map((column) => [column, order.map((stall) => raw[column][stall])]));
 }
 
 function buildLane(view, lane, number) {
   const { lane: of } = view.slices;
   const from = firstIndex(0, of.length, (slice) => of[slice] >= number);
   const to = firstIndex(from, of.length, (slice) => of[slice] > number);
-  return { number, name: clean(lane.name, 80), note: clean(lane.note || '', 80), kind: lane.kind, from, to, hatches: [] };
+  const name = clean(lane.name, 80);
+  return { number, name, note: clean(lane.note || '', 80), kind: lane.kind, from, to, hatches: [] };
+}
+
+/** The lane that stalls are shown in: of several compute streams the one that computes most. */
+function busiestLane(view) {
+  const busy = (lane) => {
+    let sum = 0;
+    for (let slice = lane.from; slice < lane.to; slice += 1) sum += durationOf(view, slice);
+    return sum;
+  };
+  const lanes = view.lanes.filter((lane) => lane.kind === 'compute').map((lane) => [busy(lane), lane.number]);
+  return lanes.reduce((most, lane) => (lane[0] > most[0] ? lane : most), lanes[0] || [0, 0])[1];
 }
 
 /** For each operation its slices: `list` from `first[op]` to `first[op + 1]`. */
@@ -81,6 +103,10 @@ function listCollectives(view) {
   return list.sort((a, b) => start[a] - start[b]);
 }
 
+function durationOf(view, slice) {
+  return view.slices.end[slice] - view.slices.start[slice];
+}
+
 function isCollective(op) {
   return ops.kind[op] === COLLECTIVE || ops.kind[op] === SYNCHRONOUS;
 }
@@ -99,7 +125,8 @@ function matchStalls(view) {
     add(slice, Math.max(slices.start[slice], stalls.start[stall]), Math.min(slices.end[slice], stalls.end[stall]));
   });
   slices.exposed.forEach((exposed, slice) => {
-    if (exposed > 0 && !seen.has(slice)) add(slice, Math.max(slices.start[slice], slices.end[slice] - exposed), slices.end[slice]);
+    if (exposed === 0 || seen.has(slice)) return;
+    add(slice, Math.max(slices.start[slice], slices.end[slice] - exposed), slices.end[slice]);
   });
   for (const lane of view.lanes) lane.hatches.sort((a, b) => a.start - b.start);
 }
@@ -112,8 +139,12 @@ function findSlice(view, op, start, end) {
   return after === 0 ? -1 : list[after - 1];
 }
 
-/** Where the time of a view goes: compute, exposed communication, the rest. */
-function budgetOf(view) {
+/** Where the time of a view goes: compute, exposed communication, the rest. `spent` is exact where slices were merged. */
+function budgetOf(view, spent) {
+  if (spent) {
+    const { compute, exposed } = spent;
+    return { compute, exposed, idle: Math.max(0, view.length - compute - exposed) };
+  }
   const busy = [];
   for (const lane of view.lanes) {
     if (lane.kind !== 'compute') continue;

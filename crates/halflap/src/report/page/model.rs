@@ -146,6 +146,17 @@ pub struct View {
     pub stalls: Stalls,
     /// What was alive, if that is known.
     pub memory: Option<Memory>,
+    /// Where the time goes, if slices are too coarse to tell: short ones may have been merged.
+    pub spent: Option<Budget>,
+}
+
+/// Where a view's time goes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Budget {
+    /// Something computes.
+    pub compute: Time,
+    /// Something communicates and nothing computes.
+    pub exposed: Time,
 }
 
 /// A figure of the headline. All views have the same labels.

@@ -12,24 +12,27 @@ function card(compared, at) {
   const made = element('div', 'card', [element('h2', '', clean(last.label, 60))]);
   const values = element('p', 'values');
   if (data.compare) {
-    values.append(element('span', 'was', formatAs(items[0].unit, items[0].value)), element('span', 'to', ' \u2192 '), element('b', '', formatAs(last.unit, last.value)));
-    made.append(values, changeLine(items[0], last));
+    const [was, now] = [items[0], last].map((item) => formatAs(item.unit, item.value));
+    values.append(element('span', 'was', was), element('span', 'to', ' \u2192 '), element('b', '', now), ' ');
+    values.append(changeOf(items[0], last));
   } else {
     items.forEach((item, number) => {
       if (items.length > 1) values.append(element('span', 'of', compared[number].name + ' '));
       values.append(element('b', '', formatAs(item.unit, item.value)), ' ');
     });
-    made.append(values, element('p', 'note', clean(last.note || '', 160)));
   }
+  // A note belongs to one value; beside two of equal rank it would be taken for both.
+  const note = data.compare || items.length === 1 ? last.note : '';
+  made.append(values, element('p', 'note', clean(note || '', 160)));
   return made;
 }
 
-/** How much a value changed, for better or worse, and the note. */
-function changeLine(before, after) {
+/** How much a value changed, for better or worse. */
+function changeOf(before, after) {
   const sense = { less: -1, more: 1 }[after.better] || 0;
   const good = Math.sign(after.value - before.value) * sense;
-  const change = element('span', 'change ' + (good > 0 ? 'good' : good < 0 ? 'bad' : ''), formatChange(before.value, after.value));
-  return element('p', 'note', [change, after.note ? ' ' + clean(after.note, 160) : '']);
+  const tone = good > 0 ? 'good' : good < 0 ? 'bad' : '';
+  return element('span', 'change ' + tone, formatChange(before.value, after.value));
 }
 
 /** Where the time goes: one bar a view, on one scale. */
@@ -55,12 +58,16 @@ function budgetBar(view) {
   const text = parts.map(([name, time]) => name + ' ' + formatNanos(time)).join(', ');
   bar.setAttribute('role', 'img');
   bar.setAttribute('aria-label', view.name + ': ' + text);
-  const values = element('p', 'parts', parts.map(([name, time]) => element('span', name, [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))])));
-  return element('div', 'line', [element('span', 'of', views.length > 1 ? view.name : ''), bar, values]);
+  const value = ([name, time]) => [element('i', 'key ' + name), name + ' ', element('b', '', formatNanos(time))];
+  const values = element('p', 'parts', parts.map((part) => element('span', part[0], value(part))));
+  if (views.length === 1) bar.classList.add('alone');
+  const name = views.length > 1 ? [element('span', 'of', view.name)] : [];
+  return element('div', 'line', [...name, bar, values]);
 }
 
 function showFacts() {
-  byId('facts').replaceChildren(...data.facts.map(([label, text]) => element('div', '', [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))])));
+  const fact = ([label, text]) => [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))];
+  byId('facts').replaceChildren(...data.facts.map((pair) => element('div', '', fact(pair))));
 }
 
 /** What can be shown: for a comparison both, before or after; for ranks one, or two below each other. */
@@ -93,7 +100,10 @@ function viewChoice(number) {
   if (number === 1) box.append(new Option('none below', ''));
   views.forEach((view, index) => box.append(new Option(view.name, index)));
   box.value = number === 0 ? '0' : '';
-  box.addEventListener('change', () => showViews([byId('view-0').value, byId('view-1').value].filter((value) => value !== '').map(Number)));
+  box.addEventListener('change', () => {
+    const chosen = ['view-0', 'view-1'].map((id) => byId(id).value).filter((value) => value !== '');
+    showViews(chosen.map(Number));
+  });
   return box;
 }
 
@@ -113,7 +123,9 @@ function showViews(shown) {
   }
   showTables();
   showMemory();
-  showDetails();
+  // What is selected stays so, in a view that is shown.
+  if (state.selected && !state.shown.includes(state.selected.view.index)) select(state.selected.op);
+  else showDetails();
 }
 
 /** Key v: the next choice of views. */
@@ -123,16 +135,24 @@ function nextViews() {
     const at = CHOICES.findIndex(([, shown]) => shown.join() === state.shown.join());
     return showViews(CHOICES[(at + 1) % CHOICES.length][1]);
   }
-  const next = (state.shown[0] + 1) % views.length;
-  byId('view-0').value = String(next);
-  showViews([next, ...state.shown.slice(1)]);
+  chooseView((state.shown[0] + 1) % views.length);
 }
 
-const LEGEND = [['compute', 'compute'], ['comm', 'communication'], ['exposed', 'exposed'], ['bound', 'lower bound']];
+/** Shows a rank in the upper place. */
+function chooseView(index) {
+  byId('view-0').value = String(index);
+  showViews([index, ...state.shown.slice(1)]);
+}
+
+const LEGEND = [
+  ['compute', 'compute'], ['comm', 'communication'], ['copy', 'copies'], ['exposed', 'exposed'], ['bound', 'lower bound'],
+];
 
 function showLegend() {
-  const used = LEGEND.filter(([name]) => name !== 'bound' || views.some((view) => view.bound));
-  byId('legend').replaceChildren(...used.map(([name, text]) => element('span', '', [element('i', 'key ' + name), text])));
+  const missing = { copy: !ops.kind.includes(COPY), bound: !views.some((view) => view.bound) };
+  const used = LEGEND.filter(([name]) => !missing[name]);
+  const entry = ([name, text]) => element('span', '', [element('i', 'key ' + name), text]);
+  byId('legend').replaceChildren(...used.map(entry));
 }
 
 function setTheme(dark) {
@@ -150,18 +170,29 @@ function listenToTheme() {
   wish.addEventListener('change', () => setTheme(wish.matches));
   byId('theme').addEventListener('click', () => setTheme(document.documentElement.dataset.theme !== 'dark'));
   setTheme(wish.matches);
+  // Paper is white.
+  let dark = false;
+  addEventListener('beforeprint', () => {
+    dark = document.documentElement.dataset.theme === 'dark';
+    setTheme(false);
+    drawFrame();
+  });
+  addEventListener('afterprint', () => setTheme(dark));
 }
 
 function showKeys() {
   const rows = KEYS.concat(PAGE_KEYS).filter(({ label }) => label).map(({ label, says }) => [label, says]);
   rows.push(['drag, wheel, pinch', 'pan and zoom; shift+wheel pans'], ['double click', 'zoom to a slice']);
-  for (const [label, says] of rows) byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
+  for (const [label, says] of rows) {
+    byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
+  }
   byId('help').addEventListener('click', () => byId('keys').showModal());
 }
 
 /**
  * For tests. `state()`: what is shown, selected and under the pointer, and how long the last frame took
- * in milliseconds. `xOf`, `yOf`: where an operation is drawn in a view, in pixels of the window.
+ * in milliseconds. `xOf`, `yOf`: where an operation is drawn in a view, `xAt`: where a time is, in pixels of the
+ * window.
  */
 function exposeForTests() {
   const placeOf = (index, op) => {
@@ -189,6 +220,7 @@ function exposeForTests() {
       const box = placeOf(view, op);
       return box && stage.getBoundingClientRect().top + box.y + box.height / 2;
     },
+    xAt: (time) => stage.getBoundingClientRect().left + xAt(time),
     formatNanos,
     formatBytes,
   });
@@ -211,11 +243,16 @@ function begin() {
   showViews(state.shown);
   fit();
   exposeForTests();
-  new ResizeObserver(() => {
-    arrange();
-    drawSweep();
-    for (const table of tables) if (table.section.isConnected) drawRows(table, true);
-  }).observe(byId('stage').parentElement);
+  new ResizeObserver(onResize).observe(stage);
+  addEventListener('resize', sizeTables);
+}
+
+/** The timeline sets its own height: only another width is news. */
+function onResize() {
+  if (stage.clientWidth === layout.width) return;
+  arrange();
+  drawSweep();
+  sizeTables();
 }
 
 begin();

@@ -2,6 +2,7 @@
 
 const LINKS = 8;
 const OWNERS = 8;
+const STALLS = 4;
 
 /** A tooltip or list of label and value: rows that have no value are left out. */
 function pairs(rows) {
@@ -33,7 +34,7 @@ function describeSlice(view, slice) {
       ['', whatOf(op)],
       ['kind', KINDS[ops.kind[op]]],
       ['start', formatNanos(start)],
-      ['duration', formatNanos(view.slices.end[slice] - start)],
+      ['duration', formatNanos(durationOf(view, slice))],
       ['exposed', isCollective(op) ? formatNanos(view.slices.exposed[slice]) : ''],
       ...sizeRows(op),
       ['group', groupOf(op)],
@@ -95,10 +96,14 @@ function hideTip() {
 
 /** An operation's name that leads to it. */
 function opLink(op) {
-  const link = element('button', 'link name', clean(ops.name[op], 60) || '(unnamed)');
+  const link = element('button', 'link name', clean(ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
-  link.title = clean([KINDS[ops.kind[op]], ops.what[op]].filter(Boolean).join(': '), 300);
-  link.addEventListener('click', () => goTo(op));
+  link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
+  link.addEventListener('click', () => {
+    goTo(op);
+    // The panel was built anew, and the link with it: whoever came by keyboard goes on from its head.
+    byId('details').querySelector('h2').focus({ preventScroll: true });
+  });
   return link;
 }
 
@@ -137,54 +142,98 @@ function showDetails() {
   const panel = byId('details');
   panel.replaceChildren();
   if (!state.selected) {
-    panel.append(element('h2', '', 'Selection'), element('p', 'hint', 'Click an operation, or press e for the next exposed collective.'));
+    panel.append(...exposedSummary());
     return;
   }
   const { op } = state.selected;
   const close = element('button', 'close', '\u00d7');
   close.type = 'button';
   close.setAttribute('aria-label', 'Clear the selection');
-  close.addEventListener('click', clearSelection);
-  panel.append(element('div', 'head', [element('h2', 'name', nameOf(op)), close]));
+  close.addEventListener('click', () => {
+    clearSelection();
+    stage.focus({ preventScroll: true });
+  });
+  const head = element('h2', 'name', nameOf(op));
+  head.tabIndex = -1;
+  panel.append(element('div', 'head', [head, close]));
   if (ops.what[op]) panel.append(element('p', 'what', whatOf(op)));
   panel.append(timesTable(op));
   panel.append(definitionList(detailRows(op)));
 }
 
+/** Without a selection: which operations compute stood still for, and why. */
+function exposedSummary() {
+  const compared = data.compare ? views : state.shown.map((index) => views[index]);
+  const what = (op) => clean(ops.what[op] || '', 60) || nameOf(op);
+  const byWhat = compared.map((view) => sumStalls(view, (stall) => what(view.stalls.of[stall])));
+  const byCause = compared.map((view) => sumStalls(view, (stall) => CAUSES[view.stalls.cause[stall]] || 'unknown'));
+  const hint = element('p', 'hint', 'Click an operation, or press e for the next exposed collective.');
+  const none = byWhat.every((sums) => sums.size === 0);
+  const sums = none
+    ? [element('p', '', 'None: compute never stands still for a collective.')]
+    : [sumsTable('operation', byWhat, compared), sumsTable('cause', byCause, compared)];
+  return [element('h2', '', 'Exposed communication'), ...sums, hint];
+}
+
+/** The time of all stalls by a key. */
+function sumStalls(view, keyOf) {
+  const sums = new Map();
+  view.stalls.of.forEach((op, stall) => {
+    if (op < 0) return;
+    const key = keyOf(stall);
+    sums.set(key, (sums.get(key) || 0) + view.stalls.end[stall] - view.stalls.start[stall]);
+  });
+  return sums;
+}
+
+function sumsTable(title, sums, compared) {
+  const total = (key) => sums.reduce((sum, of) => sum + (of.get(key) || 0), 0);
+  const keys = [...new Set(sums.flatMap((of) => [...of.keys()]))].sort((a, b) => total(b) - total(a)).slice(0, 6);
+  const names = compared.map((view) => element('th', 'number', views.length > 1 ? view.name : 'time'));
+  const time = (of, key) => element('td', 'number', formatNanos(of.get(key) || 0));
+  const rows = keys.map((key) => [element('td', '', key), ...sums.map((of) => time(of, key))]);
+  return tableOf('', [element('th', '', title), ...names], rows);
+}
+
 /** Start, duration, exposed time and place of an operation in each view. */
 function timesTable(op) {
   const compared = data.compare ? views : [state.selected.view];
-  const table = element('table', 'times');
-  const head = element('tr', '', [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))]);
-  table.append(element('thead', '', [head]));
-  const body = element('tbody');
-  for (const [label, ofView] of timeRows(op)) {
-    const cells = compared.map(ofView);
-    if (cells.every((cell) => cell === '')) continue;
-    body.append(element('tr', '', [element('th', '', label), ...cells.map((cell) => element('td', 'number', cell))]));
-  }
-  table.append(body);
-  return table;
+  const head = [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))];
+  const all = timeRows(op).map(([label, ofView]) => [label, compared.map(ofView)]);
+  const rows = all.filter(([, texts]) => texts.some(Boolean));
+  const cells = ([label, texts]) => [element('th', '', label), ...texts.map((text) => element('td', 'number', text))];
+  return tableOf('times', head, rows.map(cells));
 }
 
 function timeRows(op) {
-  const own = (view) => (state.selected.view === view && state.selected.slice >= 0 ? state.selected.slice : mainSlice(view, op));
+  const { selected } = state;
+  const own = (view) => (selected.view === view && selected.slice >= 0 ? selected.slice : mainSlice(view, op));
   const ofSlice = (value) => (view) => (own(view) >= 0 ? formatNanos(value(view, own(view))) : '');
   const launches = (view) => slicesOf(view, op).length;
   return [
-    ['start', (view) => (timeOf(view, op) >= 0 ? formatNanos(own(view) >= 0 ? view.slices.start[own(view)] : timeOf(view, op)) : '')],
+    ['start', (view) => formatTime(own(view) >= 0 ? view.slices.start[own(view)] : timeOf(view, op))],
     ['queued', (view) => queuedText(view, op)],
-    ['duration', ofSlice((view, slice) => view.slices.end[slice] - view.slices.start[slice])],
+    ['duration', ofSlice(durationOf)],
     ['exposed', isCollective(op) ? ofSlice((view, slice) => view.slices.exposed[slice]) : () => ''],
     ['launches', (view) => (launches(view) > 1 ? String(launches(view)) : '')],
     ['in all', (view) => (launches(view) > 1 ? formatNanos(sumOfSlices(view, op)) : '')],
     ['exposed in all', (view) => (launches(view) > 1 && isCollective(op) ? formatNanos(exposedOf(view, op)) : '')],
-    ['place', (view) => (view.memory && view.memory.place[op] >= 0 ? (view.memory.place[op] + 1) + ' of ' + view.memory.order.length : '')],
+    ['place', (view) => placeText(view, op)],
   ];
 }
 
+/** A time, or nothing where it is not known. */
+function formatTime(time) {
+  return time >= 0 ? formatNanos(time) : '';
+}
+
+function placeText(view, op) {
+  const place = view.memory ? view.memory.place[op] : -1;
+  return place >= 0 ? (place + 1) + ' of ' + view.memory.order.length : '';
+}
+
 function sumOfSlices(view, op) {
-  return slicesOf(view, op).reduce((sum, slice) => sum + view.slices.end[slice] - view.slices.start[slice], 0);
+  return slicesOf(view, op).reduce((sum, slice) => sum + durationOf(view, slice), 0);
 }
 
 /** How long a collective was issued but its stream was busy with others. */
@@ -218,7 +267,8 @@ function movedText(op) {
   const parts = [];
   if (before.memory && after.memory && before.memory.place[op] >= 0) {
     const places = after.memory.place[op] - before.memory.place[op];
-    parts.push(places === 0 ? 'not in the order' : Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later'));
+    const far = Math.abs(places) + (Math.abs(places) === 1 ? ' place ' : ' places ') + (places < 0 ? 'earlier' : 'later');
+    parts.push(places === 0 ? 'same place' : far);
   }
   const time = timeOf(after, op) - timeOf(before, op);
   if (Math.abs(time) >= 0.5) parts.push('starts ' + formatNanos(Math.abs(time)) + (time < 0 ? ' earlier' : ' later'));
@@ -228,18 +278,19 @@ function movedText(op) {
 /** Where compute stood still for it, in the views that are shown. */
 function stallLines(op) {
   const lines = element('span', 'lines');
-  for (const index of state.shown) {
-    const view = views[index];
+  for (const view of data.compare ? state.shown.map((index) => views[index]) : [state.selected.view]) {
     const { start, end, of, at, cause } = view.stalls;
     const own = of.map((other, stall) => (other === op ? stall : -1)).filter((stall) => stall >= 0);
-    for (const stall of own.slice(0, 4)) {
-      const line = element('span', '', [formatNanos(end[stall] - start[stall])]);
-      if (views.length > 1) line.prepend(view.name + ': ');
-      if (at[stall] >= 0) line.append(' before ', opLink(at[stall]));
-      line.append(', ' + (CAUSES[cause[stall]] || ''));
+    // Of many launches the chosen one comes first.
+    const chosen = (stall) => Number(view === state.selected.view && view.stalls.slice[stall] === state.selected.slice);
+    own.sort((a, b) => chosen(b) - chosen(a) || a - b);
+    for (const stall of own.slice(0, STALLS)) {
+      const line = element('span', '', [formatNanos(end[stall] - start[stall]) + ', ' + (CAUSES[cause[stall]] || '')]);
+      if (data.compare) line.prepend(view.name + ': ');
+      if (at[stall] >= 0) line.append(', before ', opLink(at[stall]));
       lines.append(line);
     }
-    if (own.length > 4) lines.append(element('span', '', 'and ' + (own.length - 4) + ' more'));
+    if (own.length > STALLS) lines.append(element('span', '', 'and ' + (own.length - STALLS) + ' more'));
   }
   return lines.childElementCount > 0 ? lines : '';
 }
@@ -265,40 +316,43 @@ function showMemory() {
   if (key === memoryShown) return;
   memoryShown = key;
   const op = view.memory.order[entry >> 1];
-  const where = element('p', 'hint', [(entry & 1 ? 'after ' : 'while '), opLink(op), (entry & 1 ? ' freed' : ' runs'), ', at ' + formatNanos(view.memory.time[entry])]);
+  const [before, after] = entry & 1 ? ['after ', ' freed'] : ['while ', ' runs'];
+  const where = element('p', 'hint', [before, opLink(op), after + ', at ' + formatNanos(view.memory.time[entry])]);
   panel.replaceChildren(memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry));
 }
 
 function memoryHead(view, entry, atPeak) {
   const title = (atPeak ? 'Peak memory' : 'Memory') + (views.length > 1 ? ' ' + view.name : '');
-  return element('div', 'head', [element('h2', '', title), element('b', 'number', formatBytes(view.memory.bytes[entry]))]);
+  const bytes = element('b', 'number', formatBytes(view.memory.bytes[entry]));
+  return element('div', 'head', [element('h2', '', title), bytes]);
 }
 
 function ownersTable(memory, entry) {
   const { top, count } = liveBuffers(memory, entry, OWNERS);
   const total = Math.max(1, memory.bytes[entry]);
-  const body = element('tbody');
-  let rest = memory.bytes[entry];
-  for (const buffer of top) {
-    const size = data.buffers.size[buffer];
-    rest -= size;
-    body.append(ownerRow(buffer, size, size / total));
-  }
-  if (count > top.length) {
-    const cells = [element('td', '', (count - top.length) + ' more'), element('td'), element('td', 'number', formatBytes(Math.max(0, rest))), element('td', 'number', share(rest / total))];
-    body.append(element('tr', 'rest', cells));
-  }
+  const { size } = data.buffers;
+  const rows = top.map((buffer) => ownerRow(buffer, size[buffer] / total, size[buffer] / size[top[0]]));
+  const rest = Math.max(0, memory.bytes[entry] - top.reduce((sum, buffer) => sum + size[buffer], 0));
+  if (count > top.length) rows.push(restRow(count - top.length, rest, rest / total));
   const names = ['buffer', 'made by', 'size', 'share'];
-  const head = element('tr', '', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)));
-  return element('table', 'owners', [element('thead', '', [head]), body]);
+  return tableOf('owners', names.map((name, at) => element('th', at > 1 ? 'number' : '', name)), rows);
 }
 
-function ownerRow(buffer, size, part) {
+/** What is alive beside the largest. */
+function restRow(count, bytes, part) {
+  const texts = [count + ' more', '', formatBytes(bytes), share(part)];
+  const classes = ['rest', 'rest', 'rest number', 'rest number meter'];
+  return texts.map((text, at) => element('td', classes[at], text));
+}
+
+/** `part` is of all that is alive, `length` of the longest bar. */
+function ownerRow(buffer, part, length) {
   const maker = data.buffers.maker[buffer];
-  const cell = element('td', 'number meter', share(part));
-  cell.style.setProperty('--part', Math.max(0, Math.min(1, part)));
+  const cell = element('td', 'number', share(part));
+  addMeter(cell, length, '');
   const makerCell = element('td', 'cut', maker >= 0 ? [opLink(maker)] : 'input');
-  return element('tr', '', [element('td', 'name cut', clean(data.buffers.name[buffer], 60)), makerCell, element('td', 'number', formatBytes(size)), cell]);
+  const nameCell = element('td', 'name cut', clean(data.buffers.name[buffer], 60));
+  return [nameCell, makerCell, element('td', 'number', formatBytes(data.buffers.size[buffer])), cell];
 }
 
 function share(part) {
@@ -308,5 +362,6 @@ function share(part) {
 function describeCursor() {
   const { cursor } = state;
   const memory = cursor.view && cursor.view.memory;
-  return formatNanos(cursor.time) + (memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '');
+  const alive = memory ? ', ' + formatBytes(memory.bytes[cursorEntry(cursor.view)]) + ' alive' : '';
+  return formatNanos(cursor.time) + alive;
 }

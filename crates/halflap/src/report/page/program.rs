@@ -127,6 +127,7 @@ fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
         lanes: lanes.lanes,
         stalls: stalls(played),
         memory: Some(memory(shown, played)),
+        spent: None,
     }
 }
 

@@ -16,16 +16,19 @@ function showSweep() {
   if (!data.sweep) return;
   byId('sweep').hidden = false;
   byId('sweep-table').replaceChildren(sweepTable());
+  // Where there is room, the values stand beside the curves.
+  byId('sweep').querySelector('details').open = innerWidth > 1180;
   drawSweep();
 }
 
 /** Scales of the plot: `x` of a limit, `y` of a time. */
 function sweepScale() {
-  const width = Math.max(300, byId('sweep-plot').clientWidth);
-  const height = width < 600 ? 280 : 340;
-  const edge = { left: 64, right: width < 600 ? 56 : 84, top: 16, bottom: 48 };
+  const width = Math.max(280, byId('sweep-plot').clientWidth);
+  const height = width < 600 ? 280 : 366;
+  const edge = { left: 64, right: width < 600 ? 56 : 84, top: 16, bottom: 58 };
   const points = data.sweep.curves.flatMap((curve) => curve.points);
-  const times = points.map((point) => point.step_time).filter((time) => time !== null).concat(data.sweep.curves.map((curve) => curve.bound));
+  const reached = points.map((point) => point.step_time).filter((time) => time !== null);
+  const times = reached.concat(data.sweep.curves.map((curve) => curve.bound));
   const limits = points.map((point) => point.limit);
   const padded = (low, high, part) => [low - (high - low || high || 1) * part, high + (high - low || high || 1) * part];
   const [lowest, highest] = padded(Math.min(...times), Math.max(...times), 0.08);
@@ -38,8 +41,9 @@ function sweepScale() {
 function drawSweep() {
   if (!data.sweep) return;
   const scale = sweepScale();
-  const label = 'Step time over memory limit for ' + data.sweep.curves.length + ' bandwidths; the values are in the table below.';
-  const plot = svg('svg', { width: scale.width, height: scale.height, viewBox: `0 0 ${scale.width} ${scale.height}`, role: 'group', 'aria-label': label });
+  const { width, height } = scale;
+  const plot = svg('svg', { width, height, viewBox: `0 0 ${width} ${height}`, role: 'group' });
+  plot.setAttribute('aria-label', 'Step time over memory limit, a curve for each bandwidth; the table has the values');
   plot.append(...sweepAxes(scale));
   const curves = [...data.sweep.curves].sort((a, b) => a.bandwidth - b.bandwidth);
   curves.forEach((curve, number) => plot.append(sweepCurve(scale, curve, number)));
@@ -48,16 +52,25 @@ function drawSweep() {
 }
 
 function sweepAxes(scale) {
-  const { edge, width, height } = scale;
+  const { edge, height } = scale;
   const bottom = height - edge.bottom;
   const parts = [];
   const step = niceStep((scale.highest - scale.lowest) / 5);
   for (let time = Math.ceil(scale.lowest / step) * step; time <= scale.highest; time += step) {
-    parts.push(svg('line', { x1: edge.left, x2: width - edge.right, y1: scale.y(time), y2: scale.y(time), class: 'grid' }));
+    parts.push(across(scale, scale.y(time), 'grid'));
     parts.push(svg('text', { x: edge.left - 8, y: scale.y(time) + 4, class: 'end' }, formatNanos(time)));
   }
-  parts.push(svg('line', { x1: edge.left, x2: width - edge.right, y1: bottom, y2: bottom, class: 'axis' }));
+  parts.push(across(scale, bottom, 'axis'));
+  const nowhere = data.sweep.curves.flatMap((curve) => curve.points).filter((point) => point.step_time === null);
+  for (const limit of new Set(nowhere.map((point) => point.limit))) {
+    parts.push(svg('text', { x: scale.x(limit), y: bottom + 49, class: 'middle soft' }, 'no order fits'));
+  }
   return parts.concat(limitTicks(scale, bottom));
+}
+
+/** A line from edge to edge. */
+function across(scale, y, className) {
+  return svg('line', { x1: scale.edge.left, x2: scale.width - scale.edge.right, y1: y, y2: y, class: className });
 }
 
 function limitTicks(scale, bottom) {
@@ -69,7 +82,8 @@ function limitTicks(scale, bottom) {
     if (x < until) continue;
     until = x + 62;
     parts.push(svg('text', { x, y: bottom + 19, class: 'middle' }, formatBytes(limit)));
-    parts.push(svg('text', { x, y: bottom + 34, class: 'middle soft' }, factor(limit / data.sweep.input_peak) + ' of input'));
+    const share = factor(limit / data.sweep.input_peak) + ' input';
+    parts.push(svg('text', { x, y: bottom + 34, class: 'middle soft' }, share));
   }
   return parts;
 }
@@ -86,24 +100,30 @@ function factor(value) {
 function sweepCurve(scale, curve, number) {
   const tone = 'curve tone' + number % 5;
   const reached = curve.points.filter((point) => point.step_time !== null).sort((a, b) => a.limit - b.limit);
-  const path = reached.map((point, at) => (at === 0 ? 'M' : 'L') + scale.x(point.limit) + ' ' + scale.y(point.step_time)).join('');
-  const { edge, width } = scale;
+  const path = 'M' + reached.map((point) => scale.x(point.limit) + ' ' + scale.y(point.step_time)).join('L');
+  const bound = scale.y(curve.bound);
   const group = svg('g', { class: tone });
-  group.append(svg('line', { x1: edge.left, x2: width - edge.right, y1: scale.y(curve.bound), y2: scale.y(curve.bound), class: 'bound' }));
-  group.append(svg('path', { d: path, class: 'step', 'stroke-dasharray': DASHES[number % 5] }));
-  for (const point of curve.points) group.append(sweepPoint(scale, curve, point, SHAPES[number % 5]));
+  const text = 'bound ' + formatNanos(curve.bound);
+  group.append(svg('text', { x: scale.edge.left + 4, y: bound - 4, class: 'of-bound' }, text));
+  group.append(across(scale, bound, 'bound'));
+  if (reached.length > 0) group.append(svg('path', { d: path, class: 'step', 'stroke-dasharray': DASHES[number % 5] }));
+  for (const point of curve.points) group.append(sweepPoint(scale, curve, point, number));
   return group;
 }
 
-function sweepPoint(scale, curve, point, shape) {
-  const x = scale.x(point.limit);
+function sweepPoint(scale, curve, point, number) {
   const infeasible = point.step_time === null;
+  // On the axis the curves' crosses would lie on each other.
+  const aside = infeasible ? (number - (data.sweep.curves.length - 1) / 2) * 14 : 0;
+  const x = scale.x(point.limit) + aside;
   const y = infeasible ? scale.height - scale.edge.bottom : scale.y(point.step_time);
-  const mark = svg('path', { d: shapePath(infeasible ? 'cross' : shape, x, y), class: infeasible ? 'mark infeasible' : 'mark' });
+  const [shape, className] = infeasible ? ['cross', 'mark infeasible'] : [SHAPES[number % 5], 'mark'];
+  const mark = svg('path', { d: shapePath(shape, x, y), class: className });
   const area = svg('circle', { cx: x, cy: y, r: 12, class: 'area' });
   const content = describePoint(curve, point);
   const spoken = content.rows.map(([label, value]) => label + ' ' + value).join(', ');
-  const made = svg('g', { class: 'point', tabindex: 0, role: 'img', 'aria-label': content.title + ', ' + spoken }, [area, mark]);
+  const made = svg('g', { class: 'point', tabindex: 0, role: 'img' }, [area, mark]);
+  made.setAttribute('aria-label', content.title + ', ' + spoken);
   const tell = () => {
     const box = area.getBoundingClientRect();
     showTip({ clientX: box.left + box.width / 2, clientY: box.top + box.height / 2 }, content);
@@ -116,12 +136,16 @@ function sweepPoint(scale, curve, point, shape) {
 }
 
 function describePoint(curve, point) {
-  const rows = [['memory limit', formatBytes(point.limit) + ' (' + factor(point.limit / data.sweep.input_peak) + ' of the input peak)']];
+  const share = factor(point.limit / data.sweep.input_peak) + ' of the input peak';
+  const rows = [['memory limit', formatBytes(point.limit) + ' (' + share + ')']];
   if (point.step_time === null) {
     rows.push(['step time', 'no order fits']);
     if (point.smallest_peak) rows.push(['smallest peak', formatBytes(point.smallest_peak)]);
   } else {
-    rows.push(['step time', formatNanos(point.step_time)], ['of the bound', fixed(point.step_time / curve.bound, 3) + 'x'], ['exposed', formatNanos(point.exposed)], ['peak memory', formatBytes(point.peak)]);
+    rows.push(['step time', formatNanos(point.step_time)]);
+    rows.push(['of the bound', fixed(point.step_time / curve.bound, 3) + 'x']);
+    rows.push(['exposed', formatNanos(point.exposed)]);
+    rows.push(['peak memory', formatBytes(point.peak)]);
   }
   return { title: factor(curve.bandwidth) + ' bandwidth', rows };
 }
@@ -141,25 +165,30 @@ function shapePath(shape, x, y) {
 function sweepLabels(scale, curves) {
   const ends = curves.map((curve, number) => {
     const reached = curve.points.filter((point) => point.step_time !== null).sort((a, b) => a.limit - b.limit);
-    return reached.length === 0 ? null : { number, curve, y: scale.y(reached[reached.length - 1].step_time), bound: scale.y(curve.bound) };
+    return reached.length === 0 ? null : { number, curve, y: scale.y(reached[reached.length - 1].step_time) };
   }).filter(Boolean).sort((a, b) => a.y - b.y);
   let until = -Infinity;
   return ends.map(({ number, curve, y }) => {
     const at = Math.max(y + 4, until + 15);
     until = at;
-    return svg('text', { x: scale.width - scale.edge.right + 10, y: at, class: 'name tone' + number % 5 }, factor(curve.bandwidth));
+    const x = scale.width - scale.edge.right + 10;
+    return svg('text', { x, y: at, class: 'name tone' + number % 5 }, factor(curve.bandwidth));
   });
 }
 
 function sweepTable() {
   const names = ['bandwidth', 'memory limit', 'step time', 'bound', 'exposed', 'peak memory'];
-  const head = element('tr', '', names.map((name) => element('th', 'number', name)));
-  const rows = data.sweep.curves.flatMap((curve) => curve.points.map((point) => {
-    const reached = point.step_time !== null;
-    const smallest = point.smallest_peak ? 'at least ' + formatBytes(point.smallest_peak) : '';
-    const cells = [factor(curve.bandwidth), formatBytes(point.limit), reached ? formatNanos(point.step_time) : 'no order fits', formatNanos(curve.bound),
-      reached ? formatNanos(point.exposed) : '', reached ? formatBytes(point.peak) : smallest];
-    return element('tr', '', cells.map((cell) => element('td', 'number', cell)));
-  }));
-  return element('table', 'rows', [element('thead', '', [head]), element('tbody', '', rows)]);
+  const rows = data.sweep.curves.flatMap((curve) => curve.points.map((point) => sweepRow(curve, point)));
+  const cells = (tag) => (text) => element(tag, 'number', text);
+  return tableOf('rows', names.map(cells('th')), rows.map((texts) => texts.map(cells('td'))));
+}
+
+function sweepRow(curve, point) {
+  const row = [factor(curve.bandwidth), formatBytes(point.limit)];
+  const bound = formatNanos(curve.bound);
+  if (point.step_time !== null) {
+    return [...row, formatNanos(point.step_time), bound, formatNanos(point.exposed), formatBytes(point.peak)];
+  }
+  const smallest = point.smallest_peak ? 'at least ' + formatBytes(point.smallest_peak) : '';
+  return [...row, 'no order fits', bound, '', smallest];
 }

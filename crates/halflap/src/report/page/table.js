@@ -5,12 +5,16 @@ const SPARE = 8; // rows drawn above and below what is in sight
 const tables = data.tables.map(buildTable);
 
 function buildTable(raw, number) {
-  const table = { raw, number, sort: { column: -1, down: false }, words: '', list: raw.rows.map((_, row) => row), at: 0, drawn: null };
+  const list = raw.rows.map((_, row) => row);
+  const table = { raw, number, list, sort: { column: -1, down: false }, words: '', at: 0, drawn: null };
   table.maxima = raw.columns.map((column, at) => (column.bar ? largest(raw.rows, at) : 0));
   table.rowOf = new Map();
   raw.op.forEach((op, row) => { if (op >= 0 && !table.rowOf.has(op)) table.rowOf.set(op, row); });
   table.text = null;
   buildFrame(table);
+  // The column with bars is what the table is about: the longest come first.
+  const leading = raw.columns.findIndex((column) => column.bar);
+  if (leading >= 0) sortBy(table, leading);
   return table;
 }
 
@@ -60,7 +64,7 @@ function headCell(table, column, at) {
   const button = element('button', '', clean(column.title, 40));
   button.type = 'button';
   button.addEventListener('click', () => sortBy(table, at));
-  const cell = element('th', isNumber(column) ? 'number' : '', [button]);
+  const cell = element('th', (isNumber(column) ? 'number' : '') + (column.bar ? ' metered' : ''), [button]);
   cell.scope = 'col';
   cell.setAttribute('aria-sort', 'none');
   return cell;
@@ -114,7 +118,8 @@ function compareText(a, b, down) {
 function searchText(table, row) {
   if (!table.text) {
     const texts = table.raw.columns.map((column, at) => (column.type === 'text' ? at : -1)).filter((at) => at >= 0);
-    table.text = table.raw.rows.map((cells) => texts.map((at) => String(cells[at] === null ? '' : cells[at]).slice(0, 1000)).join('\n').toLowerCase());
+    const words = (cell) => (cell === null ? '' : String(cell).slice(0, 1000));
+    table.text = table.raw.rows.map((cells) => texts.map((at) => words(cells[at])).join('\n').toLowerCase());
   }
   return table.text[row];
 }
@@ -171,11 +176,15 @@ function drawCell(table, row, column, number) {
   if (value === 0) cell.classList.add('zero');
   if (column.type === 'text' && cell.textContent.length > 24) cell.title = cell.textContent;
   if (number === 0) cell.classList.add('name');
-  if (column.bar && value) {
-    cell.classList.add('meter');
-    cell.style.setProperty('--part', Math.abs(value) / (table.maxima[number] || 1));
-  }
+  if (column.bar) addMeter(cell, Math.abs(value || 0) / (table.maxima[number] || 1), column.title);
   return cell;
+}
+
+/** A bar beside a number; orange means exposed here as everywhere. */
+function addMeter(cell, part, title) {
+  cell.classList.add('meter');
+  if (title === 'exposed' || title === 'was') cell.classList.add('hot');
+  cell.style.setProperty('--part', part);
 }
 
 function rowElement(table, at) {
@@ -194,6 +203,8 @@ function chooseRow(table, at) {
   if (op < 0) return;
   const { view } = table.raw;
   goTo(op, view === null || view === undefined ? null : { view: views[view], slice: -1 });
+  const box = stage.getBoundingClientRect();
+  if (box.bottom < 40 || box.top > innerHeight - 40) stage.scrollIntoView({ block: 'center' });
 }
 
 function onRowKey(table, event) {
@@ -221,11 +232,19 @@ function focusRow(table, at) {
 /** Scrolls inside the table alone, and draws what comes into sight. */
 function scrollToRow(table, at) {
   const { scroller } = table;
-  const head = table.head.offsetHeight;
-  const room = scroller.clientHeight - head;
+  const room = roomOf(table);
+  const least = Math.ceil(((at + 1) * ROW - room) / ROW) * ROW;
   if (at * ROW < scroller.scrollTop) scroller.scrollTop = at * ROW;
-  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = (at + 1) * ROW - room;
+  else if ((at + 1) * ROW > scroller.scrollTop + room) scroller.scrollTop = least;
   drawRows(table);
+}
+
+/** The height of the rows in sight: the window may cut a table off; one below it has all its own. */
+function roomOf(table) {
+  const box = table.scroller.getBoundingClientRect();
+  const head = table.head.offsetHeight;
+  const cut = Math.min(box.bottom, innerHeight) - box.top - head;
+  return cut >= 2 * ROW ? cut : table.scroller.clientHeight - head;
 }
 
 /** Marks the rows of the selected operation, and scrolls to them. */
@@ -258,7 +277,19 @@ function tableInSight(table) {
 /** Shows the tables of the shown views. */
 function showTables() {
   byId('tables').replaceChildren(...tables.filter(tableInSight).map((table) => table.section));
-  for (const table of tables.filter(tableInSight)) drawRows(table, true);
+  sizeTables();
+}
+
+/** A table has a dozen rows; alone it has the rest of the window. */
+function sizeTables() {
+  const shown = tables.filter(tableInSight);
+  for (const table of shown) {
+    const top = table.scroller.getBoundingClientRect().top + scrollY;
+    const rest = shown.length === 1 ? innerHeight - top - 72 : 0;
+    const head = table.head.offsetHeight;
+    table.scroller.style.maxHeight = head + ROW * Math.max(12, Math.floor((rest - head) / ROW)) + 'px';
+    drawRows(table, true);
+  }
 }
 
 function focusSearch() {

@@ -101,6 +101,12 @@ function element(tag, className, content) {
   return made;
 }
 
+/** A plain table: its head, and rows of cells. */
+function tableOf(className, head, rows) {
+  const line = (cells) => element('tr', '', cells);
+  return element('table', className, [element('thead', '', [line(head)]), element('tbody', '', rows.map(line))]);
+}
+
 function byId(id) {
   return document.getElementById(id);
 }

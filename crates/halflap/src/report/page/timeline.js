@@ -6,7 +6,9 @@
 
 const RULER = 26;
 const TITLE = 22;
-const LANE = { compute: 32, communication: 26 };
+const LANE = { compute: 32, communication: 28 };
+/** In a lane of communication the exposed part of a collective is hatched below its name. */
+const UNDERSIDE = 12;
 const LANE_GAP = 3;
 const MEMORY = 68;
 const PANE_GAP = 12;
@@ -14,6 +16,14 @@ const PANE_GAP = 12;
 const CLOSEST = 20;
 const MONO = 'ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 const SANS = 'Inter, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif';
+
+/** What the canvases take from the style sheet. */
+const COLOURS = [
+  'paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several',
+  'exposed', 'exposed-soft', 'memory', 'memory-soft', 'bound', 'accent',
+];
+/** The colour of each kind of operation. */
+const FILLS = ['compute', 'comm', 'comm', 'wait', 'copy', 'several'];
 
 const stage = byId('stage');
 const base = byId('base').getContext('2d');
@@ -54,8 +64,7 @@ function drawFrame() {
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  const names = ['paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several', 'exposed', 'exposed-soft', 'memory', 'memory-soft', 'bound', 'accent'];
-  colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue('--' + name).trim()]));
+  colours = Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue('--' + name).trim()]));
   hatch = makeHatch();
 }
 
@@ -85,7 +94,7 @@ function makeHatch() {
 /** Places the panes of the shown views below each other and sizes the canvases. */
 function arrange() {
   layout.width = stage.clientWidth;
-  layout.gutter = layout.width < 620 ? 74 : 116;
+  layout.gutter = layout.width < 620 ? 96 : 116;
   layout.ratio = window.devicePixelRatio || 1;
   let y = RULER;
   layout.panes = state.shown.map((index) => {
@@ -206,7 +215,8 @@ function drawRuler() {
     base.fillStyle = colours.grid;
     base.fillRect(x, RULER - 6, 1, bottom - RULER + 6);
     base.fillStyle = colours.soft;
-    base.fillText(ruleLabel(number * step, step), x + 4, 11);
+    const text = ruleLabel(number * step, step);
+    if (x + 4 + base.measureText(text).width < layout.width) base.fillText(text, x + 4, 11);
   }
   base.fillStyle = colours.line;
   base.fillRect(layout.gutter, RULER - 1, plotWidth(), 1);
@@ -229,18 +239,23 @@ function drawLane(view, row) {
   base.fillStyle = colours.beyond;
   base.fillRect(layout.gutter, row.y, plotWidth(), row.height);
   const labels = drawSlices(view, row);
-  drawHatches(row, row.lane.hatches, false);
-  if (row.lane.number === view.computeLane) drawHatches(row, stallSpans(view), true);
+  drawHatches(underside(row), row.lane.hatches);
+  if (row.lane.number === view.computeLane) drawHatches(row, stallSpans(view));
   drawLabels(labels, row);
 }
 
+function underside(row) {
+  return { y: row.y + row.height - UNDERSIDE, height: UNDERSIDE };
+}
+
 function stallSpans(view) {
-  if (!view.spans) view.spans = view.stalls.start.map((start, stall) => ({ start, end: view.stalls.end[stall], stall }));
+  const { start, end } = view.stalls;
+  if (!view.spans) view.spans = start.map((from, stall) => ({ start: from, end: end[stall] }));
   return view.spans;
 }
 
 function colourOf(op) {
-  return [colours.compute, colours.comm, colours.comm, colours.wait, colours.copy, colours.several][ops.kind[op]] || colours.compute;
+  return colours[FILLS[ops.kind[op]] || 'compute'];
 }
 
 /** Draws wide slices one by one and the rest as density; gives the slices that have room for a name. */
@@ -256,8 +271,8 @@ function drawSlices(view, row) {
     const left = (start[slice] - state.from) * scale;
     const width = (end[slice] - start[slice]) * scale;
     if (width < 2) {
-      // Half a pixel at least, so that a lone slice is still seen.
-      density[Math.max(0, Math.floor(left))] += Math.max(width, 0.35);
+      // A third of a pixel at least, so that a lone slice is still seen; a wait often takes no time at all.
+      if (width > 0) density[Math.max(0, Math.floor(left))] += Math.max(width, 0.35);
       continue;
     }
     const next = colourOf(op[slice]);
@@ -267,13 +282,14 @@ function drawSlices(view, row) {
     base.fillRect(x, row.y, Math.max(1, right - x - (width > 4 ? 1 : 0)), row.height);
     if (width > 26) labels.push(slice);
   }
+  // A lane holds one kind of work: its first slice has the colour of all.
+  base.fillStyle = to > from ? colourOf(op[from]) : colours.compute;
   drawDensity(density, row);
   return labels.map((at) => ({ op: op[at], left: xAt(start[at]), right: xAt(end[at]) }));
 }
 
 /** Columns of slices too narrow to be drawn alone: the more of the column is busy, the darker. */
 function drawDensity(density, row) {
-  base.fillStyle = row.lane.kind === 'compute' ? colours.compute : colours.comm;
   const level = (column) => Math.ceil(Math.min(1, density[column]) * 4);
   let column = 0;
   while (column < density.length) {
@@ -289,21 +305,42 @@ function drawDensity(density, row) {
   base.globalAlpha = 1;
 }
 
-/** Hatched spans, never narrower than two pixels; those that touch in pixels are drawn once. */
-function drawHatches(row, spans, whole) {
+/** Exposed spans: hatched where they are wide enough, else gathered in pixel columns. */
+function drawHatches(band, spans) {
+  const columns = new Float32Array(Math.ceil(plotWidth()) + 2);
   const first = firstIndex(0, spans.length, (at) => spans[at].end > state.from);
-  let until = -Infinity;
   for (let at = first; at < spans.length && spans[at].start < state.to; at += 1) {
-    const left = Math.max(until, snap(xAt(Math.max(spans[at].start, state.from))));
-    const right = Math.max(snap(xAt(Math.min(spans[at].end, state.to))), left + (left > until ? 2 : 0));
-    if (right <= left) continue;
-    base.fillStyle = right - left > 3 ? hatch : colours.exposed;
-    base.fillRect(left, row.y, right - left, row.height);
-    base.fillStyle = colours.exposed;
-    base.fillRect(left, row.y + row.height - 2, right - left, 2);
-    if (whole) base.fillRect(left, row.y, right - left, 2);
-    until = right;
+    const left = xAt(Math.max(spans[at].start, state.from));
+    const right = xAt(Math.min(spans[at].end, state.to));
+    if (right - left < 3) gather(columns, left - layout.gutter, right - layout.gutter);
+    else drawHatch(band, snap(left), snap(right) - 1);
   }
+  drawExposedColumns(columns, band);
+}
+
+function drawHatch(band, left, right) {
+  base.fillStyle = hatch;
+  base.fillRect(left, band.y, right - left, band.height);
+  base.fillStyle = colours.exposed;
+  base.fillRect(left, band.y + band.height - 2, right - left, 2);
+  base.fillRect(left, band.y, right - left, 2);
+}
+
+/** Adds a narrow span to the columns that it touches. */
+function gather(columns, left, right) {
+  for (let column = Math.max(0, Math.floor(left)); column < right && column < columns.length; column += 1) {
+    columns[column] += Math.max(0.02, Math.min(right, column + 1) - Math.max(left, column));
+  }
+}
+
+/** The exposed part of a column is its height: the picture is true to the sum, and the least is still seen. */
+function drawExposedColumns(columns, band) {
+  base.fillStyle = colours.exposed;
+  columns.forEach((part, column) => {
+    if (part === 0) return;
+    const height = Math.max(5, Math.min(1, part) * band.height);
+    base.fillRect(layout.gutter + column, band.y + band.height - height, 1, height);
+  });
 }
 
 /** Names inside their slices, as much of them as fits. */
@@ -313,20 +350,12 @@ function drawLabels(labels, row) {
   for (const { op, left, right } of labels) {
     const x = Math.max(left, layout.gutter) + 5;
     const room = Math.floor((Math.min(right, layout.width) - x - 5) / layout.character);
-    if (room < 3) continue;
+    // A few letters of a long name say nothing.
+    if (room < Math.min(nameOf(op).length, 6)) continue;
     base.fillStyle = isCollective(op) ? colours['on-comm'] : colours['on-compute'];
-    const text = labelOf(op, room);
-    if (isCollective(op)) halo(text, x, row);
-    base.fillText(text, x, row.y + row.height / 2 + 0.5);
+    const height = row.lane.kind === 'compute' ? row.height : row.height - UNDERSIDE;
+    base.fillText(labelOf(op, room), x, row.y + height / 2 + 1);
   }
-}
-
-/** A name stays readable above hatching. */
-function halo(text, x, row) {
-  base.save();
-  base.fillStyle = colours.comm;
-  base.fillRect(x - 3, row.y + 5, text.length * layout.character + 6, row.height - 10);
-  base.restore();
 }
 
 function labelOf(op, room) {
@@ -436,10 +465,10 @@ function drawEnd(pane) {
   base.globalAlpha = 1;
   base.fillStyle = colours.ink;
   base.fillRect(x, pane.top + 4, 1.5, pane.bottom - pane.top - 4);
-  const saved = data.compare && view.index === 1 ? views[0].length - view.length : 0;
+  const saved = data.compare && view.index === 1 && pane.rows.length > 0 ? views[0].length - view.length : 0;
   const room = xAt(views[0].length) - x;
   base.font = '600 11px ' + SANS;
-  const text = formatNanos(Math.abs(saved)) + (saved > 0 ? ' saved' : ' longer');
+  const text = formatNanos(saved) + ' saved';
   if (saved > 0 && room > base.measureText(text).width + 14) {
     base.fillStyle = colours.ink;
     base.fillText(text, x + 8, pane.rows[0].y + pane.rows[0].height / 2);
@@ -466,7 +495,7 @@ function drawBound(pane) {
   const text = 'bound ' + formatNanos(bound);
   const width = base.measureText(text).width;
   // To the left of its line, where the step's own end cannot be in the way.
-  base.fillText(text, Math.max(x - width - 5, layout.gutter + 140), pane.top + 12);
+  base.fillText(text, Math.max(x - width - 5, layout.gutter + 4), pane.top + 12);
   base.restore();
 }
 
@@ -475,15 +504,25 @@ function drawGutter() {
   base.textBaseline = 'middle';
   for (const pane of layout.panes) {
     const { view } = pane;
-    base.font = '600 12px ' + SANS;
-    base.fillStyle = colours.ink;
-    if (views.length > 1) base.fillText(fitted(view.name, layout.gutter - 8), 0, pane.top + 12);
-    base.font = '11px ' + SANS;
-    base.fillStyle = colours.soft;
-    base.fillText(formatNanos(view.length), layout.gutter, pane.top + 12);
+    drawViewName(view, pane.top + 12);
     for (const row of pane.rows) drawLaneName(row);
     if (pane.memory) drawMemoryName(pane);
   }
+}
+
+/** A view's name, and its length beside it. */
+function drawViewName(view, y) {
+  const length = formatNanos(view.length);
+  base.font = '11px ' + SANS;
+  const room = layout.gutter - base.measureText(length).width - 12;
+  base.font = '600 12px ' + SANS;
+  base.fillStyle = colours.ink;
+  const name = fitted(views.length > 1 ? view.name : 'step', room);
+  base.fillText(name, 0, y);
+  const width = base.measureText(name).width;
+  base.font = '11px ' + SANS;
+  base.fillStyle = colours.soft;
+  base.fillText(length, width + 6, y + 0.5);
 }
 
 function drawLaneName(row) {

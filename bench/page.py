@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""How smooth the page is: frame times while zooming, panning and pointing, on the largest pages.
+
+    PY bench/page.py [--halflap BIN] [--width 1440] [--height 900]
+
+PY is a python with tests/requirements.txt, such as scripts/test makes below target/. Measured are the schedule of
+fsdp_llama_80 (9,224 nodes, two views) and the same page with two traces of 60,000 slices each. `script` is the time
+that the page's own drawing takes in a frame, `interval` the time from one frame to the next, in milliseconds; a
+browser shows a frame every 16.7 ms at best.
+"""
+
+import argparse
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "browser"))
+from pages import FLAGS, embedded, with_data  # noqa: E402
+
+MEASURE = """async ([event, steps]) => {
+    const stage = document.getElementById('stage'), box = stage.getBoundingClientRect();
+    const frame = () => new Promise(done => requestAnimationFrame(done));
+    const script = [], interval = [];
+    for (let step = 0; step < steps; step += 1) {
+        const by = step < steps / 2 ? -60 : 60;
+        const aside = event === 'point' ? 200 + step * 5 % (box.width - 250) : 500;
+        const at = { clientX: box.left + aside, clientY: box.top + 60, bubbles: true, cancelable: true };
+        const began = performance.now();
+        if (event === 'point') stage.dispatchEvent(new PointerEvent('pointermove', at));
+        else stage.dispatchEvent(new WheelEvent('wheel', event === 'pan' ? { ...at, deltaX: -by } : { ...at, deltaY: by }));
+        await frame();
+        await frame();
+        script.push(halflap.state().frame);
+        interval.push((performance.now() - began) / 2);
+    }
+    return { script, interval };
+}"""
+
+
+def as_traces(data, slices=60_000):
+    """Two ranks with many launches of few kernels."""
+    chance = random.Random(1)
+    kinds = data["ops"]["kind"]
+    compute = [op for op, kind in enumerate(kinds) if kind == 0][:300]
+    collectives = [op for op, kind in enumerate(kinds) if kind == 1][:20]
+    data.update(compare=False, buffers={"name": [], "size": [], "maker": []}, tables=[])
+    for number, view in enumerate(data["views"]):
+        columns = {"lane": [], "op": [], "start": [], "end": [], "exposed": []}
+        now = 0.0
+        for lane, ops, count in ((0, compute, slices - 2000), (1, collectives, 2000)):
+            step = 1e9 / count
+            for at in range(count):
+                now = at * step
+                length = step * chance.uniform(0.3, 1)
+                exposed = length / 2 if lane and chance.random() < 0.2 else 0.0
+                row = (lane, chance.choice(ops), now, now + length, exposed)
+                for column, value in zip(columns.values(), row):
+                    column.append(value)
+        view.update(name=f"rank {number}", length=1e9, bound=None, memory=None, slices=columns, lanes=view["lanes"][:2])
+        view["stalls"] = {"start": [], "end": [], "of": [], "at": [], "cause": []}
+
+
+def line(what, values):
+    values = sorted(values)
+    middle, high = statistics.median(values), values[int(0.95 * len(values))]
+    return f"{what} {middle:5.1f} median {high:5.1f} p95 {values[-1]:5.1f} max"
+
+
+def measure(browser, path, title, args):
+    page = browser.new_page(viewport={"width": args.width, "height": args.height})
+    page.goto(path.as_uri())
+    page.wait_for_timeout(500)
+    if page.locator("#view-1").count():
+        page.select_option("#view-1", "1")
+    loaded = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    print(f"{title}: {path.stat().st_size / 2**20:.1f} MiB, loaded in {loaded:.0f} ms")
+    for event in ("zoom", "pan", "point"):
+        if event == "pan":
+            page.evaluate("document.getElementById('fit').click()")
+            page.evaluate("document.getElementById('zoom-in').click()")
+        found = page.evaluate(MEASURE, [event, 120])
+        print(f"  {event:5}  {line('script', found['script'])}   {line('interval', found['interval'])}")
+    page.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--halflap", default=ROOT / "target" / "release" / "halflap")
+    parser.add_argument("--width", type=int, default=1440)
+    parser.add_argument("--height", type=int, default=900)
+    args = parser.parse_args()
+    graph = ROOT / "tests" / "corpus" / "fsdp_llama_80.graph.json.gz"
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        schedule, traces = Path(folder) / "schedule.html", Path(folder) / "traces.html"
+        command = [args.halflap, "schedule", graph, "--effort", "quick", "--report", schedule]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        data = embedded(schedule)
+        as_traces(data)
+        traces.write_text(with_data(schedule, data))
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        measure(browser, schedule, "9,224 nodes, two views", args)
+        measure(browser, traces, "60,000 slices, two views", args)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

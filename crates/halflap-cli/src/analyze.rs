@@ -1,0 +1,145 @@
+//! `halflap analyze`: what really ran.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
+use halflap::report::{page, render_analysis, write_analysis};
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+use crate::pictures;
+use crate::progress::Bar;
+use crate::terminal;
+
+pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
+    check_outputs(args)?;
+    let sizes = args.traces.iter().map(|path| size(path)).collect::<Result<Vec<u64>, Failed>>()?;
+    let progress = Progress { bar: Bar::new("reading"), all: sizes.iter().sum::<u64>().max(1) };
+    let mut ranks: Vec<(Rank, Option<Timeline>)> = Vec::with_capacity(args.traces.len());
+    let mut done = 0;
+    for (path, size) in args.traces.iter().zip(&sizes) {
+        let trace = read(path, done, &progress)?;
+        done += size;
+        if verbose {
+            eprintln!("{}: {} GPU events of {} events", files::name_of(path), trace.slices.len(), trace.events);
+        }
+        // The trace goes before the next is read: only what it comes to is kept.
+        let rank = Rank::of(&trace, files::name_of(path));
+        let timeline = args.report.is_some().then(|| Timeline::of(&trace, &rank, page::SLICES));
+        ranks.push((rank, timeline));
+    }
+    progress.bar.clear();
+    ranks.sort_by_key(|(rank, _)| (rank.rank.is_none(), rank.rank));
+    let (ranks, timelines): (Vec<Rank>, Vec<Option<Timeline>>) = ranks.into_iter().unzip();
+    let analysis = Analysis::of(ranks);
+    if let Some(path) = &args.report {
+        let timelines: Vec<Timeline> = timelines.into_iter().flatten().collect();
+        let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
+        pictures::write_report(path, &page::observed_page(&titles.join(", "), &analysis, &timelines))?;
+    }
+    write(args, &analysis)
+}
+
+/// One output may go to standard output, and none over a trace or another.
+fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
+    let outputs = [args.output.as_deref(), args.profile_out.as_deref(), args.report.as_deref()];
+    let printed = outputs.iter().flatten().filter(|path| files::is_stdout(path)).count() + usize::from(args.json);
+    if printed > 1 {
+        return Err(Failed::BadInput("only one output can go to standard output".to_owned()));
+    }
+    if args.traces.iter().filter(|path| *path == "-").count() > 1 {
+        return Err(Failed::BadInput("only one trace can come from standard input".to_owned()));
+    }
+    args.report.as_deref().map_or(Ok(()), pictures::refuse_stdout)?;
+    for output in outputs.into_iter().flatten() {
+        if args.traces.iter().any(|trace| files::same_file(trace, output)) {
+            return Err(Failed::in_file(output, "is a trace that is read: write to another file"));
+        }
+    }
+    pictures::refuse_twice("", &outputs)
+}
+
+fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
+    let mut printed = args.json;
+    if let Some(path) = &args.profile_out {
+        let times = kernel_times(analysis).into_iter().map(|(name, time)| (name, time.0.into()));
+        let times = serde_json::Value::Object(times.collect());
+        printed |= files::put(path, &format!("{times:#}\n"))?;
+    }
+    let json = |out: &mut dyn io::Write| write_analysis(analysis, &mut &mut *out);
+    match args.output.as_deref() {
+        Some(path) if !files::is_stdout(path) => files::write(path, json)?,
+        Some(_) => printed = files::print_with(json).map(|()| true)?,
+        None if args.json => files::print_with(json)?,
+        None => {}
+    }
+    if printed { Ok(()) } else { files::print(&render_analysis(analysis, args.top, &terminal::style())) }
+}
+
+/// How much there is to read; nothing is known of what comes through a pipe.
+fn size(path: &str) -> Result<u64, Failed> {
+    if path == "-" {
+        return Ok(0);
+    }
+    let about = std::fs::metadata(path).map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
+    if about.is_dir() {
+        return Err(Failed::in_file(path, "is a folder: name the traces in it"));
+    }
+    Ok(about.len())
+}
+
+struct Progress {
+    bar: Bar,
+    all: u64,
+}
+
+/// Counts what is read and shows it.
+struct Counted<'a, R> {
+    source: R,
+    read: u64,
+    progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(into)?;
+        self.read += read as u64;
+        self.progress.bar.show((self.read as f64 / self.progress.all as f64).min(1.0));
+        Ok(read)
+    }
+}
+
+/// The trace in a file or, for `-`, in standard input, plain or gzipped; `before` bytes of others
+/// were read.
+fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
+    let name = files::name_of(path);
+    let unreadable = |error: io::Error| Failed::in_file(name, format!("cannot be read: {error}"));
+    let source: Box<dyn Read> = match path {
+        "-" if io::stdin().is_terminal() => {
+            return Err(Failed::BadInput(
+                "standard input is a terminal: pipe a trace into it, or name a file".to_owned(),
+            ));
+        }
+        "-" => Box::new(io::stdin().lock()),
+        path => Box::new(File::open(path).map_err(unreadable)?),
+    };
+    let mut source = BufReader::with_capacity(1 << 18, Counted { source, read: before, progress });
+    let zipped = source.fill_buf().map_err(unreadable)?.starts_with(&[0x1f, 0x8b]);
+    let trace = match zipped {
+        true => read_trace(MultiGzDecoder::new(source), Limits::default()),
+        false => read_trace(source, Limits::default()),
+    };
+    trace.map_err(|error| {
+        progress.bar.clear();
+        match error {
+            TraceError::Unreadable { after, error } if zipped => {
+                let problem = format!("the gzip file is damaged or cut off ({error}, after {after} unpacked bytes)");
+                Failed::in_file(name, format!("{problem}; a gzip file must be whole"))
+            }
+            error => Failed::in_file(name, error),
+        }
+    })
+}

@@ -1,0 +1,214 @@
+//! `simulate`, `explain`, `verify` and `what-if` on a module: given orders, or its own.
+
+use halflap::explain::{Explanation, Limits, explain as explain_order};
+use halflap::ids::OpId;
+use halflap::import::read_orders;
+use halflap::memory::{Budget, Timeline};
+use halflap::order::Order;
+use halflap::report::page::Shown;
+use halflap::report::{Played, count, simulation_json};
+use halflap::simulate::lower_bound;
+use halflap::units::Bytes;
+use halflap::verify::{Demands, OrderEdges, verify as prove, verify_names};
+use serde_json::{Value, json};
+
+use super::show::{Section, headline, picked, render_section};
+use super::{Done, Ready, Source, chosen};
+use crate::args::{self, CollectiveOrder};
+use crate::exit::Failed;
+use crate::files;
+use crate::pictures;
+use crate::simulate::program;
+use crate::terminal;
+
+/// Orders by the names of computations.
+struct Orders<'a> {
+    path: &'a str,
+    of: Vec<(String, Vec<String>)>,
+}
+
+impl<'a> Orders<'a> {
+    fn read(path: &'a str) -> Result<Orders<'a>, Failed> {
+        let bytes = files::read(path)?;
+        let of = read_orders(&bytes).map_err(|error| Failed::in_file(files::name_of(path), error))?;
+        Ok(Orders { path, of })
+    }
+
+    /// The names of an order, if the file has one of that computation.
+    fn of(&self, computation: &str) -> Option<&Vec<String>> {
+        self.of.iter().find(|(name, _)| name == computation).map(|(_, names)| names)
+    }
+
+    /// The order of a computation: the file's, which must be one that can run, or its own.
+    fn order(&self, source: &Source<'_>, ready: &Ready) -> Result<Order, Failed> {
+        let graph = &ready.graph;
+        let computation = source.module.computation_name(ready.unit.computation);
+        let Some(names) = self.of(computation) else { return Ok(Order::of_input(graph)) };
+        let wrong = |problem: String| {
+            Failed::in_file(files::name_of(self.path), format!("computation '{computation}': {problem}"))
+        };
+        let find = |name: &String| graph.find(name).ok_or_else(|| wrong(format!("'{name}' is no node")));
+        let ops = names.iter().map(find).collect::<Result<Vec<OpId>, _>>()?;
+        prove(graph, &ops, &Demands::default()).map_err(|violation| wrong(violation.to_string()))?;
+        Order::from_ops(graph.len(), ops).ok_or_else(|| Failed::OurBug("a verified order is no permutation".to_owned()))
+    }
+}
+
+pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
+    look(&args.of, ("simulate", None), Budget::Times(1.0))
+}
+
+pub fn explain(args: &args::Explain) -> Result<(), Failed> {
+    look(&args.of, ("explain", args.node.as_deref()), args.memory_budget)
+}
+
+/// Runs orders and shows what comes of it.
+fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), budget: Budget) -> Result<(), Failed> {
+    if args.graph == "-" && args.order.as_deref() == Some("-") {
+        return Err(Failed::BadInput("only one of module and orders can come from standard input".to_owned()));
+    }
+    args.pictures.check(&args.graph, args.output.as_deref())?;
+    let source = Source::read(&args.graph, &args.machine)?;
+    let orders = args.order.as_deref().map(Orders::read).transpose()?;
+    let all = source.walk(|ready| {
+        let order = match &orders {
+            Some(orders) => orders.order(&source, ready)?,
+            None => Order::of_input(&ready.graph),
+        };
+        Ok((order, ()))
+    })?;
+    draw(&source, &all, (args, command))?;
+    let limit = |ready: &Ready| budget.limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak);
+    let sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
+    if let Some(path) = &args.output
+        && files::put(path, &format!("{}\n", to_json(&source, &sections)))?
+    {
+        return Ok(());
+    }
+    let style = terminal::style();
+    let mut text = headline(&source, &sections, &style);
+    let name = match node {
+        Some(node) => Some(holder_of(&source, &all, node)?),
+        None => args.which.computation.clone(),
+    };
+    let rows = if command == "explain" { usize::MAX } else { crate::schedule::ROWS };
+    for section in picked(&source, &sections, name.as_deref())? {
+        text.push_str(&render_section(&source, section, rows, &style));
+    }
+    files::print(&text)
+}
+
+/// The computation that a node is in.
+fn holder_of(source: &Source<'_>, all: &[Done<()>], node: &str) -> Result<String, Failed> {
+    let found = all.iter().find(|done| done.ready.graph.find(node).is_some());
+    let unknown = || Failed::BadInput(format!("--node: '{node}' is not a node of the module"));
+    let done = found.ok_or_else(unknown)?;
+    Ok(source.module.computation_name(done.ready.unit.computation).to_owned())
+}
+
+fn section(done: &Done<()>, limit: Bytes) -> Section<'_> {
+    let Ready { graph, machine, .. } = &done.ready;
+    Section {
+        ready: &done.ready,
+        order: &done.order,
+        step_time: (done.step_time_before, done.step_time),
+        exposed: done.exposed(),
+        limit,
+        bound: lower_bound(graph, machine),
+        trust: None,
+        seconds: 0.0,
+    }
+}
+
+fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
+    let computation = |section: &Section<'_>| {
+        let Ready { graph, machine, unit, .. } = section.ready;
+        let limits = Limits { memory: section.limit, bound: section.bound };
+        let explanation: Explanation = explain_order(graph, machine, section.order, limits);
+        let mut value = simulation_json(graph, section.order, &explanation);
+        if let Some(object) = value.as_object_mut() {
+            object.remove("format");
+            object.insert("computation".to_owned(), json!(source.module.computation_name(unit.computation)));
+            object.insert("runs".to_owned(), json!(unit.runs));
+        }
+        value
+    };
+    let shown = sections.iter().filter(|section| section.ready.unit.communicates());
+    json!({
+        "format": "halflap.simulation/1",
+        "module": source.module.name(),
+        "device_assumed": source.assumed,
+        "step_time": sections.last().map(|entry| entry.step_time.1),
+        "peak_memory": sections.last().map(|entry| entry.peak(entry.order)),
+        "computations": shown.map(computation).collect::<Vec<_>>(),
+    })
+}
+
+fn draw(source: &Source<'_>, all: &[Done<()>], (args, command): (&args::Ordered, &'static str)) -> Result<(), Failed> {
+    if !args.pictures.any() {
+        return Ok(());
+    }
+    let done = chosen(source, all, args.which.computation.as_deref())?;
+    let Ready { graph, machine, unit, .. } = &done.ready;
+    let input = Order::of_input(graph);
+    let memory = Timeline::of(graph, &input).peak;
+    let explanation = explain_order(graph, machine, &done.order, Limits { memory, bound: lower_bound(graph, machine) });
+    let on = (graph, machine);
+    let orders = match args.order {
+        Some(_) => vec![Played::new("before", on, &input), Played::new("after", on, &done.order)],
+        None => vec![Played::new("input order", on, &input)],
+    };
+    let computation = source.module.computation_name(unit.computation);
+    args.pictures.draw(&Shown {
+        title: &format!("{} {computation}", pictures::title(&args.graph)),
+        command,
+        facts: vec![("program", program(graph)), ("computation", computation.to_owned())],
+        orders: &orders,
+        explanation: &explanation,
+        memory_limit: Some(memory),
+        rows: &[],
+    })
+}
+
+pub fn verify(args: &args::Verify) -> Result<(), Failed> {
+    if args.graph == "-" && args.order == "-" {
+        return Err(Failed::BadInput("only one of module and orders can come from standard input".to_owned()));
+    }
+    let machine = args::MachineArgs::default();
+    let source = Source::read(&args.graph, &machine)?;
+    let orders = Orders::read(&args.order)?;
+    let order_edges = match args.collective_order {
+        CollectiveOrder::Free => OrderEdges::Free,
+        CollectiveOrder::Kept => OrderEdges::Kept,
+    };
+    let mut text = String::new();
+    let all = source.walk(|ready| {
+        let graph = &ready.graph;
+        let computation = source.module.computation_name(ready.unit.computation);
+        let Some(names) = orders.of(computation) else { return Ok((Order::of_input(graph), ())) };
+        let before = Timeline::of(graph, &Order::of_input(graph)).peak;
+        let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
+        let proof = verify_names(graph, names, &Demands { order_edges: order_edges.clone(), memory_limit });
+        let proof =
+            proof.map_err(|violation| Failed::Wrong(format!("not valid: computation '{computation}': {violation}")))?;
+        let nodes = count(graph.len(), "node");
+        text.push_str(&format!("valid: {computation}, {nodes}, peak memory {}, input order {before}\n", proof.peak));
+        Ok((orders.order(&source, ready)?, ()))
+    })?;
+    let known = |name: &str| all.iter().any(|done| source.module.computation_name(done.ready.unit.computation) == name);
+    if let Some((name, _)) = orders.of.iter().find(|(name, _)| !known(name)) {
+        return Err(Failed::Wrong(format!("not valid: no computation that runs is called '{name}'")));
+    }
+    files::print(&text)
+}
+
+pub fn what_if(args: &args::WhatIf) -> Result<(), Failed> {
+    let source = Source::read(&args.graph, &args.machine)?;
+    let all = source.walk(|ready| Ok((Order::of_input(&ready.graph), ())))?;
+    let Ready { graph, machine, unit, .. } = &chosen(&source, &all, args.which.computation.as_deref())?.ready;
+    if args.output.as_deref().is_none_or(|output| !files::is_stdout(output)) {
+        files::print(&format!("computation {}\n", source.module.computation_name(unit.computation)))?;
+        files::print(&source.device().map_or(String::new(), |device| format!("{device}\n")))?;
+    }
+    crate::what_if::run_on(args, graph.clone(), machine.clone())
+}

@@ -1,0 +1,202 @@
+//! `halflap schedule` on a module.
+
+use halflap::explain::{Explanation, Limits, explain};
+use halflap::hlo::{Place, write};
+use halflap::memory::{Budget, Timeline};
+use halflap::order::Order;
+use halflap::report::page::Shown;
+use halflap::report::{OptimizerRun, Played, Summary, Timed, describe_trust};
+use halflap::simulate::lower_bound;
+use halflap::units::{Bytes, Nanos};
+use serde_json::{Value, json};
+
+use super::show::{Section, render_schedule};
+use super::{Done, Ready, Source, chosen};
+use crate::args::{self, EffortArg, Emit};
+use crate::exit::Failed;
+use crate::files;
+use crate::optimize::{self, Outcome};
+use crate::pictures;
+use crate::simulate::program;
+
+pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    refuse(args)?;
+    args.pictures.check(&args.graph, args.output.as_deref())?;
+    let source = Source::read(&args.graph, &args.machine)?;
+    if verbose {
+        eprintln!("read {} instructions in {:.1} ms", source.module.len(), source.read_seconds * 1e3);
+    }
+    let all = source.walk(|ready| find(&source, ready, args))?;
+    draw(&source, &all, args)?;
+    let printed = match args.emit.unwrap_or(Emit::Schedule) {
+        Emit::Schedule => put_schedule(&source, &all, args)?,
+        Emit::Hlo => put_module(&source, &all, args)?,
+    };
+    if printed {
+        return Ok(());
+    }
+    let sections: Vec<Section<'_>> = all.iter().map(|done| section(done)).collect();
+    files::print(&render_schedule(&source, &sections, args)?)
+}
+
+/// What is for torch's graphs alone.
+fn refuse(args: &args::Schedule) -> Result<(), Failed> {
+    let refused = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} is not for HLO modules: {why}")));
+    match args {
+        _ if !args.passes.is_empty() => refused("--passes", "torch's passes are for graphs of torch"),
+        _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
+        _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
+        _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
+        _ if args.order_collectives.is_some() => {
+            refused("--order-collectives", "all devices run the same module, so that any order will do")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The best order of a computation; where nothing can run beside compute, its own.
+fn find(source: &Source<'_>, ready: &Ready, args: &args::Schedule) -> Result<(Order, Option<Outcome>), Failed> {
+    if !ready.unit.communicates() {
+        return Ok((Order::of_input(&ready.graph), None));
+    }
+    let found = optimize::search(&ready.graph, &ready.machine, args).map_err(|failed| match failed {
+        Failed::BadInput(problem) => {
+            let name = source.module.computation_name(ready.unit.computation);
+            Failed::BadInput(format!("{problem} (computation '{name}')"))
+        }
+        other => other,
+    })?;
+    Ok((found.schedule.order.clone(), Some(found)))
+}
+
+fn section(done: &Done<Option<Outcome>>) -> Section<'_> {
+    let limit = done.result.as_ref().map(|found| found.limit);
+    let bound = done.result.as_ref().map(|found| found.bound);
+    Section {
+        ready: &done.ready,
+        order: &done.order,
+        step_time: (done.step_time_before, done.step_time),
+        exposed: done.exposed(),
+        limit: limit.unwrap_or_else(|| input_peak(&done.ready)),
+        bound: bound.unwrap_or(done.step_time),
+        trust: done.result.as_ref().map(|found| describe_trust(&found.trust)),
+        seconds: done.result.as_ref().map_or(0.0, |found| found.seconds),
+    }
+}
+
+fn input_peak(ready: &Ready) -> Bytes {
+    Budget::Times(1.0).limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak)
+}
+
+/// Draws one computation.
+fn draw(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<(), Failed> {
+    if !args.pictures.any() {
+        return Ok(());
+    }
+    let done = chosen(source, all, args.which.computation.as_deref())?;
+    let Ready { graph, machine, unit, .. } = &done.ready;
+    let memory = done.result.as_ref().map_or_else(|| input_peak(&done.ready), |found| found.limit);
+    let explanation: Explanation =
+        explain(graph, machine, &done.order, Limits { memory, bound: lower_bound(graph, machine) });
+    let input = Order::of_input(graph);
+    let orders = [Played::new("before", (graph, machine), &input), Played::new("after", (graph, machine), &done.order)];
+    let computation = source.module.computation_name(unit.computation);
+    args.pictures.draw(&Shown {
+        title: &format!("{} {computation}", pictures::title(&args.graph)),
+        command: "schedule",
+        facts: vec![("program", program(graph)), ("computation", computation.to_owned())],
+        orders: &orders,
+        explanation: &explanation,
+        memory_limit: Some(memory),
+        rows: &[],
+    })
+}
+
+/// Writes or prints the module in the new orders; says whether it was printed.
+fn put_module(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<bool, Failed> {
+    let places = |done: &Done<Option<Outcome>>| -> Vec<Place> {
+        done.order.as_slice().iter().map(|&op| done.ready.unit.lowered.places[op]).collect()
+    };
+    let orders: Vec<_> = all.iter().map(|done| (done.ready.unit.computation, places(done))).collect();
+    let text = write(&source.module, &orders);
+    files::put(args.output.as_deref().unwrap_or("-"), &text)
+}
+
+/// Writes or prints `halflap.schedule/1`; says whether it was printed.
+fn put_schedule(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<bool, Failed> {
+    if args.output.is_none() && !args.json {
+        return Ok(false);
+    }
+    let text = format!("{}\n", to_json(source, all, args)?);
+    if let Some(path) = args.output.as_deref().filter(|path| !files::is_stdout(path)) {
+        files::put(path, &text)?;
+    }
+    match args.json || args.output.as_deref().is_some_and(files::is_stdout) {
+        true => files::print(&text).map(|()| true),
+        false => Ok(false),
+    }
+}
+
+fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<Value, Failed> {
+    let mut computations = Vec::new();
+    for done in all {
+        if let Some(found) = &done.result {
+            computations.push(computation_json(source, (done, found), args)?);
+        }
+    }
+    let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+    let peak = |order: &Order| Timeline::of(&entry.ready.graph, order).peak;
+    let exposed = |which: fn((Nanos, Nanos)) -> Nanos| all.iter().map(|done| which(done.exposed())).sum::<Nanos>();
+    Ok(json!({
+        "format": "halflap.schedule/1",
+        "halflap": env!("CARGO_PKG_VERSION"),
+        "module": source.module.name(),
+        "device_assumed": source.assumed,
+        "step_time": entry.step_time,
+        "step_time_before": entry.step_time_before,
+        "exposed": exposed(|(_, now)| now),
+        "exposed_before": exposed(|(before, _)| before),
+        "peak_memory": peak(&entry.order),
+        "peak_memory_before": peak(&Order::of_input(&entry.ready.graph)),
+        "read_seconds": source.read_seconds,
+        "computations": computations,
+    }))
+}
+
+fn computation_json(
+    source: &Source<'_>,
+    (done, found): (&Done<Option<Outcome>>, &Outcome),
+    args: &args::Schedule,
+) -> Result<Value, Failed> {
+    let Ready { graph, machine, unit, .. } = &done.ready;
+    let summary = Summary::of(graph, &found.schedule, machine, found.bound);
+    let timed = Timed {
+        graph,
+        schedule: &found.schedule,
+        summary: &summary,
+        compat: None,
+        order_collectives: None,
+        read_seconds: source.read_seconds,
+        pass_seconds: &[],
+        optimizer: Some(OptimizerRun {
+            seconds: found.seconds,
+            effort: args.search.effort.unwrap_or(EffortArg::Default).name(),
+            memory_limit: found.limit,
+            input_kept: found.input_kept,
+            trust: &found.trust,
+        }),
+    };
+    let fields = serde_json::to_value(&timed).map_err(|error| Failed::OurBug(error.to_string()))?;
+    let mut computation = json!({
+        "computation": source.module.computation_name(unit.computation),
+        "runs": unit.runs,
+        "caller": unit.caller.map(|caller| source.module.instruction_name(caller.instr)),
+    });
+    if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
+        // What all computations have in common stands above them.
+        into.extend(
+            fields.into_iter().filter(|(key, _)| !matches!(key.as_str(), "format" | "halflap" | "read_seconds")),
+        );
+    }
+    Ok(computation)
+}

@@ -1,0 +1,118 @@
+//! `halflap analyze` as a user meets it.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{command, corpus, ends, entries, folder, halflap, read_json};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+fn gpu(name: &str, stream: i64, start: i64, time: i64) -> Value {
+    json!({ "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": time,
+        "args": { "device": 0, "stream": stream, "correlation": start } })
+}
+
+/// A gather of 100 us, of which a kernel hides 60, on a rank that arrives `late`.
+fn step(rank: u32, late: i64) -> Value {
+    let mut gather = gpu("ncclDevKernel_AllGather_RING_LL(x)", 20, 1000 + late, 100 - late);
+    let args = json!({ "Collective name": "_allgather_base", "In msg nelems": 512, "Out msg nelems": 1024, "dtype": "Float",
+        "Group size": 2, "Process Group Name": "0", "Process Group Ranks": "[0, 1]" });
+    gather["args"].as_object_mut().unwrap().extend(args.as_object().unwrap().clone());
+    let events = json!([gpu("op0", 7, 900, 160), gather, gpu("op1", 7, 1110, 40)]);
+    json!({ "distributedInfo": { "rank": rank, "world_size": 2 }, "traceEvents": events })
+}
+
+fn write(dir: &Path, name: &str, trace: &Value) {
+    fs::write(dir.join(name), trace.to_string()).unwrap();
+}
+
+#[test]
+fn tables_and_files() {
+    let dir = folder("analyze");
+    write(&dir, "r1.json", &step(1, 30));
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(step(0, 0).to_string().as_bytes()).unwrap();
+    // Two members, the second with white space alone.
+    let mut bytes = packed.finish().unwrap();
+    let mut more = GzEncoder::new(Vec::new(), Compression::fast());
+    more.write_all(b"\n\n").unwrap();
+    bytes.extend(more.finish().unwrap());
+    fs::write(dir.join("r0.json.gz"), bytes).unwrap();
+    let args = ["analyze", "r1.json", "r0.json.gz", "-o", "a.json", "--profile-out", "t.json", "--report", "p.html"];
+    let (out, err) = ends(&halflap(&dir, &args), 0);
+    assert_eq!(err, "", "no progress is shown on a pipe");
+    for part in ["r0.json.gz", "40.0%", "all_gather", "2 ranks: 0-1", "op0", "40 us from op0 to op1", "rank 1"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert_eq!(entries(&dir), ["a.json", "p.html", "r0.json.gz", "r1.json", "t.json"]);
+    let file = read_json(dir.join("a.json"));
+    assert_eq!(file["format"], "halflap.analysis/1");
+    let rank = &file["ranks"][0];
+    let figures = ["span", "compute", "communication", "exposed", "idle"].map(|name| rank[name].as_f64().unwrap());
+    assert_eq!(figures, [250e3, 200e3, 100e3, 40e3, 10e3]);
+    assert_eq!((&rank["rank"], &rank["peers"]["waiting"]), (&json!(0), &json!(30e3)));
+    assert_eq!(rank["collectives"][0]["bytes"], 4096);
+    assert_eq!(file["matches"][0]["last_to_arrive"], 1);
+    let nccl = "ncclDevKernel_AllGather_RING_LL(x)";
+    assert_eq!(read_json(dir.join("t.json")), json!({ "op0": 160e3, "op1": 40e3, nccl: 70e3 }));
+    let page = fs::read_to_string(dir.join("p.html")).unwrap();
+    assert!(page.contains("halflap.page/1") && page.contains("all_gather 1"));
+    let printed = ends(&halflap(&dir, &["analyze", "r1.json", "r0.json.gz", "--json"]), 0).0;
+    assert_eq!(printed, fs::read_to_string(dir.join("a.json")).unwrap());
+}
+
+#[test]
+fn measured_kernels_are_taken_by_a_schedule() {
+    let dir = folder("analyze_profile");
+    write(&dir, "r0.json", &step(0, 0));
+    ends(&halflap(&dir, &["analyze", "r0.json", "--profile-out", "t.json"]), 0);
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let simulated = |args: &[&str]| {
+        let args = [&["simulate", &graph, "-o", "-"], args].concat();
+        serde_json::from_str::<Value>(&ends(&halflap(&dir, &args), 0).0).unwrap()["step_time"].as_f64().unwrap()
+    };
+    assert_ne!(simulated(&[]), simulated(&["--profile", "t.json"]));
+}
+
+#[test]
+fn bad_traces_end_with_two_and_write_nothing() {
+    let dir = folder("analyze_bad");
+    let text = step(0, 0).to_string();
+    fs::write(dir.join("cut.json"), &text[..text.len() - 40]).unwrap();
+    write(&dir, "good.json", &step(0, 0));
+    let said = |args: &[&str]| ends(&halflap(&dir, &[&["analyze"], args].concat()), 2).1;
+    let cut = said(&["cut.json", "-o", "out.json", "--profile-out", "t.json", "--report", "p.html"]);
+    assert!(cut.starts_with("error: cut.json: line 1 column ") && cut.contains(", event 2"), "{cut}");
+    assert!(cut.contains("the trace is cut off and must be whole"), "{cut}");
+    assert_eq!(entries(&dir), ["cut.json", "good.json"]);
+    assert!(said(&["none.json"]).starts_with("error: none.json: cannot be read: "));
+    assert!(said(&["."]).starts_with("error: .: is a folder"));
+    assert!(said(&["good.json", "-o", "good.json"]).contains("is a trace that is read"));
+    assert!(said(&["good.json", "--json", "--profile-out", "-"]).contains("only one output"));
+    assert!(said(&["-", "-"]).contains("only one trace can come from standard input"));
+    let mut zipped = GzEncoder::new(Vec::new(), Compression::fast());
+    zipped.write_all(text.as_bytes()).unwrap();
+    let zipped = zipped.finish().unwrap();
+    fs::write(dir.join("cut.json.gz"), &zipped[..zipped.len() / 2]).unwrap();
+    let cut = said(&["cut.json.gz"]);
+    assert!(
+        cut.starts_with("error: cut.json.gz: the gzip file is damaged or cut off (") && cut.contains("unpacked bytes"),
+        "{cut}"
+    );
+}
+
+#[test]
+fn a_trace_comes_through_a_pipe() {
+    let dir = folder("analyze_pipe");
+    let mut running = command(&dir, &["analyze", "-", "--json"]);
+    let mut running = running.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    running.stdin.take().unwrap().write_all(step(3, 0).to_string().as_bytes()).unwrap();
+    let (out, _) = ends(&running.wait_with_output().unwrap(), 0);
+    let file: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&file["ranks"][0]["rank"], &file["ranks"][0]["trace"]), (&json!(3), &json!("standard input")));
+}

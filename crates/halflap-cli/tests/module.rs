@@ -1,0 +1,145 @@
+//! HLO modules as a user meets them.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{command, corpus, ends, folder, halflap, read_json};
+use serde_json::Value;
+
+fn hlo(name: &str) -> String {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo").join(name).display().to_string()
+}
+
+const SMALL: &str = "HloModule small, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+ENTRY %main (p: f32[1024,1024], q: f32[1024,1024]) -> (f32[1024,1024], f32[1024,1024]) {
+  %p = f32[1024,1024]{1,0} parameter(0)
+  %q = f32[1024,1024]{1,0} parameter(1)
+  %ar = f32[1024,1024]{1,0} all-reduce(%p), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, use_global_device_ids=true, to_apply=%add, metadata={op_name=\"jit(f)/psum\" source_file=\"model.py\" source_line=7}
+  %dot = f32[1024,1024]{1,0} dot(%q, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %t = (f32[1024,1024]{1,0}, f32[1024,1024]{1,0}) tuple(%ar, %dot)
+}
+";
+
+fn small(dir: &Path) {
+    fs::write(dir.join("small.txt"), SMALL).unwrap();
+}
+
+#[test]
+fn a_module_is_scheduled_and_written() {
+    let dir = folder("module-small");
+    small(&dir);
+    let (out, _) = ends(&halflap(&dir, &["schedule", "small.txt", "-o", "s.json"]), 0);
+    assert!(out.contains("h100 is assumed, because none was named"), "{out}");
+    assert!(out.contains("main, the entry") && out.contains("3 nodes, 1 collective"), "{out}");
+    assert!(out.contains("{0-3},{4-7}") && out.contains("jit(f)/psum model.py:7"), "{out}");
+    let file = read_json(dir.join("s.json"));
+    assert_eq!((&file["format"], &file["module"]), (&Value::from("halflap.schedule/1"), &Value::from("small")));
+    let computation = &file["computations"][0];
+    assert_eq!((&computation["computation"], &computation["runs"]), (&Value::from("main"), &Value::from(1.0)));
+    assert_eq!(computation["order"], Value::from(vec!["ar-start", "dot", "ar"]));
+    assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64());
+    let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "s.json", "--memory-budget", "1x"]), 0);
+    assert!(out.starts_with("valid: main, 3 nodes"), "{out}");
+    ends(&halflap(&dir, &["schedule", "small.txt", "--emit", "hlo", "-o", "out.txt"]), 0);
+    let text = fs::read_to_string(dir.join("out.txt")).unwrap();
+    assert!(text.starts_with("HloModule small, is_scheduled=true, num_partitions=8\n"), "{text}");
+    assert!(
+        text.contains("%ar-start = f32[1024,1024]{1,0} all-reduce-start(%p), channel_id=1, replica_groups="),
+        "{text}"
+    );
+    let done = "%ar = f32[1024,1024]{1,0} all-reduce-done(%ar-start), metadata={op_name=\"jit(f)/psum\"";
+    assert!(text.find("%dot =") < text.find(done), "{text}");
+    // What was written is the schedule that was found.
+    let (out, _) = ends(&halflap(&dir, &["simulate", "out.txt", "-o", "-"]), 0);
+    let simulated: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(simulated["step_time"], file["step_time"]);
+}
+
+#[test]
+fn every_command_takes_a_module() {
+    let dir = folder("module-commands");
+    let module = hlo("fsdp_L2_scan.after_spmd_partitioning.txt.gz");
+    let (out, _) = ends(&halflap(&dir, &["schedule", &module, "--effort", "quick", "-o", "s.json"]), 0);
+    assert!(out.contains("3 computations with communication") && out.contains("(2 times) in main.30_spmd"), "{out}");
+    let (out, _) = ends(&halflap(&dir, &["simulate", &module, "s.json"]), 0);
+    assert!(out.contains("main.30_spmd, the entry"), "{out}");
+    let (out, _) = ends(&halflap(&dir, &["explain", &module, "--computation", "region_1.6_spmd"]), 0);
+    assert!(out.contains("in the loop while.84") && out.contains("train_step.py:"), "{out}");
+    let sweep = ["what-if", &module, "--memory", "1x", "--bandwidth", "1x,2x", "--computation", "main.30_spmd"];
+    let (out, _) = ends(&halflap(&dir, &sweep), 0);
+    assert!(out.starts_with("computation main.30_spmd\n") && out.contains("of bound"), "{out}");
+    let (out, _) = ends(&halflap(&dir, &["verify", &module, "s.json"]), 0);
+    assert_eq!(out.lines().filter(|line| line.starts_with("valid: ")).count(), 3, "{out}");
+    ends(&halflap(&dir, &["schedule", &module, "--effort", "quick", "--report", "p.html", "--trace", "t.json"]), 0);
+    assert!(dir.join("p.html").exists() && dir.join("t.json").exists());
+    let (out, _) = ends(&halflap(&dir, &["explain", &module, "--node", "all-gather.50"]), 2);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn the_content_tells_graphs_from_modules() {
+    let dir = folder("module-content");
+    small(&dir);
+    let run = |file: &str| {
+        let mut child =
+            command(&dir, &["schedule", "-", "--json"]).stdin(fs::File::open(file).unwrap()).output().unwrap();
+        child.stderr.clear();
+        let value: Value = serde_json::from_slice(&child.stdout).unwrap();
+        value["computations"].is_array()
+    };
+    assert!(run(&dir.join("small.txt").display().to_string()));
+    assert!(!run(&corpus("moe_ep_6.graph.json.gz")));
+    fs::write(dir.join("mlir.txt"), "module @jit_f {\n}\n").unwrap();
+    let (_, err) = ends(&halflap(&dir, &["schedule", "mlir.txt"]), 2);
+    assert!(err.contains("this is MLIR (StableHLO)"), "{err}");
+    fs::write(dir.join("bad.txt"), SMALL.replace("all-reduce(%p)", "all-reduce(%x)")).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["schedule", "bad.txt"]), 2);
+    assert!(err.contains("bad.txt: line 12 column 40: no instruction before this one is called 'x'"), "{err}");
+    assert!(err.contains("%ar = f32[1024,1024]{1,0} all-reduce(%x), channel_id=1"), "{err}");
+    let (_, err) = ends(&halflap(&dir, &["schedule", "small.txt", "--passes", "sink_waits"]), 2);
+    assert!(err.contains("--passes is not for HLO modules"), "{err}");
+    let (_, err) = ends(&halflap(&dir, &["simulate", "small.txt", "--computation", "nobody"]), 2);
+    assert!(err.contains("none that runs is called 'nobody'"), "{err}");
+}
+
+#[test]
+fn measured_times_come_before_modelled_ones() {
+    let dir = folder("module-profile");
+    small(&dir);
+    fs::write(dir.join("p.pbtxt"), "costs { name: \"ar\" cost_us: 500 }\ncosts { name: \"dot\" cost_us: 300 }\n")
+        .unwrap();
+    fs::write(dir.join("p.json"), "{\"ar\": 500000, \"dot\": 300000}").unwrap();
+    for profile in ["p.pbtxt", "p.json"] {
+        let (out, _) = ends(&halflap(&dir, &["schedule", "small.txt", "--profile", profile, "--json"]), 0);
+        let file: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((file["step_time_before"].as_f64(), file["step_time"].as_f64()), (Some(800_000.0), Some(500_000.0)));
+    }
+    fs::write(dir.join("q.json"), "{\"nobody\": 1}").unwrap();
+    let (_, err) = ends(&halflap(&dir, &["schedule", "small.txt", "--profile", "q.json"]), 2);
+    assert!(err.contains("no name is one of the module's instructions; the first is 'nobody'"), "{err}");
+}
+
+#[test]
+fn wrong_orders_of_modules_are_found() {
+    let dir = folder("module-verify");
+    small(&dir);
+    let order = |names: &str| format!("{{\"computations\": [{{\"computation\": \"main\", \"order\": [{names}]}}]}}");
+    fs::write(dir.join("o.json"), order("\"ar\", \"dot\", \"ar-start\"")).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 1);
+    assert!(out.contains("not valid: computation 'main': node 'ar' runs before 'ar-start'"), "{out}");
+    fs::write(dir.join("o.json"), order("\"ar-start\"").replace("main", "other")).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 1);
+    assert!(out.contains("no computation that runs is called 'other'"), "{out}");
+    fs::write(dir.join("o.json"), "[\"ar\"]").unwrap();
+    let (_, err) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 2);
+    assert!(err.contains("it is no schedule of a module"), "{err}");
+}

@@ -1,0 +1,145 @@
+//! A trace that torch.profiler (Kineto) wrote, read as a stream.
+//!
+//! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
+//! unless it is work of a GPU. Memory is bounded by what the GPU did ([`Limits`]: 32 bytes a launch,
+//! some more for collectives, at most a kilobyte a kernel's name), not by the file. Text is read once, so that time is
+//! in proportion to the file.
+//!
+//! Taken are the object form (`traceEvents` anywhere among other fields) and the bare list, fields in
+//! any sequence, events in any sequence, times as numbers or strings. docs/analyze.md says what is
+//! refused and what is left out.
+
+use std::io::Read;
+
+use super::build::{Builder, Limits};
+use super::error::TraceError;
+use super::scan::Fault;
+use super::trace::Trace;
+use super::window::Window;
+
+/// Reads a trace from its unpacked text.
+pub fn read_trace(source: impl Read, limits: Limits) -> Result<Trace, TraceError> {
+    let mut window = Window::new(source);
+    window.skip_mark()?;
+    let mut builder = Builder::new(limits);
+    match first(&mut window)? {
+        b'[' => bare_list(&mut window, &mut builder)?,
+        _ => object(&mut window, &mut builder)?,
+    }
+    if !window.at_end()? {
+        return Err(window.wrong(0, &Fault::Expected("nothing more")));
+    }
+    builder.finish(window.consumed())
+}
+
+/// What the text begins with, taken off.
+fn first<R: Read>(window: &mut Window<R>) -> Result<u8, TraceError> {
+    if window.at_end()? {
+        return Err(TraceError::NoEvents);
+    }
+    window.take(|cursor, _| match cursor.token()? {
+        byte @ (b'{' | b'[') => cursor.take(byte, "").map(|()| byte),
+        _ => cursor.expected("an object with 'traceEvents'"),
+    })
+}
+
+/// What stands at the top of a trace that is an object.
+enum Field {
+    Events,
+    DistributedInfo,
+    Other,
+}
+
+fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+    let mut found = false;
+    let mut more = !window.take(|cursor, _| cursor.take_if(b'}'))?;
+    while more {
+        let field = window.take(|cursor, _| {
+            let key = cursor.key()?;
+            cursor.token()?;
+            Ok(match key {
+                b"traceEvents" => Field::Events,
+                b"distributedInfo" => Field::DistributedInfo,
+                _ => Field::Other,
+            })
+        })?;
+        match field {
+            Field::Events => {
+                found = true;
+                window.take(|cursor, _| cursor.take(b'[', "a list of events"))?;
+                events(window, builder)?;
+            }
+            Field::DistributedInfo => {
+                let text = window.take(|cursor, _| cursor.value().map(<[u8]>::to_vec))?;
+                builder.distributed_info(&text)?;
+            }
+            Field::Other => skip(window)?,
+        }
+        more = window.take(|cursor, _| cursor.more(b'}', "a comma or the end of the trace"))?;
+    }
+    if found { Ok(()) } else { Err(TraceError::NoEvents) }
+}
+
+/// The events of a list whose bracket is taken, and its end. A comma before the end is let pass.
+fn events<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+    while !window.take(|cursor, _| cursor.take_if(b']'))? {
+        event(window, builder)?;
+        if !window.take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The same where the list is all there is: whoever appends to such a list may never end it.
+fn bare_list<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+    loop {
+        if window.at_end()? {
+            builder.open_list();
+            return Ok(());
+        }
+        if window.take(|cursor, _| cursor.take_if(b']'))? {
+            return Ok(());
+        }
+        event(window, builder)?;
+        let ended = window.at_end()?;
+        if !ended && !window.take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))? {
+            return Ok(());
+        }
+    }
+}
+
+#[inline]
+fn event<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
+    window.within.event = Some(builder.events);
+    window.take(|cursor, within| builder.event(cursor, within))?;
+    window.within.event = None;
+    Ok(())
+}
+
+/// Steps over a value entry by entry, so that a long list need not be held.
+fn skip<R: Read>(window: &mut Window<R>) -> Result<(), TraceError> {
+    let first = window.take(|cursor, _| match cursor.token()? {
+        byte @ (b'{' | b'[') => cursor.take(byte, "").map(|()| byte),
+        byte => cursor.value().map(|_| byte),
+    })?;
+    let close = match first {
+        b'{' => b'}',
+        b'[' => b']',
+        _ => return Ok(()),
+    };
+    if window.take(|cursor, _| cursor.take_if(close))? {
+        return Ok(());
+    }
+    loop {
+        window.take(|cursor, _| {
+            if close == b'}' {
+                cursor.key()?;
+            }
+            cursor.value().map(|_| ())
+        })?;
+        if !window.take(|cursor, _| cursor.more(close, "a comma or the end of a list or object"))? {
+            return Ok(());
+        }
+    }
+}
