@@ -18,7 +18,7 @@ use std::sync::Arc;
 use halflap::hlo::Module;
 use halflap::ids::{ComputationId, InstrId};
 
-use crate::kernel::{Context, Kernel, Scratch, operand_leaves};
+use crate::kernel::{Context, Kernel, Libraries, Scratch, operand_leaves};
 use crate::tensor::Tensor;
 use collective::Collective;
 
@@ -72,10 +72,15 @@ pub struct Evaluator<'m> {
 impl<'m> Evaluator<'m> {
     /// Makes kernels of everything that the module runs; an error where something cannot be run.
     pub fn new(module: &'m Module) -> Result<Evaluator<'m>, EvaluateError> {
+        Evaluator::with(module, &Libraries::default())
+    }
+
+    /// The same, with libraries for custom calls.
+    pub fn with(module: &'m Module, libraries: &Libraries) -> Result<Evaluator<'m>, EvaluateError> {
         let (replicas, partitions) = module.devices();
         let context = |device: u32| Context { replica: device / partitions, partition: device % partitions, ..Context::default() };
         let scratch = (0..replicas * partitions).map(|device| Scratch::new(context(device))).collect();
-        let computations = prepare::prepare(module)?;
+        let computations = prepare::prepare(module, libraries)?;
         Ok(Evaluator { module, computations, scratch })
     }
 
@@ -145,12 +150,8 @@ impl<'m> Evaluator<'m> {
     }
 
     fn operands(&self, frame: &Frame, instr: InstrId) -> Vec<Value> {
-        let value = |operand| frame[&self.operand_of(operand)][operand_leaves(self.module, operand)].to_vec();
-        self.module.operands(instr).iter().map(value).collect()
-    }
-
-    fn operand_of(&self, operand: &halflap::hlo::Operand) -> InstrId {
-        operand.of
+        let operands = self.module.operands(instr).iter();
+        operands.map(|operand| frame[&operand.of][operand_leaves(self.module, operand)].to_vec()).collect()
     }
 
     /// Does what an instruction asks for on some ranks.

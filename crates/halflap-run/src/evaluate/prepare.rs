@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::collective::Collective;
 use super::{Action, Arrange, Line};
-use crate::kernel::{Kernel, Unsupported, What, operand_leaves};
+use crate::kernel::{Kernel, Libraries, Unsupported, What, operand_leaves};
 
 /// Why a module could not be evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -27,7 +27,7 @@ pub enum EvaluateError {
 }
 
 /// The lines of every computation that the entry reaches.
-pub(super) fn prepare(module: &Module) -> Result<HashMap<ComputationId, Vec<Line>>, EvaluateError> {
+pub(super) fn prepare(module: &Module, libraries: &Libraries) -> Result<HashMap<ComputationId, Vec<Line>>, EvaluateError> {
     let mut prepared = HashMap::new();
     let mut open = vec![module.entry()];
     while let Some(computation) = open.pop() {
@@ -36,7 +36,7 @@ pub(super) fn prepare(module: &Module) -> Result<HashMap<ComputationId, Vec<Line
         }
         let mut lines = Vec::new();
         for instr in module.instructions(computation) {
-            let action = action(module, instr)?;
+            let action = action(module, instr, libraries)?;
             called(&action, &mut open);
             lines.push(Line { instr, action, dead: Vec::new() });
         }
@@ -72,7 +72,7 @@ fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [Line]) {
     }
 }
 
-fn action(module: &Module, instr: InstrId) -> Result<Action, EvaluateError> {
+fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Action, EvaluateError> {
     let opcode = module.instruction(instr).opcode;
     let shape = || EvaluateError::from(Unsupported::new(module, instr, What::Shape));
     let computation = |key| module.computation_in(instr, key).ok_or_else(shape);
@@ -98,9 +98,9 @@ fn action(module: &Module, instr: InstrId) -> Result<Action, EvaluateError> {
                 Action::Start { inner: Box::new(Action::Collective(collective)), arrange }
             }
             None if opcode.phase() == Some(Phase::Start) => {
-                Action::Start { inner: Box::new(Action::Kernel(Kernel::compile(module, instr)?)), arrange: Arrange::InOut }
+                Action::Start { inner: Box::new(Action::Kernel(Kernel::compile_with(module, instr, libraries)?)), arrange: Arrange::InOut }
             }
-            None => Action::Kernel(Kernel::compile(module, instr)?),
+            None => Action::Kernel(Kernel::compile_with(module, instr, libraries)?),
         },
     })
 }

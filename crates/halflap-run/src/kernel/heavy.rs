@@ -1,6 +1,6 @@
 //! Operations that are a stage of their own.
 
-use super::Buffers;
+use super::{Buffers, conv, custom, index, linear, random, sort, window};
 use super::error::What;
 use super::formula::{Op, Padding, TermId};
 use super::plan::{Planner, Slot, Stage, Trouble};
@@ -16,6 +16,20 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         Op::Concatenate(dim) => concatenate(planner, id, *dim),
         Op::DynamicSlice => dynamic_slice(planner, id),
         Op::DynamicUpdateSlice => dynamic_update_slice(planner, id),
+        Op::Gather(at) => index::gather(planner, id, at),
+        Op::Scatter { at, combiner } => index::scatter(planner, id, (at, combiner)),
+        Op::Sort { dim, comparator } => sort::plan(planner, id, (*dim, comparator)),
+        Op::TopK { count } => sort::top(planner, id, *count),
+        Op::ReduceWindow { window, combiner } => window::reduce(planner, id, (window, combiner)),
+        Op::SelectAndScatter { window, select, combiner } => {
+            window::select_and_scatter(planner, id, (window, [select, combiner]))
+        }
+        Op::Convolution(numbers) => conv::plan(planner, id, numbers),
+        Op::RandomBits(generator) => random::bits(planner, id, *generator),
+        Op::Random { is_normal } => random::numbers(planner, id, *is_normal),
+        Op::Cholesky { is_lower } => linear::cholesky(planner, id, *is_lower),
+        Op::TriangularSolve(solving) => linear::solve(planner, id, *solving),
+        Op::Custom(target) => custom::plan(planner, id, target),
         _ => Err(planner.fail(id, What::Operation)),
     }
 }

@@ -16,10 +16,14 @@
 mod block;
 mod build;
 mod combine;
+mod conv;
+mod custom;
 mod dot;
 mod error;
 mod formula;
 mod heavy;
+mod index;
+mod linear;
 mod literal;
 mod loops;
 mod math;
@@ -27,11 +31,15 @@ mod moves;
 mod nest;
 mod plan;
 mod program;
+mod random;
 mod reduce;
+mod sort;
 mod walk;
+mod window;
 
 pub use build::Leaf;
 pub use combine::Combiner;
+pub use custom::{Libraries, LoadError};
 pub(crate) use build::{leaf_kinds, operand_leaves};
 pub use error::{Unsupported, What, line_of};
 
@@ -156,24 +164,29 @@ impl Kernel {
     /// The kernel of one instruction, which may be a fusion or a call. Its inputs are the leaves of its
     /// operands, one after the other; its outputs those of what it gives.
     pub fn compile(module: &Module, instr: InstrId) -> Result<Kernel, Unsupported> {
+        Kernel::compile_with(module, instr, &Libraries::default())
+    }
+
+    /// The kernel of one instruction, with libraries for custom calls.
+    pub fn compile_with(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Kernel, Unsupported> {
         let formula = Builder::instruction(module, instr)?;
         let name = match module.instruction(instr).opcode {
             Opcode::Fusion | Opcode::Call => describe(&formula, module.instruction_name(instr)),
             _ => module.instruction_name(instr).to_owned(),
         };
-        Kernel::of(module, name, &formula)
+        Kernel::of((module, libraries), name, &formula)
     }
 
     /// The kernel of a group, and what it takes.
-    pub fn compile_group(module: &Module, group: Group<'_>) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
+    pub fn compile_group(module: &Module, group: Group<'_>, libraries: &Libraries) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
         let (formula, leaves) = Builder::group(module, group.instrs, group.outputs)?;
         let last = group.outputs.last().map_or("", |&output| module.instruction_name(output));
         let name = if group.instrs.len() == 1 { last.to_owned() } else { describe(&formula, last) };
-        Ok((Kernel::of(module, name, &formula)?, leaves))
+        Ok((Kernel::of((module, libraries), name, &formula)?, leaves))
     }
 
-    fn of(module: &Module, name: String, formula: &Formula) -> Result<Kernel, Unsupported> {
-        let plan = Planner::plan(module, formula)?;
+    fn of(source: (&Module, &Libraries), name: String, formula: &Formula) -> Result<Kernel, Unsupported> {
+        let plan = Planner::plan(source, formula)?;
         let mut inputs = vec![ArrayType { dtype: DType::Pred, dims: vec![0] }; formula.inputs];
         for term in &formula.terms {
             if let Op::Input(number) = term.op {

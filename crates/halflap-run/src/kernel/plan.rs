@@ -14,7 +14,7 @@ use super::loops::Loop;
 use super::moves::Move;
 use super::nest::{self, Halt, Nest, is_elementwise};
 use super::walk::strides;
-use super::{Buffers, dot, heavy, reduce};
+use super::{Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
 
 /// Where an array is.
@@ -64,6 +64,7 @@ pub(super) struct Plan {
 pub(super) struct Planner<'f> {
     pub(super) formula: &'f Formula,
     module: &'f Module,
+    pub(super) libraries: &'f Libraries,
     slots: Vec<Option<Slot>>,
     /// The output that a term is.
     targets: HashMap<TermId, usize>,
@@ -83,10 +84,10 @@ const CHEAP: usize = 3;
 
 impl<'f> Planner<'f> {
     /// The plan of a formula.
-    pub(super) fn plan(module: &'f Module, formula: &'f Formula) -> Result<Plan, Unsupported> {
+    pub(super) fn plan(source: (&'f Module, &'f Libraries), formula: &'f Formula) -> Result<Plan, Unsupported> {
         let mut forced = HashSet::new();
         loop {
-            let mut planner = Planner::new(module, formula, forced);
+            let mut planner = Planner::new(source, formula, forced);
             match planner.outputs() {
                 Ok(()) => return Ok(planner.plan),
                 Err(Trouble::Unsupported(error)) => return Err(error),
@@ -99,7 +100,7 @@ impl<'f> Planner<'f> {
         }
     }
 
-    fn new(module: &'f Module, formula: &'f Formula, forced: HashSet<TermId>) -> Planner<'f> {
+    fn new((module, libraries): (&'f Module, &'f Libraries), formula: &'f Formula, forced: HashSet<TermId>) -> Planner<'f> {
         let mut targets = HashMap::new();
         for (index, &output) in formula.outputs.iter().enumerate() {
             targets.entry(output).or_insert(index);
@@ -113,6 +114,7 @@ impl<'f> Planner<'f> {
         Planner {
             formula,
             module,
+            libraries,
             slots: vec![None; formula.terms.len()],
             targets,
             parts,

@@ -1,0 +1,251 @@
+//! Convolutions: what each window sees becomes a column of a matrix, and a matrix multiplication does the
+//! rest.
+//!
+//! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
+//! dilations, reversed windows, groups of features or of batches. Columns are made in pieces that fit the
+//! second-level cache. bf16 and f16 are computed in f32 and rounded once.
+
+use super::Buffers;
+use super::block;
+use super::dot::{Number, gemm_one};
+use super::error::What;
+use super::formula::{Convolving, TermId};
+use super::plan::{Planner, Slot, Stage, Trouble};
+use super::walk::{Transfer, each_index, strides};
+use super::window::seen;
+use crate::tensor::{DType, element_count};
+
+struct Conv {
+    window: Vec<halflap::hlo::WindowDim>,
+    input: Slot,
+    kernel: Slot,
+    to: Slot,
+    types: [DType; 3],
+    /// Steps of the input: batch, feature, spatial dimensions.
+    batch_by: usize,
+    feature_by: usize,
+    spatial_by: Vec<usize>,
+    spatial: Vec<usize>,
+    out_spatial: Vec<usize>,
+    groups: usize,
+    is_batch_grouped: bool,
+    /// In each group: input features, output features, batches.
+    inputs: usize,
+    outputs: usize,
+    batches: usize,
+    /// The kernel as groups of matrices, and the result from such.
+    pack: Transfer,
+    unpack: Transfer,
+    lens: [usize; 3],
+}
+
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) -> Result<Slot, Trouble> {
+    let formula = planner.formula;
+    let term = formula.term(id);
+    let (input, kernel) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
+    let terms = [formula.term(term.args[0]), formula.term(term.args[1]), term];
+    let types = terms.map(|term| term.dtype);
+    if !matches!(block::computed_as(term.dtype), DType::F32 | DType::F64) {
+        return Err(planner.fail(id, What::OfType(term.dtype)));
+    }
+    let [input_dims, kernel_dims, out_dims] = terms.map(|term| &term.dims);
+    let dims = &numbers.dims;
+    let groups = numbers.feature_groups.max(numbers.batch_groups);
+    let is_batch_grouped = numbers.batch_groups > 1;
+    let is_right = numbers.feature_groups == 1 || numbers.batch_groups == 1;
+    let outputs = kernel_dims[dims.kernel_output] / groups;
+    if !is_right || outputs * groups != kernel_dims[dims.kernel_output] {
+        return Err(planner.fail(id, What::Shape));
+    }
+    let inputs = kernel_dims[dims.kernel_input];
+    let input_by = strides(input_dims);
+    let out_spatial: Vec<usize> = dims.output_spatial.iter().map(|&dim| out_dims[dim]).collect();
+    // The kernel as outputs, inputs, window; the result as outputs, batch, space.
+    let order: Vec<usize> = [&[dims.kernel_output, dims.kernel_input][..], &dims.kernel_spatial].concat();
+    let kernel_by = strides(kernel_dims);
+    let packed: Vec<usize> = order.iter().map(|&dim| kernel_dims[dim]).collect();
+    let from: Vec<i64> = order.iter().map(|&dim| kernel_by[dim]).collect();
+    let computed = block::computed_as(term.dtype).size();
+    let pack = Transfer::new(&packed, &from, &strides(&packed), computed);
+    let order: Vec<usize> = [&[dims.output_feature, dims.output_batch][..], &dims.output_spatial].concat();
+    let out_by = strides(out_dims);
+    let unpacked: Vec<usize> = order.iter().map(|&dim| out_dims[dim]).collect();
+    let to_by: Vec<i64> = order.iter().map(|&dim| out_by[dim]).collect();
+    let unpack = Transfer::new(&unpacked, &strides(&unpacked), &to_by, computed);
+    let to = planner.target(id);
+    planner.add(Conv {
+        window: numbers.window.clone(),
+        input,
+        kernel,
+        to,
+        types,
+        batch_by: input_by[dims.input_batch] as usize,
+        feature_by: input_by[dims.input_feature] as usize,
+        spatial_by: dims.input_spatial.iter().map(|&dim| input_by[dim] as usize).collect(),
+        spatial: dims.input_spatial.iter().map(|&dim| input_dims[dim]).collect(),
+        out_spatial,
+        groups,
+        is_batch_grouped,
+        inputs,
+        outputs,
+        batches: out_dims[dims.output_batch],
+        pack,
+        unpack,
+        lens: terms.map(|term| term.len()),
+    });
+    Ok(to)
+}
+
+impl Conv {
+    fn places(&self) -> usize {
+        self.window.iter().map(|dim| dim.size as usize).product()
+    }
+
+    /// How many rows the matrix of columns has.
+    fn depth(&self) -> usize {
+        self.inputs * self.places()
+    }
+
+    /// How many columns there are.
+    fn columns(&self) -> usize {
+        self.batches * element_count(&self.out_spatial)
+    }
+
+    /// How many columns are made at once.
+    fn tile(&self) -> usize {
+        const ELEMENTS: usize = 128 * 1024;
+        (ELEMENTS / self.depth().max(1)).clamp(64, 4096).min(self.columns().max(1))
+    }
+
+    fn size(&self) -> usize {
+        block::computed_as(self.types[2]).size()
+    }
+
+    /// The parts of local memory: columns, their places, the packed kernel, the result, and both operands
+    /// where they are converted.
+    fn parts(&self) -> [usize; 7] {
+        let size = self.size();
+        let wide = |index: usize| if block::widen(self.types[index]).is_some() { self.lens[index] * size } else { 0 };
+        // The result may have to be narrowed as well.
+        let last = if block::narrow(self.types[2]).is_some() { self.lens[2] * size } else { 0 };
+        let bytes = [self.depth() * self.tile() * size, self.tile() * 8, self.lens[1] * size, self.lens[2] * size, wide(0), wide(1), last];
+        let mut ends = [0; 7];
+        let mut end = 0;
+        for (part, bytes) in ends.iter_mut().zip(bytes) {
+            end += bytes.next_multiple_of(64);
+            *part = end;
+        }
+        ends
+    }
+
+    /// # Safety
+    /// See [`Stage::run`].
+    unsafe fn compute<T: Number>(&self, buffers: &Buffers<'_>) {
+        let ends = self.parts();
+        let part = |index: usize| buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] });
+        // SAFETY: parts of local memory as long as was asked for, arrays as planned.
+        unsafe {
+            let wide = |index: usize, slot: Slot| match block::widen(self.types[index]) {
+                Some(widen) => {
+                    widen(&[buffers.read(slot); 3], part(4 + index), self.lens[index]);
+                    part(4 + index).cast_const()
+                }
+                None => buffers.read(slot),
+            };
+            let (input, kernel) = (wide(0, self.input).cast::<T>(), wide(1, self.kernel));
+            self.pack.run(kernel, part(2));
+            let (matrix, packed, result) = (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
+            let offsets = std::slice::from_raw_parts_mut(part(1).cast::<i64>(), self.tile());
+            for group in 0..self.groups {
+                let input = input.add(match self.is_batch_grouped {
+                    true => group * self.batches * self.batch_by,
+                    false => group * self.inputs * self.feature_by,
+                });
+                for first in (0..self.columns()).step_by(self.tile()) {
+                    let len = self.tile().min(self.columns() - first);
+                    self.fill(input, (matrix, &mut offsets[..len]), first);
+                    let to = result.add(group * self.outputs * self.columns() + first);
+                    let kernel = packed.add(group * self.outputs * self.depth());
+                    let by = self.depth() as isize;
+                    let threads = gemm::Parallelism::None;
+                    gemm_one(
+                        (self.outputs, len, self.depth()),
+                        (to, self.columns() as isize),
+                        (kernel.cast_const(), 1, by),
+                        (matrix.cast_const(), 1, len as isize, threads),
+                    );
+                }
+            }
+            self.finish(buffers, (part(3), part(6)));
+        }
+    }
+
+    /// Brings the result into the output's sequence and type.
+    ///
+    /// # Safety
+    /// See [`Stage::run`].
+    unsafe fn finish(&self, buffers: &Buffers<'_>, (result, aside): (*const u8, *mut u8)) {
+        let to = buffers.write(self.to);
+        // SAFETY: both are as long as the output.
+        unsafe {
+            match block::narrow(self.types[2]) {
+                Some(narrow) => {
+                    self.unpack.run(result, aside);
+                    narrow(&[aside.cast_const(); 3], to, self.lens[2]);
+                }
+                None => self.unpack.run(result, to),
+            }
+        }
+    }
+
+    /// Makes columns from `first` on.
+    ///
+    /// # Safety
+    /// `input` must be the group's first element, the matrix as long as the columns need.
+    unsafe fn fill<T: Number>(&self, input: *const T, (matrix, offsets): (*mut T, &mut [i64]), first: usize) {
+        let len = offsets.len();
+        let space = element_count(&self.out_spatial).max(1);
+        let by = strides(&self.out_spatial);
+        let sizes: Vec<usize> = self.window.iter().map(|dim| dim.size as usize).collect();
+        let places = self.places();
+        let mut number = 0;
+        each_index(&sizes, |place| {
+            for (column, offset) in offsets.iter_mut().enumerate() {
+                let (batch, at) = ((first + column) / space, (first + column) % space);
+                let spatial = (0..self.spatial.len()).try_fold(0, |sum, dim| {
+                    let output = at / by[dim] as usize % self.out_spatial[dim];
+                    let window = &self.window[dim];
+                    let place = if window.reversed { window.size as usize - 1 - place[dim] } else { place[dim] };
+                    Some(sum + seen(window, self.spatial[dim], (output, place))? * self.spatial_by[dim])
+                });
+                *offset = spatial.map_or(-1, |spatial| (batch * self.batch_by + spatial) as i64);
+            }
+            for feature in 0..self.inputs {
+                let row = matrix.wrapping_add((feature * places + number) * len);
+                for (column, &offset) in offsets.iter().enumerate() {
+                    // SAFETY: an element of the matrix, and one of the input or none.
+                    unsafe {
+                        *row.add(column) = if offset < 0 { T::ZERO } else { *input.add(offset as usize + feature * self.feature_by) };
+                    }
+                }
+            }
+            number += 1;
+        });
+    }
+}
+
+impl Stage for Conv {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match block::computed_as(self.types[2]) {
+                DType::F64 => self.compute::<f64>(buffers),
+                _ => self.compute::<f32>(buffers),
+            }
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        self.parts()[6]
+    }
+}

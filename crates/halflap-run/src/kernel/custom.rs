@@ -1,0 +1,97 @@
+//! Custom calls: functions of shared libraries that the user names.
+//!
+//! The signature is XLA's oldest one, `void f(void *out, const void **ins)`; where there are several
+//! results, `out` is an array of pointers to them.
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::sync::Arc;
+
+use libloading::Library;
+use thiserror::Error;
+
+use super::Buffers;
+use super::error::What;
+use super::formula::TermId;
+use super::plan::{Planner, Slot, Stage, Trouble};
+
+type Function = unsafe extern "C" fn(out: *mut c_void, ins: *const *const c_void);
+
+/// Shared libraries with the targets of custom calls.
+#[derive(Clone, Debug, Default)]
+pub struct Libraries {
+    loaded: Vec<Arc<Library>>,
+}
+
+/// A library that could not be loaded.
+#[derive(Debug, Error)]
+#[error("the shared library '{path}' cannot be loaded: {source}")]
+pub struct LoadError {
+    path: String,
+    source: libloading::Error,
+}
+
+impl Libraries {
+    /// Loads libraries. A target is looked for in their sequence.
+    ///
+    /// # Safety
+    /// Loading a library runs its initialisers, and its functions are called as custom calls ask for it:
+    /// they must have the signature above and keep to the arrays that they are given.
+    pub unsafe fn load(paths: &[&Path]) -> Result<Libraries, LoadError> {
+        let load = |path: &&Path| {
+            // SAFETY: the caller's promise.
+            let library = unsafe { Library::new(*path) };
+            library.map(Arc::new).map_err(|source| LoadError { path: path.display().to_string(), source })
+        };
+        Ok(Libraries { loaded: paths.iter().map(load).collect::<Result<_, _>>()? })
+    }
+
+    fn find(&self, target: &str) -> Option<(Arc<Library>, Function)> {
+        self.loaded.iter().find_map(|library| {
+            // SAFETY: whoever loaded the library promised that its targets are such functions.
+            let symbol = unsafe { library.get::<Function>(target.as_bytes()) };
+            symbol.ok().map(|symbol| (library.clone(), *symbol))
+        })
+    }
+}
+
+struct Custom {
+    function: Function,
+    /// Keeps the function where it is.
+    _library: Arc<Library>,
+    ins: Vec<Slot>,
+    outs: Vec<Slot>,
+    is_tuple: bool,
+}
+
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, target: &str) -> Result<Slot, Trouble> {
+    let found = planner.libraries.find(target);
+    let (library, function) = found.ok_or_else(|| planner.fail(id, What::Target(target.to_owned())))?;
+    let term = planner.formula.term(id);
+    let ins = term.args.iter().map(|&arg| planner.make(arg)).collect::<Result<Vec<_>, _>>()?;
+    let is_tuple = planner.part_count(id) > 0;
+    let outs = match is_tuple {
+        true => planner.part_targets(id, &planner.part_kinds(id)),
+        false => vec![planner.target(id)],
+    };
+    let to = outs[0];
+    planner.add(Custom { function, _library: library, ins, outs, is_tuple });
+    Ok(to)
+}
+
+impl Stage for Custom {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: local memory has room for all pointers; whoever loaded the library promised the rest.
+        unsafe {
+            let ins = buffers.local().cast::<*const c_void>();
+            let outs = buffers.local().cast::<*mut c_void>().add(self.ins.len());
+            self.ins.iter().enumerate().for_each(|(index, &slot)| *ins.add(index) = buffers.read(slot).cast());
+            self.outs.iter().enumerate().for_each(|(index, &slot)| *outs.add(index) = buffers.write(slot).cast());
+            (self.function)(if self.is_tuple { outs.cast() } else { *outs }, ins);
+        }
+    }
+
+    fn local_bytes(&self) -> usize {
+        (self.ins.len() + self.outs.len()) * size_of::<*const c_void>()
+    }
+}

@@ -1,0 +1,142 @@
+//! Cholesky factors and triangular systems, of batches of matrices: plain loops, computed in the type
+//! itself.
+
+use super::Buffers;
+use super::error::What;
+use super::formula::{Solving, TermId};
+use super::math::Real;
+use super::plan::{Planner, Slot, Stage, Trouble};
+use crate::tensor::DType;
+
+struct Cholesky {
+    is_lower: bool,
+    from: Slot,
+    to: Slot,
+    dtype: DType,
+    batch: usize,
+    side: usize,
+}
+
+pub(super) fn cholesky(planner: &mut Planner<'_>, id: TermId, is_lower: bool) -> Result<Slot, Trouble> {
+    let term = planner.formula.term(id);
+    let from = planner.make(term.args[0])?;
+    let (Some(&side), DType::F32 | DType::F64) = (term.dims.last(), term.dtype) else {
+        return Err(planner.fail(id, What::OfType(term.dtype)));
+    };
+    let to = planner.target(id);
+    let batch = term.len() / (side * side).max(1);
+    planner.add(Cholesky { is_lower, from, to, dtype: term.dtype, batch, side });
+    Ok(to)
+}
+
+impl Cholesky {
+    /// # Safety
+    /// The slots must hold the matrices, of this type.
+    unsafe fn compute<T: Real + Default>(&self, buffers: &Buffers<'_>) {
+        let (n, len) = (self.side, self.side * self.side);
+        for batch in 0..self.batch {
+            // SAFETY: one matrix of each.
+            let (from, to) = unsafe {
+                (
+                    std::slice::from_raw_parts(buffers.read(self.from).cast::<T>().add(batch * len), len),
+                    std::slice::from_raw_parts_mut(buffers.write(self.to).cast::<T>().add(batch * len), len),
+                )
+            };
+            // The upper factor is the lower one of the transposed matrix, transposed.
+            let at = |row: usize, column: usize| if self.is_lower { row * n + column } else { column * n + row };
+            to.fill(T::default());
+            for column in 0..n {
+                for row in column..n {
+                    let mut sum = from[at(row, column)];
+                    for k in 0..column {
+                        sum = sum.sub(to[at(row, k)].mul(to[at(column, k)]));
+                    }
+                    to[at(row, column)] = if row == column { sum.sqrt() } else { sum.div(to[at(column, column)]) };
+                }
+            }
+        }
+    }
+}
+
+impl Stage for Cholesky {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.compute::<f64>(buffers),
+                _ => self.compute::<f32>(buffers),
+            }
+        }
+    }
+}
+
+struct Solve {
+    solving: Solving,
+    matrix: Slot,
+    from: Slot,
+    to: Slot,
+    dtype: DType,
+    batch: usize,
+    rows: usize,
+    columns: usize,
+}
+
+pub(super) fn solve(planner: &mut Planner<'_>, id: TermId, solving: Solving) -> Result<Slot, Trouble> {
+    let term = planner.formula.term(id);
+    let (matrix, from) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
+    let ([.., rows, columns], DType::F32 | DType::F64) = (&term.dims[..], term.dtype) else {
+        return Err(planner.fail(id, What::OfType(term.dtype)));
+    };
+    let batch = term.len() / (rows * columns).max(1);
+    let to = planner.target(id);
+    planner.add(Solve { solving, matrix, from, to, dtype: term.dtype, batch, rows: *rows, columns: *columns });
+    Ok(to)
+}
+
+impl Solve {
+    /// # Safety
+    /// The slots must hold the matrices, of this type.
+    unsafe fn compute<T: Real>(&self, buffers: &Buffers<'_>) {
+        let Solving { is_left, is_lower, is_transposed, is_unit } = self.solving;
+        let len = self.rows * self.columns;
+        // From the right, the system is that of the transposed matrices.
+        let (n, others) = if is_left { (self.rows, self.columns) } else { (self.columns, self.rows) };
+        let at = |i: usize, other: usize| if is_left { i * self.columns + other } else { other * self.columns + i };
+        let is_turned = is_transposed == is_left;
+        for batch in 0..self.batch {
+            // SAFETY: one matrix of each.
+            let (a, b, x) = unsafe {
+                (
+                    std::slice::from_raw_parts(buffers.read(self.matrix).cast::<T>().add(batch * n * n), n * n),
+                    std::slice::from_raw_parts(buffers.read(self.from).cast::<T>().add(batch * len), len),
+                    std::slice::from_raw_parts_mut(buffers.write(self.to).cast::<T>().add(batch * len), len),
+                )
+            };
+            let element = |i: usize, k: usize| if is_turned { a[k * n + i] } else { a[i * n + k] };
+            let is_forward = is_lower != is_turned;
+            for other in 0..others {
+                for step in 0..n {
+                    let i = if is_forward { step } else { n - 1 - step };
+                    let mut sum = b[at(i, other)];
+                    let known = if is_forward { 0..i } else { i + 1..n };
+                    for k in known {
+                        sum = sum.sub(element(i, k).mul(x[at(k, other)]));
+                    }
+                    x[at(i, other)] = if is_unit { sum } else { sum.div(element(i, i)) };
+                }
+            }
+        }
+    }
+}
+
+impl Stage for Solve {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match self.dtype {
+                DType::F64 => self.compute::<f64>(buffers),
+                _ => self.compute::<f32>(buffers),
+            }
+        }
+    }
+}
