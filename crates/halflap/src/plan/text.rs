@@ -170,7 +170,8 @@ impl Printer<'_> {
         let arguments = self.slots(&call.arguments);
         let text = format!("{}  {}({arguments})", self.name(call.instr), self.module.computation_name(plan.computation));
         let pair = |&(from, to): &(SlotId, SlotId)| format!("{} <- {}", self.slot(to), theirs(from));
-        text + &list("takes over", call.adopted.iter().map(pair))
+        text + &list("lends", call.lent.iter().map(pair))
+            + &list("takes over", call.adopted.iter().map(pair))
             + &list("copies", call.copied.iter().map(pair))
             + &list("allocates", call.allocated.iter().map(|&slot| self.slot(slot).to_owned()))
     }
