@@ -30,7 +30,8 @@ fn main() {
     let names: Vec<String> = archive.names().map(str::to_owned).collect();
     let list = |kind: &str, rank: usize| -> Vec<Tensor> {
         let suffix = format!("_r{rank}");
-        let mut own: Vec<&String> = names.iter().filter(|name| name.starts_with(kind) && name.ends_with(&suffix)).collect();
+        let mut own: Vec<&String> =
+            names.iter().filter(|name| name.starts_with(kind) && name.ends_with(&suffix)).collect();
         own.sort();
         own.iter().map(|name| archive.get(name).unwrap()).collect()
     };
@@ -49,7 +50,12 @@ fn main() {
                 let is_same = a == b || (a.is_nan() && b.is_nan());
                 if is_same { 0.0 } else { (a - b).abs() / (absolute + relative * b.abs()) }
             };
-            let ratio = array.to_f64().iter().zip(&expected.to_f64()).map(excess).fold(0.0, |a: f64, b| if b.is_nan() { f64::INFINITY } else { a.max(b) });
+            let ratio = array
+                .to_f64()
+                .iter()
+                .zip(&expected.to_f64())
+                .map(excess)
+                .fold(0.0, |a: f64, b| if b.is_nan() { f64::INFINITY } else { a.max(b) });
             worst = worst.max(ratio);
             if ratio > 1.0 {
                 bad += 1;
@@ -59,6 +65,10 @@ fn main() {
             }
         }
     }
-    println!("{}: {} in {seconds:.2} s, worst {worst:.3} of the tolerance", args[1], if bad == 0 { "agrees" } else { "DIFFERS" });
+    println!(
+        "{}: {} in {seconds:.2} s, worst {worst:.3} of the tolerance",
+        args[1],
+        if bad == 0 { "agrees" } else { "DIFFERS" }
+    );
     std::process::exit(i32::from(bad > 0));
 }

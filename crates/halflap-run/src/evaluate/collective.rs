@@ -85,7 +85,11 @@ impl Collective {
         Ok(results)
     }
 
-    fn permute(&self, values: &[Value], place: &dyn Fn(u32) -> Result<usize, EvaluateError>) -> Result<Vec<Value>, EvaluateError> {
+    fn permute(
+        &self,
+        values: &[Value],
+        place: &dyn Fn(u32) -> Result<usize, EvaluateError>,
+    ) -> Result<Vec<Value>, EvaluateError> {
         // Who gets nothing gets zeros.
         let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
         let mut results: Vec<Value> = values.iter().map(|value| value.iter().map(zeros).collect()).collect();
@@ -112,7 +116,8 @@ impl Collective {
             }
             Kind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
             Kind::AllToAll(dim) => each(&|array| {
-                let pieces: Vec<Tensor> = of(array).iter().map(|whole| piece(whole, *dim, (member, given.len()))).collect();
+                let pieces: Vec<Tensor> =
+                    of(array).iter().map(|whole| piece(whole, *dim, (member, given.len()))).collect();
                 joined(&pieces.iter().collect::<Vec<_>>(), *dim)
             }),
             Kind::AllToAllTuple => given.iter().map(|value| value[member].clone()).collect(),
@@ -164,7 +169,11 @@ fn joined(arrays: &[&Tensor], dim: usize) -> Tensor {
     for array in arrays {
         let len = row(array);
         let rows = array.bytes().chunks_exact(len.max(1));
-        result.bytes_mut().chunks_exact_mut(whole).zip(rows).for_each(|(to, from)| to[first..first + len].copy_from_slice(from));
+        result
+            .bytes_mut()
+            .chunks_exact_mut(whole)
+            .zip(rows)
+            .for_each(|(to, from)| to[first..first + len].copy_from_slice(from));
         first += len;
     }
     result

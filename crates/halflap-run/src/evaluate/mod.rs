@@ -37,11 +37,17 @@ enum Action {
     /// Some of the operands' arrays.
     Take(std::ops::Range<usize>),
     Call(ComputationId),
-    While { condition: ComputationId, body: ComputationId },
+    While {
+        condition: ComputationId,
+        body: ComputationId,
+    },
     Conditional(Vec<ComputationId>),
     Collective(Collective),
     /// What starts something asynchronous: what is inside is done at once.
-    Start { inner: Box<Action>, arrange: Arrange },
+    Start {
+        inner: Box<Action>,
+        arrange: Arrange,
+    },
 }
 
 /// How the value of a start is made of what it takes and gives.
@@ -78,7 +84,11 @@ impl<'m> Evaluator<'m> {
     /// The same, with libraries for custom calls.
     pub fn with(module: &'m Module, libraries: &Libraries) -> Result<Evaluator<'m>, EvaluateError> {
         let (replicas, partitions) = module.devices();
-        let context = |device: u32| Context { replica: device / partitions, partition: device % partitions, ..Context::default() };
+        let context = |device: u32| Context {
+            replica: device / partitions,
+            partition: device % partitions,
+            ..Context::default()
+        };
         let scratch = (0..replicas * partitions).map(|device| Scratch::new(context(device))).collect();
         let computations = prepare::prepare(module, libraries)?;
         Ok(Evaluator { module, computations, scratch })
@@ -129,7 +139,12 @@ impl<'m> Evaluator<'m> {
     }
 
     /// Runs a computation on some ranks, each with its own arguments.
-    fn computation(&mut self, id: ComputationId, ranks: &[usize], arguments: Vec<Vec<Value>>) -> Result<Vec<Value>, EvaluateError> {
+    fn computation(
+        &mut self,
+        id: ComputationId,
+        ranks: &[usize],
+        arguments: Vec<Vec<Value>>,
+    ) -> Result<Vec<Value>, EvaluateError> {
         // Taken out while it runs: no computation calls itself.
         let lines = self.computations.remove(&id).unwrap_or_default();
         let mut frames: Vec<Frame> = vec![Frame::new(); ranks.len()];
@@ -155,8 +170,14 @@ impl<'m> Evaluator<'m> {
     }
 
     /// Does what an instruction asks for on some ranks.
-    fn action(&mut self, instr: InstrId, action: &Action, (ranks, operands): (&[usize], Vec<Vec<Value>>)) -> Result<Vec<Value>, EvaluateError> {
-        let flat = |operands: Vec<Vec<Value>>| operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>();
+    fn action(
+        &mut self,
+        instr: InstrId,
+        action: &Action,
+        (ranks, operands): (&[usize], Vec<Vec<Value>>),
+    ) -> Result<Vec<Value>, EvaluateError> {
+        let flat =
+            |operands: Vec<Vec<Value>>| operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>();
         Ok(match action {
             Action::Parameter(_) | Action::Pass => flat(operands),
             Action::Take(range) => flat(operands).into_iter().map(|value| value[range.clone()].to_vec()).collect(),
@@ -188,14 +209,20 @@ impl<'m> Evaluator<'m> {
     }
 
     /// Runs a loop: ranks leave it one by one.
-    fn repeat(&mut self, (condition, body): (ComputationId, ComputationId), ranks: &[usize], mut values: Vec<Value>) -> Result<Vec<Value>, EvaluateError> {
+    fn repeat(
+        &mut self,
+        (condition, body): (ComputationId, ComputationId),
+        ranks: &[usize],
+        mut values: Vec<Value>,
+    ) -> Result<Vec<Value>, EvaluateError> {
         let mut active: Vec<usize> = (0..ranks.len()).collect();
         loop {
             let who: Vec<usize> = active.iter().map(|&index| ranks[index]).collect();
             let given = |values: &[Value]| active.iter().map(|&index| vec![values[index].clone()]).collect::<Vec<_>>();
             let answers = self.computation(condition, &who, given(&values))?;
             let goes_on = |answer: &Value| answer.first().is_some_and(|answer| answer.bytes().first() == Some(&1));
-            active = active.iter().zip(&answers).filter(|(_, answer)| goes_on(answer)).map(|(&index, _)| index).collect();
+            active =
+                active.iter().zip(&answers).filter(|(_, answer)| goes_on(answer)).map(|(&index, _)| index).collect();
             if active.is_empty() {
                 return Ok(values);
             }
@@ -208,7 +235,12 @@ impl<'m> Evaluator<'m> {
     }
 
     /// Runs one of several computations: ranks that take the same one run it together.
-    fn branch(&mut self, branches: &[ComputationId], ranks: &[usize], operands: Vec<Vec<Value>>) -> Result<Vec<Value>, EvaluateError> {
+    fn branch(
+        &mut self,
+        branches: &[ComputationId],
+        ranks: &[usize],
+        operands: Vec<Vec<Value>>,
+    ) -> Result<Vec<Value>, EvaluateError> {
         let chosen: Vec<usize> = operands.iter().map(|operands| choice(&operands[0][0], branches.len())).collect();
         let mut values = vec![Value::new(); ranks.len()];
         for (branch, &computation) in branches.iter().enumerate() {

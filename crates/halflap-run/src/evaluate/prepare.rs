@@ -22,12 +22,17 @@ pub enum EvaluateError {
     Inputs { rank: usize, expected: usize, given: usize },
     #[error("input {index} of rank {rank} is {given}, and must be {expected}")]
     Input { rank: usize, index: usize, expected: String, given: String },
-    #[error("'{instruction}' communicates with rank {missing}, which did not come to it: it left a loop or took another branch")]
+    #[error(
+        "'{instruction}' communicates with rank {missing}, which did not come to it: it left a loop or took another branch"
+    )]
     Diverged { instruction: String, missing: usize },
 }
 
 /// The lines of every computation that the entry reaches.
-pub(super) fn prepare(module: &Module, libraries: &Libraries) -> Result<HashMap<ComputationId, Vec<Line>>, EvaluateError> {
+pub(super) fn prepare(
+    module: &Module,
+    libraries: &Libraries,
+) -> Result<HashMap<ComputationId, Vec<Line>>, EvaluateError> {
     let mut prepared = HashMap::new();
     let mut open = vec![module.entry()];
     while let Some(computation) = open.pop() {
@@ -61,7 +66,7 @@ fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [Line]) {
     let mut last: HashMap<InstrId, usize> = HashMap::new();
     for (place, line) in lines.iter().enumerate() {
         last.insert(line.instr, place);
-        module.operands(line.instr).iter().for_each(|operand| drop(last.insert(operand.of, place)));
+        last.extend(module.operands(line.instr).iter().map(|operand| (operand.of, place)));
     }
     last.remove(&module.root(computation));
     let instrs: Vec<InstrId> = lines.iter().map(|line| line.instr).collect();
@@ -78,7 +83,9 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
     let computation = |key| module.computation_in(instr, key).ok_or_else(shape);
     Ok(match opcode {
         Opcode::Parameter => Action::Parameter(module.parameter_number(instr).ok_or_else(shape)?),
-        Opcode::Tuple | Opcode::Copy | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain => Action::Pass,
+        Opcode::Tuple | Opcode::Copy | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain => {
+            Action::Pass
+        }
         Opcode::GetTupleElement => Action::Take(element(module, instr).ok_or_else(shape)?),
         Opcode::Call => Action::Call(computation("to_apply")?),
         Opcode::While => Action::While { condition: computation("condition")?, body: computation("body")? },
@@ -97,9 +104,10 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
                 let arrange = if opcode == Opcode::AllReduceStart { Arrange::Out } else { Arrange::InOut };
                 Action::Start { inner: Box::new(Action::Collective(collective)), arrange }
             }
-            None if opcode.phase() == Some(Phase::Start) => {
-                Action::Start { inner: Box::new(Action::Kernel(Kernel::compile_with(module, instr, libraries)?)), arrange: Arrange::InOut }
-            }
+            None if opcode.phase() == Some(Phase::Start) => Action::Start {
+                inner: Box::new(Action::Kernel(Kernel::compile_with(module, instr, libraries)?)),
+                arrange: Arrange::InOut,
+            },
             None => Action::Kernel(Kernel::compile_with(module, instr, libraries)?),
         },
     })

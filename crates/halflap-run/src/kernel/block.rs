@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use half::{bf16, f16};
+use half::f16;
 use halflap::hlo::Opcode;
 
 use super::math::Real;
@@ -23,7 +23,8 @@ pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usi
 pub(super) fn is_wide() -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
     #[cfg(target_arch = "x86_64")]
-    let detect = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
+    let detect =
+        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
     #[cfg(not(target_arch = "x86_64"))]
     let detect = || false;
     *WIDE.get_or_init(detect)
@@ -249,7 +250,7 @@ fn unary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
     })
 }
 
-impl<T: Real> Complex<T> {
+impl<T: Real> Arithmetic<T> for Complex<T> {
     #[inline(always)]
     fn magnitude(self) -> T {
         self.re.mul(self.re).add(self.im.mul(self.im)).sqrt()
@@ -272,6 +273,14 @@ impl<T: Real> Complex<T> {
         let product = self.times(Complex { re: other.re, im: other.im.neg() });
         Complex { re: product.re.div(scale), im: product.im.div(scale) }
     }
+}
+
+/// What complex numbers can do besides adding up.
+trait Arithmetic<T> {
+    fn magnitude(self) -> T;
+    fn polar(radius: T, angle: T) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
 }
 
 /// A type of whole numbers.
@@ -584,16 +593,7 @@ fn bf16_bits(a: f32) -> u32 {
     let bits = a.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
     // What is not a number stays so, whatever the upper bits were.
-    if a != a { bits & 0xffff_0000 | 0x0040_0000 } else { rounded }
-}
-
-/// Rounds one number as `narrow` does.
-pub(super) fn round_one(dtype: DType, value: f32) -> f32 {
-    match dtype {
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
-        DType::F16 => f16::from_f32(value).to_f32(),
-        _ => value,
-    }
+    if a.is_nan() { bits & 0xffff_0000 | 0x0040_0000 } else { rounded }
 }
 
 /// Keeps so many bits of exponent and mantissa.

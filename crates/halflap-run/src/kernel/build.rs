@@ -283,9 +283,10 @@ impl<'m> Builder<'m> {
         let applied = |name| Ok(Arc::new(Builder::applied(module, instr, name)?));
         Ok(match opcode {
             Opcode::Reduce => Op::Reduce { dims: self.dims(instr, "dimensions"), combiner: applied("to_apply")? },
-            Opcode::ReduceWindow => {
-                Op::ReduceWindow { window: self.window(instr, place.kinds[0].dims.len())?, combiner: applied("to_apply")? }
-            }
+            Opcode::ReduceWindow => Op::ReduceWindow {
+                window: self.window(instr, place.kinds[0].dims.len())?,
+                combiner: applied("to_apply")?,
+            },
             Opcode::SelectAndScatter => Op::SelectAndScatter {
                 window: self.window(instr, place.kinds[0].dims.len())?,
                 select: applied("select")?,
@@ -301,7 +302,9 @@ impl<'m> Builder<'m> {
             Opcode::Gather => Op::Gather(Arc::new(self.gather(instr)?)),
             Opcode::Scatter => Op::Scatter { at: Arc::new(self.scatter(place)?), combiner: applied("to_apply")? },
             Opcode::Sort => Op::Sort { dim: self.number(instr, "dimensions")?, comparator: applied("to_apply")? },
-            Opcode::TopK => Op::TopK { count: *place.kinds[0].dims.last().ok_or_else(|| self.unsupported(instr, What::Shape))? },
+            Opcode::TopK => {
+                Op::TopK { count: *place.kinds[0].dims.last().ok_or_else(|| self.unsupported(instr, What::Shape))? }
+            }
             Opcode::RngBitGenerator => Op::RandomBits(self.generator(instr)?),
             Opcode::Rng => Op::Random { is_normal: self.is_normal(instr)? },
             Opcode::Cholesky => Op::Cholesky { is_lower: module.attribute(instr, "lower") == Some("true") },
@@ -398,8 +401,10 @@ impl<'m> Builder<'m> {
         let permuted = |dims: &[usize], order: &[usize]| order.iter().map(|&dim| dims[dim]).collect::<Vec<_>>();
         value = self.transposed(value, from_order.clone(), permuted(&dims, &from_order));
         if self.formula.term(value).dtype != place.kinds[0].dtype {
-            let Kind { dtype, dims } = Kind { dtype: place.kinds[0].dtype, dims: permuted(&place.kinds[0].dims, &to_order) };
-            value = self.formula.push(Term { op: Op::Reinterpret, dtype, dims, args: vec![value], origin: place.instr });
+            let Kind { dtype, dims } =
+                Kind { dtype: place.kinds[0].dtype, dims: permuted(&place.kinds[0].dims, &to_order) };
+            value =
+                self.formula.push(Term { op: Op::Reinterpret, dtype, dims, args: vec![value], origin: place.instr });
         }
         let physical = permuted(&place.kinds[0].dims, &to_order);
         if self.formula.term(value).dims != physical {

@@ -128,7 +128,15 @@ impl Conv {
         let wide = |index: usize| if block::widen(self.types[index]).is_some() { self.lens[index] * size } else { 0 };
         // The result may have to be narrowed as well.
         let last = if block::narrow(self.types[2]).is_some() { self.lens[2] * size } else { 0 };
-        let bytes = [self.depth() * self.tile() * size, self.tile() * 8, self.lens[1] * size, self.lens[2] * size, wide(0), wide(1), last];
+        let bytes = [
+            self.depth() * self.tile() * size,
+            self.tile() * 8,
+            self.lens[1] * size,
+            self.lens[2] * size,
+            wide(0),
+            wide(1),
+            last,
+        ];
         let mut ends = [0; 7];
         let mut end = 0;
         for (part, bytes) in ends.iter_mut().zip(bytes) {
@@ -225,7 +233,8 @@ impl Conv {
                 for (column, &offset) in offsets.iter().enumerate() {
                     // SAFETY: an element of the matrix, and one of the input or none.
                     unsafe {
-                        *row.add(column) = if offset < 0 { T::ZERO } else { *input.add(offset as usize + feature * self.feature_by) };
+                        *row.add(column) =
+                            if offset < 0 { T::ZERO } else { *input.add(offset as usize + feature * self.feature_by) };
                     }
                 }
             }

@@ -101,7 +101,8 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
             Strided { slot, base: 0, by: super::walk::strides(&dims) }
         }
     };
-    let kept: Vec<usize> = (0..dims.len()).filter(|dim| !roles.batch.contains(dim) && !roles.contracted.contains(dim)).collect();
+    let kept: Vec<usize> =
+        (0..dims.len()).filter(|dim| !roles.batch.contains(dim) && !roles.contracted.contains(dim)).collect();
     let steps = [roles.batch, &kept, roles.contracted].map(|of| joined(&dims, &strided, of));
     let len: usize = dims.iter().product();
     let size = dtype.size();
@@ -113,9 +114,16 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
     let is_dense = strided.base == 0 && strided.by == super::walk::strides(&dims);
     let mut side = match steps {
         // What is converted must lie together.
-        [Some(batch), Some(free), Some(contracted)] if block::widen(dtype).is_none() || is_dense => {
-            Side { slot: strided.slot, stored: dtype, base: strided.base, batch, free, contracted, copy: None, widened: None }
-        }
+        [Some(batch), Some(free), Some(contracted)] if block::widen(dtype).is_none() || is_dense => Side {
+            slot: strided.slot,
+            stored: dtype,
+            base: strided.base,
+            batch,
+            free,
+            contracted,
+            copy: None,
+            widened: None,
+        },
         _ => {
             let order: Vec<usize> = [roles.batch, &kept, roles.contracted].concat();
             let ordered: Vec<usize> = order.iter().map(|&dim| dims[dim]).collect();
@@ -125,7 +133,16 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
             let rows: usize = kept.iter().map(|&dim| dims[dim]).product();
             let at = take(len * size);
             let (batch, free) = ((rows * depth) as i64, depth as i64);
-            Side { slot: strided.slot, stored: dtype, base: strided.base, batch, free, contracted: 1, copy: Some((transfer, at)), widened: None }
+            Side {
+                slot: strided.slot,
+                stored: dtype,
+                base: strided.base,
+                batch,
+                free,
+                contracted: 1,
+                copy: Some((transfer, at)),
+                widened: None,
+            }
         }
     };
     if block::widen(dtype).is_some() {
@@ -199,7 +216,12 @@ impl Dot {
                     (self.rows, self.columns, self.depth),
                     (to.offset(batch * (self.rows * self.columns) as isize), self.columns as isize),
                     (lhs.offset(batch * self.lhs.batch as isize), self.lhs.contracted as isize, self.lhs.free as isize),
-                    (rhs.offset(batch * self.rhs.batch as isize), self.rhs.free as isize, self.rhs.contracted as isize, parallelism),
+                    (
+                        rhs.offset(batch * self.rhs.batch as isize),
+                        self.rhs.free as isize,
+                        self.rhs.contracted as isize,
+                        parallelism,
+                    ),
                 );
             }
         }
@@ -236,7 +258,10 @@ impl Dot {
                     for k in 0..self.depth as i64 {
                         // SAFETY: elements of the matrices; the caller's promise.
                         let (a, b) = unsafe {
-                            (*lhs.offset((left + k * self.lhs.contracted) as isize), *rhs.offset((right + k * self.rhs.contracted) as isize))
+                            (
+                                *lhs.offset((left + k * self.lhs.contracted) as isize),
+                                *rhs.offset((right + k * self.rhs.contracted) as isize),
+                            )
                         };
                         sum = sum.add(a.mul(b));
                     }
@@ -270,8 +295,25 @@ pub(super) unsafe fn gemm_one<T: Number>(
     // SAFETY: the caller's promise.
     unsafe {
         gemm::gemm(
-            rows, columns, depth, to, 1, to_row, false, lhs, lhs_column, lhs_row, rhs, rhs_column, rhs_row, T::ZERO,
-            T::ONE, false, false, false, parallelism,
+            rows,
+            columns,
+            depth,
+            to,
+            1,
+            to_row,
+            false,
+            lhs,
+            lhs_column,
+            lhs_row,
+            rhs,
+            rhs_column,
+            rhs_row,
+            T::ZERO,
+            T::ONE,
+            false,
+            false,
+            false,
+            parallelism,
         );
     }
 }

@@ -61,11 +61,17 @@ pub(super) enum Op {
     ReplicaId,
     Unary(Opcode),
     Binary(Opcode),
-    Compare { direction: Direction, is_total: bool },
+    Compare {
+        direction: Direction,
+        is_total: bool,
+    },
     Select,
     Clamp,
     Convert,
-    ReducePrecision { exponent: u32, mantissa: u32 },
+    ReducePrecision {
+        exponent: u32,
+        mantissa: u32,
+    },
     /// The same bytes as another type.
     Reinterpret,
     /// Where each dimension of the argument is in the result.
@@ -73,24 +79,49 @@ pub(super) enum Op {
     /// Which dimension of the argument each of the result is.
     Transpose(Vec<usize>),
     Reshape,
-    Slice { start: Vec<usize>, stride: Vec<usize> },
+    Slice {
+        start: Vec<usize>,
+        stride: Vec<usize>,
+    },
     Reverse(Vec<usize>),
     Pad(Vec<Padding>),
     Concatenate(usize),
     DynamicSlice,
     DynamicUpdateSlice,
     Gather(Arc<Indexing>),
-    Scatter { at: Arc<Indexing>, combiner: Arc<Formula> },
-    Reduce { dims: Vec<usize>, combiner: Arc<Formula> },
-    ReduceWindow { window: Vec<WindowDim>, combiner: Arc<Formula> },
-    SelectAndScatter { window: Vec<WindowDim>, select: Arc<Formula>, combiner: Arc<Formula> },
+    Scatter {
+        at: Arc<Indexing>,
+        combiner: Arc<Formula>,
+    },
+    Reduce {
+        dims: Vec<usize>,
+        combiner: Arc<Formula>,
+    },
+    ReduceWindow {
+        window: Vec<WindowDim>,
+        combiner: Arc<Formula>,
+    },
+    SelectAndScatter {
+        window: Vec<WindowDim>,
+        select: Arc<Formula>,
+        combiner: Arc<Formula>,
+    },
     Dot(Arc<Contraction>),
     Convolution(Arc<Convolving>),
-    Sort { dim: usize, comparator: Arc<Formula> },
-    TopK { count: usize },
+    Sort {
+        dim: usize,
+        comparator: Arc<Formula>,
+    },
+    TopK {
+        count: usize,
+    },
     RandomBits(Generator),
-    Random { is_normal: bool },
-    Cholesky { is_lower: bool },
+    Random {
+        is_normal: bool,
+    },
+    Cholesky {
+        is_lower: bool,
+    },
     TriangularSolve(Solving),
     Custom(Arc<str>),
     /// One of several results.

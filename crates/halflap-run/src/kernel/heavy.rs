@@ -1,11 +1,11 @@
 //! Operations that are a stage of their own.
 
-use super::{Buffers, conv, custom, index, linear, random, sort, window};
 use super::error::What;
 use super::formula::{Op, Padding, TermId};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::program::fill;
 use super::walk::{Transfer, strides};
+use super::{Buffers, conv, custom, index, linear, random, sort, window};
 use crate::tensor::DType;
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
@@ -92,7 +92,8 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Slo
     }
     let size = term.dtype.size();
     let covers = count == term.dims;
-    let kept = (!count.contains(&0)).then(|| (from_base as usize * size, to_base as usize * size, Transfer::new(&count, &from_by, &steps, size)));
+    let kept = (!count.contains(&0))
+        .then(|| (from_base as usize * size, to_base as usize * size, Transfer::new(&count, &from_by, &steps, size)));
     let to = planner.target(id);
     planner.add(Pad { from, value, to, len: term.len(), size, kept, covers });
     Ok(to)
@@ -168,7 +169,11 @@ struct Start {
 }
 
 impl Starts {
-    fn plan(planner: &mut Planner<'_>, args: &[TermId], (dims, sizes): (&[usize], &[usize])) -> Result<Starts, Trouble> {
+    fn plan(
+        planner: &mut Planner<'_>,
+        args: &[TermId],
+        (dims, sizes): (&[usize], &[usize]),
+    ) -> Result<Starts, Trouble> {
         let size = sizes[dims.len()];
         let mut starts = Vec::new();
         for (dim, by) in strides(dims).into_iter().enumerate() {
@@ -279,7 +284,8 @@ impl Stage for DynamicUpdateSlice {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let is_read = self.update == Slot::Input(input) || self.starts.dims.iter().any(|dim| dim.slot == Slot::Input(input));
+        let is_read =
+            self.update == Slot::Input(input) || self.starts.dims.iter().any(|dim| dim.slot == Slot::Input(input));
         self.to == Slot::Output(output) && self.from == Slot::Input(input) && !is_read
     }
 }

@@ -30,13 +30,20 @@ struct Windows {
     batching: Vec<(usize, usize)>,
     /// The window, with steps in the array and in the gathered array.
     sizes: Vec<usize>,
+    /// How many elements lie together in both, and the window without the dimensions that make them.
+    run: usize,
+    outer: Vec<usize>,
     array_by: Vec<i64>,
     window_by: Vec<i64>,
     array_dims: Vec<usize>,
 }
 
 impl Windows {
-    fn plan(planner: &mut Planner<'_>, at: &Indexing, (array, indices, gathered): (TermId, TermId, &[usize])) -> Result<Windows, Trouble> {
+    fn plan(
+        planner: &mut Planner<'_>,
+        at: &Indexing,
+        (array, indices, gathered): (TermId, TermId, &[usize]),
+    ) -> Result<Windows, Trouble> {
         let slot = planner.make(indices)?;
         let formula = planner.formula;
         let (array_dims, index_term) = (formula.term(array).dims.clone(), formula.term(indices));
@@ -56,10 +63,20 @@ impl Windows {
         let array_strides = strides(&array_dims);
         let mut window_by = vec![0; array_dims.len()];
         window_dims.iter().zip(&at.offset_dims).for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
-        let batching = |(&dim, index_dim): (&usize, &usize)| {
-            Some((dim, index_batch.iter().position(|other| other == index_dim)?))
-        };
+        let batching =
+            |(&dim, index_dim): (&usize, &usize)| Some((dim, index_batch.iter().position(|other| other == index_dim)?));
+        let (mut run, mut outer) = (1, at.slice_sizes.clone());
+        for dim in (0..array_dims.len()).rev() {
+            let is_together = array_strides[dim] == run as i64 && window_by[dim] == run as i64;
+            if outer[dim] != 1 && !is_together {
+                break;
+            }
+            run *= outer[dim];
+            outer[dim] = 1;
+        }
         Ok(Windows {
+            run,
+            outer,
             indices: (slot, index_term.dtype),
             batch: index_batch.iter().map(|&dim| index_term.dims[dim]).collect(),
             index_by: index_batch.iter().map(|&dim| index_strides[dim] as usize).collect(),
@@ -154,7 +171,11 @@ struct Scatter {
     combining: Combining,
 }
 
-pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&Indexing, &Arc<Formula>)) -> Result<Slot, Trouble> {
+pub(super) fn scatter(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (at, combiner): (&Indexing, &Arc<Formula>),
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = (term.args.len() - 1) / 2;
@@ -170,7 +191,8 @@ pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&I
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let dtype = formula.term(term.args[0]).dtype;
-    let is_replacing = count == 1 && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
+    let is_replacing =
+        count == 1 && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
     let fast = combiner.single_binary().filter(|_| count == 1 && block::widen(dtype).is_none());
     let combining = match fast.and_then(|opcode| block::binary(opcode, dtype)) {
         _ if is_replacing => Combining::Replace,
@@ -178,7 +200,8 @@ pub(super) fn scatter(planner: &mut Planner<'_>, id: TermId, (at, combiner): (&I
         None => Combining::Program(Box::new(Applied::new(combiner).map_err(|what| planner.fail(id, what))?)),
     };
     let bytes = sources.iter().map(|(_, _, term)| term.len() * term.dtype.size()).collect();
-    let arrays = sources.iter().zip(&targets).map(|((array, update, term), &to)| (*array, *update, to, term.dtype)).collect();
+    let arrays =
+        sources.iter().zip(&targets).map(|((array, update, term), &to)| (*array, *update, to, term.dtype)).collect();
     planner.add(Scatter { windows, arrays, bytes, combining });
     Ok(targets[0])
 }
@@ -205,7 +228,8 @@ impl Stage for Scatter {
                 return;
             }
             let place = windows.place(start) as usize;
-            each_index(&windows.sizes, |index| {
+            let is_whole = !matches!(self.combining, Combining::Program(_));
+            each_index(if is_whole { &windows.outer } else { &windows.sizes }, |index| {
                 let dot = |by: &[i64]| index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>();
                 let (to, from) = (place + dot(&windows.array_by), first + dot(&windows.window_by));
                 // SAFETY: an element of the arrays, and one of the updates.
@@ -217,15 +241,19 @@ impl Stage for Scatter {
     fn local_bytes(&self) -> usize {
         match &self.combining {
             Combining::Program(applied) => LOCAL + applied.program.local_bytes(BLOCK),
-            _ => LOCAL,
+            _ => LOCAL + self.windows.run * 16,
         }
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
         let reads = |&(_, update, ..): &(Slot, Slot, Slot, DType)| update == Slot::Input(input);
-        let is_own = |&(from, _, to, _): &(Slot, Slot, Slot, DType)| from == Slot::Input(input) && to == Slot::Output(output);
+        let is_own =
+            |&(from, _, to, _): &(Slot, Slot, Slot, DType)| from == Slot::Input(input) && to == Slot::Output(output);
         let from = self.arrays.iter().filter(|array| array.0 == Slot::Input(input)).count();
-        from == 1 && self.arrays.iter().any(is_own) && !self.arrays.iter().any(reads) && self.windows.indices.0 != Slot::Input(input)
+        from == 1
+            && self.arrays.iter().any(is_own)
+            && !self.arrays.iter().any(reads)
+            && self.windows.indices.0 != Slot::Input(input)
     }
 }
 
@@ -237,22 +265,22 @@ const BLOCK: usize = 64;
 pub(super) const MOST_ARRAYS: usize = 16;
 
 impl Scatter {
-    /// Combines one element.
+    /// Combines one element, or as many as lie together.
     ///
     /// # Safety
     /// The numbers must be those of elements.
     unsafe fn element(&self, buffers: &Buffers<'_>, (at, from): (usize, usize), table: Option<&mut [*mut u8]>) {
         let (_, update, to, dtype) = self.arrays[0];
-        let size = dtype.size();
+        let (size, run) = (dtype.size(), self.windows.run);
         // SAFETY: the caller's promise; a value is computed aside before it is written.
         unsafe {
             let (to, update) = (buffers.write(to).add(at * size), buffers.read(update).add(from * size));
             match (&self.combining, table) {
-                (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, size),
-                (Combining::Fast(run), _) => {
+                (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, run * size),
+                (Combining::Fast(combine), _) => {
                     let aside = buffers.local();
-                    run(&[to.cast_const(), update, update], aside, 1);
-                    std::ptr::copy_nonoverlapping(aside, to, size);
+                    combine(&[to.cast_const(), update, update], aside, run);
+                    std::ptr::copy_nonoverlapping(aside, to, run * size);
                 }
                 (Combining::Program(applied), Some(table)) => self.apply(buffers, (at, from), (applied, table)),
                 (Combining::Program(_), None) => {}
@@ -262,7 +290,12 @@ impl Scatter {
 
     /// # Safety
     /// See [`Scatter::element`].
-    unsafe fn apply(&self, buffers: &Buffers<'_>, (at, from): (usize, usize), (applied, table): (&Applied, &mut [*mut u8])) {
+    unsafe fn apply(
+        &self,
+        buffers: &Buffers<'_>,
+        (at, from): (usize, usize),
+        (applied, table): (&Applied, &mut [*mut u8]),
+    ) {
         let count = self.arrays.len();
         // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.
         unsafe {

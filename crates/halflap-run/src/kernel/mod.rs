@@ -38,9 +38,9 @@ mod walk;
 mod window;
 
 pub use build::Leaf;
+pub(crate) use build::{leaf_kinds, operand_leaves};
 pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
-pub(crate) use build::{leaf_kinds, operand_leaves};
 pub use error::{Unsupported, What, line_of};
 
 use halflap::hlo::{Module, Opcode};
@@ -178,7 +178,11 @@ impl Kernel {
     }
 
     /// The kernel of a group, and what it takes.
-    pub fn compile_group(module: &Module, group: Group<'_>, libraries: &Libraries) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
+    pub fn compile_group(
+        module: &Module,
+        group: Group<'_>,
+        libraries: &Libraries,
+    ) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
         let (formula, leaves) = Builder::group(module, group.instrs, group.outputs)?;
         let last = group.outputs.last().map_or("", |&output| module.instruction_name(output));
         let name = if group.instrs.len() == 1 { last.to_owned() } else { describe(&formula, last) };
@@ -232,10 +236,18 @@ impl Kernel {
         assert_eq!(inputs.len(), self.inputs.len(), "{}: inputs", self.name);
         assert_eq!(outputs.len(), self.outputs.len(), "{}: outputs", self.name);
         for (view, expected) in inputs.iter().zip(&self.inputs) {
-            assert!(view.dtype() == expected.dtype && view.dims() == expected.dims, "{}: {view:?} is not {expected:?}", self.name);
+            assert!(
+                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                "{}: {view:?} is not {expected:?}",
+                self.name
+            );
         }
         for (view, expected) in outputs.iter().zip(&self.outputs) {
-            assert!(view.dtype() == expected.dtype && view.dims() == expected.dims, "{}: {view:?} is not {expected:?}", self.name);
+            assert!(
+                view.dtype() == expected.dtype && view.dims() == expected.dims,
+                "{}: {view:?} is not {expected:?}",
+                self.name
+            );
         }
         scratch.memory.reserve(self.scratch_bytes());
         let temp = scratch.memory.as_mut_ptr();

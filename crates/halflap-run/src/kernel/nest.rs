@@ -12,7 +12,7 @@ use super::error::What;
 use super::formula::{Op, TermId};
 use super::plan::{Planner, Slot};
 use super::program::{Draft, Place, computed};
-use super::walk::{MOST_DIMS, Map, Row, Walk, common_pieces, linear};
+use super::walk::{MOST_DIMS, Map, Row, Walk, common_pieces, linear, strides};
 use crate::tensor::DType;
 
 /// Why an expression is not ready yet.
@@ -21,8 +21,18 @@ pub(super) enum Halt {
     Cut { dim: usize, inner: usize },
     /// A term must be in memory before.
     Make(TermId),
+    /// What is read across the way in which it lies must be copied before.
+    Turn(Turned),
     /// It cannot be computed.
     Fail(TermId, What),
+}
+
+/// An array in the sequence of a loop that would read it across the way in which it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Turned {
+    pub(super) slot: Slot,
+    pub(super) walk: Walk,
+    pub(super) size: usize,
 }
 
 /// A loop: it adds `by` times its index to an index of the array that is walked.
@@ -133,7 +143,7 @@ impl<'p, 'f> Nest<'p, 'f> {
             }
         }
         if let Some(slot) = self.planner.memory(id) {
-            return Ok(self.load(slot, term.dtype, linear(map, &term.dims, self.loops.len())));
+            return self.load(slot, term.dtype, linear(map, &term.dims, self.loops.len()));
         }
         let arg = term.args.first().copied();
         match (&term.op, arg) {
@@ -188,7 +198,9 @@ impl<'p, 'f> Nest<'p, 'f> {
         let formula = self.planner.formula;
         let arg = formula.term(id).args[0];
         // A term's bytes as another type can be had in a register only where both are computed as such.
-        if matches!(formula.term(id).op, Op::Reinterpret) && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype) {
+        if matches!(formula.term(id).op, Op::Reinterpret)
+            && !is_same_register(formula.term(arg).dtype, formula.term(id).dtype)
+        {
             return Err(Halt::Make(id));
         }
         if self.maps.get(&id).is_some_and(|known| known != map) {
@@ -201,8 +213,14 @@ impl<'p, 'f> Nest<'p, 'f> {
         self.draft.apply(formula, id, &places).map_err(|what| Halt::Fail(id, what))
     }
 
-    fn load(&mut self, slot: Slot, dtype: DType, row: Row) -> Place {
-        let walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+    fn load(&mut self, slot: Slot, dtype: DType, row: Row) -> Found {
+        let mut walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+        let mut slot = slot;
+        if walk.is_across() {
+            let turned = Turned { slot, walk: walk.clone(), size: dtype.size() };
+            slot = self.planner.turned(&turned).ok_or(Halt::Turn(turned))?;
+            walk = Walk { by: strides(&walk.dims), base: 0, dims: walk.dims };
+        }
         let way = match () {
             () if walk.is_scalar() && !walk.dims.is_empty() => Way::Scalar,
             () if walk.is_dense() => Way::Dense,
@@ -216,10 +234,10 @@ impl<'p, 'f> Nest<'p, 'f> {
             _ => self.draft.outside(),
         };
         self.fetches.push(Fetch { slot: Some(slot), walk, size: dtype.size(), place, way });
-        match block::widen(dtype) {
+        Ok(match block::widen(dtype) {
             Some(widen) => self.draft.call(widen, &[place], 4),
             None => place,
-        }
+        })
     }
 
     fn iota(&mut self, dtype: DType, row: Row) -> Place {
@@ -280,10 +298,10 @@ impl<'p, 'f> Nest<'p, 'f> {
         while left > 1 {
             let digit = digits.pop().ok_or(Halt::Make(arg))?;
             let extent = self.loops[digit].extent;
-            if left % extent == 0 {
+            if left.is_multiple_of(extent) {
                 left /= extent;
                 row.by[digit] = left as i64;
-            } else if extent % left == 0 {
+            } else if extent.is_multiple_of(left) {
                 return Err(Halt::Cut { dim: digit, inner: extent / left });
             } else {
                 return Err(Halt::Make(arg));
@@ -297,7 +315,7 @@ impl Halt {
     fn term(&self) -> TermId {
         match self {
             Halt::Make(term) | Halt::Fail(term, _) => *term,
-            Halt::Cut { .. } => TermId(u32::MAX),
+            Halt::Cut { .. } | Halt::Turn(_) => TermId(u32::MAX),
         }
     }
 }

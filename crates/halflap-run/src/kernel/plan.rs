@@ -74,6 +74,8 @@ pub(super) struct Planner<'f> {
     forced: HashSet<TermId>,
     /// Terms that a stage computes without keeping them.
     inlined: HashSet<TermId>,
+    /// Copies of arrays in the sequence of loops.
+    turned: HashMap<nest::Turned, Slot>,
     /// What to know of a term besides: asked often, so kept.
     computing: RefCell<HashMap<TermId, bool>>,
     plan: Plan,
@@ -100,7 +102,11 @@ impl<'f> Planner<'f> {
         }
     }
 
-    fn new((module, libraries): (&'f Module, &'f Libraries), formula: &'f Formula, forced: HashSet<TermId>) -> Planner<'f> {
+    fn new(
+        (module, libraries): (&'f Module, &'f Libraries),
+        formula: &'f Formula,
+        forced: HashSet<TermId>,
+    ) -> Planner<'f> {
         let mut targets = HashMap::new();
         for (index, &output) in formula.outputs.iter().enumerate() {
             targets.entry(output).or_insert(index);
@@ -120,6 +126,7 @@ impl<'f> Planner<'f> {
             parts,
             forced,
             inlined: HashSet::new(),
+            turned: HashMap::new(),
             computing: RefCell::new(HashMap::new()),
             plan: Plan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
         }
@@ -291,6 +298,11 @@ impl<'f> Planner<'f> {
             return self.looped(id);
         }
         match &term.op {
+            // Computed as it lies, and turned then: one copy, whatever it is computed of.
+            Op::Transpose(order) if order.last() != Some(&(order.len() - 1)) && self.computes(id) => {
+                self.make(term.args[0])?;
+                self.stage(id)
+            }
             Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.computes(id) {
                 true => self.looped(id),
                 false => {
@@ -340,15 +352,30 @@ impl<'f> Planner<'f> {
                 Err(Halt::Make(term)) => {
                     self.make(term)?;
                 }
+                Err(Halt::Turn(turned)) => self.turn(turned),
                 Err(Halt::Fail(term, what)) => return Err(self.fail(term, what)),
             }
         }
     }
 
+    /// Copies an array into the sequence of a loop.
+    fn turn(&mut self, turned: nest::Turned) {
+        let to = self.temp(turned.walk.dims.iter().product::<usize>() * turned.size);
+        let from = Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
+        self.push(Box::new(Move::new(&turned.walk.dims, from, to, turned.size)));
+        self.turned.insert(turned, to);
+    }
+
+    /// Where the copy of an array in the sequence of a loop is.
+    pub(super) fn turned(&self, turned: &nest::Turned) -> Option<Slot> {
+        self.turned.get(turned).copied()
+    }
+
     /// Notes what a stage computes without keeping it; trouble where it was computed before and is not
     /// cheap.
     pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
-        let again: Vec<TermId> = computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
+        let again: Vec<TermId> =
+            computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
         if again.len() > CHEAP || again.iter().any(|&id| is_dear(&self.formula.term(id).op)) {
             // Only what others read: the rest is on the way there.
             let inner: HashSet<TermId> = again.iter().flat_map(|&id| self.formula.term(id).args.clone()).collect();
@@ -431,7 +458,9 @@ pub(super) enum Trouble {
 fn is_dear(op: &Op) -> bool {
     use halflap::hlo::Opcode as O;
     match op {
-        Op::Unary(opcode) => !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag),
+        Op::Unary(opcode) => {
+            !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag)
+        }
         Op::Binary(opcode) => matches!(opcode, O::Divide | O::Power | O::Remainder | O::Atan2),
         _ => false,
     }

@@ -16,9 +16,17 @@ pub(super) struct Place(pub(super) u16);
 /// What a program does next.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Call { run: BlockFn, ins: [Place; 3], count: u8, out: Place },
+    Call {
+        run: BlockFn,
+        ins: [Place; 3],
+        count: u8,
+        out: Place,
+    },
     /// Something outside of the program fills a register.
-    Fetch { number: usize, out: Place },
+    Fetch {
+        number: usize,
+        out: Place,
+    },
 }
 
 /// A number that fills a register before anything runs.
@@ -105,7 +113,8 @@ impl Draft {
             Op::Select => block::select(dtype),
             Op::Clamp => {
                 use halflap::hlo::Opcode;
-                let [max, min] = [Opcode::Maximum, Opcode::Minimum].map(|opcode| block::binary(opcode, dtype).ok_or_else(none));
+                let [max, min] =
+                    [Opcode::Maximum, Opcode::Minimum].map(|opcode| block::binary(opcode, dtype).ok_or_else(none));
                 let low = self.call(max?, &[args[1], args[0]], size);
                 return Ok(self.call(min?, &[low, args[2]], size));
             }
@@ -144,10 +153,12 @@ impl Draft {
         kept.iter().for_each(|place| last_use[place.0 as usize] = usize::MAX);
         let mut registers: Vec<Option<u16>> = vec![None; places];
         let mut count = 0;
-        let mut fresh = |free: &mut Vec<u16>| free.pop().unwrap_or_else(|| {
-            count += 1;
-            count - 1
-        });
+        let mut fresh = |free: &mut Vec<u16>| {
+            free.pop().unwrap_or_else(|| {
+                count += 1;
+                count - 1
+            })
+        };
         let mut free = Vec::new();
         for place in self.splats.iter().map(|splat| splat.place).chain(self.pinned.iter().copied()) {
             last_use[place.0 as usize] = usize::MAX;

@@ -55,7 +55,8 @@ impl Stage for Bits {
             }
         };
         let key = read(0);
-        let counter = if self.counters == 2 { u128::from(read(1)) | u128::from(read(2)) << 64 } else { u128::from(read(1)) };
+        // Where the state is two numbers, XLA takes the key for the counter's upper half as well.
+        let counter = u128::from(read(1)) | u128::from(if self.counters == 2 { read(2) } else { key }) << 64;
         let to = buffers.write(self.to);
         // SAFETY: the output is an array of these dimensions.
         let used = unsafe {
@@ -64,7 +65,7 @@ impl Stage for Bits {
                 Generator::Philox => self.philox(key, counter, to),
             }
         };
-        let grown = if self.counters == 2 { counter.wrapping_add(used as u128) } else { u128::from((counter as u64).wrapping_add(used)) };
+        let grown = counter.wrapping_add(u128::from(used));
         let new = [key, grown as u64, (grown >> 64) as u64];
         let state: *mut u32 = buffers.write(self.new_state).cast();
         for (at, &value) in new[..=self.counters].iter().enumerate() {
@@ -86,10 +87,7 @@ impl Bits {
         let words = self.dims.iter().product::<usize>() * if self.is_wide { 2 } else { 1 };
         let blocks = words.div_ceil(4);
         for block in 0..blocks {
-            let input = counter.wrapping_add(block as u128);
-            // A counter of one number does not carry.
-            let input = if self.counters == 1 { u128::from(input as u64) } else { input };
-            for (index, bits) in philox(input, key).into_iter().enumerate() {
+            for (index, bits) in philox(counter.wrapping_add(block as u128), key).into_iter().enumerate() {
                 let at = block * 4 + index;
                 if at < words {
                     // SAFETY: one of the words of the output.
@@ -127,7 +125,12 @@ impl Bits {
         let by = strides(&self.dims);
         let mut block = 0;
         super::walk::each_index(&halves, |index| {
-            let place: usize = index.iter().zip(&by).enumerate().map(|(dim, (&i, &by))| by as usize * if dim == split { 2 * i } else { i }).sum();
+            let place: usize = index
+                .iter()
+                .zip(&by)
+                .enumerate()
+                .map(|(dim, (&i, &by))| by as usize * if dim == split { 2 * i } else { i })
+                .sum();
             let words = three_fry(counter.wrapping_add(block), key);
             for (word, &bits) in words.iter().enumerate() {
                 if 2 * index[split] + word < self.dims[split] {
@@ -209,11 +212,17 @@ impl Stage for Numbers {
                 let words = philox(at as u128, key);
                 let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
                 let value = match self.is_normal {
-                    true => a + b * (-2.0 * unit(words[0]).ln()).sqrt() * (std::f64::consts::TAU * unit(words[1])).cos(),
+                    true => {
+                        a + b * (-2.0 * unit(words[0]).ln()).sqrt() * (std::f64::consts::TAU * unit(words[1])).cos()
+                    }
                     false => a + (b - a) * unit(words[0]),
                 };
                 match self.dtype {
-                    DType::F32 => to.cast::<f32>().add(at).write(if self.is_normal { value as f32 } else { (value as f32).min((b as f32).next_down()) }),
+                    DType::F32 => to.cast::<f32>().add(at).write(if self.is_normal {
+                        value as f32
+                    } else {
+                        (value as f32).min((b as f32).next_down())
+                    }),
                     DType::F64 => to.cast::<f64>().add(at).write(value),
                     DType::S32 => to.cast::<i32>().add(at).write(value.floor() as i32),
                     _ => to.cast::<u32>().add(at).write(value.floor() as u32),

@@ -62,7 +62,10 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let Op::Reduce { dims: reduced, combiner } = &term.op else { return Err(planner.fail(id, What::Operation)) };
     let count = term.args.len() / 2;
     let dims = formula.term(term.args[0]).dims.clone();
-    let fast = combiner.single_binary().filter(|_| count == 1).and_then(|opcode| fast(opcode, formula.term(term.args[0]).dtype));
+    let fast = combiner
+        .single_binary()
+        .filter(|_| count == 1)
+        .and_then(|opcode| fast(opcode, formula.term(term.args[0]).dtype));
     let kept: usize = (0..dims.len()).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).product();
     // A program is worth its steps only on many elements at once: those that are kept, if there are many.
     let first_inner = match &fast {
@@ -88,7 +91,9 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let targets = targets(planner, id, count);
     let (mut extents, mut fetches) = (nested.extents, nested.fetches);
     let mut classes: Vec<u8> = nested.roots.iter().map(|&root| class(root, reduced, first_inner)).collect();
-    let extent = |of: u8| -> usize { extents.iter().zip(&classes).filter(|(_, class)| **class == of).map(|(extent, _)| extent).product() };
+    let extent = |of: u8| -> usize {
+        extents.iter().zip(&classes).filter(|(_, class)| **class == of).map(|(extent, _)| extent).product()
+    };
     let (outer, reduced, inner) = (extent(0), extent(1), extent(2));
     join(&mut extents, &mut classes, &mut fetches);
     let body = Body::new(nested.draft.finish(&nested.result), fetches, outer * reduced * inner);
@@ -297,7 +302,9 @@ impl<'r> Applying<'r> {
                     }
                     done += rows;
                 }
-                (0..operands.len()).for_each(|index| operands[index].store(buffers, self.part(index, 0), (outer * inner + first, len)));
+                (0..operands.len()).for_each(|index| {
+                    operands[index].store(buffers, self.part(index, 0), (outer * inner + first, len))
+                });
             }
         }
     }

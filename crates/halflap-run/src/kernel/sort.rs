@@ -18,7 +18,11 @@ use crate::tensor::DType;
 /// How two elements are put into sequence.
 enum Order {
     /// By one of the arrays; whether the largest come first, and whether zeros differ by sign.
-    Key { array: usize, is_descending: bool, is_total: bool },
+    Key {
+        array: usize,
+        is_descending: bool,
+        is_total: bool,
+    },
     Program(Box<Applied>),
 }
 
@@ -31,7 +35,11 @@ struct Sort {
     inner: usize,
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, (dim, comparator): (usize, &Arc<Formula>)) -> Result<Slot, Trouble> {
+pub(super) fn plan(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (dim, comparator): (usize, &Arc<Formula>),
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let mut sources = Vec::with_capacity(term.args.len());
@@ -78,7 +86,9 @@ fn by_key(comparator: &Formula) -> Option<Order> {
     let is_total = is_total || !is_float;
     match (left % 2, right) {
         (0, right) if right == left + 1 => Some(Order::Key { array: left / 2, is_descending, is_total }),
-        (1, right) if right + 1 == left => Some(Order::Key { array: right / 2, is_descending: !is_descending, is_total }),
+        (1, right) if right + 1 == left => {
+            Some(Order::Key { array: right / 2, is_descending: !is_descending, is_total })
+        }
         _ => None,
     }
 }
@@ -133,7 +143,9 @@ impl Sort {
                 let (from, _, dtype) = self.arrays[*array];
                 for (place, key) in keys.iter_mut().enumerate() {
                     // SAFETY: an element of the row.
-                    *key = unsafe { key_of(dtype, buffers.read(from).add((first + place * self.inner) * dtype.size()), *is_total) };
+                    *key = unsafe {
+                        key_of(dtype, buffers.read(from).add((first + place * self.inner) * dtype.size()), *is_total)
+                    };
                     if *is_descending {
                         *key = !*key;
                     }
@@ -260,7 +272,11 @@ impl Stage for TopK {
                 places[..self.count].sort_unstable();
                 for (rank, &(_, place)) in places[..self.count].iter().enumerate() {
                     let at = row * self.count + rank;
-                    std::ptr::copy_nonoverlapping(from.add(place as usize * size), buffers.write(self.values).add(at * size), size);
+                    std::ptr::copy_nonoverlapping(
+                        from.add(place as usize * size),
+                        buffers.write(self.values).add(at * size),
+                        size,
+                    );
                     buffers.write(self.places).cast::<i32>().add(at).write(place as i32);
                 }
             }

@@ -148,7 +148,8 @@ impl Transfer {
         // Where what is read one after the other is another dimension than what is written so, both are
         // walked in squares, which keep to a few cache lines of either.
         let reader = (0..last).rev().find(|&dim| self.from[dim] == 1 && self.dims[dim] >= 4);
-        let paired = reader.filter(|_| self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4);
+        let paired =
+            reader.filter(|_| self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4);
         let mut outer = [0usize; MOST_DIMS];
         loop {
             let walked = (0..last).filter(|&dim| Some(dim) != paired);
@@ -223,6 +224,16 @@ pub(super) struct Walk {
 impl Walk {
     pub(super) fn is_dense(&self) -> bool {
         self.by == strides(&self.dims)
+    }
+
+    /// Whether what is read one after the other lies far apart, while other loops go along the memory: a
+    /// block would touch a cache line for each element, and the next block the same ones again.
+    pub(super) fn is_across(&self) -> bool {
+        const FEW: usize = 8;
+        let Some((&by, outer)) = self.by.split_last() else { return false };
+        let is_long = |dim: usize| self.dims[dim] >= FEW;
+        let is_far = by.unsigned_abs() >= 16 && is_long(outer.len());
+        is_far && element_count(&self.dims) >= 4096 && (0..outer.len()).any(|dim| outer[dim] == 1 && is_long(dim))
     }
 
     pub(super) fn is_scalar(&self) -> bool {
@@ -323,7 +334,10 @@ mod tests {
         assert_eq!(common_pieces(&[8], &[2, 4]), [(0..1, 0..2)]);
         assert_eq!(common_pieces(&[6, 4], &[4, 6]), [(0..2, 0..2)]);
         let with_ones = common_pieces(&[1, 5], &[5, 1, 1]);
-        assert_eq!(with_ones.iter().map(|(a, b)| (a.len(), b.len())).fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)), (2, 3));
+        assert_eq!(
+            with_ones.iter().map(|(a, b)| (a.len(), b.len())).fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)),
+            (2, 3)
+        );
     }
 
     #[test]

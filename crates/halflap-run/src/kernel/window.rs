@@ -40,7 +40,11 @@ struct ReduceWindow {
     applied: Applied,
 }
 
-pub(super) fn reduce(planner: &mut Planner<'_>, id: TermId, (window, combiner): (&[WindowDim], &Arc<Formula>)) -> Result<Slot, Trouble> {
+pub(super) fn reduce(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (window, combiner): (&[WindowDim], &Arc<Formula>),
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = term.args.len() / 2;
@@ -57,7 +61,8 @@ pub(super) fn reduce(planner: &mut Planner<'_>, id: TermId, (window, combiner): 
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let applied = Applied::new(combiner).map_err(|what| planner.fail(id, what))?;
-    let arrays = sources.into_iter().zip(&targets).map(|((array, init, dtype), &to)| (array, init, to, dtype)).collect();
+    let arrays =
+        sources.into_iter().zip(&targets).map(|((array, init, dtype), &to)| (array, init, to, dtype)).collect();
     let (dims, out) = (formula.term(term.args[0]).dims.clone(), term.dims.clone());
     planner.add(ReduceWindow { window: window.to_vec(), dims, out, arrays, applied });
     Ok(targets[0])
@@ -81,9 +86,14 @@ impl ReduceWindow {
             for (index, &(_, init, _, dtype)) in self.arrays.iter().enumerate() {
                 let element = self.block(buffers, index, 2);
                 load(dtype, buffers.read(init), element);
-                fill(std::slice::from_raw_parts(element, computed_as(dtype).size()), self.block(buffers, index, 0), len);
+                fill(
+                    std::slice::from_raw_parts(element, computed_as(dtype).size()),
+                    self.block(buffers, index, 0),
+                    len,
+                );
             }
-            let sizes: [usize; MOST_DIMS] = std::array::from_fn(|dim| self.window.get(dim).map_or(1, |dim| dim.size as usize));
+            let sizes: [usize; MOST_DIMS] =
+                std::array::from_fn(|dim| self.window.get(dim).map_or(1, |dim| dim.size as usize));
             each_index(&sizes[..rank], |place| {
                 let outer = (0..rank.saturating_sub(1)).try_fold(0, |at, dim| {
                     Some(at + seen(&self.window[dim], self.dims[dim], (row[dim], place[dim]))? * by[dim] as usize)
@@ -141,7 +151,8 @@ impl Stage for ReduceWindow {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let rank = self.dims.len();
         // SAFETY: local memory is as long as was asked for.
-        let table = unsafe { self.applied.program.prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK) };
+        let table =
+            unsafe { self.applied.program.prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK) };
         let (last, outer) = self.out.split_last().map_or((1, &[][..]), |(&last, outer)| (last, outer));
         let mut row = 0;
         each_index(outer, |index| {
@@ -185,12 +196,17 @@ struct SelectAndScatter {
     combine: Applied,
 }
 
-pub(super) fn select_and_scatter(planner: &mut Planner<'_>, id: TermId, (window, formulas): (&[WindowDim], [&Arc<Formula>; 2])) -> Result<Slot, Trouble> {
+pub(super) fn select_and_scatter(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (window, formulas): (&[WindowDim], [&Arc<Formula>; 2]),
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let (from, source, init) = (planner.make(term.args[0])?, planner.make(term.args[1])?, planner.make(term.args[2])?);
     let [select, combine] = formulas.map(|formula| Applied::new(formula));
-    let (select, combine) = (select.map_err(|what| planner.fail(id, what))?, combine.map_err(|what| planner.fail(id, what))?);
+    let (select, combine) =
+        (select.map_err(|what| planner.fail(id, what))?, combine.map_err(|what| planner.fail(id, what))?);
     let source_dims = formula.term(term.args[1]).dims.clone();
     let to = planner.target(id);
     let (window, dims, dtype) = (window.to_vec(), term.dims.clone(), term.dtype);
@@ -214,7 +230,9 @@ impl Stage for SelectAndScatter {
                 let mut selected = None;
                 each_index(&sizes, |place| {
                     let at = (0..self.dims.len()).try_fold(0, |at, dim| {
-                        Some(at + seen(&self.window[dim], self.dims[dim], (output[dim], place[dim]))? * by[dim] as usize)
+                        Some(
+                            at + seen(&self.window[dim], self.dims[dim], (output[dim], place[dim]))? * by[dim] as usize,
+                        )
                     });
                     let Some(at) = at else { return };
                     let stays = selected.is_some_and(|known: usize| {
