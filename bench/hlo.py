@@ -95,7 +95,7 @@ def main():
                 assigned.append([name, totals[name], ours, f"{100 * (ours / totals[name] - 1):+.2f}%"])
     text = f"""{MARK}
 
-Made {datetime.date.today()} with halflap {version_of([args.halflap])} on {cpu_model()}, effort {args.effort}.
+Made {datetime.date.today()} with {version_of([args.halflap])} on {cpu_model()}, effort {args.effort}.
 
 ### Reading
 

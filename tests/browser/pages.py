@@ -11,12 +11,13 @@ DATA = re.compile(r'(<script type="application/json" id="data">)(.*?)(</script>)
 
 
 def embedded(path):
-    """The data that a page was given."""
-    return json.loads(DATA.search(path.read_text())[2])
+    """The data that a page was given for its first part."""
+    return json.loads(DATA.search(path.read_text())[2])["parts"][0]
 
 
-def with_data(path, data):
-    text = json.dumps(data).replace("<", "\\u003c")
+def with_data(path, *parts):
+    """The page with other data, for each of its parts."""
+    text = json.dumps({"format": "halflap.page/1", "halflap": "test", "parts": parts}).replace("<", "\\u003c")
     return DATA.sub(lambda found: found[1] + text + found[3], path.read_text(), count=1)
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pages import nanos, size
+from pages import Page, embedded, nanos, size, with_data
 
 SIZES = [(1440, 900), (800, 600), (420, 800)]
 
@@ -499,6 +499,28 @@ def test_nothing_to_show_is_no_error(change, edited, open_page):
     page.page.mouse.dblclick(box["x"] + 300, box["y"] + 40)
     page.page.mouse.wheel(0, -200)
     assert page.state()["selected"] is None
+
+
+def test_parts_of_a_program_are_chosen(report, tmp_path, browser):
+    """The computations of a module: one at a time, each with its own numbers."""
+    pages = [report("schedule", program)[0] for program in ("fsdp_llama_2", "moe_ep_6")]
+    parts = [embedded(page) | {"part": name} for page, name in zip(pages, ("main", "<b>body"))]
+    path = tmp_path / "parts.html"
+    path.write_text(with_data(pages[0], *parts))
+    page = Page(browser, path, (1440, 900), "light")
+    assert page.page.locator("#part option").all_text_contents() == ["main", "<b>body"]
+    for place, part in reversed(list(enumerate(parts))):
+        with page.page.expect_event("load"):
+            page.page.select_option("#part", str(place))
+        page.settle()
+        assert nanos(part["views"][0]["headline"][0]["value"]) in page.texts(".card")[0]
+        assert page.page.input_value("#part") == str(place)
+    assert page.complaints == [] and {request.split("#")[0] for request in page.requests} == {page.address}
+    page.close()
+
+
+def test_one_part_needs_no_choice(schedule):
+    assert schedule.page.locator("#part").is_hidden()
 
 
 def test_sweep(report, open_page):

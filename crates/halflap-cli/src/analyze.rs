@@ -38,7 +38,7 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     if let Some(path) = &args.report {
         let timelines: Vec<Timeline> = timelines.into_iter().flatten().collect();
         let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
-        pictures::write_report(path, &page::observed_page(&titles.join(", "), &analysis, &timelines))?;
+        pictures::write_report(path, &[page::observed_page(&titles.join(", "), &analysis, &timelines)])?;
     }
     write(args, &analysis)
 }

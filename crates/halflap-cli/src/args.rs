@@ -93,8 +93,8 @@ pub enum Emit {
 /// Which of an HLO module's computations is looked at.
 #[derive(Debug, Default, clap::Args)]
 pub struct WhichArgs {
-    /// Show this computation of an HLO module; what-if and pictures show one only [default: the one
-    /// with the most exposed communication].
+    /// Show this computation of an HLO module alone [default: those with the most exposed
+    /// communication; what-if: the first of these].
     #[arg(long, value_name = "NAME")]
     pub computation: Option<String>,
 }

@@ -73,15 +73,16 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     let input = Order::of_input(&graph);
     let on = (&graph, &machine);
     let orders = [Played::new("before", on, &input), Played::new("after", on, &found.schedule.order)];
-    args.pictures.draw(&Shown {
+    args.pictures.draw(&[Shown {
         title: &pictures::title(&args.graph),
+        part: "",
         command: "schedule",
         facts: vec![("program", program(&graph)), ("trust", describe_trust(&found.trust))],
         orders: &orders,
         explanation: &explanation,
         memory_limit: Some(found.limit),
         rows: &[],
-    })?;
+    }])?;
     if printed { Ok(()) } else { show(args, &timed, (&found, &explanation, &orders[0])) }
 }
 

@@ -25,16 +25,17 @@ impl PictureArgs {
         Ok(())
     }
 
-    /// Draws what is asked for.
-    pub fn draw(&self, shown: &Shown<'_>) -> Result<(), Failed> {
+    /// Draws what is asked for, of every part of a program.
+    pub fn draw(&self, parts: &[Shown<'_>]) -> Result<(), Failed> {
         if let Some(path) = &self.report {
-            write_report(path, &program_page(shown))?;
+            write_report(path, &parts.iter().map(program_page).collect::<Vec<Page>>())?;
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
+            let parts: Vec<_> = parts.iter().map(|shown| (shown.part, shown.orders)).collect();
             files::write(path, |mut out| match is_json {
-                true => write_json(shown.orders, &mut out),
-                false => write_perfetto(shown.orders, &mut out),
+                true => write_json(&parts, &mut out),
+                false => write_perfetto(&parts, &mut out),
             })?;
         }
         Ok(())
@@ -42,8 +43,8 @@ impl PictureArgs {
 }
 
 /// Writes a page.
-pub fn write_report(path: &str, page: &Page) -> Result<(), Failed> {
-    files::write(path, |mut out| write_page(page, &mut out))
+pub fn write_report(path: &str, parts: &[Page]) -> Result<(), Failed> {
+    files::write(path, |mut out| write_page(parts, &mut out))
 }
 
 /// No two files that are written, and none that is read, may be the same.

@@ -86,8 +86,9 @@ fn draw(args: &args::Schedule, timed: &Timed<'_>, machine: &Machine) -> Result<(
     let limits = Limits { memory: schedule.peak_before.max(schedule.peak), bound: summary.bound };
     let explanation = halflap::explain::explain(graph, machine, &schedule.order, limits);
     let passes: Vec<&str> = schedule.passes.iter().map(|run| run.pass.name()).collect();
-    args.pictures.draw(&Shown {
+    args.pictures.draw(&[Shown {
         title: &pictures::title(&args.graph),
+        part: "",
         command: "schedule",
         facts: vec![("program", program(graph)), ("passes", passes.join(", "))],
         orders: &[
@@ -97,7 +98,7 @@ fn draw(args: &args::Schedule, timed: &Timed<'_>, machine: &Machine) -> Result<(
         explanation: &explanation,
         memory_limit: None,
         rows: &summary.rows,
-    })
+    }])
 }
 
 /// Writes the schedule where it was asked for; says whether that took the place of the summary.

@@ -102,15 +102,16 @@ impl Ran {
             Some(_) => vec![Played::new("before", on, &input), Played::new("after", on, &self.order)],
             None => vec![Played::new("input order", on, &input)],
         };
-        args.pictures.draw(&Shown {
+        args.pictures.draw(&[Shown {
             title: &pictures::title(&args.graph),
+            part: "",
             command,
             facts: vec![("program", program(&self.graph))],
             orders: &orders,
             explanation: &self.explanation,
             memory_limit: Some(self.limit),
             rows: &[],
-        })
+        }])
     }
 
     fn headline(&self, style: &Style) -> String {

@@ -104,6 +104,7 @@ fn draw(
     let explanation = explain(graph, machine, &input, limits);
     let shown = Shown {
         title: &pictures::title(&args.graph),
+        part: "",
         command: "what-if",
         facts: vec![("program", program(graph))],
         orders: &[Played::new("input order", on, &input)],
@@ -112,7 +113,7 @@ fn draw(
         rows: &[],
     };
     let curves = points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-    pictures::write_report(path, &sweep_page(&shown, page::Sweep { input_peak: peak, curves }))
+    pictures::write_report(path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
 }
 
 fn curve(points: &[Point]) -> page::Curve {

@@ -41,6 +41,8 @@ fn main() {
     let seconds = start.elapsed().as_secs_f64();
     let mut worst: f64 = 0.0;
     let mut bad = 0;
+    // The largest difference of an array as a share of its largest element: says more of small arrays.
+    let mut share: f64 = 0.0;
     for (rank, arrays) in outputs.iter().enumerate() {
         let expected = list("out_", rank);
         assert_eq!(arrays.len(), expected.len());
@@ -57,6 +59,12 @@ fn main() {
                 .map(excess)
                 .fold(0.0, |a: f64, b| if b.is_nan() { f64::INFINITY } else { a.max(b) });
             worst = worst.max(ratio);
+            let (given, expected) = (array.to_f64(), expected.to_f64());
+            let largest = expected.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+            let apart = given.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            if largest > 0.0 && largest.is_finite() && apart / largest > share {
+                share = apart / largest;
+            }
             if ratio > 1.0 {
                 bad += 1;
                 if bad < 5 {
@@ -66,7 +74,7 @@ fn main() {
         }
     }
     println!(
-        "{}: {} in {seconds:.2} s, worst {worst:.3} of the tolerance",
+        "{}: {} in {seconds:.2} s, worst {worst:.3} of the tolerance, {share:.1e} of an array's largest",
         args[1],
         if bad == 0 { "agrees" } else { "DIFFERS" }
     );

@@ -1,5 +1,6 @@
 //! Every command on an HLO module: one graph after the other, callees first.
 
+mod draw;
 mod orders;
 mod schedule;
 mod show;

@@ -5,20 +5,18 @@ use halflap::ids::OpId;
 use halflap::import::read_orders;
 use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
-use halflap::report::page::Shown;
-use halflap::report::{Played, count, simulation_json};
+use halflap::report::{count, simulation_json};
 use halflap::simulate::lower_bound;
 use halflap::units::Bytes;
 use halflap::verify::{Demands, OrderEdges, verify as prove, verify_names};
 use serde_json::{Value, json};
 
-use super::show::{Section, headline, picked, render_section};
+use super::draw::draw;
+use super::show::{SECTIONS, Section, headline, picked, render_section};
 use super::{Done, Ready, Source, chosen};
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
-use crate::pictures;
-use crate::simulate::program;
 use crate::terminal;
 
 /// Orders by the names of computations.
@@ -77,9 +75,9 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
         };
         Ok((order, ()))
     })?;
-    draw(&source, &all, (args, command))?;
     let limit = |ready: &Ready| budget.limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak);
     let sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
+    draw(&source, &sections, (&args.pictures, &args.which), command)?;
     if let Some(path) = &args.output
         && files::put(path, &format!("{}\n", to_json(&source, &sections)))?
     {
@@ -92,7 +90,7 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
         None => args.which.computation.clone(),
     };
     let rows = if command == "explain" { usize::MAX } else { crate::schedule::ROWS };
-    for section in picked(&source, &sections, name.as_deref())? {
+    for section in picked(&source, &sections, name.as_deref(), SECTIONS)? {
         text.push_str(&render_section(&source, section, rows, &style));
     }
     files::print(&text)
@@ -141,32 +139,6 @@ fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
         "step_time": sections.last().map(|entry| entry.step_time.1),
         "peak_memory": sections.last().map(|entry| entry.peak(entry.order)),
         "computations": shown.map(computation).collect::<Vec<_>>(),
-    })
-}
-
-fn draw(source: &Source<'_>, all: &[Done<()>], (args, command): (&args::Ordered, &'static str)) -> Result<(), Failed> {
-    if !args.pictures.any() {
-        return Ok(());
-    }
-    let done = chosen(source, all, args.which.computation.as_deref())?;
-    let Ready { graph, machine, unit, .. } = &done.ready;
-    let input = Order::of_input(graph);
-    let memory = Timeline::of(graph, &input).peak;
-    let explanation = explain_order(graph, machine, &done.order, Limits { memory, bound: lower_bound(graph, machine) });
-    let on = (graph, machine);
-    let orders = match args.order {
-        Some(_) => vec![Played::new("before", on, &input), Played::new("after", on, &done.order)],
-        None => vec![Played::new("input order", on, &input)],
-    };
-    let computation = source.module.computation_name(unit.computation);
-    args.pictures.draw(&Shown {
-        title: &format!("{} {computation}", pictures::title(&args.graph)),
-        command,
-        facts: vec![("program", program(graph)), ("computation", computation.to_owned())],
-        orders: &orders,
-        explanation: &explanation,
-        memory_limit: Some(memory),
-        rows: &[],
     })
 }
 

@@ -1,23 +1,19 @@
 //! `halflap schedule` on a module.
 
-use halflap::explain::{Explanation, Limits, explain};
 use halflap::hlo::{Place, write};
 use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
-use halflap::report::page::Shown;
-use halflap::report::{OptimizerRun, Played, Summary, Timed, describe_trust};
-use halflap::simulate::lower_bound;
+use halflap::report::{OptimizerRun, Summary, Timed, describe_trust};
 use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
+use super::draw::draw;
 use super::show::{Section, render_schedule};
-use super::{Done, Ready, Source, chosen};
+use super::{Done, Ready, Source};
 use crate::args::{self, EffortArg, Emit};
 use crate::exit::Failed;
 use crate::files;
 use crate::optimize::{self, Outcome};
-use crate::pictures;
-use crate::simulate::program;
 
 pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     refuse(args)?;
@@ -27,7 +23,8 @@ pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         eprintln!("read {} instructions in {:.1} ms", source.module.len(), source.read_seconds * 1e3);
     }
     let all = source.walk(|ready| find(&source, ready, args))?;
-    draw(&source, &all, args)?;
+    let sections: Vec<Section<'_>> = all.iter().map(section).collect();
+    draw(&source, &sections, (&args.pictures, &args.which), "schedule")?;
     let printed = match args.emit.unwrap_or(Emit::Schedule) {
         Emit::Schedule => put_schedule(&source, &all, args)?,
         Emit::Hlo => put_module(&source, &all, args)?,
@@ -35,7 +32,6 @@ pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     if printed {
         return Ok(());
     }
-    let sections: Vec<Section<'_>> = all.iter().map(|done| section(done)).collect();
     files::print(&render_schedule(&source, &sections, args)?)
 }
 
@@ -86,30 +82,6 @@ fn section(done: &Done<Option<Outcome>>) -> Section<'_> {
 
 fn input_peak(ready: &Ready) -> Bytes {
     Budget::Times(1.0).limit(Timeline::of(&ready.graph, &Order::of_input(&ready.graph)).peak)
-}
-
-/// Draws one computation.
-fn draw(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Schedule) -> Result<(), Failed> {
-    if !args.pictures.any() {
-        return Ok(());
-    }
-    let done = chosen(source, all, args.which.computation.as_deref())?;
-    let Ready { graph, machine, unit, .. } = &done.ready;
-    let memory = done.result.as_ref().map_or_else(|| input_peak(&done.ready), |found| found.limit);
-    let explanation: Explanation =
-        explain(graph, machine, &done.order, Limits { memory, bound: lower_bound(graph, machine) });
-    let input = Order::of_input(graph);
-    let orders = [Played::new("before", (graph, machine), &input), Played::new("after", (graph, machine), &done.order)];
-    let computation = source.module.computation_name(unit.computation);
-    args.pictures.draw(&Shown {
-        title: &format!("{} {computation}", pictures::title(&args.graph)),
-        command: "schedule",
-        facts: vec![("program", program(graph)), ("computation", computation.to_owned())],
-        orders: &orders,
-        explanation: &explanation,
-        memory_limit: Some(memory),
-        rows: &[],
-    })
 }
 
 /// Writes or prints the module in the new orders; says whether it was printed.

@@ -21,7 +21,7 @@ use crate::simulate::program;
 use crate::terminal;
 
 /// How many computations are shown one by one, unless one is asked for.
-const SECTIONS: usize = 3;
+pub(super) const SECTIONS: usize = 3;
 
 /// A computation to be shown.
 pub(super) struct Section<'a> {
@@ -38,7 +38,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn explanation(&self) -> Explanation {
+    pub(super) fn explanation(&self) -> Explanation {
         let Ready { graph, machine, .. } = self.ready;
         explain(graph, machine, self.order, Limits { memory: self.limit, bound: self.bound })
     }
@@ -57,7 +57,7 @@ pub(super) fn render_schedule(
     let style = terminal::style();
     let mut text = headline(source, sections, &style);
     let seconds: f64 = sections.iter().map(|section| section.seconds).sum();
-    for section in picked(source, sections, args.which.computation.as_deref())? {
+    for section in picked(source, sections, args.which.computation.as_deref(), SECTIONS)? {
         if args.show {
             let _ = write!(text, "\n{}", listing(&section.ready.graph, section.order));
         }
@@ -133,11 +133,12 @@ fn overview(source: &Source<'_>, sections: &[Section<'_>], style: &Style) -> Str
     format!("\n{}{more}", table.render(style))
 }
 
-/// The computation that was asked for, or the worst few.
+/// The computation that was asked for, or the worst, at most so many.
 pub(super) fn picked<'a>(
     source: &Source<'_>,
     sections: &'a [Section<'a>],
     name: Option<&str>,
+    most: usize,
 ) -> Result<Vec<&'a Section<'a>>, Failed> {
     let name_of = |section: &Section<'_>| source.module.computation_name(section.ready.unit.computation);
     if let Some(name) = name {
@@ -149,7 +150,7 @@ pub(super) fn picked<'a>(
         sections.iter().rev().filter(|section| section.ready.unit.communicates()).collect();
     // The sort is stable: of equals the outermost stays first.
     shown.sort_by(|a, b| b.exposed.1.0.total_cmp(&a.exposed.1.0));
-    shown.truncate(SECTIONS);
+    shown.truncate(most);
     Ok(shown)
 }
 

@@ -27,6 +27,9 @@ struct Conv {
     spatial_by: Vec<usize>,
     spatial: Vec<usize>,
     out_spatial: Vec<usize>,
+    out_by: Vec<i64>,
+    /// The window's extents.
+    sizes: Vec<usize>,
     groups: usize,
     is_batch_grouped: bool,
     /// In each group: input features, output features, batches.
@@ -83,7 +86,9 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) 
         feature_by: input_by[dims.input_feature] as usize,
         spatial_by: dims.input_spatial.iter().map(|&dim| input_by[dim] as usize).collect(),
         spatial: dims.input_spatial.iter().map(|&dim| input_dims[dim]).collect(),
+        out_by: strides(&out_spatial),
         out_spatial,
+        sizes: numbers.window.iter().map(|dim| dim.size as usize).collect(),
         groups,
         is_batch_grouped,
         inputs,
@@ -213,11 +218,10 @@ impl Conv {
     unsafe fn fill<T: Number>(&self, input: *const T, (matrix, offsets): (*mut T, &mut [i64]), first: usize) {
         let len = offsets.len();
         let space = element_count(&self.out_spatial).max(1);
-        let by = strides(&self.out_spatial);
-        let sizes: Vec<usize> = self.window.iter().map(|dim| dim.size as usize).collect();
+        let (by, sizes) = (&self.out_by, &self.sizes);
         let places = self.places();
         let mut number = 0;
-        each_index(&sizes, |place| {
+        each_index(sizes, |place| {
             for (column, offset) in offsets.iter_mut().enumerate() {
                 let (batch, at) = ((first + column) / space, (first + column) % space);
                 let spatial = (0..self.spatial.len()).try_fold(0, |sum, dim| {

@@ -334,13 +334,14 @@ fn tanh(x: f32) -> f32 {
     // Beyond 10, the result is 1 to the last bit.
     let bounded = if magnitude > 10.0 { 10.0 } else { magnitude };
     let far = 1.0 - 2.0 / (exp(2.0 * bounded) + 1.0);
-    let signed = f32::from_bits(far.to_bits() | (x.to_bits() & 0x8000_0000));
+    // Zero keeps its sign, too.
+    let signed = |value: f32| f32::from_bits(value.to_bits() | (x.to_bits() & 0x8000_0000));
     if magnitude < 0.625 {
-        near
+        signed(near)
     } else if x.is_nan() {
         x
     } else {
-        signed
+        signed(far)
     }
 }
 

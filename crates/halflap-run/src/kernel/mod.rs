@@ -3,7 +3,7 @@
 //! Making one does all that can be done before: `build` opens the HLO to a flat `formula`, `plan` decides
 //! what is one loop and what is in memory in between, and every stage knows the functions that it calls.
 //! What is not supported is found there. Running one allocates nothing once its [`Scratch`] is as large
-//! as it needs, gives the same bits each time, and may be done by any number of threads at once, each
+//! as it needs (but the matrix library packs operands in memory of its own), gives the same bits each time, and may be done by any number of threads at once, each
 //! with a scratch of its own.
 //!
 //! | part | what it does |

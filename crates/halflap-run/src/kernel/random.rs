@@ -8,7 +8,7 @@ use super::Buffers;
 use super::error::What;
 use super::formula::{Generator, TermId};
 use super::plan::{Planner, Slot, Stage, Trouble};
-use super::walk::strides;
+use super::walk::{MOST_DIMS, strides};
 use crate::tensor::DType;
 
 struct Bits {
@@ -19,6 +19,7 @@ struct Bits {
     new_state: Slot,
     to: Slot,
     dims: Vec<usize>,
+    by: Vec<i64>,
     is_wide: bool,
 }
 
@@ -41,7 +42,16 @@ pub(super) fn bits(planner: &mut Planner<'_>, id: TermId, generator: Generator) 
     }
     let targets = planner.part_targets(id, &kinds);
     let is_wide = dtype.size() == 8;
-    planner.add(Bits { generator, state, counters, new_state: targets[0], to: targets[1], dims, is_wide });
+    planner.add(Bits {
+        generator,
+        state,
+        counters,
+        new_state: targets[0],
+        to: targets[1],
+        by: strides(&dims),
+        dims,
+        is_wide,
+    });
     Ok(targets[0])
 }
 
@@ -120,14 +130,16 @@ impl Bits {
             unsafe { to.cast::<u32>().write(three_fry(counter, key)[0]) };
             return 1;
         };
-        let mut halves = self.dims.clone();
+        let mut halves = [1; MOST_DIMS];
+        let halves = &mut halves[..self.dims.len()];
+        halves.copy_from_slice(&self.dims);
         halves[split] = halves[split].div_ceil(2);
-        let by = strides(&self.dims);
+        let by = &self.by;
         let mut block = 0;
-        super::walk::each_index(&halves, |index| {
+        super::walk::each_index(halves, |index| {
             let place: usize = index
                 .iter()
-                .zip(&by)
+                .zip(by)
                 .enumerate()
                 .map(|(dim, (&i, &by))| by as usize * if dim == split { 2 * i } else { i })
                 .sum();

@@ -34,6 +34,7 @@ pub(super) fn seen(dim: &WindowDim, len: usize, (output, place): (usize, usize))
 struct ReduceWindow {
     window: Vec<WindowDim>,
     dims: Vec<usize>,
+    by: Vec<i64>,
     out: Vec<usize>,
     /// Each: the array, the initial value, the output and the type.
     arrays: Vec<(Slot, Slot, Slot, DType)>,
@@ -64,7 +65,7 @@ pub(super) fn reduce(
     let arrays =
         sources.into_iter().zip(&targets).map(|((array, init, dtype), &to)| (array, init, to, dtype)).collect();
     let (dims, out) = (formula.term(term.args[0]).dims.clone(), term.dims.clone());
-    planner.add(ReduceWindow { window: window.to_vec(), dims, out, arrays, applied });
+    planner.add(ReduceWindow { window: window.to_vec(), by: strides(&dims), dims, out, arrays, applied });
     Ok(targets[0])
 }
 
@@ -79,8 +80,7 @@ impl ReduceWindow {
     /// # Safety
     /// See [`Stage::run`]; `row` is the row's index, `first` and `len` say which of its outputs.
     unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (row, first, len): (&[usize], usize, usize)) {
-        let rank = self.dims.len();
-        let by = strides(&self.dims);
+        let (rank, by) = (self.dims.len(), &self.by);
         // SAFETY: blocks of local memory, elements of the arrays that the window sees.
         unsafe {
             for (index, &(_, init, _, dtype)) in self.arrays.iter().enumerate() {
@@ -185,7 +185,10 @@ impl Stage for ReduceWindow {
 /// The gradient of a reduction that selects: each source goes to the element that its window selected.
 struct SelectAndScatter {
     window: Vec<WindowDim>,
+    /// The window's extents.
+    sizes: Vec<usize>,
     dims: Vec<usize>,
+    by: Vec<i64>,
     source_dims: Vec<usize>,
     from: Slot,
     source: Slot,
@@ -210,15 +213,28 @@ pub(super) fn select_and_scatter(
     let source_dims = formula.term(term.args[1]).dims.clone();
     let to = planner.target(id);
     let (window, dims, dtype) = (window.to_vec(), term.dims.clone(), term.dtype);
-    planner.add(SelectAndScatter { window, dims, source_dims, from, source, init, to, dtype, select, combine });
+    let (sizes, by) = (window.iter().map(|dim| dim.size as usize).collect(), strides(&dims));
+    planner.add(SelectAndScatter {
+        sizes,
+        by,
+        window,
+        dims,
+        source_dims,
+        from,
+        source,
+        init,
+        to,
+        dtype,
+        select,
+        combine,
+    });
     Ok(to)
 }
 
 impl Stage for SelectAndScatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (size, to, local) = (self.dtype.size(), buffers.write(self.to), buffers.local());
-        let by = strides(&self.dims);
-        let sizes: Vec<usize> = self.window.iter().map(|dim| dim.size as usize).collect();
+        let (by, sizes) = (&self.by, &self.sizes);
         // SAFETY: local memory is as long as was asked for; elements are those of the arrays.
         unsafe {
             fill(std::slice::from_raw_parts(buffers.read(self.init), size), to, element_count(&self.dims));
@@ -228,7 +244,7 @@ impl Stage for SelectAndScatter {
             let mut number = 0;
             each_index(&self.source_dims, |output| {
                 let mut selected = None;
-                each_index(&sizes, |place| {
+                each_index(sizes, |place| {
                     let at = (0..self.dims.len()).try_fold(0, |at, dim| {
                         Some(
                             at + seen(&self.window[dim], self.dims[dim], (output[dim], place[dim]))? * by[dim] as usize,

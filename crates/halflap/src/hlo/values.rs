@@ -476,13 +476,13 @@ impl Finder<'_> {
             while let Some(offer) = offers.next_if(|offer| offer.result == content) {
                 options.push(offer);
             }
-            let fits = |operand: u32, offer: Option<&InPlace>| {
-                !overwritten[operand as usize] && self.fits(content, operand, offer)
+            let fits = |operand: u32, binds: bool| {
+                let in_place = options.iter().any(|offer| offer.operand == operand);
+                !overwritten[operand as usize] && self.fits(content, (operand, binds), in_place)
             };
             // What the result is to replace comes first, even if the writer does not read it.
-            let offer_of = |operand: u32| options.iter().find(|offer| offer.operand == operand);
-            let wished = wish[content as usize].filter(|&given| fits(given, offer_of(given)));
-            let offered = || options.iter().find(|offer| fits(offer.operand, Some(offer))).map(|offer| offer.operand);
+            let wished = wish[content as usize].filter(|&given| fits(given, true));
+            let offered = || options.iter().find(|offer| fits(offer.operand, offer.binds)).map(|offer| offer.operand);
             match wished.or_else(offered) {
                 Some(operand) => {
                     overwritten[operand as usize] = true;
@@ -497,18 +497,18 @@ impl Finder<'_> {
     }
 
     /// Whether a content can be written where another one is: nobody needs that any more. Its writer may
-    /// read it only if it works in place, as the offer says.
-    fn fits(&self, content: u32, operand: u32, offer: Option<&InPlace>) -> bool {
+    /// read it only if it works in place. `binds` says whether other readers are made to come before, or
+    /// must not be there.
+    fn fits(&self, content: u32, (operand, binds): (u32, bool), in_place: bool) -> bool {
         let (new, old) = (&self.values.contents[content as usize], &self.values.contents[operand as usize]);
         let Some(writer) = new.writer else { return false };
         let is_ours = old.keep != Keep::Caller && !old.is_result;
-        let others = old.readers.iter().filter(|&&reader| offer.is_none() || !self.is_same(reader, writer));
-        let is_free = match offer {
-            // The end of what made it comes before the writer anyway.
-            Some(offer) if !offer.binds && old.keep == Keep::Ours => {
-                others.clone().all(|&reader| old.writer.is_some_and(|maker| self.is_same(reader, maker)))
-            }
-            _ => others.clone().all(|&reader| reader < writer),
+        // The end of what made it comes before the writer anyway.
+        let is_made_by = |reader: u32| old.writer.is_some_and(|maker| self.is_same(reader, maker));
+        let mut others = old.readers.iter().filter(|&&reader| !in_place || !self.is_same(reader, writer));
+        let is_free = match binds {
+            true => others.all(|&reader| reader < writer),
+            false => others.all(|&reader| is_made_by(reader)),
         };
         content != operand
             && is_ours

@@ -35,13 +35,12 @@ const SCRIPT: &str = concat!(
 struct Document<'a> {
     format: &'static str,
     halflap: &'static str,
-    #[serde(flatten)]
-    page: &'a Page,
+    parts: &'a [Page],
 }
 
-/// Writes a page that stands alone.
-pub fn write_page(page: &Page, out: &mut impl Write) -> io::Result<()> {
-    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), page };
+/// Writes a page that stands alone. It shows one part of a program at a time.
+pub fn write_page(parts: &[Page], out: &mut impl Write) -> io::Result<()> {
+    let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), parts };
     // Within a script element only `<` could end it; JSON may write it as an escape.
     let data = serde_json::to_string(&document)?.replace('<', "\\u003c");
     let mut rest = FRAME;

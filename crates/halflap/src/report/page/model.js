@@ -8,7 +8,10 @@ const COLLECTIVE = 1;
 const SYNCHRONOUS = 2;
 const COPY = 4;
 
-const data = JSON.parse(byId('data').textContent);
+const report = JSON.parse(byId('data').textContent);
+/** Which part of the program is shown: another one is another load of this file, by the address. */
+const shownPart = Math.min(Number.parseInt(location.hash.slice(1), 10) || 0, report.parts.length - 1);
+const data = report.parts[Math.max(0, shownPart)];
 const ops = data.ops;
 const opCount = ops.name.length;
 const views = data.views.map(buildView);

@@ -8,11 +8,13 @@ use serde::{Serialize, Serializer};
 
 use crate::units::{Bytes, Nanos};
 
-/// A page.
+/// A page, or what it shows of one part of a program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page {
     /// What was looked at: the name of a file.
     pub title: String,
+    /// Which part of it: the name of a computation; empty for all of it.
+    pub part: String,
     /// Which command made it.
     pub command: &'static str,
     /// What else there is to know, each a label and a sentence.

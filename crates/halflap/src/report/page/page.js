@@ -226,11 +226,28 @@ function exposeForTests() {
   });
 }
 
+/** The computations of a module, of which one is shown. */
+function showParts() {
+  const select = byId('part');
+  select.hidden = report.parts.length < 2;
+  select.replaceChildren(...report.parts.map((part, index) => {
+    const option = element('option', '', clean(part.part, 80));
+    option.value = String(index);
+    option.selected = index === shownPart;
+    return option;
+  }));
+  select.addEventListener('change', () => {
+    location.hash = select.value;
+    location.reload();
+  });
+}
+
 function begin() {
   document.title = clean(data.title, 120) + ' \u2013 halflap ' + clean(data.command, 20);
   byId('title').textContent = clean(data.title, 160);
   byId('command').textContent = clean(data.command, 20);
-  byId('footer').textContent = 'halflap ' + clean(data.halflap, 20);
+  byId('footer').textContent = 'halflap ' + clean(report.halflap, 20);
+  showParts();
   showCards();
   showBudget();
   showFacts();

@@ -21,6 +21,8 @@ const NAME: usize = 160;
 pub struct Shown<'a> {
     /// The name of the file.
     pub title: &'a str,
+    /// Which part of the program: the name of a computation; empty for all of it.
+    pub part: &'a str,
     /// Which command made it.
     pub command: &'static str,
     /// What else there is to know.
@@ -41,6 +43,7 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
     let graph = last.graph;
     Page {
         title: printable_up_to(shown.title, NAME),
+        part: printable_up_to(shown.part, NAME),
         command: shown.command,
         facts: shown.facts.clone(),
         ops: ops(graph),

@@ -5,14 +5,13 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{Note, Process, Slice, processes};
-use crate::report::played::Played;
+use super::{Note, Part, Process, Slice, processes};
 
 /// Writes orders as trace events.
-pub fn write_json(orders: &[Played<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn write_json(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
     let mut events = Events { out, first: true };
     events.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    for (place, process) in processes(orders).iter().enumerate() {
+    for (place, process) in processes(parts).iter().enumerate() {
         write_process(&mut events, process, place + 1)?;
     }
     events.out.write_all(b"\n]}\n")

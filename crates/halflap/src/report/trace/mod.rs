@@ -50,7 +50,7 @@ struct Level {
 
 /// Everything that is drawn of one order.
 struct Process {
-    name: &'static str,
+    name: String,
     tracks: Vec<Track>,
     memory: Vec<Level>,
 }
@@ -60,11 +60,14 @@ fn whole(time: Nanos) -> u64 {
     time.0.round() as u64
 }
 
+/// The orders of a part of a program, and its name; an empty one for all of it.
+pub type Part<'a> = (&'a str, &'a [Played<'a>]);
+
 /// The orders as they are drawn; arrows have numbers that are theirs alone.
-fn processes(orders: &[Played<'_>]) -> Vec<Process> {
+fn processes(parts: &[Part<'_>]) -> Vec<Process> {
     let mut arrows = 0;
-    let mut drawn = Vec::with_capacity(orders.len());
-    for played in orders {
+    let mut drawn = Vec::new();
+    for (part, played) in parts.iter().flat_map(|(part, orders)| orders.iter().map(move |played| (part, played))) {
         let graph = played.graph;
         let first_arrow = |op: OpId, arrows: &mut u64| {
             let first = *arrows;
@@ -72,7 +75,11 @@ fn processes(orders: &[Played<'_>]) -> Vec<Process> {
             first
         };
         let arrows_of: Vec<u64> = graph.ops().map(|op| first_arrow(op, &mut arrows)).collect();
-        drawn.push(Drawing { played, arrows: arrows_of }.process());
+        let name = match part.is_empty() {
+            true => played.name.to_owned(),
+            false => format!("{} {}", printable(part), played.name),
+        };
+        drawn.push(Drawing { played, arrows: arrows_of }.process(name));
     }
     drawn
 }
@@ -84,7 +91,7 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    fn process(&self) -> Process {
+    fn process(&self, name: String) -> Process {
         let Played { graph, machine, order, .. } = self.played;
         let ops = order.as_slice();
         let runs = |op: &&OpId| !graph.kind(**op).is_collective();
@@ -99,7 +106,7 @@ impl Drawing<'_> {
             }
         }
         tracks.push(Track { name: "compute stands still".to_owned(), slices: self.stalls() });
-        Process { name: self.played.name, tracks, memory: self.memory() }
+        Process { name, tracks, memory: self.memory() }
     }
 
     fn slice(&self, op: OpId) -> Slice {

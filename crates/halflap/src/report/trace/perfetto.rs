@@ -5,8 +5,7 @@
 
 use std::io::{self, Write};
 
-use super::{Note, Process, Slice, processes};
-use crate::report::played::Played;
+use super::{Note, Part, Process, Slice, processes};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -18,15 +17,15 @@ const UNIT_SIZE_BYTES: u64 = 3;
 const EXPLICIT: u64 = 3;
 
 /// Writes orders as a trace for Perfetto.
-pub fn write_perfetto(orders: &[Played<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn write_perfetto(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
     let mut next_track = 1;
-    for (place, process) in processes(orders).iter().enumerate() {
+    for (place, process) in processes(parts).iter().enumerate() {
         let parent = take(&mut next_track);
         let mut described = Message::default();
         described.number(1, place as u64 + 1);
-        described.text(6, process.name);
+        described.text(6, &process.name);
         describe(out, parent, |track| {
-            track.text(2, process.name);
+            track.text(2, &process.name);
             track.message(3, &described);
             track.number(11, EXPLICIT);
         })?;
