@@ -10,7 +10,7 @@ use halflap::units::{Bytes, Nanos};
 use super::failure::{Failure, Fate, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
-use super::report::{RankOutcome, Span};
+use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Streams, Task, Worker, run_kernel};
@@ -96,8 +96,9 @@ impl Rank {
             transport: self.transport.clone(),
             fate: self.fate.clone(),
             scratch: Scratch::new(context),
-            arena,
+            _arena: arena,
             aside: AlignedBytes::default(),
+            panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
     }
 
@@ -111,10 +112,8 @@ impl Rank {
             issuer.walk(&mut frame)?;
             issuer.drain()?;
             outcome.steps.push(Nanos(began.elapsed().as_nanos() as f64));
-            outcome.began.push(began);
-            let mut spans: Vec<Span> = Vec::new();
-            self.streams.all.iter().for_each(|stream| spans.append(&mut locked(&stream.spans)));
-            outcome.spans.push(spans);
+            let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
             if step + 1 == self.options.steps {
                 outcome.outputs = issuer.outputs(&frame);
             }

@@ -26,11 +26,13 @@ pub struct Options {
     pub seed: u64,
     /// The network that collectives are to take as long as on.
     pub link: Option<EmulatedLink>,
+    /// A rank, and the step of a plan at which it is to panic: to show what happens then.
+    pub panic: Option<(usize, usize)>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None }
+        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
     }
 }
 

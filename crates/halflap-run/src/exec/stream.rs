@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::failure::{Fate, LOOK, Stopped};
-use super::report::Span;
+use super::report::Noted;
 
 /// How often a waiting thread looks before it sleeps.
 const LOOKS: u32 = 64;
@@ -29,7 +29,7 @@ pub(crate) struct Stream<T> {
     /// What it is at.
     pub(crate) status: Status,
     /// What it ran.
-    pub(crate) spans: Mutex<Vec<Span>>,
+    pub(crate) spans: Mutex<Vec<Noted>>,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -13,7 +13,7 @@ use halflap::ids::{Id, PlanId};
 use super::failure::{Failure, Fate, Stopped};
 use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
-use super::report::{Lane, Span};
+use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
@@ -78,8 +78,10 @@ pub(super) struct Worker {
     pub(super) fate: Arc<Fate>,
     pub(super) scratch: Scratch,
     /// Keeps the memory that tasks work on.
-    pub(super) arena: Arc<Arena>,
+    pub(super) _arena: Arc<Arena>,
     pub(super) aside: AlignedBytes,
+    /// The step at which it is to panic, to show what happens then.
+    pub(super) panics_at: Option<usize>,
 }
 
 impl Worker {
@@ -103,7 +105,6 @@ impl Worker {
                 }
             }
         }
-        debug_assert!(Arc::strong_count(&self.arena) > 0);
     }
 
     fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
@@ -124,7 +125,7 @@ impl Worker {
             0 => Lane::Compute,
             index => Lane::Stream(Id::from_index(index - 1)),
         };
-        locked(&stream.spans).push(Span { label, lane, start, met, end: Instant::now() });
+        locked(&stream.spans).push(Noted { label, lane, start, met, end: Instant::now() });
         Ok(())
     }
 
@@ -133,6 +134,7 @@ impl Worker {
         let action = |(plan, step): (PlanId, usize)| &program.plans[plan].actions[step];
         match task {
             Task::Kernel { at, arrays, .. } | Task::Transfer { at, arrays, .. } => {
+                assert!(self.panics_at != Some(at.1), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action(*at) {
                     self.launch(launch, arrays);
                 }
