@@ -67,7 +67,7 @@ impl Rank {
             pool: Pool::new(arena),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
-            sequences: vec![0; program.comms],
+            sequences: vec![0; program.comms.len()],
         };
         let outcome = self.steps(&mut issuer);
         self.streams.all.iter().for_each(|stream| stream.close());
@@ -248,7 +248,7 @@ impl Issuer<'_> {
         let plan = &self.program.plans[frame.plan];
         for (step, action) in plan.actions.iter().enumerate() {
             match action {
-                Action::Alloc { slot, .. } => self.alloc(frame, *slot),
+                Action::Alloc { slot } => self.alloc(frame, *slot),
                 Action::Free { slot, size } => self.free(frame, *slot, *size),
                 Action::Launch { label, launch, casts } => {
                     let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));

@@ -30,7 +30,11 @@ mod session;
 pub(crate) mod stream;
 mod task;
 
+pub(crate) use failure::Fate;
 pub use failure::{Failure, Stopped};
+pub(crate) use issue::Rank;
 pub use prepare::{Label, LabelKind, PrepareError, Prepared};
 pub use report::{Lane, Outcome, RankOutcome, Span};
-pub use session::{Options, compare_plans, run};
+pub use session::{Options, run};
+pub(crate) use session::{describe, late, seconds};
+pub(crate) use task::Streams;

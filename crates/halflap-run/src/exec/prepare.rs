@@ -45,7 +45,7 @@ pub(super) enum Read {
 
 /// What is done for a step.
 pub(super) enum Action {
-    Alloc { slot: SlotId, size: i64, bytes: usize },
+    Alloc { slot: SlotId },
     Free { slot: SlotId, size: i64 },
     Launch { label: u32, launch: Launch, casts: Vec<(usize, Cast)> },
     Collective { label: u32, stream: StreamId, collective: Collective, ins: Vec<Read>, outs: Vec<SlotId> },
@@ -102,8 +102,8 @@ pub struct Prepared {
     pub(super) entry: PlanId,
     /// How many communication streams there are.
     pub streams: usize,
-    /// How many sets of devices communicate.
-    pub(super) comms: usize,
+    /// Who communicates with whom.
+    pub(crate) comms: Vec<Vec<Vec<u32>>>,
     /// What everything is called.
     pub labels: Vec<Label>,
     /// How many ranks run it.
@@ -144,7 +144,7 @@ impl Prepared {
             plans,
             entry: program.entry,
             streams: program.streams.len(),
-            comms: program.comms.len(),
+            comms: program.comms.iter().map(|(_, comm)| comm.sets.clone()).collect(),
             labels,
             ranks: (replicas * partitions) as usize,
             partitions,
@@ -228,7 +228,7 @@ impl Preparer<'_> {
         let (plan, bytes) = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
-            Step::Alloc(slot) => Action::Alloc { slot: *slot, size: size(*slot), bytes: bytes[*slot] },
+            Step::Alloc(slot) => Action::Alloc { slot: *slot },
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
                 let label = self.named(work.instr, LabelKind::Kernel, (plan, place));

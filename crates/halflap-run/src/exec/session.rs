@@ -96,7 +96,7 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
 }
 
 /// An error that names the first difference, where ranks have different plans.
-pub fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
+pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
     let Some((first, others)) = programs.split_first() else { return Ok(()) };
     for (index, other) in others.iter().enumerate() {
         if std::ptr::eq(*first, *other) || first.text.hash() == other.text.hash() {
