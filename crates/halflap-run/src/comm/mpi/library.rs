@@ -117,7 +117,7 @@ impl Mpi {
         let functions = unsafe { Functions::find(&library) }.map_err(other)?;
         let symbol = |name: &[u8]| {
             // SAFETY: only the object's address is taken.
-            unsafe { library.get::<c_void>(name) }.map(|symbol| symbol.as_raw_ptr()).map_err(other)
+            unsafe { library.get::<*mut c_void>(name) }.map(|symbol| symbol.as_raw_ptr()).map_err(other)
         };
         Ok(Mpi {
             world: symbol(b"ompi_mpi_comm_world")?,
@@ -150,7 +150,7 @@ impl Mpi {
 
     fn object(&self, name: &str) -> Option<Handle> {
         // SAFETY: only the object's address is taken.
-        unsafe { self.library.get::<c_void>(name.as_bytes()) }.ok().map(|symbol| symbol.as_raw_ptr())
+        unsafe { self.library.get::<*mut c_void>(name.as_bytes()) }.ok().map(|symbol| symbol.as_raw_ptr())
     }
 
     /// MPI's type and operation for a reduction; nothing where it has none, or not quite the same one:
