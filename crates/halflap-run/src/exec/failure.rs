@@ -16,8 +16,8 @@ pub enum Failure {
     TimedOut { seconds: String, ranks: Vec<String> },
     #[error("rank {rank} came to '{own}', and rank {other} at the same place to '{theirs}': they took different ways")]
     Diverged { rank: usize, own: String, other: usize, theirs: String },
-    #[error("the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} differ first at line {line}:\n  rank {first}: {of_first}\n  rank {second}: {of_second}")]
-    PlansDiffer { first: usize, second: usize, line: usize, of_first: String, of_second: String },
+    #[error("the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}")]
+    PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
     #[error("MPI: {0}")]

@@ -36,5 +36,5 @@ pub(crate) use issue::Rank;
 pub use prepare::{Label, LabelKind, PrepareError, Prepared};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run};
-pub(crate) use session::{describe, late, seconds};
+pub(crate) use session::{describe, late, seconds, step_line};
 pub(crate) use task::Streams;

@@ -102,13 +102,17 @@ pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
         if std::ptr::eq(*first, *other) || first.text.hash() == other.text.hash() {
             continue;
         }
-        let (ours, theirs) = (&first.text.lines, &other.text.lines);
-        let same = ours.iter().zip(theirs).take_while(|(a, b)| a.text == b.text).count();
-        let line = |lines: &[halflap::plan::Line]| lines.get(same).map_or("(its end)", |line| line.text.trim()).to_owned();
-        let (of_first, of_second) = (line(ours), line(theirs));
-        return Err(Failure::PlansDiffer { first: 0, second: index + 1, line: same + 1, of_first, of_second });
+        let same = first.text.steps().zip(other.text.steps()).take_while(|(a, b)| a.text == b.text).count();
+        let (of_first, of_second) = (step_line(first, same), step_line(other, same));
+        return Err(Failure::PlansDiffer { first: 0, second: index + 1, of_first, of_second });
     }
     Ok(())
+}
+
+/// A step's line, without the spaces that put it in its column.
+pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
+    let words = |line: &halflap::plan::Line| line.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    program.text.steps().nth(step).map_or("(its end)".to_owned(), words)
 }
 
 struct Watch<'a> {

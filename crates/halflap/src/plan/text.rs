@@ -55,12 +55,17 @@ impl Text {
         self.lines.push(Line { step: None, text });
     }
 
-    /// A hash of every line.
-    pub fn hashes(&self) -> Vec<u64> {
-        self.lines.iter().map(|line| hash_of(line.text.as_bytes())).collect()
+    /// The lines of steps, without headings, whose figures follow from them.
+    pub fn steps(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().filter(|line| line.step.is_some())
     }
 
-    /// A hash of all.
+    /// A hash of every step's line.
+    pub fn hashes(&self) -> Vec<u64> {
+        self.steps().map(|line| hash_of(line.text.as_bytes())).collect()
+    }
+
+    /// A hash of all steps.
     pub fn hash(&self) -> u64 {
         let bytes: Vec<u8> = self.hashes().iter().flat_map(|hash| hash.to_le_bytes()).collect();
         hash_of(&bytes)

@@ -13,7 +13,7 @@ use super::World;
 use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
 use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds,
+    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, step_line,
 };
 use crate::tensor::Tensor;
 
@@ -42,10 +42,10 @@ impl World {
         let differ = self.all_numbers(own)?;
         let Some((second, &line)) = differ.iter().enumerate().min_by_key(|(_, line)| **line) else { return Ok(()) };
         let line = line as usize;
-        let text = program.text.lines.get(line).map_or("(its end)", |line| line.text.trim());
-        let line_of = |rank: usize| Ok(String::from_utf8_lossy(&self.share(rank, text.into())?).into_owned());
+        let text = step_line(program, line);
+        let line_of = |rank: usize| self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into());
         let (of_first, of_second) = (line_of(0)?, line_of(second)?);
-        Err(Failure::PlansDiffer { first: 0, second, line: line + 1, of_first, of_second })
+        Err(Failure::PlansDiffer { first: 0, second, of_first, of_second })
     }
 
     /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure other
