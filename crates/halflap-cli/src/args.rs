@@ -5,6 +5,7 @@ use halflap::Unknown;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::units::Nanos;
+use halflap_run::comm::EmulatedLink;
 
 /// Hides communication behind compute in distributed tensor programs, without adding memory.
 #[derive(Debug, Parser)]
@@ -34,6 +35,112 @@ pub enum Command {
     /// Say what really ran, from profiler traces: what was exposed, behind what the rest was hidden,
     /// and who waited for whom.
     Analyze(Analyze),
+    /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
+    Plan(Plan),
+    /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
+    Run(Run),
+}
+
+/// Which orders of a module's computations are run.
+#[derive(Debug, Default, clap::Args)]
+pub struct OrderArgs {
+    /// The module's own order [default: the best that is found].
+    #[arg(long)]
+    pub input_order: bool,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Plan {
+    /// An HLO module, plain or gzipped; - reads standard input.
+    pub module: String,
+    /// An order (docs/formats.md) [default: the best that is found].
+    #[arg(conflicts_with = "input_order")]
+    pub order: Option<String>,
+    #[command(flatten)]
+    pub orders: OrderArgs,
+    /// Write it to this file; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    /// An HLO module, plain or gzipped; - reads standard input.
+    pub module: String,
+    /// How many ranks, which must be as many as the module has [default: those].
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
+    /// parameter NNN of rank K [default: made from --seed].
+    #[arg(long, value_name = "IN.npz|FOLDER")]
+    pub inputs: Option<String>,
+    /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
+    #[arg(short, long, value_name = "OUT.npz")]
+    pub output: Option<String>,
+    /// An order (docs/formats.md) [default: the best that is found].
+    #[arg(long, value_name = "ORDER.json", conflicts_with = "input_order")]
+    pub order: Option<String>,
+    /// Another order for one rank, to see that this is found out.
+    #[arg(long, value_name = "RANK=ORDER.json", value_parser = order_for, hide = true)]
+    pub order_for: Vec<(usize, String)>,
+    #[command(flatten)]
+    pub orders: OrderArgs,
+    /// Where ranks are.
+    #[arg(long, value_enum, default_value = "threads")]
+    pub backend: Backend,
+    /// How often it is run; the first time does not count, unless it is the only one.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub steps: u32,
+    /// How long one collective or kernel may take, such as 60s.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub timeout: Nanos,
+    /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
+    #[arg(long, value_name = "BANDWIDTH,LATENCY")]
+    pub emulate_link: Option<EmulatedLink>,
+    /// Where inputs that are made, and random numbers, start from.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// A shared library with targets of custom calls; may be given more than once.
+    #[arg(long, value_name = "LIB.so")]
+    pub custom_calls: Vec<String>,
+    /// How many threads a matrix multiplication of a rank may use.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads_per_rank: u16,
+    /// Run the module's own order, too, and print measured and simulated step times side by side.
+    #[arg(long)]
+    pub compare: bool,
+    /// Write the median time of every kernel and collective to this file, for schedule --profile.
+    #[arg(long, value_name = "TIMES.json")]
+    pub profile_out: Option<String>,
+    /// Have a rank panic at a step of a plan, to see what happens.
+    #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
+    pub panic: Option<(usize, usize)>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// In this process.
+    Threads,
+    /// Processes that mpirun started, with Open MPI.
+    Mpi,
+}
+
+fn order_for(text: &str) -> Result<(usize, String), String> {
+    let parsed = text.split_once('=').and_then(|(rank, path)| Some((rank.parse().ok()?, path.to_owned())));
+    parsed.ok_or_else(|| "it must be a rank and a file, such as 3=other.json".to_owned())
+}
+
+fn panic_at(text: &str) -> Result<(usize, usize), String> {
+    let parsed = text.split_once(':').and_then(|(rank, step)| Some((rank.parse().ok()?, step.parse().ok()?)));
+    parsed.ok_or_else(|| "it must be a rank and a step, such as 3:10".to_owned())
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,7 +211,7 @@ fn pass(name: &str) -> Result<Pass, Unknown> {
 }
 
 /// What the optimizer may do.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct SearchArgs {
     /// The most memory that an order may need: a multiple of the input order's peak such as 1.2x, or
     /// a size such as 40GiB [default: 1x].

@@ -1,4 +1,4 @@
-//! How a command ends: 0 done, 1 what was asked to be checked is wrong, 2 bad input or usage, 3 our
+//! How a command ends: 0 done, 1 what was asked to be checked is wrong or a run did not come to its end, 2 bad input or usage, 3 our
 //! own bug.
 
 use std::any::Any;
@@ -14,6 +14,10 @@ pub enum Failed {
     BadInput(String),
     /// We are.
     OurBug(String),
+    /// What was run did not come to its end.
+    BrokenRun(String),
+    /// Another rank says why, or has said it.
+    ToldElsewhere(u8),
     /// Torch is, in a pass that was asked to behave like it.
     TorchDrifts(String),
     /// Whoever read our output went away.
@@ -33,29 +37,41 @@ impl Failed {
         Failed::OurBug(text.unwrap_or_else(|| "unknown".to_owned()))
     }
 
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failed::Wrong(_) | Failed::BrokenRun(_) => 1,
+            Failed::BadInput(_) => 2,
+            Failed::OurBug(_) | Failed::TorchDrifts(_) => 3,
+            Failed::ToldElsewhere(code) => *code,
+            Failed::NobodyReads => 0,
+        }
+    }
+
     /// Says it, and gives the exit code.
     pub fn report(self) -> ExitCode {
+        let code = ExitCode::from(self.code());
         match self {
             Failed::Wrong(answer) => {
                 // A reader that is gone does not need the answer; the code has it, too.
                 let _ = crate::files::print(&format!("{answer}\n"));
-                ExitCode::from(1)
             }
             Failed::BadInput(problem) => {
                 eprintln!("error: {problem}");
-                ExitCode::from(2)
             }
             Failed::OurBug(problem) => {
                 eprintln!(
                     "internal error: {problem}\nThis is a bug in halflap; the input is not at fault. Please report it with the graph."
                 );
-                ExitCode::from(3)
             }
             Failed::TorchDrifts(problem) => {
                 eprintln!("error: {problem}\nThis is what torch does, too; without --compat it does not happen.");
-                ExitCode::from(3)
             }
-            Failed::NobodyReads => ExitCode::SUCCESS,
+            Failed::BrokenRun(problem) => {
+                eprintln!("error: {problem}");
+            }
+            Failed::ToldElsewhere(_) | Failed::NobodyReads => {}
         }
+        code
     }
 }

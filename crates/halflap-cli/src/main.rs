@@ -9,8 +9,10 @@ mod files;
 mod machine;
 mod optimize;
 mod pictures;
+mod plan;
 mod program;
 mod progress;
+mod run;
 mod schedule;
 mod simulate;
 mod terminal;
@@ -53,5 +55,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Verify(command) => verify::run(command, args.verbose),
         Command::Align(command) => align::run(command, args.verbose),
         Command::Analyze(command) => analyze::run(command, args.verbose),
+        Command::Plan(command) => plan::run(command),
+        Command::Run(command) => run::run(command),
     }
 }

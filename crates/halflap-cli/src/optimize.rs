@@ -16,7 +16,7 @@ use halflap::simulate::Machine;
 use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
 
-use crate::args::{self, ChainWhich, CollectiveOrder, EffortArg};
+use crate::args::{self, ChainWhich, CollectiveOrder, EffortArg, SearchArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
@@ -88,11 +88,29 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
 
 /// The best order of a graph whose limit is measured by what it needed before.
 pub fn search(graph: &Graph, machine: &Machine, args: &args::Schedule, peak_before: Bytes) -> Result<Outcome, Failed> {
-    let limit = args.search.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+    let is_chained = args.order_collectives.is_some();
+    search_for(graph, machine, &Wanted { search: &args.search, is_chained, path: &args.graph, peak_before })
+}
+
+/// What an order is to be like.
+pub struct Wanted<'a> {
+    pub search: &'a SearchArgs,
+    /// Whether collectives were chained.
+    pub is_chained: bool,
+    /// Where the graph came from.
+    pub path: &'a str,
+    /// What the graph needed before, which the limit is measured by.
+    pub peak_before: Bytes,
+}
+
+/// The best order of a graph.
+pub fn search_for(graph: &Graph, machine: &Machine, wanted: &Wanted<'_>) -> Result<Outcome, Failed> {
+    let (args, peak_before) = (wanted.search, wanted.peak_before);
+    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
     // Who chains collectives wants them kept.
-    let order = args.search.collective_order.unwrap_or(match args.order_collectives {
-        Some(_) => CollectiveOrder::Kept,
-        None => CollectiveOrder::Free,
+    let order = args.collective_order.unwrap_or(match wanted.is_chained {
+        true => CollectiveOrder::Kept,
+        false => CollectiveOrder::Free,
     });
     let bar = Bar::new("optimizing");
     let started = Instant::now();
@@ -102,15 +120,15 @@ pub fn search(graph: &Graph, machine: &Machine, args: &args::Schedule, peak_befo
         memory_limit: limit,
         edges: machine::edges(order),
         known: &[],
-        effort: machine::effort(args.search.effort.unwrap_or(EffortArg::Default)),
-        threads: machine::threads(args.search.threads),
+        effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
+        threads: machine::threads(args.threads),
         progress: &|part| bar.show(part),
     };
     let found = optimize(&task);
     let seconds = started.elapsed().as_secs_f64();
     bar.clear();
     let found = found.map_err(|error| match error {
-        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&args.graph), error),
+        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(wanted.path), error),
         OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
     })?;
     let Optimized { order, bound, peak, trust, input_kept, .. } = found;

@@ -1,10 +1,13 @@
-//! Runs HLO modules: arrays, kernels for every instruction that computes, and a plain evaluation of
-//! whole modules on all their ranks.
+//! Runs HLO modules: arrays, kernels for every instruction that computes, plans on ranks that
+//! communicate, and a plain evaluation of whole modules.
 //!
 //! [`tensor`] is memory with a type. [`kernel`] makes of an instruction, a fusion or a group of
-//! instructions something that can run on any thread without allocating. [`evaluate`] runs a module
-//! on all ranks in lock-step in one thread: the oracle of whatever runs it faster.
+//! instructions something that can run on any thread without allocating. [`exec`] runs a plan on ranks
+//! that have streams, with [`comm`] between them. [`evaluate`] runs a module on all ranks in lock-step
+//! in one thread: the oracle of whatever runs it faster.
 
+pub mod comm;
 pub mod evaluate;
+pub mod exec;
 pub mod kernel;
 pub mod tensor;

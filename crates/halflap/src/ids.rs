@@ -57,6 +57,12 @@ ids! {
     ComputationId
     /// An instruction of an HLO module; those of one computation are neighbours.
     InstrId
+    /// A place in memory that values of a computation are kept in.
+    SlotId
+    /// A plan: what is done for one computation.
+    PlanId
+    /// Sets of devices that communicate among themselves, in a plan.
+    CommId
     /// A kernel of a trace: all launches under one name.
     KernelId
     /// A GPU stream of a trace.

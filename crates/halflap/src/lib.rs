@@ -31,6 +31,7 @@ pub mod optimize;
 pub mod order;
 pub mod overlap;
 pub mod pass;
+pub mod plan;
 pub mod program;
 mod random;
 pub mod report;

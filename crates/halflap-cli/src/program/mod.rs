@@ -2,10 +2,12 @@
 
 mod draw;
 mod orders;
+mod plans;
 mod schedule;
 mod show;
 
 pub use orders::{explain, simulate, verify, what_if};
+pub use plans::{Found, Which};
 pub use schedule::schedule;
 
 use std::time::Instant;
@@ -27,9 +29,9 @@ use crate::files;
 use crate::machine;
 
 /// A module, and where its run times come from.
-struct Source<'a> {
+pub struct Source<'a> {
     path: &'a str,
-    module: Module,
+    pub module: Module,
     costs: Costs,
     /// The device that is assumed, because none was named.
     assumed: Option<&'static str>,
@@ -59,7 +61,7 @@ struct Done<T> {
 }
 
 impl<'a> Source<'a> {
-    fn read(path: &'a str, args: &'a MachineArgs) -> Result<Source<'a>, Failed> {
+    pub fn read(path: &'a str, args: &'a MachineArgs) -> Result<Source<'a>, Failed> {
         let started = Instant::now();
         let bytes = files::read(path)?;
         let module = read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(path), error))?;

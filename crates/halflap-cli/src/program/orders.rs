@@ -21,13 +21,13 @@ use crate::simulate::named;
 use crate::terminal;
 
 /// Orders by the names of computations.
-struct Orders<'a> {
+pub(super) struct Orders<'a> {
     path: &'a str,
     of: Vec<(String, Vec<String>)>,
 }
 
 impl<'a> Orders<'a> {
-    fn read(path: &'a str) -> Result<Orders<'a>, Failed> {
+    pub(super) fn read(path: &'a str) -> Result<Orders<'a>, Failed> {
         let bytes = files::read(path)?;
         let of = read_orders(&bytes).map_err(|error| Failed::in_file(files::name_of(path), error))?;
         Ok(Orders { path, of })
@@ -39,7 +39,7 @@ impl<'a> Orders<'a> {
     }
 
     /// The order of a computation: the file's, which must be one that can run, or its own.
-    fn order(&self, source: &Source<'_>, ready: &Ready) -> Result<Order, Failed> {
+    pub(super) fn order(&self, source: &Source<'_>, ready: &Ready) -> Result<Order, Failed> {
         let graph = &ready.graph;
         let computation = source.module.computation_name(ready.unit.computation);
         let Some(names) = self.of(computation) else { return Ok(Order::of_input(graph)) };

@@ -13,6 +13,7 @@ use crate::tensor::{AlignedBytes, DType};
 #[derive(Clone, Copy, Debug)]
 pub struct Combiner {
     dtype: DType,
+    opcode: Opcode,
     run: BlockFn,
 }
 
@@ -24,9 +25,14 @@ impl Combiner {
         let known = opcode.filter(|opcode| {
             matches!(opcode, O::Add | O::Multiply | O::Minimum | O::Maximum | O::And | O::Or | O::Xor)
         });
-        let run = known.and_then(|opcode| block::binary(opcode, dtype));
-        let run = run.ok_or_else(|| Unsupported::new(module, instr, What::Reduction))?;
-        Ok(Combiner { dtype, run })
+        let run = known.and_then(|opcode| Some((opcode, block::binary(opcode, dtype)?)));
+        let (opcode, run) = run.ok_or_else(|| Unsupported::new(module, instr, What::Reduction))?;
+        Ok(Combiner { dtype, opcode, run })
+    }
+
+    /// The operation.
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
     }
 
     /// Combines parts of the same length, in their sequence. Panics where lengths differ or memory is

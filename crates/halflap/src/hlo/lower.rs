@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::storage::{Origin, Slot, Storage};
 use super::values::{Content, Keep, Value, Values};
 use super::work::{Works, total_size};
 use super::{Module, Opcode, Phase, ReplicaGroups, Shape, split};
@@ -66,6 +67,8 @@ pub struct Lowered {
     pub passed_on: Vec<Option<usize>>,
     /// Whether it does more than make its result.
     pub has_side_effects: bool,
+    /// Where its values are kept.
+    pub storage: Storage,
 }
 
 /// A node that runs other computations.
@@ -201,6 +204,7 @@ pub fn lower(
     lowering.add_steps();
     let buffers = lowering.add_buffers();
     lowering.add_deps(&buffers);
+    let storage = lowering.storage(&buffers);
     lowering.parts.groups = lowering.groups.into_parts();
     let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
     let inputs =
@@ -214,6 +218,7 @@ pub fn lower(
         results: values.contents.iter().filter(result).map(in_memory).sum(),
         passed_on: values.passed_on(module, computation),
         has_side_effects: lowering.has_side_effects,
+        storage,
     })
 }
 
@@ -315,22 +320,11 @@ impl Lowering<'_> {
     /// What goes over a link or between memories: among whom, and how much.
     fn communication(&mut self, instr: InstrId) -> Collective {
         let module = self.module;
-        // The generic form has what runs in a computation of its own.
-        let wrapped = module.called(instr).first().map(|&inner| module.root(inner));
-        let inner = match module.instruction(instr).opcode {
-            Opcode::AsyncStart => wrapped.map_or(instr, |root| innermost_collective(module, root)),
-            _ => instr,
-        };
-        let opcode = match module.instruction(inner).opcode {
-            Opcode::Wrapped(_, wrapped) => wrapped.opcode(),
-            other => other,
-        };
+        let (inner, is_collective) = started(module, instr);
         let name = module.opcode_name(inner).trim_end_matches("-start").to_owned();
         let sent: Bytes =
             module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
         let bytes = sent.max(received(module, inner));
-        let is_collective = opcode.is_sync_collective()
-            || matches!(opcode, Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart);
         if is_collective {
             let groups = module.replica_groups(inner);
             let group_size = groups.group_size();
@@ -401,6 +395,30 @@ impl Lowering<'_> {
         };
         *count += 1;
         if *count == 1 { name.to_owned() } else { format!("{name}#{}", *count - 1) }
+    }
+
+    /// Where values are kept: the places in memory, in the sequence of `buffers`.
+    fn storage(&self, buffers: &[Option<BufId>]) -> Storage {
+        let mut first: Vec<Option<&Content>> = vec![None; buffers.len()];
+        for content in self.values.contents.iter().rev() {
+            first[content.buffer as usize] = Some(content);
+        }
+        let slot = |(content, &buffer): (&Option<&Content>, &Option<BufId>)| {
+            let origin = match content.map(|content| self.module.instruction(content.instr).opcode) {
+                Some(Opcode::Parameter) => Origin::Parameter,
+                Some(Opcode::Constant) => Origin::Constant,
+                _ => Origin::Made,
+            };
+            let size = buffer.map_or(Bytes::ZERO, |buffer| self.parts.buffers[buffer].size_alloc);
+            let own = |content: &&Content| self.name_buffer(content, &mut vec![0; self.steps.places.len()]);
+            let name = match buffer {
+                Some(buffer) => self.parts.buffers[buffer].name.clone(),
+                None => content.as_ref().map_or(String::new(), own),
+            };
+            Slot { name, origin, buffer, size }
+        };
+        let slots = first.iter().zip(buffers).map(slot).collect();
+        self.values.storage(self.module, self.computation, slots)
     }
 
     fn add_deps(&mut self, buffers: &[Option<BufId>]) {
@@ -564,6 +582,23 @@ fn crosses_to_host(module: &Module, instr: InstrId) -> bool {
     let is_host =
         |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == super::HOST_MEMORY);
     leaves.iter().any(is_host)
+}
+
+/// What runs when an instruction starts: the instruction itself or, for the generic form, the one that
+/// its computation is there for; and whether that is a collective among ranks.
+pub fn started(module: &Module, instr: InstrId) -> (InstrId, bool) {
+    let wrapped = module.called(instr).first().map(|&inner| module.root(inner));
+    let inner = match module.instruction(instr).opcode {
+        Opcode::AsyncStart => wrapped.map_or(instr, |root| innermost_collective(module, root)),
+        _ => instr,
+    };
+    let opcode = match module.instruction(inner).opcode {
+        Opcode::Wrapped(_, wrapped) => wrapped.opcode(),
+        other => other,
+    };
+    let is_collective = opcode.is_sync_collective()
+        || matches!(opcode, Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart);
+    (inner, is_collective)
 }
 
 /// The collective in a computation of the generic form; the root where there is none.

@@ -11,7 +11,7 @@
 //! | `lex`, `parse`, `error` | text to a module, or the place that is wrong |
 //! | `shape`, `opcode`, `attributes`, `groups`, `metadata`, `literal` | what a piece of the text means |
 //! | `work`, `trips` | how much an instruction does, and how often a loop runs |
-//! | `values` | which values share a buffer |
+//! | `values`, `storage` | which values share a buffer |
 //! | `lower` | a computation to a graph |
 //! | `split`, `write` | orders back to text |
 
@@ -26,6 +26,7 @@ mod opcode;
 mod parse;
 mod shape;
 mod split;
+mod storage;
 mod trips;
 mod values;
 mod work;
@@ -36,10 +37,11 @@ pub use error::{HloError, Problem};
 pub use groups::ReplicaGroups;
 pub use lex::Span;
 pub use literal::Literal;
-pub use lower::{Callee, Lowered, Part, Place, lower};
+pub use lower::{Call, Callee, Lowered, Part, Place, lower, started};
 pub use metadata::{Frame, Metadata};
 pub use opcode::{Opcode, Phase, Wrapped};
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
+pub use storage::{Origin, Slot, Storage};
 pub use trips::trip_count;
 pub use write::write;
 

@@ -8,8 +8,9 @@
 
 use super::lower::{Callee, Part, Steps};
 use super::shape::DEVICE_MEMORY;
+use super::storage::{Slot, Storage};
 use super::{Alias, Module, Opcode, Phase, Shape};
-use crate::ids::{ComputationId, Id, InstrId};
+use crate::ids::{ComputationId, Id, IdVec, InstrId, SlotId};
 use crate::units::Bytes;
 
 /// A leaf of an instruction's shape.
@@ -110,6 +111,13 @@ impl Values {
         &self.of(module, operand.of)[from..from + len]
     }
 
+    /// Which slot of memory each leaf is in.
+    pub(super) fn storage(&self, module: &Module, computation: ComputationId, slots: IdVec<SlotId, Slot>) -> Storage {
+        let base = module.instructions(computation).next().map_or(0, |first| first.index());
+        let slot = |value: &Value| SlotId::from_index(self.contents[value.content as usize].buffer as usize);
+        Storage::new(base, self.first.clone(), self.leaves.iter().map(slot).collect(), slots)
+    }
+
     /// For each leaf of the computation's result, the leaf of its parameters that it is.
     pub(super) fn passed_on(&self, module: &Module, computation: ComputationId) -> Vec<Option<usize>> {
         let parameters = module.parameters(computation);
@@ -124,7 +132,7 @@ impl Values {
 }
 
 /// Where the leaves of an element of a tuple are, and how many.
-fn leaf_range(shape: &Shape, path: &[u32]) -> (usize, usize) {
+pub(super) fn leaf_range(shape: &Shape, path: &[u32]) -> (usize, usize) {
     let mut from = 0;
     let mut at = shape;
     for &index in path {
@@ -198,8 +206,9 @@ impl Finder<'_> {
             Opcode::Parameter | Opcode::Constant => Keep::Caller,
             _ => Keep::Ours,
         };
-        // What is started is written by its start, and read after its end.
-        let writer = self.steps.start[instr.index() - self.base].or(self.step(instr));
+        // What is started is written by its start, and read after its end. A parameter that is a node, because
+        // others must wait for it, is still there from the start.
+        let writer = self.steps.start[instr.index() - self.base].or(self.step(instr)).filter(|_| keep == Keep::Ours);
         let content = self.values.contents.len() as u32;
         let readers = Vec::new();
         self.values.contents.push(Content { writer, instr, size, space, readers, is_result: false, keep, buffer: 0 });

@@ -1,0 +1,36 @@
+//! `halflap plan`: what running a module comes to.
+
+use halflap::plan::Text;
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+use crate::program::{Source, Which};
+
+pub fn run(args: &args::Plan) -> Result<(), Failed> {
+    if args.module == "-" && args.order.as_deref() == Some("-") {
+        return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
+    }
+    refuse_graph(&args.module)?;
+    let source = Source::read(&args.module, &args.machine)?;
+    let found = source.found(which(args.order.as_deref(), &args.orders))?;
+    let text = Text::of(&source.module, &source.plan(&found)?);
+    files::put(args.output.as_deref().unwrap_or("-"), &text.render()).map(|_| ())
+}
+
+/// The orders that were asked for.
+pub fn which<'a>(file: Option<&'a str>, orders: &'a args::OrderArgs) -> Which<'a> {
+    match file {
+        Some(path) => Which::File(path),
+        None if orders.input_order => Which::Input,
+        None => Which::Ours(&orders.search),
+    }
+}
+
+/// Only modules say what their operations compute.
+pub fn refuse_graph(path: &str) -> Result<(), Failed> {
+    match files::is_module(path)? {
+        true => Ok(()),
+        false => Err(Failed::in_file(files::name_of(path), "is no HLO module, and only those can be run")),
+    }
+}

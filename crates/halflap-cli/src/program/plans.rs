@@ -1,0 +1,116 @@
+//! The orders that a module is run in, and what running it then comes to.
+
+use halflap::cost::Profile;
+use halflap::ids::{ComputationId, Id, OpId};
+use halflap::order::Order;
+use halflap::plan::{Program, build};
+use halflap::units::Nanos;
+use halflap::verify::{Demands, verify as prove};
+
+use super::orders::Orders;
+use super::{Done, Source};
+use crate::args::SearchArgs;
+use crate::exit::Failed;
+use crate::files;
+use crate::optimize::{Wanted, search_for};
+
+/// Which orders.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// The best that are found.
+    Ours(&'a SearchArgs),
+    /// The module's own.
+    Input,
+    /// Those of a file.
+    File(&'a str),
+}
+
+/// An order of every computation that runs, callees first.
+#[derive(Clone, Debug)]
+pub struct Found {
+    orders: Vec<(ComputationId, Order)>,
+    /// The simulated step time of the module's own orders, and of these.
+    pub step_times: (Nanos, Nanos),
+}
+
+impl Source<'_> {
+    /// The same module with measured times, which come before all others.
+    pub fn measured(&mut self, profile: Profile) {
+        self.costs.profile = Some(profile);
+    }
+
+    /// Finds orders of all computations.
+    pub fn found(&self, which: Which<'_>) -> Result<Found, Failed> {
+        let orders = match which {
+            Which::File(path) => Some(Orders::read(path)?),
+            _ => None,
+        };
+        let all = self.walk(|ready| {
+            let order = match (which, &orders) {
+                (Which::Ours(search), _) if ready.unit.communicates() => {
+                    let peak_before = ready.unit.peak_before;
+                    let wanted = Wanted { search, is_chained: false, path: self.path, peak_before };
+                    search_for(&ready.graph, &ready.machine, &wanted)?.schedule.order
+                }
+                (_, Some(orders)) => orders.order(self, ready)?,
+                _ => Order::of_input(&ready.graph),
+            };
+            Ok((order, ()))
+        })?;
+        found(&all)
+    }
+
+    /// The simulated step times of orders that were found before.
+    pub fn simulated(&self, orders: &Found) -> Result<Found, Failed> {
+        let all = self.walk(|ready| {
+            Ok((orders.of(ready.unit.computation).cloned().unwrap_or_else(|| Order::of_input(&ready.graph)), ()))
+        })?;
+        found(&all)
+    }
+
+    /// What running the module in these orders comes to.
+    pub fn plan(&self, orders: &Found) -> Result<Program, Failed> {
+        let program = build(&self.module, |unit| {
+            orders.of(unit.computation).cloned().unwrap_or_else(|| Order::of_input(&unit.lowered.graph))
+        });
+        program.map_err(|error| Failed::in_file(files::name_of(self.path), error))
+    }
+
+    /// Orders that another rank sent.
+    pub fn received(&self, bytes: &[u8]) -> Result<Found, Failed> {
+        let mut numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        let all = self.walk(|ready| {
+            let count = numbers.next().unwrap_or(0);
+            let ops: Vec<OpId> = numbers.by_ref().take(count).map(OpId::from_index).collect();
+            let strange = || Failed::OurBug("the order that another rank sent is none".to_owned());
+            let is_short = count != ready.graph.len() || ops.iter().any(|op| op.index() >= count);
+            if is_short || prove(&ready.graph, &ops, &Demands::default()).is_err() {
+                return Err(strange());
+            }
+            Ok((Order::from_ops(count, ops).ok_or_else(strange)?, ()))
+        })?;
+        found(&all)
+    }
+}
+
+fn found(all: &[Done<()>]) -> Result<Found, Failed> {
+    let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+    let orders = all.iter().map(|done| (done.ready.unit.computation, done.order.clone())).collect();
+    Ok(Found { orders, step_times: (entry.step_time_before, entry.step_time) })
+}
+
+impl Found {
+    fn of(&self, computation: ComputationId) -> Option<&Order> {
+        self.orders.iter().find(|(of, _)| *of == computation).map(|(_, order)| order)
+    }
+
+    /// As bytes, for ranks that are processes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut numbers: Vec<u32> = Vec::new();
+        for (_, order) in &self.orders {
+            numbers.push(order.len() as u32);
+            numbers.extend(order.as_slice().iter().map(|op| op.index() as u32));
+        }
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+}

@@ -1,0 +1,154 @@
+//! Arrays in and out, by the names of ../shared/hlo's archives: `in_NNN_rK`, `out_NNN_rK`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use halflap_run::exec::{Outcome, Prepared};
+use halflap_run::kernel::ArrayType;
+use halflap_run::tensor::{DType, NpyError, Npz, Tensor, read_npy, write_npz};
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+
+/// Where inputs come from.
+pub(super) enum Inputs {
+    Archive { path: String, bytes: Vec<u8> },
+    Folder { path: PathBuf, names: Vec<String> },
+    Seed(u64),
+}
+
+impl Inputs {
+    pub(super) fn open(args: &args::Run) -> Result<Inputs, Failed> {
+        let Some(path) = &args.inputs else { return Ok(Inputs::Seed(args.seed)) };
+        let cannot = |error: std::io::Error| Failed::in_file(path, format!("cannot be read: {error}"));
+        if !fs::metadata(path).map_err(cannot)?.is_dir() {
+            return Ok(Inputs::Archive { path: path.clone(), bytes: files::read(path)? });
+        }
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path).map_err(cannot)? {
+            let name = entry.map_err(cannot)?.file_name().to_string_lossy().into_owned();
+            names.extend(name.strip_suffix(".npy").map(str::to_owned));
+        }
+        names.sort();
+        Ok(Inputs::Folder { path: PathBuf::from(path), names })
+    }
+
+    /// What every rank gets.
+    pub(super) fn all(&self, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+        self.check_names(program)?;
+        (0..program.ranks).map(|rank| self.of(program, rank)).collect()
+    }
+
+    /// What one rank gets.
+    pub(super) fn of(&self, program: &Prepared, rank: usize) -> Result<Vec<Tensor>, Failed> {
+        let opened = match self {
+            Inputs::Archive { path, bytes } => {
+                Some((path, Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?))
+            }
+            _ => None,
+        };
+        let mut arrays = Vec::with_capacity(program.inputs.len());
+        for (number, kind) in program.inputs.iter().enumerate() {
+            let name = format!("in_{number:03}_r{rank}");
+            let array = match (self, &opened) {
+                (Inputs::Seed(seed), _) => made(kind, seed.wrapping_add(number as u64)),
+                (Inputs::Folder { path, .. }, _) => read_file(&path.join(format!("{name}.npy")))?,
+                (_, Some((path, archive))) => archive.get(&name).map_err(|error| match error {
+                    NpyError::Missing(_) => Failed::in_file(path, error),
+                    error => Failed::in_file(path, format!("'{name}': {error}")),
+                })?,
+                _ => continue,
+            };
+            if array.dtype() != kind.dtype || array.dims() != kind.dims {
+                let problem = format!("'{name}' is {array:?}, and the module's parameter {number} is {}", words(kind));
+                return Err(Failed::in_file(self.place(), problem));
+            }
+            arrays.push(array);
+        }
+        Ok(arrays)
+    }
+
+    fn place(&self) -> &str {
+        match self {
+            Inputs::Archive { path, .. } => path,
+            Inputs::Folder { path, .. } => path.to_str().unwrap_or("--inputs"),
+            Inputs::Seed(_) => "--seed",
+        }
+    }
+
+    /// Inputs that nobody takes belong to another module.
+    pub(super) fn check_names(&self, program: &Prepared) -> Result<(), Failed> {
+        let names: Vec<String> = match self {
+            Inputs::Archive { path, bytes } => {
+                let archive = Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?;
+                archive.names().map(str::to_owned).collect()
+            }
+            Inputs::Folder { names, .. } => names.clone(),
+            Inputs::Seed(_) => return Ok(()),
+        };
+        let is_taken = |name: &str| {
+            let Some((number, rank)) = name.strip_prefix("in_").and_then(|rest| rest.split_once("_r")) else {
+                return true;
+            };
+            let is_below = |text: &str, limit: usize| text.parse::<usize>().is_ok_and(|number| number < limit);
+            is_below(number, program.inputs.len()) && is_below(rank, program.ranks)
+        };
+        match names.iter().find(|name| !is_taken(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let (inputs, ranks) = (program.inputs.len(), program.ranks);
+                let problem = format!("there is '{name}', and the module has {inputs} parameters on {ranks} ranks");
+                Err(Failed::in_file(self.place(), problem))
+            }
+        }
+    }
+}
+
+fn words(kind: &ArrayType) -> String {
+    format!("{}{:?}", kind.dtype, kind.dims)
+}
+
+fn read_file(path: &std::path::Path) -> Result<Tensor, Failed> {
+    let name = path.display().to_string();
+    let bytes = fs::read(path).map_err(|error| Failed::in_file(&name, format!("cannot be read: {error}")))?;
+    read_npy(&bytes).map_err(|error| Failed::in_file(&name, error))
+}
+
+/// An input for want of a real one, the same on all ranks: numbers from -0.5 to 0.5, whole ones from 0
+/// to 7, which are indices of most things.
+fn made(kind: &ArrayType, seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as u32
+    };
+    let mut array = Tensor::zeros(kind.dtype, &kind.dims);
+    let size = kind.dtype.size();
+    for element in array.bytes_mut().chunks_exact_mut(size) {
+        let number = next();
+        let unit = number as f32 / (1 << 24) as f32 - 0.5;
+        match kind.dtype {
+            DType::F32 | DType::C64 => element[..4].copy_from_slice(&unit.to_le_bytes()),
+            DType::F64 | DType::C128 => element[..8].copy_from_slice(&f64::from(unit).to_le_bytes()),
+            // The upper half of an f32 is a bf16.
+            DType::Bf16 => element.copy_from_slice(&unit.to_le_bytes()[2..]),
+            // An exponent of -2, by chance a sign, and seven of ten digits: from 0.25 to 0.5.
+            DType::F16 => element.copy_from_slice(&(0x3400u16 | (number as u16 & 0x83ff)).to_le_bytes()),
+            DType::Pred => element[0] = number as u8 & 1,
+            _ => element[0] = number as u8 & 7,
+        }
+    }
+    array
+}
+
+/// Writes what every rank gave.
+pub(super) fn write(path: &str, outcome: &Outcome) -> Result<(), Failed> {
+    let mut arrays = Vec::new();
+    for (rank, of) in outcome.ranks.iter().enumerate() {
+        let named = of.outputs.iter().enumerate();
+        arrays.extend(named.map(|(number, array)| (format!("out_{number:03}_r{rank}"), array.clone())));
+    }
+    arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
+    files::write(path, |out| out.write_all(&write_npz(&arrays)))
+}

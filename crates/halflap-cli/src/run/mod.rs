@@ -1,0 +1,179 @@
+//! `halflap run`: a module on all its ranks.
+
+mod draw;
+mod inputs;
+mod measure;
+mod mpi;
+mod show;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use halflap::cost::Profile;
+use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
+use halflap_run::kernel::Libraries;
+use halflap_run::tensor::Tensor;
+
+use crate::args::{self, Backend};
+use crate::exit::Failed;
+use crate::files;
+use crate::pictures;
+use crate::plan::{refuse_graph, which};
+use crate::program::{Found, Source, Which};
+use inputs::Inputs;
+use show::{Compared, Finished};
+
+pub fn run(args: &args::Run) -> Result<(), Failed> {
+    match args.backend {
+        Backend::Threads => threads(args),
+        Backend::Mpi => mpi::run(args),
+    }
+}
+
+/// What is wrong with the arguments, before anything is read.
+fn check(args: &args::Run) -> Result<(), Failed> {
+    if args.module == "-" && args.order.as_deref() == Some("-") {
+        return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
+    }
+    args.pictures.check(&args.module, args.output.as_deref())?;
+    let written = [args.profile_out.as_deref(), args.output.as_deref()];
+    for input in args.inputs.iter().map(String::as_str).chain([args.module.as_str()]) {
+        pictures::check_outputs(input, &written)?;
+    }
+    if args.output.as_deref().is_some_and(files::is_stdout) {
+        return Err(Failed::BadInput("an archive of arrays is not for a terminal: name a file with -o".to_owned()));
+    }
+    refuse_graph(&args.module)
+}
+
+/// A module that can be run, and how.
+struct Job<'a> {
+    args: &'a args::Run,
+    source: Source<'a>,
+    libraries: Libraries,
+}
+
+impl<'a> Job<'a> {
+    fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
+        check(args)?;
+        let source = Source::read(&args.module, &args.machine)?;
+        let paths: Vec<&Path> = args.custom_calls.iter().map(Path::new).collect();
+        let libraries = load(&paths)?;
+        let (replicas, partitions) = source.module.devices();
+        let ranks = replicas as usize * partitions as usize;
+        match args.ranks {
+            Some(asked) if asked != ranks => {
+                let problem = format!("--ranks {asked}: the module is partitioned for {ranks} ranks");
+                Err(Failed::in_file(files::name_of(&args.module), problem))
+            }
+            _ => Ok(Job { args, source, libraries }),
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            steps: self.args.steps as usize,
+            timeout: Duration::from_nanos(self.args.timeout.0 as u64),
+            threads_per_rank: usize::from(self.args.threads_per_rank),
+            seed: self.args.seed,
+            link: self.args.emulate_link,
+            panic: self.args.panic,
+        }
+    }
+
+    fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+        let program = self.source.plan(orders)?;
+        let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
+        let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
+        prepared.map(Arc::new).map_err(failed)
+    }
+
+    fn which(&self) -> Which<'_> {
+        which(self.args.order.as_deref(), &self.args.orders)
+    }
+}
+
+fn load(paths: &[&Path]) -> Result<Libraries, Failed> {
+    Libraries::load_trusted(paths).map_err(|error| Failed::BadInput(error.to_string()))
+}
+
+fn threads(args: &args::Run) -> Result<(), Failed> {
+    let mut job = Job::read(args)?;
+    if args.compare {
+        return compare_threads(&mut job);
+    }
+    let orders = job.source.found(job.which())?;
+    let program = job.prepare(&orders)?;
+    let mut programs = vec![program.clone(); program.ranks];
+    for (rank, path) in &args.order_for {
+        let other = job.source.found(Which::File(path))?;
+        let Some(slot) = programs.get_mut(*rank) else {
+            return Err(Failed::BadInput(format!("--order-for: there is no rank {rank}")));
+        };
+        *slot = job.prepare(&other)?;
+    }
+    let inputs = Inputs::open(args)?.all(&program)?;
+    let outcome = exec::run(&programs, inputs, &job.options()).map_err(failed)?;
+    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders })
+}
+
+/// Runs both orders. Ours is found with the times that were measured in the module's own.
+fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
+    let own = job.source.found(Which::Input)?;
+    let program = job.prepare(&own)?;
+    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
+        exec::run(&vec![program.clone(); program.ranks], inputs, &job.options()).map_err(failed)
+    };
+    let before = run(job, &program, inputs.clone())?;
+    job.source.measured(profile(&program, &before)?);
+    let ours = job.source.found(job.which())?;
+    let ours_program = job.prepare(&ours)?;
+    let after = run(job, &ours_program, inputs)?;
+    let runs = [
+        Finished { program: &program, outcome: &before, orders: &own },
+        Finished { program: &ours_program, outcome: &after, orders: &ours },
+    ];
+    finish_compared(job, &runs)
+}
+
+/// Says what both orders came to, and writes what was asked for of the second.
+fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
+    let compared = Compared::new(job, runs)?;
+    finish(job, &runs[1])?;
+    files::print(&compared.render())
+}
+
+/// The median of what everything took.
+fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
+    let times = measure::profile(&[(program, outcome)]);
+    let text = serde_json::Value::Object(times.into_iter().map(|(name, time)| (name, time.0.into())).collect());
+    Profile::read(text.to_string().as_bytes()).map_err(|error| Failed::OurBug(error.to_string()))
+}
+
+/// Writes and says what came of a run.
+fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
+    let args = job.args;
+    if let Some(path) = &args.output {
+        inputs::write(path, finished.outcome)?;
+    }
+    if let Some(path) = &args.profile_out {
+        let times = measure::profile(&[(finished.program, finished.outcome)]);
+        let times = times.into_iter().map(|(name, time)| (name, time.0.into()));
+        let printed = files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
+        if printed {
+            return Ok(());
+        }
+    }
+    draw::draw(job, finished)?;
+    files::print(&show::render(job, finished))
+}
+
+/// How a run that failed is told. A panic is our own doing.
+fn failed(failure: Failure) -> Failed {
+    match failure {
+        Failure::Panicked { .. } => Failed::OurBug(failure.to_string()),
+        failure => Failed::BrokenRun(failure.to_string()),
+    }
+}

@@ -1,0 +1,130 @@
+//! What came of a run, on the terminal.
+
+use halflap::report::{count, labelled, printable};
+use halflap::units::{Bytes, Nanos};
+use halflap_run::exec::{Outcome, Prepared};
+
+use super::{Job, measure, profile};
+use crate::args::Backend;
+use crate::exit::Failed;
+use crate::program::Found;
+use crate::terminal;
+
+/// A run that came to its end.
+pub(super) struct Finished<'a> {
+    pub(super) program: &'a Prepared,
+    pub(super) outcome: &'a Outcome,
+    pub(super) orders: &'a Found,
+}
+
+/// The summary of a run.
+pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
+    let Finished { program, outcome, .. } = finished;
+    let args = job.args;
+    let style = terminal::style();
+    let backend = match (args.backend, &args.emulate_link) {
+        (Backend::Mpi, _) => "MPI processes".to_owned(),
+        (Backend::Threads, None) => "threads of one process".to_owned(),
+        (Backend::Threads, Some(link)) => format!(
+            "threads of one process; collectives as on {:.3} GB/s, {}",
+            link.bandwidth / 1e9,
+            Nanos(link.latency.as_nanos() as f64)
+        ),
+    };
+    let order = match (&args.order, args.orders.input_order) {
+        (Some(path), _) => printable(path),
+        (None, true) => "the module's own".to_owned(),
+        (None, false) => "ours".to_owned(),
+    };
+    let mut lines = vec![
+        ("module", printable(job.source.module.name())),
+        ("ranks", format!("{}: {backend}", outcome.ranks.len())),
+        ("order", order),
+        ("step time", step_time(outcome)),
+        ("exposed", format!("{} of it compute waited for communication", measure::exposed(program, outcome))),
+        ("peak memory", peak(program, outcome)),
+    ];
+    lines.extend(args.output.as_ref().map(|path| {
+        let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
+        ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
+    }));
+    lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+}
+
+fn step_time(outcome: &Outcome) -> String {
+    let times = measure::step_times(outcome);
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = times.iter().copied().fold(0.0, f64::max);
+    let steps = count(times.len(), "step");
+    match times.len() {
+        1 => format!("{}, one step", Nanos(most)),
+        _ => format!("{}, the median of {steps} ({} to {})", Nanos(measure::median(times)), Nanos(least), Nanos(most)),
+    }
+}
+
+fn peak(program: &Prepared, outcome: &Outcome) -> String {
+    let most = outcome.ranks.iter().map(|rank| rank.peak).max().unwrap_or(Bytes::ZERO);
+    let planned = Bytes(program.peak);
+    let agrees = match most == planned {
+        true => "as planned".to_owned(),
+        // Of a conditional's branches the largest is planned for.
+        false => format!("planned {planned} ({} bytes)", planned.0),
+    };
+    format!("{most} requested at most ({} bytes), {agrees}", most.0)
+}
+
+/// Both orders, measured and simulated.
+pub(super) struct Compared {
+    measured: [f64; 2],
+    simulated: [f64; 2],
+    exposed: [Nanos; 2],
+    steps: usize,
+}
+
+impl Compared {
+    /// Simulates both with the times that were measured in each.
+    pub(super) fn new(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<Compared, Failed> {
+        let mut simulated = [0.0; 2];
+        for (index, run) in runs.iter().enumerate() {
+            job.source.measured(profile(run.program, run.outcome)?);
+            simulated[index] = job.source.simulated(run.orders)?.step_times.1.0;
+        }
+        let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
+        let exposed = [0, 1].map(|index| measure::exposed(runs[index].program, runs[index].outcome));
+        Ok(Compared { measured, simulated, exposed, steps: measure::step_times(runs[0].outcome).len() })
+    }
+
+    pub(super) fn render(&self) -> String {
+        use halflap::report::{Column, Table};
+        let columns = ["", "step time measured", "simulated", "exposed measured"];
+        let mut table = Table::new(
+            columns
+                .iter()
+                .map(|title| match title.is_empty() {
+                    true => Column::text("order"),
+                    false => Column::number(title),
+                })
+                .collect(),
+        );
+        for (index, name) in ["the module's own", "ours"].into_iter().enumerate() {
+            let times = [Nanos(self.measured[index]), Nanos(self.simulated[index]), self.exposed[index]];
+            let mut row = vec![name.to_owned().into()];
+            row.extend(times.map(|time| time.to_string().into()));
+            table.row(row);
+        }
+        let ratio = |times: [f64; 2]| if times[0] > 0.0 { times[1] / times[0] } else { 1.0 };
+        let (measured, simulated) = (ratio(self.measured), ratio(self.simulated));
+        table.row(vec![
+            "ours over own".to_owned().into(),
+            format!("{measured:.3}").into(),
+            format!("{simulated:.3}").into(),
+            String::new().into(),
+        ]);
+        let apart = 100.0 * (measured / simulated - 1.0);
+        format!(
+            "\n{}simulated with the times that were measured in each order; the ratios are {apart:+.1}% apart (median of {})\n",
+            table.render(&terminal::style()),
+            count(self.steps, "step")
+        )
+    }
+}

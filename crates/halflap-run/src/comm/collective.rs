@@ -1,0 +1,172 @@
+//! What a collective does with the arrays of its members.
+
+use halflap::hlo::{Module, Opcode, Phase};
+use halflap::ids::{CommId, InstrId};
+
+use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
+use crate::tensor::DType;
+
+/// What kind of collective it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    /// One array, cut along a dimension.
+    AllToAll,
+    /// As many arrays as there are members.
+    AllToAllTuple,
+    Permute,
+    Broadcast,
+}
+
+/// An array of a collective. Cut along a dimension, it is `rows` times a row of each member.
+#[derive(Clone, Debug)]
+pub(crate) struct Array {
+    pub(crate) dtype: DType,
+    pub(crate) taken: usize,
+    pub(crate) given: usize,
+    pub(crate) rows: usize,
+    pub(crate) combiner: Option<Combiner>,
+}
+
+/// A collective, the same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Collective {
+    /// The instruction's name.
+    pub name: String,
+    /// What it does.
+    pub kind: Kind,
+    /// Who takes part: which of the program's sets of devices, and those sets.
+    pub comm: CommId,
+    /// The sets, each in the sequence of the data.
+    pub sets: Vec<Vec<u32>>,
+    /// For a permutation, from where to where.
+    pub pairs: Vec<(u32, u32)>,
+    /// The larger of what a rank gives and what it gets.
+    pub bytes: usize,
+    pub(crate) arrays: Vec<Array>,
+}
+
+impl Collective {
+    /// Of an instruction that is one, or starts one.
+    pub(crate) fn of(module: &Module, instr: InstrId, comm: CommId) -> Result<Collective, Unsupported> {
+        let opcode = match module.instruction(instr).opcode {
+            Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
+            Opcode::AllReduceStart => Opcode::AllReduce,
+            Opcode::AllGatherStart => Opcode::AllGather,
+            Opcode::CollectivePermuteStart => Opcode::CollectivePermute,
+            other => other,
+        };
+        let dimension = module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
+        let kind = match opcode {
+            Opcode::AllReduce => Kind::AllReduce,
+            Opcode::ReduceScatter => Kind::ReduceScatter,
+            Opcode::AllGather => Kind::AllGather,
+            Opcode::AllToAll if dimension.is_none() => Kind::AllToAllTuple,
+            Opcode::AllToAll => Kind::AllToAll,
+            Opcode::CollectivePermute => Kind::Permute,
+            Opcode::CollectiveBroadcast => Kind::Broadcast,
+            _ => return Err(Unsupported::new(module, instr, What::Operation)),
+        };
+        let groups = module.replica_groups(instr);
+        let cut = match kind {
+            Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => Some(dimension.ok_or_else(|| {
+                let what = What::Attribute { key: "dimensions", value: String::new() };
+                Unsupported::new(module, instr, what)
+            })?),
+            _ => None,
+        };
+        let name = module.instruction_name(instr).to_owned();
+        let (sets, pairs) = (groups.groups, groups.pairs);
+        let mut collective = Collective { name, kind, comm, sets, pairs, bytes: 0, arrays: Vec::new() };
+        collective.add_arrays((module, instr), cut)?;
+        Ok(collective)
+    }
+
+    fn add_arrays(&mut self, (module, instr): (&Module, InstrId), cut: Option<usize>) -> Result<(), Unsupported> {
+        let misshapen = || Unsupported::new(module, instr, What::Shape);
+        let members = self.sets.iter().map(Vec::len).max().unwrap_or(1).max(1);
+        for operand in module.operands(instr) {
+            let kinds = leaf_kinds(module, operand.of)?;
+            for leaf in operand_leaves(module, operand) {
+                let (dtype, dims) = &kinds[leaf];
+                let taken = dims.iter().product::<usize>() * dtype.size();
+                let rows = cut.map_or(1, |dim| dims.iter().take(dim).product());
+                let given = match self.kind {
+                    Kind::AllGather => taken * members,
+                    Kind::ReduceScatter => taken / members,
+                    _ => taken,
+                };
+                let is_whole = cut.is_none_or(|dim| {
+                    dims.get(dim).is_some_and(|len| self.kind == Kind::AllGather || len % members == 0)
+                });
+                if !is_whole {
+                    return Err(misshapen());
+                }
+                let combiner = match self.kind {
+                    Kind::AllReduce | Kind::ReduceScatter => Some(Combiner::of(module, instr, *dtype)?),
+                    _ => None,
+                };
+                self.arrays.push(Array { dtype: *dtype, taken, given, rows, combiner });
+            }
+        }
+        let uneven = self.kind != Kind::AllReduce && self.sets.iter().any(|set| set.len() != members);
+        if uneven && !matches!(self.kind, Kind::Permute | Kind::Broadcast)
+            || self.kind == Kind::AllToAllTuple && self.arrays.len() != members
+        {
+            return Err(misshapen());
+        }
+        let sum = |size: fn(&Array) -> usize| self.arrays.iter().map(size).sum::<usize>();
+        self.bytes = sum(|array| array.taken).max(sum(|array| array.given));
+        Ok(())
+    }
+
+    /// The set that a device is in, and its place there.
+    pub(crate) fn set_of(&self, device: u32) -> Option<(usize, usize)> {
+        let place = |set: &Vec<u32>| set.iter().position(|&other| other == device);
+        self.sets.iter().enumerate().find_map(|(index, set)| Some((index, place(set)?)))
+    }
+
+    /// Who sends to a device in a permutation.
+    pub(crate) fn source_of(&self, device: u32) -> Option<u32> {
+        self.pairs.iter().find(|&&(_, target)| target == device).map(|&(source, _)| source)
+    }
+}
+
+/// A piece of an array: for each of its rows, so many bytes from some place on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) rows: usize,
+    /// How long a row of the whole array is.
+    pub(crate) stride: usize,
+    pub(crate) first: usize,
+    pub(crate) len: usize,
+}
+
+impl Piece {
+    /// One of several equal pieces of an array of so many bytes.
+    pub(crate) fn of(bytes: usize, rows: usize, (number, count): (usize, usize)) -> Piece {
+        let stride = bytes.checked_div(rows).unwrap_or(0);
+        let len = stride / count.max(1);
+        Piece { rows, stride, first: number * len, len }
+    }
+
+    /// Copies a piece of one array to a piece of the same shape of another.
+    ///
+    /// # Safety
+    /// Both arrays must be as long as their pieces say, and must not overlap.
+    pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, into: Piece) {
+        debug_assert!(self.rows * self.len == into.rows * into.len);
+        if self.len == into.len {
+            for row in 0..self.rows {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let from = from.add(row * self.stride + self.first);
+                    std::ptr::copy_nonoverlapping(from, to.add(row * into.stride + into.first), self.len);
+                }
+            }
+        }
+    }
+}

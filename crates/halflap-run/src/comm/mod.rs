@@ -1,0 +1,38 @@
+//! Communication: what a collective does, and two ways to do it.
+//!
+//! A [`Transport`] runs a collective from beginning to end on the thread of its stream; that other work
+//! goes on meanwhile is the streams' doing. `threads` is for ranks of one process, which read each
+//! other's memory; `mpi` for ranks that are processes, with MPI's non-blocking collectives.
+
+mod collective;
+mod emulate;
+pub mod mpi;
+mod threads;
+
+pub use collective::{Collective, Kind};
+pub use emulate::EmulatedLink;
+pub(crate) use threads::{Hub, Member};
+
+use std::time::Instant;
+
+use crate::exec::Stopped;
+use crate::exec::memory::Address;
+
+/// A collective that one rank takes part in now.
+pub(crate) struct Exchange<'a> {
+    pub(crate) collective: &'a Collective,
+    /// How many collectives its set has done before.
+    pub(crate) sequence: u64,
+    pub(crate) ins: &'a [Address],
+    pub(crate) outs: &'a [Address],
+}
+
+/// How ranks talk to each other.
+pub(crate) trait Transport: Send + Sync {
+    /// Runs a collective. Gives the time when all ranks had come, as far as that is known; when it
+    /// returns, nobody reads this rank's arrays any more.
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped>;
+
+    /// Waits for all ranks.
+    fn barrier(&self) -> Result<(), Stopped>;
+}

@@ -1,0 +1,324 @@
+//! Collectives with MPI.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::World;
+use super::library::{Handle, IN_PLACE, Mpi, Status, UNDEFINED};
+use crate::comm::collective::{Array, Collective, Kind, Piece};
+use crate::comm::{Exchange, Transport};
+use crate::exec::memory::Address;
+use crate::exec::{Failure, Fate, Stopped};
+use crate::tensor::AlignedBytes;
+
+/// How often a request is looked at before its thread sleeps in between, and for how long.
+const LOOKS: u32 = 500;
+const NAP: Duration = Duration::from_micros(100);
+
+/// One process's way to the others.
+pub(super) struct Processes {
+    mpi: Arc<Mpi>,
+    fate: Arc<Fate>,
+    rank: u32,
+    /// For each of the program's sets of devices, the communicator of the set that this rank is in.
+    comms: Vec<Option<Comm>>,
+    barrier: Comm,
+}
+
+#[derive(Clone, Copy)]
+struct Comm(Handle);
+
+// SAFETY: a communicator is an address of MPI's, which was asked for THREAD_MULTIPLE.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+
+impl Processes {
+    /// Makes communicators of a program's sets of devices.
+    pub(super) fn new(world: &World, sets: &[Vec<Vec<u32>>], fate: Arc<Fate>) -> Result<Processes, Failure> {
+        let rank = world.rank as u32;
+        let mut comms = Vec::with_capacity(sets.len());
+        for sets in sets {
+            let place = |set: &Vec<u32>| set.iter().position(|&device| device == rank);
+            let found = sets.iter().enumerate().find_map(|(set, devices)| Some((set, place(devices)?)));
+            let (color, key) = found.map_or((UNDEFINED, 0), |(set, place)| (set as c_int, place as c_int));
+            let mut handle: Handle = ptr::null_mut();
+            // SAFETY: all ranks do this in the same sequence, because their plans are the same.
+            let code = unsafe { (world.mpi.functions.split)(world.mpi.world, color, key, &raw mut handle) };
+            world.mpi.check("MPI_Comm_split", code)?;
+            comms.push(found.map(|_| {
+                world.mpi.tell_errors(handle);
+                Comm(handle)
+            }));
+        }
+        Ok(Processes { mpi: world.mpi.clone(), fate, rank, comms, barrier: Comm(world.dup()?) })
+    }
+
+    fn check(&self, what: &str, code: c_int) -> Result<(), Stopped> {
+        self.mpi.check(what, code).map_err(|failure| self.fate.fail(failure))
+    }
+
+    /// Waits for a request, asking MPI to go on with it.
+    fn complete(&self, mut request: Handle) -> Result<(), Stopped> {
+        let mut looks = 0;
+        loop {
+            let mut flag: c_int = 0;
+            let mut status = Status::default();
+            // SAFETY: the request is one that MPI gave and that is not over.
+            let code = unsafe { (self.mpi.functions.test)(&raw mut request, &raw mut flag, &raw mut status) };
+            self.check("MPI_Test", code)?;
+            if flag != 0 {
+                return Ok(());
+            }
+            self.fate.check()?;
+            looks += 1;
+            if looks < LOOKS { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+    }
+
+    /// How many elements as MPI counts them.
+    fn count(&self, bytes: usize, size: usize) -> Result<c_int, Stopped> {
+        c_int::try_from(bytes / size).map_err(|_| {
+            self.fate.fail(Failure::Mpi(format!("a collective of {bytes} bytes is longer than MPI can count")))
+        })
+    }
+}
+
+impl Transport for Processes {
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped> {
+        let collective = exchange.collective;
+        let came = Instant::now();
+        let place = collective.set_of(self.rank);
+        let comm = self.comms.get(halflap::ids::Id::index(collective.comm)).copied().flatten();
+        let (Some((set, place)), Some(comm)) = (place, comm) else {
+            // In no pair of a permutation: nothing comes.
+            exchange.outs.iter().zip(&collective.arrays).for_each(|(out, array)| {
+                // SAFETY: the plan gives a collective memory for all that it gives, for it alone.
+                unsafe { ptr::write_bytes(out.0, 0, array.given) }
+            });
+            return Ok(came);
+        };
+        let members = collective.sets[set].len();
+        let call = Call { of: self, exchange, comm: comm.0, place, members };
+        match collective.kind {
+            Kind::AllToAllTuple => call.all_to_all_tuple()?,
+            _ => {
+                for (index, array) in collective.arrays.iter().enumerate() {
+                    call.array(array, exchange.ins[index], exchange.outs[index])?;
+                }
+            }
+        }
+        Ok(came)
+    }
+
+    fn barrier(&self) -> Result<(), Stopped> {
+        let mut request = self.mpi.no_request;
+        // SAFETY: all ranks do this in the same sequence.
+        let code = unsafe { (self.mpi.functions.ibarrier)(self.barrier.0, &raw mut request) };
+        self.check("MPI_Ibarrier", code)?;
+        self.complete(request)
+    }
+}
+
+/// One collective of one rank.
+struct Call<'a> {
+    of: &'a Processes,
+    exchange: &'a Exchange<'a>,
+    comm: Handle,
+    place: usize,
+    members: usize,
+}
+
+// In all that follows MPI reads and writes memory until a request is complete, which is waited for before that
+// memory goes; if a run fails before, the process ends.
+impl Call<'_> {
+    fn array(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        match self.exchange.collective.kind {
+            Kind::AllReduce => self.all_reduce(array, from, to),
+            Kind::ReduceScatter => self.reduce_scatter(array, from, to),
+            Kind::AllGather => self.all_gather(array, from, to),
+            Kind::AllToAll => self.all_to_all(array, from, to),
+            Kind::Broadcast => self.broadcast(array, from, to),
+            Kind::Permute => self.permute(array, from, to),
+            Kind::AllToAllTuple => Ok(()),
+        }
+    }
+
+    /// Starts something and waits for it.
+    fn run(&self, what: &str, start: impl FnOnce(&Mpi, *mut Handle) -> c_int) -> Result<(), Stopped> {
+        let mut request = self.of.mpi.no_request;
+        self.of.check(what, start(&self.of.mpi, &raw mut request))?;
+        self.of.complete(request)
+    }
+
+    fn all_reduce(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        let Some(combiner) = &array.combiner else { return Ok(()) };
+        let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
+            let parts = self.gathered(array.taken, from)?;
+            return self.combine(array, &parts, (to, array.given));
+        };
+        let count = self.of.count(array.taken, array.dtype.size())?;
+        let send = if from == to { IN_PLACE } else { from.0.cast_const().cast::<c_void>() };
+        self.run("MPI_Iallreduce", |mpi, request| {
+            // SAFETY: both arrays have so many elements.
+            unsafe { (mpi.functions.iallreduce)(send, to.0.cast(), count, dtype, op, self.comm, request) }
+        })
+    }
+
+    /// What all members have, one after the other.
+    fn gathered(&self, bytes: usize, from: Address) -> Result<AlignedBytes, Stopped> {
+        let mut all = AlignedBytes::zeros(bytes * self.members);
+        let count = self.of.count(bytes, 1)?;
+        let to = all.as_mut_ptr();
+        self.run("MPI_Iallgather", |mpi, request| {
+            let byte = mpi.byte;
+            // SAFETY: each member sends so many bytes, and there is room for those of all.
+            unsafe {
+                (mpi.functions.iallgather)(from.0.cast(), count, byte, to.cast(), count, byte, self.comm, request)
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// What members have for each other, in the sequence of the members.
+    fn exchanged(&self, send: &AlignedBytes) -> Result<AlignedBytes, Stopped> {
+        let mut all = AlignedBytes::zeros(send.bytes().len());
+        let count = self.of.count(send.bytes().len() / self.members, 1)?;
+        let to = all.as_mut_ptr();
+        self.run("MPI_Ialltoall", |mpi, request| {
+            let byte = mpi.byte;
+            let from = send.as_ptr().cast();
+            // SAFETY: both have so many bytes for each member.
+            unsafe { (mpi.functions.ialltoall)(from, count, byte, to.cast(), count, byte, self.comm, request) }
+        })?;
+        Ok(all)
+    }
+
+    /// Reduces parts of the same length that stand one after the other.
+    fn combine(&self, array: &Array, parts: &AlignedBytes, (to, len): (Address, usize)) -> Result<(), Stopped> {
+        let parts: Vec<&[u8]> = parts.bytes().chunks_exact(len.max(1)).collect();
+        if let (Some(combiner), true) = (&array.combiner, len > 0) {
+            // SAFETY: the plan gives the collective that much memory, for it alone.
+            combiner.combine(&parts, unsafe { std::slice::from_raw_parts_mut(to.0, len) });
+        }
+        Ok(())
+    }
+
+    /// An array's pieces for each member, one after the other.
+    fn packed(&self, array: &Array, from: Address) -> AlignedBytes {
+        let mut packed = AlignedBytes::zeros(array.taken);
+        let each = array.taken / self.members;
+        for member in 0..self.members {
+            let piece = Piece::of(array.taken, array.rows, (member, self.members));
+            let into = Piece::of(each, array.rows, (0, 1));
+            // SAFETY: the array is that long, and so is what was made for it.
+            unsafe { piece.copy(from.0, packed.as_mut_ptr().add(member * each), into) };
+        }
+        packed
+    }
+
+    /// Puts what came from each member at its place.
+    fn unpack(&self, array: &Array, came: &AlignedBytes, to: Address) {
+        let each = array.given / self.members;
+        for member in 0..self.members {
+            let into = Piece::of(array.given, array.rows, (member, self.members));
+            // SAFETY: each member's part is that long, and so is the result.
+            unsafe { Piece::of(each, array.rows, (0, 1)).copy(came.as_ptr().add(member * each), to.0, into) };
+        }
+    }
+
+    fn reduce_scatter(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        let Some(combiner) = &array.combiner else { return Ok(()) };
+        let packed = self.packed(array, from);
+        let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
+            let parts = self.exchanged(&packed)?;
+            return self.combine(array, &parts, (to, array.given));
+        };
+        let count = self.of.count(array.given, array.dtype.size())?;
+        self.run("MPI_Ireduce_scatter_block", |mpi, request| {
+            let send = packed.as_ptr().cast();
+            // SAFETY: so many elements for each member, and as many come.
+            unsafe { (mpi.functions.ireduce_scatter_block)(send, to.0.cast(), count, dtype, op, self.comm, request) }
+        })
+    }
+
+    fn all_gather(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        let came = self.gathered(array.taken, from)?;
+        self.unpack(array, &came, to);
+        Ok(())
+    }
+
+    fn all_to_all(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        let came = self.exchanged(&self.packed(array, from))?;
+        self.unpack(array, &came, to);
+        Ok(())
+    }
+
+    fn all_to_all_tuple(&self) -> Result<(), Stopped> {
+        let Exchange { collective, ins, outs, .. } = self.exchange;
+        let Some(len) = collective.arrays.first().map(|array| array.taken) else { return Ok(()) };
+        let mut packed = AlignedBytes::zeros(len * self.members);
+        for (to, from) in packed.bytes_mut().chunks_exact_mut(len.max(1)).zip(*ins) {
+            // SAFETY: all arrays of such a collective are of the same type.
+            to.copy_from_slice(unsafe { std::slice::from_raw_parts(from.0.cast_const(), len) });
+        }
+        let came = self.exchanged(&packed)?;
+        for (from, to) in came.bytes().chunks_exact(len.max(1)).zip(*outs) {
+            // SAFETY: as above.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.0, len) };
+        }
+        Ok(())
+    }
+
+    fn broadcast(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        if self.place == 0 && from != to {
+            // SAFETY: both are that long, and apart.
+            unsafe { ptr::copy_nonoverlapping(from.0.cast_const(), to.0, array.given) };
+        }
+        let count = self.of.count(array.given, 1)?;
+        self.run("MPI_Ibcast", |mpi, request| {
+            // SAFETY: the result has so many bytes on every member.
+            unsafe { (mpi.functions.ibcast)(to.0.cast(), count, mpi.byte, 0, self.comm, request) }
+        })
+    }
+
+    fn permute(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+        /// Any number below 32768: every MPI has such tags.
+        const TAGS: u64 = 1 << 14;
+        let Exchange { collective, sequence, .. } = self.exchange;
+        let tag = (sequence % TAGS) as c_int;
+        let count = self.of.count(array.given, 1)?;
+        let place = |collective: &Collective, device: u32| collective.set_of(device).map(|(_, place)| place as c_int);
+        let source = collective.source_of(self.of.rank).and_then(|source| place(collective, source));
+        let mut came = AlignedBytes::zeros(array.given);
+        let mut requests = Vec::new();
+        let mpi = &self.of.mpi;
+        if let Some(source) = source {
+            let mut request = mpi.no_request;
+            let start = came.as_mut_ptr().cast();
+            // SAFETY: there is room for so many bytes.
+            let code =
+                unsafe { (mpi.functions.irecv)(start, count, mpi.byte, source, tag, self.comm, &raw mut request) };
+            self.of.check("MPI_Irecv", code)?;
+            requests.push(request);
+        }
+        for &(_, target) in collective.pairs.iter().filter(|(source, _)| *source == self.of.rank) {
+            let Some(target) = place(collective, target) else { continue };
+            let mut request = mpi.no_request;
+            // SAFETY: the array has so many bytes.
+            let code = unsafe {
+                (mpi.functions.isend)(from.0.cast(), count, mpi.byte, target, tag, self.comm, &raw mut request)
+            };
+            self.of.check("MPI_Isend", code)?;
+            requests.push(request);
+        }
+        for request in requests {
+            self.of.complete(request)?;
+        }
+        // SAFETY: the result is that long. Who gets nothing gets zeros.
+        unsafe { ptr::copy_nonoverlapping(came.as_ptr(), to.0, array.given) };
+        Ok(())
+    }
+}

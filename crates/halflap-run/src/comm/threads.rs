@@ -1,0 +1,309 @@
+//! Ranks of one process: they meet, and read each other's memory.
+//!
+//! Collectives of one set of devices are numbered; whoever comes to a number finds or opens a meeting,
+//! leaves the addresses of its arrays there and waits for the others. A reduction is shared: each
+//! reduces its part of all, in the sequence of the members, whoever came first, and copies the rest
+//! from what others reduced. Nobody leaves before all have read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use halflap::ids::CommId;
+
+use super::collective::{Array, Collective, Kind, Piece};
+use super::{EmulatedLink, Exchange, Transport};
+use crate::exec::failure::{Failure, Fate, LOOK, Stopped};
+use crate::exec::memory::Address;
+use crate::exec::stream::locked;
+use crate::tensor::AlignedBytes;
+
+/// A set of devices, and how many collectives it did before.
+type Key = (CommId, usize, u64);
+
+/// Where the ranks of a process meet.
+pub(crate) struct Hub {
+    fate: Arc<Fate>,
+    link: Option<EmulatedLink>,
+    ranks: usize,
+    meetings: Mutex<HashMap<Key, Arc<Meeting>>>,
+    barrier: Meeting,
+}
+
+/// One rank's way in.
+pub(crate) struct Member {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) rank: usize,
+}
+
+/// A collective that members come to.
+struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who is there, by place: the rank, what it came for, and its arrays.
+    came: Vec<Option<(usize, String, Vec<Address>)>>,
+    /// How often somebody finished a phase.
+    count: usize,
+    met: Option<Instant>,
+    /// What is reduced together.
+    reduced: Option<Arc<Vec<SharedBytes>>>,
+}
+
+/// Memory that members write disjoint parts of.
+struct SharedBytes {
+    /// Keeps the memory.
+    _bytes: AlignedBytes,
+    start: Address,
+}
+
+impl SharedBytes {
+    fn zeros(len: usize) -> SharedBytes {
+        let mut bytes = AlignedBytes::zeros(len);
+        let start = Address(bytes.as_mut_ptr());
+        SharedBytes { _bytes: bytes, start }
+    }
+}
+
+impl Meeting {
+    fn of(members: usize) -> Meeting {
+        let state = State { came: vec![None; members], ..State::default() };
+        Meeting { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until something holds.
+    fn until(&self, fate: &Fate, holds: impl Fn(&State) -> bool) -> Result<(), Stopped> {
+        let mut state = locked(&self.state);
+        while !holds(&state) {
+            fate.check()?;
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Counts one more, and waits for as many.
+    fn gather(&self, fate: &Fate, until: usize) -> Result<(), Stopped> {
+        locked(&self.state).count += 1;
+        self.changed.notify_all();
+        self.until(fate, |state| state.count >= until)
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(ranks: usize, fate: Arc<Fate>, link: Option<EmulatedLink>) -> Hub {
+        Hub { fate, link, ranks, meetings: Mutex::default(), barrier: Meeting::of(ranks) }
+    }
+
+    /// Who has not come to a collective that others wait in.
+    pub(crate) fn missing(&self, collective: &Collective, rank: usize, sequence: u64) -> Vec<u32> {
+        let Some((set, _)) = collective.set_of(rank as u32) else { return Vec::new() };
+        let meetings = locked(&self.meetings);
+        let Some(meeting) = meetings.get(&(collective.comm, set, sequence)) else { return Vec::new() };
+        let state = locked(&meeting.state);
+        let missing = collective.sets[set].iter().zip(&state.came).filter(|(_, came)| came.is_none());
+        missing.map(|(&device, _)| device).collect()
+    }
+
+    fn meeting(&self, key: Key, members: usize) -> Arc<Meeting> {
+        locked(&self.meetings).entry(key).or_insert_with(|| Arc::new(Meeting::of(members))).clone()
+    }
+}
+
+impl Transport for Member {
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped> {
+        let collective = exchange.collective;
+        let Some((set, place)) = collective.set_of(self.rank as u32) else {
+            // In no pair of a permutation: nothing comes.
+            fill_with_zeros(collective, exchange.outs);
+            return Ok(Instant::now());
+        };
+        let members = collective.sets[set].len();
+        let key = (collective.comm, set, exchange.sequence);
+        let meeting = self.hub.meeting(key, members);
+        self.come(&meeting, place, exchange)?;
+        let met = locked(&meeting.state).met.unwrap_or_else(Instant::now);
+        let session = Session { meeting: &meeting, fate: &self.hub.fate, exchange, place, members, rank: self.rank };
+        session.run()?;
+        if let Some(link) = &self.hub.link {
+            sleep_until(met + link.time(collective, members), &self.hub.fate)?;
+        }
+        if place == 0 {
+            locked(&self.hub.meetings).remove(&key);
+        }
+        Ok(met)
+    }
+
+    fn barrier(&self) -> Result<(), Stopped> {
+        let ranks = self.hub.ranks;
+        let mut state = locked(&self.hub.barrier.state);
+        let round = state.count / ranks;
+        state.count += 1;
+        drop(state);
+        self.hub.barrier.changed.notify_all();
+        self.hub.barrier.until(&self.hub.fate, |state| state.count >= (round + 1) * ranks)
+    }
+}
+
+impl Member {
+    /// Leaves the arrays' addresses and waits for the others.
+    fn come(&self, meeting: &Meeting, place: usize, exchange: &Exchange<'_>) -> Result<(), Stopped> {
+        let name = &exchange.collective.name;
+        let mut state = locked(&meeting.state);
+        let other = state.came.iter().flatten().find(|(_, theirs, _)| theirs != name);
+        if let Some((other, theirs, _)) = other {
+            let (own, theirs) = (name.clone(), theirs.clone());
+            return Err(self.hub.fate.fail(Failure::Diverged { rank: self.rank, own, other: *other, theirs }));
+        }
+        state.came[place] = Some((self.rank, name.clone(), exchange.ins.to_vec()));
+        if state.came.iter().all(Option::is_some) {
+            state.met = Some(Instant::now());
+            if exchange.collective.kind == Kind::AllReduce {
+                let arrays = exchange.collective.arrays.iter();
+                state.reduced = Some(Arc::new(arrays.map(|array| SharedBytes::zeros(array.taken)).collect()));
+            }
+        }
+        drop(state);
+        meeting.changed.notify_all();
+        meeting.until(&self.hub.fate, |state| state.met.is_some())
+    }
+}
+
+fn sleep_until(end: Instant, fate: &Fate) -> Result<(), Stopped> {
+    loop {
+        fate.check()?;
+        match end.checked_duration_since(Instant::now()) {
+            Some(left) if left > Duration::ZERO => std::thread::sleep(left.min(LOOK)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn fill_with_zeros(collective: &Collective, outs: &[Address]) {
+    for (array, out) in collective.arrays.iter().zip(outs) {
+        // SAFETY: the plan gives a collective memory for all that it gives, for it alone.
+        unsafe { std::ptr::write_bytes(out.0, 0, array.given) };
+    }
+}
+
+/// One member's part in a meeting that all have come to.
+struct Session<'a> {
+    meeting: &'a Meeting,
+    fate: &'a Fate,
+    exchange: &'a Exchange<'a>,
+    place: usize,
+    members: usize,
+    rank: usize,
+}
+
+impl Session<'_> {
+    fn run(&self) -> Result<(), Stopped> {
+        let collective = self.exchange.collective;
+        let came: Vec<Vec<Address>> =
+            locked(&self.meeting.state).came.iter().flatten().map(|(_, _, arrays)| arrays.clone()).collect();
+        if collective.kind == Kind::AllReduce {
+            return self.all_reduce(&came);
+        }
+        // What is written where others still read must wait beside until they have.
+        let overlaps = |out: &Address| self.exchange.ins.contains(out);
+        let mut beside: Vec<Option<AlignedBytes>> = Vec::new();
+        for (index, (array, out)) in collective.arrays.iter().zip(self.exchange.outs).enumerate() {
+            let mut memory = overlaps(out).then(|| AlignedBytes::zeros(array.given));
+            let to = memory.as_mut().map_or(out.0, |memory| memory.as_mut_ptr());
+            self.fill((index, array), &came, to);
+            beside.push(memory);
+        }
+        self.meeting.gather(self.fate, self.members)?;
+        for ((array, out), memory) in collective.arrays.iter().zip(self.exchange.outs).zip(&beside) {
+            if let Some(memory) = memory {
+                // SAFETY: all members have read, so that this rank's memory is its own again.
+                unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr(), out.0, array.given) };
+            }
+        }
+        Ok(())
+    }
+
+    /// What this member gets of one array.
+    fn fill(&self, (index, array): (usize, &Array), came: &[Vec<Address>], to: *mut u8) {
+        let collective = self.exchange.collective;
+        let me = (self.place, self.members);
+        let whole = |bytes: usize| Piece::of(bytes, 1, (0, 1));
+        // SAFETY: all members are here and leave after all have read: their arrays are as long as the collective's,
+        // which is the same on all ranks, and `to` is memory for what this one gets, which nobody else touches.
+        unsafe {
+            match collective.kind {
+                Kind::AllGather => {
+                    for (other, arrays) in came.iter().enumerate() {
+                        let from = Piece::of(array.taken, array.rows, (0, 1));
+                        from.copy(arrays[index].0, to, Piece::of(array.given, array.rows, (other, self.members)));
+                    }
+                }
+                Kind::AllToAll => {
+                    for (other, arrays) in came.iter().enumerate() {
+                        let into = Piece::of(array.given, array.rows, (other, self.members));
+                        Piece::of(array.taken, array.rows, me).copy(arrays[index].0, to, into);
+                    }
+                }
+                Kind::AllToAllTuple => {
+                    whole(array.given).copy(came[index][self.place].0, to, whole(array.given));
+                }
+                Kind::Broadcast => whole(array.given).copy(came[0][index].0, to, whole(array.given)),
+                Kind::Permute => {
+                    let source = collective.source_of(self.rank as u32).and_then(|source| collective.set_of(source));
+                    match source {
+                        Some((_, place)) => whole(array.given).copy(came[place][index].0, to, whole(array.given)),
+                        None => std::ptr::write_bytes(to, 0, array.given),
+                    }
+                }
+                Kind::ReduceScatter => self.reduce_piece((index, array), came, to),
+                Kind::AllReduce => {}
+            }
+        }
+    }
+
+    /// Reduces this member's piece, row by row.
+    ///
+    /// # Safety
+    /// As in `fill`.
+    unsafe fn reduce_piece(&self, (index, array): (usize, &Array), came: &[Vec<Address>], to: *mut u8) {
+        let Some(combiner) = &array.combiner else { return };
+        let piece = Piece::of(array.taken, array.rows, (self.place, self.members));
+        for row in 0..piece.rows {
+            let first = row * piece.stride + piece.first;
+            // SAFETY: as in `fill`.
+            unsafe {
+                let part = |arrays: &Vec<Address>| std::slice::from_raw_parts(arrays[index].0.add(first), piece.len);
+                let parts: Vec<&[u8]> = came.iter().map(part).collect();
+                combiner.combine(&parts, std::slice::from_raw_parts_mut(to.add(row * piece.len), piece.len));
+            }
+        }
+    }
+
+    fn all_reduce(&self, came: &[Vec<Address>]) -> Result<(), Stopped> {
+        let collective = self.exchange.collective;
+        let Some(reduced) = locked(&self.meeting.state).reduced.clone() else { return Ok(()) };
+        for (index, array) in collective.arrays.iter().enumerate() {
+            let Some(combiner) = &array.combiner else { continue };
+            let size = array.dtype.size();
+            let elements = array.taken / size;
+            let each = elements.div_ceil(self.members);
+            let (first, end) =
+                ((self.place * each).min(elements) * size, ((self.place + 1) * each).min(elements) * size);
+            // SAFETY: as in `fill`; members write disjoint parts of what is reduced.
+            unsafe {
+                let part = |arrays: &Vec<Address>| std::slice::from_raw_parts(arrays[index].0.add(first), end - first);
+                let parts: Vec<&[u8]> = came.iter().map(part).collect();
+                let out = std::slice::from_raw_parts_mut(reduced[index].start.0.add(first), end - first);
+                combiner.combine(&parts, out);
+            }
+        }
+        self.meeting.gather(self.fate, self.members)?;
+        for ((array, out), reduced) in collective.arrays.iter().zip(self.exchange.outs).zip(reduced.iter()) {
+            // SAFETY: all have reduced their parts and read what they needed; the output is this rank's.
+            unsafe { std::ptr::copy_nonoverlapping(reduced.start.0.cast_const(), out.0, array.given) };
+        }
+        Ok(())
+    }
+}

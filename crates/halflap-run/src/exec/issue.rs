@@ -1,0 +1,441 @@
+//! The walk: one rank's plan, step by step.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
+use halflap::plan::{Call, Loop};
+use halflap::units::{Bytes, Nanos};
+
+use super::failure::{Failure, Fate, Stopped};
+use super::memory::{Address, Arena, Block, Pool, Requested};
+use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
+use super::report::RankOutcome;
+use super::session::Options;
+use super::stream::{Sequence, locked};
+use super::task::{Streams, Task, Worker, run_kernel};
+use crate::comm::Transport;
+use crate::kernel::{Context, Scratch};
+use crate::tensor::{AlignedBytes, Tensor};
+
+/// The memory of a slot in a run of a plan.
+#[derive(Clone, Copy)]
+struct Place {
+    address: Address,
+    /// What it must give back; nothing, if it is somebody else's.
+    block: Option<Block>,
+}
+
+/// A run of a plan.
+struct Frame {
+    plan: PlanId,
+    at: IdVec<SlotId, Option<Place>>,
+    /// For each step that started something, where and as what number.
+    started: Vec<Option<(usize, Sequence)>>,
+    /// What holds arrays that were read through bitcasts.
+    held: Vec<Block>,
+}
+
+/// One rank: its streams, its memory and what it is given.
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) program: Shared,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) inputs: Vec<Tensor>,
+    pub(crate) options: Options,
+}
+
+impl Rank {
+    /// Runs all steps on this thread, with a thread for each stream.
+    pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
+        let arena: Arc<Arena> = Arc::default();
+        let mut threads = Vec::new();
+        for index in 0..self.streams.all.len() {
+            let worker = self.worker(index, arena.clone());
+            let name = format!("rank {} stream {index}", self.rank);
+            let spawned = std::thread::Builder::new().name(name).spawn(move || worker.run());
+            let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
+            threads.push(spawned.map_err(|error| self.fate.fail(failed(error)))?);
+        }
+        let program = self.program.clone();
+        let mut issuer = Issuer {
+            program: &program,
+            streams: &self.streams,
+            fate: &self.fate,
+            pool: Pool::new(arena),
+            requested: Requested::default(),
+            issued: vec![0; self.streams.all.len()],
+            sequences: vec![0; program.comms.len()],
+        };
+        let outcome = self.steps(&mut issuer);
+        self.streams.all.iter().for_each(|stream| stream.close());
+        let outcome = outcome?;
+        for thread in threads {
+            // A worker catches what it runs: it cannot panic.
+            let _ = thread.join();
+        }
+        Ok(outcome)
+    }
+
+    fn worker(&self, index: usize, arena: Arc<Arena>) -> Worker {
+        let device = self.rank as u32;
+        let partitions = self.program.partitions.max(1);
+        let context = Context {
+            replica: device / partitions,
+            partition: device % partitions,
+            seed: self.options.seed,
+            threads: self.options.threads_per_rank,
+        };
+        Worker {
+            rank: self.rank,
+            index,
+            program: self.program.clone(),
+            streams: self.streams.clone(),
+            transport: self.transport.clone(),
+            fate: self.fate.clone(),
+            scratch: Scratch::new(context),
+            _arena: arena,
+            aside: AlignedBytes::default(),
+            panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
+        }
+    }
+
+    fn steps(&self, issuer: &mut Issuer<'_>) -> Result<RankOutcome, Stopped> {
+        let mut outcome = RankOutcome::default();
+        for step in 0..self.options.steps {
+            let mut frame = issuer.enter(self.program.entry, &[]);
+            issuer.give(&mut frame, &self.inputs);
+            self.transport.barrier()?;
+            let began = Instant::now();
+            issuer.walk(&mut frame)?;
+            issuer.drain()?;
+            outcome.steps.push(Nanos(began.elapsed().as_nanos() as f64));
+            let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
+            if step + 1 == self.options.steps {
+                outcome.outputs = issuer.outputs(&frame);
+            }
+            issuer.leave(frame);
+        }
+        outcome.peak = Bytes(issuer.requested.peak);
+        outcome.reserved = Bytes(issuer.pool.reserved as i64);
+        Ok(outcome)
+    }
+}
+
+struct Issuer<'a> {
+    program: &'a Prepared,
+    streams: &'a Streams,
+    fate: &'a Fate,
+    pool: Pool,
+    requested: Requested,
+    /// How many tasks each stream was given.
+    issued: Vec<Sequence>,
+    /// How many collectives each set of devices was given.
+    sequences: Vec<u64>,
+}
+
+impl Issuer<'_> {
+    fn plan(&self, frame: &Frame) -> &PlanReady {
+        &self.program.plans[frame.plan]
+    }
+
+    fn push(&mut self, stream: usize, task: Task) -> Sequence {
+        self.streams.all[stream].push(task);
+        self.issued[stream] += 1;
+        self.issued[stream]
+    }
+
+    /// Waits until all streams are done with all that they were given.
+    fn drain(&self) -> Result<(), Stopped> {
+        let mut each = self.streams.all.iter().zip(&self.issued);
+        each.try_for_each(|(stream, &issued)| stream.wait(issued, self.fate))
+    }
+
+    /// A new run of a plan, with the memory of its parameters.
+    fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Frame {
+        let plan = &self.program.plans[id];
+        let mut at = IdVec::filled(None, plan.bytes.len());
+        for (slot, value) in &plan.constants {
+            // Nobody writes to a constant's slot.
+            let address = Address(value.bytes().as_ptr().cast_mut());
+            at[*slot] = Some(Place { address, block: None });
+        }
+        for (&slot, &address) in plan.parameters.iter().zip(parameters) {
+            at[slot] = Some(Place { address, block: None });
+        }
+        self.requested.add(plan.constant_size);
+        Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() }
+    }
+
+    /// Gives back what a run of a plan still has.
+    fn leave(&mut self, frame: Frame) {
+        let plan = &self.program.plans[frame.plan];
+        for (slot, place) in frame.at.iter() {
+            if let Some(Place { block: Some(block), .. }) = place {
+                self.pool.put(*block);
+                self.requested.add(-plan.sizes[slot]);
+            }
+        }
+        frame.held.into_iter().for_each(|block| self.pool.put(block));
+        self.requested.add(-plan.constant_size);
+    }
+
+    /// Memory for the entry's parameters, with what is in them.
+    fn give(&mut self, frame: &mut Frame, inputs: &[Tensor]) {
+        let slots = self.plan(frame).parameters.clone();
+        for (slot, input) in slots.into_iter().zip(inputs) {
+            self.alloc(frame, slot);
+            let address = self.address(frame, slot);
+            // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
+            unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
+        }
+    }
+
+    /// The arrays of the root, when everything is done.
+    fn outputs(&self, frame: &Frame) -> Vec<Tensor> {
+        let slots = self.plan(frame).results.iter();
+        let kinds = self.program.outputs.iter().zip(&self.program.output_casts);
+        let output = |(&slot, (kind, cast)): (&SlotId, (&crate::kernel::ArrayType, &Option<crate::kernel::Kernel>))| {
+            let mut tensor = Tensor::zeros(kind.dtype, &kind.dims);
+            let from = self.address(frame, slot);
+            match cast {
+                Some(kernel) => {
+                    let to = Address(tensor.bytes_mut().as_mut_ptr());
+                    run_kernel(kernel, &[from], &[to], &mut Scratch::default());
+                }
+                None => {
+                    let bytes = tensor.bytes_mut();
+                    // SAFETY: the streams are done, and the slot holds such an array.
+                    unsafe { std::ptr::copy_nonoverlapping(from.0.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
+                }
+            }
+            tensor
+        };
+        slots.zip(kinds).map(output).collect()
+    }
+
+    fn alloc(&mut self, frame: &mut Frame, slot: SlotId) {
+        // What the caller lent is there.
+        if frame.at[slot].is_some() {
+            return;
+        }
+        let plan = &self.program.plans[frame.plan];
+        let block = self.pool.get(plan.bytes[slot]);
+        self.requested.add(plan.sizes[slot]);
+        frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
+    }
+
+    fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
+        if let Some(Place { block: Some(block), .. }) = frame.at[slot].take() {
+            self.pool.put(block);
+            self.requested.add(-size);
+        }
+    }
+
+    /// Where a slot is. A plan names none before it is there; a slot without bytes may be nowhere.
+    fn address(&self, frame: &Frame, slot: SlotId) -> Address {
+        frame.at[slot].map_or(Address(std::ptr::null_mut()), |place| place.address)
+    }
+
+    fn addresses<'s>(&self, frame: &Frame, slots: impl IntoIterator<Item = &'s SlotId>) -> Vec<Address> {
+        slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
+    }
+
+    fn walk(&mut self, frame: &mut Frame) -> Result<(), Stopped> {
+        let plan = &self.program.plans[frame.plan];
+        for (step, action) in plan.actions.iter().enumerate() {
+            match action {
+                Action::Alloc { slot } => self.alloc(frame, *slot),
+                Action::Free { slot, size } => self.free(frame, *slot, *size),
+                Action::Launch { label, launch, casts } => {
+                    let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
+                    let mut held = Vec::new();
+                    for (index, cast) in casts {
+                        let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                        let arrays_of = [self.address(frame, cast.from), block.address];
+                        let at = (frame.plan, step);
+                        self.push(0, Task::Cast { label: *label, at, which: (0, *index), arrays: arrays_of });
+                        arrays[*index] = block.address;
+                        held.push(block);
+                    }
+                    let task = Task::Kernel { label: *label, at: (frame.plan, step), arrays: arrays.into() };
+                    self.push(0, task);
+                    held.into_iter().for_each(|block| self.pool.put(block));
+                }
+                Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
+                Action::Wait { label, start } => {
+                    if let Some((stream, until)) = frame.started[*start] {
+                        self.push(0, Task::Wait { label: *label, stream, until });
+                    }
+                }
+                Action::Call { label, call, arguments } => {
+                    self.call(frame, (call, arguments), (*label, step, 0))?;
+                }
+                Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
+                Action::Branch { label, selector, selector_bytes, branches } => {
+                    let address = self.address(frame, *selector);
+                    let which = self.choice(address, *selector_bytes, branches.len())?;
+                    let (call, arguments) = &branches[which];
+                    self.call(frame, (call, arguments), (*label, step, which))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What starts on a stream of its own waits for all that compute was given before.
+    fn start(&mut self, frame: &mut Frame, step: usize) {
+        let at = (frame.plan, step);
+        let plan = &self.program.plans[frame.plan];
+        match &plan.actions[step] {
+            Action::Collective { label, stream, collective, ins, outs } => {
+                let mut arrays = self.read(frame, ins, (*label, step, 0));
+                arrays.extend(self.addresses(frame, outs));
+                let after = self.issued[0];
+                let sequence = self.next_number(collective.comm);
+                let task = Task::Collective { label: *label, at, after, sequence, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, task));
+            }
+            Action::Transfer { label, stream, launch } => {
+                let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
+                let after = self.issued[0];
+                let task = Task::Transfer { label: *label, at, after, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, task));
+            }
+            _ => {}
+        }
+    }
+
+    fn push_beside(&mut self, stream: StreamId, task: Task) -> (usize, Sequence) {
+        let index = stream.index() + 1;
+        (index, self.push(index, task))
+    }
+
+    fn next_number(&mut self, comm: CommId) -> u64 {
+        let number = &mut self.sequences[comm.index()];
+        *number += 1;
+        *number - 1
+    }
+
+    /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
+    /// because a collective may read it until its wait: it is little, and rare.
+    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, step, list): (u32, usize, usize)) -> Vec<Address> {
+        let mut addresses = Vec::with_capacity(reads.len());
+        for (index, read) in reads.iter().enumerate() {
+            addresses.push(match read {
+                Read::Slot(slot) => self.address(frame, *slot),
+                Read::Cast(cast) => {
+                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let arrays = [self.address(frame, cast.from), block.address];
+                    self.push(0, Task::Cast { label, at: (frame.plan, step), which: (list, index), arrays });
+                    frame.held.push(block);
+                    block.address
+                }
+            });
+        }
+        addresses
+    }
+
+    fn call(
+        &mut self,
+        frame: &mut Frame,
+        (call, arguments): (&Call, &[Read]),
+        at: (u32, usize, usize),
+    ) -> Result<(), Stopped> {
+        for &slot in &call.allocated {
+            self.alloc(frame, slot);
+        }
+        let parameters = self.read(frame, arguments, at);
+        let mut inner = self.enter(call.plan, &parameters);
+        for &(theirs, own) in &call.lent {
+            inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
+        }
+        self.walk(&mut inner)?;
+        let bytes = &self.program.plans[call.plan].bytes;
+        let copy =
+            |&(theirs, own): &(SlotId, SlotId)| (self.address(&inner, theirs), self.address(frame, own), bytes[theirs]);
+        let moves: Vec<_> = call.copied.iter().map(copy).collect();
+        self.copy(at.0, moves);
+        for &(theirs, own) in &call.adopted {
+            frame.at[own] = inner.at[theirs].take();
+        }
+        self.leave(inner);
+        Ok(())
+    }
+
+    fn copy(&mut self, label: u32, mut moves: Vec<(Address, Address, usize)>) {
+        moves.retain(|(from, to, len)| from != to && *len > 0);
+        if !moves.is_empty() {
+            self.push(0, Task::Copy { label, moves });
+        }
+    }
+
+    fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, label: u32) -> Result<(), Stopped> {
+        let bytes = &self.program.plans[frame.plan].bytes;
+        let pair = |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), bytes[to]);
+        let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
+        self.copy(label, moves);
+        let (state, held) = self.state(frame, repeat, label);
+        loop {
+            let mut condition = self.enter(repeat.condition, &state);
+            self.walk(&mut condition)?;
+            let answer = self.address(&condition, self.plan(&condition).results[0]);
+            let goes_on = self.first_byte(answer)?;
+            self.leave(condition);
+            if goes_on == 0 {
+                break;
+            }
+            let mut body = self.enter(repeat.body, &state);
+            self.walk(&mut body)?;
+            let bytes = &self.program.plans[repeat.body].bytes;
+            let pair = |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), bytes[to]);
+            let moves: Vec<_> = repeat.moved.iter().map(pair).collect();
+            self.copy(label, moves);
+            self.leave(body);
+        }
+        held.into_iter().for_each(|block| self.pool.put(block));
+        Ok(())
+    }
+
+    /// Where a loop's state is. What it only reads must not be where something that it writes is: that
+    /// is possible where one value is given to it twice.
+    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> (Vec<Address>, Vec<Block>) {
+        let body = &self.program.plans[repeat.body];
+        let is_written = |index: usize| body.parameters[index] != body.results[index];
+        let mut state = self.addresses(frame, &repeat.state);
+        let mut held = Vec::new();
+        for index in 0..state.len() {
+            let shares =
+                |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
+            if (0..state.len()).any(shares) && !is_written(index) {
+                let len = body.bytes[body.parameters[index]];
+                let block = self.pool.get(len);
+                self.copy(label, vec![(state[index], block.address, len)]);
+                state[index] = block.address;
+                held.push(block);
+            }
+        }
+        (state, held)
+    }
+
+    /// What is in memory when all that was issued before has run.
+    fn first_byte(&self, address: Address) -> Result<u8, Stopped> {
+        self.streams.compute().wait(self.issued[0], self.fate)?;
+        // SAFETY: the array has an element, and nothing that could write it is still to run.
+        Ok(unsafe { address.0.cast_const().read() })
+    }
+
+    /// Which branch is taken: of a truth value the first for true; of a number that is none, the last.
+    fn choice(&self, address: Address, bytes: usize, branches: usize) -> Result<usize, Stopped> {
+        let first = self.first_byte(address)?;
+        if bytes < 4 {
+            return Ok(usize::from(first == 0).min(branches - 1));
+        }
+        // SAFETY: as above; a number here has four bytes.
+        let number = unsafe { address.0.cast_const().cast::<i32>().read() };
+        Ok(usize::try_from(number).ok().filter(|&number| number < branches).unwrap_or(branches - 1))
+    }
+}

@@ -1,0 +1,94 @@
+//! Arrays and where they are: what slots hold, and where a bitcast changes what that means.
+//!
+//! Arrays here are dense with the last index fastest, whatever layout a module gives them. A bitcast
+//! whose layouts differ from that keeps its bytes on the module's own device, and moves them here: it is
+//! computed for whoever reads it, as part of its kernel or before, into memory that is not counted.
+
+use halflap::hlo::{Array, Module, Opcode, Phase, Shape};
+use halflap::ids::{IdVec, InstrId, SlotId};
+use halflap::plan::Plan;
+
+use crate::kernel::{Leaf, Unsupported, leaf_kinds, operand_leaves};
+
+/// How many bytes each slot of a plan must have.
+pub(super) fn slot_bytes(module: &Module, plan: &Plan) -> Result<IdVec<SlotId, usize>, Unsupported> {
+    let mut bytes: IdVec<SlotId, usize> = IdVec::filled(0, plan.storage.slots.len());
+    for instr in module.instructions(plan.computation) {
+        let kinds = leaf_kinds(module, instr)?;
+        for (&slot, (dtype, dims)) in plan.storage.of(instr).iter().zip(&kinds) {
+            bytes[slot] = bytes[slot].max(dims.iter().product::<usize>() * dtype.size());
+        }
+    }
+    Ok(bytes)
+}
+
+/// The bitcasts between the memory of a value and the value, the first to be applied first; none, if they
+/// leave all elements where they are.
+pub(super) fn bitcasts(module: &Module, leaf: Leaf) -> Vec<InstrId> {
+    let mut found = Vec::new();
+    let mut at = Some(leaf);
+    while let Some(leaf) = at {
+        if module.instruction(leaf.instr).opcode == Opcode::Bitcast {
+            found.push(leaf.instr);
+        }
+        at = passed_on(module, leaf);
+    }
+    found.reverse();
+    if found.iter().any(|&instr| moves(module, instr)) { found } else { Vec::new() }
+}
+
+/// The value that an instruction passes on as this leaf; nothing, if it makes it.
+fn passed_on(module: &Module, leaf: Leaf) -> Option<Leaf> {
+    let opcode = module.instruction(leaf.instr).opcode;
+    let operands = module.operands(leaf.instr);
+    let first = |offset: usize| {
+        let operand = operands.first()?;
+        Some(Leaf { instr: operand.of, index: operand_leaves(module, operand).start + offset + leaf.index })
+    };
+    match opcode {
+        Opcode::Bitcast
+        | Opcode::OptimizationBarrier
+        | Opcode::OptBarrierLong
+        | Opcode::Domain
+        | Opcode::AddDependency
+        | Opcode::AsyncUpdate
+        | Opcode::Wrapped(Phase::Update, _) => first(0),
+        Opcode::GetTupleElement => {
+            let parts = module.operand_shape(operands.first()?).parts();
+            let index = module.tuple_index(leaf.instr)? as usize;
+            first(parts.get(..index)?.iter().map(Shape::leaf_count).sum())
+        }
+        Opcode::Tuple => {
+            let mut left = leaf.index;
+            for operand in operands {
+                let range = operand_leaves(module, operand);
+                if left < range.len() {
+                    return Some(Leaf { instr: operand.of, index: range.start + left });
+                }
+                left -= range.len();
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Whether a bitcast moves elements in arrays that are dense with the last index fastest.
+fn moves(module: &Module, instr: InstrId) -> bool {
+    let Some(operand) = module.operands(instr).first() else { return false };
+    let (from, to) = (module.operand_shape(operand).array(), module.instruction(instr).shape.array());
+    let (Some(from), Some(to)) = (from, to) else { return false };
+    let is_same = from.dims == to.dims && module.layout(from).minor_to_major == module.layout(to).minor_to_major;
+    !(is_same || is_plain(module, from) && is_plain(module, to))
+}
+
+/// Whether the last index is the fastest, leaving out dimensions of one element.
+fn is_plain(module: &Module, array: &Array) -> bool {
+    let layout = module.layout(array);
+    let long: Vec<u32> = layout
+        .minor_to_major
+        .into_iter()
+        .filter(|&dim| array.dims.get(dim as usize).is_some_and(|&len| len != 1))
+        .collect();
+    long.is_sorted_by(|a, b| a > b)
+}

@@ -1,0 +1,40 @@
+//! Runs plans as an accelerator does.
+//!
+//! Each rank has a thread that issues steps, one that computes and one for each communication stream.
+//! The issuing thread walks the plan ([`halflap::plan`]) ahead of the others: it gives memory, queues
+//! kernels and collectives with the addresses that they work on, and stops only where data decides what
+//! comes next. A collective starts when all that was issued before it has been computed; what comes
+//! after its wait runs after its end. What is requested is counted as steps are issued, so that the peak
+//! depends on the plan alone.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `prepare`, `layout` | a program to kernels and addresses of slots; what cannot be run |
+//! | `memory` | the caching allocator |
+//! | `stream`, `task` | queues, events, and what runs on them |
+//! | `issue` | the walk |
+//! | `session` | all ranks of a process, and who watches over them |
+//! | `failure`, `report` | how a run ends, and what is known of it |
+//!
+//! The first failure of a rank ends all: whoever waits looks for it every 20 ms. A kernel cannot be
+//! stopped, so a run that fails leaves the threads that do not come back; whoever runs it should end the
+//! process.
+
+pub(crate) mod failure;
+mod issue;
+mod layout;
+pub(crate) mod memory;
+mod prepare;
+mod report;
+mod session;
+pub(crate) mod stream;
+mod task;
+
+pub(crate) use failure::Fate;
+pub use failure::{Failure, Stopped};
+pub(crate) use issue::Rank;
+pub use prepare::{Label, LabelKind, PrepareError, Prepared};
+pub use report::{Lane, Outcome, RankOutcome, Span};
+pub use session::{Options, run};
+pub(crate) use session::{describe, late, seconds, step_line};
+pub(crate) use task::Streams;

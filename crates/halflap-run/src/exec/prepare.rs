@@ -1,0 +1,408 @@
+//! A program to kernels: all that can be done before anything runs, and all that cannot be run.
+
+use std::sync::Arc;
+
+use halflap::hlo::{Module, Opcode, Origin, started};
+use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
+use halflap::plan::{Call, Loop, Plan, Program, Step, Text, Work};
+use thiserror::Error;
+
+use super::layout::{bitcasts, slot_bytes};
+use crate::comm::Collective;
+use crate::kernel::{
+    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
+};
+use crate::tensor::{DType, Tensor};
+
+/// Why a program cannot be run.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum PrepareError {
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    #[error("'{instruction}' is given a bitcast to another layout, which is not supported there")]
+    Layout { instruction: String },
+}
+
+/// A kernel and its memory: for each array that it takes and gives, its slot.
+pub(super) struct Launch {
+    pub(super) kernel: Kernel,
+    pub(super) ins: Vec<SlotId>,
+    pub(super) outs: Vec<SlotId>,
+    /// For each input, whether it must be put aside, because an output is written where it is.
+    pub(super) aside: Vec<bool>,
+}
+
+/// An array that is read through bitcasts: the kernel that applies them to a slot.
+pub(super) struct Cast {
+    pub(super) kernel: Kernel,
+    pub(super) from: SlotId,
+}
+
+/// An array of a slot, as somebody reads it.
+pub(super) enum Read {
+    Slot(SlotId),
+    Cast(Box<Cast>),
+}
+
+/// What is done for a step.
+pub(super) enum Action {
+    Alloc { slot: SlotId },
+    Free { slot: SlotId, size: i64 },
+    Launch { label: u32, launch: Launch, casts: Vec<(usize, Cast)> },
+    Collective { label: u32, stream: StreamId, collective: Collective, ins: Vec<Read>, outs: Vec<SlotId> },
+    Transfer { label: u32, stream: StreamId, launch: Launch },
+    Wait { label: u32, start: usize },
+    Call { label: u32, call: Call, arguments: Vec<Read> },
+    Loop { label: u32, repeat: Loop },
+    Branch { label: u32, selector: SlotId, selector_bytes: usize, branches: Vec<(Call, Vec<Read>)> },
+}
+
+/// A computation that can run.
+pub(super) struct PlanReady {
+    pub(super) actions: Vec<Action>,
+    pub(super) bytes: IdVec<SlotId, usize>,
+    pub(super) parameters: Vec<SlotId>,
+    pub(super) results: Vec<SlotId>,
+    /// Slots of constants, and their values.
+    pub(super) constants: Vec<(SlotId, Tensor)>,
+    /// What all constants take.
+    pub(super) constant_size: i64,
+    /// The size of each slot.
+    pub(super) sizes: IdVec<SlotId, i64>,
+}
+
+/// What a span or a status is about.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// The node's name in the graph and in profiles: of a collective, that of its start.
+    pub name: String,
+    /// What it is.
+    pub kind: LabelKind,
+    /// The computation, and the step in it.
+    pub place: (String, usize),
+    /// Who takes part in a collective.
+    pub among: String,
+    /// The program's own collective, for who must say who is missing.
+    pub(crate) collective: Option<Collective>,
+}
+
+/// What something is that takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum LabelKind {
+    Kernel,
+    Collective,
+    Transfer,
+    Wait,
+    Copy,
+}
+
+/// A program that can run.
+pub struct Prepared {
+    pub(super) plans: IdVec<PlanId, PlanReady>,
+    pub(super) entry: PlanId,
+    /// How many communication streams there are.
+    pub streams: usize,
+    /// Who communicates with whom.
+    pub(crate) comms: Vec<Vec<Vec<u32>>>,
+    /// What everything is called.
+    pub labels: Vec<Label>,
+    /// How many ranks run it.
+    pub ranks: usize,
+    /// How many partitions a replica has.
+    pub(super) partitions: u32,
+    /// What each rank takes.
+    pub inputs: Vec<ArrayType>,
+    /// What each rank gives.
+    pub outputs: Vec<ArrayType>,
+    pub(super) output_casts: Vec<Option<Kernel>>,
+    /// The lines of the plan, which ranks compare.
+    pub text: Text,
+    /// What the plan says will be requested at most.
+    pub peak: i64,
+}
+
+impl Prepared {
+    /// Makes kernels of everything in a program.
+    pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
+        let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
+        let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
+        for (_, plan) in program.plans.iter() {
+            plans.push(preparer.plan(plan)?);
+        }
+        let labels = preparer.labels;
+        let entry = &program.plans[program.entry];
+        let mut inputs = Vec::new();
+        for parameter in module.parameters(entry.computation).into_iter().flatten() {
+            inputs.extend(leaf_kinds(module, parameter)?.into_iter().map(array_type));
+        }
+        let root = module.root(entry.computation);
+        let kinds = leaf_kinds(module, root)?;
+        let cast = |index: usize| cast_of((module, libraries), Leaf { instr: root, index });
+        let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
+        let (replicas, partitions) = module.devices();
+        Ok(Prepared {
+            plans,
+            entry: program.entry,
+            streams: program.streams.len(),
+            comms: program.comms.iter().map(|(_, comm)| comm.sets.clone()).collect(),
+            labels,
+            ranks: (replicas * partitions) as usize,
+            partitions,
+            inputs,
+            outputs: kinds.into_iter().map(array_type).collect(),
+            output_casts,
+            text: Text::of(module, program),
+            peak: program.peak().0,
+        })
+    }
+}
+
+fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
+    ArrayType { dtype, dims }
+}
+
+/// The kernel that makes a value of what is in its slot; nothing, if that is the value.
+fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
+    let chain = bitcasts(module, leaf);
+    let Some(&last) = chain.last() else { return Ok(None) };
+    let group = Group { instrs: &chain, outputs: &[last] };
+    let (kernel, leaves) = Kernel::compile_group(module, group, libraries)?;
+    // Between two of them stands something that only passes on: then it takes more than one array.
+    match leaves[..] {
+        [_] => Ok(Some(kernel)),
+        _ => Err(Unsupported::new(module, last, What::Operation)),
+    }
+}
+
+struct Preparer<'a> {
+    module: &'a Module,
+    program: &'a Program,
+    libraries: &'a Libraries,
+    labels: Vec<Label>,
+}
+
+impl Preparer<'_> {
+    fn plan(&mut self, plan: &Plan) -> Result<PlanReady, PrepareError> {
+        let bytes = slot_bytes(self.module, plan)?;
+        let mut constants = Vec::new();
+        for instr in self.module.instructions(plan.computation) {
+            if self.module.instruction(instr).opcode == Opcode::Constant {
+                constants.push((plan.storage.of(instr)[0], self.constant(instr)?));
+            }
+        }
+        let mut actions = Vec::with_capacity(plan.steps.len());
+        for place in 0..plan.steps.len() {
+            actions.push(self.action((plan, &bytes), place)?);
+        }
+        Ok(PlanReady {
+            actions,
+            sizes: plan.storage.slots.iter().map(|(_, slot)| slot.size.0).collect(),
+            parameters: plan.parameters.clone(),
+            results: plan.results.clone(),
+            constants,
+            constant_size: plan.size_of(Origin::Constant).0,
+            bytes,
+        })
+    }
+
+    fn constant(&self, instr: InstrId) -> Result<Tensor, Unsupported> {
+        let kernel = Kernel::compile_with(self.module, instr, self.libraries)?;
+        let kind = kernel.outputs()[0].clone();
+        let mut value = Tensor::zeros(kind.dtype, &kind.dims);
+        kernel.run(&[], &mut [value.view_mut()], &mut Scratch::default());
+        Ok(value)
+    }
+
+    fn label(&mut self, label: Label) -> u32 {
+        self.labels.push(label);
+        self.labels.len() as u32 - 1
+    }
+
+    fn named(&mut self, instr: InstrId, kind: LabelKind, place: (&Plan, usize)) -> u32 {
+        let computation = self.module.computation_name(place.0.computation).to_owned();
+        let name = self.module.instruction_name(instr).to_owned();
+        self.label(Label { name, kind, place: (computation, place.1), among: String::new(), collective: None })
+    }
+
+    fn action(&mut self, of: (&Plan, &IdVec<SlotId, usize>), place: usize) -> Result<Action, PrepareError> {
+        let (plan, bytes) = of;
+        let size = |slot: SlotId| plan.storage.slots[slot].size.0;
+        Ok(match &plan.steps[place] {
+            Step::Alloc(slot) => Action::Alloc { slot: *slot },
+            Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
+            Step::Launch(work) => {
+                let label = self.named(work.instr, LabelKind::Kernel, (plan, place));
+                let (launch, casts) = self.launch(plan, work)?;
+                Action::Launch { label, launch, casts }
+            }
+            Step::Start { work, stream, comm: Some(comm) } => self.collective((plan, place), work, (*stream, *comm))?,
+            Step::Start { work, stream, comm: None } => {
+                let label = self.named(work.instr, LabelKind::Transfer, (plan, place));
+                let launch = self.transfer(plan, work)?;
+                Action::Transfer { label, stream: *stream, launch }
+            }
+            Step::Wait(start) => {
+                let instr = match &plan.steps[*start] {
+                    Step::Start { work, .. } => work.instr,
+                    _ => self.module.root(plan.computation),
+                };
+                Action::Wait { label: self.named(instr, LabelKind::Wait, (plan, place)), start: *start }
+            }
+            Step::Call(call) => {
+                let label = self.named(call.instr, LabelKind::Copy, (plan, place));
+                let arguments = self.arguments(plan, call, self.operand_leaves_of(call.instr))?;
+                Action::Call { label, call: call.clone(), arguments }
+            }
+            Step::Loop(repeat) => self.repeat((plan, place), repeat)?,
+            Step::Branch { instr, selector, branches } => {
+                let label = self.named(*instr, LabelKind::Copy, (plan, place));
+                let mut each = Vec::new();
+                for (index, call) in branches.iter().enumerate() {
+                    let operand = &self.module.operands(*instr)[index + 1];
+                    let range = operand_leaves(self.module, operand);
+                    let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
+                    each.push((call.clone(), self.arguments(plan, call, leaves)?));
+                }
+                let selector_bytes = bytes[*selector];
+                Action::Branch { label, selector: *selector, selector_bytes, branches: each }
+            }
+        })
+    }
+
+    fn operand_leaves_of(&self, instr: InstrId) -> Vec<Leaf> {
+        let operands = self.module.operands(instr).iter();
+        let leaves = |operand: &halflap::hlo::Operand| {
+            let of = operand.of;
+            operand_leaves(self.module, operand).map(move |index| Leaf { instr: of, index })
+        };
+        operands.flat_map(leaves).collect()
+    }
+
+    /// What is read of slots, through bitcasts if there are any.
+    fn reads(&self, plan: &Plan, leaves: &[Leaf]) -> Result<Vec<Read>, PrepareError> {
+        let read = |leaf: &Leaf| {
+            let from = plan.storage.of(leaf.instr)[leaf.index];
+            let cast = cast_of((self.module, self.libraries), *leaf)?;
+            Ok(cast.map_or(Read::Slot(from), |kernel| Read::Cast(Box::new(Cast { kernel, from }))))
+        };
+        leaves.iter().map(read).collect()
+    }
+
+    /// A call's arguments. What it passes on must be where it is said to be.
+    fn arguments(&self, plan: &Plan, call: &Call, leaves: Vec<Leaf>) -> Result<Vec<Read>, PrepareError> {
+        let reads = self.reads(plan, &leaves)?;
+        let callee = &self.program.plans[call.plan];
+        self.refuse_results(call.instr, callee)?;
+        let passes = |slot: &SlotId| callee.results.contains(slot);
+        let is_cast =
+            reads.iter().zip(&callee.parameters).any(|(read, slot)| matches!(read, Read::Cast(_)) && passes(slot));
+        match is_cast {
+            true => Err(self.layout(call.instr)),
+            false => Ok(reads),
+        }
+    }
+
+    fn layout(&self, instr: InstrId) -> PrepareError {
+        PrepareError::Layout { instruction: self.module.instruction_name(instr).to_owned() }
+    }
+
+    /// What a callee gives must be in its memory as it is.
+    fn refuse_results(&self, instr: InstrId, callee: &Plan) -> Result<(), PrepareError> {
+        let root = self.module.root(callee.computation);
+        let is_cast =
+            (0..callee.results.len()).any(|index| !bitcasts(self.module, Leaf { instr: root, index }).is_empty());
+        if is_cast { Err(self.layout(instr)) } else { Ok(()) }
+    }
+
+    fn repeat(&mut self, (plan, place): (&Plan, usize), repeat: &Loop) -> Result<Action, PrepareError> {
+        for callee in [repeat.condition, repeat.body] {
+            self.refuse_results(repeat.instr, &self.program.plans[callee])?;
+        }
+        let leaves = self.operand_leaves_of(repeat.instr);
+        if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
+            return Err(self.layout(repeat.instr));
+        }
+        let label = self.named(repeat.instr, LabelKind::Copy, (plan, place));
+        Ok(Action::Loop { label, repeat: repeat.clone() })
+    }
+
+    /// A kernel: bitcasts that it reads directly are part of it.
+    fn launch(&self, plan: &Plan, work: &Work) -> Result<(Launch, Vec<(usize, Cast)>), PrepareError> {
+        let module = self.module;
+        let mut instrs = vec![work.instr];
+        let mut next = 0;
+        while let Some(&instr) = instrs.get(next) {
+            for operand in module.operands(instr) {
+                if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
+                    instrs.push(operand.of);
+                }
+            }
+            next += 1;
+        }
+        // Instructions of a computation are numbered in a sequence in which they can run.
+        instrs.sort_unstable();
+        let group = Group { instrs: &instrs, outputs: &[work.instr] };
+        let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
+        let mut casts = Vec::new();
+        for (index, &leaf) in leaves.iter().enumerate() {
+            if let Some(kernel) = cast_of((module, self.libraries), leaf)? {
+                casts.push((index, Cast { kernel, from: plan.storage.of(leaf.instr)[leaf.index] }));
+            }
+        }
+        let ins = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
+        Ok((Launch::new(kernel, ins, work.writes.clone()), casts))
+    }
+
+    /// A copy, or another transfer that a device makes by itself.
+    fn transfer(&self, plan: &Plan, work: &Work) -> Result<Launch, PrepareError> {
+        let (inner, _) = started(self.module, work.instr);
+        let leaves = self.operand_leaves_of(work.instr);
+        if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
+            return Err(self.layout(work.instr));
+        }
+        let kernel = Kernel::compile_with(self.module, inner, self.libraries)?;
+        let ins: Vec<SlotId> = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
+        if kernel.inputs().len() != ins.len() || kernel.outputs().len() != work.writes.len() {
+            return Err(Unsupported::new(self.module, inner, What::Operation).into());
+        }
+        Ok(Launch::new(kernel, ins, work.writes.clone()))
+    }
+
+    fn collective(
+        &mut self,
+        (plan, place): (&Plan, usize),
+        work: &Work,
+        (stream, comm): (StreamId, CommId),
+    ) -> Result<Action, PrepareError> {
+        let (inner, _) = started(self.module, work.instr);
+        let collective = Collective::of(self.module, inner, comm)?;
+        let ins = self.reads(plan, &self.operand_leaves_of(work.instr))?;
+        if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
+            return Err(Unsupported::new(self.module, inner, What::Shape).into());
+        }
+        let label = self.label(Label {
+            name: self.module.instruction_name(work.instr).to_owned(),
+            kind: LabelKind::Collective,
+            place: (self.module.computation_name(plan.computation).to_owned(), place),
+            among: self.program.comms[comm].describe(),
+            collective: Some(collective.clone()),
+        });
+        Ok(Action::Collective { label, stream, collective, ins, outs: work.writes.clone() })
+    }
+}
+
+impl Launch {
+    fn new(kernel: Kernel, ins: Vec<SlotId>, outs: Vec<SlotId>) -> Launch {
+        let shares = |input: usize| {
+            let here = |(output, slot): (usize, &SlotId)| *slot == ins[input] && !kernel.can_share(output, input);
+            outs.iter().enumerate().any(here)
+        };
+        let aside = (0..ins.len()).map(shares).collect();
+        Launch { kernel, ins, outs, aside }
+    }
+}
+
+/// A program that ranks share.
+pub(super) type Shared = Arc<Prepared>;

@@ -1,0 +1,178 @@
+//! What is known of a run.
+
+use std::time::Instant;
+
+use halflap::ids::{Id, StreamId};
+use halflap::units::{Bytes, Nanos};
+
+use crate::tensor::{NpyError, Tensor, read_npy, write_npy};
+
+/// Where something ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// On the compute stream.
+    Compute,
+    /// Beside it.
+    Stream(StreamId),
+}
+
+/// A time in which something ran, as its stream notes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) label: u32,
+    pub(crate) lane: Lane,
+    pub(crate) start: Instant,
+    pub(crate) met: Option<Instant>,
+    pub(crate) end: Instant,
+}
+
+/// A time in which something ran, counted from the beginning of its step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// What: the number of a label of [`super::Prepared`].
+    pub label: u32,
+    /// Where.
+    pub lane: Lane,
+    /// When it began; for a collective, when this rank had come to it.
+    pub start: Nanos,
+    /// For a collective, when all had come, if that is known.
+    pub met: Option<Nanos>,
+    /// When it was over.
+    pub end: Nanos,
+}
+
+impl Noted {
+    /// The same, counted from the beginning of a step.
+    pub(crate) fn since(&self, began: Instant) -> Span {
+        let since = |time: Instant| Nanos(time.saturating_duration_since(began).as_nanos() as f64);
+        let Noted { label, lane, start, met, end } = *self;
+        Span { label, lane, start: since(start), met: met.map(since), end: since(end) }
+    }
+}
+
+/// What one rank did.
+#[derive(Debug, Default, PartialEq)]
+pub struct RankOutcome {
+    /// The arrays of the root.
+    pub outputs: Vec<Tensor>,
+    /// How long each step took.
+    pub steps: Vec<Nanos>,
+    /// What ran in each step.
+    pub spans: Vec<Vec<Span>>,
+    /// The most that was requested at once.
+    pub peak: Bytes,
+    /// What was taken from the system.
+    pub reserved: Bytes,
+}
+
+/// What all ranks did.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// One for each rank.
+    pub ranks: Vec<RankOutcome>,
+}
+
+impl RankOutcome {
+    /// As bytes, for ranks that are processes.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let number = |out: &mut Vec<u8>, number: u64| out.extend(number.to_le_bytes());
+        number(&mut out, self.peak.0 as u64);
+        number(&mut out, self.reserved.0 as u64);
+        number(&mut out, self.steps.len() as u64);
+        for (step, spans) in self.steps.iter().zip(&self.spans) {
+            number(&mut out, step.0.to_bits());
+            number(&mut out, spans.len() as u64);
+            for span in spans {
+                let lane = match span.lane {
+                    Lane::Compute => 0,
+                    Lane::Stream(stream) => stream.index() as u64 + 1,
+                };
+                let met = span.met.map_or(u64::MAX, |met| met.0.to_bits());
+                let all = [u64::from(span.label), lane, span.start.0.to_bits(), met, span.end.0.to_bits()];
+                all.into_iter().for_each(|field| number(&mut out, field));
+            }
+        }
+        number(&mut out, self.outputs.len() as u64);
+        for output in &self.outputs {
+            let bytes = write_npy(output);
+            number(&mut out, bytes.len() as u64);
+            out.extend(bytes);
+        }
+        out
+    }
+
+    /// What [`RankOutcome::to_bytes`] wrote; nothing where the bytes are something else.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<RankOutcome> {
+        let mut reader = Reader { bytes };
+        let mut outcome = RankOutcome {
+            peak: Bytes(reader.number()? as i64),
+            reserved: Bytes(reader.number()? as i64),
+            ..RankOutcome::default()
+        };
+        for _ in 0..reader.number()? {
+            outcome.steps.push(reader.nanos()?);
+            let count = reader.number()?;
+            outcome.spans.push((0..count).map(|_| reader.span()).collect::<Option<_>>()?);
+        }
+        for _ in 0..reader.number()? {
+            let len = reader.number()? as usize;
+            let array: Result<Tensor, NpyError> = read_npy(reader.take(len)?);
+            outcome.outputs.push(array.ok()?);
+        }
+        Some(outcome)
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(len)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.take(8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
+    }
+
+    fn nanos(&mut self) -> Option<Nanos> {
+        self.number().map(|bits| Nanos(f64::from_bits(bits)))
+    }
+
+    fn span(&mut self) -> Option<Span> {
+        let label = self.number()? as u32;
+        let lane = match self.number()? {
+            0 => Lane::Compute,
+            stream => Lane::Stream(StreamId::from_index(stream as usize - 1)),
+        };
+        let start = self.nanos()?;
+        let met = self.number()?;
+        let met = (met != u64::MAX).then(|| Nanos(f64::from_bits(met)));
+        Some(Span { label, lane, start, met, end: self.nanos()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_there_and_back() {
+        let span = |lane, met| Span { label: 3, lane, start: Nanos(1.5), met, end: Nanos(2e9) };
+        let spans = vec![span(Lane::Compute, None), span(Lane::Stream(StreamId::from_index(1)), Some(Nanos(7.0)))];
+        let outcome = RankOutcome {
+            outputs: vec![Tensor::of(&[2], &[1.0f32, -2.0])],
+            steps: vec![Nanos(12.0)],
+            spans: vec![spans],
+            peak: Bytes(17),
+            reserved: Bytes(64),
+        };
+        let bytes = outcome.to_bytes();
+        assert_eq!(RankOutcome::from_bytes(&bytes), Some(outcome));
+        assert_eq!(RankOutcome::from_bytes(&bytes[..bytes.len() - 1]), None);
+    }
+}

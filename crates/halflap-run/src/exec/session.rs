@@ -1,0 +1,173 @@
+//! All ranks of a process, and who watches over them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::failure::{Failure, Fate, LOOK};
+use super::issue::Rank;
+use super::prepare::{LabelKind, Prepared};
+use super::report::{Outcome, RankOutcome};
+use super::task::Streams;
+use crate::comm::{EmulatedLink, Hub, Member};
+use crate::tensor::Tensor;
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How often.
+    pub steps: usize,
+    /// How long one kernel or collective may take.
+    pub timeout: Duration,
+    /// How many threads a matrix multiplication may use.
+    pub threads_per_rank: usize,
+    /// Where random numbers start.
+    pub seed: u64,
+    /// The network that collectives are to take as long as on.
+    pub link: Option<EmulatedLink>,
+    /// A rank, and the step of a plan at which it is to panic: to show what happens then.
+    pub panic: Option<(usize, usize)>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
+    }
+}
+
+/// How long threads have to come back after a failure.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
+/// whose types are those of [`Prepared::inputs`].
+pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+    compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
+    let epoch = Instant::now();
+    let fate = Arc::new(Fate::default());
+    let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
+    let (send, receive) = channel();
+    let mut streams = Vec::new();
+    for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
+        let own = Arc::new(Streams::new(program.streams, epoch));
+        streams.push(own.clone());
+        let transport = Arc::new(Member { hub: hub.clone(), rank });
+        let (program, fate_of) = (program.clone(), fate.clone());
+        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options: *options };
+        let (send, told) = (send.clone(), fate.clone());
+        let body = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
+            if outcome.is_err() {
+                let message = "the thread that issues steps failed".to_owned();
+                told.fail(Failure::Panicked { rank, at: "a step".to_owned(), message });
+            }
+            // Nobody listens any more when the run has failed.
+            let _ = send.send((rank, outcome.ok().and_then(Result::ok)));
+        };
+        let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
+        if let Err(error) = spawned {
+            fate.fail(Failure::Thread { rank, message: error.to_string() });
+        }
+    }
+    let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
+    let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
+    let mut left = programs.len();
+    let mut failed_at: Option<Instant> = None;
+    while left > 0 && failed_at.is_none_or(|failed| failed.elapsed() < GRACE) {
+        match receive.recv_timeout(LOOK) {
+            Ok((rank, outcome)) => {
+                ranks[rank] = outcome;
+                left -= 1;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
+            fate.fail(failure);
+        }
+        if fate.check().is_err() {
+            failed_at = failed_at.or(Some(Instant::now()));
+        }
+    }
+    match fate.failure() {
+        Some(failure) => Err(failure),
+        None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
+    }
+}
+
+/// An error that names the first difference, where ranks have different plans.
+pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
+    let Some((first, others)) = programs.split_first() else { return Ok(()) };
+    for (index, other) in others.iter().enumerate() {
+        if std::ptr::eq(*first, *other) || first.text.hash() == other.text.hash() {
+            continue;
+        }
+        let same = first.text.steps().zip(other.text.steps()).take_while(|(a, b)| a.text == b.text).count();
+        let (of_first, of_second) = (step_line(first, same), step_line(other, same));
+        return Err(Failure::PlansDiffer { first: 0, second: index + 1, of_first, of_second });
+    }
+    Ok(())
+}
+
+/// A step's line, without the spaces that put it in its column.
+pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
+    let words = |line: &halflap::plan::Line| line.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    program.text.steps().nth(step).map_or("(its end)".to_owned(), words)
+}
+
+struct Watch<'a> {
+    programs: &'a [Arc<Prepared>],
+    streams: &'a [Arc<Streams>],
+    hub: &'a Hub,
+    timeout: Duration,
+}
+
+impl Watch<'_> {
+    /// What is to be said if something takes too long.
+    fn look(&self) -> Option<Failure> {
+        let is_late = |streams: &Arc<Streams>| late(streams, self.timeout);
+        if !self.streams.iter().any(is_late) {
+            return None;
+        }
+        let ranks = (0..self.programs.len()).map(|rank| {
+            let missing = |label: u32, sequence: u64| {
+                let collective = self.programs[rank].labels[label as usize].collective.as_ref();
+                collective.map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
+            };
+            format!("rank {rank}: {}", describe(&self.programs[rank], &self.streams[rank], &missing))
+        });
+        Some(Failure::TimedOut { seconds: seconds(self.timeout), ranks: ranks.collect() })
+    }
+}
+
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{}", (time.as_secs_f64() * 10.0).round() / 10.0)
+}
+
+/// Whether something on a rank takes longer than it may.
+pub(crate) fn late(streams: &Streams, timeout: Duration) -> bool {
+    streams.status().filter_map(|status| status.now()).any(|(.., time)| time > timeout)
+}
+
+/// What a rank is at, in words.
+pub(crate) fn describe(program: &Prepared, streams: &Streams, missing: &dyn Fn(u32, u64) -> Vec<u32>) -> String {
+    let mut said = Vec::new();
+    for (label, sequence, time) in streams.status().filter_map(|status| status.now()) {
+        let of = &program.labels[label as usize];
+        let place = format!("step {} of {}, {} s", of.place.1, of.place.0, seconds(time));
+        said.push(match of.kind {
+            LabelKind::Collective => {
+                let absent: Vec<String> = missing(label, sequence).iter().map(u32::to_string).collect();
+                let absent = match absent.len() {
+                    0 => String::new(),
+                    1 => format!(": rank {} has not come", absent[0]),
+                    _ => format!(": ranks {} have not come", absent.join(", ")),
+                };
+                format!("is in {} number {sequence} among {} ({place}){absent}", of.name, of.among)
+            }
+            LabelKind::Wait => format!("computes nothing before the end of {} ({place})", of.name),
+            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => format!("runs {} ({place})", of.name),
+        });
+    }
+    if said.is_empty() { "has nothing to do".to_owned() } else { said.join("; ") }
+}

@@ -1,0 +1,148 @@
+//! Streams: queues of tasks, each with a thread that runs them in sequence.
+//!
+//! An event is a number: a stream counts what it has completed, and whoever waits for a task waits for
+//! the count. Waiting looks a few times, then sleeps until the count changes or somebody failed.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::failure::{Fate, LOOK, Stopped};
+use super::report::Noted;
+
+/// How often a waiting thread looks before it sleeps.
+const LOOKS: u32 = 64;
+
+/// The number of a task of a stream: it is done when the stream has completed so many.
+pub(crate) type Sequence = u64;
+
+/// A queue and how far it is.
+pub(crate) struct Stream<T> {
+    queue: Mutex<VecDeque<T>>,
+    pushed: Condvar,
+    is_closed: AtomicBool,
+    done: AtomicU64,
+    sleepers: AtomicU32,
+    lock: Mutex<()>,
+    advanced: Condvar,
+    /// What it is at.
+    pub(crate) status: Status,
+    /// What it ran.
+    pub(crate) spans: Mutex<Vec<Noted>>,
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Stream<T> {
+    pub(crate) fn new(epoch: Instant) -> Stream<T> {
+        Stream {
+            queue: Mutex::default(),
+            pushed: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            sleepers: AtomicU32::new(0),
+            lock: Mutex::default(),
+            advanced: Condvar::new(),
+            status: Status::new(epoch),
+            spans: Mutex::default(),
+        }
+    }
+
+    /// Adds a task.
+    pub(crate) fn push(&self, task: T) {
+        let mut queue = locked(&self.queue);
+        queue.push_back(task);
+        let was_empty = queue.len() == 1;
+        drop(queue);
+        if was_empty {
+            self.pushed.notify_one();
+        }
+    }
+
+    /// The next task; nothing when the stream is closed and empty, or somebody failed.
+    pub(crate) fn next(&self, fate: &Fate) -> Option<T> {
+        let mut queue = locked(&self.queue);
+        loop {
+            fate.check().ok()?;
+            if let Some(task) = queue.pop_front() {
+                return Some(task);
+            }
+            if self.is_closed.load(Ordering::Acquire) {
+                return None;
+            }
+            queue = self.pushed.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// No task comes any more.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.pushed.notify_one();
+    }
+
+    /// A task is done.
+    pub(crate) fn advance(&self) {
+        // Sequentially consistent, as is who waits: either we see the sleeper, or it sees the count.
+        self.done.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(locked(&self.lock));
+            self.advanced.notify_all();
+        }
+    }
+
+    /// Waits until so many tasks are done.
+    pub(crate) fn wait(&self, until: Sequence, fate: &Fate) -> Result<(), Stopped> {
+        for _ in 0..LOOKS {
+            if self.done.load(Ordering::Acquire) >= until {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut guard = locked(&self.lock);
+        let mut result = fate.check();
+        while result.is_ok() && self.done.load(Ordering::SeqCst) < until {
+            guard = self.advanced.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            result = fate.check();
+        }
+        drop(guard);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+/// What a thread is at, for whoever must say why nothing goes on.
+pub(crate) struct Status {
+    epoch: Instant,
+    /// The label's number and one; 0 if it is at nothing.
+    label: AtomicU32,
+    /// How often a collective was done before, for collectives.
+    sequence: AtomicU64,
+    since: AtomicU64,
+}
+
+impl Status {
+    fn new(epoch: Instant) -> Status {
+        Status { epoch, label: AtomicU32::new(0), sequence: AtomicU64::new(0), since: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn begin(&self, label: u32, sequence: u64) {
+        self.since.store(self.epoch.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.sequence.store(sequence, Ordering::Relaxed);
+        self.label.store(label + 1, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) {
+        self.label.store(0, Ordering::Release);
+    }
+
+    /// The label and the number of what runs, and for how long it has.
+    pub(crate) fn now(&self) -> Option<(u32, u64, Duration)> {
+        let label = self.label.load(Ordering::Acquire).checked_sub(1)?;
+        let since = Duration::from_nanos(self.since.load(Ordering::Relaxed));
+        Some((label, self.sequence.load(Ordering::Relaxed), self.epoch.elapsed().saturating_sub(since)))
+    }
+}

@@ -1,0 +1,242 @@
+//! What runs on streams.
+//!
+//! A task has the addresses of its arrays, decided when it was issued. That they are its own while it
+//! runs is what the plan and the sequence of streams promise (see [`super::memory`]).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use halflap::ids::{Id, PlanId};
+
+use super::failure::{Failure, Fate, Stopped};
+use super::memory::{Address, Arena};
+use super::prepare::{Action, Cast, Launch, Read, Shared};
+use super::report::{Lane, Noted};
+use super::stream::{Sequence, Stream, locked};
+use crate::comm::{Exchange, Transport};
+use crate::kernel::{Kernel, Scratch};
+use crate::tensor::{AlignedBytes, View, ViewMut};
+
+/// Something to be done.
+pub(super) enum Task {
+    /// A kernel, on what it takes and then what it gives.
+    Kernel { label: u32, at: (PlanId, usize), arrays: Box<[Address]> },
+    /// The bitcasts of an array: which one of the step's, from where, to where.
+    Cast { label: u32, at: (PlanId, usize), which: (usize, usize), arrays: [Address; 2] },
+    /// Copies that happen at once.
+    Copy { label: u32, moves: Vec<(Address, Address, usize)> },
+    /// Nothing, when another stream is so far.
+    Wait { label: u32, stream: usize, until: Sequence },
+    /// A collective, when compute is so far.
+    Collective { label: u32, at: (PlanId, usize), after: Sequence, sequence: u64, arrays: Box<[Address]> },
+    /// A transfer, when compute is so far.
+    Transfer { label: u32, at: (PlanId, usize), after: Sequence, arrays: Box<[Address]> },
+}
+
+impl Task {
+    fn label(&self) -> (u32, u64) {
+        match self {
+            Task::Kernel { label, .. }
+            | Task::Cast { label, .. }
+            | Task::Copy { label, .. }
+            | Task::Wait { label, .. }
+            | Task::Transfer { label, .. } => (*label, 0),
+            Task::Collective { label, sequence, .. } => (*label, *sequence),
+        }
+    }
+}
+
+/// A rank's streams: compute first, then those of communication.
+pub(crate) struct Streams {
+    pub(super) all: Vec<Stream<Task>>,
+}
+
+impl Streams {
+    pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
+        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect() }
+    }
+
+    pub(super) fn compute(&self) -> &Stream<Task> {
+        &self.all[0]
+    }
+
+    /// What the streams are at: compute first.
+    pub(crate) fn status(&self) -> impl Iterator<Item = &super::stream::Status> {
+        self.all.iter().map(|stream| &stream.status)
+    }
+}
+
+/// The thread of a stream.
+pub(super) struct Worker {
+    pub(super) rank: usize,
+    pub(super) index: usize,
+    pub(super) program: Shared,
+    pub(super) streams: Arc<Streams>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) fate: Arc<Fate>,
+    pub(super) scratch: Scratch,
+    /// Keeps the memory that tasks work on.
+    pub(super) _arena: Arc<Arena>,
+    pub(super) aside: AlignedBytes,
+    /// The step at which it is to panic, to show what happens then.
+    pub(super) panics_at: Option<usize>,
+}
+
+impl Worker {
+    /// Runs tasks until there are no more, or somebody failed.
+    pub(super) fn run(mut self) {
+        let streams = self.streams.clone();
+        let stream = &streams.all[self.index];
+        while let Some(task) = stream.next(&self.fate) {
+            let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
+            stream.status.end();
+            match done {
+                Ok(Ok(())) => stream.advance(),
+                Ok(Err(Stopped)) => return,
+                Err(payload) => {
+                    let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                    let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
+                    let at = self.program.labels[task.label().0 as usize].name.clone();
+                    let message = message.unwrap_or_else(|| "unknown".to_owned());
+                    self.fate.fail(Failure::Panicked { rank: self.rank, at, message });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
+        // What this waits for is not its own time.
+        let (Task::Collective { after, .. } | Task::Transfer { after, .. }) = task else {
+            return self.timed(task, stream);
+        };
+        self.streams.compute().wait(*after, &self.fate)?;
+        self.timed(task, stream)
+    }
+
+    fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
+        let (label, sequence) = task.label();
+        stream.status.begin(label, sequence);
+        let start = Instant::now();
+        let met = self.body(task)?;
+        let lane = match self.index {
+            0 => Lane::Compute,
+            index => Lane::Stream(Id::from_index(index - 1)),
+        };
+        locked(&stream.spans).push(Noted { label, lane, start, met, end: Instant::now() });
+        Ok(())
+    }
+
+    fn body(&mut self, task: &Task) -> Result<Option<Instant>, Stopped> {
+        let program = self.program.clone();
+        let action = |(plan, step): (PlanId, usize)| &program.plans[plan].actions[step];
+        match task {
+            Task::Kernel { at, arrays, .. } | Task::Transfer { at, arrays, .. } => {
+                assert!(self.panics_at != Some(at.1), "this was asked for");
+                if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action(*at) {
+                    self.launch(launch, arrays);
+                }
+            }
+            Task::Cast { at, which, arrays, .. } => {
+                if let Some(cast) = cast_in(action(*at), *which) {
+                    run_kernel(&cast.kernel, &arrays[..1], &arrays[1..], &mut self.scratch);
+                }
+            }
+            Task::Copy { moves, .. } => self.copy(moves),
+            Task::Wait { stream, until, .. } => self.streams.all[*stream].wait(*until, &self.fate)?,
+            Task::Collective { at, sequence, arrays, .. } => {
+                if let Action::Collective { collective, ins, .. } = action(*at) {
+                    let (ins, outs) = arrays.split_at(ins.len());
+                    let exchange = Exchange { collective, sequence: *sequence, ins, outs };
+                    return self.transport.exchange(&exchange).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn launch(&mut self, launch: &Launch, arrays: &[Address]) {
+        let (ins, outs) = arrays.split_at(launch.ins.len());
+        if !launch.aside.contains(&true) {
+            run_kernel(&launch.kernel, ins, outs, &mut self.scratch);
+            return;
+        }
+        let sizes = || {
+            launch.kernel.inputs().iter().zip(&launch.aside).map(|(kind, &aside)| if aside { kind.bytes() } else { 0 })
+        };
+        self.aside.reserve(sizes().map(|size| size.next_multiple_of(64)).sum());
+        let mut free = self.aside.as_mut_ptr();
+        let mut moved = ins.to_vec();
+        for (address, size) in moved.iter_mut().zip(sizes()).filter(|(_, size)| *size > 0) {
+            // SAFETY: the slot holds the array, and what was reserved has room for all of them.
+            unsafe {
+                std::ptr::copy_nonoverlapping(address.0.cast_const(), free, size);
+                *address = Address(free);
+                free = free.add(size.next_multiple_of(64));
+            }
+        }
+        run_kernel(&launch.kernel, &moved, outs, &mut self.scratch);
+    }
+
+    /// All copies as if at once: what one reads and another one writes is put aside first.
+    fn copy(&mut self, moves: &[(Address, Address, usize)]) {
+        let is_written = |from: &Address| moves.iter().any(|(_, to, _)| to == from);
+        let needed = moves.iter().filter(|(from, ..)| is_written(from)).map(|(_, _, len)| len.next_multiple_of(64));
+        self.aside.reserve(needed.sum());
+        let mut free = self.aside.as_mut_ptr();
+        let mut sources = Vec::with_capacity(moves.len());
+        for &(from, _, len) in moves {
+            sources.push(from.0.cast_const());
+            if is_written(&from) {
+                // SAFETY: both are that long, and what was reserved is nobody else's.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from.0.cast_const(), free, len);
+                    sources.pop();
+                    sources.push(free.cast_const());
+                    free = free.add(len.next_multiple_of(64));
+                }
+            }
+        }
+        for (&(_, to, len), from) in moves.iter().zip(sources) {
+            // SAFETY: the plan's slots are that long; a source that is written was put aside.
+            unsafe { std::ptr::copy(from, to.0, len) };
+        }
+    }
+}
+
+/// The bitcasts of one array that a step reads: the first number tells lists of them apart.
+fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
+    fn read(reads: &[Read], index: usize) -> Option<&Cast> {
+        match reads.get(index) {
+            Some(Read::Cast(cast)) => Some(cast),
+            _ => None,
+        }
+    }
+    match action {
+        Action::Launch { casts, .. } => casts.iter().find(|(place, _)| *place == index).map(|(_, cast)| cast),
+        Action::Collective { ins, .. } => read(ins, index),
+        Action::Call { arguments, .. } => read(arguments, index),
+        Action::Branch { branches, .. } => branches.get(list).and_then(|(_, reads)| read(reads, index)),
+        _ => None,
+    }
+}
+
+/// Runs a kernel on memory that the plan says is its own.
+pub(super) fn run_kernel(kernel: &Kernel, ins: &[Address], outs: &[Address], scratch: &mut Scratch) {
+    // Zero elements have no address to speak of, but none may be null.
+    let start = |address: &Address| NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
+    let inputs = ins.iter().zip(kernel.inputs()).map(|(address, kind)| {
+        // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line; between this
+        // kernel's turn on its stream and its end nobody else writes there.
+        unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) }
+    });
+    let inputs: Vec<View<'_>> = inputs.collect();
+    let outputs = outs.iter().zip(kernel.outputs()).map(|(address, kind)| {
+        // SAFETY: as above; where an input is the same memory, the kernel said that it can be.
+        unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) }
+    });
+    let mut outputs: Vec<ViewMut<'_>> = outputs.collect();
+    kernel.run(&inputs, &mut outputs, scratch);
+}

@@ -1,0 +1,330 @@
+//! Plans on threads: the numbers of the plain evaluation and of JAX, in any order; the memory that was planned; and
+//! what happens when something goes wrong.
+
+#[path = "../../halflap/tests/common/modules.rs"]
+#[allow(dead_code)]
+mod modules;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use halflap::graph::{Edges, Graph};
+use halflap::hlo::Module;
+use halflap::ids::{Id, OpId};
+use halflap::import::unzip;
+use halflap::order::Order;
+use halflap::plan::{Program, build};
+use halflap_run::comm::EmulatedLink;
+use halflap_run::evaluate::Evaluator;
+use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
+use halflap_run::kernel::Libraries;
+use halflap_run::tensor::{DType, Npz, Tensor};
+use modules::Dice;
+
+fn corpus(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn module(name: &str) -> Module {
+    Module::from_bytes(unzip(&corpus(&format!("{name}.txt.gz"))).unwrap().into_owned()).unwrap()
+}
+
+fn text(text: &str) -> Module {
+    Module::read(text.to_owned()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
+    let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
+    let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
+    let mut ops = Vec::new();
+    while !ready.is_empty() {
+        let op = ready.swap_remove(dice.below(ready.len()));
+        ops.push(op);
+        for &succ in graph.succs(op, Edges::Real) {
+            missing[succ.index()] -= 1;
+            ready.extend((missing[succ.index()] == 0).then_some(succ));
+        }
+    }
+    Order::from_ops(graph.len(), ops).unwrap()
+}
+
+/// In the module's own order, or in one by chance.
+fn plan(module: &Module, seed: Option<u64>) -> (Arc<Prepared>, Program) {
+    let mut dice = Dice::new(seed.unwrap_or(0));
+    let program = build(module, |unit| match seed {
+        Some(_) => random_order(&unit.lowered.graph, &mut dice),
+        None => Order::of_input(&unit.lowered.graph),
+    });
+    let program = program.unwrap();
+    let prepared = Prepared::new(module, &program, &Libraries::default()).unwrap_or_else(|error| panic!("{error}"));
+    (Arc::new(prepared), program)
+}
+
+fn run_all(program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+    run(&vec![program.clone(); program.ranks], inputs, options)
+}
+
+/// Small numbers, other ones on each rank.
+fn made(program: &Prepared, seed: u64) -> Vec<Vec<Tensor>> {
+    let mut dice = Dice::new(seed);
+    let mut array = |kind: &halflap_run::kernel::ArrayType| {
+        let mut array = Tensor::zeros(kind.dtype, &kind.dims);
+        for element in array.bytes_mut().chunks_exact_mut(kind.dtype.size()) {
+            let number = dice.below(1000) as f32 / 1000.0 - 0.5;
+            match kind.dtype {
+                DType::F32 => element.copy_from_slice(&number.to_le_bytes()),
+                DType::Bf16 => element.copy_from_slice(&number.to_le_bytes()[2..]),
+                DType::Pred => element[0] = u8::from(number > 0.0),
+                _ => element[0] = (number.abs() * 10.0) as u8,
+            }
+        }
+        array
+    };
+    (0..program.ranks).map(|_| program.inputs.iter().map(&mut array).collect()).collect()
+}
+
+#[track_caller]
+fn assert_close(ours: &[Tensor], expected: &[Tensor], (relative, absolute): (f64, f64), what: &str) {
+    assert_eq!(ours.len(), expected.len());
+    for (index, (a, b)) in ours.iter().zip(expected).enumerate() {
+        assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()), "{what}");
+        for (a, b) in a.to_f64().into_iter().zip(b.to_f64()) {
+            let is_same = a == b || (a.is_nan() && b.is_nan());
+            assert!(
+                is_same || (a - b).abs() <= absolute + relative * b.abs(),
+                "{what}: output {index}: {a} is not {b}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_jax_in_any_order() {
+    let module = module("fsdp_L2.after_spmd_partitioning");
+    let bytes = corpus("fsdp_L2.ranks.npz");
+    let archive = Npz::read(&bytes).unwrap();
+    let names: Vec<String> = archive.names().map(str::to_owned).collect();
+    let list = |kind: &str, rank: usize| -> Vec<Tensor> {
+        let end = format!("_r{rank}");
+        let mut own: Vec<&String> =
+            names.iter().filter(|name| name.starts_with(kind) && name.ends_with(&end)).collect();
+        own.sort();
+        own.iter().map(|name| archive.get(name).unwrap()).collect()
+    };
+    for seed in [None, Some(1), Some(2)] {
+        let (prepared, program) = plan(&module, seed);
+        let inputs = (0..8).map(|rank| list("in_", rank)).collect();
+        let outcome = run_all(&prepared, inputs, &Options { steps: 2, ..Options::default() }).unwrap();
+        for (rank, of) in outcome.ranks.iter().enumerate() {
+            assert_close(&of.outputs, &list("out_", rank), (1e-5, 1e-6), &format!("rank {rank}"));
+            assert_eq!(of.peak, program.peak());
+        }
+    }
+}
+
+#[test]
+fn the_numbers_of_the_plain_evaluation() {
+    let modules = [
+        "mix_L2.after_spmd_partitioning",
+        "fsdp_L2_scan.after_spmd_partitioning",
+        "fsdp_shmap_L2.after_optimizations",
+        "fsdp_L2_bf16.after_spmd_partitioning",
+        "fsdp_L2_scan.after_optimizations",
+    ];
+    for name in modules {
+        let module = module(name);
+        for seed in [None, Some(5)] {
+            let (prepared, program) = plan(&module, seed);
+            let inputs = made(&prepared, 7);
+            let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+            let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
+            for (rank, of) in outcome.ranks.iter().enumerate() {
+                assert_close(&of.outputs, &expected[rank], (1e-4, 1e-5), &format!("{name}, rank {rank}"));
+                assert_eq!(of.peak, program.peak(), "{name}");
+            }
+        }
+    }
+}
+
+const ADD: &str = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }";
+
+/// Every kind of collective, with subgroups and along every dimension.
+#[test]
+fn every_collective() {
+    let groups = "channel_id=1, replica_groups={{0,2},{1,3}}, use_global_device_ids=true";
+    let reduce = |op: &str, name: &str| {
+        format!("{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] {op}(a, b) }}\n")
+    };
+    let text_of = |body: &str| {
+        let applied = ["add", "multiply", "minimum", "maximum"].map(|op| reduce(op, op)).concat();
+        let logic = "and { a = pred[] parameter(0)\n b = pred[] parameter(1)\n ROOT c = pred[] and(a, b) }\n\
+                     or { a = pred[] parameter(0)\n b = pred[] parameter(1)\n ROOT c = pred[] or(a, b) }\n";
+        format!(
+            "HloModule m, num_partitions=4\n{applied}{logic}ENTRY e {{ p = f32[4,6,2] parameter(0)\n q = pred[9] parameter(1)\n{body} }}"
+        )
+    };
+    let bodies = [
+        format!("ROOT r = f32[4,6,2] all-reduce(p), {groups}, to_apply=add"),
+        format!("ROOT r = f32[4,6,2] all-reduce(p), {groups}, to_apply=multiply"),
+        format!("ROOT r = f32[4,6,2] all-reduce(p), {groups}, to_apply=minimum"),
+        format!("ROOT r = f32[4,6,2] all-reduce(p), {groups}, to_apply=maximum"),
+        format!("ROOT r = pred[9] all-reduce(q), {groups}, to_apply=and"),
+        format!("ROOT r = pred[9] all-reduce(q), {groups}, to_apply=or"),
+        format!("ROOT r = f32[4,3,2] reduce-scatter(p), {groups}, dimensions={{1}}, to_apply=add"),
+        format!("ROOT r = f32[4,6,1] reduce-scatter(p), {groups}, dimensions={{2}}, to_apply=maximum"),
+        format!("ROOT r = f32[8,6,2] all-gather(p), {groups}, dimensions={{0}}"),
+        format!("ROOT r = f32[4,12,2] all-gather(p), {groups}, dimensions={{1}}"),
+        "ROOT r = f32[4,6,2] all-to-all(p), channel_id=1, replica_groups={{2,0},{1,3}}, dimensions={1}".to_owned(),
+        "n = f32[4,6,2] negate(p)\n ROOT r = (f32[4,6,2], f32[4,6,2]) all-to-all(p, n), channel_id=1, replica_groups={{0,3},{1,2}}".to_owned(),
+        "ROOT r = f32[4,6,2] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,2},{2,0}}".to_owned(),
+        "ROOT r = f32[4,6,2] collective-permute(p), channel_id=1, source_target_pairs={{0,3}}".to_owned(),
+        "ROOT r = f32[4,6,2] collective-broadcast(p), channel_id=1, replica_groups={{3,0},{1,2}}".to_owned(),
+    ];
+    for body in bodies {
+        let module = text(&text_of(&body));
+        let (prepared, _) = plan(&module, None);
+        let inputs = made(&prepared, 3);
+        let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+        let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
+        for (rank, of) in outcome.ranks.iter().enumerate() {
+            assert_close(&of.outputs, &expected[rank], (1e-6, 1e-7), &format!("{body}, rank {rank}"));
+        }
+    }
+}
+
+/// Loops, branches and calls, with values that are swapped, passed on and given twice.
+#[test]
+fn control_flow() {
+    let modules = [
+        "HloModule m
+        body { s = (s32[], f32[4], f32[4], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n b = f32[4] get-tuple-element(s), index=2
+          k = f32[4] get-tuple-element(s), index=3\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          n = f32[4] add(a, k)\n ROOT t = (s32[], f32[4], f32[4], f32[4]) tuple(j, b, n, k) }
+        cond { s = (s32[], f32[4], f32[4], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        ENTRY e { p = f32[4] parameter(0)\n z = s32[] constant(0)\n h = f32[4] negate(p)
+          t = (s32[], f32[4], f32[4], f32[4]) tuple(z, h, p, h)
+          w = (s32[], f32[4], f32[4], f32[4]) while(t), condition=cond, body=body
+          a = f32[4] get-tuple-element(w), index=1\n b = f32[4] get-tuple-element(w), index=2
+          ROOT r = (f32[4], f32[4]) tuple(a, b) }",
+        "HloModule m
+        yes { p = f32[4] parameter(0)\n ROOT n = f32[4] negate(p) }
+        no { p = f32[4] parameter(0)\n ROOT c = f32[4] add(p, p) }
+        same { p = f32[4] parameter(0)\n ROOT c = f32[4] copy(p) }
+        ENTRY e { p = f32[4] parameter(0)\n i = s32[] parameter(1)
+          ROOT c = f32[4] conditional(i, p, p, p), branch_computations={yes, no, same} }",
+        "HloModule m
+        f { p = f32[4] parameter(0)\n q = f32[4] parameter(1)\n n = f32[4] add(p, q)
+          ROOT t = (f32[4], f32[4], f32[4]) tuple(n, p, n) }
+        ENTRY e { p = f32[4] parameter(0)\n q = f32[4] negate(p)
+          c = (f32[4], f32[4], f32[4]) call(p, q), to_apply=f
+          a = f32[4] get-tuple-element(c), index=0\n b = f32[4] get-tuple-element(c), index=1
+          d = f32[4] get-tuple-element(c), index=2\n s = f32[4] add(a, b)\n ROOT r = (f32[4], f32[4]) tuple(s, d) }",
+    ];
+    for source in modules {
+        let module = text(source);
+        for seed in [None, Some(3)] {
+            let (prepared, program) = plan(&module, seed);
+            for number in 0..4 {
+                let inputs = made(&prepared, number);
+                let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+                let outcome = run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() }).unwrap();
+                assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), source);
+                assert!(outcome.ranks[0].peak <= program.peak());
+            }
+        }
+    }
+}
+
+fn reducing(ranks: usize) -> Module {
+    text(&format!(
+        "HloModule m, num_partitions={ranks}\n{ADD}
+        ENTRY e {{ p = f32[256] parameter(0)
+          a = f32[256] all-reduce(p), channel_id=1, replica_groups=[1,{ranks}]<=[{ranks}], use_global_device_ids=true, to_apply=add
+          n = f32[256] negate(a)\n ROOT r = f32[256] all-reduce(n), channel_id=2, replica_groups=[1,{ranks}]<=[{ranks}], use_global_device_ids=true, to_apply=add }}"
+    ))
+}
+
+#[test]
+fn an_emulated_link_takes_its_time() {
+    let (prepared, _) = plan(&reducing(2), None);
+    let link = EmulatedLink { bandwidth: 1e12, latency: Duration::from_millis(30) };
+    let options = Options { link: Some(link), steps: 2, ..Options::default() };
+    let outcome = run_all(&prepared, made(&prepared, 1), &options).unwrap();
+    for rank in &outcome.ranks {
+        assert!(rank.steps.iter().all(|step| step.0 >= 60e6 && step.0 < 300e6), "{:?}", rank.steps);
+    }
+}
+
+#[test]
+fn a_panic_ends_all() {
+    let (prepared, _) = plan(&reducing(4), None);
+    let step = prepared.labels.iter().find(|label| label.name == "n").unwrap().place.1;
+    let options = Options { panic: Some((2, step)), timeout: Duration::from_secs(20), ..Options::default() };
+    let started = Instant::now();
+    let failure = run_all(&prepared, made(&prepared, 1), &options).unwrap_err();
+    assert_eq!(failure.to_string(), "rank 2 panicked at 'n': this was asked for");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn other_plans_are_found_out() {
+    let module = module("fsdp_L2.after_spmd_partitioning");
+    let (one, _) = plan(&module, None);
+    let (other, _) = plan(&module, Some(1));
+    let mut programs = vec![one.clone(); 8];
+    programs[6] = other;
+    let failure = run(&programs, made(&one, 1), &Options::default()).unwrap_err();
+    let Failure::PlansDiffer { first: 0, second: 6, of_first, of_second } = failure else { panic!("{failure}") };
+    assert_ne!(of_first, of_second);
+    assert!(of_first.contains("alloc") || of_first.contains("launch"), "{of_first}");
+}
+
+/// Ranks that take different branches wait for each other, and that ends.
+#[test]
+fn ranks_that_part_are_told() {
+    let module = text(&format!(
+        "HloModule m, num_partitions=2\n{ADD}
+        one {{ p = f32[8] parameter(0)\n ROOT a = f32[8] all-reduce(p), channel_id=1, replica_groups={{}}, use_global_device_ids=true, to_apply=add }}
+        two {{ p = f32[8] parameter(0)\n ROOT b = f32[8] all-reduce(p), channel_id=2, replica_groups={{}}, use_global_device_ids=true, to_apply=add }}
+        ENTRY e {{ p = f32[8] parameter(0)\n i = pred[] parameter(1)
+          ROOT c = f32[8] conditional(i, p, p), true_computation=one, false_computation=two }}"
+    ));
+    let (prepared, _) = plan(&module, None);
+    let mut inputs = made(&prepared, 1);
+    inputs[0][1].bytes_mut()[0] = 0;
+    inputs[1][1].bytes_mut()[0] = 1;
+    let failure = run_all(&prepared, inputs, &Options::default()).unwrap_err();
+    assert!(matches!(failure, Failure::Diverged { .. }), "{failure}");
+}
+
+/// One rank leaves a loop early: the others wait in vain, and each says for what.
+#[test]
+fn a_timeout_says_who_waits_for_what() {
+    let module = text(&format!(
+        "HloModule m, num_partitions=3\n{ADD}
+        one {{ p = f32[8] parameter(0)\n ROOT a = f32[8] all-reduce(p), channel_id=1, replica_groups={{}}, use_global_device_ids=true, to_apply=add }}
+        two {{ p = f32[8] parameter(0)\n ROOT n = f32[8] negate(p) }}
+        ENTRY e {{ p = f32[8] parameter(0)\n i = pred[] parameter(1)
+          ROOT c = f32[8] conditional(i, p, p), true_computation=one, false_computation=two }}"
+    ));
+    let (prepared, _) = plan(&module, None);
+    let mut inputs = made(&prepared, 1);
+    for (rank, arrays) in inputs.iter_mut().enumerate() {
+        arrays[1].bytes_mut()[0] = u8::from(rank != 1);
+    }
+    let options = Options { timeout: Duration::from_millis(300), ..Options::default() };
+    let started = Instant::now();
+    let failure = run_all(&prepared, inputs, &options).unwrap_err().to_string();
+    assert!(started.elapsed() < Duration::from_secs(3));
+    assert!(failure.starts_with("nothing was completed for 0.3 s."), "{failure}");
+    for rank in [0, 2] {
+        let waits = format!("rank {rank}: ");
+        assert!(failure.contains(&waits) && failure.contains("is in a number 0 among {0-2}"), "{failure}");
+    }
+    assert!(failure.contains("rank 1 has not come") && failure.contains("rank 1: has nothing to do"), "{failure}");
+}
