@@ -4,7 +4,7 @@ import array
 import ast
 import zipfile
 
-CODES = {"<f4": "f", "<f8": "d", "<i4": "i", "<u4": "I", "|b1": "B", "|V2": "H"}
+CODES = {"<f4": "f", "<f8": "d", "<i4": "i", "<u4": "I", "|b1": "B", "|V2": "H", "<V2": "H"}
 
 
 def read(path):
@@ -25,7 +25,7 @@ def read(path):
 
 def floats(kind, values):
     """Elements as numbers; two bytes without a meaning are bf16."""
-    if kind != "|V2":
+    if not kind.endswith("V2"):
         return values
     wide = array.array("I", (value << 16 for value in values))
     return array.array("f", wide.tobytes())

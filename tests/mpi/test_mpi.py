@@ -88,7 +88,7 @@ def test_the_numbers_of_jax(name, order, tmp_path):
 
 def test_every_collective_as_on_threads(tmp_path):
     groups = "channel_id=1, replica_groups={{0,2},{1,3}}, use_global_device_ids=true"
-    kinds = {"f32": "f32", "bf16": "bf16", "s32": "s32", "pred": "pred"}
+    kinds = ["f32", "bf16", "s32", "pred"]
     bodies = []
     for kind in kinds:
         ops = ["and", "or"] if kind == "pred" else ["add", "multiply", "minimum", "maximum"]
@@ -109,7 +109,14 @@ def test_every_collective_as_on_threads(tmp_path):
         body = body.replace("to_apply=f", f"to_apply=f{index}").replace("(p", f"(p_{kind}").replace(" n)", " n)")
         lines.append(f"  r{index} = {body}")
         results.append(index)
-    parameters = [f"  p_{kind} = {kind}[4,6,2] parameter({index})" for index, kind in enumerate(kinds)]
+    # Inputs that are made are the same on all ranks: each adds its own number.
+    parameters = ["  id = u32[] partition-id()", "  one = u32[] constant(1)", "  is = pred[] compare(id, one), direction=EQ"]
+    for index, kind in enumerate(kinds):
+        own = "is" if kind == "pred" else f"i_{kind}"
+        parameters += [f"  {own} = {kind}[] convert(id)"] if kind != "pred" else []
+        parameters.append(f"  b_{kind} = {kind}[4,6,2] broadcast({own}), dimensions={{}}")
+        parameters.append(f"  q_{kind} = {kind}[4,6,2] parameter({index})")
+        parameters.append(f"  p_{kind} = {kind}[4,6,2] {'xor' if kind == 'pred' else 'add'}(q_{kind}, b_{kind})")
     used = [index for index in results if not bodies[index][2].startswith("(")]
     pair = next(index for index in results if bodies[index][2].startswith("("))
     lines += [f"  g{part} = f32[4,6,2] get-tuple-element(r{pair}), index={part}" for part in (0, 1)]
