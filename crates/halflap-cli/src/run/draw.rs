@@ -1,9 +1,65 @@
-//! What really ran, as a page and as a trace.
+//! What really ran, as a page and as a trace: the last step of every rank.
+
+use halflap::ids::{Id, StreamId};
+use halflap::report::page::measured_page;
+use halflap::report::trace::{write_ran_json, write_ran_perfetto};
+use halflap::report::{Ran, RanKind, RanLane, RanSlice, printable};
+use halflap::units::{Bytes, Nanos};
+use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
 
 use super::Job;
 use super::show::Finished;
 use crate::exit::Failed;
+use crate::files;
+use crate::pictures;
 
-pub(super) fn draw(_job: &Job<'_>, _finished: &Finished<'_>) -> Result<(), Failed> {
+pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
+    let pictures = &job.args.pictures;
+    if !pictures.any() {
+        return Ok(());
+    }
+    let ranks = finished.outcome.ranks.iter().enumerate();
+    let ranks: Vec<Ran> = ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
+    if let Some(path) = &pictures.report {
+        let facts = vec![
+            ("module", printable(job.source.module.name())),
+            ("shown", "the last step of every rank, as it was measured".to_owned()),
+        ];
+        pictures::write_report(path, &[measured_page(&pictures::title(&job.args.module), facts, &ranks)])?;
+    }
+    if let Some(path) = &pictures.trace {
+        let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
+        files::write(path, |mut out| match is_json {
+            true => write_ran_json(&ranks, &mut out),
+            false => write_ran_perfetto(&ranks, &mut out),
+        })?;
+    }
     Ok(())
+}
+
+fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {
+    let spans = outcome.spans.last().map_or(&[][..], Vec::as_slice);
+    let lanes = std::iter::once(Lane::Compute)
+        .chain((0..program.streams).map(|index| Lane::Stream(StreamId::from_index(index))));
+    let lane = |lane: Lane| RanLane {
+        name: match lane {
+            Lane::Compute => "compute".to_owned(),
+            Lane::Stream(stream) => format!("stream {}", stream.index()),
+        },
+        slices: spans.iter().filter(|span| span.lane == lane).map(|span| slice(program, span)).collect(),
+    };
+    let step_time = outcome.steps.last().copied().unwrap_or(Nanos::ZERO);
+    Ran { name: format!("rank {rank}"), step_time, lanes: lanes.map(lane).collect() }
+}
+
+fn slice(program: &Prepared, span: &Span) -> RanSlice {
+    let label = &program.labels[span.label as usize];
+    let kind = match label.kind {
+        LabelKind::Kernel => RanKind::Compute,
+        LabelKind::Copy | LabelKind::Transfer => RanKind::Copy,
+        LabelKind::Wait => RanKind::Wait,
+        LabelKind::Collective => RanKind::Collective,
+    };
+    let among = (kind == RanKind::Collective).then(|| (label.among.clone(), Bytes(label.bytes() as i64)));
+    RanSlice { name: label.name.clone(), kind, start: span.start, end: span.end, among }
 }

@@ -27,7 +27,7 @@ pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
 pub(super) fn exposed(program: &Prepared, outcome: &Outcome) -> Nanos {
     let waits = |spans: &Vec<Span>| {
         let is_wait = |span: &&Span| program.labels[span.label as usize].kind == LabelKind::Wait;
-        spans.iter().filter(is_wait).map(|span| span.end.0 - span.start.0).sum::<f64>()
+        spans.iter().filter(is_wait).map(|span| span.end.0 - span.start.0).fold(0.0, |sum, time| sum + time)
     };
     let each = |rank: &RankOutcome| counted(&rank.spans).iter().map(waits).collect::<Vec<_>>();
     Nanos(median(outcome.ranks.iter().flat_map(each).collect()))

@@ -22,7 +22,12 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
         ));
     }
     let world = World::start().map_err(|failure| Failed::BadInput(failure.to_string()))?;
-    let done = on(&world, args);
+    let done = on(&world, args).map_err(|failed| {
+        // Said before the end: mpirun ends all as soon as the first rank has ended with an error.
+        let code = failed.code();
+        failed.report();
+        Failed::ToldElsewhere(code)
+    });
     // All ranks come here, or none: what they must agree on they have.
     world.finish().map_err(failed)?;
     done

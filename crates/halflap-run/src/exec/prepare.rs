@@ -87,6 +87,13 @@ pub struct Label {
     pub(crate) collective: Option<Collective>,
 }
 
+impl Label {
+    /// What a collective moves: the larger of what a rank gives and gets.
+    pub fn bytes(&self) -> usize {
+        self.collective.as_ref().map_or(0, |collective| collective.bytes)
+    }
+}
+
 /// What something is that takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -136,13 +136,17 @@ impl Watch<'_> {
                 .for_each(|rank| self.send(rank, TAG_ASK, b"?"));
         }
         let asked = Instant::now();
-        while failure.is_none() && asked.elapsed() < ANSWER && said.iter().any(Option::is_none) {
+        let mut patience = ANSWER;
+        while failure.is_none() && asked.elapsed() < patience {
             if self.answer().is_some_and(|other| other < self.world.rank) {
                 // It will tell, and end us.
-                std::thread::sleep(2 * ANSWER);
+                patience = 4 * ANSWER;
             }
             if let Some((rank, text)) = self.receive(TAG_SAY) {
                 said[rank] = Some(text);
+            }
+            if patience == ANSWER && said.iter().all(Option::is_some) {
+                break;
             }
             std::thread::sleep(Duration::from_millis(2));
         }

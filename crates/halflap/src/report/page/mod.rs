@@ -1,13 +1,15 @@
 //! The page: one file that shows where a step's time goes, with nothing to install and nobody to ask.
 //!
-//! `model` is what the page's script is given; `program` makes it of simulated orders, `observed` of what
-//! really ran. The script, the
-//! style and the frame lie beside this file and are part of the binary.
+//! `model` is what the page's script is given; `program` makes it of simulated orders, `observed` of
+//! traces of others, `measured` of runs of ours. The script, the style
+//! and the frame lie beside this file and are part of the binary.
 
+mod measured;
 mod model;
 mod observed;
 mod program;
 
+pub use measured::measured_page;
 pub use model::*;
 pub use observed::{SLICES, observed_page};
 pub use program::{Shown, program_page, sweep_page};

@@ -5,13 +5,22 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{Note, Part, Process, Slice, processes};
+use super::{Note, Part, Process, Ran, Slice, processes, ran_processes};
 
 /// Writes orders as trace events.
 pub fn write_json(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
+    write_all(&processes(parts), out)
+}
+
+/// Writes what ranks did as trace events.
+pub fn write_ran_json(ranks: &[Ran], out: &mut impl Write) -> io::Result<()> {
+    write_all(&ran_processes(ranks), out)
+}
+
+fn write_all(processes: &[Process], out: &mut impl Write) -> io::Result<()> {
     let mut events = Events { out, first: true };
     events.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    for (place, process) in processes(parts).iter().enumerate() {
+    for (place, process) in processes.iter().enumerate() {
         write_process(&mut events, process, place + 1)?;
     }
     events.out.write_all(b"\n]}\n")

@@ -2,15 +2,17 @@
 //!
 //! Each order is a process with a track for compute, one for each communication stream, one that shows
 //! when compute stood still, and a counter of memory. On one track slices never overlap: each is a
-//! queue. An arrow leads from every collective to its waits.
+//! queue. An arrow leads from every collective to its waits. What ranks really did is drawn alike, with a
+//! process for each rank.
 
 mod json;
 mod perfetto;
 
-pub use json::write_json;
-pub use perfetto::write_perfetto;
+pub use json::{write_json, write_ran_json};
+pub use perfetto::{write_perfetto, write_ran_perfetto};
 
 use super::played::Played;
+use super::ran::{Ran, RanKind, RanSlice};
 use super::text::{printable, printable_end, printable_up_to, ranks};
 use super::timing::exposed_by_collective;
 use crate::graph::{Graph, OpKind};
@@ -82,6 +84,39 @@ fn processes(parts: &[Part<'_>]) -> Vec<Process> {
         drawn.push(Drawing { played, arrows: arrows_of }.process(name));
     }
     drawn
+}
+
+/// Ranks as they are drawn.
+fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
+    let slice = |slice: &RanSlice| Slice {
+        name: match slice.kind {
+            RanKind::Wait => format!("for {}", printable_up_to(&slice.name, 160)),
+            _ => printable_up_to(&slice.name, 160),
+        },
+        category: match slice.kind {
+            RanKind::Compute => "compute",
+            RanKind::Copy => "copy",
+            RanKind::Wait => "wait",
+            RanKind::Collective => "collective",
+        },
+        start: whole(slice.start),
+        end: whole(slice.end),
+        leads_to: Vec::new(),
+        comes_from: Vec::new(),
+        notes: slice.among.as_ref().map_or(Vec::new(), |(among, bytes)| {
+            vec![("group", Note::Text(printable(among))), ("bytes", Note::Number(bytes.0.unsigned_abs()))]
+        }),
+    };
+    let process = |ran: &Ran| Process {
+        name: printable(&ran.name),
+        tracks: ran
+            .lanes
+            .iter()
+            .map(|lane| Track { name: printable(&lane.name), slices: lane.slices.iter().map(slice).collect() })
+            .collect(),
+        memory: Vec::new(),
+    };
+    ranks.iter().map(process).collect()
 }
 
 struct Drawing<'a> {

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use super::{Note, Part, Process, Slice, processes};
+use super::{Note, Part, Process, Ran, Slice, processes, ran_processes};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -18,8 +18,17 @@ const EXPLICIT: u64 = 3;
 
 /// Writes orders as a trace for Perfetto.
 pub fn write_perfetto(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
+    write_all(&processes(parts), out)
+}
+
+/// Writes what ranks did as a trace for Perfetto.
+pub fn write_ran_perfetto(ranks: &[Ran], out: &mut impl Write) -> io::Result<()> {
+    write_all(&ran_processes(ranks), out)
+}
+
+fn write_all(processes: &[Process], out: &mut impl Write) -> io::Result<()> {
     let mut next_track = 1;
-    for (place, process) in processes(parts).iter().enumerate() {
+    for (place, process) in processes.iter().enumerate() {
         let parent = take(&mut next_track);
         let mut described = Message::default();
         described.number(1, place as u64 + 1);
@@ -51,6 +60,9 @@ fn write_tracks(out: &mut impl Write, process: &Process, (parent, next): (u64, &
             event(out, slice.start, &begin(uuid, slice))?;
             event(out, slice.end, &typed(uuid, SLICE_END))?;
         }
+    }
+    if process.memory.is_empty() {
+        return Ok(());
     }
     write_memory(out, process, (parent, take(next)))
 }

@@ -1,0 +1,186 @@
+//! `plan` and `run` as a user meets them, with ranks that are threads. tests/mpi has those that are processes.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{ends, entries, folder, halflap, read_json};
+use halflap_run::tensor::{Npz, Tensor, write_npy, write_npz};
+
+fn hlo(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo").join(name).display().to_string()
+}
+
+/// Two ranks that add up what they have.
+const SUM: &str = "HloModule sum, num_partitions=2
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e { p = f32[4] parameter(0)
+  n = f32[4] negate(p)
+  ROOT r = f32[4] all-reduce(n), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=add }
+";
+
+fn with_module(test: &str, text: &str) -> PathBuf {
+    let folder = folder(test);
+    fs::write(folder.join("m.txt"), text).unwrap();
+    folder
+}
+
+fn input(values: [f32; 4]) -> Tensor {
+    Tensor::of(&[4], &values)
+}
+
+fn archive(folder: &Path, arrays: &[(&str, Tensor)]) {
+    let arrays: Vec<(String, Tensor)> =
+        arrays.iter().map(|(name, array)| ((*name).to_owned(), array.clone())).collect();
+    fs::write(folder.join("in.npz"), write_npz(&arrays)).unwrap();
+}
+
+fn outputs(folder: &Path, name: &str) -> Vec<f32> {
+    let bytes = fs::read(folder.join("out.npz")).unwrap();
+    Npz::read(&bytes).unwrap().get(name).unwrap().slice::<f32>().to_vec()
+}
+
+#[test]
+fn a_plan_is_printed() {
+    let folder = with_module("a_plan_is_printed", SUM);
+    let (out, _) = ends(&halflap(&folder, &["plan", "m.txt", "--input-order"]), 0);
+    assert!(out.starts_with("plan of sum for 2 ranks: 1 computations, "), "{out}");
+    assert!(out.contains("start   r  all-reduce(n) -> r  on stream 0 among {0,1}\n"), "{out}");
+    // The same each time, and the same in a file.
+    ends(&halflap(&folder, &["plan", "m.txt", "--input-order", "-o", "plan.txt"]), 0);
+    assert_eq!(fs::read_to_string(folder.join("plan.txt")).unwrap(), out);
+    let (_, err) = ends(&halflap(&folder, &["plan", &common::corpus("ddp_mlp_4.graph.json.gz")]), 2);
+    assert!(err.contains("is no HLO module, and only those can be run"), "{err}");
+}
+
+#[test]
+fn archives_and_folders() {
+    let folder = with_module("archives_and_folders", SUM);
+    let (first, second) = (input([1.0, 2.0, 3.0, 4.0]), input([10.0, 20.0, 30.0, 40.0]));
+    archive(&folder, &[("in_000_r0", first.clone()), ("in_000_r1", second.clone())]);
+    let (out, _) = ends(&halflap(&folder, &["run", "m.txt", "--ranks", "2", "--inputs", "in.npz", "-o", "out.npz"]), 0);
+    assert!(out.contains("as planned") && out.contains("2 arrays to out.npz"), "{out}");
+    assert_eq!(outputs(&folder, "out_000_r0"), [-11.0, -22.0, -33.0, -44.0]);
+    assert_eq!(outputs(&folder, "out_000_r1"), outputs(&folder, "out_000_r0"));
+    fs::create_dir(folder.join("in")).unwrap();
+    fs::write(folder.join("in/in_000_r0.npy"), write_npy(&second)).unwrap();
+    fs::write(folder.join("in/in_000_r1.npy"), write_npy(&second)).unwrap();
+    ends(&halflap(&folder, &["run", "m.txt", "--inputs", "in", "-o", "out.npz"]), 0);
+    assert_eq!(outputs(&folder, "out_000_r1"), [-20.0, -40.0, -60.0, -80.0]);
+    // Made from a seed: the same each time, others for another seed.
+    let mut made = Vec::new();
+    for seed in ["1", "1", "2"] {
+        ends(&halflap(&folder, &["run", "m.txt", "--seed", seed, "-o", "out.npz"]), 0);
+        made.push(outputs(&folder, "out_000_r0"));
+    }
+    assert!(made[0] == made[1] && made[0] != made[2]);
+}
+
+#[test]
+fn inputs_that_do_not_fit() {
+    let folder = with_module("inputs_that_do_not_fit", SUM);
+    let said = |arrays: &[(&str, Tensor)]| {
+        archive(&folder, arrays);
+        ends(&halflap(&folder, &["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"]), 2).1
+    };
+    let good = input([0.0; 4]);
+    assert_eq!(said(&[("in_000_r0", good.clone())]), "error: in.npz: the .npz file has no array 'in_000_r1'\n");
+    let wrong = said(&[("in_000_r0", good.clone()), ("in_000_r1", Tensor::of(&[2, 2], &[0.0f32; 4]))]);
+    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 is f32[4]\n");
+    let wrong = said(&[("in_000_r0", Tensor::of(&[4], &[0i32; 4])), ("in_000_r1", good.clone())]);
+    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 is f32[4]"), "{wrong}");
+    let pair = [("in_000_r0", good.clone()), ("in_000_r1", good.clone())];
+    let wrong = said(&[pair[0].clone(), pair[1].clone(), ("in_001_r0", good.clone())]);
+    assert!(wrong.contains("there is 'in_001_r0', and the module has 1 parameters on 2 ranks"), "{wrong}");
+    let run = |args: &[&str], code: i32| ends(&halflap(&folder, &[&["run", "m.txt"], args].concat()), code).1;
+    assert!(run(&["--inputs", "nowhere.npz"], 2).contains("nowhere.npz: cannot be read: "));
+    assert!(run(&["--inputs", "m.txt"], 2).contains("m.txt: this .npz file cannot be read"));
+    assert!(run(&["--ranks", "4"], 2).contains("the module is partitioned for 2 ranks"));
+    assert!(run(&["--emulate-link", "fast"], 2).contains("such as 10GB/s,20us"));
+    assert!(run(&["--timeout", "60"], 2).contains("it needs a unit"));
+    // Nothing was written.
+    assert_eq!(entries(&folder), ["in.npz", "m.txt"]);
+}
+
+#[test]
+fn what_cannot_be_run_is_named_before() {
+    let folder = with_module("what_cannot_be_run", &SUM.replace("negate(p)", "frobnicate(p)"));
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
+    assert_eq!(err, "error: m.txt: line 6: frobnicate 'n': this operation is not supported\n");
+    fs::write(folder.join("m.txt"), SUM.replace("negate(p)", "custom-call(p), custom_call_target=\"mine\"")).unwrap();
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
+    assert!(err.contains("line 6: custom-call 'n': the custom call's target 'mine' is neither known nor"), "{err}");
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./none.so"]), 2);
+    assert!(err.contains("the shared library './none.so' cannot be loaded"), "{err}");
+}
+
+#[test]
+fn both_orders_and_what_was_measured() {
+    let folder = folder("both_orders");
+    let module = hlo("fsdp_L2.after_spmd_partitioning.txt.gz");
+    let inputs = hlo("fsdp_L2.ranks.npz");
+    let quick = ["--effort", "quick", "--inputs", &inputs, "--timeout", "30s"];
+    let args = ["run", &module, "--compare", "--steps", "3", "--emulate-link", "1GB/s,50us", "-o", "out.npz"];
+    let pictures = ["--profile-out", "times.json", "--trace", "t.json", "--report", "r.html"];
+    let (out, _) = ends(&halflap(&folder, &[&args[..], &quick, &pictures].concat()), 0);
+    assert!(out.contains("ours over own") && out.contains("as planned"), "{out}");
+    let bytes = fs::read(&inputs).unwrap();
+    let expected = Npz::read(&bytes).unwrap();
+    let bytes = fs::read(folder.join("out.npz")).unwrap();
+    let ours = Npz::read(&bytes).unwrap();
+    let names: Vec<&str> = expected.names().filter(|name| name.starts_with("out_")).collect();
+    assert_eq!(ours.names().count(), names.len());
+    for name in names {
+        let (a, b) = (ours.get(name).unwrap().to_f64(), expected.get(name).unwrap().to_f64());
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-6 + 1e-5 * b.abs()), "{name}");
+    }
+    // What was measured is what schedule takes.
+    let times = read_json(folder.join("times.json"));
+    assert!(times["all-gather"].as_f64().unwrap() >= 50e3, "{times}");
+    let (out, err) = ends(&halflap(&folder, &["schedule", &module, "--profile", "times.json", "--effort", "quick"]), 0);
+    assert!(out.contains("step time") && err.is_empty(), "{err}");
+    let trace = read_json(folder.join("t.json"));
+    let names: Vec<&str> =
+        trace["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["args"]["name"].as_str()).collect();
+    assert!(names.contains(&"rank 0") && names.contains(&"rank 7") && names.contains(&"compute"), "{names:?}");
+    assert!(fs::read_to_string(folder.join("r.html")).unwrap().contains("rank 7"));
+}
+
+#[test]
+fn a_rank_with_another_order_is_found_out() {
+    let folder = folder("another_order");
+    let module = hlo("fsdp_L2.after_spmd_partitioning.txt.gz");
+    ends(&halflap(&folder, &["schedule", &module, "--effort", "quick", "-o", "order.json"]), 0);
+    ends(&halflap(&folder, &["run", &module, "--order", "order.json"]), 0);
+    let started = Instant::now();
+    let (_, err) = ends(&halflap(&folder, &["run", &module, "--input-order", "--order-for", "5=order.json"]), 1);
+    assert!(err.contains("Rank 0 and rank 5 first differ at step\n  rank 0: "), "{err}");
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_rank_that_panics_ends_all() {
+    let folder = with_module("a_rank_that_panics", SUM);
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--input-order", "--panic", "1:1"]), 3);
+    assert!(err.starts_with("internal error: rank 1 panicked at 'n': this was asked for\n"), "{err}");
+}
+
+#[test]
+fn a_custom_call_that_never_returns() {
+    let text = SUM.replace("negate(p)", "custom-call(p), custom_call_target=\"forever\"");
+    let folder = with_module("never_returns", &text);
+    let source = "#include <unistd.h>\nvoid forever(void *out, const void **ins) { for (;;) pause(); }\n";
+    fs::write(folder.join("forever.c"), source).unwrap();
+    let compiled =
+        Command::new("cc").current_dir(&folder).args(["-shared", "-fPIC", "-o", "f.so", "forever.c"]).status();
+    assert!(compiled.unwrap().success());
+    let started = Instant::now();
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./f.so", "--timeout", "500ms"]), 1);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(err.contains("nothing was completed for 0.5 s.") && err.contains("rank 1: runs n (step 1 of e, "), "{err}");
+}
