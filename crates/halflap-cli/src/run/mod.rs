@@ -1,5 +1,6 @@
 //! `halflap run`: a module on all its ranks.
 
+mod debug;
 mod draw;
 mod inputs;
 mod measure;
@@ -79,6 +80,7 @@ impl<'a> Job<'a> {
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
+            checks: debug::checks(self.args),
         }
     }
 
@@ -174,6 +176,7 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }
 }

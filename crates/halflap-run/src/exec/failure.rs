@@ -22,6 +22,8 @@ pub enum Failure {
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
+    #[error("{path}: cannot be written: {error}")]
+    Unwritable { path: String, error: String },
     #[error("MPI: {0}")]
     Mpi(String),
 }

@@ -13,7 +13,8 @@ use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
-use super::task::{Streams, Task, Worker, run_kernel};
+use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
+use crate::check::Probe;
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -51,9 +52,11 @@ impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         let arena: Arc<Arena> = Arc::default();
+        let probe = Probe::open(&self.options.checks, &self.program, self.rank);
+        let probe = probe.map_err(|failure| self.fate.fail(failure))?;
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
-            let worker = self.worker(index, arena.clone());
+            let worker = self.worker(index, (arena.clone(), probe.clone()));
             let name = format!("rank {} stream {index}", self.rank);
             let spawned = std::thread::Builder::new().name(name).spawn(move || worker.run());
             let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
@@ -68,6 +71,9 @@ impl Rank {
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
+            number: 0,
+            scope: None,
+            probe,
         };
         let outcome = self.steps(&mut issuer);
         self.streams.all.iter().for_each(|stream| stream.close());
@@ -79,7 +85,7 @@ impl Rank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>) -> Worker {
+    fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
         let device = self.rank as u32;
         let partitions = self.program.partitions.max(1);
         let context = Context {
@@ -97,6 +103,7 @@ impl Rank {
             fate: self.fate.clone(),
             scratch: Scratch::new(context),
             _arena: arena,
+            probe,
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
@@ -107,6 +114,9 @@ impl Rank {
         for step in 0..self.options.steps {
             let mut frame = issuer.enter(self.program.entry, &[]);
             issuer.give(&mut frame, &self.inputs);
+            if let Some(probe) = &issuer.probe {
+                probe.begin(step, &self.inputs);
+            }
             self.transport.barrier()?;
             let began = Instant::now();
             issuer.walk(&mut frame)?;
@@ -135,6 +145,11 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
+    /// How many tasks were issued.
+    number: u64,
+    /// How often each loop around was run, if somebody asks.
+    scope: Option<Arc<[u32]>>,
+    probe: Option<Arc<Probe>>,
 }
 
 impl Issuer<'_> {
@@ -142,8 +157,10 @@ impl Issuer<'_> {
         &self.program.plans[frame.plan]
     }
 
-    fn push(&mut self, stream: usize, task: Task) -> Sequence {
-        self.streams.all[stream].push(task);
+    fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
+        self.number += 1;
+        let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        self.streams.all[stream].push(Task { issued, work });
         self.issued[stream] += 1;
         self.issued[stream]
     }
@@ -256,30 +273,28 @@ impl Issuer<'_> {
                     for (index, cast) in casts {
                         let block = self.pool.get(cast.kernel.outputs()[0].bytes());
                         let arrays_of = [self.address(frame, cast.from), block.address];
-                        let at = (frame.plan, step);
-                        self.push(0, Task::Cast { label: *label, at, which: (0, *index), arrays: arrays_of });
+                        self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
                         arrays[*index] = block.address;
                         held.push(block);
                     }
-                    let task = Task::Kernel { label: *label, at: (frame.plan, step), arrays: arrays.into() };
-                    self.push(0, task);
+                    self.push(0, *label, Work::Kernel { arrays: arrays.into() });
                     held.into_iter().for_each(|block| self.pool.put(block));
                 }
                 Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
                 Action::Wait { label, start } => {
                     if let Some((stream, until)) = frame.started[*start] {
-                        self.push(0, Task::Wait { label: *label, stream, until });
+                        self.push(0, *label, Work::Wait { stream, until });
                     }
                 }
                 Action::Call { label, call, arguments } => {
-                    self.call(frame, (call, arguments), (*label, step, 0))?;
+                    self.call(frame, (call, arguments), (*label, 0))?;
                 }
                 Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
                 Action::Branch { label, selector, selector_bytes, branches } => {
                     let address = self.address(frame, *selector);
                     let which = self.choice(address, *selector_bytes, branches.len())?;
                     let (call, arguments) = &branches[which];
-                    self.call(frame, (call, arguments), (*label, step, which))?;
+                    self.call(frame, (call, arguments), (*label, which))?;
                 }
             }
         }
@@ -288,30 +303,29 @@ impl Issuer<'_> {
 
     /// What starts on a stream of its own waits for all that compute was given before.
     fn start(&mut self, frame: &mut Frame, step: usize) {
-        let at = (frame.plan, step);
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
-                let mut arrays = self.read(frame, ins, (*label, step, 0));
+                let mut arrays = self.read(frame, ins, (*label, 0));
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
-                let task = Task::Collective { label: *label, at, after, sequence, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Collective { after, sequence, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             Action::Transfer { label, stream, launch } => {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let after = self.issued[0];
-                let task = Task::Transfer { label: *label, at, after, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Transfer { after, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             _ => {}
         }
     }
 
-    fn push_beside(&mut self, stream: StreamId, task: Task) -> (usize, Sequence) {
+    fn push_beside(&mut self, stream: StreamId, label: u32, work: Work) -> (usize, Sequence) {
         let index = stream.index() + 1;
-        (index, self.push(index, task))
+        (index, self.push(index, label, work))
     }
 
     fn next_number(&mut self, comm: CommId) -> u64 {
@@ -322,7 +336,7 @@ impl Issuer<'_> {
 
     /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
     /// because a collective may read it until its wait: it is little, and rare.
-    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, step, list): (u32, usize, usize)) -> Vec<Address> {
+    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, list): (u32, usize)) -> Vec<Address> {
         let mut addresses = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             addresses.push(match read {
@@ -330,7 +344,7 @@ impl Issuer<'_> {
                 Read::Cast(cast) => {
                     let block = self.pool.get(cast.kernel.outputs()[0].bytes());
                     let arrays = [self.address(frame, cast.from), block.address];
-                    self.push(0, Task::Cast { label, at: (frame.plan, step), which: (list, index), arrays });
+                    self.push(0, label, Work::Cast { which: (list, index), arrays });
                     frame.held.push(block);
                     block.address
                 }
@@ -343,7 +357,7 @@ impl Issuer<'_> {
         &mut self,
         frame: &mut Frame,
         (call, arguments): (&Call, &[Read]),
-        at: (u32, usize, usize),
+        at: (u32, usize),
     ) -> Result<(), Stopped> {
         for &slot in &call.allocated {
             self.alloc(frame, slot);
@@ -369,7 +383,7 @@ impl Issuer<'_> {
     fn copy(&mut self, label: u32, mut moves: Vec<(Address, Address, usize)>) {
         moves.retain(|(from, to, len)| from != to && *len > 0);
         if !moves.is_empty() {
-            self.push(0, Task::Copy { label, moves });
+            self.push(0, label, Work::Copy { moves });
         }
     }
 
@@ -379,7 +393,12 @@ impl Issuer<'_> {
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label);
-        loop {
+        let around = self.scope.clone();
+        for iteration in 0.. {
+            self.scope = self.probe.is_some().then(|| {
+                let outer = around.as_deref().unwrap_or_default();
+                outer.iter().copied().chain([iteration]).collect()
+            });
             let mut condition = self.enter(repeat.condition, &state);
             self.walk(&mut condition)?;
             let answer = self.address(&condition, self.plan(&condition).results[0]);
@@ -396,6 +415,7 @@ impl Issuer<'_> {
             self.copy(label, moves);
             self.leave(body);
         }
+        self.scope = around;
         held.into_iter().for_each(|block| self.pool.put(block));
         Ok(())
     }

@@ -10,11 +10,12 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
+use crate::check::Checks;
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
 /// How a program is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How often.
     pub steps: usize,
@@ -28,11 +29,21 @@ pub struct Options {
     pub link: Option<EmulatedLink>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
+    /// What is looked at meanwhile.
+    pub checks: Checks,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
+        Options {
+            steps: 1,
+            timeout: Duration::from_secs(60),
+            threads_per_rank: 1,
+            seed: 0,
+            link: None,
+            panic: None,
+            checks: Checks::default(),
+        }
     }
 }
 
@@ -53,7 +64,8 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
         let (program, fate_of) = (program.clone(), fate.clone());
-        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options: *options };
+        let options = options.clone();
+        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options };
         let (send, told) = (send.clone(), fate.clone());
         let body = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
