@@ -39,7 +39,7 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Run),
+    Run(Box<Run>),
 }
 
 /// Which orders of a module's computations are run.

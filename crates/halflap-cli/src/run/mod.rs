@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
+use halflap_run::check::Fault;
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::Tensor;
@@ -85,7 +86,9 @@ impl<'a> Job<'a> {
     }
 
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let program = self.source.plan(orders)?;
+        let mut program = self.source.plan(orders)?;
+        Fault::spoil(&self.args.debug.inject, &mut program)
+            .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
         prepared.map(Arc::new).map_err(failed)

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use halflap::plan::Program;
+
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -46,5 +48,31 @@ impl FromStr for Fault {
             }
             _ => return Err(FORM.to_owned()),
         })
+    }
+}
+
+impl Fault {
+    /// Makes those mistakes that are in the plan. An error names what cannot be made.
+    pub fn spoil(faults: &[Fault], program: &mut Program) -> Result<(), String> {
+        for fault in faults {
+            let (buffer, is_early) = match fault {
+                Fault::FreeEarly(buffer) => (buffer, true),
+                Fault::FreeLate(buffer) => (buffer, false),
+                _ => continue,
+            };
+            let mut is_known = false;
+            let mut is_done = false;
+            for plan in program.plans.as_mut_slice() {
+                let found = plan.storage.slots.iter().find(|(_, slot)| slot.name == *buffer).map(|(slot, _)| slot);
+                is_known |= found.is_some();
+                is_done |= found.is_some_and(|slot| plan.misplace_free(slot, is_early));
+            }
+            match (is_known, is_done) {
+                (_, true) => {}
+                (false, _) => return Err(format!("the plan has no buffer '{buffer}'")),
+                (true, _) => return Err(format!("buffer '{buffer}' cannot be freed at another step")),
+            }
+        }
+        Ok(())
     }
 }

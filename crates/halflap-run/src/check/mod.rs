@@ -5,19 +5,26 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
+//! | `finite` | arrays that have NaN in them |
+//! | `lifetimes` | whether buffers are born and die when the plan says so |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
 mod filter;
+mod finite;
 mod index;
 mod inject;
+mod lifetimes;
 mod probe;
-mod said;
+pub(crate) mod said;
 mod stats;
 mod values;
 
 pub use filter::Filter;
+pub use finite::{FirstInfinity, NotFinite};
 pub use index::{Entry, FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
+pub(crate) use lifetimes::Tracker;
+pub use lifetimes::{Deviation, LifetimeViolation};
 pub(crate) use probe::Probe;
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};
@@ -86,6 +93,6 @@ pub struct Checks {
 impl Checks {
     /// Whether tasks are looked at.
     fn watches_tasks(&self) -> bool {
-        self.values.is_some()
+        self.values.is_some() || self.forbidden.is_some()
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Checks;
+use super::finite::{Finite, Worst};
 use super::index::Entry;
 use super::values::Values;
 use crate::exec::memory::Address;
-use crate::exec::{Argument, Failure, Issued, Label, Prepared};
+use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
 /// Before or after a launch.
@@ -86,6 +87,7 @@ pub(crate) struct Probe {
     program: Arc<Prepared>,
     run: AtomicUsize,
     values: Option<Values>,
+    finite: Option<Finite>,
 }
 
 impl Probe {
@@ -99,7 +101,8 @@ impl Probe {
             Values::open(options, &program.module, (rank, program.ranks)).map_err(|error| failed(error.to_string()))
         };
         let values = checks.values.as_ref().map(open).transpose()?;
-        Ok(Some(Arc::new(Probe { program: program.clone(), run: AtomicUsize::new(0), values })))
+        let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
+        Ok(Some(Arc::new(Probe { program: program.clone(), run: AtomicUsize::new(0), values, finite })))
     }
 
     /// The module is run, for the so manieth time.
@@ -111,23 +114,38 @@ impl Probe {
         }
     }
 
-    /// What a launch takes, before it runs.
-    pub(crate) fn before(&self, issued: &Issued, ins: &[Address]) {
-        self.look(When::Before, issued, ins);
+    /// Looks at what a launch takes, before it runs; gives the worst that there is in it.
+    pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        self.look(When::Before, (&seen, &arrays), fate)
     }
 
-    /// What a launch gives, after it has run.
-    pub(crate) fn after(&self, issued: &Issued, outs: &[Address]) {
-        self.look(When::After, issued, outs);
-    }
-
-    fn look(&self, when: When, issued: &Issued, addresses: &[Address]) {
-        let label = &self.program.labels[issued.label as usize];
-        let arguments = if when == When::Before { &label.ins } else { &label.outs };
-        let arrays: Vec<Array<'_>> = arguments.iter().zip(addresses).map(Array::at).collect();
-        let seen = Seen { label, issued, run: self.run.load(Ordering::Relaxed) };
-        if let Some(values) = &self.values {
-            values.launch(when, &seen, &arrays);
+    /// Looks at what a launch gives, after it has run, and what it took was at worst that.
+    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], (taken, fate): (Worst, &Fate)) {
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        let given = self.look(When::After, (&seen, &arrays), fate);
+        if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
+            finite.note_infinity(&seen, &arrays);
         }
+    }
+
+    fn seen<'a>(&'a self, issued: &'a Issued) -> Seen<'a> {
+        let label = &self.program.labels[issued.label as usize];
+        Seen { label, issued, run: self.run.load(Ordering::Relaxed) }
+    }
+
+    fn look(&self, when: When, (seen, arrays): (&Seen<'_>, &[Array<'_>]), fate: &Fate) -> Worst {
+        if let Some(values) = &self.values {
+            values.launch(when, seen, arrays);
+        }
+        let Some(finite) = &self.finite else { return Worst::Finite };
+        let (violation, worst) = finite.look(when, seen, arrays);
+        if let Some(violation) = violation {
+            let (number, rank) = (seen.issued.number, violation.rank);
+            fate.find(Finding { number, rank, failure: Failure::NotFinite(Box::new(violation)) });
+        }
+        worst
     }
 }

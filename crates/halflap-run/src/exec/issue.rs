@@ -1,20 +1,21 @@
 //! The walk: one rank's plan, step by step.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Loop};
 use halflap::units::{Bytes, Nanos};
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
-use crate::check::Probe;
+use crate::check::{LifetimeViolation, Probe, Strictness, Tracker, said};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -74,8 +75,13 @@ impl Rank {
             number: 0,
             scope: None,
             probe,
+            options: &self.options,
+            rank: self.rank,
+            run: 0,
         };
+        issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
+        self.streams.issued.store(u64::MAX, Ordering::SeqCst);
         self.streams.all.iter().for_each(|stream| stream.close());
         let outcome = outcome?;
         for thread in threads {
@@ -112,7 +118,9 @@ impl Rank {
     fn steps(&self, issuer: &mut Issuer<'_>) -> Result<RankOutcome, Stopped> {
         let mut outcome = RankOutcome::default();
         for step in 0..self.options.steps {
+            issuer.run = step;
             let mut frame = issuer.enter(self.program.entry, &[]);
+            issuer.track(&frame);
             issuer.give(&mut frame, &self.inputs);
             if let Some(probe) = &issuer.probe {
                 probe.begin(step, &self.inputs);
@@ -150,6 +158,10 @@ struct Issuer<'a> {
     /// How often each loop around was run, if somebody asks.
     scope: Option<Arc<[u32]>>,
     probe: Option<Arc<Probe>>,
+    options: &'a Options,
+    rank: usize,
+    /// How often the module was run before.
+    run: usize,
 }
 
 impl Issuer<'_> {
@@ -161,6 +173,7 @@ impl Issuer<'_> {
         self.number += 1;
         let issued = Issued { label, number: self.number, scope: self.scope.clone() };
         self.streams.all[stream].push(Task { issued, work });
+        self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
         self.issued[stream]
     }
@@ -189,6 +202,9 @@ impl Issuer<'_> {
 
     /// Gives back what a run of a plan still has.
     fn leave(&mut self, frame: Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.leave();
+        }
         let plan = &self.program.plans[frame.plan];
         for (slot, place) in frame.at.iter() {
             if let Some(Place { block: Some(block), .. }) = place {
@@ -208,6 +224,9 @@ impl Issuer<'_> {
             let address = self.address(frame, slot);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
             unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
+        }
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.settle();
         }
     }
 
@@ -242,6 +261,9 @@ impl Issuer<'_> {
         let plan = &self.program.plans[frame.plan];
         let block = self.pool.get(plan.bytes[slot]);
         self.requested.add(plan.sizes[slot]);
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.name(block.address, slot);
+        }
         frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
     }
 
@@ -261,41 +283,85 @@ impl Issuer<'_> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
+    /// From here on the allocator's doings are those of this run of a plan.
+    fn track(&mut self, frame: &Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            let is_given = |(_, place): &(SlotId, &Option<Place>)| place.is_some();
+            tracker.enter(frame.at.iter().filter(is_given).map(|(slot, _)| slot).collect());
+        }
+    }
+
     fn walk(&mut self, frame: &mut Frame) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         for (step, action) in plan.actions.iter().enumerate() {
-            match action {
-                Action::Alloc { slot } => self.alloc(frame, *slot),
-                Action::Free { slot, size } => self.free(frame, *slot, *size),
-                Action::Launch { label, launch, casts } => {
-                    let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
-                    let mut held = Vec::new();
-                    for (index, cast) in casts {
-                        let block = self.pool.get(cast.kernel.outputs()[0].bytes());
-                        let arrays_of = [self.address(frame, cast.from), block.address];
-                        self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
-                        arrays[*index] = block.address;
-                        held.push(block);
-                    }
-                    self.push(0, *label, Work::Kernel { arrays: arrays.into() });
-                    held.into_iter().for_each(|block| self.pool.put(block));
+            if self.pool.tracker.is_some() {
+                self.check_lives(plan, step)?;
+            }
+            self.step(frame, step, action)?;
+        }
+        match self.pool.tracker {
+            Some(_) => self.check_lives(plan, plan.actions.len()),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares what happened to memory with what the plan says must have, before a step.
+    fn check_lives(&mut self, plan: &PlanReady, step: usize) -> Result<(), Stopped> {
+        let Some(tracker) = &mut self.pool.tracker else { return Ok(()) };
+        while let Some((check, node)) = plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step) {
+            for (deviation, slot) in tracker.check(check) {
+                let violation = LifetimeViolation {
+                    deviation,
+                    buffer: plan.names[slot].clone(),
+                    kernel: node.name.clone(),
+                    place: (plan.computation.clone(), step),
+                    source: node.source.clone(),
+                    rank: self.rank,
+                    run: self.run,
+                };
+                if self.options.checks.lifetimes == Strictness::Assert {
+                    let failure = Failure::Lifetime(violation);
+                    self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+                    return Err(Stopped);
                 }
-                Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
-                Action::Wait { label, start } => {
-                    if let Some((stream, until)) = frame.started[*start] {
-                        self.push(0, *label, Work::Wait { stream, until });
-                    }
+                said::warn(&violation.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, frame: &mut Frame, step: usize, action: &Action) -> Result<(), Stopped> {
+        match action {
+            Action::Alloc { slot } => self.alloc(frame, *slot),
+            Action::Free { slot, size } => self.free(frame, *slot, *size),
+            Action::Launch { label, launch, casts } => {
+                let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
+                let mut held = Vec::new();
+                for (index, cast) in casts {
+                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let arrays_of = [self.address(frame, cast.from), block.address];
+                    self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
+                    arrays[*index] = block.address;
+                    held.push(block);
                 }
-                Action::Call { label, call, arguments } => {
-                    self.call(frame, (call, arguments), (*label, 0))?;
+                self.push(0, *label, Work::Kernel { arrays: arrays.into() });
+                held.into_iter().for_each(|block| self.pool.put(block));
+            }
+            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
+            Action::Wait { label, start } => {
+                if let Some((stream, until)) = frame.started[*start] {
+                    self.push(0, *label, Work::Wait { stream, until });
                 }
-                Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
-                Action::Branch { label, selector, selector_bytes, branches } => {
-                    let address = self.address(frame, *selector);
-                    let which = self.choice(address, *selector_bytes, branches.len())?;
-                    let (call, arguments) = &branches[which];
-                    self.call(frame, (call, arguments), (*label, which))?;
-                }
+            }
+            Action::Call { label, call, arguments } => {
+                self.call(frame, (call, arguments), (*label, 0))?;
+            }
+            Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
+            Action::Branch { label, selector, selector_bytes, branches } => {
+                let address = self.address(frame, *selector);
+                let which = self.choice(address, *selector_bytes, branches.len())?;
+                let (call, arguments) = &branches[which];
+                self.call(frame, (call, arguments), (*label, which))?;
             }
         }
         Ok(())
@@ -367,6 +433,7 @@ impl Issuer<'_> {
         for &(theirs, own) in &call.lent {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
         }
+        self.track(&inner);
         self.walk(&mut inner)?;
         let bytes = &self.program.plans[call.plan].bytes;
         let copy =
@@ -375,6 +442,9 @@ impl Issuer<'_> {
         self.copy(at.0, moves);
         for &(theirs, own) in &call.adopted {
             frame.at[own] = inner.at[theirs].take();
+            if let (Some(tracker), Some(Place { block: Some(block), .. })) = (&mut self.pool.tracker, frame.at[own]) {
+                tracker.adopt(block.address, own);
+            }
         }
         self.leave(inner);
         Ok(())
@@ -400,6 +470,7 @@ impl Issuer<'_> {
                 outer.iter().copied().chain([iteration]).collect()
             });
             let mut condition = self.enter(repeat.condition, &state);
+            self.track(&condition);
             self.walk(&mut condition)?;
             let answer = self.address(&condition, self.plan(&condition).results[0]);
             let goes_on = self.first_byte(answer)?;
@@ -408,6 +479,7 @@ impl Issuer<'_> {
                 break;
             }
             let mut body = self.enter(repeat.body, &state);
+            self.track(&body);
             self.walk(&mut body)?;
             let bytes = &self.program.plans[repeat.body].bytes;
             let pair = |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), bytes[to]);

@@ -31,7 +31,7 @@ pub(crate) mod stream;
 mod task;
 
 pub(crate) use failure::Fate;
-pub use failure::{Failure, Stopped};
+pub use failure::{Failure, Finding, Stopped};
 pub(crate) use issue::Rank;
 pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared};
 pub use report::{Lane, Outcome, RankOutcome, Span};

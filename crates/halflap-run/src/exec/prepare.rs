@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halflap::hlo::{Module, Opcode, Origin, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Loop, Plan, Program, Step, Text, Work};
+use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
 use thiserror::Error;
 
 use super::layout::{bitcasts, slot_bytes};
@@ -70,6 +70,17 @@ pub(super) struct PlanReady {
     pub(super) constant_size: i64,
     /// The size of each slot.
     pub(super) sizes: IdVec<SlotId, i64>,
+    /// What slots are called.
+    pub(super) names: IdVec<SlotId, String>,
+    pub(super) computation: String,
+    /// Which memory must have come and gone at which step, and after what.
+    pub(super) checks: Vec<(Check, Node)>,
+}
+
+/// A node of a computation, for people.
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) source: Option<String>,
 }
 
 /// What a span or a status is about.
@@ -243,7 +254,14 @@ impl Preparer<'_> {
             constants,
             constant_size: plan.size_of(Origin::Constant).0,
             bytes,
+            names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
+            computation: self.module.computation_name(plan.computation).to_owned(),
+            checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
         })
+    }
+
+    fn node(&self, instr: InstrId) -> Node {
+        Node { name: self.module.instruction_name(instr).to_owned(), source: self.module.place(instr) }
     }
 
     fn constant(&self, instr: InstrId) -> Result<Tensor, Unsupported> {

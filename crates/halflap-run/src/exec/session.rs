@@ -94,6 +94,9 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
+        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+            fate.fail(finding.failure);
+        }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
         }
@@ -101,7 +104,7 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             failed_at = failed_at.or(Some(Instant::now()));
         }
     }
-    match fate.failure() {
+    match fate.verdict() {
         Some(failure) => Err(failure),
         None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
     }
@@ -135,6 +138,11 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
+    /// Whether all ranks have done all tasks up to one.
+    fn have_passed(&self, number: u64) -> bool {
+        self.streams.iter().all(|streams| streams.have_passed(number))
+    }
+
     /// What is to be said if something takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<Streams>| late(streams, self.timeout);

@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use halflap::ids::Id;
@@ -65,15 +66,23 @@ impl Task {
 /// A rank's streams: compute first, then those of communication.
 pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
+    /// The number of the last task that was issued; the largest number there is, when no more come.
+    pub(super) issued: AtomicU64,
 }
 
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
-        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect() }
+        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect(), issued: AtomicU64::new(0) }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {
         &self.all[0]
+    }
+
+    /// Whether everything up to a task is done.
+    pub(crate) fn have_passed(&self, number: u64) -> bool {
+        // Before anything else: what is issued was given to its stream.
+        self.issued.load(Ordering::SeqCst) > number && self.all.iter().all(|stream| stream.has_passed(number))
     }
 
     /// What the streams are at: compute first.
@@ -106,6 +115,10 @@ impl Worker {
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
+            stream.come_to(task.issued.number);
+            if task.issued.number > self.fate.horizon() {
+                return;
+            }
             let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
             stream.status.end();
             match done {
@@ -156,9 +169,9 @@ impl Worker {
         };
         let taken = self.program.labels[task.issued.label as usize].ins.len();
         let (ins, outs) = arrays.split_at(taken);
-        probe.before(&task.issued, ins);
+        let worst = probe.before(&task.issued, ins, &self.fate);
         let met = self.body(task)?;
-        probe.after(&task.issued, outs);
+        probe.after(&task.issued, outs, (worst, &self.fate));
         Ok(met)
     }
 
