@@ -1,10 +1,12 @@
 //! What is looked at while a module runs: from arguments to checks.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 
 use halflap_run::check::{Checks, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions};
 
 use crate::args::{self, Against, CheckLifetimes, NanAsserts, OnOff};
+use crate::exit::Failed;
 
 /// The checks that were asked for.
 pub(super) fn checks(args: &args::Run) -> Checks {
@@ -26,6 +28,18 @@ pub(super) fn checks(args: &args::Run) -> Checks {
         recorder: debug.flight_recorder.is_some(),
         faults: debug.inject.clone(),
     }
+}
+
+/// From here on a kernel that brings the process down is named.
+pub(super) fn catch_faults(args: &args::Run) -> Result<(), Failed> {
+    let open = |path: &String| {
+        // Ranks that are processes write to the same file, each line in one go.
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
+    };
+    let report = args.debug.fault_report.as_ref().map(open).transpose()?;
+    halflap_run::check::catch_faults(report);
+    Ok(())
 }
 
 fn values(debug: &args::DebugArgs) -> Option<ValueOptions> {

@@ -59,6 +59,7 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
         check(args)?;
+        debug::catch_faults(args)?;
         let source = Source::read(&args.module, &args.machine)?;
         let paths: Vec<&Path> = args.custom_calls.iter().map(Path::new).collect();
         let libraries = load(&paths)?;

@@ -5,27 +5,35 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
+//! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
 //! | `finite` | arrays that have NaN in them |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
+pub(crate) mod fault;
 mod filter;
 mod finite;
+mod guard;
 mod index;
 mod inject;
 mod lifetimes;
 mod probe;
+mod regions;
 pub(crate) mod said;
 mod stats;
 mod values;
 
+pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
 pub use finite::{FirstInfinity, NotFinite};
+pub use guard::Overrun;
+pub(crate) use guard::{Guarded, Owner, ReadOnly, broken, mark, seal};
 pub use index::{Entry, FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
 pub use lifetimes::{Deviation, LifetimeViolation};
 pub(crate) use probe::Probe;
+pub(crate) use regions::{Freed, RegionId};
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};
 

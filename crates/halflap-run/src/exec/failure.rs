@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::check::{LifetimeViolation, NotFinite};
+use crate::check::{LifetimeViolation, NotFinite, Overrun};
 
 /// What ended a run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -25,7 +25,9 @@ pub enum Failure {
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
     #[error("{0}")]
-    Lifetime(LifetimeViolation),
+    Lifetime(Box<LifetimeViolation>),
+    #[error("{0}")]
+    Overrun(Box<Overrun>),
     #[error("{0}")]
     NotFinite(Box<NotFinite>),
     #[error("{path}: cannot be written: {error}")]

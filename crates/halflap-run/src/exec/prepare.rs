@@ -7,7 +7,8 @@ use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
 use thiserror::Error;
 
-use super::layout::{bitcasts, slot_bytes};
+use super::layout::{Held, bitcasts, slot_arrays};
+use crate::check::Owner;
 use crate::comm::Collective;
 use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
@@ -61,7 +62,7 @@ pub(super) enum Action {
 /// A computation that can run.
 pub(super) struct PlanReady {
     pub(super) actions: Vec<Action>,
-    pub(super) bytes: IdVec<SlotId, usize>,
+    pub(super) held: IdVec<SlotId, Held>,
     pub(super) parameters: Vec<SlotId>,
     pub(super) results: Vec<SlotId>,
     /// Slots of constants, and their values.
@@ -75,6 +76,14 @@ pub(super) struct PlanReady {
     pub(super) computation: String,
     /// Which memory must have come and gone at which step, and after what.
     pub(super) checks: Vec<(Check, Node)>,
+}
+
+impl PlanReady {
+    /// Whose memory a slot is.
+    pub(super) fn owner(&self, slot: SlotId) -> Owner<'_> {
+        let held = &self.held[slot];
+        Owner { name: &self.names[slot], kind: &held.kind, align: held.align, is_constant: false }
+    }
 }
 
 /// A node of a computation, for people.
@@ -234,7 +243,7 @@ struct Preparer<'a> {
 
 impl Preparer<'_> {
     fn plan(&mut self, id: PlanId, plan: &Plan) -> Result<PlanReady, PrepareError> {
-        let bytes = slot_bytes(self.module, plan)?;
+        let held = slot_arrays(self.module, plan)?;
         let mut constants = Vec::new();
         for instr in self.module.instructions(plan.computation) {
             if self.module.instruction(instr).opcode == Opcode::Constant {
@@ -244,7 +253,7 @@ impl Preparer<'_> {
         let mut actions = Vec::with_capacity(plan.steps.len());
         for place in 0..plan.steps.len() {
             let of = Planned { id, plan, place };
-            actions.push(self.action(of, &bytes)?);
+            actions.push(self.action(of, &held)?);
         }
         Ok(PlanReady {
             actions,
@@ -253,7 +262,7 @@ impl Preparer<'_> {
             results: plan.results.clone(),
             constants,
             constant_size: plan.size_of(Origin::Constant).0,
-            bytes,
+            held,
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
             checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
@@ -306,7 +315,7 @@ impl Preparer<'_> {
         self.label(Label { ins, outs, ..label })
     }
 
-    fn action(&mut self, of: Planned<'_>, bytes: &IdVec<SlotId, usize>) -> Result<Action, PrepareError> {
+    fn action(&mut self, of: Planned<'_>, held: &IdVec<SlotId, Held>) -> Result<Action, PrepareError> {
         let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
@@ -345,7 +354,7 @@ impl Preparer<'_> {
                     let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
                     each.push((call.clone(), self.arguments(plan, call, leaves)?));
                 }
-                let selector_bytes = bytes[*selector];
+                let selector_bytes = held[*selector].bytes;
                 Action::Branch { label, selector: *selector, selector_bytes, branches: each }
             }
         })

@@ -16,7 +16,8 @@ use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
 use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
-use crate::check::Probe;
+use crate::check::fault::{HandlerStack, Marked, Running};
+use crate::check::{Probe, ReadOnly};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
@@ -105,6 +106,8 @@ pub(super) struct Worker {
     /// Who looks at what it does.
     pub(super) probe: Option<Arc<Probe>>,
     pub(super) aside: AlignedBytes,
+    /// Whether memory is guarded.
+    pub(super) is_guarded: bool,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -112,6 +115,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs tasks until there are no more, or somebody failed.
     pub(super) fn run(mut self) {
+        let _stack = HandlerStack::new();
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
@@ -148,6 +152,9 @@ impl Worker {
     fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
         let label = task.issued.label;
         stream.status.begin(label, task.sequence());
+        let program = self.program.clone();
+        let running = Running { label: &program.labels[label as usize], rank: self.rank };
+        let _marked = Marked::new(&running);
         let start = Instant::now();
         let met = match &self.probe {
             None => self.body(task)?,
@@ -183,6 +190,8 @@ impl Worker {
             Work::Kernel { arrays } | Work::Transfer { arrays, .. } => {
                 assert!(self.panics_at != Some(step), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
+                    let (ins, outs) = arrays.split_at(launch.ins.len());
+                    let _read_only = self.is_guarded.then(|| ReadOnly::new(ins, outs));
                     self.launch(launch, arrays);
                 }
             }
