@@ -51,6 +51,19 @@ fn the_small_graph_is_good() {
 }
 
 #[test]
+fn a_multi_output_takes_no_time() {
+    check(
+        |graph| graph["nodes"][2]["kind"] = "multi_output".into(),
+        "node 'k': runtime_ns 10 is not zero; it must be zero or null: a multi-output takes no time",
+    );
+    let without_time = |graph: &mut Value| {
+        graph["nodes"][2]["kind"] = "multi_output".into();
+        graph["nodes"][2]["runtime_ns"] = Value::Null;
+    };
+    check(without_time, "accepted");
+}
+
+#[test]
 fn not_json_and_unknown_formats() {
     let said = |text: &[u8]| read_graph(text).unwrap_err().to_string();
     let neither = "it is neither a halflap.graph/1 JSON object nor an HLO module, which begins with \"HloModule\"";
@@ -96,7 +109,7 @@ fn missing_and_mistyped_fields_name_their_node() {
     );
     check(
         |g| g["nodes"][2]["kind"] = json!("copy"),
-        "node 'k', field 'kind': unknown variant `copy`, expected one of `compute`, `collective`, `wait`",
+        "node 'k', field 'kind': unknown variant `copy`, expected one of `compute`, `collective`, `wait`, `multi_output`",
     );
     check(
         |g| g["nodes"][3]["deps"][0]["kinds"] = json!(["strong"]),
