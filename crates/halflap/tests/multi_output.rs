@@ -122,7 +122,7 @@ fn the_optimizer_hides_a_coalesced_collective() {
         known: &[],
         effort: Effort::Quick,
         threads: 1,
-        progress: &|_| (),
+        progress: &|_| std::ops::ControlFlow::Continue(()),
     };
     let best = optimize(&task).unwrap();
     assert_eq!(simulate(&graph, best.order.as_slice(), &machine).step_time, Nanos(110.0));

@@ -6,6 +6,9 @@ mod common;
 #[allow(dead_code)]
 mod random;
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use common::{cases, corpus_json, program};
 use halflap::cost::Times;
 use halflap::explain::{Holder, Limits, explain};
@@ -47,7 +50,7 @@ fn find<'a>(
         known: &[],
         effort: Effort::Quick,
         threads: 2,
-        progress: &|_| (),
+        progress: &|_| ControlFlow::Continue(()),
     };
     change(&mut task);
     optimize(&task)
@@ -251,6 +254,23 @@ fn more_effort_and_known_orders_only_help() {
     let known = [default.order];
     let loose = find(&graph, &machine, peak(&graph), |task| task.known = &known).unwrap();
     assert!(loose.step_time <= default.step_time);
+}
+
+/// Whoever asked may change their mind; what was found until then is of no use to them.
+#[test]
+fn a_search_stops_when_told() {
+    let graph = program("fsdp_llama_2");
+    let machine = machine(&graph);
+    let calls = AtomicUsize::new(0);
+    let progress = |_| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        ControlFlow::Break(())
+    };
+    let limit = Bytes(peak(&graph).0 * 85 / 100);
+    let stopped = find(&graph, &machine, limit, |task| (task.threads, task.progress) = (1, &progress));
+    assert!(matches!(stopped, Err(OptimizeError::Stopped)));
+    // Each chain of the first stage asks once, and no other stage starts.
+    assert_eq!(calls.into_inner(), 2);
 }
 
 #[test]
