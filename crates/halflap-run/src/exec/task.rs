@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use halflap::ids::{Id, PlanId};
@@ -51,11 +52,13 @@ impl Task {
 /// A rank's streams: compute first, then those of communication.
 pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
+    /// How many steps the rank has done.
+    pub(super) steps_done: AtomicUsize,
 }
 
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
-        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect() }
+        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect(), steps_done: AtomicUsize::new(0) }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {
