@@ -72,11 +72,13 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
-    /// How many ranks, which must be as many as the module has [default: those].
+    /// How many ranks: as many as the module is partitioned for, replicas times partitions [default:
+    /// those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
-    /// parameter NNN of rank K [default: made from --seed].
+    /// parameter NNN of rank K [default: made from --seed, the same on all ranks: numbers from -0.5 to
+    /// 0.5, whole ones from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
@@ -96,7 +98,8 @@ pub struct Run {
     /// How often it is run; the first time does not count, unless it is the only one.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// How long one collective or kernel may take, such as 60s.
+    /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
+    /// was at.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Nanos,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
@@ -117,6 +120,9 @@ pub struct Run {
     /// Write the median time of every kernel and collective to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
+    /// Print the summary as JSON (docs/run.md).
+    #[arg(long)]
+    pub json: bool,
     /// Have a rank panic at a step of a plan, to see what happens.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,
