@@ -1,5 +1,7 @@
 //! What can be typed.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
 use halflap::memory::Budget;
@@ -39,6 +41,30 @@ pub enum Command {
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
     Run(Run),
+    /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
+    Debug(Debug),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Debug {
+    /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// How long each run may take, such as 60s.
+    #[arg(long, value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub timeout: Nanos,
+    /// Keep everything that was printed and made in this folder [default: one for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long, requires = "artifacts")]
+    pub overwrite: bool,
+    /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which orders of a module's computations are run.

@@ -4,6 +4,7 @@ mod align;
 mod analyze;
 mod args;
 mod costs;
+mod debug;
 mod exit;
 mod files;
 mod machine;
@@ -57,5 +58,6 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Analyze(command) => analyze::run(command, args.verbose),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
+        Command::Debug(command) => debug::run(command, args.verbose),
     }
 }
