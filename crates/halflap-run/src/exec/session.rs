@@ -10,11 +10,12 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
+use crate::check::Checks;
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
 /// How a program is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How often.
     pub steps: usize,
@@ -28,11 +29,21 @@ pub struct Options {
     pub link: Option<EmulatedLink>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
+    /// What is looked at meanwhile.
+    pub checks: Checks,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
+        Options {
+            steps: 1,
+            timeout: Duration::from_secs(60),
+            threads_per_rank: 1,
+            seed: 0,
+            link: None,
+            panic: None,
+            checks: Checks::default(),
+        }
     }
 }
 
@@ -53,7 +64,8 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
         let (program, fate_of) = (program.clone(), fate.clone());
-        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options: *options };
+        let options = options.clone();
+        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options };
         let (send, told) = (send.clone(), fate.clone());
         let body = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
@@ -82,6 +94,9 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
+        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+            fate.fail(finding.failure);
+        }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
         }
@@ -89,7 +104,7 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             failed_at = failed_at.or(Some(Instant::now()));
         }
     }
-    match fate.failure() {
+    match fate.verdict() {
         Some(failure) => Err(failure),
         None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
     }
@@ -123,6 +138,11 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
+    /// Whether all ranks have done all tasks up to one.
+    fn have_passed(&self, number: u64) -> bool {
+        self.streams.iter().all(|streams| streams.have_passed(number))
+    }
+
     /// What is to be said if something takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<Streams>| late(streams, self.timeout);
