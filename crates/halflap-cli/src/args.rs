@@ -1,5 +1,7 @@
 //! What can be typed.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
 use halflap::memory::Budget;
@@ -39,7 +41,56 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Box<Run>),
+    Run(Run),
+    /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
+    Debug(Debug),
+    /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that differs.
+    Diff(Diff),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Diff {
+    /// A folder of saved values, or that of one rank in it.
+    #[arg(value_name = "RUN_A")]
+    pub a: String,
+    /// Another one: of another order, precision, module or rank.
+    #[arg(value_name = "RUN_B")]
+    pub b: String,
+    /// How far numbers may be apart, as a part of RUN_B's [default: by type: f64 1e-7, f32 1.3e-6, f16 1e-3, bf16
+    /// 1.6e-2, others 0; the coarser of two types].
+    #[arg(long, value_name = "NUMBER")]
+    pub rtol: Option<f64>,
+    /// How far numbers may be apart besides [default: f64 1e-7, other floating types 1e-5, others 0].
+    #[arg(long, value_name = "NUMBER")]
+    pub atol: Option<f64>,
+    /// Write all that differs to this file as JSON (halflap.diff/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Debug {
+    /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// How long each run may take, such as 60s.
+    #[arg(long, value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub timeout: Nanos,
+    /// Keep everything that was printed and made in this folder [default: one for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long, requires = "artifacts")]
+    pub overwrite: bool,
+    /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which orders of a module's computations are run.
