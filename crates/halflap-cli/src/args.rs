@@ -41,7 +41,7 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Run),
+    Run(Box<Run>),
     /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
     Debug(Debug),
     /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that differs.

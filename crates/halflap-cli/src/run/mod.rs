@@ -130,7 +130,9 @@ fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>
     let options = job.options();
     let bar = Bar::new("running");
     // Kernels cannot be stopped: a run goes on to its end.
-    let mut show = |done| drop(bar.show(done as f64 / options.steps as f64));
+    let mut show = |done| {
+        let _ = bar.show(done as f64 / options.steps as f64);
+    };
     let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
     outcome.map_err(failed)
