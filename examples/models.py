@@ -18,11 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed._functional_collectives import (
-    all_gather_tensor_autograd,
-    all_to_all_single_autograd,
-    reduce_scatter_tensor_autograd,
-)
+from torch.distributed import _functional_collectives as collectives
 from torch.utils.checkpoint import checkpoint
 
 
@@ -44,17 +40,22 @@ class Size:
 SMALL = Size(layers=2, width=64, heads=4, tokens=32)
 
 
+# torch 2.15 has other names for these two.
+_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+_scatter = getattr(collectives, "reduce_scatter_single_autograd", None) or collectives.reduce_scatter_tensor_autograd
+
+
 def gather(tensor: torch.Tensor) -> torch.Tensor:
-    return all_gather_tensor_autograd(tensor, 0, dist.group.WORLD)
+    return _gather(tensor, 0, dist.group.WORLD)
 
 
 def scatter(tensor: torch.Tensor) -> torch.Tensor:
-    return reduce_scatter_tensor_autograd(tensor, "sum", 0, dist.group.WORLD)
+    return _scatter(tensor, "sum", 0, dist.group.WORLD)
 
 
 def exchange(tensor: torch.Tensor) -> torch.Tensor:
     """Part `k` goes to rank `k`."""
-    return all_to_all_single_autograd(tensor, None, None, dist.group.WORLD)
+    return collectives.all_to_all_single_autograd(tensor, None, None, dist.group.WORLD)
 
 
 def own_part(whole: torch.Tensor, dim: int = 0) -> nn.Parameter:
@@ -158,11 +159,13 @@ def batch(step: int, size: Size = SMALL) -> torch.Tensor:
     return torch.randn(size.tokens, size.width)
 
 
-def train(model: nn.Module, steps: int, *, compiled: bool, size: Size = SMALL) -> tuple[list[float], list[float]]:
-    """The losses of so many steps on this rank, and how many seconds each took."""
+def train(
+    model: nn.Module, steps: int, *, compiled: bool, size: Size = SMALL, seconds: list[float] | None = None
+) -> list[float]:
+    """The losses of so many steps on this rank. How long each takes is added to `seconds`."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run = torch.compile(model, fullgraph=True) if compiled else model
-    losses, seconds = [], []
+    losses = []
     for step in range(steps):
         tokens = batch(step, size)
         started = time.perf_counter()
@@ -171,5 +174,6 @@ def train(model: nn.Module, steps: int, *, compiled: bool, size: Size = SMALL) -
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        seconds.append(time.perf_counter() - started)
-    return losses, seconds
+        if seconds is not None:
+            seconds.append(time.perf_counter() - started)
+    return losses

@@ -4,7 +4,7 @@
 python examples/torch_fsdp.py [--eager | --halflap] [--steps N] [--report-dir DIR]
 """
 
-import ranks
+import launch
 
 if __name__ == "__main__":
-    ranks.main("fsdp", __doc__)
+    launch.main("fsdp", __doc__)

@@ -4,7 +4,7 @@
 python examples/torch_tp.py [--eager | --halflap] [--steps N] [--report-dir DIR]
 """
 
-import ranks
+import launch
 
 if __name__ == "__main__":
-    ranks.main("tensor_parallel", __doc__)
+    launch.main("tensor_parallel", __doc__)

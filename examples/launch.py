@@ -45,7 +45,8 @@ def rank(number: int, port: int, kind: str, chosen: argparse.Namespace) -> None:
         import halflap.torch
 
         halflap.torch.enable(report_dir=chosen.report_dir)
-    losses, seconds = models.train(models.build(kind), chosen.steps, compiled=not chosen.eager)
+    seconds: list[float] = []
+    losses = models.train(models.build(kind), chosen.steps, compiled=not chosen.eager, seconds=seconds)
     if number == 0:
         print("losses    " + " ".join(f"{loss:.6f}" for loss in losses))
         print(f"step time {1e3 * min(seconds):.1f} ms, the first {1e3 * seconds[0]:.0f} ms")
