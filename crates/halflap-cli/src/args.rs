@@ -47,6 +47,9 @@ pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
     pub input_order: bool,
+    /// One kernel for every instruction, instead of one for several where nothing else reads what is in between.
+    #[arg(long)]
+    pub no_fuse: bool,
     #[command(flatten)]
     pub search: SearchArgs,
 }

@@ -83,7 +83,7 @@ impl<'a> Job<'a> {
     }
 
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let program = self.source.plan(orders)?;
+        let program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
         prepared.map(Arc::new).map_err(failed)

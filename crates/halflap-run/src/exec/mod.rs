@@ -33,7 +33,7 @@ mod task;
 pub(crate) use failure::Fate;
 pub use failure::{Failure, Stopped};
 pub(crate) use issue::Rank;
-pub use prepare::{Label, LabelKind, PrepareError, Prepared};
+pub use prepare::{Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run};
 pub(crate) use session::{describe, late, seconds, step_line};

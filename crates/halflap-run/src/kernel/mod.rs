@@ -223,6 +223,11 @@ impl Kernel {
         self.plan.temp_bytes + self.local_bytes
     }
 
+    /// Whether it runs at once, without memory for what is computed on the way.
+    pub fn is_one_stage(&self) -> bool {
+        self.plan.stages.len() == 1 && self.plan.temp_bytes == 0
+    }
+
     /// Whether an output may be written to the memory of an input ([`View::from_raw`]).
     pub fn can_share(&self, output: usize, input: usize) -> bool {
         match &self.plan.stages[..] {
