@@ -237,9 +237,13 @@ fn random_kernels_fuse_to_the_same() {
         let inputs = made(&prepared, seed);
         let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
         let outcome = run_all(&prepared, inputs.clone(), &Options { steps: 2, ..Options::default() }).unwrap();
-        assert_close(&outcome.ranks[0].outputs, &expected.ranks[0].outputs, (1e-5, 1e-6), &source);
+        // Multiplications add up in another sequence where they read across: of what nearly cancels little is left.
+        let largest =
+            |arrays: &[Tensor]| arrays.iter().flat_map(Tensor::to_f64).fold(0.0, |most: f64, x| most.max(x.abs()));
+        let tolerance = (1e-5, 1e-5 * largest(&expected.ranks[0].outputs));
+        assert_close(&outcome.ranks[0].outputs, &expected.ranks[0].outputs, tolerance, &source);
         let evaluated = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-        assert_close(&outcome.ranks[0].outputs, &evaluated[0], (1e-5, 1e-6), &source);
+        assert_close(&outcome.ranks[0].outputs, &evaluated[0], tolerance, &source);
         assert_eq!(outcome.ranks[0].peak, program.peak(), "{source}");
         assert!(program.peak() <= plain_program.peak(), "{source}");
     }

@@ -75,11 +75,19 @@ impl<'a> Job<'a> {
         Options {
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
-            threads_per_rank: usize::from(self.args.threads_per_rank),
+            threads_per_rank: self.threads_per_rank(),
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
         }
+    }
+
+    /// As many as were asked for, or an equal share of the cores.
+    fn threads_per_rank(&self) -> usize {
+        let (replicas, partitions) = self.source.module.devices();
+        let ranks = (replicas as usize * partitions as usize).max(1);
+        let share = || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
+        self.args.threads_per_rank.map_or_else(share, usize::from)
     }
 
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
