@@ -158,6 +158,14 @@ impl ArrayType {
     }
 }
 
+impl std::fmt::Display for ArrayType {
+    /// As HLO has it: `f32[8,4]`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
+        write!(f, "{}[{}]", self.dtype, dims.join(","))
+    }
+}
+
 /// Some instructions of one computation that are to run as one kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {

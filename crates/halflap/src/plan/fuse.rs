@@ -15,7 +15,7 @@
 //! A kernel runs where the last of its instructions ran: starts, waits and results stay where they are.
 
 use super::peak::levels;
-use super::{Fused, Plan, Program, Step, Work};
+use super::{Check, Fused, Plan, Program, Step, Work};
 use crate::hlo::{Module, Opcode, Origin};
 use crate::ids::{IdVec, InstrId, SlotId};
 use crate::units::Bytes;
@@ -257,7 +257,7 @@ impl<'a> Fuser<'a> {
             }
         }
         let mut steps = Vec::with_capacity(count);
-        let mut moved_to = vec![0; count];
+        let (mut moved_to, mut starts_at) = (vec![0; count], vec![0; count + 1]);
         for (place, step) in self.plan.steps.iter().enumerate() {
             steps.extend(before[place].iter().map(|&slot| Step::Alloc(slot)));
             moved_to[place] = steps.len();
@@ -268,8 +268,31 @@ impl<'a> Fuser<'a> {
                 other => steps.push(other.clone()),
             }
             steps.extend(after[place].iter().map(|&slot| Step::Free(slot)));
+            starts_at[place + 1] = steps.len();
         }
-        Plan { steps, ..self.plan.clone() }
+        let checks = self.checks(&before, &after, &starts_at);
+        Plan { steps, checks, ..self.plan.clone() }
+    }
+
+    /// What must have come and gone at which of the new steps: what moved is expected where it moved to.
+    fn checks(&self, before: &[Vec<SlotId>], after: &[Vec<SlotId>], starts_at: &[usize]) -> Vec<Check> {
+        let names =
+            |step: &Step, slot: &SlotId| matches!(step, Step::Alloc(other) | Step::Free(other) if other == slot);
+        let mut place = 0;
+        let mut found = Vec::with_capacity(self.plan.checks.len());
+        for check in &self.plan.checks {
+            // What callees bring comes when it came.
+            let mut own = check.clone();
+            own.born.retain(|slot| !self.plan.steps.iter().any(|step| names(step, slot)));
+            own.died.retain(|slot| !self.plan.steps.iter().any(|step| names(step, slot)));
+            let new = place..check.before.max(place);
+            own.born.extend(before[new.clone()].iter().flatten());
+            own.died.extend(after[new.clone()].iter().flatten());
+            own.before = starts_at[check.before];
+            place = new.end;
+            found.push(own);
+        }
+        found
     }
 }
 

@@ -14,6 +14,7 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `build` | a module and orders to a program |
+//! | `lives` | which memory must have come and gone at which step |
 //! | `calls` | what callees take and leave |
 //! | `fuse` | fewer kernels: launches that join their readers |
 //! | `peak` | the most that is requested at once |
@@ -22,11 +23,13 @@
 mod build;
 mod calls;
 mod fuse;
+mod lives;
 mod peak;
 mod text;
 
 pub use build::{PlanError, build};
 pub use fuse::{fuse, only_finds};
+pub use lives::Check;
 pub use text::{Line, Text, hash_of};
 
 use crate::hlo::{Module, ReplicaGroups, Storage};
@@ -87,6 +90,8 @@ pub struct Plan {
     pub results: Vec<SlotId>,
     /// What is done, in sequence.
     pub steps: Vec<Step>,
+    /// Which memory must have come and gone, one after each node that does something, in sequence.
+    pub checks: Vec<Check>,
 }
 
 /// Something that is done.
