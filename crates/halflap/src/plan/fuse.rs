@@ -276,15 +276,22 @@ impl<'a> Fuser<'a> {
 
     /// What must have come and gone at which of the new steps: what moved is expected where it moved to.
     fn checks(&self, before: &[Vec<SlotId>], after: &[Vec<SlotId>], starts_at: &[usize]) -> Vec<Check> {
-        let names =
-            |step: &Step, slot: &SlotId| matches!(step, Step::Alloc(other) | Step::Free(other) if other == slot);
+        let slots = self.plan.storage.slots.len();
+        let (mut is_allocated, mut is_freed) = (IdVec::filled(false, slots), IdVec::filled(false, slots));
+        for step in &self.plan.steps {
+            match *step {
+                Step::Alloc(slot) => is_allocated[slot] = true,
+                Step::Free(slot) => is_freed[slot] = true,
+                _ => {}
+            }
+        }
         let mut place = 0;
         let mut found = Vec::with_capacity(self.plan.checks.len());
         for check in &self.plan.checks {
             // What callees bring comes when it came.
             let mut own = check.clone();
-            own.born.retain(|slot| !self.plan.steps.iter().any(|step| names(step, slot)));
-            own.died.retain(|slot| !self.plan.steps.iter().any(|step| names(step, slot)));
+            own.born.retain(|&slot| !is_allocated[slot]);
+            own.died.retain(|&slot| !is_freed[slot]);
             let new = place..check.before.max(place);
             own.born.extend(before[new.clone()].iter().flatten());
             own.died.extend(after[new.clone()].iter().flatten());
