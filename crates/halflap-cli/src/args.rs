@@ -99,6 +99,9 @@ pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
     pub input_order: bool,
+    /// One kernel for every instruction, instead of one for several where nothing else reads what is in between.
+    #[arg(long)]
+    pub no_fuse: bool,
     #[command(flatten)]
     pub search: SearchArgs,
 }
@@ -162,9 +165,9 @@ pub struct Run {
     /// A shared library with targets of custom calls; may be given more than once.
     #[arg(long, value_name = "LIB.so")]
     pub custom_calls: Vec<String>,
-    /// How many threads a matrix multiplication of a rank may use.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads_per_rank: u16,
+    /// How many threads a kernel of a rank may use [default: the cores there are, shared out among the ranks].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads_per_rank: Option<u16>,
     /// Run the module's own order, too, and print measured and simulated step times side by side.
     #[arg(long)]
     pub compare: bool,

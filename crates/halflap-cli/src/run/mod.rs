@@ -79,7 +79,7 @@ impl<'a> Job<'a> {
         Options {
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
-            threads_per_rank: usize::from(self.args.threads_per_rank),
+            threads_per_rank: self.threads_per_rank(),
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
@@ -87,8 +87,16 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// As many as were asked for, or an equal share of the cores.
+    fn threads_per_rank(&self) -> usize {
+        let (replicas, partitions) = self.source.module.devices();
+        let ranks = (replicas as usize * partitions as usize).max(1);
+        let share = || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
+        self.args.threads_per_rank.map_or_else(share, usize::from)
+    }
+
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let mut program = self.source.plan(orders)?;
+        let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);

@@ -22,7 +22,7 @@ pub struct Options {
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
-    /// How many threads a matrix multiplication may use.
+    /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
