@@ -5,6 +5,7 @@ use halflap::Unknown;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::units::Nanos;
+use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
 
 /// Hides communication behind compute in distributed tensor programs, without adding memory.
@@ -38,7 +39,7 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Run),
+    Run(Box<Run>),
 }
 
 /// Which orders of a module's computations are run.
@@ -126,9 +127,103 @@ pub struct Run {
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,
     #[command(flatten)]
+    pub debug: DebugArgs,
+    #[command(flatten)]
     pub pictures: PictureArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// What is looked at while a module runs (docs/debug.md).
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Debugging")]
+pub struct DebugArgs {
+    /// Look whether buffers are born and die at the steps at which the plan says so: log what differs,
+    /// or end the run.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "off", env = "HALFLAP_CHECK_LIFETIMES")]
+    pub check_lifetimes: CheckLifetimes,
+    /// Arrays before and after every launch: 1 saves them, 2 prints them, 3 prints the names of what is
+    /// launched.
+    #[arg(long, value_name = "LEVEL", default_value = "0", env = "HALFLAP_DEBUG_VALUES",
+        value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub debug_values: u8,
+    /// Only kernels of these names, in any case, with * for anything.
+    #[arg(long, value_name = "NAME,...", env = "HALFLAP_FILTER_KERNELS")]
+    pub filter_kernels: Option<String>,
+    /// The folder that --debug-values 1 saves to.
+    #[arg(long, value_name = "DIR", default_value = "values", env = "HALFLAP_VALUES_DIR")]
+    pub values_dir: String,
+    /// Compare all inputs with what the module takes, before anything runs, and list all that is wrong.
+    #[arg(long, env = "HALFLAP_CHECK_INPUTS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub check_inputs: bool,
+    /// Stop at the first kernel that takes or gives what is not a number; with =inf, infinities, too.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+        default_missing_value = "nan", default_value = "off", env = "HALFLAP_NAN_ASSERTS")]
+    pub nan_asserts: NanAsserts,
+    /// Give every buffer pages of its own between pages that nobody can touch, against their end or their
+    /// start, and take them away when it is freed.
+    #[arg(long, value_enum, value_name = "AGAINST", num_args = 0..=1, require_equals = true,
+        default_missing_value = "end", default_value = "off", env = "HALFLAP_NO_MEMORY_CACHING")]
+    pub no_memory_caching: Against,
+    /// Run one kernel or collective at a time.
+    #[arg(long, env = "HALFLAP_LAUNCH_BLOCKING", value_parser = clap::builder::FalseyValueParser::new())]
+    pub launch_blocking: bool,
+    /// Put marks around buffers and look at them after each step [default: on with --custom-calls].
+    #[arg(long, value_enum, value_name = "HOW", env = "HALFLAP_CANARIES")]
+    pub canaries: Option<OnOff>,
+    /// Remember the last collectives of every rank, tell what they say where ranks went different ways,
+    /// and write them to a file.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "flight-recorder.json", env = "HALFLAP_FLIGHT_RECORDER")]
+    pub flight_recorder: Option<String>,
+    /// Write what went wrong to this file, as lines of JSON.
+    #[arg(long, value_name = "FILE", env = "HALFLAP_FAULT_REPORT")]
+    pub fault_report: Option<String>,
+    /// Make a mistake on purpose, to see that it is found (docs/debug.md).
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub inject: Vec<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CheckLifetimes {
+    /// Do not look.
+    Off,
+    /// Say what differs.
+    Log,
+    /// End the run.
+    Assert,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NanAsserts {
+    /// Nothing.
+    #[value(alias = "0")]
+    Off,
+    /// What is not a number.
+    #[value(alias = "1")]
+    Nan,
+    /// Infinities, too.
+    Inf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Against {
+    /// Buffers are given again.
+    #[value(alias = "0")]
+    Off,
+    /// One element too far is found.
+    #[value(alias = "1")]
+    End,
+    /// One element before the start is found.
+    Start,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

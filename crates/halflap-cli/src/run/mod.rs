@@ -1,5 +1,6 @@
 //! `halflap run`: a module on all its ranks.
 
+mod debug;
 mod draw;
 mod inputs;
 mod measure;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
+use halflap_run::check::Fault;
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::Tensor;
@@ -80,11 +82,14 @@ impl<'a> Job<'a> {
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
+            checks: debug::checks(self.args),
         }
     }
 
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let program = self.source.plan(orders)?;
+        let mut program = self.source.plan(orders)?;
+        Fault::spoil(&self.args.debug.inject, &mut program)
+            .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
         prepared.map(Arc::new).map_err(failed)
@@ -186,6 +191,8 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Stopped => Failed::Stopped,
+        Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }
 }

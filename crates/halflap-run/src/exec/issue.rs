@@ -8,13 +8,14 @@ use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Loop};
 use halflap::units::{Bytes, Nanos};
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
-use super::task::{Streams, Task, Worker, run_kernel};
+use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
+use crate::check::{LifetimeViolation, Probe, Strictness, Tracker, said};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -52,9 +53,11 @@ impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         let arena: Arc<Arena> = Arc::default();
+        let probe = Probe::open(&self.options.checks, &self.program, self.rank);
+        let probe = probe.map_err(|failure| self.fate.fail(failure))?;
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
-            let worker = self.worker(index, arena.clone());
+            let worker = self.worker(index, (arena.clone(), probe.clone()));
             let name = format!("rank {} stream {index}", self.rank);
             let spawned = std::thread::Builder::new().name(name).spawn(move || worker.run());
             let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
@@ -69,8 +72,16 @@ impl Rank {
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
+            number: 0,
+            scope: None,
+            probe,
+            options: &self.options,
+            rank: self.rank,
+            run: 0,
         };
+        issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
+        self.streams.issued.store(u64::MAX, Ordering::SeqCst);
         self.streams.all.iter().for_each(|stream| stream.close());
         let outcome = outcome?;
         for thread in threads {
@@ -80,7 +91,7 @@ impl Rank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>) -> Worker {
+    fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
         let device = self.rank as u32;
         let partitions = self.program.partitions.max(1);
         let context = Context {
@@ -98,6 +109,7 @@ impl Rank {
             fate: self.fate.clone(),
             scratch: Scratch::new(context),
             _arena: arena,
+            probe,
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
@@ -106,8 +118,13 @@ impl Rank {
     fn steps(&self, issuer: &mut Issuer<'_>) -> Result<RankOutcome, Stopped> {
         let mut outcome = RankOutcome::default();
         for step in 0..self.options.steps {
+            issuer.run = step;
             let mut frame = issuer.enter(self.program.entry, &[]);
+            issuer.track(&frame);
             issuer.give(&mut frame, &self.inputs);
+            if let Some(probe) = &issuer.probe {
+                probe.begin(step, &self.inputs);
+            }
             self.transport.barrier()?;
             let began = Instant::now();
             issuer.walk(&mut frame)?;
@@ -140,6 +157,15 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
+    /// How many tasks were issued.
+    number: u64,
+    /// How often each loop around was run, if somebody asks.
+    scope: Option<Arc<[u32]>>,
+    probe: Option<Arc<Probe>>,
+    options: &'a Options,
+    rank: usize,
+    /// How often the module was run before.
+    run: usize,
 }
 
 impl Issuer<'_> {
@@ -147,8 +173,11 @@ impl Issuer<'_> {
         &self.program.plans[frame.plan]
     }
 
-    fn push(&mut self, stream: usize, task: Task) -> Sequence {
-        self.streams.all[stream].push(task);
+    fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
+        self.number += 1;
+        let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        self.streams.all[stream].push(Task { issued, work });
+        self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
         self.issued[stream]
     }
@@ -177,6 +206,9 @@ impl Issuer<'_> {
 
     /// Gives back what a run of a plan still has.
     fn leave(&mut self, frame: Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.leave();
+        }
         let plan = &self.program.plans[frame.plan];
         for (slot, place) in frame.at.iter() {
             if let Some(Place { block: Some(block), .. }) = place {
@@ -196,6 +228,9 @@ impl Issuer<'_> {
             let address = self.address(frame, slot);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
             unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
+        }
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.settle();
         }
     }
 
@@ -230,6 +265,9 @@ impl Issuer<'_> {
         let plan = &self.program.plans[frame.plan];
         let block = self.pool.get(plan.bytes[slot]);
         self.requested.add(plan.sizes[slot]);
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.name(block.address, slot);
+        }
         frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
     }
 
@@ -249,43 +287,85 @@ impl Issuer<'_> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
+    /// From here on the allocator's doings are those of this run of a plan.
+    fn track(&mut self, frame: &Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            let is_given = |(_, place): &(SlotId, &Option<Place>)| place.is_some();
+            tracker.enter(frame.at.iter().filter(is_given).map(|(slot, _)| slot).collect());
+        }
+    }
+
     fn walk(&mut self, frame: &mut Frame) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         for (step, action) in plan.actions.iter().enumerate() {
-            match action {
-                Action::Alloc { slot } => self.alloc(frame, *slot),
-                Action::Free { slot, size } => self.free(frame, *slot, *size),
-                Action::Launch { label, launch, casts } => {
-                    let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
-                    let mut held = Vec::new();
-                    for (index, cast) in casts {
-                        let block = self.pool.get(cast.kernel.outputs()[0].bytes());
-                        let arrays_of = [self.address(frame, cast.from), block.address];
-                        let at = (frame.plan, step);
-                        self.push(0, Task::Cast { label: *label, at, which: (0, *index), arrays: arrays_of });
-                        arrays[*index] = block.address;
-                        held.push(block);
-                    }
-                    let task = Task::Kernel { label: *label, at: (frame.plan, step), arrays: arrays.into() };
-                    self.push(0, task);
-                    held.into_iter().for_each(|block| self.pool.put(block));
+            if self.pool.tracker.is_some() {
+                self.check_lives(plan, step)?;
+            }
+            self.step(frame, step, action)?;
+        }
+        match self.pool.tracker {
+            Some(_) => self.check_lives(plan, plan.actions.len()),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares what happened to memory with what the plan says must have, before a step.
+    fn check_lives(&mut self, plan: &PlanReady, step: usize) -> Result<(), Stopped> {
+        let Some(tracker) = &mut self.pool.tracker else { return Ok(()) };
+        while let Some((check, node)) = plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step) {
+            for (deviation, slot) in tracker.check(check) {
+                let violation = LifetimeViolation {
+                    deviation,
+                    buffer: plan.names[slot].clone(),
+                    kernel: node.name.clone(),
+                    place: (plan.computation.clone(), step),
+                    source: node.source.clone(),
+                    rank: self.rank,
+                    run: self.run,
+                };
+                if self.options.checks.lifetimes == Strictness::Assert {
+                    let failure = Failure::Lifetime(violation);
+                    self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+                    return Err(Stopped);
                 }
-                Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
-                Action::Wait { label, start } => {
-                    if let Some((stream, until)) = frame.started[*start] {
-                        self.push(0, Task::Wait { label: *label, stream, until });
-                    }
+                said::warn(&violation.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, frame: &mut Frame, step: usize, action: &Action) -> Result<(), Stopped> {
+        match action {
+            Action::Alloc { slot } => self.alloc(frame, *slot),
+            Action::Free { slot, size } => self.free(frame, *slot, *size),
+            Action::Launch { label, launch, casts } => {
+                let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
+                let mut held = Vec::new();
+                for (index, cast) in casts {
+                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let arrays_of = [self.address(frame, cast.from), block.address];
+                    self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
+                    arrays[*index] = block.address;
+                    held.push(block);
                 }
-                Action::Call { label, call, arguments } => {
-                    self.call(frame, (call, arguments), (*label, step, 0))?;
+                self.push(0, *label, Work::Kernel { arrays: arrays.into() });
+                held.into_iter().for_each(|block| self.pool.put(block));
+            }
+            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
+            Action::Wait { label, start } => {
+                if let Some((stream, until)) = frame.started[*start] {
+                    self.push(0, *label, Work::Wait { stream, until });
                 }
-                Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
-                Action::Branch { label, selector, selector_bytes, branches } => {
-                    let address = self.address(frame, *selector);
-                    let which = self.choice(address, *selector_bytes, branches.len())?;
-                    let (call, arguments) = &branches[which];
-                    self.call(frame, (call, arguments), (*label, step, which))?;
-                }
+            }
+            Action::Call { label, call, arguments } => {
+                self.call(frame, (call, arguments), (*label, 0))?;
+            }
+            Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
+            Action::Branch { label, selector, selector_bytes, branches } => {
+                let address = self.address(frame, *selector);
+                let which = self.choice(address, *selector_bytes, branches.len())?;
+                let (call, arguments) = &branches[which];
+                self.call(frame, (call, arguments), (*label, which))?;
             }
         }
         Ok(())
@@ -293,30 +373,29 @@ impl Issuer<'_> {
 
     /// What starts on a stream of its own waits for all that compute was given before.
     fn start(&mut self, frame: &mut Frame, step: usize) {
-        let at = (frame.plan, step);
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
-                let mut arrays = self.read(frame, ins, (*label, step, 0));
+                let mut arrays = self.read(frame, ins, (*label, 0));
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
-                let task = Task::Collective { label: *label, at, after, sequence, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Collective { after, sequence, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             Action::Transfer { label, stream, launch } => {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let after = self.issued[0];
-                let task = Task::Transfer { label: *label, at, after, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Transfer { after, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             _ => {}
         }
     }
 
-    fn push_beside(&mut self, stream: StreamId, task: Task) -> (usize, Sequence) {
+    fn push_beside(&mut self, stream: StreamId, label: u32, work: Work) -> (usize, Sequence) {
         let index = stream.index() + 1;
-        (index, self.push(index, task))
+        (index, self.push(index, label, work))
     }
 
     fn next_number(&mut self, comm: CommId) -> u64 {
@@ -327,7 +406,7 @@ impl Issuer<'_> {
 
     /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
     /// because a collective may read it until its wait: it is little, and rare.
-    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, step, list): (u32, usize, usize)) -> Vec<Address> {
+    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, list): (u32, usize)) -> Vec<Address> {
         let mut addresses = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             addresses.push(match read {
@@ -335,7 +414,7 @@ impl Issuer<'_> {
                 Read::Cast(cast) => {
                     let block = self.pool.get(cast.kernel.outputs()[0].bytes());
                     let arrays = [self.address(frame, cast.from), block.address];
-                    self.push(0, Task::Cast { label, at: (frame.plan, step), which: (list, index), arrays });
+                    self.push(0, label, Work::Cast { which: (list, index), arrays });
                     frame.held.push(block);
                     block.address
                 }
@@ -348,7 +427,7 @@ impl Issuer<'_> {
         &mut self,
         frame: &mut Frame,
         (call, arguments): (&Call, &[Read]),
-        at: (u32, usize, usize),
+        at: (u32, usize),
     ) -> Result<(), Stopped> {
         for &slot in &call.allocated {
             self.alloc(frame, slot);
@@ -358,6 +437,7 @@ impl Issuer<'_> {
         for &(theirs, own) in &call.lent {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
         }
+        self.track(&inner);
         self.walk(&mut inner)?;
         let bytes = &self.program.plans[call.plan].bytes;
         let copy =
@@ -366,6 +446,9 @@ impl Issuer<'_> {
         self.copy(at.0, moves);
         for &(theirs, own) in &call.adopted {
             frame.at[own] = inner.at[theirs].take();
+            if let (Some(tracker), Some(Place { block: Some(block), .. })) = (&mut self.pool.tracker, frame.at[own]) {
+                tracker.adopt(block.address, own);
+            }
         }
         self.leave(inner);
         Ok(())
@@ -374,7 +457,7 @@ impl Issuer<'_> {
     fn copy(&mut self, label: u32, mut moves: Vec<(Address, Address, usize)>) {
         moves.retain(|(from, to, len)| from != to && *len > 0);
         if !moves.is_empty() {
-            self.push(0, Task::Copy { label, moves });
+            self.push(0, label, Work::Copy { moves });
         }
     }
 
@@ -384,8 +467,14 @@ impl Issuer<'_> {
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label);
-        loop {
+        let around = self.scope.clone();
+        for iteration in 0.. {
+            self.scope = self.probe.is_some().then(|| {
+                let outer = around.as_deref().unwrap_or_default();
+                outer.iter().copied().chain([iteration]).collect()
+            });
             let mut condition = self.enter(repeat.condition, &state);
+            self.track(&condition);
             self.walk(&mut condition)?;
             let answer = self.address(&condition, self.plan(&condition).results[0]);
             let goes_on = self.first_byte(answer)?;
@@ -394,6 +483,7 @@ impl Issuer<'_> {
                 break;
             }
             let mut body = self.enter(repeat.body, &state);
+            self.track(&body);
             self.walk(&mut body)?;
             let bytes = &self.program.plans[repeat.body].bytes;
             let pair = |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), bytes[to]);
@@ -401,6 +491,7 @@ impl Issuer<'_> {
             self.copy(label, moves);
             self.leave(body);
         }
+        self.scope = around;
         held.into_iter().for_each(|block| self.pool.put(block));
         Ok(())
     }

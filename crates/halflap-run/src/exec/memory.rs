@@ -11,6 +11,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::check::Tracker;
+
 /// An address that threads hand to each other; the plan says who may use it when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address(pub(crate) *mut u8);
@@ -43,6 +45,8 @@ pub(crate) struct Pool {
     free: HashMap<usize, Vec<Address>>,
     /// What was taken from the system.
     pub(crate) reserved: usize,
+    /// Who is told of what is given and taken back.
+    pub(crate) tracker: Option<Tracker>,
 }
 
 /// A block of the pool.
@@ -54,7 +58,7 @@ pub(crate) struct Block {
 
 impl Pool {
     pub(crate) fn new(arena: Arc<Arena>) -> Pool {
-        Pool { arena, free: HashMap::new(), reserved: 0 }
+        Pool { arena, free: HashMap::new(), reserved: 0, tracker: None }
     }
 
     /// Memory for so many bytes, aligned to a cache line.
@@ -75,6 +79,9 @@ impl Pool {
     }
 
     pub(crate) fn put(&mut self, block: Block) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.died(block.address);
+        }
         self.free.entry(block.size).or_default().push(block.address);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halflap::hlo::{Module, Opcode, Origin, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Loop, Plan, Program, Step, Text, Work};
+use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
 use halflap::units::Bytes;
 use thiserror::Error;
 
@@ -71,6 +71,17 @@ pub(super) struct PlanReady {
     pub(super) constant_size: i64,
     /// The size of each slot.
     pub(super) sizes: IdVec<SlotId, i64>,
+    /// What slots are called.
+    pub(super) names: IdVec<SlotId, String>,
+    pub(super) computation: String,
+    /// Which memory must have come and gone at which step, and after what.
+    pub(super) checks: Vec<(Check, Node)>,
+}
+
+/// A node of a computation, for people.
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) source: Option<String>,
 }
 
 /// What a span or a status is about.
@@ -82,6 +93,14 @@ pub struct Label {
     pub kind: LabelKind,
     /// The computation, and the step in it.
     pub place: (String, usize),
+    /// The same for us.
+    pub(super) at: (PlanId, usize),
+    /// The line of the user's program that it comes from, if the module says so.
+    pub source: Option<String>,
+    /// The arrays that it takes.
+    pub ins: Vec<Argument>,
+    /// The arrays that it gives.
+    pub outs: Vec<Argument>,
     /// Who takes part in a collective.
     pub among: String,
     /// The program's own collective, for who must say who is missing.
@@ -93,6 +112,15 @@ impl Label {
     pub fn bytes(&self) -> usize {
         self.collective.as_ref().map_or(0, |collective| collective.bytes)
     }
+}
+
+/// An array that a kernel or a collective takes or gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The memory that it is in: the name of the slot.
+    pub buffer: String,
+    /// What is in it.
+    pub kind: ArrayType,
 }
 
 /// What something is that takes time.
@@ -120,8 +148,12 @@ pub struct Prepared {
     pub ranks: usize,
     /// How many partitions a replica has.
     pub(super) partitions: u32,
+    /// The module's name.
+    pub module: String,
     /// What each rank takes.
     pub inputs: Vec<ArrayType>,
+    /// What the parameters are called, leaf by leaf.
+    pub input_names: Vec<String>,
     /// What each rank gives.
     pub outputs: Vec<ArrayType>,
     pub(super) output_casts: Vec<Option<Kernel>>,
@@ -149,8 +181,8 @@ impl Prepared {
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
         let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
-        for (_, plan) in program.plans.iter() {
-            plans.push(preparer.plan(plan)?);
+        for (id, plan) in program.plans.iter() {
+            plans.push(preparer.plan(id, plan)?);
         }
         let labels = preparer.labels;
         let entry = &program.plans[program.entry];
@@ -173,7 +205,9 @@ impl Prepared {
             labels,
             ranks: (replicas * partitions) as usize,
             partitions,
+            module: module.name().to_owned(),
             inputs,
+            input_names: entry.parameters.iter().map(|&slot| entry.storage.slots[slot].name.clone()).collect(),
             outputs: kinds.into_iter().map(array_type).collect(),
             output_casts,
             text: Text::of(module, program),
@@ -200,6 +234,14 @@ fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Opt
     }
 }
 
+/// A step of a plan.
+#[derive(Clone, Copy)]
+struct Planned<'p> {
+    id: PlanId,
+    plan: &'p Plan,
+    place: usize,
+}
+
 struct Preparer<'a> {
     module: &'a Module,
     program: &'a Program,
@@ -208,7 +250,7 @@ struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    fn plan(&mut self, plan: &Plan) -> Result<PlanReady, PrepareError> {
+    fn plan(&mut self, id: PlanId, plan: &Plan) -> Result<PlanReady, PrepareError> {
         let bytes = slot_bytes(self.module, plan)?;
         let mut constants = Vec::new();
         for instr in self.module.instructions(plan.computation) {
@@ -218,7 +260,8 @@ impl Preparer<'_> {
         }
         let mut actions = Vec::with_capacity(plan.steps.len());
         for place in 0..plan.steps.len() {
-            actions.push(self.action((plan, &bytes), place)?);
+            let of = Planned { id, plan, place };
+            actions.push(self.action(of, &bytes)?);
         }
         Ok(PlanReady {
             actions,
@@ -228,7 +271,14 @@ impl Preparer<'_> {
             constants,
             constant_size: plan.size_of(Origin::Constant).0,
             bytes,
+            names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
+            computation: self.module.computation_name(plan.computation).to_owned(),
+            checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
         })
+    }
+
+    fn node(&self, instr: InstrId) -> Node {
+        Node { name: self.module.instruction_name(instr).to_owned(), source: self.module.place(instr) }
     }
 
     fn constant(&self, instr: InstrId) -> Result<Tensor, Unsupported> {
@@ -244,27 +294,50 @@ impl Preparer<'_> {
         self.labels.len() as u32 - 1
     }
 
-    fn named(&mut self, instr: InstrId, kind: LabelKind, place: (&Plan, usize)) -> u32 {
-        let computation = self.module.computation_name(place.0.computation).to_owned();
-        let name = self.module.instruction_name(instr).to_owned();
-        self.label(Label { name, kind, place: (computation, place.1), among: String::new(), collective: None })
+    /// What an instruction of a step is called.
+    fn named(&self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> Label {
+        let computation = self.module.computation_name(of.plan.computation).to_owned();
+        Label {
+            name: self.module.instruction_name(instr).to_owned(),
+            kind,
+            place: (computation, of.place),
+            at: (of.id, of.place),
+            source: self.module.place(instr),
+            ins: Vec::new(),
+            outs: Vec::new(),
+            among: String::new(),
+            collective: None,
+        }
     }
 
-    fn action(&mut self, of: (&Plan, &IdVec<SlotId, usize>), place: usize) -> Result<Action, PrepareError> {
-        let (plan, bytes) = of;
+    /// A label of what is only passed on, or waited for.
+    fn plain(&mut self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> u32 {
+        let label = self.named(instr, kind, of);
+        self.label(label)
+    }
+
+    /// A label of a kernel, with its arrays.
+    fn launched(&mut self, label: Label, plan: &Plan, launch: &Launch) -> u32 {
+        let ins = arguments(plan, &launch.ins, launch.kernel.inputs());
+        let outs = arguments(plan, &launch.outs, launch.kernel.outputs());
+        self.label(Label { ins, outs, ..label })
+    }
+
+    fn action(&mut self, of: Planned<'_>, bytes: &IdVec<SlotId, usize>) -> Result<Action, PrepareError> {
+        let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
             Step::Alloc(slot) => Action::Alloc { slot: *slot },
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
-                let label = self.named(work.instr, LabelKind::Kernel, (plan, place));
                 let (launch, casts) = self.launch(plan, work)?;
+                let label = self.launched(self.named(work.instr, LabelKind::Kernel, of), plan, &launch);
                 Action::Launch { label, launch, casts }
             }
-            Step::Start { work, stream, comm: Some(comm) } => self.collective((plan, place), work, (*stream, *comm))?,
+            Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
             Step::Start { work, stream, comm: None } => {
-                let label = self.named(work.instr, LabelKind::Transfer, (plan, place));
                 let launch = self.transfer(plan, work)?;
+                let label = self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &launch);
                 Action::Transfer { label, stream: *stream, launch }
             }
             Step::Wait(start) => {
@@ -272,16 +345,16 @@ impl Preparer<'_> {
                     Step::Start { work, .. } => work.instr,
                     _ => self.module.root(plan.computation),
                 };
-                Action::Wait { label: self.named(instr, LabelKind::Wait, (plan, place)), start: *start }
+                Action::Wait { label: self.plain(instr, LabelKind::Wait, of), start: *start }
             }
             Step::Call(call) => {
-                let label = self.named(call.instr, LabelKind::Copy, (plan, place));
+                let label = self.plain(call.instr, LabelKind::Copy, of);
                 let arguments = self.arguments(plan, call, self.operand_leaves_of(call.instr))?;
                 Action::Call { label, call: call.clone(), arguments }
             }
-            Step::Loop(repeat) => self.repeat((plan, place), repeat)?,
+            Step::Loop(repeat) => self.repeat(of, repeat)?,
             Step::Branch { instr, selector, branches } => {
-                let label = self.named(*instr, LabelKind::Copy, (plan, place));
+                let label = self.plain(*instr, LabelKind::Copy, of);
                 let mut each = Vec::new();
                 for (index, call) in branches.iter().enumerate() {
                     let operand = &self.module.operands(*instr)[index + 1];
@@ -340,7 +413,7 @@ impl Preparer<'_> {
         if is_cast { Err(self.layout(instr)) } else { Ok(()) }
     }
 
-    fn repeat(&mut self, (plan, place): (&Plan, usize), repeat: &Loop) -> Result<Action, PrepareError> {
+    fn repeat(&mut self, of: Planned<'_>, repeat: &Loop) -> Result<Action, PrepareError> {
         for callee in [repeat.condition, repeat.body] {
             self.refuse_results(repeat.instr, &self.program.plans[callee])?;
         }
@@ -348,7 +421,7 @@ impl Preparer<'_> {
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
             return Err(self.layout(repeat.instr));
         }
-        let label = self.named(repeat.instr, LabelKind::Copy, (plan, place));
+        let label = self.plain(repeat.instr, LabelKind::Copy, of);
         Ok(Action::Loop { label, repeat: repeat.clone() })
     }
 
@@ -396,25 +469,47 @@ impl Preparer<'_> {
 
     fn collective(
         &mut self,
-        (plan, place): (&Plan, usize),
+        of: Planned<'_>,
         work: &Work,
         (stream, comm): (StreamId, CommId),
     ) -> Result<Action, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
         let collective = Collective::of(self.module, inner, comm)?;
-        let ins = self.reads(plan, &self.operand_leaves_of(work.instr))?;
+        let leaves = self.operand_leaves_of(work.instr);
+        let ins = self.reads(of.plan, &leaves)?;
         if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
             return Err(Unsupported::new(self.module, inner, What::Shape).into());
         }
-        let label = self.label(Label {
-            name: self.module.instruction_name(work.instr).to_owned(),
-            kind: LabelKind::Collective,
-            place: (self.module.computation_name(plan.computation).to_owned(), place),
+        let slots: Vec<SlotId> = leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
+        let taken = leaves.iter().map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
+        let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
+        let given = self.given(of.plan, work)?;
+        let label = Label {
+            ins: arguments(of.plan, &slots, &taken),
+            outs: arguments(of.plan, &work.writes, &given),
             among: self.program.comms[comm].describe(),
             collective: Some(collective.clone()),
-        });
+            ..self.named(work.instr, LabelKind::Collective, of)
+        };
+        let label = self.label(label);
         Ok(Action::Collective { label, stream, collective, ins, outs: work.writes.clone() })
     }
+
+    /// The types of what a start writes.
+    fn given(&self, plan: &Plan, work: &Work) -> Result<Vec<ArrayType>, Unsupported> {
+        let kinds = leaf_kinds(self.module, work.instr)?;
+        let slots = plan.storage.of(work.instr);
+        // What a start carries along stands before what it gives.
+        let kind_of = |slot: &SlotId| slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone());
+        let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
+        work.writes.iter().map(|slot| kind_of(slot).map(array_type).ok_or_else(misshapen)).collect()
+    }
+}
+
+/// Arrays in slots.
+fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument> {
+    let name = |slot: SlotId| plan.storage.slots[slot].name.clone();
+    slots.iter().zip(kinds).map(|(&slot, kind)| Argument { buffer: name(slot), kind: kind.clone() }).collect()
 }
 
 impl Launch {

@@ -1,5 +1,6 @@
 //! All ranks of a process, and who watches over them.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,11 +12,12 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
+use crate::check::Checks;
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
 /// How a program is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How often.
     pub steps: usize,
@@ -29,11 +31,21 @@ pub struct Options {
     pub link: Option<EmulatedLink>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
+    /// What is looked at meanwhile.
+    pub checks: Checks,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
+        Options {
+            steps: 1,
+            timeout: Duration::from_secs(60),
+            threads_per_rank: 1,
+            seed: 0,
+            link: None,
+            panic: None,
+            checks: Checks::default(),
+        }
     }
 }
 
@@ -43,15 +55,16 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
 pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
-    run_shown(programs, inputs, options, &mut |_| ())
+    run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done.
+/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done, and may
+/// end it.
 pub fn run_shown(
     programs: &[Arc<Prepared>],
     inputs: Vec<Vec<Tensor>>,
     options: &Options,
-    show: &mut dyn FnMut(usize),
+    show: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Outcome, Failure> {
     compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
     let epoch = Instant::now();
@@ -63,8 +76,8 @@ pub fn run_shown(
         let own = Arc::new(Streams::new(program.streams, epoch));
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
-        let (program, fate) = (program.clone(), fate.clone());
-        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options: *options }, send.clone());
+        let (program, fate, options) = (program.clone(), fate.clone(), options.clone());
+        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options }, send.clone());
     }
     let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
@@ -76,8 +89,14 @@ pub fn run_shown(
                 ranks[rank] = outcome;
                 left -= 1;
             }
-            Err(RecvTimeoutError::Timeout) => show(watch.steps_done()),
+            Err(RecvTimeoutError::Timeout) if show(watch.steps_done()).is_break() => {
+                fate.fail(Failure::Stopped);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+            fate.fail(finding.failure);
         }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
@@ -86,7 +105,7 @@ pub fn run_shown(
             failed_at = failed_at.or(Some(Instant::now()));
         }
     }
-    match fate.failure() {
+    match fate.verdict() {
         Some(failure) => Err(failure),
         None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
     }
@@ -142,6 +161,11 @@ impl Watch<'_> {
     /// How many steps all ranks have done.
     fn steps_done(&self) -> usize {
         self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
+    }
+
+    /// Whether all ranks have done all tasks up to one.
+    fn have_passed(&self, number: u64) -> bool {
+        self.streams.iter().all(|streams| streams.have_passed(number))
     }
 
     /// What is to be said if something takes too long.

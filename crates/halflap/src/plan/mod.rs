@@ -14,16 +14,19 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `build` | a module and orders to a program |
+//! | `lives` | which memory must have come and gone at which step |
 //! | `calls` | what callees take and leave |
 //! | `peak` | the most that is requested at once |
 //! | `text` | the program for people, line by line, and hashes of the lines |
 
 mod build;
 mod calls;
+mod lives;
 mod peak;
 mod text;
 
 pub use build::{PlanError, build};
+pub use lives::Check;
 pub use text::{Line, Text, hash_of};
 
 use crate::hlo::{ReplicaGroups, Storage};
@@ -84,6 +87,8 @@ pub struct Plan {
     pub results: Vec<SlotId>,
     /// What is done, in sequence.
     pub steps: Vec<Step>,
+    /// Which memory must have come and gone, one after each node that does something, in sequence.
+    pub checks: Vec<Check>,
 }
 
 /// Something that is done.

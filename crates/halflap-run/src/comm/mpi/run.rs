@@ -89,7 +89,7 @@ impl World {
             transport,
             fate: fate.clone(),
             inputs,
-            options: *options,
+            options: options.clone(),
         };
         let watch = Watch { world: self, control, program, streams: &streams, timeout: options.timeout };
         let own = watch.until_done(rank, &fate)?;
