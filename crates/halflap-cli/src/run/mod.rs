@@ -137,10 +137,7 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
 fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
-    // Kernels cannot be stopped: a run goes on to its end.
-    let mut show = |done| {
-        let _ = bar.show(done as f64 / options.steps as f64);
-    };
+    let mut show = |done| bar.show(done as f64 / options.steps as f64);
     let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
     outcome.map_err(failed)
@@ -204,6 +201,7 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Stopped => Failed::Stopped,
         Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }
