@@ -101,7 +101,9 @@ impl<'a> Job<'a> {
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
-        prepared.map(Arc::new).map_err(failed)
+        let prepared = prepared.map(Arc::new).map_err(failed)?;
+        debug::check_filter(self.args, &prepared)?;
+        Ok(prepared)
     }
 
     fn which(&self) -> Which<'_> {
@@ -128,7 +130,7 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         };
         *slot = job.prepare(&other)?;
     }
-    let inputs = Inputs::open(args)?.all(&program)?;
+    let inputs = given(args, &program)?;
     let outcome = run_shown(&job, &programs, inputs)?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
 }
@@ -140,14 +142,23 @@ fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>
     let mut show = |done| bar.show(done as f64 / options.steps as f64);
     let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
-    outcome.map_err(failed)
+    outcome.map_err(|failure| debug::reported(job.args, failure))
+}
+
+/// What all ranks get, after a look at all of it where that was asked for.
+fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    let inputs = Inputs::open(args)?;
+    if args.debug.check_inputs {
+        inputs.check(program, 0..program.ranks)?;
+    }
+    inputs.all(program)
 }
 
 /// Runs both orders. Ours is found with the times that were measured in the module's own.
 fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let own = job.source.found(Which::Input)?;
     let program = job.prepare(&own)?;
-    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
         run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };
