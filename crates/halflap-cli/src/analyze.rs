@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::ops::ControlFlow;
 
 use flate2::bufread::MultiGzDecoder;
 use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
@@ -107,8 +108,10 @@ impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(into)?;
         self.read += read as u64;
-        self.progress.bar.show((self.read as f64 / self.progress.all as f64).min(1.0));
-        Ok(read)
+        match self.progress.bar.show((self.read as f64 / self.progress.all as f64).min(1.0)) {
+            ControlFlow::Continue(()) => Ok(read),
+            ControlFlow::Break(()) => Err(io::Error::other("stopped")),
+        }
     }
 }
 

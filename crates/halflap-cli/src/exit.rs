@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::fmt::Display;
-use std::process::ExitCode;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -22,6 +21,8 @@ pub enum Failed {
     TorchDrifts(String),
     /// Whoever read our output went away.
     NobodyReads,
+    /// Whoever asked does not want to know any more.
+    Stopped,
 }
 
 impl Failed {
@@ -45,12 +46,13 @@ impl Failed {
             Failed::OurBug(_) | Failed::TorchDrifts(_) => 3,
             Failed::ToldElsewhere(code) => *code,
             Failed::NobodyReads => 0,
+            Failed::Stopped => 130,
         }
     }
 
     /// Says it, and gives the exit code.
-    pub fn report(self) -> ExitCode {
-        let code = ExitCode::from(self.code());
+    pub fn report(self) -> u8 {
+        let code = self.code();
         match self {
             Failed::Wrong(answer) => {
                 // A reader that is gone does not need the answer; the code has it, too.
@@ -70,7 +72,7 @@ impl Failed {
             Failed::BrokenRun(problem) => {
                 eprintln!("error: {problem}");
             }
-            Failed::ToldElsewhere(_) | Failed::NobodyReads => {}
+            Failed::ToldElsewhere(_) | Failed::NobodyReads | Failed::Stopped => {}
         }
         code
     }

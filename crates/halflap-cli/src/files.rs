@@ -11,11 +11,15 @@ use halflap::graph::{Chain, Graph};
 use halflap::import::{self, read_graph};
 
 use crate::args::ChainWhich;
+use crate::desk;
 use crate::exit::Failed;
 
 /// The bytes of a file, or of standard input for `-`.
 pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
     let cannot = |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
+    if let Some(bytes) = desk::read(path) {
+        return Ok(bytes);
+    }
     if path != "-" && !is_pipe(path) {
         return fs::read(path).map_err(cannot);
     }
@@ -44,7 +48,7 @@ fn is_pipe(path: &str) -> bool {
 /// Whether a file holds an HLO module, to judge by its beginning.
 pub fn is_module(path: &str) -> Result<bool, Failed> {
     const ENOUGH: u64 = 1 << 16;
-    if path == "-" || is_pipe(path) {
+    if path == "-" || desk::holds(path) || is_pipe(path) {
         return Ok(import::is_module(&read(path)?));
     }
     let mut start = Vec::new();
@@ -63,7 +67,7 @@ pub fn graph(path: &str) -> Result<Graph, Failed> {
 pub fn parse_graph(path: &str, bytes: &[u8]) -> Result<Graph, Failed> {
     let graph = read_graph(bytes).map_err(|error| Failed::in_file(name_of(path), error))?;
     for warning in graph.warnings() {
-        eprintln!("warning: {}: {}", name_of(path), halflap::report::warning(&graph, &warning));
+        warn(&format!("{}: {}", name_of(path), halflap::report::warning(&graph, &warning)));
     }
     Ok(graph)
 }
@@ -82,6 +86,13 @@ pub fn name_of(path: &str) -> &str {
     if path == "-" { "standard input" } else { path }
 }
 
+/// Warns on standard error.
+pub fn warn(problem: &str) {
+    if !desk::warn(problem) {
+        eprintln!("warning: {problem}");
+    }
+}
+
 /// Prints to standard output.
 pub fn print(text: &str) -> Result<(), Failed> {
     print_with(|out| out.write_all(text.as_bytes()))
@@ -89,6 +100,12 @@ pub fn print(text: &str) -> Result<(), Failed> {
 
 /// Prints what is too much to be held as text.
 pub fn print_with(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
+    if desk::stop().is_some() {
+        let mut bytes = Vec::new();
+        fill(&mut bytes).map_err(|error| Failed::OurBug(error.to_string()))?;
+        desk::print(&bytes);
+        return Ok(());
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     match fill(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failed::NobodyReads),
@@ -134,6 +151,12 @@ pub fn put_asked(output: Option<&str>, printed: bool, text: impl FnOnce() -> Str
 /// Writes a file whole or not at all, gzipped if its name ends in `.gz`.
 pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));
+    if desk::holds(path) {
+        let mut bytes = Vec::new();
+        fill(&mut bytes).map_err(failed)?;
+        desk::write(path, bytes);
+        return Ok(());
+    }
     // A link stays a link: what it leads to is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     // A pipe or a device has no place beside it, and nothing to lose.
@@ -154,7 +177,7 @@ pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
 /// Refuses a file that cannot be written, before work is done for it and other files are.
 pub fn check_writable(path: &str) -> Result<(), Failed> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
-    if is_stdout(path) || is_special(&target) {
+    if is_stdout(path) || desk::holds(path) || is_special(&target) {
         return Ok(());
     }
     let tried = match target.is_dir() {

@@ -130,6 +130,7 @@ pub fn search_for(graph: &Graph, machine: &Machine, wanted: &Wanted<'_>) -> Resu
     let found = found.map_err(|error| match error {
         OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(wanted.path), error),
         OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
+        OptimizeError::Stopped => Failed::Stopped,
     })?;
     let Optimized { order, bound, peak, trust, input_kept, .. } = found;
     let schedule = Schedule { order, peak_before, peak, passes: Vec::new() };

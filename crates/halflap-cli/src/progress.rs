@@ -1,12 +1,14 @@
 //! Progress and times. On a pipe there is none of the former.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use halflap::pass::Pass;
 use halflap::schedule::Observer;
 
+use crate::desk::{self, Stop};
 use crate::terminal;
 
 /// Times every pass, and shows on a terminal how far a long one has come.
@@ -33,7 +35,8 @@ impl Observer for Stopwatch {
     }
 
     fn swap_checked(&mut self, part: f64) {
-        self.bar.show(part);
+        // A pass has an end that is near: it is not stopped.
+        let _ = self.bar.show(part);
     }
 }
 
@@ -41,12 +44,13 @@ impl Observer for Stopwatch {
 const PATIENCE: Duration = Duration::from_millis(500);
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// How far long work has come, with the time left; only on a terminal.
+/// How far long work has come, with the time left, only on a terminal; and whether to go on with it.
 pub struct Bar {
     what: &'static str,
     started: Instant,
     shown: Mutex<Shown>,
     terminal: bool,
+    stop: Option<Stop>,
 }
 
 #[derive(Default)]
@@ -58,15 +62,23 @@ struct Shown {
 
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
-        let terminal = std::io::stderr().is_terminal() && !terminal::is_dumb();
-        Bar { what, started: Instant::now(), shown: Mutex::default(), terminal }
+        let stop = desk::stop();
+        let terminal = stop.is_none() && std::io::stderr().is_terminal() && !terminal::is_dumb();
+        Bar { what, started: Instant::now(), shown: Mutex::default(), terminal, stop }
     }
 
-    /// Shows that `part` of the work is done; may be called from any thread.
-    pub fn show(&self, part: f64) {
-        if !self.terminal {
-            return;
+    /// Shows that `part` of the work is done, and says whether to go on; may be called from any thread.
+    pub fn show(&self, part: f64) -> ControlFlow<()> {
+        if self.terminal {
+            self.draw(part);
         }
+        match self.stop.as_ref().is_some_and(Stop::is_asked_for) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn draw(&self, part: f64) {
         // Whoever finds the lock taken need not show anything: somebody else does.
         let Ok(mut shown) = self.shown.try_lock() else { return };
         let now = Instant::now();

@@ -143,7 +143,7 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
 /// Who asks for an order of collectives wants it kept. Torch's iterative passes do not look at it.
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
-        eprintln!("warning: torch's iterative passes do not look at order-only edges, which --order-collectives adds");
+        files::warn("torch's iterative passes do not look at order-only edges, which --order-collectives adds");
         return;
     }
     settings.reorder.unsafe_collectives_reorder = false;
@@ -155,10 +155,10 @@ fn warn_of_excess(schedule: &Schedule) {
     for run in &schedule.passes {
         if let Some(limit) = run.exceeded_limit {
             let name = run.pass.name();
-            eprintln!(
-                "warning: {name}, as in torch, exceeds its memory budget: {} bytes, limit {} bytes",
+            files::warn(&format!(
+                "{name}, as in torch, exceeds its memory budget: {} bytes, limit {} bytes",
                 run.peak.0, limit.0
-            );
+            ));
         }
     }
 }

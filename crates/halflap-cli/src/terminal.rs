@@ -5,10 +5,12 @@ use std::io::{self, IsTerminal};
 
 use halflap::report::{Bars, Style};
 
+use crate::desk;
+
 /// How text on standard output may look: fitted, with bars and colours, on a terminal; plain and
 /// whole on a pipe.
 pub fn style() -> Style {
-    if !io::stdout().is_terminal() {
+    if desk::stop().is_some() || !io::stdout().is_terminal() {
         return Style::default();
     }
     let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));

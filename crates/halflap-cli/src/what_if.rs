@@ -143,6 +143,7 @@ fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Faile
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
         Err(error @ OptimizeError::Unproved(_)) => Err(Failed::OurBug(error.to_string())),
+        Err(OptimizeError::Stopped) => Err(Failed::Stopped),
     }
 }
 

@@ -139,8 +139,10 @@ impl Case<'_> {
         if let Some(other) = self.stream_busy_until(start, collective) {
             return Holder::Stream(other);
         }
+        // Through a multi-output it needs another collective, not the multi-output.
+        let gated_by = self.graph.gated_by(collective);
         let preds = self.graph.preds(collective, Edges::Real);
-        let until_start = preds.iter().copied().find(|&pred| self.simulation.end[pred] == start);
+        let until_start = gated_by.iter().chain(preds).copied().find(|&pred| self.simulation.end[pred] == start);
         until_start.map_or(Holder::NothingGained, Holder::Operation)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The overlap of a collective is the run time of the operations other than collectives after it,
 //! up to the first of
-//! - a real reader of its output,
+//! - a real reader of its output, handed out or not,
 //! - a synchronous collective,
 //! - the wait of a collective on the same stream that was issued after it.
 //!
@@ -142,8 +142,8 @@ impl<'g> Overlap<'g> {
 
     /// Whether `op` reads what `wait` waits for.
     fn reads(&self, op: OpId, wait: OpId) -> bool {
-        let read = self.graph.preds(op, Edges::Real);
-        self.graph.waits_for(wait).iter().any(|collective| read.binary_search(collective).is_ok())
+        let needed = self.graph.gated_by(op);
+        self.graph.waits_for(wait).iter().any(|collective| needed.binary_search(collective).is_ok())
     }
 
     /// The operations that hide it, in their order.
@@ -161,10 +161,10 @@ impl<'g> Overlap<'g> {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
         let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
-        self.until(order, collective, |op, kind| match kind {
+        self.until((order, collective), self.graph.gates(collective), |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::Wait => self.graph.waits_for(op).iter().any(issued_later),
-            OpKind::Compute | OpKind::AsyncCollective => false,
+            OpKind::Compute | OpKind::AsyncCollective | OpKind::MultiOutput => false,
         })
     }
 
@@ -175,23 +175,27 @@ impl<'g> Overlap<'g> {
         let counts = |edges| self.graph.succs(collective, edges).len();
         let has_order_only = counts(Edges::All) > counts(Edges::Real);
         let mut other_found = false;
-        self.until(order, collective, |op, kind| match kind {
+        self.until((order, collective), self.graph.succs(collective, Edges::Real), |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::AsyncCollective => {
                 other_found = true;
                 false
             }
             OpKind::Wait => has_order_only && other_found && self.depends(op, collective),
-            OpKind::Compute => false,
+            OpKind::Compute | OpKind::MultiOutput => false,
         })
     }
 
-    /// From after a collective to its first real reader, or to the first operation that `ends`.
+    /// From after a collective to its first reader, or to the first operation that `ends`.
     #[inline(always)]
-    fn until(&self, order: &Order, collective: OpId, mut ends: impl FnMut(OpId, OpKind) -> bool) -> Hiding {
+    fn until(
+        &self,
+        (order, collective): (&Order, OpId),
+        readers: &[OpId],
+        mut ends: impl FnMut(OpId, OpKind) -> bool,
+    ) -> Hiding {
         let start = order.pos(collective).index() + 1;
-        let readers = self.graph.succs(collective, Edges::Real).iter();
-        let read = readers.map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len()).max(start);
+        let read = readers.iter().map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len()).max(start);
         let (mut end, mut comp_time) = (start, Nanos::ZERO);
         for &op in &order.as_slice()[start..read] {
             let kind = self.graph.kind(op);
@@ -239,7 +243,7 @@ impl<'g> Overlap<'g> {
         let restart = ops.iter().position(|&op| match self.graph.kind(op) {
             OpKind::SyncCollective => true,
             OpKind::AsyncCollective => waited_before_end(op),
-            OpKind::Compute | OpKind::Wait => false,
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => false,
         });
         let length = match restart {
             Some(at) if self.graph.kind(ops[at]) == OpKind::AsyncCollective => at + 1,

@@ -5,6 +5,7 @@ mod modules;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use halflap::cost::{Costs, Device, Times};
@@ -454,7 +455,7 @@ fn never_worse_than_xlas_own_order() {
                 known: &[],
                 effort: Effort::Quick,
                 threads: 2,
-                progress: &|_| (),
+                progress: &|_| ControlFlow::Continue(()),
             };
             let found = optimize(&task).unwrap();
             assert!(found.peak <= limit, "{name}");

@@ -141,7 +141,7 @@ fn overlap_by_definition(graph: &Graph, streams: &Streams, (order, collective): 
     let mut total = Nanos::ZERO;
     let mut issued = Vec::new();
     for &op in &order.as_slice()[order.pos(collective).index() + 1..] {
-        let reads = graph.preds(op, Edges::Real).contains(&collective);
+        let reads = graph.kind(op) != OpKind::MultiOutput && is_handed(graph, op, collective);
         let ends_later_one = graph.waits_for(op).iter().any(|waited| issued.contains(waited));
         if reads || graph.kind(op) == OpKind::SyncCollective || ends_later_one {
             break;
@@ -153,6 +153,13 @@ fn overlap_by_definition(graph: &Graph, streams: &Streams, (order, collective): 
         }
     }
     total
+}
+
+/// Whether an operation needs a collective, itself or through multi-outputs.
+fn is_handed(graph: &Graph, op: OpId, collective: OpId) -> bool {
+    graph.preds(op, Edges::Real).iter().any(|&pred| {
+        pred == collective || graph.kind(pred) == OpKind::MultiOutput && is_handed(graph, pred, collective)
+    })
 }
 
 #[test]

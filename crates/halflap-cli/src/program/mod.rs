@@ -97,7 +97,7 @@ impl<'a> Source<'a> {
             }
             Some((first, others)) => {
                 let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-                eprintln!("warning: {}: '{first}'{more} is no instruction of the module", files::name_of(path));
+                files::warn(&format!("{}: '{first}'{more} is no instruction of the module", files::name_of(path)));
                 Ok(())
             }
             None => Ok(()),

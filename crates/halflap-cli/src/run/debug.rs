@@ -25,7 +25,7 @@ pub(super) fn checks(args: &args::Run) -> Checks {
         },
         memory: memory(args),
         launch_blocking: debug.launch_blocking,
-        recorder: debug.flight_recorder.is_some(),
+        recorder: debug.flight_recorder.as_ref().map(PathBuf::from),
         faults: debug.inject.clone(),
     }
 }

@@ -16,7 +16,7 @@ use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
-use crate::check::{Freed, LifetimeViolation, Memory, Owner, Probe, Strictness, Tracker, said, seal};
+use crate::check::{Fault, Freed, LifetimeViolation, Memory, Owner, Probe, Strictness, Tracker, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -48,14 +48,15 @@ pub(crate) struct Rank {
     pub(crate) fate: Arc<Fate>,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) options: Options,
+    /// Who looks at it.
+    pub(crate) probe: Option<Arc<Probe>>,
 }
 
 impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         let arena: Arc<Arena> = Arc::default();
-        let probe = Probe::open(&self.options.checks, &self.program, self.rank);
-        let probe = probe.map_err(|failure| self.fate.fail(failure))?;
+        let probe = self.probe.clone();
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
             let worker = self.worker(index, (arena.clone(), probe.clone()));
@@ -82,6 +83,7 @@ impl Rank {
             constants: HashMap::new(),
             last: None,
             at: (program.entry, 0),
+            put_off: None,
         };
         issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
@@ -116,6 +118,7 @@ impl Rank {
             _arena: arena,
             probe,
             is_guarded: matches!(self.options.checks.memory, Memory::Guarded(_)),
+            faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
@@ -177,6 +180,8 @@ struct Issuer<'a> {
     last: Option<u32>,
     /// The step that is issued.
     at: (PlanId, usize),
+    /// A collective that waits for another one on purpose.
+    put_off: Option<u32>,
 }
 
 impl Issuer<'_> {
@@ -188,6 +193,9 @@ impl Issuer<'_> {
         self.number += 1;
         self.last = Some(label);
         let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
+            probe.schedule(&issued, *sequence);
+        }
         self.streams.all[stream].push(Task { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
@@ -233,7 +241,7 @@ impl Issuer<'_> {
         let block = self.pool.get(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) });
         // SAFETY: the memory is new and that long.
         unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), block.address.0, value.bytes().len()) };
-        block.region.map(seal);
+        block.region.into_iter().for_each(seal);
         self.constants.insert(key, block.address);
         block.address
     }
@@ -413,6 +421,9 @@ impl Issuer<'_> {
                 self.push(0, *label, Work::Kernel { arrays: arrays.into() });
                 held.into_iter().for_each(|block| self.put(block));
             }
+            Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
+                self.start_with_faults(frame, step, *label);
+            }
             Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
             Action::Wait { label, start } => {
                 if let Some((stream, until)) = frame.started[*start] {
@@ -431,6 +442,45 @@ impl Issuer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Starts a collective, with the mistakes that are to be made on purpose.
+    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) {
+        let name = &self.program.labels[label as usize].name;
+        let mut times = 1;
+        for fault in &self.options.checks.faults {
+            match fault {
+                Fault::SkipCollective(rank, left_out) if *rank == self.rank && left_out == name => times = 0,
+                Fault::DoubleCollective(rank, doubled) if *rank == self.rank && doubled == name => times = 2,
+                Fault::SwapCollectives(rank, a, b) if *rank == self.rank && [a, b].contains(&name) => {
+                    match self.put_off.take() {
+                        Some(other) => {
+                            self.start(frame, step);
+                            self.start_on_nothing(frame, other);
+                        }
+                        None => self.put_off = Some(label),
+                    }
+                    times = 0;
+                }
+                _ => {}
+            }
+        }
+        (0..times).for_each(|_| self.start(frame, step));
+    }
+
+    /// Starts a collective after its time, on memory of its own: its arrays may be somebody else's by now.
+    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) {
+        let of = &self.program.labels[label as usize];
+        let (plan, step) = of.at;
+        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else { return };
+        let arrays = of.ins.iter().chain(&of.outs).map(|argument| {
+            let block = self.beside(argument.kind.bytes(), label);
+            frame.held.push(block);
+            block.address
+        });
+        let arrays = arrays.collect();
+        let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
+        self.push_beside(*stream, label, Work::Collective { after, sequence, arrays });
     }
 
     /// What starts on a stream of its own waits for all that compute was given before.

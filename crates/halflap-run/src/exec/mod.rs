@@ -36,5 +36,5 @@ pub(crate) use issue::Rank;
 pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run};
-pub(crate) use session::{describe, late, seconds, step_line};
+pub(crate) use session::{describe, late, seconds, step_line, with_account};
 pub(crate) use task::{Issued, Streams};

@@ -209,6 +209,21 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// The collectives that every rank comes to in so many runs; nothing, where that depends on data.
+    pub(crate) fn planned_collectives(&self, runs: usize) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        for action in &self.plans[self.entry].actions {
+            match action {
+                Action::Collective { label, .. } => names.push(self.labels[*label as usize].name.clone()),
+                Action::Call { .. } | Action::Loop { .. } | Action::Branch { .. } => return None,
+                _ => {}
+            }
+        }
+        Some((0..runs).flat_map(|_| names.clone()).collect())
+    }
+}
+
 fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
     ArrayType { dtype, dims }
 }

@@ -10,7 +10,7 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
-use crate::check::Checks;
+use crate::check::{self, Checks, Flight, Probe, said};
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
@@ -58,14 +58,16 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
     let fate = Arc::new(Fate::default());
     let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
     let (send, receive) = channel();
+    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, rank);
+    let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
         let own = Arc::new(Streams::new(program.streams, epoch));
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
         let (program, fate_of) = (program.clone(), fate.clone());
-        let options = options.clone();
-        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options };
+        let (options, probe) = (options.clone(), probes[rank].clone());
+        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options, probe };
         let (send, told) = (send.clone(), fate.clone());
         let body = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
@@ -105,8 +107,28 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
         }
     }
     match fate.verdict() {
-        Some(failure) => Err(failure),
+        Some(failure) => {
+            let flight =
+                |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| probe.as_ref()?.flight(streams.have_ended());
+            let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
+            Err(with_account(failure, (&programs[0], &flights), options))
+        }
         None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
+    }
+}
+
+/// A failure of ranks that wait for each other, with what they remember of their collectives, which goes to a file as
+/// well.
+pub(crate) fn with_account(failure: Failure, (program, flights): (&Prepared, &[Flight]), options: &Options) -> Failure {
+    let is_apart = matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
+    let Some(path) = options.checks.recorder.as_ref().filter(|_| is_apart) else { return failure };
+    let account = check::account(flights, program.planned_collectives(options.steps).as_deref());
+    if let Err(error) = std::fs::write(path, check::dump(program, flights, account.as_ref())) {
+        said::warn(&format!("{}: cannot be written: {error}", path.display()));
+    }
+    match account {
+        Some(account) => Failure::Apart { failure: Box::new(failure), account: Box::new(account) },
+        None => failure,
     }
 }
 

@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use halflap::ids::Id;
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
 use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
 use crate::check::fault::{HandlerStack, Marked, Running};
-use crate::check::{Probe, ReadOnly};
+use crate::check::{Fault, Probe, ReadOnly, State};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
@@ -80,6 +80,11 @@ impl Streams {
         &self.all[0]
     }
 
+    /// Whether no more tasks come.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.issued.load(Ordering::SeqCst) == u64::MAX
+    }
+
     /// Whether everything up to a task is done.
     pub(crate) fn have_passed(&self, number: u64) -> bool {
         // Before anything else: what is issued was given to its stream.
@@ -108,6 +113,8 @@ pub(super) struct Worker {
     pub(super) aside: AlignedBytes,
     /// Whether memory is guarded.
     pub(super) is_guarded: bool,
+    /// Mistakes to be made on purpose.
+    pub(super) faults: Vec<Fault>,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -155,6 +162,12 @@ impl Worker {
         let program = self.program.clone();
         let running = Running { label: &program.labels[label as usize], rank: self.rank };
         let _marked = Marked::new(&running);
+        if self.has_faults(|fault| fault.stalls(self.rank, &running.label.name)) {
+            loop {
+                self.fate.check()?;
+                std::thread::sleep(LOOK);
+            }
+        }
         let start = Instant::now();
         let met = match &self.probe {
             None => self.body(task)?,
@@ -177,14 +190,22 @@ impl Worker {
         let taken = self.program.labels[task.issued.label as usize].ins.len();
         let (ins, outs) = arrays.split_at(taken);
         let worst = probe.before(&task.issued, ins, &self.fate);
+        let is_collective = matches!(task.work, Work::Collective { .. });
+        if is_collective {
+            probe.advance(&task.issued, State::Started);
+        }
         let met = self.body(task)?;
+        if is_collective {
+            probe.advance(&task.issued, State::Completed);
+        }
         probe.after(&task.issued, outs, (worst, &self.fate));
         Ok(met)
     }
 
     fn body(&mut self, task: &Task) -> Result<Option<Instant>, Stopped> {
         let program = self.program.clone();
-        let (plan, step) = program.labels[task.issued.label as usize].at;
+        let label = &program.labels[task.issued.label as usize];
+        let (plan, step) = label.at;
         let action = &program.plans[plan].actions[step];
         match &task.work {
             Work::Kernel { arrays } | Work::Transfer { arrays, .. } => {
@@ -193,6 +214,9 @@ impl Worker {
                     let (ins, outs) = arrays.split_at(launch.ins.len());
                     let _read_only = self.is_guarded.then(|| ReadOnly::new(ins, outs));
                     self.launch(launch, arrays);
+                    if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
+                        spoil(ins, outs);
+                    }
                 }
             }
             Work::Cast { which, arrays } => {
@@ -211,6 +235,11 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a mistake is to be made on purpose.
+    fn has_faults(&self, is_here: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(is_here)
     }
 
     fn launch(&mut self, launch: &Launch, arrays: &[Address]) {
@@ -259,6 +288,14 @@ impl Worker {
             // SAFETY: the plan's slots are that long; a source that is written was put aside.
             unsafe { std::ptr::copy(from, to.0, len) };
         }
+    }
+}
+
+/// Writes to the first array that a kernel takes and does not give.
+fn spoil(ins: &[Address], outs: &[Address]) {
+    if let Some(address) = ins.iter().find(|address| !outs.contains(address) && !address.0.is_null()) {
+        // SAFETY: the array is there; that a kernel writes to it is the mistake that was asked for.
+        unsafe { *address.0 ^= 0x5a };
     }
 }
 

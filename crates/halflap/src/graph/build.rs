@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::gates::Gates;
 use super::waits::Pairs;
 use super::{Adjacency, Collective, DepKinds, Edges, Graph, GraphError, OpKind};
 use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
@@ -96,6 +97,7 @@ impl Graph {
         let freed = users.pairs().filter(|&(buffer, _)| !parts.buffers[buffer].output);
         let uses = Csr::from_pairs(parts.ops.len(), freed.map(|(buffer, op)| (op, buffer)));
         let pairs = Pairs::find(&parts);
+        let gates = Gates::find(&parts, &real);
         Ok(Graph {
             kind: parts.ops.iter().map(|(_, op)| op.kind).collect(),
             runtime: parts.ops.iter().map(|(_, op)| op.runtime.unwrap_or(Nanos::ZERO)).collect(),
@@ -106,6 +108,8 @@ impl Graph {
             users,
             waits_for: pairs.waits_for,
             waited_by: pairs.waited_by,
+            gated_by: gates.gated_by,
+            gates: gates.gates,
             parts,
         })
     }
@@ -176,8 +180,7 @@ impl Parts {
             match (op.kind.is_collective(), &op.collective) {
                 (true, None) => return Err(GraphError::NoCollective { node: op.name.clone() }),
                 (false, Some(_)) => {
-                    let kind = if op.kind == OpKind::Wait { "wait" } else { "compute" };
-                    return Err(GraphError::NotACollective { node: op.name.clone(), kind });
+                    return Err(GraphError::NotACollective { node: op.name.clone(), kind: op.kind.name() });
                 }
                 _ => {}
             }
@@ -290,8 +293,7 @@ impl Parts {
 
     fn check_users(&self) -> Result<(), GraphError> {
         for (id, op) in self.ops.iter() {
-            let reads = op.deps.iter().filter(|(_, kinds)| kinds.is_real());
-            for &(buffer, _) in reads {
+            for &(buffer, _) in op.deps.iter().filter(|(_, kinds)| kinds.data) {
                 let buffer = &self.buffers[buffer];
                 if buffer.users.binary_search(&id).is_err() {
                     return Err(GraphError::ReaderNotUser { buffer: buffer.name.clone(), reader: op.name.clone() });
@@ -344,9 +346,12 @@ impl Parts {
 
 impl OpParts {
     fn check_numbers(&self) -> Result<(), GraphError> {
-        const TIME: &str = "a time in nanoseconds, zero or more";
+        let (longest, time) = match self.kind {
+            OpKind::MultiOutput => (0.0, "zero or null: a multi-output takes no time"),
+            _ => (Nanos::LONGEST.0, "a time in nanoseconds, zero or more"),
+        };
         let fields = [
-            ("runtime_ns", self.runtime.map(|time| time.0), Nanos::LONGEST.0, TIME),
+            ("runtime_ns", self.runtime.map(|time| time.0), longest, time),
             ("flops", self.flops.map(|flops| flops.0), f64::MAX, "a number of operations, zero or more"),
             ("bytes", self.bytes.map(|bytes| bytes.0 as f64), f64::MAX, "a number of bytes, zero or more"),
         ];
@@ -389,6 +394,7 @@ fn number_problem(value: f64, most: f64) -> Option<&'static str> {
     match value {
         v if !v.is_finite() => Some("not finite"),
         v if v < 0.0 => Some("negative"),
+        v if v > most && most == 0.0 => Some("not zero"),
         v if v > most => Some("too large: it overflows"),
         _ => None,
     }

@@ -8,6 +8,7 @@
 mod build;
 mod chain;
 mod error;
+mod gates;
 mod streams;
 mod waits;
 
@@ -33,6 +34,9 @@ pub enum OpKind {
     AsyncCollective,
     /// Occupies the compute stream and a communication stream.
     SyncCollective,
+    /// Hands out one result of an operation that has several. It takes no time and waits for nothing:
+    /// who reads it waits for that operation.
+    MultiOutput,
 }
 
 impl OpKind {
@@ -43,6 +47,7 @@ impl OpKind {
             OpKind::Wait => "wait",
             OpKind::AsyncCollective => "asynchronous collective",
             OpKind::SyncCollective => "synchronous collective",
+            OpKind::MultiOutput => "multi-output",
         }
     }
 
@@ -58,7 +63,7 @@ impl OpKind {
 pub struct DepKinds {
     /// It reads the buffer.
     pub data: bool,
-    /// It must run after the buffer's maker and keeps the buffer alive (a mutation).
+    /// It must run after the buffer's maker (a mutation after what was there was read).
     pub weak: bool,
     /// It must run after the buffer's maker, for the order of collectives alone.
     pub order: bool,
@@ -114,6 +119,8 @@ pub struct Graph {
     users: Csr<BufId, OpId>,
     waits_for: Csr<OpId, OpId>,
     waited_by: Csr<OpId, OpId>,
+    gated_by: Csr<OpId, OpId>,
+    gates: Csr<OpId, OpId>,
 }
 
 /// One view of the edges between operations, without duplicates, ascending.
@@ -287,10 +294,23 @@ impl Graph {
         self.waited_by.of(collective)
     }
 
-    /// The same program with other run times, each finite and not negative.
+    /// The collectives whose results an operation needs, handed out or not, ascending: all that can
+    /// keep it waiting. None for a multi-output.
+    #[inline]
+    pub fn gated_by(&self, op: OpId) -> &[OpId] {
+        self.gated_by.of(op)
+    }
+
+    /// The operations that need a collective's result, handed out or not, ascending.
+    #[inline]
+    pub fn gates(&self, collective: OpId) -> &[OpId] {
+        self.gates.of(collective)
+    }
+
+    /// The same program with other run times, each finite and not negative; a multi-output has none.
     pub fn with_runtimes(mut self, time: impl Fn(OpId) -> Nanos) -> Graph {
         for op in self.ops() {
-            let time = time(op);
+            let time = if self.kind(op) == OpKind::MultiOutput { Nanos::ZERO } else { time(op) };
             debug_assert!(time.0.is_finite() && time >= Nanos::ZERO);
             self.runtime[op] = time;
             self.parts.ops[op].runtime = Some(time);

@@ -11,17 +11,19 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// A wait ends the asynchronous collectives that it reads. Where it reads none (the result is
-    /// taken apart in between), it ends the last one whose result reaches it through compute
-    /// operations; where none does, it does nothing.
+    /// A wait ends the asynchronous collectives that it reads, also through multi-outputs. Where it
+    /// reads none (the result is taken apart in between), it ends the last one whose result reaches it
+    /// through compute operations; where none does, it does nothing.
     pub(super) fn find(parts: &Parts) -> Pairs {
         let mut carried: IdVec<OpId, Option<OpId>> = IdVec::filled(None, parts.ops.len());
+        let mut handed: IdVec<OpId, Vec<OpId>> = IdVec::filled(Vec::new(), parts.ops.len());
         let mut lists: Vec<Vec<OpId>> = Vec::with_capacity(parts.ops.len());
         for (id, op) in parts.ops.iter() {
             let data = op.deps.iter().filter(|(_, kinds)| kinds.data);
             let makers: Vec<OpId> = data.filter_map(|&(buffer, _)| parts.buffers[buffer].maker).collect();
             let is_async = |maker: &OpId| parts.ops[*maker].kind == OpKind::AsyncCollective;
             let mut direct: Vec<OpId> = makers.iter().copied().filter(is_async).collect();
+            makers.iter().for_each(|&maker| direct.extend_from_slice(&handed[maker]));
             direct.sort_unstable();
             direct.dedup();
             let through_others = makers.iter().filter_map(|&maker| carried[maker]).max();
@@ -30,6 +32,7 @@ impl Pairs {
                 OpKind::Wait if direct.is_empty() => list.extend(through_others),
                 OpKind::Wait => list = direct,
                 OpKind::Compute => carried[id] = direct.last().copied().max(through_others),
+                OpKind::MultiOutput => (carried[id], handed[id]) = (through_others, direct),
                 OpKind::AsyncCollective | OpKind::SyncCollective => {}
             }
             lists.push(list);

@@ -51,11 +51,12 @@ struct RawNode {
 }
 
 #[derive(Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 enum RawKind {
     Compute,
     Collective,
     Wait,
+    MultiOutput,
 }
 
 #[derive(Deserialize)]
@@ -184,6 +185,7 @@ impl Names {
         let kind = match node.kind {
             RawKind::Compute => OpKind::Compute,
             RawKind::Wait => OpKind::Wait,
+            RawKind::MultiOutput => OpKind::MultiOutput,
             RawKind::Collective if is_async => OpKind::AsyncCollective,
             RawKind::Collective => OpKind::SyncCollective,
         };

@@ -8,6 +8,8 @@
 //! keeps only its region up to date: the work of a sweep grows with the order's length, not with its
 //! square. Temperatures are measured in the mean run time of a collective.
 
+use std::ops::ControlFlow;
+
 use super::board::{Board, Move};
 use super::program::Program;
 use crate::random::{Random, halved};
@@ -44,15 +46,15 @@ const WORK: u64 = 130;
 /// How many of a hundred moves drag.
 const DRAGS: usize = 12;
 
-/// Searches from an order. `tick` is told of work done, in steps.
-pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: &dyn Fn(usize)) -> Found {
+/// Told of work done, in steps; says whether to go on.
+pub(super) type Tick<'a> = &'a dyn Fn(usize) -> ControlFlow<()>;
+
+/// Searches from an order, until it is done or told to stop.
+pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: Tick<'_>) -> Found {
     let mut search = Search::new(program, start, chain);
-    if search.board.excess(chain.limit) > 0 {
-        search.repair(chain.steps / 2, tick);
-        search.current = search.board.step_time();
+    if search.run(chain, tick).is_continue() {
+        search.polish();
     }
-    search.anneal(chain, tick);
-    search.polish();
     Found { peak: search.board.peak(), order: search.board.order }
 }
 
@@ -84,9 +86,17 @@ impl<'p> Search<'p> {
         }
     }
 
-    fn anneal(&mut self, &Chain { steps, cooled, .. }: &Chain, tick: &dyn Fn(usize)) {
+    fn run(&mut self, chain: &Chain, tick: Tick<'_>) -> ControlFlow<()> {
+        if self.board.excess(chain.limit) > 0 {
+            self.repair(chain.steps / 2, tick)?;
+            self.current = self.board.step_time();
+        }
+        self.anneal(chain, tick)
+    }
+
+    fn anneal(&mut self, &Chain { steps, cooled, .. }: &Chain, tick: Tick<'_>) -> ControlFlow<()> {
         if self.program.len < 2 || self.current <= self.bound {
-            return;
+            return ControlFlow::Continue(());
         }
         let regions = regions(self.program.len);
         let sweeps = (steps / (regions.len() * 1500)).clamp(6, 60);
@@ -99,7 +109,7 @@ impl<'p> Search<'p> {
             for &region in &regions {
                 self.enter(region);
                 self.visit(visit, temperature);
-                tick(visit);
+                tick(visit)?;
             }
             if self.current <= self.bound {
                 break;
@@ -113,6 +123,7 @@ impl<'p> Search<'p> {
         }
         self.enter((0, self.program.len));
         self.current = self.board.step_time();
+        ControlFlow::Continue(())
     }
 
     /// Tries so many moves, or fewer where they cost more than usual.
@@ -184,7 +195,7 @@ impl<'p> Search<'p> {
     }
 
     /// Looks for an order within the limit: the excess over it is what is annealed away.
-    fn repair(&mut self, steps: usize, tick: &dyn Fn(usize)) {
+    fn repair(&mut self, steps: usize, tick: Tick<'_>) -> ControlFlow<()> {
         let regions = regions(self.program.len);
         let sweeps = 30;
         let visit = steps / (regions.len() * sweeps) + 1;
@@ -201,12 +212,13 @@ impl<'p> Search<'p> {
                         excess += change;
                     }
                     if excess == 0 {
-                        return;
+                        return ControlFlow::Continue(());
                     }
                 }
-                tick(visit);
+                tick(visit)?;
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// Gives collectives more time than they need, where that costs nothing: each as early as it can

@@ -14,7 +14,8 @@ mod program;
 
 pub(crate) use probe::{Probe, Side};
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use thiserror::Error;
 
@@ -87,8 +88,8 @@ pub struct Task<'a> {
     pub effort: Effort,
     /// How many threads may work; does not change the result.
     pub threads: usize,
-    /// Told which part of the work is done, from several threads.
-    pub progress: &'a (dyn Fn(f64) + Sync),
+    /// Told which part of the work is done, from several threads; says whether to go on.
+    pub progress: &'a (dyn Fn(f64) -> ControlFlow<()> + Sync),
 }
 
 /// A proved order.
@@ -117,6 +118,9 @@ pub enum OptimizeError {
     /// Our own bug.
     #[error("the result is not valid: {0}")]
     Unproved(Violation),
+    /// Whoever asked does not want it any more: [`Task::progress`] said so.
+    #[error("stopped before an order was found")]
+    Stopped,
 }
 
 /// Finds an order.
@@ -124,7 +128,7 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
     let bound = lower_bound(task.graph, task.machine);
-    let mut found = find(task, &program, (&starts[0], bound.0));
+    let mut found = find(task, &program, (&starts[0], bound.0))?;
     found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
@@ -144,7 +148,7 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
 /// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Vec<Found> {
+fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Result<Vec<Found>, OptimizeError> {
     let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
         true => exact::search(program, task.memory_limit.0),
         false => None,
@@ -152,10 +156,10 @@ fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Ve
     match exact {
         Some(order) => {
             let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound };
-            vec![
+            Ok(vec![
                 Found { peak: Board::new(program, order.clone()).peak(), order: order.clone() },
-                anneal(program, &order, &chain, &|_| ()),
-            ]
+                anneal(program, &order, &chain, &|_| ControlFlow::Continue(())),
+            ])
         }
         None => search(task, program, (start, bound)),
     }
@@ -193,13 +197,18 @@ impl Ranked {
 }
 
 /// Runs all stages; gives what every chain of every stage found.
-fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Vec<Found> {
+fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Result<Vec<Found>, OptimizeError> {
     let stages = task.effort.stages(program.len);
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
-    let done = AtomicUsize::new(0);
+    let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let tick = |steps: usize| {
         let done = done.fetch_add(steps, Ordering::Relaxed) + steps;
-        (task.progress)((done as f64 / all as f64).min(1.0));
+        let told = (task.progress)((done as f64 / all as f64).min(1.0));
+        // Once told, always told: chains that start later stop, too.
+        match stopped.fetch_or(told.is_break(), Ordering::Relaxed) || told.is_break() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     };
     let mut best: (Key, Vec<u32>) = (key(task, program, start), start.to_vec());
     let mut found = Vec::new();
@@ -211,6 +220,9 @@ fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> 
             anneal(program, from, &chain, &tick)
         };
         let more = on_threads(task.threads, stage.chains, &run);
+        if stopped.load(Ordering::Relaxed) {
+            return Err(OptimizeError::Stopped);
+        }
         for found in &more {
             let key = key(task, program, &found.order);
             if key.compare(&best.0).is_lt() {
@@ -222,7 +234,7 @@ fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> 
             break;
         }
     }
-    found
+    Ok(found)
 }
 
 /// How good an order is to go on from: what exceeds the limit least, and then the shortest step.

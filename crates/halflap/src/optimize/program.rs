@@ -58,7 +58,7 @@ impl Program {
         let has_size = |buffer: &BufId| graph.size_free(*buffer).0 > 0;
         let unused = |buffer: &BufId| !graph.is_output(*buffer) && graph.users(*buffer).is_empty();
         let outputs = |op: OpId| graph.outputs(op).iter().copied();
-        let gates = |op: OpId| if is_async(&op) { graph.succs(op, Edges::Real) } else { &[] };
+        let gates = |op: OpId| if is_async(&op) { graph.gates(op) } else { &[] };
         let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
         Program {
             len: graph.len(),
@@ -73,7 +73,7 @@ impl Program {
                 .collect(),
             preds: Lists::new(graph.ops().map(|op| graph.preds(op, edges).iter().copied())),
             succs: Lists::new(graph.ops().map(|op| graph.succs(op, edges).iter().copied())),
-            gated_by: Lists::new(graph.ops().map(|op| graph.preds(op, Edges::Real).iter().copied().filter(is_async))),
+            gated_by: Lists::new(graph.ops().map(|op| graph.gated_by(op).iter().copied().filter(is_async))),
             gates: Lists::new(graph.ops().map(|op| gates(op).iter().copied())),
             uses: Lists::new(graph.ops().map(|op| graph.uses(op).iter().copied().filter(has_size))),
             users: Lists::new(graph.buffers().map(|buffer| graph.users(buffer).iter().copied())),

@@ -91,7 +91,7 @@ impl<'a> Scheduler<'a> {
 
     fn push(&mut self, op: OpId) {
         let ready = match self.graph.kind(op) {
-            OpKind::Compute => &mut self.ready_compute,
+            OpKind::Compute | OpKind::MultiOutput => &mut self.ready_compute,
             _ => &mut self.ready_others,
         };
         ready.push(Reverse((self.ranks[op], op)));

@@ -86,7 +86,7 @@ impl Pass {
                 matches!(self, Pass::ReorderCommunicationPreservingPeakMemory | Pass::SimpleOverlap)
             }
             OpKind::Wait => matches!(self, Pass::SinkWaitsIterative | Pass::SimpleOverlap),
-            OpKind::Compute | OpKind::SyncCollective => false,
+            OpKind::Compute | OpKind::SyncCollective | OpKind::MultiOutput => false,
         }
     }
 

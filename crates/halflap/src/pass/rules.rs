@@ -12,7 +12,7 @@ pub(super) struct Kinds(u8);
 
 impl Kinds {
     pub(super) const NONE: Kinds = Kinds(0);
-    pub(super) const COMPUTE: Kinds = Kinds::of(OpKind::Compute);
+    pub(super) const COMPUTE: Kinds = Kinds::of(OpKind::Compute).and(Kinds::of(OpKind::MultiOutput));
     pub(super) const WAIT: Kinds = Kinds::of(OpKind::Wait);
     pub(super) const ASYNC: Kinds = Kinds::of(OpKind::AsyncCollective);
     pub(super) const SYNC: Kinds = Kinds::of(OpKind::SyncCollective);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::printable;
-use crate::graph::{Edges, Graph, OpKind};
+use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
 use crate::order::Order;
 use crate::overlap::{Fidelity, Overlap};
@@ -15,7 +15,7 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
     let mut text = format!("{:>6}  {:>9}  {:>9}  node\n", "step", "time", "under way");
     let mut under_way: Vec<OpId> = Vec::new();
     for (step, &op) in order.as_slice().iter().enumerate() {
-        under_way.retain(|&collective| graph.succs(collective, Edges::Real).binary_search(&op).is_err());
+        under_way.retain(|&collective| graph.gates(collective).binary_search(&op).is_err());
         if graph.kind(op) == OpKind::AsyncCollective {
             under_way.push(op);
         }
@@ -23,8 +23,8 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
             OpKind::AsyncCollective => ">",
             OpKind::SyncCollective => "=",
             OpKind::Wait => "<",
-            OpKind::Compute if under_way.is_empty() => " ",
-            OpKind::Compute => "|",
+            OpKind::Compute | OpKind::MultiOutput if under_way.is_empty() => " ",
+            OpKind::Compute | OpKind::MultiOutput => "|",
         };
         let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
         let time = if graph.kind(op) == OpKind::Wait { String::new() } else { graph.runtime(op).to_string() };
@@ -61,7 +61,7 @@ fn totals(graph: &Graph, order: &Order) -> (Nanos, Nanos) {
         match graph.kind(op) {
             OpKind::AsyncCollective => totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
             OpKind::SyncCollective => totals.1 += graph.runtime(op),
-            OpKind::Compute | OpKind::Wait => totals.0 += graph.runtime(op),
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => totals.0 += graph.runtime(op),
         }
     }
     totals

@@ -45,10 +45,13 @@ impl<'a> Played<'a> {
         let mut steps = Vec::with_capacity(2 * self.order.len());
         let (mut now, mut host) = (Nanos::ZERO, Nanos::ZERO);
         for &op in self.order.as_slice() {
-            host += self.machine.launch;
-            let (start, end) = match self.graph.kind(op) {
+            let kind = self.graph.kind(op);
+            if kind != OpKind::MultiOutput {
+                host += self.machine.launch;
+            }
+            let (start, end) = match kind {
                 OpKind::AsyncCollective => (now.max(host), now.max(host)),
-                OpKind::Compute | OpKind::Wait | OpKind::SyncCollective => self.times(op),
+                _ => self.times(op),
             };
             now = end;
             let level = self.memory.levels[op];

@@ -8,7 +8,7 @@ use super::table::{Cell, Column, Style, Table, Tone};
 use super::text::wrapped;
 use super::{count, printable};
 use crate::explain::{Explanation, Holder, Peak};
-use crate::graph::{Graph, OpKind};
+use crate::graph::Graph;
 use crate::ids::{IdVec, OpId};
 use crate::order::Order;
 use crate::simulate::{Simulation, is_optimal};
@@ -146,8 +146,7 @@ pub fn simulation_json(graph: &Graph, order: &Order, explanation: &Explanation) 
             "held_by": held.map(|held| holder_json(graph, &held.by)),
         })
     };
-    let collectives =
-        order.as_slice().iter().filter(|&&op| graph.kind(op) != OpKind::Compute && graph.kind(op) != OpKind::Wait);
+    let collectives = order.as_slice().iter().filter(|&&op| graph.kind(op).is_collective());
     json!({
         "format": "halflap.simulation/1",
         "step_time": simulation.step_time.0,

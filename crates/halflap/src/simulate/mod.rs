@@ -16,7 +16,7 @@ pub use bound::{is_optimal, lower_bound};
 pub use exposure::{Cause, Exposure};
 
 use crate::cost::Times;
-use crate::graph::{Assignment, Edges, Graph, OpKind, Streams};
+use crate::graph::{Assignment, Graph, OpKind, Streams};
 use crate::ids::{IdVec, OpId, StreamId};
 use crate::units::Nanos;
 
@@ -108,20 +108,24 @@ impl<'a> Clock<'a> {
     }
 
     fn run(&mut self, op: OpId) {
-        self.host += self.machine.launch;
-        match self.graph.kind(op) {
+        let kind = self.graph.kind(op);
+        if kind != OpKind::MultiOutput {
+            self.host += self.machine.launch;
+        }
+        match kind {
             OpKind::AsyncCollective => self.start_collective(op),
             OpKind::SyncCollective => self.run_synchronous(op),
             OpKind::Compute | OpKind::Wait => self.run_compute(op),
+            OpKind::MultiOutput => {
+                let now = self.now.max(self.host);
+                (self.start[op], self.end[op]) = (now, now);
+            }
         }
     }
 
     fn start_collective(&mut self, op: OpId) {
         let Some(stream) = self.machine.streams.of(op) else { return };
-        let mut start = self.now.max(self.host).max(self.free[stream]).max(self.peers_ready(op));
-        for &pred in self.graph.preds(op, Edges::Real) {
-            start = start.max(self.end[pred]);
-        }
+        let start = self.ready(op).max(self.free[stream]).max(self.peers_ready(op));
         let end = start + self.machine.times.of(op);
         (self.start[op], self.end[op], self.free[stream]) = (start, end, end);
         self.busy[stream] += self.machine.times.of(op);
@@ -161,12 +165,11 @@ impl<'a> Clock<'a> {
         self.machine.peers.as_ref().map_or(Nanos::ZERO, |peers| peers[op])
     }
 
-    /// When the compute stream could go on with `op`: only collectives can make it stop, because all
-    /// else ran on it before.
+    /// When `op` could start, as far as what it needs goes: only collectives can keep it waiting,
+    /// because all else ran on the compute stream before.
     fn ready(&self, op: OpId) -> Nanos {
-        let preds = self.graph.preds(op, Edges::Real).iter();
-        let collectives = preds.filter(|&&pred| self.graph.kind(pred).is_collective());
-        collectives.fold(self.now.max(self.host), |ready, &pred| ready.max(self.end[pred]))
+        let gated_by = self.graph.gated_by(op).iter();
+        gated_by.fold(self.now.max(self.host), |ready, &collective| ready.max(self.end[collective]))
     }
 
     /// When compute that starts at `start` ends, slowed while communication runs.
@@ -236,8 +239,7 @@ impl<'a> Clock<'a> {
 
     /// The collective that an operation waits for longest; a synchronous one waits for its stream, too.
     fn blocker(&self, op: OpId) -> Option<OpId> {
-        let needed =
-            self.graph.preds(op, Edges::Real).iter().copied().filter(|&pred| self.graph.kind(pred).is_collective());
+        let needed = self.graph.gated_by(op).iter().copied();
         let ahead = self.machine.streams.of(op).and_then(|stream| self.issued[stream].last().copied());
         needed.chain(ahead).max_by(|&a, &b| self.end[a].0.total_cmp(&self.end[b].0).then(b.cmp(&a)))
     }
@@ -267,8 +269,7 @@ impl<'a> Clock<'a> {
         let issued = self.machine.streams.of(op).map_or(&[][..], |stream| self.issued[stream].as_slice());
         let place = issued.iter().rposition(|&other| other == op);
         let ahead = place.and_then(|place| issued[..place].last().copied());
-        let needed =
-            self.graph.preds(op, Edges::Real).iter().copied().filter(|&pred| self.graph.kind(pred).is_collective());
+        let needed = self.graph.gated_by(op).iter().copied();
         ahead.into_iter().chain(needed).find(|&before| self.end[before] == self.start[op])
     }
 

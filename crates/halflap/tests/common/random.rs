@@ -52,11 +52,12 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         0..20 => OpKind::AsyncCollective,
         20..36 => OpKind::Wait,
         36..40 => OpKind::SyncCollective,
+        40..48 => OpKind::MultiOutput,
         _ => OpKind::Compute,
     };
     let deps = deps(parts, random, kind);
     for &(buffer, kinds) in &deps {
-        if kinds.is_real() {
+        if kinds.data || kinds.weak && random.chance(50) {
             parts.buffers[buffer].users.push(op);
         }
     }
@@ -64,7 +65,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
     let outputs = (0..random.pick(&[0, 1, 1, 1, 1, 2, 3])).map(|_| add_buffer(parts, random, Some(op))).collect();
     let whole = random.pick(&[0, 1, 500, 2500, 7000, 20_000, 150_000]) as f64;
     let runtime = match kind {
-        OpKind::Wait => 0.0,
+        OpKind::Wait | OpKind::MultiOutput => 0.0,
         _ if fractional => whole * 0.3 + 0.1,
         _ => whole,
     };
@@ -89,7 +90,8 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
     });
 }
 
-/// A few buffers of late operations; a wait prefers what a collective made.
+/// A few buffers of late operations; a wait prefers what a collective made, also where it is handed
+/// out, and a multi-output prefers to hand that out.
 fn deps(parts: &Parts, random: &mut Random, kind: OpKind) -> Vec<(BufId, DepKinds)> {
     if parts.buffers.is_empty() {
         return Vec::new();
@@ -108,9 +110,10 @@ fn deps(parts: &Parts, random: &mut Random, kind: OpKind) -> Vec<(BufId, DepKind
             deps.push((buffer, kinds));
         }
     }
-    if kind == OpKind::Wait && random.chance(90) {
+    if matches!(kind, OpKind::Wait | OpKind::MultiOutput) && random.chance(90) {
         let is_comm = |&(_, buffer): &(BufId, &BufferParts)| {
-            buffer.maker.is_some_and(|maker| parts.ops[maker].kind == OpKind::AsyncCollective)
+            let made_by = buffer.maker.map(|maker| parts.ops[maker].kind);
+            matches!(made_by, Some(OpKind::AsyncCollective | OpKind::MultiOutput))
         };
         let made: Vec<BufId> = parts.buffers.iter().filter(is_comm).map(|(id, _)| id).collect();
         if !made.is_empty() {

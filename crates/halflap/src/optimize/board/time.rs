@@ -169,7 +169,7 @@ impl Board<'_> {
             let stream = program.stream[op] as usize;
             let tail_now = self.tail_now[place + 1];
             let behind = match program.kind[op] {
-                OpKind::Compute | OpKind::Wait => tail_now,
+                OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => tail_now,
                 OpKind::SyncCollective => tail_now.max(after[stream]),
                 OpKind::AsyncCollective => {
                     let gates = program.gates.of(op).iter();

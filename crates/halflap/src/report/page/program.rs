@@ -91,7 +91,7 @@ fn name(graph: &Graph, op: OpId) -> String {
 
 fn kind(kind: OpKind) -> Kind {
     match kind {
-        OpKind::Compute => Kind::Compute,
+        OpKind::Compute | OpKind::MultiOutput => Kind::Compute,
         OpKind::AsyncCollective => Kind::Collective,
         OpKind::SyncCollective => Kind::SyncCollective,
         OpKind::Wait => Kind::Wait,

@@ -154,7 +154,7 @@ impl Drawing<'_> {
         Slice {
             name: printable_up_to(graph.name(op), 160),
             category: match graph.kind(op) {
-                OpKind::Compute => "compute",
+                OpKind::Compute | OpKind::MultiOutput => "compute",
                 OpKind::Wait => "wait",
                 OpKind::AsyncCollective | OpKind::SyncCollective => "collective",
             },

@@ -1,0 +1,436 @@
+"""Commands as functions, and what they give."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, Union
+
+from . import _halflap
+
+#: What a program can be given as: a `Graph`, a ``halflap.graph/1`` dictionary, text (JSON or HLO), or the
+#: path of a file.
+GraphLike = Union["Graph", Mapping[str, Any], str, bytes, "os.PathLike[str]"]
+
+#: What an order can be given as: names of nodes, a result of `schedule`, its dictionary, or the path of a
+#: file.
+Order = Union[Sequence[str], Mapping[str, Any], "Schedule", "os.PathLike[str]"]
+
+CollectiveOrder = Literal["free", "kept"]
+Effort = Literal["quick", "default", "thorough"]
+
+
+class Machine(TypedDict, total=False):
+    """What orders are simulated on; every function takes these as keywords."""
+
+    #: Model run times on this device: a name such as ``"h100"``, a file, or the figures themselves.
+    device: str | Mapping[str, Any]
+    #: Model all collectives over this link.
+    link: str
+    #: Measured run times: a file, or nanoseconds by the names of nodes.
+    profile: str | os.PathLike[str] | Mapping[str, float]
+    #: How much slower compute is while communication runs beside it.
+    slowdown: float
+    #: What the host needs to issue a node, such as ``"4us"``.
+    launch: str
+    #: Which process groups take turns on one communication stream.
+    comm_streams: Literal["shared", "one", "group"]
+
+
+class Graph:
+    """A program of one rank: a ``halflap.graph/1`` graph or an HLO module.
+
+    ``source`` is a dictionary, text, or the path of a file, which may be gzipped. It is read, and what is
+    wrong with it is found, when it is used; `Graph.check` does that now.
+    """
+
+    def __init__(self, source: GraphLike) -> None:
+        self._path: str | None = None
+        self._text: bytes | None = None
+        if isinstance(source, Graph):
+            self._path, self._text = source._path, source._text
+        elif isinstance(source, Mapping):
+            self._text = json.dumps(source).encode()
+        elif isinstance(source, bytes):
+            self._text = source
+        elif isinstance(source, str) and _is_text(source):
+            self._text = source.encode()
+        else:
+            self._path = os.fspath(source)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._path if self._path is not None else "<graph>"
+
+    def check(self) -> Graph:
+        """Reads it; raises `BadInput` where it is no program."""
+        simulate(self)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """A graph as a dictionary; an HLO module has none."""
+        text = self._text
+        if text is None:
+            with open(self.name, "rb") as file:
+                text = file.read()
+        if text[:2] == b"\x1f\x8b":
+            import gzip
+
+            text = gzip.decompress(text)
+        return json.loads(text)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r})"
+
+
+def _is_text(source: str) -> bool:
+    return source.lstrip()[:1] in ("{", "[", "#") or "\n" in source or source.lstrip().startswith("HloModule")
+
+
+class Report:
+    """A page to look at in a browser; a notebook shows it."""
+
+    def __init__(self, page: str) -> None:
+        #: The page, which needs nothing else.
+        self.html = page
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it beside its place, then renames it."""
+        beside = f"{os.fspath(path)}.{os.getpid()}.tmp"
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(self.html)
+        os.replace(beside, path)
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html, quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="800" style="border:0"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"Report({len(self.html)} characters)"
+
+
+class _Result:
+    """What a command gave: its JSON as attributes, its text as `str`, and a page."""
+
+    def __init__(self, answer: _Answer, again: _Command) -> None:
+        self._fields: dict[str, Any] = answer.fields
+        self._text = answer.text
+        self._again = again
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as docs/formats.md has it."""
+        return self._fields
+
+    def report(self) -> Report:
+        """A page of it."""
+        return self._again.page()
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def _shown(self) -> dict[str, Any]:
+        return {name: self._fields[name] for name in ("step_time", "peak_memory") if name in self._fields}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value}" for name, value in self._shown().items())
+        return f"{type(self).__name__}({shown})"
+
+
+class Schedule(_Result):
+    """A proved order."""
+
+    @property
+    def order(self) -> list[str]:
+        """The names of nodes in their new order; of an HLO module, those of its entry computation."""
+        if "order" in self._fields:
+            return self._fields["order"]
+        return self._fields["computations"][-1]["order"]
+
+    @property
+    def orders(self) -> dict[str, list[str]]:
+        """Of an HLO module, the order of each computation that communicates, by name."""
+        return {part["computation"]: part["order"] for part in self._fields.get("computations", [])}
+
+    @property
+    def step_time(self) -> float:
+        """The simulated step time in nanoseconds."""
+        return self._fields["step_time"]
+
+    @property
+    def step_time_before(self) -> float:
+        """The input order's."""
+        return self._fields["step_time_before"]
+
+    @property
+    def bound(self) -> float | None:
+        """What no order can beat; of an HLO module that of its entry computation."""
+        parts = self._fields.get("computations") or [{}]
+        return self._fields.get("bound", parts[-1].get("bound"))
+
+    @property
+    def exposed(self) -> float:
+        """Exposed communication in nanoseconds, as the simulation has it."""
+        return self._fields.get("simulated_exposed", self._fields["exposed"])
+
+    @property
+    def exposed_before(self) -> float:
+        """The input order's."""
+        return self._fields.get("simulated_exposed_before", self._fields["exposed_before"])
+
+    @property
+    def peak_memory(self) -> int:
+        """In bytes."""
+        return self._fields["peak_memory"]
+
+    @property
+    def peak_memory_before(self) -> int:
+        """The input order's."""
+        return self._fields["peak_memory_before"]
+
+
+class Simulation(_Result):
+    """An order in time."""
+
+    @property
+    def step_time(self) -> float:
+        """In nanoseconds."""
+        return self._fields["step_time"]
+
+    @property
+    def bound(self) -> float | None:
+        """What no order can beat; None for an HLO module, whose computations each have one."""
+        return self._fields.get("bound")
+
+    @property
+    def peak_memory(self) -> int:
+        """In bytes."""
+        return self._fields["peak_memory"]
+
+    @property
+    def collectives(self) -> list[dict[str, Any]]:
+        """Every collective in order: when it ran, what of it was exposed and what holds it."""
+        parts = self._fields.get("computations", [self._fields])
+        return [collective for part in parts for collective in part["collectives"]]
+
+
+class Sweep(_Result):
+    """What more memory or a faster network would buy."""
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """One for each limit and speed."""
+        return self._fields["points"]
+
+
+class Analysis(_Result):
+    """What really ran."""
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """One for each trace."""
+        return self._fields["ranks"]
+
+    @property
+    def profile(self) -> dict[str, float]:
+        """The median time of every kernel in nanoseconds, as ``profile`` takes it."""
+        return self._again.written("--profile-out")
+
+
+class _Answer:
+    def __init__(self, fields: Any, text: str) -> None:
+        self.fields = fields
+        self.text = text
+
+
+class _Command:
+    """A command with its arguments and what it reads from memory."""
+
+    def __init__(self, name: str) -> None:
+        self.arguments: list[str] = [name]
+        self.given: dict[str, bytes] = {}
+
+    def graph(self, graph: GraphLike) -> _Command:
+        graph = Graph(graph)
+        if graph._text is not None:
+            self.given[graph.name] = graph._text
+        self.arguments.append(graph.name)
+        return self
+
+    def order(self, order: Order | None) -> _Command:
+        if isinstance(order, Schedule):
+            order = order.to_dict()
+        if order is None:
+            return self
+        if isinstance(order, (str, os.PathLike)):
+            self.arguments.append(os.fspath(order))
+        else:
+            self.given["<order>"] = json.dumps(order).encode()
+            self.arguments.append("<order>")
+        return self
+
+    def options(self, options: Mapping[str, Any]) -> _Command:
+        for name, value in options.items():
+            if value is None or value is False:
+                continue
+            self.arguments.append("--" + name.replace("_", "-"))
+            if value is not True:
+                self.arguments[-1] += "=" + self._written(name, value)
+        return self
+
+    def _written(self, name: str, value: Any) -> str:
+        if name in ("memory_budget", "memory"):
+            values = value if isinstance(value, (list, tuple)) else [value]
+            return ",".join(_budget(value) for value in values)
+        if isinstance(value, Mapping):
+            # A name with a dot is a file's, and never a preset's.
+            self.given[f"<{name}.json>"] = json.dumps(value).encode()
+            return f"<{name}.json>"
+        if isinstance(value, (list, tuple)):
+            return ",".join(str(value) for value in value)
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+    def run(self, *more: str) -> tuple[dict[str, bytes], str]:
+        written, printed, told = _halflap.call([*self.arguments, *more], self.given)
+        for warning in told:
+            warnings.warn(warning, stacklevel=4)
+        return written, printed
+
+    def answer(self) -> _Answer:
+        written, printed = self.run("--output=<answer>")
+        return _Answer(json.loads(written["<answer>"]), printed)
+
+    def written(self, option: str) -> Any:
+        return json.loads(self.run(f"{option}=<written>")[0]["<written>"])
+
+    def page(self) -> Report:
+        return Report(self.run("--report=<page>")[0]["<page>"].decode())
+
+
+def _budget(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value}x" if isinstance(value, float) else f"{value}B"
+
+
+def schedule(
+    graph: GraphLike,
+    *,
+    memory_budget: float | str | None = None,
+    collective_order: CollectiveOrder | None = None,
+    effort: Effort | None = None,
+    threads: int | None = None,
+    order_collectives: Literal["group", "all"] | None = None,
+    passes: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    compat: Literal["torch-2.10"] | None = None,
+    **machine: Any,
+) -> Schedule:
+    """Finds an order that hides more communication, and proves it.
+
+    ``memory_budget`` is the most that the order may need: a multiple of the input order's peak (``"1.2x"`` or
+    ``1.2``) or a size (``"40GiB"``, or whole bytes). ``collective_order="kept"`` keeps order-only edges.
+    ``passes`` runs torch's passes by name, with ``settings``, instead of the optimizer. The rest is `Machine`.
+    """
+    command = _Command("schedule").graph(graph)
+    command.options({
+        "memory_budget": memory_budget,
+        "collective_order": collective_order,
+        "effort": effort,
+        "threads": threads,
+        "order_collectives": order_collectives,
+        "passes": passes,
+        "compat": compat,
+        **machine,
+    })
+    for name, value in (settings or {}).items():
+        command.arguments.append(f"--set={name}={value}")
+    answer = command.answer()
+    again = _Command("explain").graph(graph).order(answer.fields)
+    again.options({"memory_budget": memory_budget if passes is None else None, **machine})
+    return Schedule(answer, again)
+
+
+def emit_hlo(module: GraphLike, **options: Any) -> str:
+    """An HLO module again, scheduled and with asynchronous collectives; takes what `schedule` takes."""
+    command = _Command("schedule").graph(module).options(options)
+    return command.run("--emit=hlo", "--output=<module>")[0]["<module>"].decode()
+
+
+def simulate(graph: GraphLike, order: Order | None = None, **machine: Any) -> Simulation:
+    """Runs an order, or the input order, on streams; the rest is `Machine`."""
+    command = _Command("simulate").graph(graph).order(order).options(machine)
+    return Simulation(command.answer(), command)
+
+
+def explain(
+    graph: GraphLike,
+    order: Order | None = None,
+    *,
+    node: str | None = None,
+    memory_budget: float | str | None = None,
+    **machine: Any,
+) -> Simulation:
+    """Says what holds every collective that is exposed, or ``node`` alone; the rest is `Machine`."""
+    command = _Command("explain").graph(graph).order(order)
+    command.options({"node": node, "memory_budget": memory_budget, **machine})
+    return Simulation(command.answer(), command)
+
+
+def verify(
+    graph: GraphLike,
+    order: Order,
+    *,
+    memory_budget: float | str | None = None,
+    collective_order: CollectiveOrder | None = None,
+    order_collectives: Literal["group", "all"] | None = None,
+) -> str:
+    """Proves an order and says what it needs; raises `NotValid` where it is wrong."""
+    command = _Command("verify").graph(graph).order(order)
+    command.options({
+        "memory_budget": memory_budget,
+        "collective_order": collective_order,
+        "order_collectives": order_collectives,
+    })
+    return command.run()[1].strip()
+
+
+def what_if(
+    graph: GraphLike,
+    *,
+    memory: Sequence[float | str] | None = None,
+    bandwidth: Sequence[float] | None = None,
+    collective_order: CollectiveOrder | None = None,
+    effort: Effort | None = None,
+    computation: str | None = None,
+    **machine: Any,
+) -> Sweep:
+    """What more memory or a faster network would buy; the rest is `Machine`."""
+    command = _Command("what-if").graph(graph)
+    command.options({
+        "memory": memory,
+        "bandwidth": bandwidth,
+        "collective_order": collective_order,
+        "effort": effort,
+        "computation": computation,
+        **machine,
+    })
+    return Sweep(command.answer(), command)
+
+
+def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Report:
+    """A page of the input order and, if one is given, another below it; the rest is `Machine`."""
+    return _Command("explain").graph(graph).order(order).options(machine).page()
+
+
+def analyze(*traces: str | os.PathLike[str]) -> Analysis:
+    """Says what really ran, from traces of torch.profiler, one for each rank."""
+    command = _Command("analyze")
+    command.arguments += [os.fspath(trace) for trace in traces]
+    return Analysis(command.answer(), command)

@@ -1,0 +1,33 @@
+"""What is written in Rust."""
+
+from collections.abc import Sequence
+
+__version__: str
+
+class Error(Exception):
+    """What halflap cannot do, and why."""
+
+class BadInput(Error):
+    """The input or an option is at fault; the message names the place."""
+
+class NotValid(Error):
+    """An order was to be proved, and it is wrong."""
+
+class RunFailed(Error):
+    """What was run did not come to its end."""
+
+class InternalError(Error):
+    """A bug in halflap; the input is not at fault."""
+
+def call(arguments: Sequence[str], given: dict[str, bytes]) -> tuple[dict[str, bytes], str, list[str]]:
+    """Runs a command on data in memory.
+
+    Names in angle brackets are read from ``given``, and what is written to such names is given back, with
+    what was printed and what was warned of. Other threads run meanwhile, and Ctrl-C ends it.
+    """
+
+def main(arguments: Sequence[str]) -> int:
+    """Is the ``halflap`` command; gives its exit code."""
+
+def modelled_times(graph: bytes, device: str) -> list[float]:
+    """The run time in nanoseconds of every node of a graph as the model of a device has it."""

@@ -1,0 +1,128 @@
+//! A command without a shell: what it reads and writes lies on a desk, in memory, and nothing is printed.
+//!
+//! Programs that have a graph in memory, such as the Python module, call the same commands with the same
+//! arguments and so get the same answers and the same errors. A name in angle brackets, such as `<graph>`,
+//! lies on the desk; every other name is that of a file. A desk belongs to the thread that a command runs
+//! on.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Parser;
+
+use crate::args::Args;
+use crate::exit::Failed;
+
+/// Asks a command on a desk to end early.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked.
+    pub fn is_asked_for(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a command is given.
+#[derive(Debug, Default)]
+pub struct Call {
+    /// What would be typed after `halflap`.
+    pub arguments: Vec<OsString>,
+    /// What is read under names in angle brackets.
+    pub given: BTreeMap<String, Vec<u8>>,
+    /// To end it early.
+    pub stop: Stop,
+}
+
+/// What a command gave.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// What it wrote under names in angle brackets.
+    pub written: BTreeMap<String, Vec<u8>>,
+    /// What it would have printed.
+    pub printed: String,
+    /// What it would have warned of.
+    pub warnings: Vec<String>,
+    /// Why it did not do what was asked.
+    pub failed: Option<Failed>,
+}
+
+struct Desk {
+    given: BTreeMap<String, Vec<u8>>,
+    stop: Stop,
+    answer: Answer,
+}
+
+thread_local! {
+    static DESK: RefCell<Option<Desk>> = const { RefCell::new(None) };
+}
+
+/// Runs a command on a desk of this thread.
+pub fn call(call: Call) -> Answer {
+    let Call { arguments, given, stop } = call;
+    let typed = std::iter::once(OsString::from("halflap")).chain(arguments);
+    let args = match Args::try_parse_from(typed) {
+        Ok(args) => args,
+        Err(wrong) => return Answer { failed: Some(Failed::BadInput(told(&wrong))), ..Answer::default() },
+    };
+    DESK.set(Some(Desk { given, stop, answer: Answer::default() }));
+    let result = crate::guarded(&args);
+    let mut answer = DESK.take().map(|desk| desk.answer).unwrap_or_default();
+    answer.failed = result.err();
+    answer
+}
+
+/// What is wrong with arguments, without what is for a shell.
+fn told(wrong: &clap::Error) -> String {
+    let text = wrong.render().to_string();
+    let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.find(end)).min();
+    text[..end.unwrap_or(text.len())].trim_start_matches("error: ").trim_end().to_owned()
+}
+
+/// Whether a name is on the desk, if there is one.
+pub(crate) fn holds(name: &str) -> bool {
+    name.starts_with('<') && name.ends_with('>') && DESK.with_borrow(Option::is_some)
+}
+
+/// What was given under a name.
+pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
+    DESK.with_borrow(|desk| desk.as_ref()?.given.get(name).cloned())
+}
+
+pub(crate) fn write(name: &str, bytes: Vec<u8>) {
+    with(|answer| _ = answer.written.insert(name.to_owned(), bytes));
+}
+
+/// Keeps what would be printed.
+pub(crate) fn print(text: &[u8]) {
+    with(|answer| answer.printed.push_str(&String::from_utf8_lossy(text)));
+}
+
+/// Keeps a warning; says whether there is a desk.
+pub(crate) fn warn(text: &str) -> bool {
+    with(|answer| answer.warnings.push(text.to_owned()))
+}
+
+/// How the command would be told to end, if it is on a desk.
+pub(crate) fn stop() -> Option<Stop> {
+    DESK.with_borrow(|desk| desk.as_ref().map(|desk| desk.stop.clone()))
+}
+
+fn with(change: impl FnOnce(&mut Answer)) -> bool {
+    DESK.with_borrow_mut(|desk| match desk {
+        Some(desk) => {
+            change(&mut desk.answer);
+            true
+        }
+        None => false,
+    })
+}

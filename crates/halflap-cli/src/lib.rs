@@ -1,0 +1,76 @@
+//! The `halflap` command: arguments, files, clocks and terminals around the library.
+//!
+//! It is a library, so that others can be the command, too ([`main_with`]), or have its answers in memory
+//! ([`desk::call`]).
+
+mod align;
+mod analyze;
+mod args;
+mod costs;
+mod debug;
+pub mod desk;
+mod diff;
+mod exit;
+mod files;
+mod machine;
+mod optimize;
+mod pictures;
+mod plan;
+mod program;
+mod progress;
+mod run;
+mod schedule;
+mod simulate;
+mod terminal;
+mod verify;
+mod what_if;
+
+use std::ffi::OsString;
+use std::panic::{self, AssertUnwindSafe};
+
+use clap::Parser;
+
+use args::{Args, Command};
+pub use exit::Failed;
+
+/// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
+/// exit code. Does not come back where arguments are wrong.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    debug::remember_name(arguments.first());
+    let args = Args::parse_from(arguments);
+    // What a panic would print helps us, not the user: it is told apart and said once, below.
+    panic::set_hook(Box::new(|_| {}));
+    match guarded(&args) {
+        Ok(()) => 0,
+        Err(failed) => failed.report(),
+    }
+}
+
+/// Runs a command; a panic is a bug of ours like any other.
+fn guarded(args: &Args) -> Result<(), Failed> {
+    let result = panic::catch_unwind(AssertUnwindSafe(|| run(args)));
+    result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
+}
+
+fn run(args: &Args) -> Result<(), Failed> {
+    let is_module = |path: &str| files::is_module(path);
+    match &args.command {
+        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, args.verbose),
+        Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
+        Command::Simulate(command) => simulate::simulate(command),
+        Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
+        Command::Explain(command) => simulate::explain_order(command),
+        Command::WhatIf(command) if is_module(&command.graph)? => program::what_if(command),
+        Command::WhatIf(command) => what_if::run(command),
+        Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
+        Command::Verify(command) => verify::run(command, args.verbose),
+        Command::Align(command) => align::run(command, args.verbose),
+        Command::Analyze(command) => analyze::run(command, args.verbose),
+        Command::Plan(command) => plan::run(command),
+        Command::Run(command) => run::run(command),
+        Command::Diff(command) => diff::run(command),
+        Command::Debug(command) => debug::run(command, args.verbose),
+    }
+}
