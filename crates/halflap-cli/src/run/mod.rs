@@ -96,7 +96,9 @@ impl<'a> Job<'a> {
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
-        prepared.map(Arc::new).map_err(failed)
+        let prepared = prepared.map(Arc::new).map_err(failed)?;
+        debug::check_filter(self.args, &prepared)?;
+        Ok(prepared)
     }
 
     fn which(&self) -> Which<'_> {
@@ -123,18 +125,28 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         };
         *slot = job.prepare(&other)?;
     }
-    let inputs = Inputs::open(args)?.all(&program)?;
-    let outcome = exec::run(&programs, inputs, &job.options()).map_err(failed)?;
+    let inputs = given(args, &program)?;
+    let outcome = exec::run(&programs, inputs, &job.options()).map_err(|failure| debug::reported(args, failure))?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders })
+}
+
+/// What all ranks get, after a look at all of it where that was asked for.
+fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    let inputs = Inputs::open(args)?;
+    if args.debug.check_inputs {
+        inputs.check(program, 0..program.ranks)?;
+    }
+    inputs.all(program)
 }
 
 /// Runs both orders. Ours is found with the times that were measured in the module's own.
 fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let own = job.source.found(Which::Input)?;
     let program = job.prepare(&own)?;
-    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
-        exec::run(&vec![program.clone(); program.ranks], inputs, &job.options()).map_err(failed)
+        exec::run(&vec![program.clone(); program.ranks], inputs, &job.options())
+            .map_err(|failure| debug::reported(job.args, failure))
     };
     let before = run(job, &program, inputs.clone())?;
     job.source.measured(profile(&program, &before)?);
