@@ -36,6 +36,8 @@ pub use exit::Failed;
 /// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
 /// exit code. Does not come back where arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    debug::remember_name(arguments.first());
     let args = Args::parse_from(arguments);
     // What a panic would print helps us, not the user: it is told apart and said once, below.
     panic::set_hook(Box::new(|_| {}));

@@ -5,6 +5,7 @@ mod draw;
 mod inputs;
 mod measure;
 mod mpi;
+mod only;
 mod show;
 
 use std::path::Path;
@@ -28,6 +29,9 @@ use inputs::Inputs;
 use show::{Compared, Finished};
 
 pub fn run(args: &args::Run) -> Result<(), Failed> {
+    if let Some(kernel) = &args.only {
+        return only::run(args, kernel);
+    }
     match args.backend {
         Backend::Threads => threads(args),
         Backend::Mpi => mpi::run(args),
