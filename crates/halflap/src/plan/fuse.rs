@@ -226,7 +226,7 @@ impl<'a> Fuser<'a> {
         let Change { slot: gives, readers, last, spared, is_gone } = change;
         let size = |slot: SlotId| self.plan.storage.slots[slot].size;
         if let Some((from, to)) = spared {
-            self.levels[from..=to].iter_mut().for_each(|level| *level = *level - size(gives));
+            self.levels[from..=to].iter_mut().for_each(|level| *level -= size(gives));
             self.life[gives].0 = Some(to + 1);
         }
         if is_gone {
