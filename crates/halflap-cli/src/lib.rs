@@ -7,7 +7,9 @@ mod align;
 mod analyze;
 mod args;
 mod costs;
+mod debug;
 pub mod desk;
+mod diff;
 mod exit;
 mod files;
 mod machine;
@@ -34,6 +36,8 @@ pub use exit::Failed;
 /// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
 /// exit code. Does not come back where arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    debug::remember_name(arguments.first());
     let args = Args::parse_from(arguments);
     // What a panic would print helps us, not the user: it is told apart and said once, below.
     panic::set_hook(Box::new(|_| {}));
@@ -66,5 +70,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Analyze(command) => analyze::run(command, args.verbose),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
+        Command::Diff(command) => diff::run(command),
+        Command::Debug(command) => debug::run(command, args.verbose),
     }
 }

@@ -56,7 +56,8 @@ fn time(span: &Span) -> f64 {
     span.end.0 - span.met.map_or(span.start.0, |met| met.0.max(span.start.0))
 }
 
-/// The median time of every kernel and collective, by the name of its instruction. Of a collective it is what it
+/// The median time of every kernel and collective, by the name of its instruction; that of a kernel
+/// that computes several is shared out among them. Of a collective it is what it
 /// takes when all have come: where that is not known, the least that it took on any rank.
 pub(super) fn profile(runs: &[(&Prepared, &Outcome)]) -> BTreeMap<String, Nanos> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -71,8 +72,16 @@ fn add_kernels(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<Strin
     let spans = outcome.ranks.iter().flat_map(|rank| counted(&rank.spans)).flatten();
     for span in spans {
         let label = &program.labels[span.label as usize];
-        if matches!(label.kind, LabelKind::Kernel | LabelKind::Transfer) {
-            times.entry(label.name.clone()).or_default().push(time(span));
+        if !matches!(label.kind, LabelKind::Kernel | LabelKind::Transfer) {
+            continue;
+        }
+        let time = time(span);
+        match label.shares.is_empty() {
+            true => times.entry(label.name.clone()).or_default().push(time),
+            false => {
+                let each = label.shares.iter();
+                each.for_each(|(name, share)| times.entry(name.clone()).or_default().push(time * share));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod draw;
 mod inputs;
 mod measure;
 mod mpi;
+mod only;
 mod show;
 
 use std::path::Path;
@@ -28,6 +29,9 @@ use inputs::Inputs;
 use show::{Compared, Finished};
 
 pub fn run(args: &args::Run) -> Result<(), Failed> {
+    if let Some(kernel) = &args.only {
+        return only::run(args, kernel);
+    }
     match args.backend {
         Backend::Threads => threads(args),
         Backend::Mpi => mpi::run(args),
@@ -60,6 +64,7 @@ struct Job<'a> {
 impl<'a> Job<'a> {
     fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
         check(args)?;
+        debug::catch_faults(args)?;
         let source = Source::read(&args.module, &args.machine)?;
         let paths: Vec<&Path> = args.custom_calls.iter().map(Path::new).collect();
         let libraries = load(&paths)?;
@@ -78,7 +83,7 @@ impl<'a> Job<'a> {
         Options {
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
-            threads_per_rank: usize::from(self.args.threads_per_rank),
+            threads_per_rank: self.threads_per_rank(),
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
@@ -86,13 +91,23 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// As many as were asked for, or an equal share of the cores.
+    fn threads_per_rank(&self) -> usize {
+        let (replicas, partitions) = self.source.module.devices();
+        let ranks = (replicas as usize * partitions as usize).max(1);
+        let share = || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
+        self.args.threads_per_rank.map_or_else(share, usize::from)
+    }
+
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let mut program = self.source.plan(orders)?;
+        let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
-        prepared.map(Arc::new).map_err(failed)
+        let prepared = prepared.map(Arc::new).map_err(failed)?;
+        debug::check_filter(self.args, &prepared)?;
+        Ok(prepared)
     }
 
     fn which(&self) -> Which<'_> {
@@ -119,7 +134,7 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         };
         *slot = job.prepare(&other)?;
     }
-    let inputs = Inputs::open(args)?.all(&program)?;
+    let inputs = given(args, &program)?;
     let outcome = run_shown(&job, &programs, inputs)?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
 }
@@ -128,16 +143,26 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
 fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
-    let outcome = exec::run_shown(programs, inputs, &options, &mut |done| bar.show(done as f64 / options.steps as f64));
+    let mut show = |done| bar.show(done as f64 / options.steps as f64);
+    let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
-    outcome.map_err(failed)
+    outcome.map_err(|failure| debug::reported(job.args, failure))
+}
+
+/// What all ranks get, after a look at all of it where that was asked for.
+fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    let inputs = Inputs::open(args)?;
+    if args.debug.check_inputs {
+        inputs.check(program, 0..program.ranks)?;
+    }
+    inputs.all(program)
 }
 
 /// Runs both orders. Ours is found with the times that were measured in the module's own.
 fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let own = job.source.found(Which::Input)?;
     let program = job.prepare(&own)?;
-    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
         run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };

@@ -52,6 +52,11 @@ impl FromStr for Fault {
 }
 
 impl Fault {
+    /// Whether a rank does not come back from something.
+    pub(crate) fn stalls(&self, rank: usize, name: &str) -> bool {
+        matches!(self, Fault::Stall(stalled, at) if *stalled == rank && at == name)
+    }
+
     /// Makes those mistakes that are in the plan. An error names what cannot be made.
     pub fn spoil(faults: &[Fault], program: &mut Program) -> Result<(), String> {
         for fault in faults {

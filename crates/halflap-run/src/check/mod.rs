@@ -5,29 +5,45 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
+//! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
 //! | `finite` | arrays that have NaN in them |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
+//! | `recorder` | the last collectives of every rank, and who went another way |
+//! | `inject` | mistakes made on purpose |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
+pub(crate) mod fault;
 mod filter;
 mod finite;
+mod guard;
 mod index;
 mod inject;
 mod lifetimes;
 mod probe;
+mod recorder;
+mod regions;
+mod report;
 pub(crate) mod said;
 mod stats;
 mod values;
 
+pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
 pub use finite::{FirstInfinity, NotFinite};
-pub use index::{Entry, FORMAT, IndexError, RankValues, read_values};
+pub use guard::Overrun;
+pub(crate) use guard::{Guarded, Owner, ReadOnly, broken, mark, seal};
+pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
 pub use lifetimes::{Deviation, LifetimeViolation};
 pub(crate) use probe::Probe;
+pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
+pub(crate) use regions::{Freed, RegionId};
+pub use report::FAULT_FORMAT;
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};
+
+use std::path::PathBuf;
 
 /// What is done about something that is not as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,8 +100,8 @@ pub struct Checks {
     pub memory: Memory,
     /// Whether the issuing thread waits for each kernel and collective.
     pub launch_blocking: bool,
-    /// Whether ranks remember their last collectives.
-    pub recorder: bool,
+    /// Whether ranks remember their last collectives, and the file that they go to when ranks went different ways.
+    pub recorder: Option<PathBuf>,
     /// Mistakes to be made on purpose.
     pub faults: Vec<Fault>,
 }
@@ -93,6 +109,6 @@ pub struct Checks {
 impl Checks {
     /// Whether tasks are looked at.
     fn watches_tasks(&self) -> bool {
-        self.values.is_some() || self.forbidden.is_some()
+        self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
+use super::recorder::{Flight, Recorder, State};
 use super::values::Values;
 use crate::exec::memory::Address;
 use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
@@ -88,6 +89,8 @@ pub(crate) struct Probe {
     run: AtomicUsize,
     values: Option<Values>,
     finite: Option<Finite>,
+    recorder: Option<Recorder>,
+    rank: usize,
 }
 
 impl Probe {
@@ -102,7 +105,9 @@ impl Probe {
         };
         let values = checks.values.as_ref().map(open).transpose()?;
         let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
-        Ok(Some(Arc::new(Probe { program: program.clone(), run: AtomicUsize::new(0), values, finite })))
+        let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
+        let (program, run) = (program.clone(), AtomicUsize::new(0));
+        Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, rank })))
     }
 
     /// The module is run, for the so manieth time.
@@ -112,6 +117,25 @@ impl Probe {
             let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
             values.inputs(&self.program.input_names, &views);
         }
+    }
+
+    /// A collective is issued.
+    pub(crate) fn schedule(&self, issued: &Issued, sequence: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.schedule(&self.seen(issued), sequence);
+        }
+    }
+
+    /// A collective is begun, or over.
+    pub(crate) fn advance(&self, issued: &Issued, state: State) {
+        if let Some(recorder) = &self.recorder {
+            recorder.advance(issued.number, state);
+        }
+    }
+
+    /// What the rank remembers of its collectives.
+    pub(crate) fn flight(&self, has_ended: bool) -> Option<Flight> {
+        self.recorder.as_ref().map(|recorder| recorder.flight(self.rank, has_ended))
     }
 
     /// Looks at what a launch takes, before it runs; gives the worst that there is in it.

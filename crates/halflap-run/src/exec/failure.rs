@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::check::{LifetimeViolation, NotFinite};
+use crate::check::{Account, LifetimeViolation, NotFinite, Overrun};
 
 /// What ended a run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -29,9 +29,13 @@ pub enum Failure {
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
     #[error("{0}")]
-    Lifetime(LifetimeViolation),
+    Lifetime(Box<LifetimeViolation>),
+    #[error("{0}")]
+    Overrun(Box<Overrun>),
     #[error("{0}")]
     NotFinite(Box<NotFinite>),
+    #[error("{failure}\nflight recorder: {}", .account.text)]
+    Apart { failure: Box<Failure>, account: Box<Account> },
     #[error("{path}: cannot be written: {error}")]
     Unwritable { path: String, error: String },
     #[error("MPI: {0}")]
@@ -103,6 +107,11 @@ impl Fate {
         if known.as_ref().is_none_or(is_first) {
             *known = Some(finding);
         }
+    }
+
+    /// Another process found something at a task.
+    pub fn limit(&self, number: u64) {
+        self.horizon.fetch_min(number, Ordering::SeqCst);
     }
 
     /// The last task that is still to be run, if something was found.

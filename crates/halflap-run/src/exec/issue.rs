@@ -1,5 +1,6 @@
 //! The walk: one rank's plan, step by step.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
-use crate::check::{LifetimeViolation, Probe, Strictness, Tracker, said};
+use crate::check::{Fault, Freed, LifetimeViolation, Memory, Owner, Probe, Strictness, Tracker, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -47,14 +48,15 @@ pub(crate) struct Rank {
     pub(crate) fate: Arc<Fate>,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) options: Options,
+    /// Who looks at it.
+    pub(crate) probe: Option<Arc<Probe>>,
 }
 
 impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         let arena: Arc<Arena> = Arc::default();
-        let probe = Probe::open(&self.options.checks, &self.program, self.rank);
-        let probe = probe.map_err(|failure| self.fate.fail(failure))?;
+        let probe = self.probe.clone();
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
             let worker = self.worker(index, (arena.clone(), probe.clone()));
@@ -68,7 +70,7 @@ impl Rank {
             program: &program,
             streams: &self.streams,
             fate: &self.fate,
-            pool: Pool::new(arena),
+            pool: Pool::new(arena, self.options.checks.memory, (self.rank, program.ranks)),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
@@ -78,6 +80,10 @@ impl Rank {
             options: &self.options,
             rank: self.rank,
             run: 0,
+            constants: HashMap::new(),
+            last: None,
+            at: (program.entry, 0),
+            put_off: None,
         };
         issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
@@ -88,6 +94,7 @@ impl Rank {
             // A worker catches what it runs: it cannot panic.
             let _ = thread.join();
         }
+        issuer.pool.close();
         Ok(outcome)
     }
 
@@ -110,6 +117,8 @@ impl Rank {
             scratch: Scratch::new(context),
             _arena: arena,
             probe,
+            is_guarded: matches!(self.options.checks.memory, Memory::Guarded(_)),
+            faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
@@ -140,6 +149,9 @@ impl Rank {
                 outcome.outputs = issuer.outputs(&frame);
             }
             issuer.leave(frame);
+            if let Some(overrun) = issuer.pool.look_at_marks() {
+                issuer.found(Failure::Overrun(Box::new(overrun)));
+            }
         }
         outcome.peak = Bytes(issuer.requested.peak);
         outcome.reserved = Bytes(issuer.pool.reserved as i64);
@@ -166,6 +178,14 @@ struct Issuer<'a> {
     rank: usize,
     /// How often the module was run before.
     run: usize,
+    /// Constants in guarded memory.
+    constants: HashMap<(PlanId, usize), Address>,
+    /// What was issued last.
+    last: Option<u32>,
+    /// The step that is issued.
+    at: (PlanId, usize),
+    /// A collective that waits for another one on purpose.
+    put_off: Option<u32>,
 }
 
 impl Issuer<'_> {
@@ -175,10 +195,18 @@ impl Issuer<'_> {
 
     fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
         self.number += 1;
+        self.last = Some(label);
         let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
+            probe.schedule(&issued, *sequence);
+        }
         self.streams.all[stream].push(Task { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
+        if self.options.checks.launch_blocking {
+            // Whoever issues the next one, or ends the run, finds out what failed.
+            let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
+        }
         self.issued[stream]
     }
 
@@ -191,10 +219,13 @@ impl Issuer<'_> {
     /// A new run of a plan, with the memory of its parameters.
     fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Frame {
         let plan = &self.program.plans[id];
-        let mut at = IdVec::filled(None, plan.bytes.len());
-        for (slot, value) in &plan.constants {
-            // Nobody writes to a constant's slot.
-            let address = Address(value.bytes().as_ptr().cast_mut());
+        let mut at = IdVec::filled(None, plan.held.len());
+        for (index, (slot, value)) in plan.constants.iter().enumerate() {
+            let address = match self.pool.is_guarded() {
+                true => self.guarded_constant((id, index)),
+                // Nobody writes to a constant's slot.
+                false => Address(value.bytes().as_ptr().cast_mut()),
+            };
             at[*slot] = Some(Place { address, block: None });
         }
         for (&slot, &address) in plan.parameters.iter().zip(parameters) {
@@ -202,6 +233,49 @@ impl Issuer<'_> {
         }
         self.requested.add(plan.constant_size);
         Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() }
+    }
+
+    /// A constant in memory that nobody can write to, nor read beyond.
+    fn guarded_constant(&mut self, key: (PlanId, usize)) -> Address {
+        if let Some(address) = self.constants.get(&key) {
+            return *address;
+        }
+        let plan = &self.program.plans[key.0];
+        let (slot, value) = &plan.constants[key.1];
+        let block = self.pool.get(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) });
+        // SAFETY: the memory is new and that long.
+        unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), block.address.0, value.bytes().len()) };
+        block.region.into_iter().for_each(seal);
+        self.constants.insert(key, block.address);
+        block.address
+    }
+
+    /// Takes memory back. Where it can then be touched no more, whoever uses it comes first.
+    fn put(&mut self, block: Block) {
+        if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err() {
+            // Something may still use it.
+            return;
+        }
+        let (program, label, at) = (self.program, self.last, self.at);
+        let freed = || Freed {
+            kernel: label.map_or("nothing", |label| &program.labels[label as usize].name).to_owned(),
+            step: at.1,
+            computation: program.plans[at.0].computation.clone(),
+        };
+        if let Some(overrun) = self.pool.put(block, freed) {
+            self.found(Failure::Overrun(Box::new(overrun)));
+        }
+    }
+
+    /// Something is wrong at what was issued last.
+    fn found(&self, failure: Failure) {
+        self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+    }
+
+    /// Memory for what a kernel takes besides.
+    fn beside(&mut self, bytes: usize, label: u32) -> Block {
+        let name = &self.program.labels[label as usize].name;
+        self.pool.get(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
     }
 
     /// Gives back what a run of a plan still has.
@@ -212,11 +286,11 @@ impl Issuer<'_> {
         let plan = &self.program.plans[frame.plan];
         for (slot, place) in frame.at.iter() {
             if let Some(Place { block: Some(block), .. }) = place {
-                self.pool.put(*block);
+                self.put(*block);
                 self.requested.add(-plan.sizes[slot]);
             }
         }
-        frame.held.into_iter().for_each(|block| self.pool.put(block));
+        frame.held.into_iter().for_each(|block| self.put(block));
         self.requested.add(-plan.constant_size);
     }
 
@@ -263,7 +337,7 @@ impl Issuer<'_> {
             return;
         }
         let plan = &self.program.plans[frame.plan];
-        let block = self.pool.get(plan.bytes[slot]);
+        let block = self.pool.get(plan.held[slot].bytes, plan.owner(slot));
         self.requested.add(plan.sizes[slot]);
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.name(block.address, slot);
@@ -273,7 +347,7 @@ impl Issuer<'_> {
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
         if let Some(Place { block: Some(block), .. }) = frame.at[slot].take() {
-            self.pool.put(block);
+            self.put(block);
             self.requested.add(-size);
         }
     }
@@ -301,6 +375,7 @@ impl Issuer<'_> {
             if self.pool.tracker.is_some() {
                 self.check_lives(plan, step)?;
             }
+            self.at = (frame.plan, step);
             self.step(frame, step, action)?;
         }
         match self.pool.tracker {
@@ -324,8 +399,7 @@ impl Issuer<'_> {
                     run: self.run,
                 };
                 if self.options.checks.lifetimes == Strictness::Assert {
-                    let failure = Failure::Lifetime(violation);
-                    self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+                    self.found(Failure::Lifetime(Box::new(violation)));
                     return Err(Stopped);
                 }
                 said::warn(&violation.to_string());
@@ -342,14 +416,17 @@ impl Issuer<'_> {
                 let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let mut held = Vec::new();
                 for (index, cast) in casts {
-                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), *label);
                     let arrays_of = [self.address(frame, cast.from), block.address];
                     self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
                     arrays[*index] = block.address;
                     held.push(block);
                 }
                 self.push(0, *label, Work::Kernel { arrays: arrays.into() });
-                held.into_iter().for_each(|block| self.pool.put(block));
+                held.into_iter().for_each(|block| self.put(block));
+            }
+            Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
+                self.start_with_faults(frame, step, *label);
             }
             Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
             Action::Wait { label, start } => {
@@ -369,6 +446,45 @@ impl Issuer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Starts a collective, with the mistakes that are to be made on purpose.
+    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) {
+        let name = &self.program.labels[label as usize].name;
+        let mut times = 1;
+        for fault in &self.options.checks.faults {
+            match fault {
+                Fault::SkipCollective(rank, left_out) if *rank == self.rank && left_out == name => times = 0,
+                Fault::DoubleCollective(rank, doubled) if *rank == self.rank && doubled == name => times = 2,
+                Fault::SwapCollectives(rank, a, b) if *rank == self.rank && [a, b].contains(&name) => {
+                    match self.put_off.take() {
+                        Some(other) => {
+                            self.start(frame, step);
+                            self.start_on_nothing(frame, other);
+                        }
+                        None => self.put_off = Some(label),
+                    }
+                    times = 0;
+                }
+                _ => {}
+            }
+        }
+        (0..times).for_each(|_| self.start(frame, step));
+    }
+
+    /// Starts a collective after its time, on memory of its own: its arrays may be somebody else's by now.
+    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) {
+        let of = &self.program.labels[label as usize];
+        let (plan, step) = of.at;
+        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else { return };
+        let arrays = of.ins.iter().chain(&of.outs).map(|argument| {
+            let block = self.beside(argument.kind.bytes(), label);
+            frame.held.push(block);
+            block.address
+        });
+        let arrays = arrays.collect();
+        let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
+        self.push_beside(*stream, label, Work::Collective { after, sequence, arrays });
     }
 
     /// What starts on a stream of its own waits for all that compute was given before.
@@ -412,7 +528,7 @@ impl Issuer<'_> {
             addresses.push(match read {
                 Read::Slot(slot) => self.address(frame, *slot),
                 Read::Cast(cast) => {
-                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), label);
                     let arrays = [self.address(frame, cast.from), block.address];
                     self.push(0, label, Work::Cast { which: (list, index), arrays });
                     frame.held.push(block);
@@ -439,9 +555,10 @@ impl Issuer<'_> {
         }
         self.track(&inner);
         self.walk(&mut inner)?;
-        let bytes = &self.program.plans[call.plan].bytes;
-        let copy =
-            |&(theirs, own): &(SlotId, SlotId)| (self.address(&inner, theirs), self.address(frame, own), bytes[theirs]);
+        let held = &self.program.plans[call.plan].held;
+        let copy = |&(theirs, own): &(SlotId, SlotId)| {
+            (self.address(&inner, theirs), self.address(frame, own), held[theirs].bytes)
+        };
         let moves: Vec<_> = call.copied.iter().map(copy).collect();
         self.copy(at.0, moves);
         for &(theirs, own) in &call.adopted {
@@ -462,8 +579,9 @@ impl Issuer<'_> {
     }
 
     fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, label: u32) -> Result<(), Stopped> {
-        let bytes = &self.program.plans[frame.plan].bytes;
-        let pair = |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), bytes[to]);
+        let held = &self.program.plans[frame.plan].held;
+        let pair =
+            |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label);
@@ -485,14 +603,15 @@ impl Issuer<'_> {
             let mut body = self.enter(repeat.body, &state);
             self.track(&body);
             self.walk(&mut body)?;
-            let bytes = &self.program.plans[repeat.body].bytes;
-            let pair = |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), bytes[to]);
+            let held = &self.program.plans[repeat.body].held;
+            let pair =
+                |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), held[to].bytes);
             let moves: Vec<_> = repeat.moved.iter().map(pair).collect();
             self.copy(label, moves);
             self.leave(body);
         }
         self.scope = around;
-        held.into_iter().for_each(|block| self.pool.put(block));
+        held.into_iter().for_each(|block| self.put(block));
         Ok(())
     }
 
@@ -507,8 +626,8 @@ impl Issuer<'_> {
             let shares =
                 |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
             if (0..state.len()).any(shares) && !is_written(index) {
-                let len = body.bytes[body.parameters[index]];
-                let block = self.pool.get(len);
+                let len = body.held[body.parameters[index]].bytes;
+                let block = self.beside(len, label);
                 self.copy(label, vec![(state[index], block.address, len)]);
                 state[index] = block.address;
                 held.push(block);

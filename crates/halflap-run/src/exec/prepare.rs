@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, started};
+use halflap::hlo::{Module, Opcode, Origin, Shape, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
+use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
 use halflap::units::Bytes;
 use thiserror::Error;
 
-use super::layout::{bitcasts, slot_bytes};
+use super::layout::{Held, bitcasts, slot_arrays};
+use crate::check::Owner;
 use crate::comm::Collective;
 use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
@@ -62,7 +63,7 @@ pub(super) enum Action {
 /// A computation that can run.
 pub(super) struct PlanReady {
     pub(super) actions: Vec<Action>,
-    pub(super) bytes: IdVec<SlotId, usize>,
+    pub(super) held: IdVec<SlotId, Held>,
     pub(super) parameters: Vec<SlotId>,
     pub(super) results: Vec<SlotId>,
     /// Slots of constants, and their values.
@@ -76,6 +77,14 @@ pub(super) struct PlanReady {
     pub(super) computation: String,
     /// Which memory must have come and gone at which step, and after what.
     pub(super) checks: Vec<(Check, Node)>,
+}
+
+impl PlanReady {
+    /// Whose memory a slot is.
+    pub(super) fn owner(&self, slot: SlotId) -> Owner<'_> {
+        let held = &self.held[slot];
+        Owner { name: &self.names[slot], kind: &held.kind, align: held.align, is_constant: false }
+    }
 }
 
 /// A node of a computation, for people.
@@ -103,6 +112,8 @@ pub struct Label {
     pub outs: Vec<Argument>,
     /// Who takes part in a collective.
     pub among: String,
+    /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
+    pub shares: Vec<(String, f64)>,
     /// The program's own collective, for who must say who is missing.
     pub(crate) collective: Option<Collective>,
 }
@@ -217,9 +228,58 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// The collectives that every rank comes to in so many runs; nothing, where that depends on data.
+    pub(crate) fn planned_collectives(&self, runs: usize) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        for action in &self.plans[self.entry].actions {
+            match action {
+                Action::Collective { label, .. } => names.push(self.labels[*label as usize].name.clone()),
+                Action::Call { .. } | Action::Loop { .. } | Action::Branch { .. } => return None,
+                _ => {}
+            }
+        }
+        Some((0..runs).flat_map(|_| names.clone()).collect())
+    }
+}
+
 fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
     ArrayType { dtype, dims }
 }
+
+/// Instructions and the bitcasts that they read, in a sequence in which they can run.
+fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
+    let mut next = 0;
+    while let Some(&instr) = instrs.get(next) {
+        for operand in module.operands(instr) {
+            if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
+                instrs.push(operand.of);
+            }
+        }
+        next += 1;
+    }
+    // Instructions of a computation are numbered in such a sequence.
+    instrs.sort_unstable();
+    instrs
+}
+
+/// Whether instructions, the last of which is what is wanted, are one kernel that keeps nothing in memory in between:
+/// what [`halflap::plan::fuse`] asks.
+pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
+    let Some(&last) = instrs.last() else { return false };
+    let kernel = |instrs: &[InstrId]| {
+        let instrs = with_bitcasts(module, instrs.to_vec());
+        let group = Group { instrs: &instrs, outputs: &[last] };
+        Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
+    };
+    // Operands that a multiplication would copy for itself stay what they are.
+    let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
+    let alone = kernel(&[last]);
+    alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))
+}
+
+/// What the registers of a kernel that computes more may take.
+const REGISTERS: usize = 128 * 1024;
 
 /// The kernel that makes a value of what is in its slot; nothing, if that is the value.
 fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
@@ -232,6 +292,23 @@ fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Opt
         [_] => Ok(Some(kernel)),
         _ => Err(Unsupported::new(module, last, What::Operation)),
     }
+}
+
+/// Who takes how much of a kernel's time: in proportion to the bytes that an instruction takes and gives where it is a
+/// kernel of its own. One that only finds elements for others takes none, because several kernels may do it.
+fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
+    let size = |shape: &Shape| shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)));
+    let bytes = |instr: InstrId| {
+        let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
+        let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
+        all.0 as f64
+    };
+    let counts = |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
+    let instrs = work.instrs().into_iter();
+    let each: Vec<(InstrId, f64)> =
+        instrs.map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 })).collect();
+    let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
+    each.into_iter().map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all)).collect()
 }
 
 /// A step of a plan.
@@ -251,7 +328,7 @@ struct Preparer<'a> {
 
 impl Preparer<'_> {
     fn plan(&mut self, id: PlanId, plan: &Plan) -> Result<PlanReady, PrepareError> {
-        let bytes = slot_bytes(self.module, plan)?;
+        let held = slot_arrays(self.module, plan)?;
         let mut constants = Vec::new();
         for instr in self.module.instructions(plan.computation) {
             if self.module.instruction(instr).opcode == Opcode::Constant {
@@ -261,7 +338,7 @@ impl Preparer<'_> {
         let mut actions = Vec::with_capacity(plan.steps.len());
         for place in 0..plan.steps.len() {
             let of = Planned { id, plan, place };
-            actions.push(self.action(of, &bytes)?);
+            actions.push(self.action(of, &held)?);
         }
         Ok(PlanReady {
             actions,
@@ -270,7 +347,7 @@ impl Preparer<'_> {
             results: plan.results.clone(),
             constants,
             constant_size: plan.size_of(Origin::Constant).0,
-            bytes,
+            held,
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
             checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
@@ -306,7 +383,17 @@ impl Preparer<'_> {
             ins: Vec::new(),
             outs: Vec::new(),
             among: String::new(),
+            shares: Vec::new(),
             collective: None,
+        }
+    }
+
+    /// What a kernel is called: what its time is made of, if it computes several instructions.
+    fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
+        let label = self.named(work.instr, LabelKind::Kernel, of);
+        match work.fused {
+            Some(_) => Label { name: work.name(self.module).to_owned(), shares: shares(self.module, work), ..label },
+            None => label,
         }
     }
 
@@ -323,7 +410,7 @@ impl Preparer<'_> {
         self.label(Label { ins, outs, ..label })
     }
 
-    fn action(&mut self, of: Planned<'_>, bytes: &IdVec<SlotId, usize>) -> Result<Action, PrepareError> {
+    fn action(&mut self, of: Planned<'_>, held: &IdVec<SlotId, Held>) -> Result<Action, PrepareError> {
         let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
@@ -331,7 +418,7 @@ impl Preparer<'_> {
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
                 let (launch, casts) = self.launch(plan, work)?;
-                let label = self.launched(self.named(work.instr, LabelKind::Kernel, of), plan, &launch);
+                let label = self.launched(self.kernel(work, of), plan, &launch);
                 Action::Launch { label, launch, casts }
             }
             Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
@@ -362,7 +449,7 @@ impl Preparer<'_> {
                     let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
                     each.push((call.clone(), self.arguments(plan, call, leaves)?));
                 }
-                let selector_bytes = bytes[*selector];
+                let selector_bytes = held[*selector].bytes;
                 Action::Branch { label, selector: *selector, selector_bytes, branches: each }
             }
         })
@@ -428,18 +515,7 @@ impl Preparer<'_> {
     /// A kernel: bitcasts that it reads directly are part of it.
     fn launch(&self, plan: &Plan, work: &Work) -> Result<(Launch, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
-        let mut instrs = vec![work.instr];
-        let mut next = 0;
-        while let Some(&instr) = instrs.get(next) {
-            for operand in module.operands(instr) {
-                if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
-                    instrs.push(operand.of);
-                }
-            }
-            next += 1;
-        }
-        // Instructions of a computation are numbered in a sequence in which they can run.
-        instrs.sort_unstable();
+        let instrs = with_bitcasts(module, work.instrs());
         let group = Group { instrs: &instrs, outputs: &[work.instr] };
         let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
         let mut casts = Vec::new();
@@ -488,6 +564,7 @@ impl Preparer<'_> {
             ins: arguments(of.plan, &slots, &taken),
             outs: arguments(of.plan, &work.writes, &given),
             among: self.program.comms[comm].describe(),
+            shares: Vec::new(),
             collective: Some(collective.clone()),
             ..self.named(work.instr, LabelKind::Collective, of)
         };

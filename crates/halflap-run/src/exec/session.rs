@@ -12,7 +12,7 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
-use crate::check::Checks;
+use crate::check::{self, Checks, Flight, Probe, said};
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
@@ -23,7 +23,7 @@ pub struct Options {
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
-    /// How many threads a matrix multiplication may use.
+    /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
@@ -71,13 +71,16 @@ pub fn run_shown(
     let fate = Arc::new(Fate::default());
     let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
     let (send, receive) = channel();
+    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, rank);
+    let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
         let own = Arc::new(Streams::new(program.streams, epoch));
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
-        let (program, fate, options) = (program.clone(), fate.clone(), options.clone());
-        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options }, send.clone());
+        let (program, fate) = (program.clone(), fate.clone());
+        let (options, probe) = (options.clone(), probes[rank].clone());
+        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options, probe }, send.clone());
     }
     let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
@@ -106,7 +109,12 @@ pub fn run_shown(
         }
     }
     match fate.verdict() {
-        Some(failure) => Err(failure),
+        Some(failure) => {
+            let flight =
+                |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| probe.as_ref()?.flight(streams.have_ended());
+            let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
+            Err(with_account(failure, (&programs[0], &flights), options))
+        }
         None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
     }
 }
@@ -127,6 +135,21 @@ pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
     let spawned = std::thread::Builder::new().name(format!("rank {number}")).spawn(body);
     if let Err(error) = spawned {
         fate.fail(Failure::Thread { rank: number, message: error.to_string() });
+    }
+}
+
+/// A failure of ranks that wait for each other, with what they remember of their collectives, which goes to a file as
+/// well.
+pub(crate) fn with_account(failure: Failure, (program, flights): (&Prepared, &[Flight]), options: &Options) -> Failure {
+    let is_apart = matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
+    let Some(path) = options.checks.recorder.as_ref().filter(|_| is_apart) else { return failure };
+    let account = check::account(flights, program.planned_collectives(options.steps).as_deref());
+    if let Err(error) = std::fs::write(path, check::dump(program, flights, account.as_ref())) {
+        said::warn(&format!("{}: cannot be written: {error}", path.display()));
+    }
+    match account {
+        Some(account) => Failure::Apart { failure: Box::new(failure), account: Box::new(account) },
+        None => failure,
     }
 }
 
@@ -158,14 +181,14 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// How many steps all ranks have done.
-    fn steps_done(&self) -> usize {
-        self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
-    }
-
     /// Whether all ranks have done all tasks up to one.
     fn have_passed(&self, number: u64) -> bool {
         self.streams.iter().all(|streams| streams.have_passed(number))
+    }
+
+    /// How many steps all ranks have done.
+    fn steps_done(&self) -> usize {
+        self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
     }
 
     /// What is to be said if something takes too long.

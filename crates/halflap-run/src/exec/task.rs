@@ -11,12 +11,13 @@ use std::time::Instant;
 
 use halflap::ids::Id;
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
 use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
-use crate::check::Probe;
+use crate::check::fault::{HandlerStack, Marked, Running};
+use crate::check::{Fault, Probe, ReadOnly, State};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
@@ -66,20 +67,25 @@ impl Task {
 /// A rank's streams: compute first, then those of communication.
 pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
-    /// How many steps the rank has done.
-    pub(super) steps_done: AtomicUsize,
     /// The number of the last task that was issued; the largest number there is, when no more come.
     pub(super) issued: AtomicU64,
+    /// How many steps the rank has done.
+    pub(super) steps_done: AtomicUsize,
 }
 
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
         let all = (0..=count).map(|_| Stream::new(epoch)).collect();
-        Streams { all, steps_done: AtomicUsize::new(0), issued: AtomicU64::new(0) }
+        Streams { all, issued: AtomicU64::new(0), steps_done: AtomicUsize::new(0) }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {
         &self.all[0]
+    }
+
+    /// Whether no more tasks come.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.issued.load(Ordering::SeqCst) == u64::MAX
     }
 
     /// Whether everything up to a task is done.
@@ -108,6 +114,10 @@ pub(super) struct Worker {
     /// Who looks at what it does.
     pub(super) probe: Option<Arc<Probe>>,
     pub(super) aside: AlignedBytes,
+    /// Whether memory is guarded.
+    pub(super) is_guarded: bool,
+    /// Mistakes to be made on purpose.
+    pub(super) faults: Vec<Fault>,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -115,6 +125,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs tasks until there are no more, or somebody failed.
     pub(super) fn run(mut self) {
+        let _stack = HandlerStack::new();
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
@@ -151,6 +162,15 @@ impl Worker {
     fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
         let label = task.issued.label;
         stream.status.begin(label, task.sequence());
+        let program = self.program.clone();
+        let running = Running { label: &program.labels[label as usize], rank: self.rank };
+        let _marked = Marked::new(&running);
+        if self.has_faults(|fault| fault.stalls(self.rank, &running.label.name)) {
+            loop {
+                self.fate.check()?;
+                std::thread::sleep(LOOK);
+            }
+        }
         let start = Instant::now();
         let met = match &self.probe {
             None => self.body(task)?,
@@ -173,20 +193,33 @@ impl Worker {
         let taken = self.program.labels[task.issued.label as usize].ins.len();
         let (ins, outs) = arrays.split_at(taken);
         let worst = probe.before(&task.issued, ins, &self.fate);
+        let is_collective = matches!(task.work, Work::Collective { .. });
+        if is_collective {
+            probe.advance(&task.issued, State::Started);
+        }
         let met = self.body(task)?;
+        if is_collective {
+            probe.advance(&task.issued, State::Completed);
+        }
         probe.after(&task.issued, outs, (worst, &self.fate));
         Ok(met)
     }
 
     fn body(&mut self, task: &Task) -> Result<Option<Instant>, Stopped> {
         let program = self.program.clone();
-        let (plan, step) = program.labels[task.issued.label as usize].at;
+        let label = &program.labels[task.issued.label as usize];
+        let (plan, step) = label.at;
         let action = &program.plans[plan].actions[step];
         match &task.work {
             Work::Kernel { arrays } | Work::Transfer { arrays, .. } => {
                 assert!(self.panics_at != Some(step), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
+                    let (ins, outs) = arrays.split_at(launch.ins.len());
+                    let _read_only = self.is_guarded.then(|| ReadOnly::new(ins, outs));
                     self.launch(launch, arrays);
+                    if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
+                        spoil(ins, outs);
+                    }
                 }
             }
             Work::Cast { which, arrays } => {
@@ -205,6 +238,11 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a mistake is to be made on purpose.
+    fn has_faults(&self, is_here: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(is_here)
     }
 
     fn launch(&mut self, launch: &Launch, arrays: &[Address]) {
@@ -253,6 +291,14 @@ impl Worker {
             // SAFETY: the plan's slots are that long; a source that is written was put aside.
             unsafe { std::ptr::copy(from, to.0, len) };
         }
+    }
+}
+
+/// Writes to the first array that a kernel takes and does not give.
+fn spoil(ins: &[Address], outs: &[Address]) {
+    if let Some(address) = ins.iter().find(|address| !outs.contains(address) && !address.0.is_null()) {
+        // SAFETY: the array is there; that a kernel writes to it is the mistake that was asked for.
+        unsafe { *address.0 ^= 0x5a };
     }
 }
 

@@ -3,6 +3,7 @@
 //! A rank on which something goes wrong asks all others what they are at, waits a moment for what they
 //! say, and tells all of it. Of several that ask at once, the lowest rank tells. Then it ends all.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -13,19 +14,27 @@ use halflap::plan::hash_of;
 use super::World;
 use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
+use crate::check::{Flight, Probe};
 use crate::exec::{
     Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, spawn, step_line,
+    with_account,
 };
 use crate::tensor::Tensor;
 
 const TAG_ASK: c_int = 2;
 const TAG_SAY: c_int = 3;
+/// What a rank remembers of its collectives.
+const TAG_FLIGHT: c_int = 4;
+/// At which task something was found, to all.
+const TAG_FOUND: c_int = 5;
+/// Up to which task all is done, and where something was found, to rank 0.
+const TAG_PASSED: c_int = 6;
+/// To the rank that found what comes first: it tells.
+const TAG_TELL: c_int = 7;
 /// How often the others are listened to.
 const LISTEN: Duration = Duration::from_millis(20);
 /// How long the others have to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
-/// No answer is longer.
-const LONGEST: usize = 4096;
 
 /// Where what a rank has first differs from what rank 0 has, and both lines.
 #[derive(Debug)]
@@ -79,9 +88,10 @@ impl World {
         options: &Options,
     ) -> Result<Option<Outcome>, Failure> {
         let fate = Arc::new(Fate::default());
-        let transport = Arc::new(Processes::new(self, &program.comms, fate.clone())?);
+        let transport = Arc::new(Processes::new(self, program, (fate.clone(), options.checks.recorder.is_some()))?);
         let control = self.dup()?;
         let streams = Arc::new(Streams::new(program.streams, Instant::now()));
+        let probe = Probe::open(&options.checks, program, self.rank)?;
         let rank = Rank {
             rank: self.rank,
             program: program.clone(),
@@ -90,8 +100,9 @@ impl World {
             fate: fate.clone(),
             inputs,
             options: options.clone(),
+            probe: probe.clone(),
         };
-        let watch = Watch { world: self, control, program, streams: &streams, timeout: options.timeout };
+        let watch = Watch { world: self, control, program, streams: &streams, options, probe };
         let own = watch.until_done(rank, &fate)?;
         let all = self.collect(own.to_bytes())?;
         if self.rank != 0 {
@@ -108,43 +119,133 @@ struct Watch<'a> {
     control: Handle,
     program: &'a Prepared,
     streams: &'a Streams,
-    timeout: Duration,
+    options: &'a Options,
+    probe: Option<Arc<Probe>>,
+}
+
+/// What is known of what ranks found.
+#[derive(Default)]
+struct Findings {
+    /// What this rank told the others.
+    told: Option<u64>,
+    /// Up to where this rank told rank 0 that all is done.
+    passed: Option<u64>,
+    /// What ranks told rank 0: up to where all is done, and where something was found.
+    of: BTreeMap<usize, (u64, Option<u64>)>,
 }
 
 impl Watch<'_> {
     fn until_done(&self, rank: Rank, fate: &Arc<Fate>) -> Result<RankOutcome, Failure> {
         let (send, receive) = channel();
         spawn(rank, send);
+        let mut outcome = None;
+        let mut findings = Findings::default();
+        let mut leaving = None;
         loop {
-            if let Ok((_, Some(outcome))) = receive.recv_timeout(LISTEN) {
-                return Ok(outcome);
+            if let Ok((_, Some(ended))) = receive.recv_timeout(LISTEN) {
+                outcome = Some(ended);
             }
             if let Some(failure) = fate.failure() {
                 return Err(self.tell(Some(failure)));
             }
-            if late(self.streams, self.timeout) {
+            if late(self.streams, self.options.timeout) {
                 return Err(self.tell(None));
             }
             self.answer();
+            if self.is_to_tell(&mut findings, fate) {
+                return Err(self.tell(fate.finding().map(|finding| finding.failure)));
+            }
+            // Who found nothing and has nothing left to do leaves, when nobody has.
+            if outcome.is_some() && fate.horizon() == u64::MAX {
+                let request = leaving.get_or_insert_with(|| self.start_leaving());
+                if self.have_all_left(request) {
+                    return outcome.ok_or_else(|| Failure::Mpi("a rank lost what it did".to_owned()));
+                }
+            }
         }
+    }
+
+    fn start_leaving(&self) -> Handle {
+        let mpi = &self.world.mpi;
+        let mut request = mpi.no_request;
+        // SAFETY: all ranks do this once, at their end.
+        unsafe { (mpi.functions.ibarrier)(self.control, &raw mut request) };
+        request
+    }
+
+    fn have_all_left(&self, request: &mut Handle) -> bool {
+        let mut flag: c_int = 0;
+        let mut status = Status::default();
+        // SAFETY: the request is the barrier's. When it is over it stays over.
+        unsafe { (self.world.mpi.functions.test)(&raw mut *request, &raw mut flag, &raw mut status) };
+        flag != 0
+    }
+
+    /// Agrees with the others on what was found first. Gives whether it was this rank that found it.
+    fn is_to_tell(&self, findings: &mut Findings, fate: &Fate) -> bool {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        while let Some((_, text)) = self.receive(TAG_FOUND) {
+            fate.limit(number(&text).unwrap_or(u64::MAX));
+        }
+        let own = fate.finding().map(|finding| finding.number);
+        if own != findings.told {
+            findings.told = own;
+            let text = own.map_or(String::new(), |own| own.to_string());
+            self.others().for_each(|rank| self.send(rank, TAG_FOUND, text.as_bytes()));
+        }
+        let horizon = fate.horizon();
+        if horizon != u64::MAX && findings.passed != Some(horizon) && self.streams.have_passed(horizon) {
+            findings.passed = Some(horizon);
+            findings.of.insert(self.world.rank, (horizon, own));
+            let text = format!("{horizon} {}", own.map_or(String::new(), |own| own.to_string()));
+            self.send(0, TAG_PASSED, text.as_bytes());
+        }
+        while let Some((rank, text)) = self.receive(TAG_PASSED) {
+            let mut words = text.split(' ').map(number);
+            findings.of.insert(rank, (words.next().flatten().unwrap_or(0), words.next().flatten()));
+        }
+        if self.world.rank == 0 && horizon != u64::MAX {
+            let have_passed = |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
+            let has_found = |rank: &usize| findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon));
+            if (0..self.world.size).all(have_passed) {
+                let first = (0..self.world.size).find(has_found);
+                first.filter(|&first| first != 0).into_iter().for_each(|first| self.send(first, TAG_TELL, b"!"));
+                return first == Some(0);
+            }
+        }
+        self.receive(TAG_TELL).is_some()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.world.rank;
+        (0..self.world.size).filter(move |&rank| rank != own)
+    }
+
+    fn flight(&self) -> Option<Flight> {
+        self.probe.as_ref()?.flight(self.streams.have_ended())
     }
 
     fn describe(&self) -> String {
         format!("rank {}: {}", self.world.rank, describe(self.program, self.streams, &|_, _| Vec::new()))
     }
 
-    /// Asks the others what they are at; what is to be said is theirs and ours, or what failed.
+    /// Asks the others what they are at and what they remember; what is to be said is that, or what failed.
     fn tell(&self, failure: Option<Failure>) -> Failure {
         let mut said: Vec<Option<String>> = vec![None; self.world.size];
         said[self.world.rank] = Some(self.describe());
-        if failure.is_none() {
-            (0..self.world.size)
-                .filter(|&rank| rank != self.world.rank)
-                .for_each(|rank| self.send(rank, TAG_ASK, b"?"));
+        let mut flights: Vec<Option<Flight>> = (0..self.world.size).map(|_| None).collect();
+        flights[self.world.rank] = self.flight();
+        let is_recorded = flights[self.world.rank].is_some();
+        let asks = match &failure {
+            None => true,
+            Some(failure) => is_recorded && matches!(failure, Failure::Diverged { .. } | Failure::Mpi(_)),
+        };
+        if asks {
+            self.others().for_each(|rank| self.send(rank, TAG_ASK, b"?"));
         }
         let asked = Instant::now();
         let mut patience = ANSWER;
-        while failure.is_none() && asked.elapsed() < patience {
+        while asks && asked.elapsed() < patience {
             if self.answer().is_some_and(|other| other < self.world.rank) {
                 // It will tell, and end us.
                 patience = 4 * ANSWER;
@@ -152,7 +253,11 @@ impl Watch<'_> {
             if let Some((rank, text)) = self.receive(TAG_SAY) {
                 said[rank] = Some(text);
             }
-            if patience == ANSWER && said.iter().all(Option::is_some) {
+            if let Some((rank, text)) = self.receive(TAG_FLIGHT) {
+                flights[rank] = serde_json::from_str(&text).ok().as_ref().and_then(Flight::from_json);
+            }
+            let has_all = said.iter().all(Option::is_some) && (!is_recorded || flights.iter().all(Option::is_some));
+            if patience == ANSWER && has_all {
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -161,18 +266,22 @@ impl Watch<'_> {
             said.unwrap_or_else(|| format!("rank {rank}: does not answer: it has ended its steps, or is dead"))
         };
         let ranks = said.into_iter().enumerate().map(silent).collect();
-        failure.unwrap_or(Failure::TimedOut { seconds: seconds(self.timeout), ranks })
+        let failure = failure.unwrap_or(Failure::TimedOut { seconds: seconds(self.options.timeout), ranks });
+        let flights: Vec<Flight> = flights.into_iter().flatten().collect();
+        with_account(failure, (self.program, &flights), self.options)
     }
 
     /// Answers who asked; gives the rank that did.
     fn answer(&self) -> Option<usize> {
         let (rank, _) = self.receive(TAG_ASK)?;
-        let text = self.describe();
-        self.send(rank, TAG_SAY, &text.as_bytes()[..text.len().min(LONGEST)]);
+        self.send(rank, TAG_SAY, self.describe().as_bytes());
+        if let Some(flight) = self.flight() {
+            self.send(rank, TAG_FLIGHT, flight.to_json().to_string().as_bytes());
+        }
         Some(rank)
     }
 
-    /// Sends a short message and does not look back: whoever does not take it is dead.
+    /// Sends a message and does not look back: whoever does not take it is dead.
     fn send(&self, to: usize, tag: c_int, bytes: &[u8]) {
         let mpi = &self.world.mpi;
         // Kept for as long as MPI may need it, which nobody knows: until the process ends, which is soon.
@@ -188,17 +297,17 @@ impl Watch<'_> {
         let mpi = &self.world.mpi;
         let mut flag: c_int = 0;
         let mut status = Status::default();
-        let mut bytes = vec![0u8; LONGEST];
+        let mut bytes;
         // SAFETY: only this thread receives on this communicator, so that what was seen is what comes.
         unsafe {
             (mpi.functions.iprobe)(ANY_SOURCE, tag, self.control, &raw mut flag, &raw mut status);
             if flag == 0 {
                 return None;
             }
-            let (start, len) = (bytes.as_mut_ptr().cast(), LONGEST as c_int);
+            bytes = vec![0u8; status.bytes];
+            let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
             (mpi.functions.recv)(start, len, mpi.byte, status.source, tag, self.control, &raw mut status);
         }
-        bytes.truncate(status.bytes.min(LONGEST));
         Some((usize::try_from(status.source).ok()?, String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
