@@ -122,6 +122,8 @@ def both(halflap, path, options):
     if shutil.which("mpirun"):
         on_mpi = repeated([*MPIRUN, "2", *command, "--backend", "mpi"], options.repeats)
         rows.append(row(f"{path.stem}, MPI", on_mpi))
+    for cells in rows:
+        print(*cells, sep="  ", file=sys.stderr, flush=True)
     return rows, apart(runs[len(runs) // 2])
 
 
@@ -156,7 +158,7 @@ def main():
     load = os.getloadavg()[1]
     DOCUMENT.write_text(f"""# Running modules, measured
 
-Written by bench/run.py on {datetime.date.today().isoformat()}: {version_of(halflap)}, {cpu_model()}, {os.cpu_count()} cores, with a load of {load:.1f} in the last five minutes: above {os.cpu_count()}, other work was in the way.
+Written by bench/run.py on {datetime.date.today().isoformat()}: {version_of([halflap])}, {cpu_model()}, {os.cpu_count()} cores, with a load of {load:.1f} in the last five minutes: above {os.cpu_count()}, other work was in the way.
 
 ## Is overlap real?
 
