@@ -1,5 +1,7 @@
 //! What can be typed.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
 use halflap::memory::Budget;
@@ -40,6 +42,55 @@ pub enum Command {
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
     Run(Box<Run>),
+    /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
+    Debug(Debug),
+    /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that differs.
+    Diff(Diff),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Diff {
+    /// A folder of saved values, or that of one rank in it.
+    #[arg(value_name = "RUN_A")]
+    pub a: String,
+    /// Another one: of another order, precision, module or rank.
+    #[arg(value_name = "RUN_B")]
+    pub b: String,
+    /// How far numbers may be apart, as a part of RUN_B's [default: by type: f64 1e-7, f32 1.3e-6, f16 1e-3, bf16
+    /// 1.6e-2, others 0; the coarser of two types].
+    #[arg(long, value_name = "NUMBER")]
+    pub rtol: Option<f64>,
+    /// How far numbers may be apart besides [default: f64 1e-7, other floating types 1e-5, others 0].
+    #[arg(long, value_name = "NUMBER")]
+    pub atol: Option<f64>,
+    /// Write all that differs to this file as JSON (halflap.diff/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Debug {
+    /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// How long each run may take, such as 60s.
+    #[arg(long, value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub timeout: Nanos,
+    /// Keep everything that was printed and made in this folder [default: one for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long, requires = "artifacts")]
+    pub overwrite: bool,
+    /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which orders of a module's computations are run.
@@ -72,11 +123,13 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
-    /// How many ranks, which must be as many as the module has [default: those].
+    /// How many ranks: as many as the module is partitioned for, replicas times partitions [default:
+    /// those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
-    /// parameter NNN of rank K [default: made from --seed].
+    /// parameter NNN of rank K [default: made from --seed, the same on all ranks: numbers from -0.5 to
+    /// 0.5, whole ones from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
@@ -96,7 +149,8 @@ pub struct Run {
     /// How often it is run; the first time does not count, unless it is the only one.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// How long one collective or kernel may take, such as 60s.
+    /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
+    /// was at.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Nanos,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
@@ -117,6 +171,9 @@ pub struct Run {
     /// Write the median time of every kernel and collective to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
+    /// Print the summary as JSON (docs/run.md).
+    #[arg(long)]
+    pub json: bool,
     /// Have a rank panic at a step of a plan, to see what happens.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,

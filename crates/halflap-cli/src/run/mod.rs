@@ -23,6 +23,7 @@ use crate::files;
 use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
+use crate::progress::Bar;
 use inputs::Inputs;
 use show::{Compared, Finished};
 
@@ -122,8 +123,21 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         *slot = job.prepare(&other)?;
     }
     let inputs = given(args, &program)?;
-    let outcome = exec::run(&programs, inputs, &job.options()).map_err(|failure| debug::reported(args, failure))?;
-    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders })
+    let outcome = run_shown(&job, &programs, inputs)?;
+    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
+}
+
+/// Runs all ranks in this process, and shows how far they are.
+fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
+    let options = job.options();
+    let bar = Bar::new("running");
+    // Kernels cannot be stopped: a run goes on to its end.
+    let mut show = |done| {
+        let _ = bar.show(done as f64 / options.steps as f64);
+    };
+    let outcome = exec::run_shown(programs, inputs, &options, &mut show);
+    bar.clear();
+    outcome.map_err(|failure| debug::reported(job.args, failure))
 }
 
 /// What all ranks get, after a look at all of it where that was asked for.
@@ -141,8 +155,7 @@ fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let program = job.prepare(&own)?;
     let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
-        exec::run(&vec![program.clone(); program.ranks], inputs, &job.options())
-            .map_err(|failure| debug::reported(job.args, failure))
+        run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };
     let before = run(job, &program, inputs.clone())?;
     job.source.measured(profile(&program, &before)?);
@@ -159,8 +172,7 @@ fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
 /// Says what both orders came to, and writes what was asked for of the second.
 fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
     let compared = Compared::new(job, runs)?;
-    finish(job, &runs[1])?;
-    files::print(&compared.render())
+    finish(job, &runs[1], Some(&compared))
 }
 
 /// The median of what everything took.
@@ -171,11 +183,12 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
 }
 
 /// Writes and says what came of a run.
-fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
+fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared>) -> Result<(), Failed> {
     let args = job.args;
     if let Some(path) = &args.output {
         inputs::write(path, finished.outcome)?;
     }
+    draw::draw(job, finished)?;
     if let Some(path) = &args.profile_out {
         let times = measure::profile(&[(finished.program, finished.outcome)]);
         let times = times.into_iter().map(|(name, time)| (name, time.0.into()));
@@ -184,14 +197,16 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
             return Ok(());
         }
     }
-    draw::draw(job, finished)?;
-    files::print(&show::render(job, finished))
+    match args.json {
+        true => files::print(&format!("{:#}\n", show::to_json(job, finished, compared))),
+        false => files::print(&(show::render(job, finished) + &compared.map_or(String::new(), Compared::render))),
+    }
 }
 
 /// How a run that failed is told. A panic is our own doing.
 fn failed(failure: Failure) -> Failed {
     match failure {
-        Failure::Panicked { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
         Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }

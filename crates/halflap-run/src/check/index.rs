@@ -78,8 +78,11 @@ impl IndexError {
     }
 }
 
-/// Reads what all ranks of a run saved in a folder.
+/// Reads what all ranks of a run saved in a folder, or what one rank saved in its own.
 pub fn read_values(folder: &Path) -> Result<Vec<RankValues>, IndexError> {
+    if folder.join("index.json").is_file() {
+        return Ok(vec![read_index(folder.to_owned())?.0]);
+    }
     let (first, ranks) = read_rank(folder, 0)?;
     let mut all = vec![first];
     for rank in 1..ranks {
@@ -94,7 +97,10 @@ fn rank_folder(folder: &Path, rank: usize) -> PathBuf {
 
 /// What one rank saved, and how many ranks there are.
 fn read_rank(folder: &Path, rank: usize) -> Result<(RankValues, usize), IndexError> {
-    let own = rank_folder(folder, rank);
+    read_index(rank_folder(folder, rank))
+}
+
+fn read_index(own: PathBuf) -> Result<(RankValues, usize), IndexError> {
     let path = own.join("index.json");
     let bytes = fs::read(&path).map_err(|error| IndexError::new(&path, format!("cannot be read: {error}")))?;
     let index: Value = serde_json::from_slice(&bytes).map_err(|error| IndexError::new(&path, error))?;
@@ -111,6 +117,7 @@ fn read_rank(folder: &Path, rank: usize) -> Result<(RankValues, usize), IndexErr
     entries.sort_by_key(|entry| entry.sequence);
     let module = index["module"].as_str().unwrap_or("").to_owned();
     let ranks = index["ranks"].as_u64().unwrap_or(1) as usize;
+    let rank = index["rank"].as_u64().unwrap_or(0) as usize;
     Ok((RankValues { rank, module, folder: own, entries }, ranks))
 }
 

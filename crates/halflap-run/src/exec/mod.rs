@@ -35,6 +35,6 @@ pub use failure::{Failure, Finding, Stopped};
 pub(crate) use issue::Rank;
 pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared};
 pub use report::{Lane, Outcome, RankOutcome, Span};
-pub use session::{Options, run};
-pub(crate) use session::{describe, late, seconds, step_line, with_account};
+pub use session::{Options, run, run_shown};
+pub(crate) use session::{describe, late, seconds, spawn, step_line, with_account};
 pub(crate) use task::{Issued, Streams};

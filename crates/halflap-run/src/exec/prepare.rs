@@ -5,6 +5,7 @@ use std::sync::Arc;
 use halflap::hlo::{Module, Opcode, Origin, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
+use halflap::units::Bytes;
 use thiserror::Error;
 
 use super::layout::{Held, bitcasts, slot_arrays};
@@ -169,9 +170,22 @@ pub struct Prepared {
     pub text: Text,
     /// What the plan says will be requested at most.
     pub peak: i64,
+    /// Whether data decide what runs, so that less may be requested.
+    is_peak_a_bound: bool,
 }
 
 impl Prepared {
+    /// Of how many steps, the last ones, it is kept what ran when: a million lines, or one more.
+    pub(crate) fn steps_kept(&self) -> usize {
+        const LINES: usize = 1 << 20;
+        LINES / self.labels.len().max(1) + 1
+    }
+
+    /// Whether so much can be what was requested at most.
+    pub fn is_planned(&self, requested: Bytes) -> bool {
+        requested.0 == self.peak || self.is_peak_a_bound && requested.0 < self.peak
+    }
+
     /// Makes kernels of everything in a program.
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
         let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
@@ -190,6 +204,8 @@ impl Prepared {
         let cast = |index: usize| cast_of((module, libraries), Leaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let (replicas, partitions) = module.devices();
+        let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
+        let is_peak_a_bound = steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
         Ok(Prepared {
             plans,
             entry: program.entry,
@@ -205,6 +221,7 @@ impl Prepared {
             output_casts,
             text: Text::of(module, program),
             peak: program.peak().0,
+            is_peak_a_bound,
         })
     }
 }
