@@ -5,6 +5,7 @@ mod common;
 #[allow(dead_code)]
 mod random;
 
+use halflap::graph::Edges;
 use halflap::import::{read_graph, read_order};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Options, Pass};
@@ -48,6 +49,21 @@ fn check(change: impl FnOnce(&mut Value), expected: &str) {
 #[test]
 fn the_small_graph_is_good() {
     check(|_| (), "accepted");
+}
+
+/// A mutation comes after the readers of what it overwrites, and keeps nothing of theirs alive.
+#[test]
+fn a_weak_dependency_need_not_keep_a_buffer_alive() {
+    let comes_after_k = |graph: &mut Value| {
+        graph["nodes"][3]["deps"].as_array_mut().unwrap().push(json!({ "buffer": "z", "kinds": ["weak"] }));
+    };
+    check(comes_after_k, "accepted");
+    let mut graph = small();
+    comes_after_k(&mut graph);
+    let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+    let [k, w] = ["k", "w"].map(|name| graph.find(name).unwrap());
+    assert!(graph.preds(w, Edges::Real).contains(&k));
+    assert!(graph.users(graph.outputs(k)[0]).is_empty());
 }
 
 #[test]

@@ -293,8 +293,7 @@ impl Parts {
 
     fn check_users(&self) -> Result<(), GraphError> {
         for (id, op) in self.ops.iter() {
-            let reads = op.deps.iter().filter(|(_, kinds)| kinds.is_real());
-            for &(buffer, _) in reads {
+            for &(buffer, _) in op.deps.iter().filter(|(_, kinds)| kinds.data) {
                 let buffer = &self.buffers[buffer];
                 if buffer.users.binary_search(&id).is_err() {
                     return Err(GraphError::ReaderNotUser { buffer: buffer.name.clone(), reader: op.name.clone() });

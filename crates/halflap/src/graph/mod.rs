@@ -63,7 +63,7 @@ impl OpKind {
 pub struct DepKinds {
     /// It reads the buffer.
     pub data: bool,
-    /// It must run after the buffer's maker and keeps the buffer alive (a mutation).
+    /// It must run after the buffer's maker (a mutation after what was there was read).
     pub weak: bool,
     /// It must run after the buffer's maker, for the order of collectives alone.
     pub order: bool,

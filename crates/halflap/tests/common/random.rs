@@ -57,7 +57,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
     };
     let deps = deps(parts, random, kind);
     for &(buffer, kinds) in &deps {
-        if kinds.is_real() {
+        if kinds.data || kinds.weak && random.chance(50) {
             parts.buffers[buffer].users.push(op);
         }
     }
