@@ -1,8 +1,5 @@
-"""Ranks that are processes of Open MPI: the numbers of JAX, and an end to everything that goes wrong.
-
-All modules with expected outputs are in ../shared/hlo beside the repository (or HALFLAP_SHARED); one is in tests/hlo. What is
-not there is skipped.
-"""
+"""Ranks that are processes of Open MPI, beside ranks that are threads: the numbers of JAX, and an end to everything that goes
+wrong."""
 
 import json
 import os
@@ -15,13 +12,11 @@ import time
 
 import pytest
 from arrays import read, worst
-from command import HALFLAP, ROOT, run
+from command import HALFLAP, run
+from expected import HLO, NAMES, write_ranks
 
 pytestmark = pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
 
-OWN = ROOT / "tests" / "hlo"
-SHARED = pathlib.Path(os.environ.get("HALFLAP_SHARED", ROOT.parent / "shared" / "hlo"))
-NAMES = ["fsdp_L2", "fsdp_shmap_L2", "tp_L2", "mix_L2", "fsdp_L2_scan", "fsdp_L2_bf16"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
 
 SUM = """HloModule sum, num_partitions=4
@@ -34,15 +29,8 @@ ENTRY e { p = f32[4] parameter(0)
 """
 
 
-def module(name):
-    return OWN / f"{name}.after_spmd_partitioning.txt.gz"
-
-
-def ranks(name):
-    for path in [OWN / f"{name}.ranks.npz", SHARED / name / "ranks.npz"]:
-        if path.exists():
-            return path
-    pytest.skip(f"no expected outputs of {name}")
+def module(name, stage="after_spmd_partitioning"):
+    return HLO / f"{name}.{stage}.txt.gz"
 
 
 def left_over():
@@ -73,16 +61,18 @@ def mpi(count, *arguments, timeout=120):
 
 
 @pytest.mark.parametrize("order", [["--input-order"], ["--effort", "quick"]], ids=["own", "ours"])
+@pytest.mark.parametrize("stage", ["after_spmd_partitioning", "after_optimizations"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_numbers_of_jax(name, order, tmp_path):
-    expected = read(ranks(name))
+def test_the_numbers_of_jax(name, stage, order, tmp_path):
+    inputs, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    expected = write_ranks(name, inputs)
     tolerance = (2e-3, 2e-3) if "bf16" in name else (1e-5, 1e-6)
-    out = tmp_path / "out.npz"
-    code, text, errors, _ = mpi(8, module(name), "--inputs", ranks(name), "-o", out, *order)
+    arguments = [module(name, stage), "--inputs", inputs, "-o", out, *order]
+    code, text, errors, _ = mpi(8, *arguments)
     assert code == 0, errors
     assert "as planned" in text and "MPI processes" in text
     assert worst(read(out), expected, *tolerance) <= 1
-    run("run", module(name), "--inputs", ranks(name), "-o", out, *order)
+    assert "as planned" in run("run", *arguments)
     assert worst(read(out), expected, *tolerance) <= 1
 
 
@@ -201,7 +191,7 @@ def test_inputs_that_do_not_fit(tmp_path):
     assert code == 2 and errors.count("nowhere.npz: cannot be read") == 1, errors
     code, _, errors, _ = mpi(4, module("fsdp_L2"))
     assert code == 2 and errors.count("partitioned for 8 ranks, and there are 4 processes") == 1, errors
-    code, _, errors, _ = mpi(4, text, "--inputs", ranks("fsdp_L2"))
+    code, _, errors, _ = mpi(4, text, "--inputs", HLO / "fsdp_L2.ranks.npz")
     assert code == 2 and "and the module has 1 parameters on 4 ranks" in errors, errors
     code, _, errors, _ = mpi(4, tmp_path / "nothing.txt")
     assert code == 2 and errors.count("nothing.txt: cannot be read") == 1, errors

@@ -1,10 +1,13 @@
 //! What can be typed.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::units::Nanos;
+use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
 
 /// Hides communication behind compute in distributed tensor programs, without adding memory.
@@ -38,7 +41,56 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Run),
+    Run(Box<Run>),
+    /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
+    Debug(Debug),
+    /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that differs.
+    Diff(Diff),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Diff {
+    /// A folder of saved values, or that of one rank in it.
+    #[arg(value_name = "RUN_A")]
+    pub a: String,
+    /// Another one: of another order, precision, module or rank.
+    #[arg(value_name = "RUN_B")]
+    pub b: String,
+    /// How far numbers may be apart, as a part of RUN_B's [default: by type: f64 1e-7, f32 1.3e-6, f16 1e-3, bf16
+    /// 1.6e-2, others 0; the coarser of two types].
+    #[arg(long, value_name = "NUMBER")]
+    pub rtol: Option<f64>,
+    /// How far numbers may be apart besides [default: f64 1e-7, other floating types 1e-5, others 0].
+    #[arg(long, value_name = "NUMBER")]
+    pub atol: Option<f64>,
+    /// Write all that differs to this file as JSON (halflap.diff/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Debug {
+    /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+    /// How long each run may take, such as 60s.
+    #[arg(long, value_name = "TIME", default_value = "600s", value_parser = duration)]
+    pub timeout: Nanos,
+    /// Keep everything that was printed and made in this folder [default: one for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long, requires = "artifacts")]
+    pub overwrite: bool,
+    /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print it as JSON instead of the text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which orders of a module's computations are run.
@@ -47,6 +99,9 @@ pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
     pub input_order: bool,
+    /// One kernel for every instruction, instead of one for several where nothing else reads what is in between.
+    #[arg(long)]
+    pub no_fuse: bool,
     #[command(flatten)]
     pub search: SearchArgs,
 }
@@ -71,11 +126,13 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
-    /// How many ranks, which must be as many as the module has [default: those].
+    /// How many ranks: as many as the module is partitioned for, replicas times partitions [default:
+    /// those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
-    /// parameter NNN of rank K [default: made from --seed].
+    /// parameter NNN of rank K [default: made from --seed, the same on all ranks: numbers from -0.5 to
+    /// 0.5, whole ones from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
@@ -95,7 +152,8 @@ pub struct Run {
     /// How often it is run; the first time does not count, unless it is the only one.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// How long one collective or kernel may take, such as 60s.
+    /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
+    /// was at.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Nanos,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
@@ -107,22 +165,119 @@ pub struct Run {
     /// A shared library with targets of custom calls; may be given more than once.
     #[arg(long, value_name = "LIB.so")]
     pub custom_calls: Vec<String>,
-    /// How many threads a matrix multiplication of a rank may use.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads_per_rank: u16,
+    /// How many threads a kernel of a rank may use [default: the cores there are, shared out among the ranks].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads_per_rank: Option<u16>,
     /// Run the module's own order, too, and print measured and simulated step times side by side.
     #[arg(long)]
     pub compare: bool,
     /// Write the median time of every kernel and collective to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
+    /// Print the summary as JSON (docs/run.md).
+    #[arg(long)]
+    pub json: bool,
     /// Have a rank panic at a step of a plan, to see what happens.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,
     #[command(flatten)]
+    pub debug: DebugArgs,
+    #[command(flatten)]
     pub pictures: PictureArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// What is looked at while a module runs (docs/debug.md).
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Debugging")]
+pub struct DebugArgs {
+    /// Look whether buffers are born and die at the steps at which the plan says so: log what differs,
+    /// or end the run.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "off", env = "HALFLAP_CHECK_LIFETIMES")]
+    pub check_lifetimes: CheckLifetimes,
+    /// Arrays before and after every launch: 1 saves them, 2 prints them, 3 prints the names of what is
+    /// launched.
+    #[arg(long, value_name = "LEVEL", default_value = "0", env = "HALFLAP_DEBUG_VALUES",
+        value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub debug_values: u8,
+    /// Only kernels of these names, in any case, with * for anything.
+    #[arg(long, value_name = "NAME,...", env = "HALFLAP_FILTER_KERNELS")]
+    pub filter_kernels: Option<String>,
+    /// The folder that --debug-values 1 saves to.
+    #[arg(long, value_name = "DIR", default_value = "values", env = "HALFLAP_VALUES_DIR")]
+    pub values_dir: String,
+    /// Compare all inputs with what the module takes, before anything runs, and list all that is wrong.
+    #[arg(long, env = "HALFLAP_CHECK_INPUTS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub check_inputs: bool,
+    /// Stop at the first kernel that takes or gives what is not a number; with =inf, infinities, too.
+    #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
+        default_missing_value = "nan", default_value = "off", env = "HALFLAP_NAN_ASSERTS")]
+    pub nan_asserts: NanAsserts,
+    /// Give every buffer pages of its own between pages that nobody can touch, against their end or their
+    /// start, and take them away when it is freed.
+    #[arg(long, value_enum, value_name = "AGAINST", num_args = 0..=1, require_equals = true,
+        default_missing_value = "end", default_value = "off", env = "HALFLAP_NO_MEMORY_CACHING")]
+    pub no_memory_caching: Against,
+    /// Run one kernel or collective at a time.
+    #[arg(long, env = "HALFLAP_LAUNCH_BLOCKING", value_parser = clap::builder::FalseyValueParser::new())]
+    pub launch_blocking: bool,
+    /// Put marks around buffers and look at them after each step [default: on with --custom-calls].
+    #[arg(long, value_enum, value_name = "HOW", env = "HALFLAP_CANARIES")]
+    pub canaries: Option<OnOff>,
+    /// Remember the last collectives of every rank, tell what they say where ranks went different ways,
+    /// and write them to a file.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "flight-recorder.json", env = "HALFLAP_FLIGHT_RECORDER")]
+    pub flight_recorder: Option<String>,
+    /// Write what went wrong to this file, as lines of JSON.
+    #[arg(long, value_name = "FILE", env = "HALFLAP_FAULT_REPORT")]
+    pub fault_report: Option<String>,
+    /// Make a mistake on purpose, to see that it is found (docs/debug.md).
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub inject: Vec<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CheckLifetimes {
+    /// Do not look.
+    Off,
+    /// Say what differs.
+    Log,
+    /// End the run.
+    Assert,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NanAsserts {
+    /// Nothing.
+    #[value(alias = "0")]
+    Off,
+    /// What is not a number.
+    #[value(alias = "1")]
+    Nan,
+    /// Infinities, too.
+    Inf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Against {
+    /// Buffers are given again.
+    #[value(alias = "0")]
+    Off,
+    /// One element too far is found.
+    #[value(alias = "1")]
+    End,
+    /// One element before the start is found.
+    Start,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

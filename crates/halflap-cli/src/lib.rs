@@ -7,7 +7,9 @@ mod align;
 mod analyze;
 mod args;
 mod costs;
+mod debug;
 pub mod desk;
+mod diff;
 mod exit;
 mod files;
 mod machine;
@@ -66,5 +68,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Analyze(command) => analyze::run(command, args.verbose),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
+        Command::Diff(command) => diff::run(command),
+        Command::Debug(command) => debug::run(command, args.verbose),
     }
 }

@@ -33,7 +33,8 @@ pub(super) fn exposed(program: &Prepared, outcome: &Outcome) -> Nanos {
     Nanos(median(outcome.ranks.iter().flat_map(each).collect()))
 }
 
-/// The median time of every kernel and collective, by the name of its instruction. Of a collective it is what it
+/// The median time of every kernel and collective, by the name of its instruction; that of a kernel
+/// that computes several is shared out among them. Of a collective it is what it
 /// takes when all have come: where that is not known, the least that it took on any rank.
 pub(super) fn profile(runs: &[(&Prepared, &Outcome)]) -> BTreeMap<String, Nanos> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -48,8 +49,16 @@ fn add_kernels(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<Strin
     let spans = outcome.ranks.iter().flat_map(|rank| counted(&rank.spans)).flatten();
     for span in spans {
         let label = &program.labels[span.label as usize];
-        if matches!(label.kind, LabelKind::Kernel | LabelKind::Transfer) {
-            times.entry(label.name.clone()).or_default().push(span.end.0 - span.start.0);
+        if !matches!(label.kind, LabelKind::Kernel | LabelKind::Transfer) {
+            continue;
+        }
+        let time = span.end.0 - span.start.0;
+        match label.shares.is_empty() {
+            true => times.entry(label.name.clone()).or_default().push(time),
+            false => {
+                let each = label.shares.iter();
+                each.for_each(|(name, share)| times.entry(name.clone()).or_default().push(time * share));
+            }
         }
     }
 }

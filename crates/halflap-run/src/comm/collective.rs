@@ -21,6 +21,20 @@ pub enum Kind {
     Broadcast,
 }
 
+impl Kind {
+    /// As HLO has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::AllReduce => "all-reduce",
+            Kind::ReduceScatter => "reduce-scatter",
+            Kind::AllGather => "all-gather",
+            Kind::AllToAll | Kind::AllToAllTuple => "all-to-all",
+            Kind::Permute => "collective-permute",
+            Kind::Broadcast => "collective-broadcast",
+        }
+    }
+}
+
 /// An array of a collective. Cut along a dimension, it is `rows` times a row of each member.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {

@@ -1,10 +1,12 @@
 //! How a run ends before its time: the first thing that goes wrong on any rank, told to all.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
+
+use crate::check::{Account, LifetimeViolation, NotFinite, Overrun};
 
 /// What ended a run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -20,8 +22,20 @@ pub enum Failure {
         "the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
     )]
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
+    #[error("rank {rank} requested {requested} bytes at most, and the plan says {planned}")]
+    MemoryDiffers { rank: usize, requested: i64, planned: i64 },
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
+    #[error("{0}")]
+    Lifetime(Box<LifetimeViolation>),
+    #[error("{0}")]
+    Overrun(Box<Overrun>),
+    #[error("{0}")]
+    NotFinite(Box<NotFinite>),
+    #[error("{failure}\nflight recorder: {}", .account.text)]
+    Apart { failure: Box<Failure>, account: Box<Account> },
+    #[error("{path}: cannot be written: {error}")]
+    Unwritable { path: String, error: String },
     #[error("MPI: {0}")]
     Mpi(String),
 }
@@ -35,11 +49,36 @@ fn listed(ranks: &[String]) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 
+/// What was found wrong: at which task, on which rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The task, counted in the sequence of the plan.
+    pub number: u64,
+    /// The rank.
+    pub rank: usize,
+    /// What is wrong.
+    pub failure: Failure,
+}
+
 /// Whether a run still goes on.
-#[derive(Debug, Default)]
+///
+/// A failure ends it at once. A *finding* does not: which of several is met first is chance, so
+/// everybody goes on to the task at which the earliest one was found, and the first in the plan's sequence, then of the
+/// lowest rank, is what ends the run.
+#[derive(Debug)]
 pub struct Fate {
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
+    /// No task after this one is begun.
+    horizon: AtomicU64,
+    finding: Mutex<Option<Finding>>,
+}
+
+impl Default for Fate {
+    fn default() -> Fate {
+        let horizon = AtomicU64::new(u64::MAX);
+        Fate { has_failed: AtomicBool::new(false), failure: Mutex::default(), horizon, finding: Mutex::default() }
+    }
 }
 
 /// Whoever waits looks after so long whether somebody failed.
@@ -56,6 +95,36 @@ impl Fate {
     /// An error as soon as somebody failed.
     pub fn check(&self) -> Result<(), Stopped> {
         if self.has_failed.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
+    }
+
+    /// Something is wrong; it ends the run when everybody has come as far.
+    pub fn find(&self, finding: Finding) {
+        let mut known = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
+        self.horizon.fetch_min(finding.number, Ordering::SeqCst);
+        let is_first = |other: &Finding| (finding.number, finding.rank) < (other.number, other.rank);
+        if known.as_ref().is_none_or(is_first) {
+            *known = Some(finding);
+        }
+    }
+
+    /// Another process found something at a task.
+    pub fn limit(&self, number: u64) {
+        self.horizon.fetch_min(number, Ordering::SeqCst);
+    }
+
+    /// The last task that is still to be run, if something was found.
+    pub fn horizon(&self) -> u64 {
+        self.horizon.load(Ordering::SeqCst)
+    }
+
+    /// The first of what was found.
+    pub fn finding(&self) -> Option<Finding> {
+        self.finding.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a run comes to: what was found explains what failed later.
+    pub fn verdict(&self) -> Option<Failure> {
+        self.finding().map(|finding| finding.failure).or_else(|| self.failure())
     }
 
     /// What ended the run, if something did.

@@ -1,19 +1,22 @@
 //! The walk: one rank's plan, step by step.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Loop};
 use halflap::units::{Bytes, Nanos};
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
-use super::task::{Streams, Task, Worker, run_kernel};
+use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
+use crate::check::{Fault, Freed, LifetimeViolation, Memory, Owner, Probe, Strictness, Tracker, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -45,15 +48,18 @@ pub(crate) struct Rank {
     pub(crate) fate: Arc<Fate>,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) options: Options,
+    /// Who looks at it.
+    pub(crate) probe: Option<Arc<Probe>>,
 }
 
 impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         let arena: Arc<Arena> = Arc::default();
+        let probe = self.probe.clone();
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
-            let worker = self.worker(index, arena.clone());
+            let worker = self.worker(index, (arena.clone(), probe.clone()));
             let name = format!("rank {} stream {index}", self.rank);
             let spawned = std::thread::Builder::new().name(name).spawn(move || worker.run());
             let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
@@ -64,22 +70,35 @@ impl Rank {
             program: &program,
             streams: &self.streams,
             fate: &self.fate,
-            pool: Pool::new(arena),
+            pool: Pool::new(arena, self.options.checks.memory, (self.rank, program.ranks)),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
+            number: 0,
+            scope: None,
+            probe,
+            options: &self.options,
+            rank: self.rank,
+            run: 0,
+            constants: HashMap::new(),
+            last: None,
+            at: (program.entry, 0),
+            put_off: None,
         };
+        issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
+        self.streams.issued.store(u64::MAX, Ordering::SeqCst);
         self.streams.all.iter().for_each(|stream| stream.close());
         let outcome = outcome?;
         for thread in threads {
             // A worker catches what it runs: it cannot panic.
             let _ = thread.join();
         }
+        issuer.pool.close();
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>) -> Worker {
+    fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
         let device = self.rank as u32;
         let partitions = self.program.partitions.max(1);
         let context = Context {
@@ -97,6 +116,9 @@ impl Rank {
             fate: self.fate.clone(),
             scratch: Scratch::new(context),
             _arena: arena,
+            probe,
+            is_guarded: matches!(self.options.checks.memory, Memory::Guarded(_)),
+            faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
@@ -105,19 +127,31 @@ impl Rank {
     fn steps(&self, issuer: &mut Issuer<'_>) -> Result<RankOutcome, Stopped> {
         let mut outcome = RankOutcome::default();
         for step in 0..self.options.steps {
+            issuer.run = step;
             let mut frame = issuer.enter(self.program.entry, &[]);
+            issuer.track(&frame);
             issuer.give(&mut frame, &self.inputs);
+            if let Some(probe) = &issuer.probe {
+                probe.begin(step, &self.inputs);
+            }
             self.transport.barrier()?;
             let began = Instant::now();
             issuer.walk(&mut frame)?;
             issuer.drain()?;
             outcome.steps.push(Nanos(began.elapsed().as_nanos() as f64));
+            self.streams.steps_done.store(step + 1, Ordering::Relaxed);
             let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            if outcome.spans.len() == self.program.steps_kept() {
+                outcome.spans.remove(0);
+            }
             outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
             if step + 1 == self.options.steps {
                 outcome.outputs = issuer.outputs(&frame);
             }
             issuer.leave(frame);
+            if let Some(overrun) = issuer.pool.look_at_marks() {
+                issuer.found(Failure::Overrun(Box::new(overrun)));
+            }
         }
         outcome.peak = Bytes(issuer.requested.peak);
         outcome.reserved = Bytes(issuer.pool.reserved as i64);
@@ -135,6 +169,23 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
+    /// How many tasks were issued.
+    number: u64,
+    /// How often each loop around was run, if somebody asks.
+    scope: Option<Arc<[u32]>>,
+    probe: Option<Arc<Probe>>,
+    options: &'a Options,
+    rank: usize,
+    /// How often the module was run before.
+    run: usize,
+    /// Constants in guarded memory.
+    constants: HashMap<(PlanId, usize), Address>,
+    /// What was issued last.
+    last: Option<u32>,
+    /// The step that is issued.
+    at: (PlanId, usize),
+    /// A collective that waits for another one on purpose.
+    put_off: Option<u32>,
 }
 
 impl Issuer<'_> {
@@ -142,9 +193,20 @@ impl Issuer<'_> {
         &self.program.plans[frame.plan]
     }
 
-    fn push(&mut self, stream: usize, task: Task) -> Sequence {
-        self.streams.all[stream].push(task);
+    fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
+        self.number += 1;
+        self.last = Some(label);
+        let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
+            probe.schedule(&issued, *sequence);
+        }
+        self.streams.all[stream].push(Task { issued, work });
+        self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
+        if self.options.checks.launch_blocking {
+            // Whoever issues the next one, or ends the run, finds out what failed.
+            let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
+        }
         self.issued[stream]
     }
 
@@ -157,10 +219,13 @@ impl Issuer<'_> {
     /// A new run of a plan, with the memory of its parameters.
     fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Frame {
         let plan = &self.program.plans[id];
-        let mut at = IdVec::filled(None, plan.bytes.len());
-        for (slot, value) in &plan.constants {
-            // Nobody writes to a constant's slot.
-            let address = Address(value.bytes().as_ptr().cast_mut());
+        let mut at = IdVec::filled(None, plan.held.len());
+        for (index, (slot, value)) in plan.constants.iter().enumerate() {
+            let address = match self.pool.is_guarded() {
+                true => self.guarded_constant((id, index)),
+                // Nobody writes to a constant's slot.
+                false => Address(value.bytes().as_ptr().cast_mut()),
+            };
             at[*slot] = Some(Place { address, block: None });
         }
         for (&slot, &address) in plan.parameters.iter().zip(parameters) {
@@ -170,16 +235,62 @@ impl Issuer<'_> {
         Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() }
     }
 
+    /// A constant in memory that nobody can write to, nor read beyond.
+    fn guarded_constant(&mut self, key: (PlanId, usize)) -> Address {
+        if let Some(address) = self.constants.get(&key) {
+            return *address;
+        }
+        let plan = &self.program.plans[key.0];
+        let (slot, value) = &plan.constants[key.1];
+        let block = self.pool.get(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) });
+        // SAFETY: the memory is new and that long.
+        unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), block.address.0, value.bytes().len()) };
+        block.region.into_iter().for_each(seal);
+        self.constants.insert(key, block.address);
+        block.address
+    }
+
+    /// Takes memory back. Where it can then be touched no more, whoever uses it comes first.
+    fn put(&mut self, block: Block) {
+        if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err() {
+            // Something may still use it.
+            return;
+        }
+        let (program, label, at) = (self.program, self.last, self.at);
+        let freed = || Freed {
+            kernel: label.map_or("nothing", |label| &program.labels[label as usize].name).to_owned(),
+            step: at.1,
+            computation: program.plans[at.0].computation.clone(),
+        };
+        if let Some(overrun) = self.pool.put(block, freed) {
+            self.found(Failure::Overrun(Box::new(overrun)));
+        }
+    }
+
+    /// Something is wrong at what was issued last.
+    fn found(&self, failure: Failure) {
+        self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+    }
+
+    /// Memory for what a kernel takes besides.
+    fn beside(&mut self, bytes: usize, label: u32) -> Block {
+        let name = &self.program.labels[label as usize].name;
+        self.pool.get(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
+    }
+
     /// Gives back what a run of a plan still has.
     fn leave(&mut self, frame: Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.leave();
+        }
         let plan = &self.program.plans[frame.plan];
         for (slot, place) in frame.at.iter() {
             if let Some(Place { block: Some(block), .. }) = place {
-                self.pool.put(*block);
+                self.put(*block);
                 self.requested.add(-plan.sizes[slot]);
             }
         }
-        frame.held.into_iter().for_each(|block| self.pool.put(block));
+        frame.held.into_iter().for_each(|block| self.put(block));
         self.requested.add(-plan.constant_size);
     }
 
@@ -191,6 +302,9 @@ impl Issuer<'_> {
             let address = self.address(frame, slot);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
             unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
+        }
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.settle();
         }
     }
 
@@ -223,14 +337,17 @@ impl Issuer<'_> {
             return;
         }
         let plan = &self.program.plans[frame.plan];
-        let block = self.pool.get(plan.bytes[slot]);
+        let block = self.pool.get(plan.held[slot].bytes, plan.owner(slot));
         self.requested.add(plan.sizes[slot]);
+        if let Some(tracker) = &mut self.pool.tracker {
+            tracker.name(block.address, slot);
+        }
         frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
     }
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
         if let Some(Place { block: Some(block), .. }) = frame.at[slot].take() {
-            self.pool.put(block);
+            self.put(block);
             self.requested.add(-size);
         }
     }
@@ -244,74 +361,157 @@ impl Issuer<'_> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
+    /// From here on the allocator's doings are those of this run of a plan.
+    fn track(&mut self, frame: &Frame) {
+        if let Some(tracker) = &mut self.pool.tracker {
+            let is_given = |(_, place): &(SlotId, &Option<Place>)| place.is_some();
+            tracker.enter(frame.at.iter().filter(is_given).map(|(slot, _)| slot).collect());
+        }
+    }
+
     fn walk(&mut self, frame: &mut Frame) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         for (step, action) in plan.actions.iter().enumerate() {
-            match action {
-                Action::Alloc { slot } => self.alloc(frame, *slot),
-                Action::Free { slot, size } => self.free(frame, *slot, *size),
-                Action::Launch { label, launch, casts } => {
-                    let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
-                    let mut held = Vec::new();
-                    for (index, cast) in casts {
-                        let block = self.pool.get(cast.kernel.outputs()[0].bytes());
-                        let arrays_of = [self.address(frame, cast.from), block.address];
-                        let at = (frame.plan, step);
-                        self.push(0, Task::Cast { label: *label, at, which: (0, *index), arrays: arrays_of });
-                        arrays[*index] = block.address;
-                        held.push(block);
-                    }
-                    let task = Task::Kernel { label: *label, at: (frame.plan, step), arrays: arrays.into() };
-                    self.push(0, task);
-                    held.into_iter().for_each(|block| self.pool.put(block));
+            if self.pool.tracker.is_some() {
+                self.check_lives(plan, step)?;
+            }
+            self.at = (frame.plan, step);
+            self.step(frame, step, action)?;
+        }
+        match self.pool.tracker {
+            Some(_) => self.check_lives(plan, plan.actions.len()),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares what happened to memory with what the plan says must have, before a step.
+    fn check_lives(&mut self, plan: &PlanReady, step: usize) -> Result<(), Stopped> {
+        let Some(tracker) = &mut self.pool.tracker else { return Ok(()) };
+        while let Some((check, node)) = plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step) {
+            for (deviation, slot) in tracker.check(check) {
+                let violation = LifetimeViolation {
+                    deviation,
+                    buffer: plan.names[slot].clone(),
+                    kernel: node.name.clone(),
+                    place: (plan.computation.clone(), step),
+                    source: node.source.clone(),
+                    rank: self.rank,
+                    run: self.run,
+                };
+                if self.options.checks.lifetimes == Strictness::Assert {
+                    self.found(Failure::Lifetime(Box::new(violation)));
+                    return Err(Stopped);
                 }
-                Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
-                Action::Wait { label, start } => {
-                    if let Some((stream, until)) = frame.started[*start] {
-                        self.push(0, Task::Wait { label: *label, stream, until });
-                    }
-                }
-                Action::Call { label, call, arguments } => {
-                    self.call(frame, (call, arguments), (*label, step, 0))?;
-                }
-                Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
-                Action::Branch { label, selector, selector_bytes, branches } => {
-                    let address = self.address(frame, *selector);
-                    let which = self.choice(address, *selector_bytes, branches.len())?;
-                    let (call, arguments) = &branches[which];
-                    self.call(frame, (call, arguments), (*label, step, which))?;
-                }
+                said::warn(&violation.to_string());
             }
         }
         Ok(())
     }
 
+    fn step(&mut self, frame: &mut Frame, step: usize, action: &Action) -> Result<(), Stopped> {
+        match action {
+            Action::Alloc { slot } => self.alloc(frame, *slot),
+            Action::Free { slot, size } => self.free(frame, *slot, *size),
+            Action::Launch { label, launch, casts } => {
+                let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
+                let mut held = Vec::new();
+                for (index, cast) in casts {
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), *label);
+                    let arrays_of = [self.address(frame, cast.from), block.address];
+                    self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
+                    arrays[*index] = block.address;
+                    held.push(block);
+                }
+                self.push(0, *label, Work::Kernel { arrays: arrays.into() });
+                held.into_iter().for_each(|block| self.put(block));
+            }
+            Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
+                self.start_with_faults(frame, step, *label);
+            }
+            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
+            Action::Wait { label, start } => {
+                if let Some((stream, until)) = frame.started[*start] {
+                    self.push(0, *label, Work::Wait { stream, until });
+                }
+            }
+            Action::Call { label, call, arguments } => {
+                self.call(frame, (call, arguments), (*label, 0))?;
+            }
+            Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
+            Action::Branch { label, selector, selector_bytes, branches } => {
+                let address = self.address(frame, *selector);
+                let which = self.choice(address, *selector_bytes, branches.len())?;
+                let (call, arguments) = &branches[which];
+                self.call(frame, (call, arguments), (*label, which))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a collective, with the mistakes that are to be made on purpose.
+    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) {
+        let name = &self.program.labels[label as usize].name;
+        let mut times = 1;
+        for fault in &self.options.checks.faults {
+            match fault {
+                Fault::SkipCollective(rank, left_out) if *rank == self.rank && left_out == name => times = 0,
+                Fault::DoubleCollective(rank, doubled) if *rank == self.rank && doubled == name => times = 2,
+                Fault::SwapCollectives(rank, a, b) if *rank == self.rank && [a, b].contains(&name) => {
+                    match self.put_off.take() {
+                        Some(other) => {
+                            self.start(frame, step);
+                            self.start_on_nothing(frame, other);
+                        }
+                        None => self.put_off = Some(label),
+                    }
+                    times = 0;
+                }
+                _ => {}
+            }
+        }
+        (0..times).for_each(|_| self.start(frame, step));
+    }
+
+    /// Starts a collective after its time, on memory of its own: its arrays may be somebody else's by now.
+    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) {
+        let of = &self.program.labels[label as usize];
+        let (plan, step) = of.at;
+        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else { return };
+        let arrays = of.ins.iter().chain(&of.outs).map(|argument| {
+            let block = self.beside(argument.kind.bytes(), label);
+            frame.held.push(block);
+            block.address
+        });
+        let arrays = arrays.collect();
+        let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
+        self.push_beside(*stream, label, Work::Collective { after, sequence, arrays });
+    }
+
     /// What starts on a stream of its own waits for all that compute was given before.
     fn start(&mut self, frame: &mut Frame, step: usize) {
-        let at = (frame.plan, step);
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
-                let mut arrays = self.read(frame, ins, (*label, step, 0));
+                let mut arrays = self.read(frame, ins, (*label, 0));
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
-                let task = Task::Collective { label: *label, at, after, sequence, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Collective { after, sequence, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             Action::Transfer { label, stream, launch } => {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let after = self.issued[0];
-                let task = Task::Transfer { label: *label, at, after, arrays: arrays.into() };
-                frame.started[step] = Some(self.push_beside(*stream, task));
+                let work = Work::Transfer { after, arrays: arrays.into() };
+                frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             _ => {}
         }
     }
 
-    fn push_beside(&mut self, stream: StreamId, task: Task) -> (usize, Sequence) {
+    fn push_beside(&mut self, stream: StreamId, label: u32, work: Work) -> (usize, Sequence) {
         let index = stream.index() + 1;
-        (index, self.push(index, task))
+        (index, self.push(index, label, work))
     }
 
     fn next_number(&mut self, comm: CommId) -> u64 {
@@ -322,15 +522,15 @@ impl Issuer<'_> {
 
     /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
     /// because a collective may read it until its wait: it is little, and rare.
-    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, step, list): (u32, usize, usize)) -> Vec<Address> {
+    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, list): (u32, usize)) -> Vec<Address> {
         let mut addresses = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             addresses.push(match read {
                 Read::Slot(slot) => self.address(frame, *slot),
                 Read::Cast(cast) => {
-                    let block = self.pool.get(cast.kernel.outputs()[0].bytes());
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), label);
                     let arrays = [self.address(frame, cast.from), block.address];
-                    self.push(0, Task::Cast { label, at: (frame.plan, step), which: (list, index), arrays });
+                    self.push(0, label, Work::Cast { which: (list, index), arrays });
                     frame.held.push(block);
                     block.address
                 }
@@ -343,7 +543,7 @@ impl Issuer<'_> {
         &mut self,
         frame: &mut Frame,
         (call, arguments): (&Call, &[Read]),
-        at: (u32, usize, usize),
+        at: (u32, usize),
     ) -> Result<(), Stopped> {
         for &slot in &call.allocated {
             self.alloc(frame, slot);
@@ -353,14 +553,19 @@ impl Issuer<'_> {
         for &(theirs, own) in &call.lent {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
         }
+        self.track(&inner);
         self.walk(&mut inner)?;
-        let bytes = &self.program.plans[call.plan].bytes;
-        let copy =
-            |&(theirs, own): &(SlotId, SlotId)| (self.address(&inner, theirs), self.address(frame, own), bytes[theirs]);
+        let held = &self.program.plans[call.plan].held;
+        let copy = |&(theirs, own): &(SlotId, SlotId)| {
+            (self.address(&inner, theirs), self.address(frame, own), held[theirs].bytes)
+        };
         let moves: Vec<_> = call.copied.iter().map(copy).collect();
         self.copy(at.0, moves);
         for &(theirs, own) in &call.adopted {
             frame.at[own] = inner.at[theirs].take();
+            if let (Some(tracker), Some(Place { block: Some(block), .. })) = (&mut self.pool.tracker, frame.at[own]) {
+                tracker.adopt(block.address, own);
+            }
         }
         self.leave(inner);
         Ok(())
@@ -369,18 +574,25 @@ impl Issuer<'_> {
     fn copy(&mut self, label: u32, mut moves: Vec<(Address, Address, usize)>) {
         moves.retain(|(from, to, len)| from != to && *len > 0);
         if !moves.is_empty() {
-            self.push(0, Task::Copy { label, moves });
+            self.push(0, label, Work::Copy { moves });
         }
     }
 
     fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, label: u32) -> Result<(), Stopped> {
-        let bytes = &self.program.plans[frame.plan].bytes;
-        let pair = |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), bytes[to]);
+        let held = &self.program.plans[frame.plan].held;
+        let pair =
+            |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label);
-        loop {
+        let around = self.scope.clone();
+        for iteration in 0.. {
+            self.scope = self.probe.is_some().then(|| {
+                let outer = around.as_deref().unwrap_or_default();
+                outer.iter().copied().chain([iteration]).collect()
+            });
             let mut condition = self.enter(repeat.condition, &state);
+            self.track(&condition);
             self.walk(&mut condition)?;
             let answer = self.address(&condition, self.plan(&condition).results[0]);
             let goes_on = self.first_byte(answer)?;
@@ -389,14 +601,17 @@ impl Issuer<'_> {
                 break;
             }
             let mut body = self.enter(repeat.body, &state);
+            self.track(&body);
             self.walk(&mut body)?;
-            let bytes = &self.program.plans[repeat.body].bytes;
-            let pair = |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), bytes[to]);
+            let held = &self.program.plans[repeat.body].held;
+            let pair =
+                |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), held[to].bytes);
             let moves: Vec<_> = repeat.moved.iter().map(pair).collect();
             self.copy(label, moves);
             self.leave(body);
         }
-        held.into_iter().for_each(|block| self.pool.put(block));
+        self.scope = around;
+        held.into_iter().for_each(|block| self.put(block));
         Ok(())
     }
 
@@ -411,8 +626,8 @@ impl Issuer<'_> {
             let shares =
                 |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
             if (0..state.len()).any(shares) && !is_written(index) {
-                let len = body.bytes[body.parameters[index]];
-                let block = self.pool.get(len);
+                let len = body.held[body.parameters[index]].bytes;
+                let block = self.beside(len, label);
                 self.copy(label, vec![(state[index], block.address, len)]);
                 state[index] = block.address;
                 held.push(block);

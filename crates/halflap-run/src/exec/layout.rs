@@ -8,18 +8,35 @@ use halflap::hlo::{Array, Module, Opcode, Phase, Shape};
 use halflap::ids::{IdVec, InstrId, SlotId};
 use halflap::plan::Plan;
 
-use crate::kernel::{Leaf, Unsupported, leaf_kinds, operand_leaves};
+use crate::kernel::{ArrayType, Leaf, Unsupported, leaf_kinds, operand_leaves};
 
-/// How many bytes each slot of a plan must have.
-pub(super) fn slot_bytes(module: &Module, plan: &Plan) -> Result<IdVec<SlotId, usize>, Unsupported> {
-    let mut bytes: IdVec<SlotId, usize> = IdVec::filled(0, plan.storage.slots.len());
+/// What a slot holds: the largest of its arrays.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) bytes: usize,
+    /// What its address must be a multiple of, for all of them.
+    pub(super) align: usize,
+    /// What the largest is: `f32[8,4]`.
+    pub(super) kind: String,
+}
+
+/// What each slot of a plan must have room for.
+pub(super) fn slot_arrays(module: &Module, plan: &Plan) -> Result<IdVec<SlotId, Held>, Unsupported> {
+    let nothing = Held { bytes: 0, align: 1, kind: "nothing".to_owned() };
+    let mut held: IdVec<SlotId, Held> = IdVec::filled(nothing, plan.storage.slots.len());
     for instr in module.instructions(plan.computation) {
         let kinds = leaf_kinds(module, instr)?;
         for (&slot, (dtype, dims)) in plan.storage.of(instr).iter().zip(&kinds) {
-            bytes[slot] = bytes[slot].max(dims.iter().product::<usize>() * dtype.size());
+            let bytes = dims.iter().product::<usize>() * dtype.size();
+            let known = &mut held[slot];
+            known.align = known.align.max(dtype.align());
+            if bytes > known.bytes {
+                known.bytes = bytes;
+                known.kind = ArrayType { dtype: *dtype, dims: dims.clone() }.to_string();
+            }
         }
     }
-    Ok(bytes)
+    Ok(held)
 }
 
 /// The bitcasts between the memory of a value and the value, the first to be applied first; none, if they

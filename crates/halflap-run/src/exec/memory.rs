@@ -11,6 +11,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::check::{Freed, Guarded, Memory, Overrun, Owner, RegionId, Tracker, broken, mark};
+
 /// An address that threads hand to each other; the plan says who may use it when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address(pub(crate) *mut u8);
@@ -36,13 +38,39 @@ impl Drop for Arena {
     }
 }
 
+/// Where blocks come from.
+#[derive(Debug)]
+enum Source {
+    /// Blocks are given again to whoever asks for about as much.
+    Cached,
+    /// The same to whoever asks for exactly as much, with marks around them.
+    Marked(Marks),
+    /// Every block is new.
+    Guarded(Guarded),
+}
+
+/// Blocks with marks around them, in the sequence in which they were made.
+#[derive(Debug, Default)]
+struct Marks {
+    /// Where each is, how long, and who had it in this run of the module.
+    blocks: Vec<(Address, usize, Vec<String>)>,
+    place: HashMap<usize, usize>,
+}
+
+/// How many bytes of marks there are, at least, on either side.
+const ZONE: usize = 64;
+
 /// Blocks that can be given again, by their size.
 #[derive(Debug)]
 pub(crate) struct Pool {
     arena: Arc<Arena>,
     free: HashMap<usize, Vec<Address>>,
+    source: Source,
+    rank: usize,
     /// What was taken from the system.
     pub(crate) reserved: usize,
+    /// Who is told of what is given and taken back.
+    pub(crate) tracker: Option<Tracker>,
 }
 
 /// A block of the pool.
@@ -50,32 +78,107 @@ pub(crate) struct Pool {
 pub(crate) struct Block {
     pub(crate) address: Address,
     size: usize,
+    pub(crate) region: Option<RegionId>,
 }
 
 impl Pool {
-    pub(crate) fn new(arena: Arc<Arena>) -> Pool {
-        Pool { arena, free: HashMap::new(), reserved: 0 }
+    pub(crate) fn new(arena: Arc<Arena>, memory: Memory, (rank, ranks): (usize, usize)) -> Pool {
+        let source = match memory {
+            Memory::Cached => Source::Cached,
+            Memory::Marked => Source::Marked(Marks::default()),
+            Memory::Guarded(side) => Source::Guarded(Guarded::new(side, (rank, ranks))),
+        };
+        Pool { arena, free: HashMap::new(), source, rank, reserved: 0, tracker: None }
     }
 
-    /// Memory for so many bytes, aligned to a cache line.
-    pub(crate) fn get(&mut self, bytes: usize) -> Block {
-        let size = rounded(bytes);
-        if let Some(address) = self.free.get_mut(&size).and_then(Vec::pop) {
-            return Block { address, size };
+    /// Whether what is taken back can be touched no more, so that it must not be taken back too soon.
+    pub(crate) fn is_guarded(&self) -> bool {
+        matches!(self.source, Source::Guarded(_))
+    }
+
+    /// Memory for so many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
+    pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Block {
+        if let Source::Guarded(guarded) = &mut self.source {
+            let Some((address, region)) = guarded.get(bytes, owner) else { handle_alloc_error(Layout::new::<u8>()) };
+            self.reserved += bytes;
+            return Block { address, size: bytes, region: Some(region) };
         }
-        let Ok(layout) = Layout::from_size_align(size, 64) else { handle_alloc_error(Layout::new::<u8>()) };
-        // SAFETY: the size is not zero.
-        let address = Address(unsafe { alloc_zeroed(layout) });
-        if address.0.is_null() {
+        let size = if matches!(self.source, Source::Marked(_)) { bytes } else { rounded(bytes) };
+        let again = self.free.get_mut(&size).and_then(Vec::pop);
+        let address = again.unwrap_or_else(|| self.fresh(size));
+        if let Source::Marked(marks) = &mut self.source {
+            let place = marks.place[&(address.0 as usize)];
+            marks.blocks[place].2.push(owner.name.to_owned());
+        }
+        Block { address, size, region: None }
+    }
+
+    /// Memory that nobody had before.
+    fn fresh(&mut self, size: usize) -> Address {
+        let zone = if matches!(self.source, Source::Marked(_)) { ZONE } else { 0 };
+        let whole = size.next_multiple_of(64) + 2 * zone;
+        let Ok(layout) = Layout::from_size_align(whole, 64) else { handle_alloc_error(Layout::new::<u8>()) };
+        // SAFETY: the size is not zero: who has no marks asks for more than nothing.
+        let start = Address(unsafe { alloc_zeroed(layout) });
+        if start.0.is_null() {
             handle_alloc_error(layout);
         }
-        self.arena.blocks.lock().unwrap_or_else(PoisonError::into_inner).push((address, layout));
-        self.reserved += size;
-        Block { address, size }
+        self.arena.blocks.lock().unwrap_or_else(PoisonError::into_inner).push((start, layout));
+        self.reserved += whole;
+        let address = Address(start.0.wrapping_add(zone));
+        if let Source::Marked(marks) = &mut self.source {
+            // SAFETY: the marks before and after the block are in what was just allocated.
+            unsafe {
+                mark(start.0, zone);
+                mark(address.0.add(size), whole - zone - size);
+            }
+            marks.place.insert(address.0 as usize, marks.blocks.len());
+            marks.blocks.push((address, size, Vec::new()));
+        }
+        address
     }
 
-    pub(crate) fn put(&mut self, block: Block) {
-        self.free.entry(block.size).or_default().push(block.address);
+    /// Takes a block back; `freed` says when, where memory is guarded. What was written beside it is told.
+    pub(crate) fn put(&mut self, block: Block, freed: impl FnOnce() -> Freed) -> Option<Overrun> {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.died(block.address);
+        }
+        match (&mut self.source, block.region) {
+            (Source::Guarded(guarded), Some(region)) => guarded.release(region, freed()),
+            _ => {
+                self.free.entry(block.size).or_default().push(block.address);
+                None
+            }
+        }
+    }
+
+    /// Gives guarded memory back to the system, when nothing runs any more. Where something may, it stays.
+    pub(crate) fn close(&mut self) {
+        if let Source::Guarded(guarded) = &mut self.source {
+            guarded.close();
+        }
+    }
+
+    /// Looks at all marks, when nothing runs. The first block that something was written beside is told.
+    pub(crate) fn look_at_marks(&mut self) -> Option<Overrun> {
+        let Source::Marked(marks) = &mut self.source else { return None };
+        let mut found = None;
+        for (address, size, owners) in &mut marks.blocks {
+            let buffers = std::mem::take(owners);
+            let after = size.next_multiple_of(64) - *size + ZONE;
+            // SAFETY: the marks are where they were made, and nothing runs.
+            let (before, after) = unsafe {
+                let end = std::slice::from_raw_parts(address.0.add(*size), after);
+                (std::slice::from_raw_parts(address.0.sub(ZONE), ZONE), end)
+            };
+            if let (None, Some((side, offset))) = (&found, broken(before, after)) {
+                let mut buffers = buffers;
+                buffers.dedup();
+                let seen = "when the run of the module was over".to_owned();
+                found = Some(Overrun { buffers, side, offset, rank: self.rank, seen });
+            }
+        }
+        found
     }
 }
 
@@ -106,11 +209,13 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again() {
-        let mut pool = Pool::new(Arc::default());
-        let first = pool.get(1000);
-        pool.put(first);
-        assert_eq!(pool.get(990).address, first.address);
-        assert_ne!(pool.get(990).address, first.address);
+        let mut pool = Pool::new(Arc::default(), Memory::Cached, (0, 1));
+        let owner = Owner { name: "a", kind: "u8[1000]", align: 1, is_constant: false };
+        let freed = || Freed { kernel: String::new(), step: 0, computation: String::new() };
+        let first = pool.get(1000, owner);
+        assert_eq!(pool.put(first, freed), None);
+        assert_eq!(pool.get(990, owner).address, first.address);
+        assert_ne!(pool.get(990, owner).address, first.address);
         assert_eq!((rounded(0), rounded(65), rounded(1000), rounded(1025)), (64, 128, 1024, 1152));
     }
 }

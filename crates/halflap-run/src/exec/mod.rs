@@ -31,10 +31,10 @@ pub(crate) mod stream;
 mod task;
 
 pub(crate) use failure::Fate;
-pub use failure::{Failure, Stopped};
+pub use failure::{Failure, Finding, Stopped};
 pub(crate) use issue::Rank;
-pub use prepare::{Label, LabelKind, PrepareError, Prepared};
+pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Lane, Outcome, RankOutcome, Span};
-pub use session::{Options, run};
-pub(crate) use session::{describe, late, seconds, step_line};
-pub(crate) use task::Streams;
+pub use session::{Options, run, run_shown};
+pub(crate) use session::{describe, late, seconds, spawn, step_line, with_account};
+pub(crate) use task::{Issued, Streams};

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, started};
+use halflap::hlo::{Module, Opcode, Origin, Shape, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Loop, Plan, Program, Step, Text, Work};
+use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
+use halflap::units::Bytes;
 use thiserror::Error;
 
-use super::layout::{bitcasts, slot_bytes};
+use super::layout::{Held, bitcasts, slot_arrays};
+use crate::check::Owner;
 use crate::comm::Collective;
 use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
@@ -61,7 +63,7 @@ pub(super) enum Action {
 /// A computation that can run.
 pub(super) struct PlanReady {
     pub(super) actions: Vec<Action>,
-    pub(super) bytes: IdVec<SlotId, usize>,
+    pub(super) held: IdVec<SlotId, Held>,
     pub(super) parameters: Vec<SlotId>,
     pub(super) results: Vec<SlotId>,
     /// Slots of constants, and their values.
@@ -70,6 +72,25 @@ pub(super) struct PlanReady {
     pub(super) constant_size: i64,
     /// The size of each slot.
     pub(super) sizes: IdVec<SlotId, i64>,
+    /// What slots are called.
+    pub(super) names: IdVec<SlotId, String>,
+    pub(super) computation: String,
+    /// Which memory must have come and gone at which step, and after what.
+    pub(super) checks: Vec<(Check, Node)>,
+}
+
+impl PlanReady {
+    /// Whose memory a slot is.
+    pub(super) fn owner(&self, slot: SlotId) -> Owner<'_> {
+        let held = &self.held[slot];
+        Owner { name: &self.names[slot], kind: &held.kind, align: held.align, is_constant: false }
+    }
+}
+
+/// A node of a computation, for people.
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) source: Option<String>,
 }
 
 /// What a span or a status is about.
@@ -81,8 +102,18 @@ pub struct Label {
     pub kind: LabelKind,
     /// The computation, and the step in it.
     pub place: (String, usize),
+    /// The same for us.
+    pub(super) at: (PlanId, usize),
+    /// The line of the user's program that it comes from, if the module says so.
+    pub source: Option<String>,
+    /// The arrays that it takes.
+    pub ins: Vec<Argument>,
+    /// The arrays that it gives.
+    pub outs: Vec<Argument>,
     /// Who takes part in a collective.
     pub among: String,
+    /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
+    pub shares: Vec<(String, f64)>,
     /// The program's own collective, for who must say who is missing.
     pub(crate) collective: Option<Collective>,
 }
@@ -92,6 +123,15 @@ impl Label {
     pub fn bytes(&self) -> usize {
         self.collective.as_ref().map_or(0, |collective| collective.bytes)
     }
+}
+
+/// An array that a kernel or a collective takes or gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The memory that it is in: the name of the slot.
+    pub buffer: String,
+    /// What is in it.
+    pub kind: ArrayType,
 }
 
 /// What something is that takes time.
@@ -119,8 +159,12 @@ pub struct Prepared {
     pub ranks: usize,
     /// How many partitions a replica has.
     pub(super) partitions: u32,
+    /// The module's name.
+    pub module: String,
     /// What each rank takes.
     pub inputs: Vec<ArrayType>,
+    /// What the parameters are called, leaf by leaf.
+    pub input_names: Vec<String>,
     /// What each rank gives.
     pub outputs: Vec<ArrayType>,
     pub(super) output_casts: Vec<Option<Kernel>>,
@@ -128,15 +172,28 @@ pub struct Prepared {
     pub text: Text,
     /// What the plan says will be requested at most.
     pub peak: i64,
+    /// Whether data decide what runs, so that less may be requested.
+    is_peak_a_bound: bool,
 }
 
 impl Prepared {
+    /// Of how many steps, the last ones, it is kept what ran when: a million lines, or one more.
+    pub(crate) fn steps_kept(&self) -> usize {
+        const LINES: usize = 1 << 20;
+        LINES / self.labels.len().max(1) + 1
+    }
+
+    /// Whether so much can be what was requested at most.
+    pub fn is_planned(&self, requested: Bytes) -> bool {
+        requested.0 == self.peak || self.is_peak_a_bound && requested.0 < self.peak
+    }
+
     /// Makes kernels of everything in a program.
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
         let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
-        for (_, plan) in program.plans.iter() {
-            plans.push(preparer.plan(plan)?);
+        for (id, plan) in program.plans.iter() {
+            plans.push(preparer.plan(id, plan)?);
         }
         let labels = preparer.labels;
         let entry = &program.plans[program.entry];
@@ -149,6 +206,8 @@ impl Prepared {
         let cast = |index: usize| cast_of((module, libraries), Leaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let (replicas, partitions) = module.devices();
+        let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
+        let is_peak_a_bound = steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
         Ok(Prepared {
             plans,
             entry: program.entry,
@@ -157,18 +216,70 @@ impl Prepared {
             labels,
             ranks: (replicas * partitions) as usize,
             partitions,
+            module: module.name().to_owned(),
             inputs,
+            input_names: entry.parameters.iter().map(|&slot| entry.storage.slots[slot].name.clone()).collect(),
             outputs: kinds.into_iter().map(array_type).collect(),
             output_casts,
             text: Text::of(module, program),
             peak: program.peak().0,
+            is_peak_a_bound,
         })
+    }
+}
+
+impl Prepared {
+    /// The collectives that every rank comes to in so many runs; nothing, where that depends on data.
+    pub(crate) fn planned_collectives(&self, runs: usize) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        for action in &self.plans[self.entry].actions {
+            match action {
+                Action::Collective { label, .. } => names.push(self.labels[*label as usize].name.clone()),
+                Action::Call { .. } | Action::Loop { .. } | Action::Branch { .. } => return None,
+                _ => {}
+            }
+        }
+        Some((0..runs).flat_map(|_| names.clone()).collect())
     }
 }
 
 fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
     ArrayType { dtype, dims }
 }
+
+/// Instructions and the bitcasts that they read, in a sequence in which they can run.
+fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
+    let mut next = 0;
+    while let Some(&instr) = instrs.get(next) {
+        for operand in module.operands(instr) {
+            if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
+                instrs.push(operand.of);
+            }
+        }
+        next += 1;
+    }
+    // Instructions of a computation are numbered in such a sequence.
+    instrs.sort_unstable();
+    instrs
+}
+
+/// Whether instructions, the last of which is what is wanted, are one kernel that keeps nothing in memory in between:
+/// what [`halflap::plan::fuse`] asks.
+pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
+    let Some(&last) = instrs.last() else { return false };
+    let kernel = |instrs: &[InstrId]| {
+        let instrs = with_bitcasts(module, instrs.to_vec());
+        let group = Group { instrs: &instrs, outputs: &[last] };
+        Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
+    };
+    // Operands that a multiplication would copy for itself stay what they are.
+    let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
+    let alone = kernel(&[last]);
+    alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))
+}
+
+/// What the registers of a kernel that computes more may take.
+const REGISTERS: usize = 128 * 1024;
 
 /// The kernel that makes a value of what is in its slot; nothing, if that is the value.
 fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
@@ -183,6 +294,31 @@ fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Opt
     }
 }
 
+/// Who takes how much of a kernel's time: in proportion to the bytes that an instruction takes and gives where it is a
+/// kernel of its own. One that only finds elements for others takes none, because several kernels may do it.
+fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
+    let size = |shape: &Shape| shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)));
+    let bytes = |instr: InstrId| {
+        let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
+        let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
+        all.0 as f64
+    };
+    let counts = |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
+    let instrs = work.instrs().into_iter();
+    let each: Vec<(InstrId, f64)> =
+        instrs.map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 })).collect();
+    let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
+    each.into_iter().map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all)).collect()
+}
+
+/// A step of a plan.
+#[derive(Clone, Copy)]
+struct Planned<'p> {
+    id: PlanId,
+    plan: &'p Plan,
+    place: usize,
+}
+
 struct Preparer<'a> {
     module: &'a Module,
     program: &'a Program,
@@ -191,8 +327,8 @@ struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    fn plan(&mut self, plan: &Plan) -> Result<PlanReady, PrepareError> {
-        let bytes = slot_bytes(self.module, plan)?;
+    fn plan(&mut self, id: PlanId, plan: &Plan) -> Result<PlanReady, PrepareError> {
+        let held = slot_arrays(self.module, plan)?;
         let mut constants = Vec::new();
         for instr in self.module.instructions(plan.computation) {
             if self.module.instruction(instr).opcode == Opcode::Constant {
@@ -201,7 +337,8 @@ impl Preparer<'_> {
         }
         let mut actions = Vec::with_capacity(plan.steps.len());
         for place in 0..plan.steps.len() {
-            actions.push(self.action((plan, &bytes), place)?);
+            let of = Planned { id, plan, place };
+            actions.push(self.action(of, &held)?);
         }
         Ok(PlanReady {
             actions,
@@ -210,8 +347,15 @@ impl Preparer<'_> {
             results: plan.results.clone(),
             constants,
             constant_size: plan.size_of(Origin::Constant).0,
-            bytes,
+            held,
+            names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
+            computation: self.module.computation_name(plan.computation).to_owned(),
+            checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
         })
+    }
+
+    fn node(&self, instr: InstrId) -> Node {
+        Node { name: self.module.instruction_name(instr).to_owned(), source: self.module.place(instr) }
     }
 
     fn constant(&self, instr: InstrId) -> Result<Tensor, Unsupported> {
@@ -227,27 +371,60 @@ impl Preparer<'_> {
         self.labels.len() as u32 - 1
     }
 
-    fn named(&mut self, instr: InstrId, kind: LabelKind, place: (&Plan, usize)) -> u32 {
-        let computation = self.module.computation_name(place.0.computation).to_owned();
-        let name = self.module.instruction_name(instr).to_owned();
-        self.label(Label { name, kind, place: (computation, place.1), among: String::new(), collective: None })
+    /// What an instruction of a step is called.
+    fn named(&self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> Label {
+        let computation = self.module.computation_name(of.plan.computation).to_owned();
+        Label {
+            name: self.module.instruction_name(instr).to_owned(),
+            kind,
+            place: (computation, of.place),
+            at: (of.id, of.place),
+            source: self.module.place(instr),
+            ins: Vec::new(),
+            outs: Vec::new(),
+            among: String::new(),
+            shares: Vec::new(),
+            collective: None,
+        }
     }
 
-    fn action(&mut self, of: (&Plan, &IdVec<SlotId, usize>), place: usize) -> Result<Action, PrepareError> {
-        let (plan, bytes) = of;
+    /// What a kernel is called: what its time is made of, if it computes several instructions.
+    fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
+        let label = self.named(work.instr, LabelKind::Kernel, of);
+        match work.fused {
+            Some(_) => Label { name: work.name(self.module).to_owned(), shares: shares(self.module, work), ..label },
+            None => label,
+        }
+    }
+
+    /// A label of what is only passed on, or waited for.
+    fn plain(&mut self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> u32 {
+        let label = self.named(instr, kind, of);
+        self.label(label)
+    }
+
+    /// A label of a kernel, with its arrays.
+    fn launched(&mut self, label: Label, plan: &Plan, launch: &Launch) -> u32 {
+        let ins = arguments(plan, &launch.ins, launch.kernel.inputs());
+        let outs = arguments(plan, &launch.outs, launch.kernel.outputs());
+        self.label(Label { ins, outs, ..label })
+    }
+
+    fn action(&mut self, of: Planned<'_>, held: &IdVec<SlotId, Held>) -> Result<Action, PrepareError> {
+        let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
             Step::Alloc(slot) => Action::Alloc { slot: *slot },
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
-                let label = self.named(work.instr, LabelKind::Kernel, (plan, place));
                 let (launch, casts) = self.launch(plan, work)?;
+                let label = self.launched(self.kernel(work, of), plan, &launch);
                 Action::Launch { label, launch, casts }
             }
-            Step::Start { work, stream, comm: Some(comm) } => self.collective((plan, place), work, (*stream, *comm))?,
+            Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
             Step::Start { work, stream, comm: None } => {
-                let label = self.named(work.instr, LabelKind::Transfer, (plan, place));
                 let launch = self.transfer(plan, work)?;
+                let label = self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &launch);
                 Action::Transfer { label, stream: *stream, launch }
             }
             Step::Wait(start) => {
@@ -255,16 +432,16 @@ impl Preparer<'_> {
                     Step::Start { work, .. } => work.instr,
                     _ => self.module.root(plan.computation),
                 };
-                Action::Wait { label: self.named(instr, LabelKind::Wait, (plan, place)), start: *start }
+                Action::Wait { label: self.plain(instr, LabelKind::Wait, of), start: *start }
             }
             Step::Call(call) => {
-                let label = self.named(call.instr, LabelKind::Copy, (plan, place));
+                let label = self.plain(call.instr, LabelKind::Copy, of);
                 let arguments = self.arguments(plan, call, self.operand_leaves_of(call.instr))?;
                 Action::Call { label, call: call.clone(), arguments }
             }
-            Step::Loop(repeat) => self.repeat((plan, place), repeat)?,
+            Step::Loop(repeat) => self.repeat(of, repeat)?,
             Step::Branch { instr, selector, branches } => {
-                let label = self.named(*instr, LabelKind::Copy, (plan, place));
+                let label = self.plain(*instr, LabelKind::Copy, of);
                 let mut each = Vec::new();
                 for (index, call) in branches.iter().enumerate() {
                     let operand = &self.module.operands(*instr)[index + 1];
@@ -272,7 +449,7 @@ impl Preparer<'_> {
                     let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
                     each.push((call.clone(), self.arguments(plan, call, leaves)?));
                 }
-                let selector_bytes = bytes[*selector];
+                let selector_bytes = held[*selector].bytes;
                 Action::Branch { label, selector: *selector, selector_bytes, branches: each }
             }
         })
@@ -323,7 +500,7 @@ impl Preparer<'_> {
         if is_cast { Err(self.layout(instr)) } else { Ok(()) }
     }
 
-    fn repeat(&mut self, (plan, place): (&Plan, usize), repeat: &Loop) -> Result<Action, PrepareError> {
+    fn repeat(&mut self, of: Planned<'_>, repeat: &Loop) -> Result<Action, PrepareError> {
         for callee in [repeat.condition, repeat.body] {
             self.refuse_results(repeat.instr, &self.program.plans[callee])?;
         }
@@ -331,25 +508,14 @@ impl Preparer<'_> {
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
             return Err(self.layout(repeat.instr));
         }
-        let label = self.named(repeat.instr, LabelKind::Copy, (plan, place));
+        let label = self.plain(repeat.instr, LabelKind::Copy, of);
         Ok(Action::Loop { label, repeat: repeat.clone() })
     }
 
     /// A kernel: bitcasts that it reads directly are part of it.
     fn launch(&self, plan: &Plan, work: &Work) -> Result<(Launch, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
-        let mut instrs = vec![work.instr];
-        let mut next = 0;
-        while let Some(&instr) = instrs.get(next) {
-            for operand in module.operands(instr) {
-                if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
-                    instrs.push(operand.of);
-                }
-            }
-            next += 1;
-        }
-        // Instructions of a computation are numbered in a sequence in which they can run.
-        instrs.sort_unstable();
+        let instrs = with_bitcasts(module, work.instrs());
         let group = Group { instrs: &instrs, outputs: &[work.instr] };
         let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
         let mut casts = Vec::new();
@@ -379,25 +545,48 @@ impl Preparer<'_> {
 
     fn collective(
         &mut self,
-        (plan, place): (&Plan, usize),
+        of: Planned<'_>,
         work: &Work,
         (stream, comm): (StreamId, CommId),
     ) -> Result<Action, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
         let collective = Collective::of(self.module, inner, comm)?;
-        let ins = self.reads(plan, &self.operand_leaves_of(work.instr))?;
+        let leaves = self.operand_leaves_of(work.instr);
+        let ins = self.reads(of.plan, &leaves)?;
         if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
             return Err(Unsupported::new(self.module, inner, What::Shape).into());
         }
-        let label = self.label(Label {
-            name: self.module.instruction_name(work.instr).to_owned(),
-            kind: LabelKind::Collective,
-            place: (self.module.computation_name(plan.computation).to_owned(), place),
+        let slots: Vec<SlotId> = leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
+        let taken = leaves.iter().map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
+        let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
+        let given = self.given(of.plan, work)?;
+        let label = Label {
+            ins: arguments(of.plan, &slots, &taken),
+            outs: arguments(of.plan, &work.writes, &given),
             among: self.program.comms[comm].describe(),
+            shares: Vec::new(),
             collective: Some(collective.clone()),
-        });
+            ..self.named(work.instr, LabelKind::Collective, of)
+        };
+        let label = self.label(label);
         Ok(Action::Collective { label, stream, collective, ins, outs: work.writes.clone() })
     }
+
+    /// The types of what a start writes.
+    fn given(&self, plan: &Plan, work: &Work) -> Result<Vec<ArrayType>, Unsupported> {
+        let kinds = leaf_kinds(self.module, work.instr)?;
+        let slots = plan.storage.of(work.instr);
+        // What a start carries along stands before what it gives.
+        let kind_of = |slot: &SlotId| slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone());
+        let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
+        work.writes.iter().map(|slot| kind_of(slot).map(array_type).ok_or_else(misshapen)).collect()
+    }
+}
+
+/// Arrays in slots.
+fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument> {
+    let name = |slot: SlotId| plan.storage.slots[slot].name.clone();
+    slots.iter().zip(kinds).map(|(&slot, kind)| Argument { buffer: name(slot), kind: kind.clone() }).collect()
 }
 
 impl Launch {

@@ -2,7 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::failure::{Failure, Fate, LOOK};
@@ -10,17 +11,18 @@ use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
+use crate::check::{self, Checks, Flight, Probe, said};
 use crate::comm::{EmulatedLink, Hub, Member};
 use crate::tensor::Tensor;
 
 /// How a program is run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How often.
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
-    /// How many threads a matrix multiplication may use.
+    /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
@@ -28,11 +30,21 @@ pub struct Options {
     pub link: Option<EmulatedLink>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
+    /// What is looked at meanwhile.
+    pub checks: Checks,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { steps: 1, timeout: Duration::from_secs(60), threads_per_rank: 1, seed: 0, link: None, panic: None }
+        Options {
+            steps: 1,
+            timeout: Duration::from_secs(60),
+            threads_per_rank: 1,
+            seed: 0,
+            link: None,
+            panic: None,
+            checks: Checks::default(),
+        }
     }
 }
 
@@ -42,32 +54,31 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
 pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+    run_shown(programs, inputs, options, &mut |_| ())
+}
+
+/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done.
+pub fn run_shown(
+    programs: &[Arc<Prepared>],
+    inputs: Vec<Vec<Tensor>>,
+    options: &Options,
+    show: &mut dyn FnMut(usize),
+) -> Result<Outcome, Failure> {
     compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
     let epoch = Instant::now();
     let fate = Arc::new(Fate::default());
     let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
     let (send, receive) = channel();
+    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, rank);
+    let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
         let own = Arc::new(Streams::new(program.streams, epoch));
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
-        let (program, fate_of) = (program.clone(), fate.clone());
-        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options: *options };
-        let (send, told) = (send.clone(), fate.clone());
-        let body = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
-            if outcome.is_err() {
-                let message = "the thread that issues steps failed".to_owned();
-                told.fail(Failure::Panicked { rank, at: "a step".to_owned(), message });
-            }
-            // Nobody listens any more when the run has failed.
-            let _ = send.send((rank, outcome.ok().and_then(Result::ok)));
-        };
-        let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
-        if let Err(error) = spawned {
-            fate.fail(Failure::Thread { rank, message: error.to_string() });
-        }
+        let (program, fate) = (program.clone(), fate.clone());
+        let (options, probe) = (options.clone(), probes[rank].clone());
+        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options, probe }, send.clone());
     }
     let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
@@ -79,8 +90,11 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
                 ranks[rank] = outcome;
                 left -= 1;
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => show(watch.steps_done()),
             Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+            fate.fail(finding.failure);
         }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
@@ -89,9 +103,48 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             failed_at = failed_at.or(Some(Instant::now()));
         }
     }
-    match fate.failure() {
-        Some(failure) => Err(failure),
-        None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
+    match fate.verdict() {
+        Some(failure) => {
+            let flight =
+                |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| probe.as_ref()?.flight(streams.have_ended());
+            let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
+            Err(with_account(failure, (&programs[0], &flights), options))
+        }
+        None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
+    }
+}
+
+/// Runs a rank on a thread of its own and sends what came of it: nothing, if it was stopped.
+pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
+    let (number, fate) = (rank.rank, rank.fate.clone());
+    let told = fate.clone();
+    let body = move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| rank.run()));
+        if outcome.is_err() {
+            let message = "the thread that issues steps failed".to_owned();
+            told.fail(Failure::Panicked { rank: number, at: "a step".to_owned(), message });
+        }
+        // Nobody listens any more when the run has failed.
+        let _ = send.send((number, outcome.ok().and_then(Result::ok)));
+    };
+    let spawned = std::thread::Builder::new().name(format!("rank {number}")).spawn(body);
+    if let Err(error) = spawned {
+        fate.fail(Failure::Thread { rank: number, message: error.to_string() });
+    }
+}
+
+/// A failure of ranks that wait for each other, with what they remember of their collectives, which goes to a file as
+/// well.
+pub(crate) fn with_account(failure: Failure, (program, flights): (&Prepared, &[Flight]), options: &Options) -> Failure {
+    let is_apart = matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
+    let Some(path) = options.checks.recorder.as_ref().filter(|_| is_apart) else { return failure };
+    let account = check::account(flights, program.planned_collectives(options.steps).as_deref());
+    if let Err(error) = std::fs::write(path, check::dump(program, flights, account.as_ref())) {
+        said::warn(&format!("{}: cannot be written: {error}", path.display()));
+    }
+    match account {
+        Some(account) => Failure::Apart { failure: Box::new(failure), account: Box::new(account) },
+        None => failure,
     }
 }
 
@@ -123,6 +176,16 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
+    /// Whether all ranks have done all tasks up to one.
+    fn have_passed(&self, number: u64) -> bool {
+        self.streams.iter().all(|streams| streams.have_passed(number))
+    }
+
+    /// How many steps all ranks have done.
+    fn steps_done(&self) -> usize {
+        self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
+    }
+
     /// What is to be said if something takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<Streams>| late(streams, self.timeout);

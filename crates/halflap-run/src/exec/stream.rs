@@ -22,6 +22,10 @@ pub(crate) struct Stream<T> {
     queue: Mutex<VecDeque<T>>,
     pushed: Condvar,
     is_closed: AtomicBool,
+    /// How many tasks it was given.
+    given: AtomicU64,
+    /// The number of the task that it is at.
+    at: AtomicU64,
     done: AtomicU64,
     sleepers: AtomicU32,
     lock: Mutex<()>,
@@ -42,6 +46,8 @@ impl<T> Stream<T> {
             queue: Mutex::default(),
             pushed: Condvar::new(),
             is_closed: AtomicBool::new(false),
+            given: AtomicU64::new(0),
+            at: AtomicU64::new(0),
             done: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
             lock: Mutex::default(),
@@ -54,6 +60,7 @@ impl<T> Stream<T> {
     /// Adds a task.
     pub(crate) fn push(&self, task: T) {
         let mut queue = locked(&self.queue);
+        self.given.fetch_add(1, Ordering::SeqCst);
         queue.push_back(task);
         let was_empty = queue.len() == 1;
         drop(queue);
@@ -81,6 +88,18 @@ impl<T> Stream<T> {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.pushed.notify_one();
+    }
+
+    /// The task of this number comes next.
+    pub(crate) fn come_to(&self, number: u64) {
+        self.at.store(number, Ordering::SeqCst);
+    }
+
+    /// Whether everything up to a task is done, as far as it was given.
+    pub(crate) fn has_passed(&self, number: u64) -> bool {
+        // Read first: what is done was given before.
+        let done = self.done.load(Ordering::SeqCst);
+        self.at.load(Ordering::SeqCst) > number || done == self.given.load(Ordering::SeqCst)
     }
 
     /// A task is done.

@@ -6,44 +6,60 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use halflap::ids::{Id, PlanId};
+use halflap::ids::Id;
 
-use super::failure::{Failure, Fate, Stopped};
+use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
 use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
+use crate::check::fault::{HandlerStack, Marked, Running};
+use crate::check::{Fault, Probe, ReadOnly, State};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
 
+/// What a task is for.
+#[derive(Clone, Debug)]
+pub(crate) struct Issued {
+    pub(crate) label: u32,
+    /// Which of all tasks of the rank it is, in the sequence of the plan: the same on all ranks that go the same way.
+    pub(crate) number: u64,
+    /// How often each loop around it was run before, the outermost first. Nothing if nobody asks.
+    pub(crate) scope: Option<Arc<[u32]>>,
+}
+
 /// Something to be done.
-pub(super) enum Task {
+pub(super) struct Task {
+    pub(super) issued: Issued,
+    pub(super) work: Work,
+}
+
+/// What is done.
+pub(super) enum Work {
     /// A kernel, on what it takes and then what it gives.
-    Kernel { label: u32, at: (PlanId, usize), arrays: Box<[Address]> },
+    Kernel { arrays: Box<[Address]> },
     /// The bitcasts of an array: which one of the step's, from where, to where.
-    Cast { label: u32, at: (PlanId, usize), which: (usize, usize), arrays: [Address; 2] },
+    Cast { which: (usize, usize), arrays: [Address; 2] },
     /// Copies that happen at once.
-    Copy { label: u32, moves: Vec<(Address, Address, usize)> },
+    Copy { moves: Vec<(Address, Address, usize)> },
     /// Nothing, when another stream is so far.
-    Wait { label: u32, stream: usize, until: Sequence },
+    Wait { stream: usize, until: Sequence },
     /// A collective, when compute is so far.
-    Collective { label: u32, at: (PlanId, usize), after: Sequence, sequence: u64, arrays: Box<[Address]> },
+    Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
     /// A transfer, when compute is so far.
-    Transfer { label: u32, at: (PlanId, usize), after: Sequence, arrays: Box<[Address]> },
+    Transfer { after: Sequence, arrays: Box<[Address]> },
 }
 
 impl Task {
-    fn label(&self) -> (u32, u64) {
-        match self {
-            Task::Kernel { label, .. }
-            | Task::Cast { label, .. }
-            | Task::Copy { label, .. }
-            | Task::Wait { label, .. }
-            | Task::Transfer { label, .. } => (*label, 0),
-            Task::Collective { label, sequence, .. } => (*label, *sequence),
+    /// How many collectives the set of a collective has done before.
+    fn sequence(&self) -> u64 {
+        match self.work {
+            Work::Collective { sequence, .. } => sequence,
+            _ => 0,
         }
     }
 }
@@ -51,15 +67,31 @@ impl Task {
 /// A rank's streams: compute first, then those of communication.
 pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
+    /// The number of the last task that was issued; the largest number there is, when no more come.
+    pub(super) issued: AtomicU64,
+    /// How many steps the rank has done.
+    pub(super) steps_done: AtomicUsize,
 }
 
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
-        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect() }
+        let all = (0..=count).map(|_| Stream::new(epoch)).collect();
+        Streams { all, issued: AtomicU64::new(0), steps_done: AtomicUsize::new(0) }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {
         &self.all[0]
+    }
+
+    /// Whether no more tasks come.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.issued.load(Ordering::SeqCst) == u64::MAX
+    }
+
+    /// Whether everything up to a task is done.
+    pub(crate) fn have_passed(&self, number: u64) -> bool {
+        // Before anything else: what is issued was given to its stream.
+        self.issued.load(Ordering::SeqCst) > number && self.all.iter().all(|stream| stream.has_passed(number))
     }
 
     /// What the streams are at: compute first.
@@ -79,7 +111,13 @@ pub(super) struct Worker {
     pub(super) scratch: Scratch,
     /// Keeps the memory that tasks work on.
     pub(super) _arena: Arc<Arena>,
+    /// Who looks at what it does.
+    pub(super) probe: Option<Arc<Probe>>,
     pub(super) aside: AlignedBytes,
+    /// Whether memory is guarded.
+    pub(super) is_guarded: bool,
+    /// Mistakes to be made on purpose.
+    pub(super) faults: Vec<Fault>,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -87,9 +125,14 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs tasks until there are no more, or somebody failed.
     pub(super) fn run(mut self) {
+        let _stack = HandlerStack::new();
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
+            stream.come_to(task.issued.number);
+            if task.issued.number > self.fate.horizon() {
+                return;
+            }
             let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
             stream.status.end();
             match done {
@@ -98,7 +141,7 @@ impl Worker {
                 Err(payload) => {
                     let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
                     let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
-                    let at = self.program.labels[task.label().0 as usize].name.clone();
+                    let at = self.program.labels[task.issued.label as usize].name.clone();
                     let message = message.unwrap_or_else(|| "unknown".to_owned());
                     self.fate.fail(Failure::Panicked { rank: self.rank, at, message });
                     return;
@@ -109,7 +152,7 @@ impl Worker {
 
     fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
         // What this waits for is not its own time.
-        let (Task::Collective { after, .. } | Task::Transfer { after, .. }) = task else {
+        let (Work::Collective { after, .. } | Work::Transfer { after, .. }) = &task.work else {
             return self.timed(task, stream);
         };
         self.streams.compute().wait(*after, &self.fate)?;
@@ -117,10 +160,22 @@ impl Worker {
     }
 
     fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
-        let (label, sequence) = task.label();
-        stream.status.begin(label, sequence);
+        let label = task.issued.label;
+        stream.status.begin(label, task.sequence());
+        let program = self.program.clone();
+        let running = Running { label: &program.labels[label as usize], rank: self.rank };
+        let _marked = Marked::new(&running);
+        if self.has_faults(|fault| fault.stalls(self.rank, &running.label.name)) {
+            loop {
+                self.fate.check()?;
+                std::thread::sleep(LOOK);
+            }
+        }
         let start = Instant::now();
-        let met = self.body(task)?;
+        let met = match &self.probe {
+            None => self.body(task)?,
+            Some(probe) => self.watched(task, &probe.clone())?,
+        };
         let lane = match self.index {
             0 => Lane::Compute,
             index => Lane::Stream(Id::from_index(index - 1)),
@@ -129,25 +184,53 @@ impl Worker {
         Ok(())
     }
 
+    /// The same as `body`, with a look at what is taken and given.
+    fn watched(&mut self, task: &Task, probe: &Probe) -> Result<Option<Instant>, Stopped> {
+        let (Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. }) = &task.work
+        else {
+            return self.body(task);
+        };
+        let taken = self.program.labels[task.issued.label as usize].ins.len();
+        let (ins, outs) = arrays.split_at(taken);
+        let worst = probe.before(&task.issued, ins, &self.fate);
+        let is_collective = matches!(task.work, Work::Collective { .. });
+        if is_collective {
+            probe.advance(&task.issued, State::Started);
+        }
+        let met = self.body(task)?;
+        if is_collective {
+            probe.advance(&task.issued, State::Completed);
+        }
+        probe.after(&task.issued, outs, (worst, &self.fate));
+        Ok(met)
+    }
+
     fn body(&mut self, task: &Task) -> Result<Option<Instant>, Stopped> {
         let program = self.program.clone();
-        let action = |(plan, step): (PlanId, usize)| &program.plans[plan].actions[step];
-        match task {
-            Task::Kernel { at, arrays, .. } | Task::Transfer { at, arrays, .. } => {
-                assert!(self.panics_at != Some(at.1), "this was asked for");
-                if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action(*at) {
+        let label = &program.labels[task.issued.label as usize];
+        let (plan, step) = label.at;
+        let action = &program.plans[plan].actions[step];
+        match &task.work {
+            Work::Kernel { arrays } | Work::Transfer { arrays, .. } => {
+                assert!(self.panics_at != Some(step), "this was asked for");
+                if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
+                    let (ins, outs) = arrays.split_at(launch.ins.len());
+                    let _read_only = self.is_guarded.then(|| ReadOnly::new(ins, outs));
                     self.launch(launch, arrays);
+                    if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
+                        spoil(ins, outs);
+                    }
                 }
             }
-            Task::Cast { at, which, arrays, .. } => {
-                if let Some(cast) = cast_in(action(*at), *which) {
+            Work::Cast { which, arrays } => {
+                if let Some(cast) = cast_in(action, *which) {
                     run_kernel(&cast.kernel, &arrays[..1], &arrays[1..], &mut self.scratch);
                 }
             }
-            Task::Copy { moves, .. } => self.copy(moves),
-            Task::Wait { stream, until, .. } => self.streams.all[*stream].wait(*until, &self.fate)?,
-            Task::Collective { at, sequence, arrays, .. } => {
-                if let Action::Collective { collective, ins, .. } = action(*at) {
+            Work::Copy { moves } => self.copy(moves),
+            Work::Wait { stream, until } => self.streams.all[*stream].wait(*until, &self.fate)?,
+            Work::Collective { sequence, arrays, .. } => {
+                if let Action::Collective { collective, ins, .. } = action {
                     let (ins, outs) = arrays.split_at(ins.len());
                     let exchange = Exchange { collective, sequence: *sequence, ins, outs };
                     return self.transport.exchange(&exchange).map(Some);
@@ -155,6 +238,11 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a mistake is to be made on purpose.
+    fn has_faults(&self, is_here: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.iter().any(is_here)
     }
 
     fn launch(&mut self, launch: &Launch, arrays: &[Address]) {
@@ -203,6 +291,14 @@ impl Worker {
             // SAFETY: the plan's slots are that long; a source that is written was put aside.
             unsafe { std::ptr::copy(from, to.0, len) };
         }
+    }
+}
+
+/// Writes to the first array that a kernel takes and does not give.
+fn spoil(ins: &[Address], outs: &[Address]) {
+    if let Some(address) = ins.iter().find(|address| !outs.contains(address) && !address.0.is_null()) {
+        // SAFETY: the array is there; that a kernel writes to it is the mistake that was asked for.
+        unsafe { *address.0 ^= 0x5a };
     }
 }
 

@@ -144,7 +144,7 @@ elements! {
 }
 
 /// Elements as numbers.
-pub(super) fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+pub(crate) fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     fn each<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)).collect()
     }

@@ -8,6 +8,7 @@ mod dtype;
 pub mod npy;
 mod zip;
 
+pub(crate) use dtype::to_f64 as numbers;
 pub use dtype::{Complex, DType, Element};
 pub use npy::{NpyError, Npz, read_npy, write_npy, write_npz};
 

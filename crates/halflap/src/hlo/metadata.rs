@@ -164,16 +164,25 @@ impl Module {
     /// Where an instruction comes from, for people: `jit(step)/dot_general model.py:42`.
     pub fn source(&self, instr: InstrId) -> String {
         let metadata = self.metadata(instr);
-        let frames = metadata.stack_frame_id.map_or(Vec::new(), |id| self.frames(id));
-        let place = match frames.first() {
-            Some(frame) => Some((frame.file, frame.line)),
-            None if !metadata.source_file.is_empty() => Some((metadata.source_file.as_str(), metadata.source_line)),
-            None => None,
-        };
-        let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-        let place = place.map_or(String::new(), |(path, line)| format!("{}:{line}", file(path)));
         // Where several operations were fused into one, the first stands for all.
-        let name = metadata.op_name.split(';').next().unwrap_or("").trim();
-        [name, &place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+        let name = metadata.op_name.split(';').next().unwrap_or("").trim().to_owned();
+        let place = self.place_of(&metadata).unwrap_or_default();
+        [name, place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The line of the user's program that an instruction comes from: `model.py:42`.
+    pub fn place(&self, instr: InstrId) -> Option<String> {
+        self.place_of(&self.metadata(instr))
+    }
+
+    fn place_of(&self, metadata: &Metadata) -> Option<String> {
+        let frames = metadata.stack_frame_id.map_or(Vec::new(), |id| self.frames(id));
+        let (path, line) = match frames.first() {
+            Some(frame) => (frame.file, frame.line),
+            None if !metadata.source_file.is_empty() => (metadata.source_file.as_str(), metadata.source_line),
+            None => return None,
+        };
+        let file = path.rsplit('/').next().unwrap_or(path);
+        Some(format!("{file}:{line}"))
     }
 }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::calls::Callees;
-use super::{Comm, Plan, Program, Step, Stream, Work};
+use super::{Check, Comm, Plan, Program, Step, Stream, Work};
 use crate::graph::{GraphError, OpKind};
 use crate::hlo::{Module, Opcode, Origin, Part, Phase, Place, ReplicaGroups, started};
 use crate::ids::{CommId, ComputationId, Id, IdVec, InstrId, OpId, PlanId, SlotId, StreamId};
@@ -132,6 +132,7 @@ impl Planner<'_> {
                 freed[last].push(slot);
             }
         }
+        let mut checks = Vec::new();
         let mut started_at: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
         for &op in order.as_slice() {
             let before = self.steps.len();
@@ -142,6 +143,10 @@ impl Planner<'_> {
             // What nobody waits for must not outlive its memory.
             self.steps.extend(started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(Step::Wait));
             self.steps.extend(freed[op].iter().map(|&slot| Step::Free(slot)));
+            if self.steps.len() > before {
+                let (born, died) = (made[op].clone(), freed[op].clone());
+                checks.push(Check { before: self.steps.len(), instr: lowered.places[op].instr, born, died });
+            }
         }
         let computation = self.unit.computation;
         let parameters = module.parameters(computation).into_iter().flatten();
@@ -151,6 +156,7 @@ impl Planner<'_> {
             results: storage.of(module.root(computation)).to_vec(),
             storage: storage.clone(),
             steps: self.steps,
+            checks,
         })
     }
 
@@ -188,7 +194,7 @@ impl Planner<'_> {
                 }
             }
         }
-        Work { instr, reads, writes: writes.to_vec() }
+        Work { instr, fused: None, reads, writes: writes.to_vec() }
     }
 
     fn start(&mut self, place: Place) -> Step {

@@ -3,50 +3,80 @@
 //! A rank on which something goes wrong asks all others what they are at, waits a moment for what they
 //! say, and tells all of it. Of several that ask at once, the lowest rank tells. Then it ends all.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+use halflap::plan::hash_of;
 
 use super::World;
 use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
+use crate::check::{Flight, Probe};
 use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, step_line,
+    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, spawn, step_line,
+    with_account,
 };
 use crate::tensor::Tensor;
 
 const TAG_ASK: c_int = 2;
 const TAG_SAY: c_int = 3;
+/// What a rank remembers of its collectives.
+const TAG_FLIGHT: c_int = 4;
+/// At which task something was found, to all.
+const TAG_FOUND: c_int = 5;
+/// Up to which task all is done, and where something was found, to rank 0.
+const TAG_PASSED: c_int = 6;
+/// To the rank that found what comes first: it tells.
+const TAG_TELL: c_int = 7;
 /// How often the others are listened to.
 const LISTEN: Duration = Duration::from_millis(20);
 /// How long the others have to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
-/// No answer is longer.
-const LONGEST: usize = 4096;
+
+/// Where what a rank has first differs from what rank 0 has, and both lines.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Difference {
+    pub rank: usize,
+    pub of_first: String,
+    pub of_rank: String,
+}
 
 impl World {
     /// Compares the plans of all ranks: an error that names the first difference.
     pub fn compare(&self, program: &Prepared) -> Result<(), Failure> {
-        let hashes = program.text.hashes();
-        let all = self.all_numbers(program.text.hash())?;
-        if all.iter().all(|&hash| hash == all[0]) {
-            return Ok(());
+        match self.first_difference(&program.text.hashes(), &|step| step_line(program, step))? {
+            None => Ok(()),
+            Some(Difference { rank, of_first, of_rank }) => {
+                Err(Failure::PlansDiffer { first: 0, second: rank, of_first, of_second: of_rank })
+            }
         }
-        let bytes = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    }
+
+    /// Compares lines of all ranks by their hashes with those of rank 0.
+    pub fn first_difference(
+        &self,
+        hashes: &[u64],
+        line: &dyn Fn(usize) -> String,
+    ) -> Result<Option<Difference>, Failure> {
+        let bytes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let all = self.all_numbers(hash_of(&bytes))?;
+        if all.iter().all(|&hash| hash == all[0]) {
+            return Ok(None);
+        }
         let first = self.share(0, bytes)?;
         let first: Vec<u64> = first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let same = first.iter().zip(&hashes).take_while(|(a, b)| a == b).count();
+        let same = first.iter().zip(hashes).take_while(|(a, b)| a == b).count();
         let own = if first == hashes { u64::MAX } else { same as u64 };
         let differ = self.all_numbers(own)?;
-        let Some((second, &line)) = differ.iter().enumerate().min_by_key(|(_, line)| **line) else { return Ok(()) };
-        let line = line as usize;
-        let text = step_line(program, line);
+        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place) else { return Ok(None) };
+        let text = line(place as usize);
         let line_of =
             |rank: usize| self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into());
-        let (of_first, of_second) = (line_of(0)?, line_of(second)?);
-        Err(Failure::PlansDiffer { first: 0, second, of_first, of_second })
+        Ok(Some(Difference { rank, of_first: line_of(0)?, of_rank: line_of(rank)? }))
     }
 
     /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure other
@@ -58,9 +88,10 @@ impl World {
         options: &Options,
     ) -> Result<Option<Outcome>, Failure> {
         let fate = Arc::new(Fate::default());
-        let transport = Arc::new(Processes::new(self, &program.comms, fate.clone())?);
+        let transport = Arc::new(Processes::new(self, program, (fate.clone(), options.checks.recorder.is_some()))?);
         let control = self.dup()?;
         let streams = Arc::new(Streams::new(program.streams, Instant::now()));
+        let probe = Probe::open(&options.checks, program, self.rank)?;
         let rank = Rank {
             rank: self.rank,
             program: program.clone(),
@@ -68,9 +99,10 @@ impl World {
             transport,
             fate: fate.clone(),
             inputs,
-            options: *options,
+            options: options.clone(),
+            probe: probe.clone(),
         };
-        let watch = Watch { world: self, control, program, streams: &streams, timeout: options.timeout };
+        let watch = Watch { world: self, control, program, streams: &streams, options, probe };
         let own = watch.until_done(rank, &fate)?;
         let all = self.collect(own.to_bytes())?;
         if self.rank != 0 {
@@ -78,7 +110,7 @@ impl World {
         }
         let ranks = all.iter().map(|bytes| RankOutcome::from_bytes(bytes)).collect::<Option<Vec<_>>>();
         let ranks = ranks.ok_or_else(|| Failure::Mpi("what a rank sent at the end cannot be read".to_owned()))?;
-        Ok(Some(Outcome { ranks }))
+        Outcome { ranks }.checked(&vec![program.clone(); self.size]).map(Some)
     }
 }
 
@@ -87,57 +119,133 @@ struct Watch<'a> {
     control: Handle,
     program: &'a Prepared,
     streams: &'a Streams,
-    timeout: Duration,
+    options: &'a Options,
+    probe: Option<Arc<Probe>>,
+}
+
+/// What is known of what ranks found.
+#[derive(Default)]
+struct Findings {
+    /// What this rank told the others.
+    told: Option<u64>,
+    /// Up to where this rank told rank 0 that all is done.
+    passed: Option<u64>,
+    /// What ranks told rank 0: up to where all is done, and where something was found.
+    of: BTreeMap<usize, (u64, Option<u64>)>,
 }
 
 impl Watch<'_> {
     fn until_done(&self, rank: Rank, fate: &Arc<Fate>) -> Result<RankOutcome, Failure> {
-        let number = self.world.rank;
         let (send, receive) = channel();
-        let told = fate.clone();
-        let body = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank.run()));
-            if outcome.is_err() {
-                let message = "the thread that issues steps failed".to_owned();
-                told.fail(Failure::Panicked { rank: number, at: "a step".to_owned(), message });
-            }
-            // Nobody listens any more when the run has failed.
-            let _ = send.send(outcome.ok().and_then(Result::ok));
-        };
-        let spawned = std::thread::Builder::new().spawn(body);
-        spawned.map_err(|error| Failure::Thread { rank: number, message: error.to_string() })?;
+        spawn(rank, send);
+        let mut outcome = None;
+        let mut findings = Findings::default();
+        let mut leaving = None;
         loop {
-            match receive.recv_timeout(LISTEN) {
-                Ok(Some(outcome)) => return Ok(outcome),
-                Ok(None) | Err(RecvTimeoutError::Disconnected) => {}
-                Err(RecvTimeoutError::Timeout) => {}
+            if let Ok((_, Some(ended))) = receive.recv_timeout(LISTEN) {
+                outcome = Some(ended);
             }
             if let Some(failure) = fate.failure() {
                 return Err(self.tell(Some(failure)));
             }
-            if late(self.streams, self.timeout) {
+            if late(self.streams, self.options.timeout) {
                 return Err(self.tell(None));
             }
             self.answer();
+            if self.is_to_tell(&mut findings, fate) {
+                return Err(self.tell(fate.finding().map(|finding| finding.failure)));
+            }
+            // Who found nothing and has nothing left to do leaves, when nobody has.
+            if outcome.is_some() && fate.horizon() == u64::MAX {
+                let request = leaving.get_or_insert_with(|| self.start_leaving());
+                if self.have_all_left(request) {
+                    return outcome.ok_or_else(|| Failure::Mpi("a rank lost what it did".to_owned()));
+                }
+            }
         }
+    }
+
+    fn start_leaving(&self) -> Handle {
+        let mpi = &self.world.mpi;
+        let mut request = mpi.no_request;
+        // SAFETY: all ranks do this once, at their end.
+        unsafe { (mpi.functions.ibarrier)(self.control, &raw mut request) };
+        request
+    }
+
+    fn have_all_left(&self, request: &mut Handle) -> bool {
+        let mut flag: c_int = 0;
+        let mut status = Status::default();
+        // SAFETY: the request is the barrier's. When it is over it stays over.
+        unsafe { (self.world.mpi.functions.test)(&raw mut *request, &raw mut flag, &raw mut status) };
+        flag != 0
+    }
+
+    /// Agrees with the others on what was found first. Gives whether it was this rank that found it.
+    fn is_to_tell(&self, findings: &mut Findings, fate: &Fate) -> bool {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        while let Some((_, text)) = self.receive(TAG_FOUND) {
+            fate.limit(number(&text).unwrap_or(u64::MAX));
+        }
+        let own = fate.finding().map(|finding| finding.number);
+        if own != findings.told {
+            findings.told = own;
+            let text = own.map_or(String::new(), |own| own.to_string());
+            self.others().for_each(|rank| self.send(rank, TAG_FOUND, text.as_bytes()));
+        }
+        let horizon = fate.horizon();
+        if horizon != u64::MAX && findings.passed != Some(horizon) && self.streams.have_passed(horizon) {
+            findings.passed = Some(horizon);
+            findings.of.insert(self.world.rank, (horizon, own));
+            let text = format!("{horizon} {}", own.map_or(String::new(), |own| own.to_string()));
+            self.send(0, TAG_PASSED, text.as_bytes());
+        }
+        while let Some((rank, text)) = self.receive(TAG_PASSED) {
+            let mut words = text.split(' ').map(number);
+            findings.of.insert(rank, (words.next().flatten().unwrap_or(0), words.next().flatten()));
+        }
+        if self.world.rank == 0 && horizon != u64::MAX {
+            let have_passed = |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
+            let has_found = |rank: &usize| findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon));
+            if (0..self.world.size).all(have_passed) {
+                let first = (0..self.world.size).find(has_found);
+                first.filter(|&first| first != 0).into_iter().for_each(|first| self.send(first, TAG_TELL, b"!"));
+                return first == Some(0);
+            }
+        }
+        self.receive(TAG_TELL).is_some()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.world.rank;
+        (0..self.world.size).filter(move |&rank| rank != own)
+    }
+
+    fn flight(&self) -> Option<Flight> {
+        self.probe.as_ref()?.flight(self.streams.have_ended())
     }
 
     fn describe(&self) -> String {
         format!("rank {}: {}", self.world.rank, describe(self.program, self.streams, &|_, _| Vec::new()))
     }
 
-    /// Asks the others what they are at; what is to be said is theirs and ours, or what failed.
+    /// Asks the others what they are at and what they remember; what is to be said is that, or what failed.
     fn tell(&self, failure: Option<Failure>) -> Failure {
         let mut said: Vec<Option<String>> = vec![None; self.world.size];
         said[self.world.rank] = Some(self.describe());
-        if failure.is_none() {
-            (0..self.world.size)
-                .filter(|&rank| rank != self.world.rank)
-                .for_each(|rank| self.send(rank, TAG_ASK, b"?"));
+        let mut flights: Vec<Option<Flight>> = (0..self.world.size).map(|_| None).collect();
+        flights[self.world.rank] = self.flight();
+        let is_recorded = flights[self.world.rank].is_some();
+        let asks = match &failure {
+            None => true,
+            Some(failure) => is_recorded && matches!(failure, Failure::Diverged { .. } | Failure::Mpi(_)),
+        };
+        if asks {
+            self.others().for_each(|rank| self.send(rank, TAG_ASK, b"?"));
         }
         let asked = Instant::now();
         let mut patience = ANSWER;
-        while failure.is_none() && asked.elapsed() < patience {
+        while asks && asked.elapsed() < patience {
             if self.answer().is_some_and(|other| other < self.world.rank) {
                 // It will tell, and end us.
                 patience = 4 * ANSWER;
@@ -145,7 +253,11 @@ impl Watch<'_> {
             if let Some((rank, text)) = self.receive(TAG_SAY) {
                 said[rank] = Some(text);
             }
-            if patience == ANSWER && said.iter().all(Option::is_some) {
+            if let Some((rank, text)) = self.receive(TAG_FLIGHT) {
+                flights[rank] = serde_json::from_str(&text).ok().as_ref().and_then(Flight::from_json);
+            }
+            let has_all = said.iter().all(Option::is_some) && (!is_recorded || flights.iter().all(Option::is_some));
+            if patience == ANSWER && has_all {
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -154,18 +266,22 @@ impl Watch<'_> {
             said.unwrap_or_else(|| format!("rank {rank}: does not answer: it has ended its steps, or is dead"))
         };
         let ranks = said.into_iter().enumerate().map(silent).collect();
-        failure.unwrap_or(Failure::TimedOut { seconds: seconds(self.timeout), ranks })
+        let failure = failure.unwrap_or(Failure::TimedOut { seconds: seconds(self.options.timeout), ranks });
+        let flights: Vec<Flight> = flights.into_iter().flatten().collect();
+        with_account(failure, (self.program, &flights), self.options)
     }
 
     /// Answers who asked; gives the rank that did.
     fn answer(&self) -> Option<usize> {
         let (rank, _) = self.receive(TAG_ASK)?;
-        let text = self.describe();
-        self.send(rank, TAG_SAY, &text.as_bytes()[..text.len().min(LONGEST)]);
+        self.send(rank, TAG_SAY, self.describe().as_bytes());
+        if let Some(flight) = self.flight() {
+            self.send(rank, TAG_FLIGHT, flight.to_json().to_string().as_bytes());
+        }
         Some(rank)
     }
 
-    /// Sends a short message and does not look back: whoever does not take it is dead.
+    /// Sends a message and does not look back: whoever does not take it is dead.
     fn send(&self, to: usize, tag: c_int, bytes: &[u8]) {
         let mpi = &self.world.mpi;
         // Kept for as long as MPI may need it, which nobody knows: until the process ends, which is soon.
@@ -181,17 +297,17 @@ impl Watch<'_> {
         let mpi = &self.world.mpi;
         let mut flag: c_int = 0;
         let mut status = Status::default();
-        let mut bytes = vec![0u8; LONGEST];
+        let mut bytes;
         // SAFETY: only this thread receives on this communicator, so that what was seen is what comes.
         unsafe {
             (mpi.functions.iprobe)(ANY_SOURCE, tag, self.control, &raw mut flag, &raw mut status);
             if flag == 0 {
                 return None;
             }
-            let (start, len) = (bytes.as_mut_ptr().cast(), LONGEST as c_int);
+            bytes = vec![0u8; status.bytes];
+            let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
             (mpi.functions.recv)(start, len, mpi.byte, status.source, tag, self.control, &raw mut status);
         }
-        bytes.truncate(status.bytes.min(LONGEST));
         Some((usize::try_from(status.source).ok()?, String::from_utf8_lossy(&bytes).into_owned()))
     }
 }

@@ -10,7 +10,7 @@ use super::library::{Handle, IN_PLACE, Mpi, Status, UNDEFINED};
 use crate::comm::collective::{Array, Collective, Kind, Piece};
 use crate::comm::{Exchange, Transport};
 use crate::exec::memory::Address;
-use crate::exec::{Failure, Fate, Stopped};
+use crate::exec::{Failure, Fate, Prepared, Stopped};
 use crate::tensor::AlignedBytes;
 
 /// How often a request is looked at before its thread sleeps in between, and for how long.
@@ -25,6 +25,8 @@ pub(super) struct Processes {
     /// For each of the program's sets of devices, the communicator of the set that this rank is in.
     comms: Vec<Option<Comm>>,
     barrier: Comm,
+    /// Whether ranks tell each other what they came for before each collective.
+    compares: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -37,7 +39,12 @@ unsafe impl Sync for Comm {}
 
 impl Processes {
     /// Makes communicators of a program's sets of devices.
-    pub(super) fn new(world: &World, sets: &[Vec<Vec<u32>>], fate: Arc<Fate>) -> Result<Processes, Failure> {
+    pub(super) fn new(
+        world: &World,
+        program: &Prepared,
+        (fate, compares): (Arc<Fate>, bool),
+    ) -> Result<Processes, Failure> {
+        let sets = &program.comms;
         let rank = world.rank as u32;
         let mut comms = Vec::with_capacity(sets.len());
         for sets in sets {
@@ -53,7 +60,7 @@ impl Processes {
                 Comm(handle)
             }));
         }
-        Ok(Processes { mpi: world.mpi.clone(), fate, rank, comms, barrier: Comm(world.dup()?) })
+        Ok(Processes { mpi: world.mpi.clone(), fate, rank, comms, barrier: Comm(world.dup()?), compares })
     }
 
     fn check(&self, what: &str, code: c_int) -> Result<(), Stopped> {
@@ -102,6 +109,9 @@ impl Transport for Processes {
         };
         let members = collective.sets[set].len();
         let call = Call { of: self, exchange, comm: comm.0, place, members };
+        if self.compares {
+            call.compare(set)?;
+        }
         match collective.kind {
             Kind::AllToAllTuple => call.all_to_all_tuple()?,
             _ => {
@@ -144,6 +154,21 @@ impl Call<'_> {
             Kind::Permute => self.permute(array, from, to),
             Kind::AllToAllTuple => Ok(()),
         }
+    }
+
+    /// Tells the others what this rank came for: an error, if somebody came for something else.
+    fn compare(&self, set: usize) -> Result<(), Stopped> {
+        /// Longer names are cut.
+        const LEN: usize = 128;
+        let Exchange { collective, .. } = self.exchange;
+        let mut own = AlignedBytes::zeros(LEN);
+        own.bytes_mut().iter_mut().zip(collective.name.bytes()).for_each(|(to, from)| *to = from);
+        let all = self.gathered(LEN, Address(own.as_mut_ptr()))?;
+        let other = all.bytes().chunks_exact(LEN).position(|theirs| theirs != own.bytes());
+        let Some(other) = other else { return Ok(()) };
+        let theirs = String::from_utf8_lossy(&all.bytes()[other * LEN..][..LEN]).trim_end_matches('\0').to_owned();
+        let (rank, other) = (self.of.rank as usize, collective.sets[set][other] as usize);
+        Err(self.of.fate.fail(Failure::Diverged { rank, own: collective.name.clone(), other, theirs }))
     }
 
     /// Starts something and waits for it.

@@ -1,0 +1,187 @@
+//! Children: a command under a variation of its environment, with its output in files, a limit of time and one of
+//! size. However a child ends is an answer, not a failure.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::exit::Failed;
+
+/// What a child may print before it is ended.
+const MOST_OUTPUT: u64 = 2 << 30;
+/// What is read of a child's output: the end of what is longer.
+const MOST_READ: u64 = 256 << 20;
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a child that was told to end may take to say where it was.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Code(i32),
+    Signal(i32),
+    TimedOut,
+    TooMuchOutput,
+}
+
+impl End {
+    pub fn is_good(self) -> bool {
+        self == End::Code(0)
+    }
+
+    fn of(status: ExitStatus) -> End {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => End::Code(code),
+            (None, signal) => End::Signal(signal.unwrap_or(0)),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Code(0) => write!(f, "came to its end"),
+            End::Code(code) => write!(f, "ended with code {code}"),
+            End::Signal(number) => write!(f, "was ended by {}", signal_name(*number)),
+            End::TimedOut => write!(f, "was not done in time"),
+            End::TooMuchOutput => write!(f, "printed more than {} GiB", MOST_OUTPUT >> 30),
+        }
+    }
+}
+
+/// A signal in words.
+pub fn signal_name(number: i32) -> String {
+    let name = match number {
+        4 => "SIGILL (an instruction that does not exist)",
+        6 => "SIGABRT (abort)",
+        7 => "SIGBUS (memory that is not there)",
+        8 => "SIGFPE (a division of whole numbers by zero)",
+        9 => "SIGKILL (ended from outside, perhaps for want of memory)",
+        11 => "SIGSEGV (memory that it may not touch)",
+        15 => "SIGTERM (ended from outside)",
+        _ => return format!("signal {number}"),
+    };
+    name.to_owned()
+}
+
+/// A command and where its output goes.
+pub struct Task<'a> {
+    pub command: &'a [OsString],
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Output goes to out.txt and err.txt here.
+    pub folder: PathBuf,
+    pub timeout: Duration,
+    /// Whether its output is passed on to our standard error.
+    pub is_loud: bool,
+}
+
+impl Task<'_> {
+    pub fn out(&self) -> PathBuf {
+        self.folder.join("out.txt")
+    }
+
+    pub fn err(&self) -> PathBuf {
+        self.folder.join("err.txt")
+    }
+
+    /// Runs it. While it runs, `is_enough` may say that nothing more is needed of it.
+    pub fn run(&self, is_enough: &mut dyn FnMut(&Path) -> bool) -> Result<End, Failed> {
+        let cannot = |path: &Path, error: io::Error| {
+            Failed::in_file(&path.display().to_string(), format!("cannot be written: {error}"))
+        };
+        fs::create_dir_all(&self.folder).map_err(|error| cannot(&self.folder, error))?;
+        // Several processes write to the end, not over each other.
+        let append = |path: PathBuf| {
+            let file = OpenOptions::new().create(true).append(true).open(&path);
+            file.map_err(|error| cannot(&path, error))
+        };
+        let [program, arguments @ ..] = self.command else {
+            return Err(Failed::BadInput("there is no command".to_owned()));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
+        let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
+        let mut child = command.spawn().map_err(failed)?;
+        self.watch(&mut child, is_enough).map_err(failed)
+    }
+
+    fn watch(&self, child: &mut Child, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {
+        let began = Instant::now();
+        let mut passed = [0; 2];
+        loop {
+            let status = child.try_wait()?;
+            if self.is_loud {
+                pass_on(&self.out(), &mut passed[0]);
+                pass_on(&self.err(), &mut passed[1]);
+            }
+            if let Some(status) = status {
+                // What it started and left behind has nobody to answer to.
+                kill_group(child.id(), "KILL");
+                return Ok(End::of(status));
+            }
+            let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+            if is_enough(&self.folder) {
+                return self.finish(child, End::Code(0));
+            }
+            if began.elapsed() > self.timeout {
+                // Python says where it is when it is aborted.
+                kill_group(child.id(), "ABRT");
+                return self.finish(child, End::TimedOut);
+            }
+            if size(self.out()) + size(self.err()) > MOST_OUTPUT {
+                return self.finish(child, End::TooMuchOutput);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn finish(&self, child: &mut Child, end: End) -> io::Result<End> {
+        let told = Instant::now();
+        while end == End::TimedOut && told.elapsed() < LAST_WORDS && child.try_wait()?.is_none() {
+            std::thread::sleep(LOOK);
+        }
+        kill_group(child.id(), "KILL");
+        child.wait()?;
+        Ok(end)
+    }
+}
+
+/// Ends what a child started, too.
+fn kill_group(leader: u32, signal: &str) {
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -{signal} -{leader}")]).stdin(Stdio::null()).stdout(Stdio::null());
+    // A group that is gone needs no ending.
+    let _ = kill.stderr(Stdio::null()).status();
+}
+
+/// Prints what came to a file since the last time.
+fn pass_on(path: &Path, from: &mut u64) {
+    let mut new = Vec::new();
+    let read = File::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(*from))?;
+        file.take(MOST_READ).read_to_end(&mut new)
+    });
+    // What cannot be passed on is in the file.
+    if read.is_ok() && io::stderr().write_all(&new).is_ok() {
+        *from += new.len() as u64;
+    }
+}
+
+/// The text of a file: what is not UTF-8 is replaced, and of what is too long the end is taken.
+pub fn text(path: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST_READ)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

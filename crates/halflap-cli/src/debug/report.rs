@@ -1,0 +1,159 @@
+//! What a debug session came to: for people and as JSON (halflap.debug/1).
+
+use halflap::report::{labelled, printable};
+use serde_json::{Value as Json, json};
+
+use crate::terminal;
+
+/// What kind of thing is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    NotANumber,
+    Infinity,
+    Uninitialised,
+    OutOfBounds,
+    AfterFree,
+    Crash,
+    Hang,
+    WrongInput,
+    Exception,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::NotANumber => "nan",
+            Kind::Infinity => "infinity",
+            Kind::Uninitialised => "uninitialised",
+            Kind::OutOfBounds => "out-of-bounds",
+            Kind::AfterFree => "after-free",
+            Kind::Crash => "crash",
+            Kind::Hang => "hang",
+            Kind::WrongInput => "wrong-input",
+            Kind::Exception => "exception",
+        }
+    }
+}
+
+/// An array that a kernel took or gave.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Value {
+    pub buffer: String,
+    /// Its type and shape.
+    pub kind: String,
+    /// Least, most, mean and the like.
+    pub facts: Vec<(String, String)>,
+}
+
+impl Value {
+    fn render(&self) -> String {
+        let facts: Vec<String> = self.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
+        format!("{} {}: {}", printable(&self.buffer), self.kind, facts.join(", "))
+    }
+
+    fn json(&self) -> Json {
+        let facts = self.facts.iter().map(|(name, fact)| (name.clone(), Json::from(fact.as_str())));
+        json!({ "buffer": self.buffer, "type": self.kind, "facts": Json::Object(facts.collect()) })
+    }
+}
+
+/// What is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub kind: Kind,
+    /// In a sentence.
+    pub what: String,
+    /// The first kernel or collective that does what it should not.
+    pub kernel: Option<String>,
+    pub rank: Option<usize>,
+    /// Where in the user's program.
+    pub source: Vec<String>,
+    pub went_in: Vec<Value>,
+    pub came_out: Vec<Value>,
+    /// The command that shows it again.
+    pub reproduce: Option<String>,
+}
+
+impl Finding {
+    pub fn new(kind: Kind, what: String) -> Finding {
+        let (went_in, came_out) = Default::default();
+        Finding { kind, what, kernel: None, rank: None, source: Vec::new(), went_in, came_out, reproduce: None }
+    }
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    pub name: &'static str,
+    pub result: String,
+}
+
+/// What a session came to.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub finding: Option<Finding>,
+    pub stages: Vec<Stage>,
+    /// What could not be looked at, and why.
+    pub notes: Vec<String>,
+    /// Where everything is kept.
+    pub folder: String,
+}
+
+impl Report {
+    pub fn stage(&mut self, name: &'static str, result: impl Into<String>) {
+        self.stages.push(Stage { name, result: result.into() });
+    }
+
+    /// For people.
+    pub fn render(&self) -> String {
+        let style = terminal::style();
+        let mut lines = Vec::new();
+        match &self.finding {
+            None => lines.push(("verdict", "nothing wrong was found".to_owned())),
+            Some(finding) => finding_lines(finding, &mut lines),
+        }
+        for stage in &self.stages {
+            lines.push((stage.name, stage.result.clone()));
+        }
+        lines.extend(self.notes.iter().map(|note| ("note", note.clone())));
+        lines.push(("kept in", printable(&self.folder)));
+        lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+    }
+
+    /// For machines.
+    pub fn json(&self) -> Json {
+        let stages = self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result }));
+        json!({
+            "format": "halflap.debug/1",
+            "verdict": if self.finding.is_some() { "fault" } else { "clean" },
+            "finding": self.finding.as_ref().map(finding_json),
+            "stages": stages.collect::<Vec<_>>(),
+            "notes": self.notes,
+            "folder": self.folder,
+        })
+    }
+}
+
+fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
+    lines.push(("wrong", finding.what.clone()));
+    lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
+    lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
+    lines.extend(finding.source.iter().map(|place| ("source", printable(place))));
+    lines.extend(finding.went_in.iter().map(|value| ("went in", value.render())));
+    lines.extend(finding.came_out.iter().map(|value| ("came out", value.render())));
+    lines.extend(finding.reproduce.as_ref().map(|command| ("again", command.clone())));
+}
+
+fn finding_json(finding: &Finding) -> Json {
+    let values = |values: &[Value]| values.iter().map(Value::json).collect::<Vec<_>>();
+    json!({
+        "kind": finding.kind.name(),
+        "what": finding.what,
+        "kernel": finding.kernel,
+        "rank": finding.rank,
+        "source": finding.source,
+        "in": values(&finding.went_in),
+        "out": values(&finding.came_out),
+        "reproduce": finding.reproduce,
+    })
+}

@@ -1,0 +1,224 @@
+//! The code that torch generated, as it is in its trace (TORCH_TRACE): the kernels of every graph in sequence, what
+//! each reads and writes, and where in the program it comes from (INDUCTOR_PROVENANCE).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use super::python;
+
+/// A kernel of a graph.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    pub kernel: String,
+    /// The operator that it is, where its name does not say so.
+    pub operator: Option<String>,
+    pub reads: BTreeSet<String>,
+    pub writes: BTreeSet<String>,
+    /// Lines of the program, the first of which it is made for.
+    pub source: Vec<String>,
+}
+
+impl Call {
+    pub fn touches(&self, buffer: &str) -> bool {
+        self.reads.contains(buffer) || self.writes.contains(buffer)
+    }
+
+    /// Its name, and the operator's.
+    pub fn title(&self) -> String {
+        match &self.operator {
+            Some(operator) => format!("{} ({operator})", self.kernel),
+            None => self.kernel.clone(),
+        }
+    }
+
+    /// Whether it brings what other ranks made.
+    pub fn is_collective(&self) -> bool {
+        let names = ["c10d", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "wait_tensor", "broadcast_"];
+        names
+            .iter()
+            .any(|name| self.kernel.contains(name) || self.operator.as_ref().is_some_and(|op| op.contains(name)))
+    }
+}
+
+/// A compiled graph.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Graph {
+    pub calls: Vec<Call>,
+}
+
+impl Graph {
+    /// The last call before `place` that wrote a buffer.
+    pub fn writer(&self, buffer: &str, place: usize) -> Option<usize> {
+        self.calls[..place].iter().rposition(|call| call.writes.contains(buffer))
+    }
+}
+
+const HANDLE: &str = "[Provenance debug handles] ";
+
+/// The graphs in a folder of traces, in the sequence in which they were compiled.
+pub fn graphs(folder: &Path) -> Vec<Graph> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().flat_map(|path| in_trace(&super::super::child::text(path))).collect()
+}
+
+fn in_trace(text: &str) -> Vec<Graph> {
+    let mut graphs: Vec<Graph> = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(record) = line.find("] {").and_then(|at| serde_json::from_str::<Json>(&line[at + 2..]).ok()) else {
+            continue;
+        };
+        let mut payload = || {
+            let mut payload = String::new();
+            while let Some(line) = lines.next_if(|line| line.starts_with('\t')) {
+                payload.push_str(&line[1..]);
+                payload.push('\n');
+            }
+            payload
+        };
+        if record.get("inductor_output_code").is_some() {
+            graphs.push(Graph { calls: calls(&payload()) });
+        } else if record["artifact"]["name"] == "inductor_provenance_tracking_kernel_stack_traces"
+            && let (Some(graph), Ok(stacks)) = (graphs.last_mut(), serde_json::from_str(&payload()))
+        {
+            add_sources(graph, &stacks);
+        }
+    }
+    graphs
+}
+
+/// Gives every call the innermost lines of the program that it is made of.
+fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
+    for (place, call) in graph.calls.iter_mut().enumerate() {
+        let Some(of) = stacks.get(&format!("{}:{}", call.kernel, place + 1)) else { continue };
+        for stack in of {
+            let innermost = python::frames(stack.lines()).pop().map(|frame| frame.render());
+            call.source.extend(innermost.filter(|line| !call.source.contains(line)));
+        }
+    }
+}
+
+/// The kernels that a graph's code calls.
+fn calls(code: &str) -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::new();
+    let mut is_open = false;
+    for line in code.lines() {
+        if let Some(at) = line.find(HANDLE) {
+            let handle = line[at + HANDLE.len()..].trim();
+            let kernel = handle.rsplit_once(':').map_or(handle, |(kernel, _)| kernel).to_owned();
+            calls.push(Call { kernel, ..Call::default() });
+            is_open = true;
+        } else if let Some((to, from)) = moved(line) {
+            // What a buffer's new name holds was written under its old one.
+            if let Some(writer) = calls.iter().rposition(|call| call.writes.contains(&from)) {
+                calls[writer].writes.insert(to);
+            }
+            is_open = false;
+        } else if line.contains("aoti_torch_empty_strided") || line.contains("output_handles") {
+            is_open = false;
+        } else if let Some(call) = calls.last_mut().filter(|_| is_open) {
+            add_line(call, line);
+        }
+    }
+    calls
+}
+
+/// `auto buf2 = std::move(buf0);`
+fn moved(line: &str) -> Option<(String, String)> {
+    let (to, from) = line.trim().strip_prefix("auto ")?.split_once(" = std::move(")?;
+    Some((to.to_owned(), from.split_once(')')?.0.to_owned()))
+}
+
+fn add_line(call: &mut Call, line: &str) {
+    if line.contains("_launch") || line.contains("assert_") || line.contains(".reset()") {
+        return;
+    }
+    if let Some((_, rest)) = line.split_once("call_dispatcher(\"") {
+        call.operator = rest.split_once('"').map(|(name, _)| name.to_owned());
+    }
+    let is_out_variant = line.contains("_out(");
+    for (place, (start, name)) in buffers(line).into_iter().enumerate() {
+        let before = &line[..start];
+        let is_assigned = line[start + name.len()..].starts_with(" = ");
+        let pointer = before.rsplit_once('(').map_or("", |(before, _)| before);
+        let cast = pointer.rsplit_once('(').map_or("", |(_, cast)| cast);
+        let is_pointer = line[start + name.len()..].starts_with(".data_ptr()");
+        let is_handle = before.ends_with('&');
+        let is_written = is_assigned
+            || is_handle
+            || (is_pointer && !cast.starts_with("const"))
+            || (is_out_variant && place == 0)
+            || before.trim_start().starts_with("RAIIAtenTensorHandle");
+        if is_written {
+            call.writes.insert(name)
+        } else {
+            call.reads.insert(name)
+        };
+    }
+}
+
+/// The names of tensors in a line, and where they start.
+fn buffers(line: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let bytes = line.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = bytes[at..].iter().take_while(|&&byte| is_word(byte)).count();
+        let word = &line[at..at + length];
+        let word = word.strip_suffix("_handle").unwrap_or(word);
+        let prefixes = ["buf", "arg", "primals_", "tangents_"];
+        let is_buffer = prefixes.iter().any(|prefix| {
+            word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+        });
+        if is_buffer {
+            found.push((at, word.to_owned()));
+        }
+        // Names are ASCII; whatever else is skipped whole.
+        at += length.max(line[at..].chars().next().map_or(1, char::len_utf8));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = r#"
+    // [Provenance debug handles] cpp_fused_sin_0:1
+    printf("[ before_launch: cpp_fused_sin_0 ]\n");
+    cpp_fused_sin_0((const float*)(arg0_1.data_ptr()), (float*)(buf0.data_ptr()));
+    arg0_1.reset();
+    // [Provenance debug handles] aoti_torch_cpu_shift:2
+    RAIIAtenTensorHandle buf1;
+    {
+        AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(buf0, &tmp_var_0));
+            aoti_torch_call_dispatcher("mine::shift", "", dispatch_vars.data())
+        buf1 = torch::stable::detail::to<AtenTensorHandle>(dispatch_vars[0]);
+    }
+    auto buf2 = std::move(buf0);  // reuse
+    // [Provenance debug handles] aoti_torch_cpu_mm_out:3
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(buf3, buf2, wrap(reinterpret_tensor_wrapper(buf1, 2, int_array_2, 0L))));
+    output_handles[0] = buf3.release();
+"#;
+
+    #[test]
+    fn a_graphs_code_says_who_reads_and_writes_what() {
+        let graph = Graph { calls: calls(CODE) };
+        let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
+        let all: Vec<_> =
+            graph.calls.iter().map(|call| (call.title(), names(&call.reads), names(&call.writes))).collect();
+        let expected = [
+            ("cpp_fused_sin_0", "arg0_1", "buf0 buf2"),
+            ("aoti_torch_cpu_shift (mine::shift)", "buf0", "buf1"),
+            ("aoti_torch_cpu_mm_out", "buf1 buf2", "buf3"),
+        ];
+        let expected = expected.map(|(name, reads, writes)| (name.to_owned(), reads.to_owned(), writes.to_owned()));
+        assert_eq!(all, expected);
+        assert_eq!((graph.writer("buf2", 2), graph.writer("buf1", 1)), (Some(0), None));
+    }
+}

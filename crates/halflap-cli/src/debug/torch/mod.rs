@@ -1,0 +1,248 @@
+//! `halflap debug -- COMMAND`: the guide for somebody else's torch program. Each stage runs the command once more under
+//! torch's own variables and reads what is printed.
+
+mod generated;
+mod launches;
+mod python;
+mod run;
+mod suspect;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::child::{End, signal_name, text};
+use super::report::{Finding, Kind, Report};
+use crate::args;
+use crate::exit::Failed;
+use generated::Call;
+use python::{Exception, Frame};
+use run::{Guard, Ran, Session, Variables};
+use suspect::Suspect;
+
+/// Walks the guide.
+pub fn debug(args: &args::Debug, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
+    let mut session = Session::open(args, folder, is_loud)?;
+    let finding = walk(&mut session)?;
+    session.report.finding = finding;
+    Ok(session.report)
+}
+
+fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
+    let plain = session.run("plain", Variables::plain())?;
+    let result = match &plain.exception() {
+        Some((_, exception)) => format!("{}: {}", plain.end, exception.message),
+        None => plain.end.to_string(),
+    };
+    session.report.stage("plain run", result);
+    if plain.end == End::TimedOut {
+        return hang(session, &plain).map(Some);
+    }
+    let sanity = session.run("sanity", Variables::sanity())?;
+    if let Some(found) = not_numbers(session, &sanity, Guard::Off)? {
+        session.report.stage("sanity checks", "inputs and results of compiled graphs: not all are numbers");
+        return Ok(Some(found));
+    }
+    session.report.stage("sanity checks", sanity.end.to_string());
+    if let Some((rank, exception)) = plain.exception().filter(|(_, exception)| is_about_inputs(exception)) {
+        return Ok(Some(raised(session, &plain, (rank, &exception))));
+    }
+    for guard in [Guard::End, Guard::Start] {
+        let guarded = session.run(guard.stage(), Variables::guarded(guard))?;
+        let (name, what) = match guard {
+            Guard::Start => ("guard before", "every tensor against the page before it"),
+            _ => ("guard behind", "every tensor against the page behind it"),
+        };
+        session.report.stage(name, format!("{what}: {}", guarded.end));
+        if guarded.crash().is_some() {
+            return crashed(session, &guarded, guard).map(Some);
+        }
+        if let Some(found) = not_numbers(session, &guarded, guard)? {
+            return Ok(Some(found));
+        }
+        if session.has_no_guard() {
+            break;
+        }
+    }
+    // What does not happen again under guard happened once.
+    if plain.crash().is_some() {
+        return crashed(session, &plain, Guard::Off).map(Some);
+    }
+    let failed = [&plain, &sanity].into_iter().find(|ran| !ran.end.is_good());
+    Ok(failed.map(|ran| match ran.exception() {
+        Some((rank, exception)) => raised(session, ran, (rank, &exception)),
+        None => Finding::new(Kind::Exception, format!("the command {}", ran.end)),
+    }))
+}
+
+/// What ends programs that were given arrays of another shape or type.
+fn is_about_inputs(exception: &Exception) -> bool {
+    let words = [
+        "shapes cannot be multiplied",
+        "size of tensor",
+        "sizes of tensors",
+        "expected size",
+        "expected stride",
+        "unmatched",
+        "wrong number of dimensions",
+        "same dtype",
+        "must have the same",
+        "expected scalar type",
+        "shape '",
+        "to have shape",
+        "dimension",
+        "Given groups=",
+    ];
+    let message = exception.message.to_lowercase();
+    words.iter().any(|word| message.contains(&word.to_lowercase()))
+}
+
+fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &Exception)) -> Finding {
+    let kind = if is_about_inputs(exception) { Kind::WrongInput } else { Kind::Exception };
+    let mut finding = Finding::new(kind, exception.message.clone());
+    finding.rank = rank;
+    finding.source = own(exception.frames.iter().rev(), ran);
+    let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
+        rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.').next().unwrap_or("")
+    });
+    finding.kernel = operator.map(|name| format!("torch.ops.{name}"));
+    finding.reproduce = Some(session.again(&ran.variables));
+    finding
+}
+
+/// The innermost line of the program itself.
+fn own<'a>(mut frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
+    frames.find(|frame| frame.is_own(&ran.cache())).map(Frame::render).into_iter().collect()
+}
+
+/// Whether a check of torch's found something that is no number, and if so which kernel made it.
+fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
+    let Some((rank, exception)) = ran.exception() else { return Ok(None) };
+    let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
+    let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
+    let infinities = is_about(".isinf()", "one INF") && !is_about(".isnan()", "one NaN");
+    if !infinities && !is_about(".isnan()", "one NaN") {
+        return Ok(None);
+    }
+    let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
+    let values = session.run_until_bad(stage, Variables::values(guard, &[]), infinities)?;
+    session.report.stage("values", format!("of every kernel: {}", values.end));
+    let suspect = values.first_bad(infinities);
+    let (rank, suspect) = match suspect {
+        Some((rank, suspect)) => (rank, Some(suspect)),
+        None => (rank, None),
+    };
+    let bad = if infinities { "an infinity" } else { "what is no number" };
+    let mut finding = match suspect {
+        Some(Suspect::Kernel { call, went_in, came_out, .. }) => {
+            let what = match guard {
+                Guard::Off => format!("{} makes {bad} of numbers", call.title()),
+                _ => format!("{} passes on memory that nobody wrote", call.title()),
+            };
+            let mut finding = Finding::new(kind_of(infinities, guard), what);
+            (finding.went_in, finding.came_out) = (went_in, came_out);
+            finding.source = call.source.clone();
+            finding.kernel = Some(call.title());
+            finding
+        }
+        Some(Suspect::Input(tensor)) => {
+            let what = format!("{} of a compiled graph is given {bad}: it comes from outside", tensor.value.buffer);
+            let mut finding = Finding::new(kind_of(infinities, guard), what);
+            finding.went_in = vec![tensor.value];
+            finding
+        }
+        None => Finding::new(kind_of(infinities, guard), format!("a compiled graph takes or gives {bad} ({code})")),
+    };
+    if finding.source.is_empty() {
+        finding.source = own(exception.frames.iter().rev(), ran);
+    }
+    finding.rank = rank;
+    finding.reproduce = Some(session.again(&values.variables));
+    Ok(Some(finding))
+}
+
+fn kind_of(infinities: bool, guard: Guard) -> Kind {
+    match (guard, infinities) {
+        (Guard::Off, true) => Kind::Infinity,
+        (Guard::Off, false) => Kind::NotANumber,
+        _ => Kind::Uninitialised,
+    }
+}
+
+/// A program that a signal ended: which kernel it was in, and what went into that.
+fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding, Failed> {
+    let names = session.run("names", Variables::names(guard))?;
+    // It need not happen again where nothing is guarded.
+    let (witness, found) = match names.crash() {
+        Some(_) => (&names, names.last_call()),
+        None => (ran, None),
+    };
+    let (rank, signal) = witness.crash().unwrap_or_default();
+    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
+    session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
+    let fault = witness.guard_fault(rank);
+    let stack = own(witness.stack(rank).iter(), witness);
+    let place = found.as_ref().map(|(call, _)| call.title()).or_else(|| stack.first().cloned());
+    let place = place.unwrap_or_else(|| "the program".to_owned());
+    let (kind, what) = match &fault {
+        Some(fault) => (fault.kind(), format!("{place} {}", fault.words())),
+        None => (Kind::Crash, format!("{place} ends with {}", signal_name(signal))),
+    };
+    let mut finding = Finding::new(kind, what);
+    finding.rank = rank;
+    if let Some((call, producers)) = &found {
+        finding.kernel = Some(call.title());
+        finding.source = call.source.clone();
+        around(session, (call, producers), guard, &mut finding)?;
+    }
+    finding.source.extend(stack.into_iter().filter(|line| !finding.source.contains(line)).collect::<Vec<_>>());
+    finding.reproduce = Some(session.again(&witness.variables));
+    Ok(finding)
+}
+
+/// The values of a kernel and those that made its inputs, and of no other.
+fn around(
+    session: &mut Session<'_>,
+    (call, producers): (&Call, &[Call]),
+    guard: Guard,
+    finding: &mut Finding,
+) -> Result<(), Failed> {
+    let kernels: Vec<&str> = producers.iter().chain([call]).map(|call| call.kernel.as_str()).collect();
+    let values = session.run("values", Variables::values(guard, &kernels))?;
+    session.report.stage("values", format!("of {}: {}", kernels.join(", "), values.end));
+    finding.went_in = values.last_values(finding.rank, call);
+    Ok(())
+}
+
+/// A program that does not end: where it stands.
+fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
+    let names = session.run("names", Variables::names(Guard::Off))?;
+    let found = names.last_call();
+    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
+    session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
+    let (rank, _) = plain.crash().unwrap_or_default();
+    let stack = own(plain.stack(rank).iter(), plain);
+    let place = found.as_ref().map(|(call, _)| call.title()).or_else(|| stack.first().cloned());
+    let what = format!("nothing comes after {}", place.as_deref().unwrap_or("the start"));
+    let mut finding = Finding::new(Kind::Hang, what);
+    finding.rank = rank;
+    finding.source = found.as_ref().map_or(Vec::new(), |(call, _)| call.source.clone());
+    finding.kernel = found.map(|(call, _)| call.title());
+    finding.source.extend(stack);
+    finding.reproduce = Some(session.again(&names.variables));
+    Ok(finding)
+}
+
+/// How often the output of a run that goes on is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Says when it is time to look at a file again.
+fn every_so_often() -> impl FnMut() -> bool {
+    let mut last = Instant::now();
+    move || {
+        let is_due = last.elapsed() > LOOK;
+        if is_due {
+            last = Instant::now();
+        }
+        is_due
+    }
+}

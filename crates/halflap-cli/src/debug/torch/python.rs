@@ -1,0 +1,125 @@
+//! What Python prints when something goes wrong: tracebacks, and the stacks of its fault handler.
+
+/// A line of somebody's program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub file: String,
+    pub line: usize,
+    pub function: String,
+    /// What the line says, where it was printed.
+    pub code: String,
+}
+
+impl Frame {
+    /// Whether it belongs to the program itself, not to what it uses or what was generated.
+    pub fn is_own(&self, generated: &str) -> bool {
+        let foreign = ["site-packages", "dist-packages", "/lib/python", "<frozen"];
+        !foreign.iter().any(|part| self.file.contains(part))
+            && !self.file.starts_with('<')
+            && !self.file.starts_with(generated)
+    }
+
+    /// `train.py:12 in forward: h = self.a(x)`
+    pub fn render(&self) -> String {
+        let code = if self.code.is_empty() { String::new() } else { format!(": {}", self.code) };
+        format!("{}:{} in {}{code}", self.file, self.line, self.function)
+    }
+
+    /// `  File "train.py", line 12, in forward`, or without the second comma.
+    fn parse(line: &str) -> Option<Frame> {
+        let rest = line.trim_start().strip_prefix("File \"")?;
+        let (file, rest) = rest.split_once("\", line ")?;
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, rest) = rest.split_at(digits);
+        let function = rest.trim_start_matches(',').trim().strip_prefix("in ")?;
+        Some(Frame {
+            file: file.to_owned(),
+            line: number.parse().ok()?,
+            function: function.to_owned(),
+            code: String::new(),
+        })
+    }
+}
+
+/// The frames in a piece of text, each with its line of code if that follows.
+pub fn frames<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Frame> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut is_fresh = false;
+    for line in lines {
+        if let Some(frame) = Frame::parse(line) {
+            frames.push(frame);
+            is_fresh = true;
+            continue;
+        }
+        if let Some(last) = frames.last_mut().filter(|_| is_fresh) {
+            last.code = line.trim().to_owned();
+        }
+        is_fresh = false;
+    }
+    frames
+}
+
+/// An exception that ended a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exception {
+    /// Its type and message.
+    pub message: String,
+    /// The outermost first.
+    pub frames: Vec<Frame>,
+}
+
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// What several processes put before their lines.
+fn unprefixed(line: &str) -> &str {
+    let rest = line.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+    match rest {
+        Some((name, rest)) if name.starts_with("rank") || name.starts_with("default") => rest,
+        _ => line,
+    }
+}
+
+/// The first exception of a text that nothing caught: of exceptions that led to each other, the last.
+pub fn exception(text: &str) -> Option<Exception> {
+    let lines: Vec<&str> = text.lines().map(unprefixed).collect();
+    let start = lines.iter().rposition(|line| line.trim_start().starts_with(TRACEBACK))?;
+    let body = &lines[start + 1..];
+    let is_inside = |line: &&&str| line.starts_with([' ', '\t']) || line.is_empty();
+    let inside = body.iter().take_while(is_inside).count();
+    let message = body.get(inside).map_or(String::new(), |line| line.trim().to_owned());
+    let more = body[inside..].iter().skip(1).take_while(|line| !line.is_empty() && !line.starts_with('[')).take(3);
+    let message = more.fold(message, |message, line| format!("{message} {}", line.trim()));
+    Some(Exception { message, frames: frames(body[..inside].iter().copied()) })
+}
+
+/// The stack of the thread at fault, the innermost frame first.
+pub fn fatal_stack(text: &str) -> Vec<Frame> {
+    let mut lines = text.lines().map(unprefixed).skip_while(|line| !line.starts_with("Fatal Python error"));
+    if lines.next().is_none() {
+        return Vec::new();
+    }
+    let stack = lines.skip_while(|line| !line.starts_with("Current thread")).skip(1);
+    frames(stack.take_while(|line| line.trim_start().starts_with("File ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_chained_exceptions_is_what_is_told() {
+        let text = "x\nTraceback (most recent call last):\n  File \"a.py\", line 3, in f\n    boom()\nValueError: first\n\nDuring handling\n\nTraceback (most recent call last):\n  File \"/x/site-packages/torch/b.py\", line 7, in g\n    inner()\n    ^^^^^^^\nAssertionError: wrong number of dimensions\n";
+        let found = exception(text).unwrap();
+        assert_eq!(found.message, "AssertionError: wrong number of dimensions");
+        assert_eq!((found.frames[0].line, found.frames[0].code.as_str()), (7, "inner()"));
+        assert!(!found.frames[0].is_own("/cache"));
+    }
+
+    #[test]
+    fn a_fatal_stack_is_that_of_the_thread_at_fault() {
+        let text = "Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File \"other.py\", line 1 in wait\n\nCurrent thread 0x2 (most recent call first):\n  File \"op.py\", line 15 in shift\n  File \"op.py\", line 30 in <module>\n\nExtension modules: numpy\n";
+        let stack = fatal_stack(text);
+        assert_eq!(stack.iter().map(|frame| frame.line).collect::<Vec<_>>(), [15, 30]);
+        assert!(stack[0].is_own("/cache"));
+    }
+}

@@ -1,0 +1,412 @@
+//! One stage: the command under variables, and what it left behind.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::generated::{self, Call, Graph};
+use super::launches::{self, Event};
+use super::python::{self, Exception, Frame};
+use super::suspect::{self, Suspect};
+use super::{End, Kind, Report, every_so_often, text};
+use crate::args;
+use crate::debug::child::Task;
+use crate::debug::report::Value;
+use crate::exit::Failed;
+
+/// Where guard pages stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    Off,
+    End,
+    Start,
+}
+
+impl Guard {
+    pub fn stage(self) -> &'static str {
+        match self {
+            Guard::Off => "unguarded",
+            Guard::End => "guard-end",
+            Guard::Start => "guard-start",
+        }
+    }
+}
+
+/// The variables of a stage.
+#[derive(Debug, Clone)]
+pub struct Variables {
+    set: Vec<(&'static str, String)>,
+    guard: Guard,
+}
+
+impl Variables {
+    /// As the program is run by its user.
+    pub fn plain() -> Variables {
+        Variables { set: Vec::new(), guard: Guard::Off }
+    }
+
+    /// Step 1 of the guide.
+    pub fn sanity() -> Variables {
+        let set = [
+            ("TORCHINDUCTOR_NAN_ASSERTS", "1"),
+            ("TORCHINDUCTOR_SIZE_ASSERTS", "1"),
+            ("AOTI_RUNTIME_CHECK_INPUTS", "1"),
+        ];
+        Variables { set: owned(&set), guard: Guard::Off }
+    }
+
+    /// Step 2: a fault happens where it is made, every time; and memory that nobody wrote is no number.
+    pub fn guarded(guard: Guard) -> Variables {
+        let mut variables = Variables { guard, ..Variables::sanity() };
+        variables.set.extend(owned(&[
+            ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+            ("CUDA_LAUNCH_BLOCKING", "1"),
+            ("TORCH_SHOW_CPP_STACKTRACES", "1"),
+            // A tensor that ends with its page starts where it has to.
+            ("TORCHINDUCTOR_ALIGNMENT_ASSERTS", "0"),
+        ]));
+        variables
+    }
+
+    /// Step 3: which kernel it is in.
+    pub fn names(guard: Guard) -> Variables {
+        let mut variables = Variables::guarded(guard);
+        variables.set.retain(|(name, _)| *name != "TORCHINDUCTOR_NAN_ASSERTS");
+        variables.set.extend(owned(&[
+            ("AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER", "3"),
+            // Wrappers in Python print no names.
+            ("TORCHINDUCTOR_CPP_WRAPPER", "1"),
+            ("INDUCTOR_PROVENANCE", "1"),
+        ]));
+        variables
+    }
+
+    /// Step 3: what goes in and comes out of these kernels, or of all.
+    pub fn values(guard: Guard, kernels: &[&str]) -> Variables {
+        let mut variables = Variables::names(guard);
+        variables.set.retain(|(name, _)| *name != "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER");
+        variables.set.push(("AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER", "2".to_owned()));
+        if !kernels.is_empty() {
+            variables.set.push(("AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT", kernels.join(",")));
+        }
+        variables
+    }
+}
+
+fn owned(set: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+    set.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+/// A debug session of a command.
+pub struct Session<'a> {
+    args: &'a args::Debug,
+    folder: PathBuf,
+    helper: Option<PathBuf>,
+    is_loud: bool,
+    pub report: Report,
+}
+
+const HELPER: &str = include_str!("guard.c");
+
+impl<'a> Session<'a> {
+    pub fn open(args: &'a args::Debug, folder: &Path, is_loud: bool) -> Result<Session<'a>, Failed> {
+        let cannot = |error: std::io::Error| {
+            Failed::in_file(&folder.display().to_string(), format!("cannot be written: {error}"))
+        };
+        // Children have other folders to be in.
+        let folder = fs::canonicalize(folder).map_err(cannot)?;
+        let mut report = Report { folder: folder.display().to_string(), ..Report::default() };
+        fs::write(folder.join("guard.c"), HELPER).map_err(cannot)?;
+        let helper = compile(&folder);
+        if helper.is_none() {
+            report.notes.push(
+                "there is no C compiler (cc): tensors got no guard pages, only the checks of the C library".to_owned(),
+            );
+        }
+        Ok(Session { args, folder, helper, is_loud, report })
+    }
+
+    pub fn has_no_guard(&self) -> bool {
+        self.helper.is_none()
+    }
+
+    /// Runs the command under some variables.
+    pub fn run(&mut self, stage: &str, variables: Variables) -> Result<Ran, Failed> {
+        self.run_while(stage, variables, &mut |_| false)
+    }
+
+    /// The same, until something bad was printed.
+    pub fn run_until_bad(&mut self, stage: &str, variables: Variables, infinities: bool) -> Result<Ran, Failed> {
+        let mut is_due = every_so_often();
+        self.run_while(stage, variables, &mut |folder| {
+            is_due() && Ran::look(folder).is_some_and(|ran| ran.first_bad(infinities).is_some())
+        })
+    }
+
+    fn run_while(
+        &mut self,
+        stage: &str,
+        variables: Variables,
+        is_enough: &mut dyn FnMut(&Path) -> bool,
+    ) -> Result<Ran, Failed> {
+        let folder = self.folder.join(stage);
+        let all = self.variables(&folder, &variables);
+        let task = Task {
+            command: &self.args.command,
+            variables: all,
+            folder: folder.clone(),
+            timeout: Duration::from_nanos(self.args.timeout.0 as u64),
+            is_loud: self.is_loud,
+        };
+        let end = task.run(is_enough)?;
+        Ok(Ran { end, folder, variables })
+    }
+
+    /// Everything that is set for a child: the stage's variables and what we need to hear of it.
+    fn variables(&self, folder: &Path, variables: &Variables) -> Vec<(&'static str, OsString)> {
+        let mut all: Vec<(&'static str, OsString)> = vec![
+            ("PYTHONFAULTHANDLER", "1".into()),
+            ("PYTHONUNBUFFERED", "1".into()),
+            ("TORCH_TRACE", folder.join("trace").into()),
+            ("HALFLAP_OUT", folder.join("out.txt").into()),
+            ("HALFLAP_ERR", folder.join("err.txt").into()),
+        ];
+        all.extend(variables.set.iter().map(|(name, value)| (*name, value.into())));
+        if !variables.set.is_empty() {
+            // What was compiled before was compiled without these variables.
+            all.push(("TORCHINDUCTOR_CACHE_DIR", folder.join("cache").into()));
+            all.push(("TRITON_CACHE_DIR", folder.join("cache").join("triton").into()));
+        }
+        let before = std::env::var("LD_PRELOAD").unwrap_or_default();
+        match &self.helper {
+            Some(helper) => {
+                all.push(("LD_PRELOAD", format!("{} {before}", helper.display()).trim().into()));
+                match variables.guard {
+                    Guard::Off => {}
+                    Guard::End => all.push(("HALFLAP_GUARD", "end".into())),
+                    Guard::Start => all.push(("HALFLAP_GUARD", "start".into())),
+                }
+            }
+            None if variables.guard != Guard::Off => {
+                all.push(("LD_PRELOAD", format!("libc_malloc_debug.so.0 {before}").trim().into()));
+                all.push(("MALLOC_CHECK_", "3".into()));
+                all.push(("MALLOC_PERTURB_", "165".into()));
+            }
+            None => {}
+        }
+        all
+    }
+
+    /// What to type to see it again.
+    pub fn again(&self, variables: &Variables) -> String {
+        let own = ["TORCH_TRACE", "HALFLAP_OUT", "HALFLAP_ERR", "TRITON_CACHE_DIR"];
+        let again = self.folder.join("again");
+        let set = self.variables(&again, variables).into_iter().filter(|(name, _)| !own.contains(name));
+        let set = set.map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
+        let command = self.args.command.iter().map(|word| quoted(&word.to_string_lossy()));
+        set.chain(command).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A word of a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// Makes the library that guards memory, if there is a compiler.
+fn compile(folder: &Path) -> Option<PathBuf> {
+    let library = folder.join("guard.so");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(folder.join("guard.c")).arg("-ldl");
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.ok().filter(std::process::ExitStatus::success).map(|_| library)
+}
+
+/// Memory that was touched and must not be, as the guard says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    kind: String,
+    distance: u64,
+    size: u64,
+    access: String,
+}
+
+impl Fault {
+    /// `halflap-guard: kind=after-end distance=0 size=4096 access=write`
+    fn parse(text: &str) -> Option<Fault> {
+        let line = text.lines().find_map(|line| line.split_once("halflap-guard: ").map(|(_, rest)| rest))?;
+        let field = |name: &str| line.split(' ').find_map(|part| part.split_once('=').filter(|(key, _)| *key == name));
+        let number = |name: &str| field(name).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
+        let kind = field("kind")?.1.trim().to_owned();
+        let access = field("access").map_or("touches", |(_, value)| value.trim()).to_owned();
+        (kind != "no-room").then(|| Fault { kind, distance: number("distance"), size: number("size"), access })
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self.kind.as_str() {
+            "after-free" | "bad-free" => Kind::AfterFree,
+            _ => Kind::OutOfBounds,
+        }
+    }
+
+    pub fn words(&self) -> String {
+        let does = match self.access.as_str() {
+            "write" => "writes",
+            "read" => "reads",
+            _ => "touches memory",
+        };
+        let Fault { distance, size, .. } = self;
+        match self.kind.as_str() {
+            "after-end" => format!("{does} {distance} bytes behind the end of a tensor of {size} bytes"),
+            "before-start" => format!("{does} {distance} bytes before the start of a tensor of {size} bytes"),
+            "bad-free" => "frees memory twice, or memory that is not the start of a tensor".to_owned(),
+            _ => format!("{does} a tensor of {size} bytes, at byte {distance}, after it was freed"),
+        }
+    }
+}
+
+/// A stage that was run.
+pub struct Ran {
+    pub end: End,
+    folder: PathBuf,
+    pub variables: Variables,
+}
+
+impl Ran {
+    /// A stage that still runs.
+    fn look(folder: &Path) -> Option<Ran> {
+        const ENOUGH: u64 = 64 << 20;
+        let size = fs::metadata(folder.join("out.txt")).map_or(0, |file| file.len());
+        let ran = Ran { end: End::TimedOut, folder: folder.to_owned(), variables: Variables::plain() };
+        (size < ENOUGH).then_some(ran)
+    }
+
+    /// Where generated code is.
+    pub fn cache(&self) -> String {
+        self.folder.join("cache").display().to_string()
+    }
+
+    /// The ranks whose output is kept apart; all of it together first.
+    fn ranks(&self) -> Vec<Option<usize>> {
+        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let number = |name: OsString| name.to_str()?.strip_prefix("err.txt.rank_")?.parse::<usize>().ok();
+        let mut ranks: Vec<usize> = names.filter_map(number).collect();
+        ranks.sort_unstable();
+        [None].into_iter().chain(ranks.into_iter().map(Some)).collect()
+    }
+
+    fn file(&self, name: &str, rank: Option<usize>) -> String {
+        let name = rank.map_or(name.to_owned(), |rank| format!("{name}.rank_{rank}"));
+        text(&self.folder.join(name))
+    }
+
+    fn events(&self, rank: Option<usize>) -> Vec<Event> {
+        launches::events(&self.file("out.txt", rank))
+    }
+
+    fn graphs(&self) -> Vec<Graph> {
+        generated::graphs(&self.folder.join("trace"))
+    }
+
+    /// The exception that ended it: a rank's own, before what whoever started the ranks makes of it.
+    pub fn exception(&self) -> Option<(Option<usize>, Exception)> {
+        if self.end.is_good() {
+            return None;
+        }
+        let mut ranks = self.ranks();
+        ranks.rotate_left(1);
+        ranks.into_iter().find_map(|rank| Some((rank, python::exception(&self.file("err.txt", rank))?)))
+    }
+
+    /// The rank that a signal ended, and which.
+    pub fn crash(&self) -> Option<(Option<usize>, i32)> {
+        let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
+        let mut ranks = self.ranks();
+        ranks.rotate_left(1);
+        let guarded = ranks.iter().find(|rank| Fault::parse(&self.file("err.txt", **rank)).is_some());
+        let rank = guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied();
+        match (self.end, rank) {
+            (End::Code(0), _) => None,
+            (End::Signal(number), rank) => Some((rank.flatten(), number)),
+            (_, Some(rank)) => Some((rank, signal_of(&self.file("err.txt", rank)))),
+            _ => None,
+        }
+    }
+
+    pub fn guard_fault(&self, rank: Option<usize>) -> Option<Fault> {
+        Fault::parse(&self.file("err.txt", rank))
+    }
+
+    /// Where Python was when it was ended.
+    pub fn stack(&self, rank: Option<usize>) -> Vec<Frame> {
+        python::fatal_stack(&self.file("err.txt", rank))
+    }
+
+    /// Who first made something bad. What a collective brings is another rank's doing.
+    pub fn first_bad(&self, infinities: bool) -> Option<(Option<usize>, Suspect)> {
+        let graphs = self.graphs();
+        let each = self
+            .ranks()
+            .into_iter()
+            .filter_map(|rank| Some((rank, suspect::first_bad(&self.events(rank), &graphs, infinities)?)));
+        let mut each: Vec<_> = each.collect();
+        let is_carried = |suspect: &Suspect| match suspect {
+            Suspect::Kernel { call, .. } => call.is_collective(),
+            Suspect::Input(_) => false,
+        };
+        each.sort_by_key(|(_, suspect)| is_carried(suspect));
+        each.into_iter().next()
+    }
+
+    /// The kernel that it was in, and those that made its inputs.
+    pub fn last_call(&self) -> Option<(Call, Vec<Call>)> {
+        let rank = self.crash().and_then(|(rank, _)| rank);
+        suspect::last_call(&self.events(rank), &self.graphs())
+    }
+
+    /// The last that was printed of each tensor that a call reads.
+    pub fn last_values(&self, rank: Option<usize>, call: &Call) -> Vec<Value> {
+        let mut last: Vec<Value> = Vec::new();
+        for event in self.events(rank) {
+            let (Event::Input(tensor) | Event::Tensor(_, _, tensor)) = event else { continue };
+            if !call.reads.contains(&tensor.value.buffer) {
+                continue;
+            }
+            last.retain(|value| value.buffer != tensor.value.buffer);
+            last.push(tensor.value);
+        }
+        last
+    }
+}
+
+/// The signal that Python's fault handler speaks of.
+fn signal_of(text: &str) -> i32 {
+    let names = [("Segmentation fault", 11), ("Aborted", 6), ("Floating", 8), ("Bus error", 7), ("Illegal", 4)];
+    let line = text.lines().find(|line| line.contains("Fatal Python error")).unwrap_or("");
+    names.iter().find(|(name, _)| line.contains(name)).map_or(11, |(_, number)| *number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_guard_says_is_said_in_words() {
+        let fault = Fault::parse("x\nhalflap-guard: kind=before-start distance=4 size=512 access=write\ny").unwrap();
+        assert_eq!(fault.words(), "writes 4 bytes before the start of a tensor of 512 bytes");
+        assert_eq!(fault.kind(), Kind::OutOfBounds);
+        assert_eq!(Fault::parse("halflap-guard: kind=no-room"), None);
+    }
+
+    #[test]
+    fn words_of_a_shell_are_quoted_where_they_must_be() {
+        assert_eq!((quoted("a-b.py"), quoted("it's"), quoted("")), ("a-b.py".into(), "'it'\\''s'".into(), "''".into()));
+    }
+}

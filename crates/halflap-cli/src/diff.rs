@@ -1,0 +1,338 @@
+//! `halflap diff`: the saved values of two runs, launch by launch.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use halflap::report::{Column, Table, count, labelled, printable};
+use halflap_run::check::{Entry, RankValues, read_values};
+use halflap_run::tensor::{DType, Tensor};
+use serde_json::{Value as Json, json};
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+use crate::terminal;
+
+/// How many of the worst are shown.
+const MOST: usize = 8;
+
+pub fn run(args: &args::Diff) -> Result<(), Failed> {
+    let read = |path: &str| read_values(Path::new(path)).map_err(|error| Failed::BadInput(error.to_string()));
+    let runs = [read(&args.a)?, read(&args.b)?];
+    let difference = compare(&runs, args)?;
+    let text = || format!("{:#}\n", difference.json());
+    if !files::put_asked(args.output.as_deref(), args.json, text)? {
+        files::print(&difference.render())?;
+    }
+    match difference.is_none() {
+        true => Ok(()),
+        false => Err(Failed::ToldElsewhere(1)),
+    }
+}
+
+/// What tells a launch from all others in a run. Sequence and buffers do not: another order has others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// Which of the ranks that are compared.
+    rank: usize,
+    run: usize,
+    iteration: Vec<u32>,
+    kernel: String,
+}
+
+/// The arrays of a launch: what it takes and what it gives, in the kernel's own sequence.
+#[derive(Debug, Default)]
+struct Launch<'a> {
+    takes: Vec<&'a Entry>,
+    gives: Vec<&'a Entry>,
+}
+
+/// Two arrays that should be the same.
+#[derive(Debug, Clone, PartialEq)]
+struct Pair {
+    key: Key,
+    is_input: bool,
+    buffer: String,
+    source: Option<String>,
+    /// Why they cannot be compared, or how far they are apart.
+    apart: Apart,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Apart {
+    Shape(String),
+    By { elements: usize, of: usize, absolute: f64, relative: f64, at: usize },
+}
+
+impl Apart {
+    fn words(&self) -> [String; 3] {
+        match self {
+            Apart::Shape(words) => [words.clone(), String::new(), String::new()],
+            Apart::By { elements, of, absolute, relative, .. } => {
+                [format!("{elements} of {of}"), format!("{absolute:.3e}"), format!("{relative:.3e}")]
+            }
+        }
+    }
+
+    /// The worse, the larger.
+    fn weight(&self) -> f64 {
+        match self {
+            Apart::Shape(_) => f64::INFINITY,
+            Apart::By { relative, .. } if relative.is_nan() => f64::INFINITY,
+            Apart::By { relative, .. } => *relative,
+        }
+    }
+}
+
+/// What two runs differ in.
+struct Difference {
+    arrays: usize,
+    ranks: usize,
+    /// In the first run's sequence.
+    differ: Vec<Pair>,
+    /// The first launch that gives something else although it takes the same.
+    origin: Option<Pair>,
+    only: [Vec<String>; 2],
+}
+
+/// The launches of a run, and the sequence that they are in.
+fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, Launch<'_>>, Vec<Key>) {
+    let mut launches: BTreeMap<Key, Launch<'_>> = BTreeMap::new();
+    let mut sequence: Vec<(u64, usize, Key)> = Vec::new();
+    for (rank, values) in ranks.iter().enumerate() {
+        for entry in &values.entries {
+            let Entry { run, iteration, kernel, .. } = entry.clone();
+            let key = Key { rank, run, iteration, kernel };
+            let launch = launches.entry(key.clone()).or_insert_with(|| {
+                sequence.push((entry.sequence, rank, key));
+                Launch::default()
+            });
+            if entry.when == "before" { launch.takes.push(entry) } else { launch.gives.push(entry) }
+        }
+    }
+    sequence.sort();
+    (launches, sequence.into_iter().map(|(_, _, key)| key).collect())
+}
+
+fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference, Failed> {
+    let [a, b] = runs;
+    if a.len() != b.len() {
+        let problem = format!(
+            "has {}, and {} has {}: name the ranks, such as {}/rank_0 and {}/rank_0",
+            count(a.len(), "rank"),
+            args.b,
+            count(b.len(), "rank"),
+            args.a,
+            args.b
+        );
+        return Err(Failed::in_file(&args.a, problem));
+    }
+    let ((of_a, sequence), (of_b, sequence_b)) = (launches(a), launches(b));
+    let mut found =
+        Difference { arrays: 0, ranks: a.len(), differ: Vec::new(), origin: None, only: Default::default() };
+    for key in &sequence {
+        let Some(other) = of_b.get(key) else {
+            found.only[0].push(words(key, a));
+            continue;
+        };
+        let launch = &of_a[key];
+        let mut takes_the_same = true;
+        for (is_input, ours, theirs) in [(true, &launch.takes, &other.takes), (false, &launch.gives, &other.gives)] {
+            for (entry, entry_b) in ours.iter().zip(theirs) {
+                found.arrays += 1;
+                let load = |ranks: &[RankValues], entry: &Entry| {
+                    ranks[key.rank].load(entry).map_err(|error| Failed::BadInput(error.to_string()))
+                };
+                let apart = apart(&load(a, entry)?, &load(b, entry_b)?, (args.rtol, args.atol));
+                let Some(apart) = apart else { continue };
+                let (buffer, source) = (entry.buffer.clone(), entry.source.clone());
+                let pair = Pair { key: key.clone(), is_input, buffer, source, apart };
+                takes_the_same &= !is_input;
+                if !is_input && takes_the_same && found.origin.is_none() {
+                    found.origin = Some(pair.clone());
+                }
+                found.differ.push(pair);
+            }
+            if ours.len() != theirs.len() {
+                let apart = Apart::Shape(format!("{} and {} arrays", ours.len(), theirs.len()));
+                let pair = Pair { key: key.clone(), is_input, buffer: String::new(), source: None, apart };
+                found.differ.push(pair);
+            }
+        }
+    }
+    let missing = sequence_b.iter().filter(|key| !of_a.contains_key(key));
+    found.only[1] = missing.map(|key| words(key, b)).collect();
+    Ok(found)
+}
+
+fn words(key: &Key, ranks: &[RankValues]) -> String {
+    let mut words = printable(&key.kernel);
+    if ranks.len() > 1 {
+        words.push_str(&format!(" on rank {}", ranks[key.rank].rank));
+    }
+    if key.run > 0 {
+        words.push_str(&format!(", run {}", key.run));
+    }
+    key.iteration.iter().for_each(|number| words.push_str(&format!(", iteration {number}")));
+    words
+}
+
+/// What two numbers of a type may differ by: relative, and absolute.
+fn tolerance(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F64 | DType::C128 => (1e-7, 1e-7),
+        DType::F32 | DType::C64 => (1.3e-6, 1e-5),
+        DType::F16 => (1e-3, 1e-5),
+        DType::Bf16 => (1.6e-2, 1e-5),
+        _ => (0.0, 0.0),
+    }
+}
+
+/// How two arrays differ beyond the tolerance of the coarser type.
+fn apart(a: &Tensor, b: &Tensor, (rtol, atol): (Option<f64>, Option<f64>)) -> Option<Apart> {
+    if a.dims() != b.dims() {
+        return Some(Apart::Shape(format!("{:?} and {:?}", a.dims(), b.dims())));
+    }
+    let (of_a, of_b) = (tolerance(a.dtype()), tolerance(b.dtype()));
+    let coarser = if of_a.0 >= of_b.0 { of_a } else { of_b };
+    let (rtol, atol) = (rtol.unwrap_or(coarser.0), atol.unwrap_or(coarser.1));
+    let (x, y) = (a.to_f64(), b.to_f64());
+    let (mut elements, mut absolute, mut relative, mut at) = (0, 0.0f64, 0.0f64, None);
+    for (index, (&x, &y)) in x.iter().zip(&y).enumerate() {
+        if x == y || (x.is_nan() && y.is_nan()) {
+            continue;
+        }
+        let distance = (x - y).abs();
+        // What is no number in one run alone is within no tolerance.
+        if distance <= atol + rtol * y.abs() {
+            continue;
+        }
+        elements += 1;
+        at.get_or_insert(index);
+        let worse = |known: f64, new: f64| if known.is_nan() || new.is_nan() { f64::NAN } else { known.max(new) };
+        absolute = worse(absolute, distance);
+        relative = worse(relative, distance / y.abs().max(f64::MIN_POSITIVE));
+    }
+    at.map(|at| Apart::By { elements, of: x.len(), absolute, relative, at })
+}
+
+impl Difference {
+    fn is_none(&self) -> bool {
+        self.differ.is_empty() && self.only.iter().all(Vec::is_empty)
+    }
+
+    fn name(&self, pair: &Pair) -> String {
+        let source = pair.source.as_ref().map_or(String::new(), |source| format!(" ({})", printable(source)));
+        let rank = if self.ranks > 1 { format!(" on rank {}", pair.key.rank) } else { String::new() };
+        format!("{}{rank}{source}", printable(&pair.key.kernel))
+    }
+
+    fn verdict(&self) -> String {
+        match (&self.origin, self.differ.first()) {
+            (Some(pair), _) => format!("{} is the first that differs although what it takes agrees", self.name(pair)),
+            (None, Some(pair)) => format!("{} is the first that differs, in what it takes", self.name(pair)),
+            (None, None) if self.is_none() => "the runs agree".to_owned(),
+            (None, None) => "what both have agrees; each line below is in one of them only".to_owned(),
+        }
+    }
+
+    fn render(&self) -> String {
+        let style = terminal::style();
+        let compared = format!("{} of {}", count(self.arrays, "array"), count(self.ranks, "rank"));
+        let mut text = labelled("compared", &compared, &style);
+        text.push_str(&labelled("verdict", &self.verdict(), &style));
+        for (label, only) in ["only in A", "only in B"].into_iter().zip(&self.only) {
+            only.iter().take(MOST).for_each(|name| text.push_str(&labelled(label, name, &style)));
+            if only.len() > MOST {
+                text.push_str(&labelled(label, &format!("and {} more", only.len() - MOST), &style));
+            }
+        }
+        if !self.differ.is_empty() {
+            text.push('\n');
+            text.push_str(&self.table().render(&style));
+        }
+        text
+    }
+
+    /// The worst, in the sequence of the first run.
+    fn table(&self) -> Table {
+        let mut worst: Vec<(usize, &Pair)> = self.differ.iter().enumerate().collect();
+        worst.sort_by(|(at, a), (other, b)| b.apart.weight().total_cmp(&a.apart.weight()).then(at.cmp(other)));
+        worst.truncate(MOST);
+        worst.sort_by_key(|(at, _)| *at);
+        let mut table = Table::new(vec![
+            Column::text("kernel"),
+            Column::text(""),
+            Column::text("buffer"),
+            Column::number("elements"),
+            Column::number("absolute"),
+            Column::number("relative"),
+        ]);
+        for (_, pair) in worst {
+            let side = if pair.is_input { "takes" } else { "gives" };
+            let mut row = vec![self.name(pair).into(), side.to_owned().into(), printable(&pair.buffer).into()];
+            row.extend(pair.apart.words().map(Into::into));
+            table.row(row);
+        }
+        table
+    }
+
+    fn json(&self) -> Json {
+        let pairs: Vec<Json> = self.differ.iter().map(pair_json).collect();
+        json!({
+            "format": "halflap.diff/1",
+            "equal": self.is_none(),
+            "arrays": self.arrays,
+            "first": self.origin.as_ref().or(self.differ.first()).map(pair_json),
+            "inputs_agree": self.origin.is_some(),
+            "differ": pairs,
+            "only_a": self.only[0],
+            "only_b": self.only[1],
+        })
+    }
+}
+
+fn pair_json(pair: &Pair) -> Json {
+    let Key { rank, run, iteration, kernel } = &pair.key;
+    let mut json = json!({
+        "kernel": kernel, "rank": rank, "run": run, "iteration": iteration,
+        "when": if pair.is_input { "before" } else { "after" },
+        "buffer": pair.buffer, "source": pair.source,
+    });
+    match &pair.apart {
+        Apart::Shape(words) => json["shape"] = words.as_str().into(),
+        Apart::By { elements, of, absolute, relative, at } => {
+            let number = |value: f64| if value.is_finite() { Json::from(value) } else { value.to_string().into() };
+            json["elements"] = (*elements).into();
+            json["of"] = (*of).into();
+            json["absolute"] = number(*absolute);
+            json["relative"] = number(*relative);
+            json["first_at"] = (*at).into();
+        }
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coarser_type_decides() {
+        let exact = Tensor::of(&[2], &[1.0f32, 2.0]);
+        let near = Tensor::of(&[2], &[1.0f64, 2.000_001]);
+        let far = Tensor::of(&[2], &[1.0f32, 2.1]);
+        assert_eq!(apart(&exact, &near, (None, None)), None);
+        assert!(apart(&exact, &near, (Some(0.0), Some(0.0))).is_some());
+        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, (None, None)) else { panic!() };
+    }
+
+    #[test]
+    fn what_is_no_number_equals_itself_alone() {
+        let nan = Tensor::of(&[1], &[f32::NAN]);
+        let one = Tensor::of(&[1], &[1.0f32]);
+        assert_eq!(apart(&nan, &nan, (None, None)), None);
+        assert!(apart(&nan, &one, (Some(1e9), Some(1e9))).is_some());
+        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), (None, None)), Some(Apart::Shape(_))));
+    }
+}

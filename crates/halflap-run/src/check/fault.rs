@@ -1,0 +1,310 @@
+//! What is said when a kernel touches memory that it must not: a signal handler, which takes no lock and
+//! allocates nothing, looks up whose memory it is and who runs, says so and ends the process.
+
+use std::cell::Cell;
+use std::fmt::{self, Write};
+use std::fs::File;
+use std::os::fd::IntoRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use super::Side;
+use super::regions::{self, Freed, Region};
+use crate::exec::Label;
+
+/// How a process ends that a kernel brought down.
+pub const EXIT_CODE: i32 = 4;
+
+/// What a thread runs.
+pub(crate) struct Running<'a> {
+    pub(crate) label: &'a Label,
+    pub(crate) rank: usize,
+}
+
+thread_local! {
+    static RUNNING: Cell<*const Running<'static>> = const { Cell::new(ptr::null()) };
+}
+
+/// Says what this thread runs, until it is dropped.
+pub(crate) struct Marked;
+
+impl Marked {
+    /// `running` must stay until this is dropped: both are the caller's own, in this sequence.
+    pub(crate) fn new(running: &Running<'_>) -> Marked {
+        RUNNING.set(ptr::from_ref(running).cast());
+        Marked
+    }
+}
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        RUNNING.set(ptr::null());
+    }
+}
+
+/// Where lines of JSON go; none, if negative.
+static REPORT: AtomicI32 = AtomicI32::new(-1);
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Only the first thread that comes here says something.
+static HAS_COME: AtomicBool = AtomicBool::new(false);
+const SIGNALS: [(libc::c_int, &str); 5] = [
+    (libc::SIGSEGV, "SIGSEGV"),
+    (libc::SIGBUS, "SIGBUS"),
+    (libc::SIGFPE, "SIGFPE"),
+    (libc::SIGILL, "SIGILL"),
+    (libc::SIGABRT, "SIGABRT"),
+];
+
+/// From here on a kernel that brings the process down is named on standard error, and in a file as a line of
+/// JSON; the process ends with [`EXIT_CODE`].
+pub fn catch_faults(report: Option<File>) {
+    if let Some(file) = report {
+        REPORT.store(file.into_raw_fd(), Ordering::Release);
+    }
+    IS_INSTALLED.store(true, Ordering::Release);
+    for (signal, _) in SIGNALS {
+        // SAFETY: an action that is all zeros but for the handler, which keeps to what handlers may do.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(signal, &raw const action, ptr::null_mut());
+        }
+    }
+}
+
+/// A stack for the handler on this thread, as long as this lives: the system's own may be too small.
+pub(crate) struct HandlerStack {
+    memory: *mut libc::c_void,
+}
+
+const STACK: usize = 1 << 16;
+
+impl HandlerStack {
+    /// Nothing, if faults are not caught.
+    pub(crate) fn new() -> Option<HandlerStack> {
+        if !IS_INSTALLED.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: new memory, which stays until the stack is another one again.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let memory = libc::mmap(ptr::null_mut(), STACK, access, flags, -1, 0);
+            if memory == libc::MAP_FAILED {
+                return None;
+            }
+            let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: STACK };
+            libc::sigaltstack(&raw const stack, ptr::null_mut());
+            Some(HandlerStack { memory })
+        }
+    }
+}
+
+impl Drop for HandlerStack {
+    fn drop(&mut self) {
+        // SAFETY: after the first call no handler runs there any more.
+        unsafe {
+            let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: STACK };
+            libc::sigaltstack(&raw const none, ptr::null_mut());
+            libc::munmap(self.memory, STACK);
+        }
+    }
+}
+
+/// Text in memory that is there already.
+struct Text {
+    bytes: [u8; 4096],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let len = text.len().min(room.len());
+        room[..len].copy_from_slice(&text.as_bytes()[..len]);
+        self.len += len;
+        Ok(())
+    }
+}
+
+impl Text {
+    fn send(&self, file: libc::c_int) {
+        // SAFETY: so many bytes are there.
+        unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Whether memory was read or written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Read,
+    Written,
+    Unknown,
+}
+
+impl Done {
+    fn words(self) -> &'static str {
+        match self {
+            Done::Read => "reads",
+            Done::Written => "writes",
+            Done::Unknown => "touches",
+        }
+    }
+}
+
+/// A signal, and all that is known of it.
+struct Fault<'a> {
+    signal: &'static str,
+    address: usize,
+    done: Done,
+    running: Option<&'a Running<'a>>,
+    place: Option<(&'a Region, Option<&'a Freed>)>,
+}
+
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let name = SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
+    let has_address = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
+    // SAFETY: the system gives both; the address is there for these signals.
+    let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
+    // SAFETY: what runs on this thread stays until it is done, which it will not be.
+    let running = unsafe { RUNNING.get().as_ref() };
+    let place = has_address.then(|| regions::find(address)).flatten();
+    if running.is_none() && place.is_none() {
+        // Nobody's kernel: as if we were not there. Coming back does it again.
+        // SAFETY: the default action for this signal.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            if !has_address {
+                libc::raise(signal);
+            }
+        }
+        return;
+    }
+    if HAS_COME.swap(true, Ordering::AcqRel) {
+        // Another thread ends the process.
+        loop {
+            // SAFETY: it sleeps.
+            unsafe { libc::sleep(1) };
+        }
+    }
+    let done = if has_address { done_at(context) } else { Done::Unknown };
+    let fault = Fault { signal: name, address, done, running, place };
+    let mut text = Text { bytes: [0; 4096], len: 0 };
+    // Writing to memory does not fail.
+    let _ = fault.say(&mut text);
+    text.send(libc::STDERR_FILENO);
+    let report = REPORT.load(Ordering::Acquire);
+    if report >= 0 {
+        text.len = 0;
+        let _ = fault.report(&mut text);
+        text.send(report);
+    }
+    // SAFETY: the process ends here, with nothing run that could go wrong again.
+    unsafe { libc::_exit(EXIT_CODE) };
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn done_at(context: *mut libc::c_void) -> Done {
+    // SAFETY: the system gives the context of the fault, whose error says in its second bit what was done.
+    let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    if error & 2 == 0 { Done::Read } else { Done::Written }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn done_at(_: *mut libc::c_void) -> Done {
+    Done::Unknown
+}
+
+/// A name with nothing in it that JSON would have to escape.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |letter: char| letter >= ' ' && letter != '"' && letter != '\\';
+        self.0.chars().try_for_each(|letter| f.write_char(if is_plain(letter) { letter } else { '_' }))
+    }
+}
+
+impl Fault<'_> {
+    fn kind(&self) -> &'static str {
+        match self.place {
+            None => "crash",
+            Some((_, Some(_))) => "use-after-free",
+            Some((region, None)) if region.beyond(self.address).is_some() => "out-of-bounds",
+            Some(_) => "write-to-input",
+        }
+    }
+
+    fn say(&self, text: &mut Text) -> fmt::Result {
+        write!(text, "error: ")?;
+        match self.running {
+            Some(Running { label, rank }) => {
+                write!(text, "rank {rank}: kernel '{}'", label.name)?;
+                if let Some(source) = &label.source {
+                    write!(text, " ({source})")?;
+                }
+                write!(text, ", step {} of {}, ", label.place.1, label.place.0)?;
+            }
+            None => write!(text, "a thread of its own, of a kernel, ")?,
+        }
+        match self.place {
+            Some(place) => self.say_place(text, place),
+            None if self.address == 0 => write!(text, "was stopped by {}", self.signal),
+            None => {
+                let (done, address) = (self.done.words(), self.address);
+                write!(text, "{done} address {address:#x}, which is no buffer's ({})", self.signal)
+            }
+        }?;
+        if self.place.is_none() {
+            write!(text, "; run it with --no-memory-caching, or 'halflap debug', to see which buffer is at fault")?;
+        }
+        writeln!(text)
+    }
+
+    fn say_place(&self, text: &mut Text, (region, freed): (&Region, Option<&Freed>)) -> fmt::Result {
+        let Region { name, kind, data: (_, bytes), .. } = region;
+        match region.beyond(self.address) {
+            Some((Side::End, offset)) => write!(text, "{} {offset} bytes past the end of ", self.done.words())?,
+            Some((Side::Start, offset)) => write!(text, "{} {offset} bytes before the start of ", self.done.words())?,
+            None => {
+                let offset = self.address - region.data.0;
+                let only = if freed.is_none() { ", which it must only read: " } else { " of " };
+                write!(text, "{} byte {offset}{only}", self.done.words())?;
+            }
+        }
+        write!(text, "buffer '{name}' ({kind}, {bytes} bytes)")?;
+        if self.running.is_none_or(|running| running.rank != region.rank) {
+            write!(text, " of rank {}", region.rank)?;
+        }
+        match freed {
+            Some(freed) => {
+                let Freed { kernel, step, computation } = freed;
+                write!(text, ", freed after kernel '{kernel}' before step {step} of {computation}")
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn report(&self, text: &mut Text) -> fmt::Result {
+        write!(text, "{{\"format\":\"halflap.fault/1\",\"kind\":\"{}\",\"signal\":\"{}\"", self.kind(), self.signal)?;
+        write!(text, ",\"access\":\"{}\"", if self.done == Done::Written { "write" } else { "read" })?;
+        if let Some(Running { label, rank }) = self.running {
+            let (computation, step) = &label.place;
+            write!(text, ",\"rank\":{rank},\"kernel\":\"{}\",\"step\":{step}", Plain(&label.name))?;
+            write!(text, ",\"computation\":\"{}\"", Plain(computation))?;
+            if let Some(source) = &label.source {
+                write!(text, ",\"source\":\"{}\"", Plain(source))?;
+            }
+        }
+        if let Some((region, freed)) = self.place {
+            let offset = self.address as i64 - region.data.0 as i64;
+            write!(text, ",\"buffer\":\"{}\",\"type\":\"{}\"", Plain(&region.name), Plain(&region.kind))?;
+            write!(text, ",\"bytes\":{},\"offset\":{offset}", region.data.1)?;
+            if let Some(Freed { kernel, step, .. }) = freed {
+                write!(text, ",\"freed_after\":\"{}\",\"freed_before_step\":{step}", Plain(kernel))?;
+            }
+        }
+        writeln!(text, "}}")
+    }
+}

@@ -1,0 +1,248 @@
+//! Arrays that have something in them that is not a number, or not finite.
+//!
+//! Almost all arrays have nothing of the kind, so the first look is only whether there is any: one comparison of
+//! whole numbers for each element, which compilers turn into vector instructions. An infinity by itself is
+//! no mistake (masks have them), but where a NaN is found it helps to know who made the first one.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use super::Forbidden;
+use super::probe::{Array, Seen, When};
+use crate::exec::stream::locked;
+use crate::tensor::{DType, View, numbers};
+
+/// What there is in an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Worst {
+    Finite,
+    Infinity,
+    Nan,
+}
+
+/// Elements of one type are looked at in pieces of so many, so that a hit near the start is found soon.
+const PIECE: usize = 1 << 12;
+
+/// Looks at all elements.
+pub(super) fn worst_of(view: &View<'_>) -> Worst {
+    let bytes = view.bytes();
+    match view.dtype() {
+        DType::F32 | DType::C64 => words(bytes, f32::INFINITY.to_bits()),
+        DType::F64 | DType::C128 => doubles(bytes),
+        DType::Bf16 => halves(bytes, 0x7f80),
+        DType::F16 => halves(bytes, 0x7c00),
+        _ => Worst::Finite,
+    }
+}
+
+/// Of elements in whole numbers whose order, without the sign, is theirs.
+macro_rules! looked_at {
+    ($name:ident, $unsigned:ty, $signed:ty) => {
+        fn $name(bytes: &[u8], infinity: $unsigned) -> Worst {
+            const SIGN: $unsigned = 1 << (<$unsigned>::BITS - 1);
+            let (elements, _) = bytes.as_chunks::<{ size_of::<$unsigned>() }>();
+            // The largest below an infinity, and that: both fit in a signed number, which old machines compare faster.
+            let reaches = |limit: $signed| {
+                elements.chunks(PIECE).any(|piece| {
+                    let over = |element: &[u8; size_of::<$unsigned>()]| {
+                        <$signed>::from((<$unsigned>::from_le_bytes(*element) & !SIGN) as $signed > limit)
+                    };
+                    piece.iter().fold(0, |any, element| any | over(element)) != 0
+                })
+            };
+            match reaches(infinity as $signed - 1) {
+                false => Worst::Finite,
+                true if reaches(infinity as $signed) => Worst::Nan,
+                true => Worst::Infinity,
+            }
+        }
+    };
+}
+
+looked_at!(words, u32, i32);
+looked_at!(halves, u16, i16);
+
+fn doubles(bytes: &[u8]) -> Worst {
+    let (elements, _) = bytes.as_chunks::<8>();
+    let worst = |element: &[u8; 8]| match f64::from_le_bytes(*element) {
+        number if number.is_finite() => Worst::Finite,
+        number if number.is_nan() => Worst::Nan,
+        _ => Worst::Infinity,
+    };
+    elements.iter().map(worst).max().unwrap_or(Worst::Finite)
+}
+
+/// A kernel that took or gave what it must not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFinite {
+    /// The kernel.
+    pub kernel: String,
+    /// Whether it was given it, or made it.
+    pub is_input: bool,
+    /// The buffer.
+    pub buffer: String,
+    /// Where in the array.
+    pub index: Vec<usize>,
+    /// `NaN`, `inf` or `-inf`.
+    pub value: String,
+    /// The computation, and the step of its plan.
+    pub place: (String, usize),
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// The rank.
+    pub rank: usize,
+    /// Which run of the module, and of the loops around.
+    pub run: usize,
+    /// How often each loop around was run before.
+    pub iteration: Vec<u32>,
+    /// Which kernel made the first infinity of finite numbers, and where.
+    pub infinity: Option<FirstInfinity>,
+}
+
+/// A kernel that made an infinity of finite numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct FirstInfinity {
+    pub kernel: String,
+    pub buffer: String,
+    pub index: Vec<usize>,
+    pub source: Option<String>,
+}
+
+fn with_source(source: Option<&str>) -> String {
+    source.map_or(String::new(), |source| format!(" ({source})"))
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotFinite { kernel, buffer, index, value, place: (computation, step), rank, .. } = self;
+        let verb = if self.is_input { "is given" } else { "makes" };
+        let source = with_source(self.source.as_deref());
+        write!(f, "rank {rank}: kernel '{kernel}'{source} {verb} {value} at {index:?} of buffer '{buffer}'")?;
+        write!(f, ", step {step} of {computation}")?;
+        let iterations = self.iteration.iter().map(|number| format!(", iteration {number}"));
+        f.write_str(&iterations.collect::<String>())?;
+        if self.run > 0 {
+            write!(f, ", run {}", self.run)?;
+        }
+        if let Some(FirstInfinity { kernel, buffer, index, source }) = &self.infinity {
+            let source = with_source(source.as_deref());
+            write!(f, "; '{kernel}'{source} made the first infinity before, at {index:?} of '{buffer}'")?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at what one rank's kernels take and give.
+pub(super) struct Finite {
+    forbidden: Forbidden,
+    rank: usize,
+    /// The task that made the first infinity, and what it is.
+    infinity: Mutex<Option<(u64, FirstInfinity)>>,
+}
+
+impl Finite {
+    pub(super) fn new(forbidden: Forbidden, rank: usize) -> Finite {
+        Finite { forbidden, rank, infinity: Mutex::default() }
+    }
+
+    /// What is wrong with the arrays of a launch, and the worst that there is in them.
+    pub(super) fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Option<NotFinite>, Worst) {
+        let limit = match self.forbidden {
+            Forbidden::Nan => Worst::Nan,
+            Forbidden::Infinity => Worst::Infinity,
+        };
+        let mut most = Worst::Finite;
+        for array in arrays {
+            let worst = worst_of(&array.view);
+            most = most.max(worst);
+            if worst >= limit {
+                return (Some(self.violation(when, seen, array)), most);
+            }
+        }
+        (None, most)
+    }
+
+    /// Remembers a launch that made an infinity of finite numbers.
+    pub(super) fn note_infinity(&self, seen: &Seen<'_>, arrays: &[Array<'_>]) {
+        let Some(array) = arrays.iter().find(|array| worst_of(&array.view) == Worst::Infinity) else { return };
+        let mut known = locked(&self.infinity);
+        if known.as_ref().is_none_or(|(number, _)| seen.issued.number < *number) {
+            let (index, _) = first(&array.view, |number| number.is_infinite());
+            let (kernel, buffer) = (seen.label.name.clone(), array.argument.buffer.clone());
+            let source = seen.label.source.clone();
+            *known = Some((seen.issued.number, FirstInfinity { kernel, buffer, index, source }));
+        }
+    }
+
+    fn violation(&self, when: When, seen: &Seen<'_>, array: &Array<'_>) -> NotFinite {
+        let is_wrong = |number: f64| match self.forbidden {
+            Forbidden::Nan => number.is_nan(),
+            Forbidden::Infinity => !number.is_finite(),
+        };
+        let (index, value) = first(&array.view, is_wrong);
+        NotFinite {
+            kernel: seen.label.name.clone(),
+            is_input: when == When::Before,
+            buffer: array.argument.buffer.clone(),
+            index,
+            value: value.to_string(),
+            place: seen.label.place.clone(),
+            source: seen.label.source.clone(),
+            rank: self.rank,
+            run: seen.run,
+            iteration: seen.iteration().to_vec(),
+            infinity: locked(&self.infinity).as_ref().map(|(_, first)| first.clone()),
+        }
+    }
+}
+
+/// The first element of a kind: where it is, and what.
+fn first(view: &View<'_>, is_wanted: impl Fn(f64) -> bool) -> (Vec<usize>, f64) {
+    let all = numbers(view.dtype(), view.bytes());
+    let at = all.iter().position(|&number| is_wanted(number)).unwrap_or(0);
+    let value = all.get(at).copied().unwrap_or(0.0);
+    // Complex elements have two numbers each.
+    let mut left = if view.dtype().is_complex() { at / 2 } else { at };
+    let mut index = vec![0; view.dims().len()];
+    for (place, &len) in index.iter_mut().zip(view.dims()).rev() {
+        (*place, left) = (left % len.max(1), left / len.max(1));
+    }
+    (index, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{Complex, Tensor};
+
+    /// One element of each kind at each place of arrays around the length of a piece.
+    #[test]
+    fn one_element_is_found_wherever_it_is() {
+        for len in [1, 7, 4095, 4097] {
+            for place in [0, len / 2, len - 1] {
+                for (bad, worst) in
+                    [(f32::NAN, Worst::Nan), (f32::NEG_INFINITY, Worst::Infinity), (-f32::MAX, Worst::Finite)]
+                {
+                    let mut elements = vec![-1.0f32; len];
+                    elements[place] = bad;
+                    assert_eq!(worst_of(&Tensor::of(&[len], &elements).view()), worst);
+                    let doubles: Vec<f64> = elements.iter().map(|&number| f64::from(number)).collect();
+                    assert_eq!(worst_of(&Tensor::of(&[len], &doubles).view()), worst);
+                    if bad != -f32::MAX {
+                        let halves: Vec<half::bf16> =
+                            elements.iter().map(|&number| half::bf16::from_f32(number)).collect();
+                        assert_eq!(worst_of(&Tensor::of(&[len], &halves).view()), worst);
+                        let halves: Vec<half::f16> =
+                            elements.iter().map(|&number| half::f16::from_f32(number)).collect();
+                        assert_eq!(worst_of(&Tensor::of(&[len], &halves).view()), worst);
+                    }
+                }
+            }
+        }
+        assert_eq!(worst_of(&Tensor::of(&[1], &[Complex { re: 0.0f32, im: f32::NAN }]).view()), Worst::Nan);
+        assert_eq!(worst_of(&Tensor::of(&[2], &[-1i32, i32::MAX]).view()), Worst::Finite);
+        let wild = Tensor::of(&[2, 3], &[0.0f32, 1.0, 2.0, 3.0, f32::INFINITY, f32::NAN]);
+        assert_eq!(first(&wild.view(), |number| !number.is_finite()).0, [1, 1]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Mistakes to be made on purpose, to see that they are found.
+
+use std::str::FromStr;
+
+use halflap::plan::Program;
+
+/// A mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A buffer's memory goes before its last use.
+    FreeEarly(String),
+    /// A buffer's memory goes at the end of its plan only.
+    FreeLate(String),
+    /// A rank leaves out a collective.
+    SkipCollective(usize, String),
+    /// A rank does a collective twice.
+    DoubleCollective(usize, String),
+    /// A rank does two collectives the other way round.
+    SwapCollectives(usize, String, String),
+    /// A kernel writes to what it should only read.
+    MutateInput(String),
+    /// A rank does not come back from a kernel or a collective.
+    Stall(usize, String),
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        const FORM: &str = "it must be free-early=BUFFER, free-late=BUFFER, skip-collective=RANK:NAME, \
+            double-collective=RANK:NAME, swap-collectives=RANK:A,B, mutate-input=KERNEL or stall=RANK:KERNEL";
+        let (kind, of) = text.split_once('=').ok_or(FORM)?;
+        let on_rank = || {
+            let (rank, name) = of.split_once(':').ok_or(FORM)?;
+            Ok::<_, &str>((rank.parse::<usize>().map_err(|_| FORM)?, name.to_owned()))
+        };
+        Ok(match kind {
+            "free-early" => Fault::FreeEarly(of.to_owned()),
+            "free-late" => Fault::FreeLate(of.to_owned()),
+            "mutate-input" => Fault::MutateInput(of.to_owned()),
+            "skip-collective" => on_rank().map(|(rank, name)| Fault::SkipCollective(rank, name))?,
+            "double-collective" => on_rank().map(|(rank, name)| Fault::DoubleCollective(rank, name))?,
+            "stall" => on_rank().map(|(rank, name)| Fault::Stall(rank, name))?,
+            "swap-collectives" => {
+                let (rank, names) = on_rank()?;
+                let (first, second) = names.split_once(',').ok_or(FORM)?;
+                Fault::SwapCollectives(rank, first.to_owned(), second.to_owned())
+            }
+            _ => return Err(FORM.to_owned()),
+        })
+    }
+}
+
+impl Fault {
+    /// Whether a rank does not come back from something.
+    pub(crate) fn stalls(&self, rank: usize, name: &str) -> bool {
+        matches!(self, Fault::Stall(stalled, at) if *stalled == rank && at == name)
+    }
+
+    /// Makes those mistakes that are in the plan. An error names what cannot be made.
+    pub fn spoil(faults: &[Fault], program: &mut Program) -> Result<(), String> {
+        for fault in faults {
+            let (buffer, is_early) = match fault {
+                Fault::FreeEarly(buffer) => (buffer, true),
+                Fault::FreeLate(buffer) => (buffer, false),
+                _ => continue,
+            };
+            let mut is_known = false;
+            let mut is_done = false;
+            for plan in program.plans.as_mut_slice() {
+                let found = plan.storage.slots.iter().find(|(_, slot)| slot.name == *buffer).map(|(slot, _)| slot);
+                is_known |= found.is_some();
+                is_done |= found.is_some_and(|slot| plan.misplace_free(slot, is_early));
+            }
+            match (is_known, is_done) {
+                (_, true) => {}
+                (false, _) => return Err(format!("the plan has no buffer '{buffer}'")),
+                (true, _) => return Err(format!("buffer '{buffer}' cannot be freed at another step")),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What is looked at while a program runs, for whoever looks for a mistake.
+//!
+//! All of it is off unless [`Checks`] asks for it, and then costs nothing: a rank without checks has no
+//! [`Probe`], and its tasks test once that there is none.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
+//! | `finite` | arrays that have NaN in them |
+//! | `lifetimes` | whether buffers are born and die when the plan says so |
+//! | `recorder` | the last collectives of every rank, and who went another way |
+//! | `inject` | mistakes made on purpose |
+//! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
+
+pub(crate) mod fault;
+mod filter;
+mod finite;
+mod guard;
+mod index;
+mod inject;
+mod lifetimes;
+mod probe;
+mod recorder;
+mod regions;
+pub(crate) mod said;
+mod stats;
+mod values;
+
+pub use fault::{EXIT_CODE, catch_faults};
+pub use filter::Filter;
+pub use finite::{FirstInfinity, NotFinite};
+pub use guard::Overrun;
+pub(crate) use guard::{Guarded, Owner, ReadOnly, broken, mark, seal};
+pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
+pub use inject::Fault;
+pub(crate) use lifetimes::Tracker;
+pub use lifetimes::{Deviation, LifetimeViolation};
+pub(crate) use probe::Probe;
+pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
+pub(crate) use regions::{Freed, RegionId};
+pub use stats::Stats;
+pub use values::{Level, ValueOptions};
+
+use std::path::PathBuf;
+
+/// What is done about something that is not as it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// It is not looked for.
+    #[default]
+    Off,
+    /// It is said on standard error.
+    Log,
+    /// It ends the run.
+    Assert,
+}
+
+/// What no kernel may take or give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// What is not a number.
+    Nan,
+    /// That, and infinities.
+    Infinity,
+}
+
+/// Where memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// What was freed is given again.
+    #[default]
+    Cached,
+    /// The same, with marks before and after every buffer, which are looked at after each run.
+    Marked,
+    /// Every buffer has pages of its own, that one after the other can be reached no more; it stands against
+    /// one of the ends of its pages.
+    Guarded(Side),
+}
+
+/// An end of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Side {
+    Start,
+    End,
+}
+
+/// What is looked at. Nothing, by default.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// Arrays before and after every launch.
+    pub values: Option<ValueOptions>,
+    /// Whether buffers live as long as the plan says.
+    pub lifetimes: Strictness,
+    /// What no kernel may take or give.
+    pub forbidden: Option<Forbidden>,
+    /// Where memory comes from.
+    pub memory: Memory,
+    /// Whether the issuing thread waits for each kernel and collective.
+    pub launch_blocking: bool,
+    /// Whether ranks remember their last collectives, and the file that they go to when ranks went different ways.
+    pub recorder: Option<PathBuf>,
+    /// Mistakes to be made on purpose.
+    pub faults: Vec<Fault>,
+}
+
+impl Checks {
+    /// Whether tasks are looked at.
+    fn watches_tasks(&self) -> bool {
+        self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some()
+    }
+}

@@ -1,0 +1,175 @@
+//! What a rank's tasks show before and after they run.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Checks;
+use super::finite::{Finite, Worst};
+use super::index::Entry;
+use super::recorder::{Flight, Recorder, State};
+use super::values::Values;
+use crate::exec::memory::Address;
+use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
+use crate::tensor::{Tensor, View};
+
+/// Before or after a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Before,
+    After,
+}
+
+impl When {
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            When::Before => "before_launch",
+            When::After => "after_launch",
+        }
+    }
+}
+
+/// An array of a launch.
+pub(super) struct Array<'a> {
+    pub(super) argument: &'a Argument,
+    pub(super) view: View<'a>,
+}
+
+impl<'a> Array<'a> {
+    fn at((argument, address): (&'a Argument, &Address)) -> Array<'a> {
+        let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
+        // SAFETY: the array is one of the task that is about to run, or has just run, on this thread: between its turn
+        // on its stream and its end nobody else writes there.
+        let view = unsafe { View::from_raw(argument.kind.dtype, &argument.kind.dims, start) };
+        Array { argument, view }
+    }
+}
+
+/// A launch that is looked at.
+pub(super) struct Seen<'a> {
+    pub(super) label: &'a Label,
+    pub(super) issued: &'a Issued,
+    pub(super) run: usize,
+}
+
+impl Seen<'_> {
+    pub(super) fn iteration(&self) -> &[u32] {
+        self.issued.scope.as_deref().unwrap_or_default()
+    }
+
+    /// Where it stands, in words: the rank, and which run of the module and of the loops around.
+    pub(super) fn around(&self, rank: Option<usize>) -> Vec<String> {
+        let mut words = Vec::new();
+        words.extend(rank.map(|rank| format!("rank {rank}")));
+        words.extend((self.run > 0).then(|| format!("run {}", self.run)));
+        words.extend(self.iteration().iter().map(|number| format!("iteration {number}")));
+        words
+    }
+
+    /// What is known of an array of it.
+    pub(super) fn entry(&self, when: When, array: Entry) -> Entry {
+        let (plan, step) = self.label.place.clone();
+        Entry {
+            sequence: self.issued.number,
+            run: self.run,
+            plan,
+            step,
+            iteration: self.iteration().to_vec(),
+            kernel: self.label.name.clone(),
+            when: if when == When::Before { "before" } else { "after" }.to_owned(),
+            source: self.label.source.clone(),
+            ..array
+        }
+    }
+}
+
+/// All that looks at a rank's tasks. A rank that nobody looks at has none.
+pub(crate) struct Probe {
+    program: Arc<Prepared>,
+    run: AtomicUsize,
+    values: Option<Values>,
+    finite: Option<Finite>,
+    recorder: Option<Recorder>,
+    rank: usize,
+}
+
+impl Probe {
+    /// Of one rank; nothing, if nothing is to be looked at.
+    pub(crate) fn open(checks: &Checks, program: &Arc<Prepared>, rank: usize) -> Result<Option<Arc<Probe>>, Failure> {
+        if !checks.watches_tasks() {
+            return Ok(None);
+        }
+        let open = |options: &super::ValueOptions| {
+            let failed = |error| Failure::Unwritable { path: options.folder.display().to_string(), error };
+            Values::open(options, &program.module, (rank, program.ranks)).map_err(|error| failed(error.to_string()))
+        };
+        let values = checks.values.as_ref().map(open).transpose()?;
+        let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
+        let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
+        let (program, run) = (program.clone(), AtomicUsize::new(0));
+        Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, rank })))
+    }
+
+    /// The module is run, for the so manieth time.
+    pub(crate) fn begin(&self, run: usize, inputs: &[Tensor]) {
+        self.run.store(run, Ordering::Relaxed);
+        if let (Some(values), 0) = (&self.values, run) {
+            let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
+            values.inputs(&self.program.input_names, &views);
+        }
+    }
+
+    /// A collective is issued.
+    pub(crate) fn schedule(&self, issued: &Issued, sequence: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.schedule(&self.seen(issued), sequence);
+        }
+    }
+
+    /// A collective is begun, or over.
+    pub(crate) fn advance(&self, issued: &Issued, state: State) {
+        if let Some(recorder) = &self.recorder {
+            recorder.advance(issued.number, state);
+        }
+    }
+
+    /// What the rank remembers of its collectives.
+    pub(crate) fn flight(&self, has_ended: bool) -> Option<Flight> {
+        self.recorder.as_ref().map(|recorder| recorder.flight(self.rank, has_ended))
+    }
+
+    /// Looks at what a launch takes, before it runs; gives the worst that there is in it.
+    pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        self.look(When::Before, (&seen, &arrays), fate)
+    }
+
+    /// Looks at what a launch gives, after it has run, and what it took was at worst that.
+    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], (taken, fate): (Worst, &Fate)) {
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        let given = self.look(When::After, (&seen, &arrays), fate);
+        if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
+            finite.note_infinity(&seen, &arrays);
+        }
+    }
+
+    fn seen<'a>(&'a self, issued: &'a Issued) -> Seen<'a> {
+        let label = &self.program.labels[issued.label as usize];
+        Seen { label, issued, run: self.run.load(Ordering::Relaxed) }
+    }
+
+    fn look(&self, when: When, (seen, arrays): (&Seen<'_>, &[Array<'_>]), fate: &Fate) -> Worst {
+        if let Some(values) = &self.values {
+            values.launch(when, seen, arrays);
+        }
+        let Some(finite) = &self.finite else { return Worst::Finite };
+        let (violation, worst) = finite.look(when, seen, arrays);
+        if let Some(violation) = violation {
+            let (number, rank) = (seen.issued.number, violation.rank);
+            fate.find(Finding { number, rank, failure: Failure::NotFinite(Box::new(violation)) });
+        }
+        worst
+    }
+}

@@ -1,0 +1,420 @@
+//! The last collectives of every rank, and what they say together when ranks went different ways.
+//!
+//! Every rank notes its collectives in the sequence in which it issues them; ranks of one program issue the
+//! same ones. So the first place at which two lists differ is where somebody went another way, and where
+//! lists agree, who has not come to what others wait in is behind.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::probe::Seen;
+use crate::exec::Prepared;
+use crate::exec::stream::locked;
+
+/// What a dump says that it is.
+pub const FORMAT: &str = "halflap.flight/1";
+/// How many collectives a rank remembers.
+const KEPT: usize = 2048;
+
+/// How far a collective is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// It was issued.
+    Scheduled,
+    /// The rank has come to it.
+    Started,
+    /// It is over.
+    Completed,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Scheduled => "scheduled",
+            State::Started => "started",
+            State::Completed => "completed",
+        }
+    }
+
+    fn of(name: &str) -> Option<State> {
+        [State::Scheduled, State::Started, State::Completed].into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// A collective of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Which of all collectives of the rank it is.
+    pub index: usize,
+    /// Which of all tasks of the rank.
+    number: u64,
+    /// Which of the collectives of its set of devices.
+    pub sequence: u64,
+    /// The instruction's name.
+    pub name: String,
+    /// What it does: `all-reduce`.
+    pub op: String,
+    /// Who takes part.
+    pub group: String,
+    /// What it moves.
+    pub bytes: usize,
+    /// Of what: `f32`.
+    pub dtype: String,
+    /// How far it is.
+    pub state: State,
+    /// The computation, and the step of its plan.
+    pub place: (String, usize),
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// Which run of the module, and of the loops around.
+    pub run: usize,
+    /// How often each loop around was run before.
+    pub iteration: Vec<u32>,
+    /// When it came to each state, in seconds since the run began.
+    pub times: [Option<f64>; 3],
+}
+
+/// What one rank remembers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flight {
+    /// The rank.
+    pub rank: usize,
+    /// Whether it has issued all that it had to.
+    pub has_ended: bool,
+    /// Its last collectives, in sequence.
+    pub records: Vec<Record>,
+}
+
+/// Remembers the collectives of one rank.
+pub(super) struct Recorder {
+    epoch: Instant,
+    ring: Mutex<(usize, VecDeque<Record>)>,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Recorder {
+        Recorder { epoch: Instant::now(), ring: Mutex::default() }
+    }
+
+    /// A collective is issued.
+    pub(super) fn schedule(&self, seen: &Seen<'_>, sequence: u64) {
+        let label = seen.label;
+        let mut ring = locked(&self.ring);
+        let (index, records) = &mut *ring;
+        if records.len() == KEPT {
+            records.pop_front();
+        }
+        let (op, dtype) = label.collective.as_ref().map_or((String::new(), ""), |collective| {
+            (collective.kind.name().to_owned(), collective.arrays.first().map_or("", |array| array.dtype.name()))
+        });
+        records.push_back(Record {
+            index: *index,
+            number: seen.issued.number,
+            sequence,
+            name: label.name.clone(),
+            op,
+            group: label.among.clone(),
+            bytes: label.bytes(),
+            dtype: dtype.to_owned(),
+            state: State::Scheduled,
+            place: label.place.clone(),
+            source: label.source.clone(),
+            run: seen.run,
+            iteration: seen.iteration().to_vec(),
+            times: [Some(self.epoch.elapsed().as_secs_f64()), None, None],
+        });
+        *index += 1;
+    }
+
+    /// A collective comes to a state.
+    pub(super) fn advance(&self, number: u64, state: State) {
+        let mut ring = locked(&self.ring);
+        if let Some(record) = ring.1.iter_mut().rev().find(|record| record.number == number) {
+            record.state = state;
+            record.times[state as usize] = Some(self.epoch.elapsed().as_secs_f64());
+        }
+    }
+
+    pub(super) fn flight(&self, rank: usize, has_ended: bool) -> Flight {
+        Flight { rank, has_ended, records: locked(&self.ring).1.iter().cloned().collect() }
+    }
+}
+
+impl Record {
+    fn to_json(&self) -> Value {
+        json!({
+            "index": self.index,
+            "task": self.number,
+            "sequence": self.sequence,
+            "name": self.name,
+            "op": self.op,
+            "group": self.group,
+            "bytes": self.bytes,
+            "dtype": self.dtype,
+            "state": self.state.name(),
+            "computation": self.place.0,
+            "step": self.place.1,
+            "source": self.source,
+            "run": self.run,
+            "iteration": self.iteration,
+            "seconds": { "scheduled": self.times[0], "started": self.times[1], "completed": self.times[2] },
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Record> {
+        let text = |name: &str| value[name].as_str().map(str::to_owned);
+        let whole = |name: &str| value[name].as_u64().map(|number| number as usize);
+        let iteration = value["iteration"].as_array()?.iter().map(|number| Some(number.as_u64()? as u32));
+        let seconds = &value["seconds"];
+        Some(Record {
+            index: whole("index")?,
+            number: whole("task")? as u64,
+            sequence: whole("sequence")? as u64,
+            name: text("name")?,
+            op: text("op")?,
+            group: text("group")?,
+            bytes: whole("bytes")?,
+            dtype: text("dtype")?,
+            state: State::of(value["state"].as_str()?)?,
+            place: (text("computation")?, whole("step")?),
+            source: text("source"),
+            run: whole("run")?,
+            iteration: iteration.collect::<Option<_>>()?,
+            times: ["scheduled", "started", "completed"].map(|name| seconds[name].as_f64()),
+        })
+    }
+
+    /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main, model.py:7)`.
+    fn words(&self) -> String {
+        let Record { name, op, group, bytes, dtype, sequence, place: (computation, step), .. } = self;
+        let source = self.source.as_ref().map_or(String::new(), |source| format!(", {source}"));
+        let around: String = self.iteration.iter().map(|number| format!(", iteration {number}")).collect();
+        format!(
+            "'{name}' ({op} of {bytes} bytes {dtype} among {group}, number {sequence}; step {step} of {computation}{around}{source})"
+        )
+    }
+}
+
+impl Flight {
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        let records: Vec<Value> = self.records.iter().map(Record::to_json).collect();
+        json!({ "rank": self.rank, "ended": self.has_ended, "collectives": records })
+    }
+
+    /// What [`Flight::to_json`] gave.
+    pub fn from_json(value: &Value) -> Option<Flight> {
+        let records = value["collectives"].as_array()?.iter().map(Record::from_json);
+        Some(Flight {
+            rank: value["rank"].as_u64()? as usize,
+            has_ended: value["ended"].as_bool()?,
+            records: records.collect::<Option<_>>()?,
+        })
+    }
+
+    fn at(&self, index: usize) -> Option<&Record> {
+        let first = self.records.first()?.index;
+        self.records.get(index.checked_sub(first)?)
+    }
+
+    fn last(&self) -> String {
+        let done = self.records.iter().rev().find(|record| record.state > State::Scheduled);
+        done.map_or("it came to no collective before".to_owned(), |record| {
+            let state = if record.state == State::Completed { "which is over" } else { "which it is still in" };
+            format!("its last was {}, {state}", record.words())
+        })
+    }
+}
+
+/// What all ranks' collectives say together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The ranks that went another way, or are behind.
+    pub ranks: Vec<usize>,
+    /// The collective, as those have it who went the right way.
+    pub collective: String,
+    /// The line of the user's program that it comes from.
+    pub source: Option<String>,
+    /// All of it, for people.
+    pub text: String,
+}
+
+/// Merges what ranks remember; nothing, if all of them are as far as each other. `planned` is all that every rank comes
+/// to, if that can be said before it runs.
+pub fn account(flights: &[Flight], planned: Option<&[String]>) -> Option<Account> {
+    let first = flights.iter().filter_map(|flight| flight.records.first()).map(|record| record.index).max()?;
+    let end = flights.iter().filter_map(|flight| flight.records.last()).map(|record| record.index + 1).max()?;
+    (first..end)
+        .find_map(|index| strayed(flights, index, planned))
+        .or_else(|| (first..end).find_map(|index| behind(flights, index)))
+}
+
+/// The name that is right at a place: the plan's, else what most ranks have, of those the lowest rank's.
+fn right<'a>(flights: &'a [Flight], index: usize, planned: Option<&'a [String]>) -> Option<&'a str> {
+    if let Some(planned) = planned {
+        return planned.get(index).map(String::as_str);
+    }
+    let names: Vec<&str> = flights.iter().filter_map(|flight| Some(flight.at(index)?.name.as_str())).collect();
+    let votes = |name: &str| names.iter().filter(|other| **other == name).count();
+    names.iter().rev().copied().max_by_key(|name| votes(name))
+}
+
+/// Who came to another collective than the others at a place.
+fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Option<Account> {
+    if planned.is_some_and(|planned| index >= planned.len()) {
+        return Some(one_too_many(
+            &flights.iter().filter(|flight| flight.at(index).is_some()).collect::<Vec<_>>(),
+            index,
+        ));
+    }
+    let right_here = right(flights, index, planned)?;
+    let is_other = |flight: &&Flight| flight.at(index).is_some_and(|record| record.name != right_here);
+    let others: Vec<&Flight> = flights.iter().filter(is_other).collect();
+    let own = others.first()?.at(index)?;
+    let expected = flights.iter().filter_map(|flight| flight.at(index)).find(|record| record.name == right_here);
+    let next = right(flights, index + 1, planned);
+    let before = index.checked_sub(1).and_then(|index| others[0].at(index)).map(|record| record.name.as_str());
+    let after = others[0].at(index + 1).map(|record| record.name.as_str());
+    let what = match () {
+        () if before == Some(&own.name) && after.is_none_or(|after| after == right_here) => {
+            format!("it came to '{}' twice", own.name)
+        }
+        () if next == Some(&own.name) && after == Some(right_here) => {
+            format!("it came to '{right_here}' and '{}' the other way round", own.name)
+        }
+        () if next == Some(&own.name) => format!("it left out '{right_here}'"),
+        () => format!("it should have come to '{right_here}'"),
+    };
+    let ranks: Vec<usize> = others.iter().map(|flight| flight.rank).collect();
+    let text = format!(
+        "{} went another way: as collective {index} it came to {}, the others to {}: {what}",
+        named(&ranks),
+        own.words(),
+        expected.map_or(format!("'{right_here}'"), Record::words),
+    );
+    let source = expected.and_then(|record| record.source.clone());
+    Some(Account { ranks, collective: right_here.to_owned(), source, text })
+}
+
+/// Who has not come to what others wait in.
+fn behind(flights: &[Flight], index: usize) -> Option<Account> {
+    let is_waiting = |flight: &&Flight| flight.at(index).is_some_and(|record| record.state == State::Started);
+    let waiting: Vec<&Flight> = flights.iter().filter(is_waiting).collect();
+    let record = waiting.first()?.at(index)?;
+    let is_late = |flight: &&Flight| flight.at(index).is_none_or(|record| record.state == State::Scheduled);
+    let late: Vec<&Flight> = flights.iter().filter(is_late).collect();
+    let never: Vec<&Flight> =
+        late.iter().copied().filter(|flight| flight.has_ended && flight.at(index).is_none()).collect();
+    if never.len() == late.len() && never.len() > waiting.len() {
+        return Some(one_too_many(&waiting, index));
+    }
+    let ranks: Vec<usize> = late.iter().map(|flight| flight.rank).collect();
+    let one = late.first()?;
+    let ended = if never.len() == late.len() { " and has issued all that it had" } else { "" };
+    let text = format!(
+        "{} behind: {} in {}, to which {} has not come{ended}; {}",
+        if ranks.len() == 1 { format!("{} is", named(&ranks)) } else { format!("{} are", named(&ranks)) },
+        waits(&waiting.iter().map(|flight| flight.rank).collect::<Vec<_>>()),
+        record.words(),
+        if ranks.len() == 1 { "it".to_owned() } else { format!("rank {}", one.rank) },
+        one.last(),
+    );
+    Some(Account { ranks, collective: record.name.clone(), source: record.source.clone(), text })
+}
+
+/// Ranks that came to a collective that no other rank comes to.
+fn one_too_many(flights: &[&Flight], index: usize) -> Account {
+    let ranks: Vec<usize> = flights.iter().map(|flight| flight.rank).collect();
+    let record = flights.first().and_then(|flight| flight.at(index));
+    let words = record.map_or(String::new(), Record::words);
+    let text =
+        format!("{} came to {words} as collective {index}, which is one too many: there are {index}", named(&ranks));
+    let collective = record.map_or(String::new(), |record| record.name.clone());
+    Account { ranks, collective, source: record.and_then(|record| record.source.clone()), text }
+}
+
+fn waits(ranks: &[usize]) -> String {
+    format!("{} {}", named(ranks), if ranks.len() == 1 { "waits" } else { "wait" })
+}
+
+fn named(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    if list.len() == 1 { format!("rank {}", list[0]) } else { format!("ranks {}", list.join(", ")) }
+}
+
+/// All of it, for a file.
+pub fn dump(program: &Prepared, flights: &[Flight], account: Option<&Account>) -> String {
+    let ranks: Vec<Value> = flights.iter().map(Flight::to_json).collect();
+    let account = account.map(|account| {
+        json!({ "ranks": account.ranks, "collective": account.collective, "source": account.source, "text": account.text })
+    });
+    format!("{:#}\n", json!({ "format": FORMAT, "module": program.module, "account": account, "ranks": ranks }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(rank: usize, names: &str, completed: usize, has_ended: bool) -> Flight {
+        let record = |(index, name): (usize, &str)| Record {
+            index,
+            number: index as u64,
+            sequence: index as u64,
+            name: name.to_owned(),
+            op: "all-reduce".to_owned(),
+            group: "{0-2}".to_owned(),
+            bytes: 4,
+            dtype: "f32".to_owned(),
+            state: match index {
+                _ if index < completed => State::Completed,
+                _ if index == completed => State::Started,
+                _ => State::Scheduled,
+            },
+            place: ("e".to_owned(), index),
+            source: Some(format!("m.py:{index}")),
+            run: 0,
+            iteration: vec![],
+            times: [Some(0.5), None, None],
+        };
+        Flight { rank, has_ended, records: names.split(' ').enumerate().map(record).collect() }
+    }
+
+    #[track_caller]
+    fn says(flights: &[Flight], planned: Option<&str>, rank: usize, words: &str) {
+        let planned: Option<Vec<String>> = planned.map(|names| names.split(' ').map(str::to_owned).collect());
+        let account = account(flights, planned.as_deref()).unwrap();
+        assert_eq!(account.ranks, [rank], "{}", account.text);
+        assert!(account.text.contains(words), "{}", account.text);
+    }
+
+    #[test]
+    fn who_went_another_way() {
+        let others = |at: usize| [flight(0, "a b c d", at, false), flight(1, "a b c d", at, false)];
+        let with = |names: &str| [others(1).to_vec(), vec![flight(2, names, 1, false)]].concat();
+        says(&with("a c d"), None, 2, "it left out 'b'");
+        says(&with("a c b d"), None, 2, "'b' and 'c' the other way round");
+        says(&with("a a b c d"), None, 2, "it came to 'a' twice");
+        // Of two ranks, the plan says who is right.
+        let two = [flight(0, "a c d", 1, false), flight(1, "a b c d", 1, false)];
+        says(&two, Some("a b c d"), 0, "it left out 'b'");
+        assert_eq!(account(&others(1), None), None);
+    }
+
+    #[test]
+    fn who_is_behind() {
+        let waiting = |rank: usize| flight(rank, "a b", 1, true);
+        says(&[waiting(0), flight(1, "a b", 0, false), waiting(2)], None, 1, "waits in 'b'");
+        says(&[waiting(0), flight(1, "a", 1, true), waiting(2)], None, 1, "has issued all that it had");
+        let ended = |rank: usize| flight(rank, "a b", 2, true);
+        says(&[ended(0), ended(1), flight(2, "a b b", 2, true)], None, 2, "one too many");
+    }
+
+    #[test]
+    fn there_and_back() {
+        let one = flight(3, "a b", 1, false);
+        assert_eq!(Flight::from_json(&one.to_json()), Some(one));
+    }
+}

@@ -1,0 +1,115 @@
+//! All guarded memory of the process, in a table that a signal handler can read: it takes no lock and
+//! allocates nothing.
+
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use super::Side;
+
+/// What is known of a buffer with pages of its own.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The first byte of the pages, with those before that nobody can touch, and how many there are.
+    pub(crate) mapped: (usize, usize),
+    /// The first byte of the pages that can be touched, and how many there are.
+    pub(crate) pages: (usize, usize),
+    /// The first byte of the buffer, and how many it has.
+    pub(crate) data: (usize, usize),
+    /// What it is called.
+    pub(crate) name: String,
+    /// What is in it: `f32[8,4]`.
+    pub(crate) kind: String,
+    pub(crate) rank: usize,
+    /// Whether it can never be written.
+    pub(crate) is_constant: bool,
+}
+
+/// When a buffer was freed.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    /// After this kernel.
+    pub(crate) kernel: String,
+    /// Before this step of its plan.
+    pub(crate) step: usize,
+    pub(crate) computation: String,
+}
+
+/// More would be more than a system has mappings for.
+pub(super) const MOST: usize = 1 << 14;
+
+struct Entry {
+    region: AtomicPtr<Region>,
+    freed: AtomicPtr<Freed>,
+}
+
+static TABLE: [Entry; MOST] =
+    [const { Entry { region: AtomicPtr::new(std::ptr::null_mut()), freed: AtomicPtr::new(std::ptr::null_mut()) } };
+        MOST];
+/// No entry is at or above this place.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionId(usize);
+
+/// Puts a region into the table; gives it back, if that is full.
+pub(super) fn add(region: Region) -> Result<RegionId, Region> {
+    let new = Box::into_raw(Box::new(region));
+    let null = std::ptr::null_mut();
+    let take = |entry: &Entry| entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    match TABLE.iter().position(take) {
+        Some(place) => {
+            USED.fetch_max(place + 1, Ordering::AcqRel);
+            Ok(RegionId(place))
+        }
+        // SAFETY: nobody else has seen it.
+        None => Err(*unsafe { Box::from_raw(new) }),
+    }
+}
+
+/// Takes a region out of the table. Whoever owns it does, when its memory is gone.
+pub(super) fn remove(id: RegionId) {
+    let entry = &TABLE[id.0];
+    let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: both were made by boxes here, and only their owner removes them. A handler that reads one at this
+    // moment runs in a process that is about to end.
+    unsafe {
+        (!freed.is_null()).then(|| Box::from_raw(freed));
+        (!region.is_null()).then(|| Box::from_raw(region));
+    }
+}
+
+/// A region that is in the table.
+pub(super) fn get(id: RegionId) -> Option<&'static Region> {
+    // SAFETY: it stays until its owner removes it, who is the only one that asks by id.
+    unsafe { TABLE[id.0].region.load(Ordering::Acquire).as_ref() }
+}
+
+/// Says when a region was freed.
+pub(super) fn set_freed(id: RegionId, freed: Freed) {
+    TABLE[id.0].freed.store(Box::into_raw(Box::new(freed)), Ordering::Release);
+}
+
+/// The region that an address is in, with its guard pages.
+pub(super) fn find(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
+    TABLE[..USED.load(Ordering::Acquire)].iter().find_map(|entry| {
+        // SAFETY: as in `get` and `remove`: it is there, or the process is about to end.
+        let region = unsafe { entry.region.load(Ordering::Acquire).as_ref() }?;
+        let (start, len) = region.mapped;
+        // SAFETY: as above.
+        let freed = unsafe { entry.freed.load(Ordering::Acquire).as_ref() };
+        (start..start + len).contains(&address).then_some((region, freed))
+    })
+}
+
+impl Region {
+    /// How far an address is from the buffer's bytes, and on which side; nothing, if it is within.
+    pub(super) fn beyond(&self, address: usize) -> Option<(Side, usize)> {
+        let (start, len) = self.data;
+        match address {
+            _ if address < start => Some((Side::Start, start - address)),
+            _ if address >= start + len => Some((Side::End, address - (start + len))),
+            _ => None,
+        }
+    }
+}
