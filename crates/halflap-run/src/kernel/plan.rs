@@ -312,7 +312,7 @@ impl<'f> Planner<'f> {
         }
         match &term.op {
             // Computed as it lies, and turned then: one copy, whatever it is computed of.
-            Op::Transpose(order) if order.last() != Some(&(order.len() - 1)) && self.computes(id) => {
+            Op::Transpose(order) if order.last().is_some_and(|last| last + 1 != order.len()) && self.computes(id) => {
                 self.make(term.args[0])?;
                 self.stage(id)
             }
