@@ -56,9 +56,15 @@ fn buffers_that_live_too_long_or_too_short() {
     let assert = ["--check-lifetimes", "assert"];
     run(&folder, &assert, 0);
     let (_, err) = run(&folder, &[&assert[..], &["--inject", "free-early=n"]].concat(), 1);
-    assert!(err.contains("rank 0, after 'r'") && err.contains("buffer 'n' was freed and should still be alive"), "{err}");
+    assert!(
+        err.contains("rank 0, after 'r'") && err.contains("buffer 'n' was freed and should still be alive"),
+        "{err}"
+    );
     let (_, err) = run(&folder, &[&assert[..], &["--inject", "free-late=n", "--fault-report", "f.json"]].concat(), 1);
-    assert!(err.contains("rank 0, after 'x'") && err.contains("'n' should have been freed and is still alive"), "{err}");
+    assert!(
+        err.contains("rank 0, after 'x'") && err.contains("'n' should have been freed and is still alive"),
+        "{err}"
+    );
     let report = read_json(folder.join("f.json"));
     let named = ["kind", "deviation", "buffer", "kernel", "rank"].map(|field| report[field].to_string());
     assert_eq!(named, ["\"lifetime\"", "\"death-missing\"", "\"n\"", "\"x\"", "0"]);
@@ -78,8 +84,11 @@ fn values_are_saved_and_read_back() {
     let ranks = read_values(&folder.join("v")).unwrap();
     assert_eq!(ranks.len(), 4);
     for of in &ranks {
-        let shown: Vec<String> =
-            of.entries.iter().map(|entry| format!("{} {} {} {}", entry.run, entry.when, entry.kernel, entry.buffer)).collect();
+        let shown: Vec<String> = of
+            .entries
+            .iter()
+            .map(|entry| format!("{} {} {} {}", entry.run, entry.when, entry.kernel, entry.buffer))
+            .collect();
         let once = ["before x n", "after x x", "before q x", "after q q"];
         let expected: Vec<String> = std::iter::once("0 input model_inputs p".to_owned())
             .chain((0..2).flat_map(|run| once.map(|line| format!("{run} {line}"))))
@@ -211,7 +220,8 @@ void reads_kept(float *out, in *ins) { for (int i = 0; i < 4; i++) out[i] = kept
 /// A library of the functions above; nothing without a compiler.
 fn functions(folder: &Path) -> Option<()> {
     fs::write(folder.join("f.c"), FUNCTIONS).unwrap();
-    let built = Command::new("cc").current_dir(folder).args(["-shared", "-fPIC", "-w", "-O1", "-o", "f.so", "f.c"]).status();
+    let built =
+        Command::new("cc").current_dir(folder).args(["-shared", "-fPIC", "-w", "-O1", "-o", "f.so", "f.c"]).status();
     built.is_ok_and(|status| status.success()).then_some(())
 }
 
@@ -267,7 +277,10 @@ fn memory_that_is_none_of_a_kernel_s_business() {
     }
     calls(&folder, "keeps", "reads_kept");
     let (_, err) = run(&folder, &[&custom[..], &[end]].concat(), 4);
-    assert!(err.contains("kernel 'd'") && err.contains("buffer 'n'") && err.contains("freed after kernel 'k'"), "{err}");
+    assert!(
+        err.contains("kernel 'd'") && err.contains("buffer 'n'") && err.contains("freed after kernel 'k'"),
+        "{err}"
+    );
     // What nobody wrote is not a number.
     calls(&folder, "writes_nothing", "good");
     let (_, err) = run(&folder, &[&custom[..], &[end, "--nan-asserts"]].concat(), 1);
@@ -283,7 +296,10 @@ fn a_wrong_plan_is_a_fault_at_the_kernel() {
     let folder = with_module("wrong_plan", FOUR);
     give(&folder, 4, None);
     let (_, err) = run(&folder, &["--no-memory-caching", "--inject", "free-early=n"], 4);
-    assert!(err.contains("kernel 'x' (model.py:12)") && err.contains("of buffer 'n' (f32[4], 16 bytes), freed after"), "{err}");
+    assert!(
+        err.contains("kernel 'x' (model.py:12)") && err.contains("of buffer 'n' (f32[4], 16 bytes), freed after"),
+        "{err}"
+    );
     let (_, err) = run(&folder, &["--no-memory-caching", "--inject", "mutate-input=x"], 4);
     assert!(err.contains("kernel 'x' (model.py:12)") && err.contains("which it must only read: buffer 'n'"), "{err}");
 }
@@ -309,7 +325,10 @@ fn ranks_that_go_another_way() {
         assert_eq!(dump["format"], "halflap.flight/1");
         assert!(account.ends_with(dump["account"]["text"].as_str().unwrap()), "{dump}");
         let first = &dump["ranks"][0]["collectives"][0];
-        assert_eq!((&first["name"], &first["op"], &first["source"]), (&"r".into(), &"all-reduce".into(), &"model.py:7".into()));
+        assert_eq!(
+            (&first["name"], &first["op"], &first["source"]),
+            (&"r".into(), &"all-reduce".into(), &"model.py:7".into())
+        );
     }
 }
 
