@@ -8,6 +8,7 @@ import subprocess
 import time
 
 HERE = pathlib.Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
 PYTHON = os.environ.get("HALFLAP_TORCH_PYTHON")
 
 
@@ -34,6 +35,8 @@ def start(task, folder, place):
     rank, ranks, port = place
     environment = {
         **os.environ,
+        # The models are those of the examples.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")])),
         "FOLDER": str(folder),
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),

@@ -5,6 +5,7 @@ mod draw;
 mod inputs;
 mod measure;
 mod mpi;
+mod only;
 mod show;
 
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
+use halflap::plan::Text;
 use halflap_run::check::Fault;
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
@@ -20,6 +22,7 @@ use halflap_run::tensor::Tensor;
 use crate::args::{self, Backend};
 use crate::exit::Failed;
 use crate::files;
+use crate::log::{self, Level, Part};
 use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
@@ -28,6 +31,9 @@ use inputs::Inputs;
 use show::{Compared, Finished};
 
 pub fn run(args: &args::Run) -> Result<(), Failed> {
+    if let Some(kernel) = &args.only {
+        return only::run(args, kernel);
+    }
     match args.backend {
         Backend::Threads => threads(args),
         Backend::Mpi => mpi::run(args),
@@ -99,9 +105,12 @@ impl<'a> Job<'a> {
         let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
+        log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
-        prepared.map(Arc::new).map_err(failed)
+        let prepared = prepared.map(Arc::new).map_err(failed)?;
+        debug::check_filter(self.args, &prepared)?;
+        Ok(prepared)
     }
 
     fn which(&self) -> Which<'_> {
@@ -128,7 +137,14 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         };
         *slot = job.prepare(&other)?;
     }
-    let inputs = Inputs::open(args)?.all(&program)?;
+    let inputs = given(args, &program)?;
+    log::say(Part::Exec, Level::Info, || {
+        let count = program.labels.len();
+        format!(
+            "{} ranks run {} {} times, {count} kernels, collectives and waits each",
+            program.ranks, program.module, args.steps
+        )
+    });
     let outcome = run_shown(&job, &programs, inputs)?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
 }
@@ -137,18 +153,26 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
 fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
-    // Kernels cannot be stopped: a run goes on to its end.
-    let mut show = |done| drop(bar.show(done as f64 / options.steps as f64));
+    let mut show = |done| bar.show(done as f64 / options.steps as f64);
     let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
-    outcome.map_err(failed)
+    outcome.map_err(|failure| debug::reported(job.args, failure))
+}
+
+/// What all ranks get, after a look at all of it where that was asked for.
+fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    let inputs = Inputs::open(args)?;
+    if args.debug.check_inputs {
+        inputs.check(program, 0..program.ranks)?;
+    }
+    inputs.all(program)
 }
 
 /// Runs both orders. Ours is found with the times that were measured in the module's own.
 fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let own = job.source.found(Which::Input)?;
     let program = job.prepare(&own)?;
-    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
         run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };
@@ -202,6 +226,7 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Stopped => Failed::Stopped,
         Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }

@@ -1,5 +1,6 @@
 //! All ranks of a process, and who watches over them.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,15 +55,16 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
 pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
-    run_shown(programs, inputs, options, &mut |_| ())
+    run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done.
+/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done, and may
+/// end it.
 pub fn run_shown(
     programs: &[Arc<Prepared>],
     inputs: Vec<Vec<Tensor>>,
     options: &Options,
-    show: &mut dyn FnMut(usize),
+    show: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Outcome, Failure> {
     compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
     let epoch = Instant::now();
@@ -90,7 +92,10 @@ pub fn run_shown(
                 ranks[rank] = outcome;
                 left -= 1;
             }
-            Err(RecvTimeoutError::Timeout) => show(watch.steps_done()),
+            Err(RecvTimeoutError::Timeout) if show(watch.steps_done()).is_break() => {
+                fate.fail(Failure::Stopped);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {

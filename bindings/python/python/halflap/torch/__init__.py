@@ -95,7 +95,7 @@ def enable(
     """
     disable()
     device = device or device_here()
-    _halflap.modelled_times(b'{"format":"halflap.graph/1","groups":{},"nodes":[],"buffers":[],"inputs":[]}', device)
+    _halflap.modelled_times(device, [], [])
     times = read_profile(profile)
     options = Options(
         memory_budget=_checked_budget(memory_budget),

@@ -57,7 +57,7 @@ class Ran:
     collectives: int
     #: None where Inductor's own order was kept because something failed.
     schedule: Schedule | None
-    #: Handing over and back, and all of it.
+    #: All but the search: handing over and back. And all of it.
     handover_seconds: float
     seconds: float
     failure: str | None = None
@@ -76,6 +76,10 @@ class Session:
     times: dict[str, Times] = field(default_factory=dict)
     history: list[Ran] = field(default_factory=list)
     graphs: int = 0
+
+    def is_watched(self) -> bool:
+        """Whether people will see the graphs."""
+        return bool(self.report_dir or self.capture_dirs)
 
 
 session = Session()
@@ -104,11 +108,12 @@ class OverlapPass:
         name = _graph_name()
         graph: dict[str, Any] | None = None
         try:
-            program, graph = self.hand_over(snodes)
-            given = time.perf_counter()
+            program = self.hand_over(snodes)
+            graph = program.graph()
             text = json.dumps(graph).encode()
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
+            given = time.perf_counter()
             result = self.schedule(Graph(text))
             found = time.perf_counter()
             ordered = program.ordered(result.order)
@@ -128,14 +133,16 @@ class OverlapPass:
         _tell(session.history[-1])
         return ordered
 
-    def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any]]:
+    def hand_over(self, snodes: list[Any]) -> Program:
         """Scheduler nodes as a graph with run times."""
         program = Program(snodes)
         times = session.times.get(self.options.times)
         if times is None:
             raise RuntimeError("the profile or callable that run times come from is not in this process")
         times.fill(program)
-        return program, program.graph()
+        if session.is_watched():
+            program.describe()
+        return program
 
     def schedule(self, graph: Graph) -> Schedule:
         """The best order of a graph."""

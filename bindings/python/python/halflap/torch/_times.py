@@ -8,7 +8,6 @@ all ranks share.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +15,10 @@ from typing import Any
 import torch
 from torch._inductor import config, config_comms
 from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.utils import get_fused_kernel_name
 
 from .. import _halflap
-from ._handover import Program
+from ._handover import Program, hint
 
 #: What is modelled where no device is named and there is no GPU that we know.
 DEFAULT_DEVICE = "h100"
@@ -51,12 +51,15 @@ class Times:
         self.device = device
         self.profile = profile
         self.estimate = estimate
+        #: Elsewhere Inductor has no estimates.
+        self.on_gpu = torch.cuda.is_available() or torch.xpu.is_available()
 
     def fill(self, program: Program) -> None:
         """Gives every node of a program its run time."""
-        modelled = self._modelled(program)
-        for snode, node, model in zip(program.snodes, program.nodes, modelled):
-            node["kernel"] = signature(snode, node)
+        named = bool(self.profile)
+        for snode, node, model in zip(program.snodes, program.nodes, self._modelled(program)):
+            if named:
+                node["kernel"] = signature(snode, node)
             node["runtime_ns"] = 0.0 if node["kind"] in ("wait", "multi_output") else self._of(snode, node, model)
 
     def _of(self, snode: BaseSchedulerNode, node: dict[str, Any], model: float) -> float:
@@ -64,30 +67,27 @@ class Times:
             milliseconds = self.estimate(snode)
             if milliseconds is not None:
                 return float(milliseconds) * 1e6
-        if node["kernel"] in self.profile:
-            return float(self.profile[node["kernel"]])
-        if node["kind"] == "compute" and not _measures():
+        measured = self.profile.get(node.get("kernel", ""))
+        if measured is not None:
+            return float(measured)
+        if self.on_gpu and node["kind"] == "compute" and not _measures():
             given = float(snode.get_estimated_runtime()) * 1e6
             if given > 0:
                 return given
         return model
 
     def _modelled(self, program: Program) -> list[float]:
-        """What the model says of each node. It needs no edges: only what each node does."""
-        bare = ("name", "kind", "runtime_ns", "flops", "bytes", "collective")
-        nodes = [
-            {**{key: node[key] for key in bare if key in node}, "runtime_ns": 0, "outputs": [], "deps": []}
-            for node in program.nodes
-            if node["kind"] in ("compute", "collective")
-        ]
-        for node in nodes:
+        """What the model says of each node."""
+        work, issued = [], []
+        for node in program.nodes:
+            collective = node.get("collective")
+            if collective is not None:
+                issued.append((collective["op"], program.groups[collective["group"]], collective["bytes"]))
             # What reads and writes nothing launches nothing.
-            if node["kind"] == "compute" and not node.get("bytes") and not node.get("flops"):
-                node.pop("bytes", None)
-        groups = {name: {"ranks": ranks} for name, ranks in program.groups.items()}
-        graph = {"format": "halflap.graph/1", "groups": groups, "nodes": nodes, "buffers": [], "inputs": []}
-        times = iter(_halflap.modelled_times(json.dumps(graph).encode(), self.device))
-        return [next(times) if node["kind"] in ("compute", "collective") else 0.0 for node in program.nodes]
+            work.append((node.get("flops", 0), node.get("bytes", 0)))
+        computed, communicated = _halflap.modelled_times(self.device, work, issued)
+        times = iter(communicated)
+        return [next(times) if "collective" in node else time for node, time in zip(program.nodes, computed)]
 
 
 def _measures() -> bool:
@@ -108,15 +108,11 @@ def signature(snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:
     overload = getattr(kernel, "op_overload", None)
     if len(snode.get_nodes()) == 1 and isinstance(overload, torch._ops.OpOverload):
         return operator_signature(overload._overloadpacket.__name__, [_shape(value) for value in kernel.inputs])
-    from torch._inductor.utils import get_fused_kernel_name
-
     return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
 
 
 def _shape(value: Any) -> list[int]:
-    from ._handover import _hint
-
-    return [int(_hint(size, fallback=0)) for size in value.get_size()]
+    return [int(hint(size, fallback=0)) for size in value.get_size()]
 
 
 def collective_signature(operation: str, group_size: int, size: int) -> str:
