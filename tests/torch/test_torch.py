@@ -97,13 +97,14 @@ def test_captured_graphs_are_scheduled_alike_by_the_command(again, folder, tmp_p
 def test_captured_graphs_say_what_runs(again, folder):
     graph = json.loads((folder / "captured" / f"{again[0]['captured']['ran'][0][0]}.json").read_text())
     kinds = [node["kind"] for node in graph["nodes"]]
-    assert kinds.count("collective") == kinds.count("wait") == 6
+    # Each half of a layer gathers and scatters.
+    assert kinds.count("collective") == kinds.count("wait") == 8
     assert [group["ranks"] for group in graph["groups"].values()] == [[0, 1, 2, 3]]
-    products = [node for node in graph["nodes"] if node.get("gemm_like")]
-    # A layer has two, of 32 * 4 tokens by 64 by a quarter of 256.
-    assert len(products) == 6 and all(node["flops"] == 2 * 128 * 64 * 64 for node in products)
-    gathers = [node["collective"] for node in graph["nodes"] if node["kind"] == "collective"]
-    assert all(gather["bytes"] == 128 * 64 * 4 for gather in gathers)
+    products = [node["flops"] for node in graph["nodes"] if node.get("gemm_like")]
+    # Of 4 * 32 tokens: a head's queries, keys and values, what becomes of them, a quarter of the hidden width twice.
+    assert sorted(products) == sorted(2 * [2 * 128 * 64 * out for out in (48, 16, 64, 64)])
+    issued = [node["collective"] for node in graph["nodes"] if node["kind"] == "collective"]
+    assert all(collective["bytes"] == 128 * 64 * 4 for collective in issued)
     assert all("models.py:" in node["source"] for node in graph["nodes"] if node["kind"] != "compute")
 
 

@@ -12,6 +12,7 @@ pub mod desk;
 mod diff;
 mod exit;
 mod files;
+mod log;
 mod machine;
 mod optimize;
 mod pictures;
@@ -32,6 +33,7 @@ use clap::Parser;
 
 use args::{Args, Command};
 pub use exit::Failed;
+use log::{Level, Part};
 
 /// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
 /// exit code. Does not come back where arguments are wrong.
@@ -54,10 +56,12 @@ fn guarded(args: &Args) -> Result<(), Failed> {
 }
 
 fn run(args: &Args) -> Result<(), Failed> {
+    log::start(args.verbose)?;
     let is_module = |path: &str| files::is_module(path);
+    let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
-        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, args.verbose),
-        Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, verbose),
+        Command::Schedule(command) => schedule::run(command, verbose),
         Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
         Command::Simulate(command) => simulate::simulate(command),
         Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
@@ -65,12 +69,12 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::WhatIf(command) if is_module(&command.graph)? => program::what_if(command),
         Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
-        Command::Verify(command) => verify::run(command, args.verbose),
-        Command::Align(command) => align::run(command, args.verbose),
-        Command::Analyze(command) => analyze::run(command, args.verbose),
+        Command::Verify(command) => verify::run(command, verbose),
+        Command::Align(command) => align::run(command, verbose),
+        Command::Analyze(command) => analyze::run(command, verbose),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
         Command::Diff(command) => diff::run(command),
-        Command::Debug(command) => debug::run(command, args.verbose),
+        Command::Debug(command) => debug::run(command),
     }
 }

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::quoted;
 use crate::exit::Failed;
+use crate::log::{self, Level, Part};
 
 /// What a child may print before it is ended.
 const MOST_OUTPUT: u64 = 2 << 30;
@@ -107,8 +109,16 @@ impl Task<'_> {
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (*name, value)));
         command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
         let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
+        log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
         let mut child = command.spawn().map_err(failed)?;
         self.watch(&mut child, is_enough).map_err(failed)
+    }
+
+    /// The command as it could be typed.
+    fn words(&self) -> String {
+        let set = self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
+        let words = self.command.iter().map(|word| quoted(&word.to_string_lossy()));
+        set.chain(words).collect::<Vec<_>>().join(" ")
     }
 
     fn watch(&self, child: &mut Child, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {

@@ -13,9 +13,11 @@ use std::sync::OnceLock;
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
+use crate::log::{self, Level, Part};
 use report::Report;
 
-pub fn run(args: &args::Debug, is_loud: bool) -> Result<(), Failed> {
+pub fn run(args: &args::Debug) -> Result<(), Failed> {
+    let is_loud = log::takes(Part::Debug, Level::Debug);
     let folder = folder(args)?;
     let report = match &args.module {
         Some(module) => module::debug(args, module, &folder, is_loud)?,

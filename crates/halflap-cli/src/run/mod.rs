@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
+use halflap::plan::Text;
 use halflap_run::check::Fault;
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
@@ -21,6 +22,7 @@ use halflap_run::tensor::Tensor;
 use crate::args::{self, Backend};
 use crate::exit::Failed;
 use crate::files;
+use crate::log::{self, Level, Part};
 use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
@@ -103,6 +105,7 @@ impl<'a> Job<'a> {
         let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
+        log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
         let prepared = prepared.map(Arc::new).map_err(failed)?;
@@ -135,6 +138,13 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         *slot = job.prepare(&other)?;
     }
     let inputs = given(args, &program)?;
+    log::say(Part::Exec, Level::Info, || {
+        let count = program.labels.len();
+        format!(
+            "{} ranks run {} {} times, {count} kernels, collectives and waits each",
+            program.ranks, program.module, args.steps
+        )
+    });
     let outcome = run_shown(&job, &programs, inputs)?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
 }

@@ -25,7 +25,7 @@ use values::{Origin, Place, Saved};
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
     let bytes = files::read(module)?;
     let read = halflap::import::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
-    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read };
+    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read, overrun: None };
     let finding = walk.walk()?;
     walk.session.report.finding = finding;
     Ok(walk.session.report)
@@ -34,6 +34,8 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
 struct Walk<'a> {
     session: Session<'a>,
     module: Module,
+    /// That something was overrun, without who did it: told if nobody is caught at it.
+    overrun: Option<Json>,
 }
 
 fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
@@ -62,6 +64,7 @@ impl Walk<'_> {
     }
 
     fn walk(&mut self) -> Result<Option<Finding>, Failed> {
+        self.session.find_order()?;
         let plain = self.stage("plain run", &Asked::new("plain", Memory::Cached, &[]))?;
         if plain.end == End::Code(2) {
             return self.bad_input(&plain).map(Some);
@@ -88,7 +91,7 @@ impl Walk<'_> {
 
     /// What fits no stage: a crash that happens without guards only, an end without a word, infinite results.
     fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
-        if let Some(fault) = plain.fault() {
+        if let Some(fault) = plain.fault().or_else(|| self.overrun.take()) {
             return self.memory_fault(&fault, Memory::Cached).map(Some);
         }
         if !plain.end.is_good() {
@@ -127,6 +130,10 @@ impl Walk<'_> {
         };
         match text(&fault, "kind") {
             Some("not-finite") => self.not_finite(&fault, memory).map(Some),
+            Some("overrun") => {
+                self.overrun.get_or_insert(fault);
+                Ok(None)
+            }
             _ => match apart(&fault) {
                 Some(finding) => Ok(Some(finding)),
                 None => self.memory_fault(&fault, memory).map(Some),
@@ -174,7 +181,7 @@ impl Walk<'_> {
         if let Some(place) = saved.find(kernel, finding.rank) {
             (finding.went_in, finding.came_out) = saved.around(place);
         }
-        finding.reproduce = Some(self.alone(kernel, memory));
+        finding.reproduce = Some(self.alone(kernel, (memory, finding)));
         Ok(())
     }
 
@@ -230,7 +237,7 @@ impl Walk<'_> {
         finding.rank = Some(place.rank);
         finding.source = entry.source.clone().into_iter().collect();
         (finding.went_in, finding.came_out) = saved.around(place);
-        finding.reproduce = Some(self.alone(&entry.kernel, Memory::Cached));
+        finding.reproduce = Some(self.alone(&entry.kernel, (Memory::Cached, finding)));
     }
 
     /// Every array of every kernel.
@@ -376,16 +383,22 @@ impl Walk<'_> {
     }
 
     /// The command that runs one kernel on the inputs that were saved.
-    fn alone(&self, kernel: &str, memory: Memory) -> String {
+    fn alone(&self, kernel: &str, (memory, finding): (Memory, &Finding)) -> String {
+        let all = self.session.path("values");
+        // Only a collective needs the others.
+        let values = match finding.rank.filter(|_| !self.is_collective(kernel)) {
+            Some(rank) => all.join(format!("rank_{rank}")),
+            None => all,
+        };
         let mut command = vec![
             "halflap run".to_owned(),
             quoted(self.session.module),
             format!("--only {}", quoted(kernel)),
-            format!("--inputs {}", quoted(&self.session.path("values").display().to_string())),
+            format!("--inputs {}", quoted(&values.display().to_string())),
         ];
         let args = &self.session.args.run;
         command.extend(args.custom_calls.iter().map(|path| format!("--custom-calls {}", quoted(path))));
-        command.push("--nan-asserts".to_owned());
+        command.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
         command.extend(match memory {
             Memory::Cached => None,
             Memory::End => Some("--no-memory-caching=end".to_owned()),
@@ -409,8 +422,20 @@ fn apart(fault: &Json) -> Option<Finding> {
     finding.rank = ranks.map(|rank| rank as usize).or_else(|| rank_of(fault));
     let named = text(account, "collective").or_else(|| text(fault, "collective")).or_else(|| text(fault, "kernel"));
     finding.kernel = named.map(str::to_owned);
+    if let Some((rank, kernel)) = running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none()) {
+        (finding.rank, finding.kernel) = (Some(rank), Some(kernel));
+    }
     finding.source = text(account, "source").or_else(|| text(fault, "source")).map(str::to_owned).into_iter().collect();
     Some(finding)
+}
+
+/// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main, 5 s)`.
+fn running(message: &str) -> Option<(usize, String)> {
+    message.lines().find_map(|line| {
+        let (rank, rest) = line.trim().strip_prefix("rank ")?.split_once(": runs ")?;
+        let (kernel, _) = rest.split_once(" (")?;
+        Some((rank.parse().ok()?, kernel.to_owned()))
+    })
 }
 
 fn lifetime(fault: &Json) -> Finding {

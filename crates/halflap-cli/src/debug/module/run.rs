@@ -44,6 +44,8 @@ pub struct Session<'a> {
     pub module: &'a str,
     folder: PathBuf,
     is_loud: bool,
+    /// The order that is run, where we had to find one.
+    order: Option<String>,
     pub report: Report,
 }
 
@@ -64,11 +66,31 @@ impl Asked {
 impl<'a> Session<'a> {
     pub fn open(args: &'a args::Debug, module: &'a str, folder: &Path, is_loud: bool) -> Session<'a> {
         let report = Report { folder: folder.display().to_string(), ..Report::default() };
-        Session { args, module, folder: folder.to_owned(), is_loud, report }
+        Session { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// Finds the order once, for all stages.
+    pub fn find_order(&mut self) -> Result<(), Failed> {
+        if self.args.run.order.is_some() || self.args.run.input_order {
+            return Ok(());
+        }
+        let order = self.folder.join("order.json");
+        let words: [OsString; 5] = [
+            crate::debug::own_executable()?.into(),
+            "schedule".into(),
+            self.module.into(),
+            "-o".into(),
+            order.clone().into(),
+        ];
+        let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
+        let task = Task { command: &words, variables: Vec::new(), folder: self.folder.join("order"), timeout, is_loud };
+        // Whoever cannot find one says why when it is run.
+        self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
+        Ok(())
     }
 
     /// Runs the module once more.
@@ -113,7 +135,7 @@ impl<'a> Session<'a> {
         };
         named("--ranks", args.ranks.map(|ranks| ranks.to_string()));
         named("--inputs", args.inputs.clone());
-        named("--order", args.order.clone());
+        named("--order", args.order.clone().or_else(|| self.order.clone()));
         named("--steps", (args.steps != 1).then(|| args.steps.to_string()));
         named("--seed", (args.seed != 0).then(|| args.seed.to_string()));
         args.custom_calls.iter().for_each(|path| named("--custom-calls", Some(path.clone())));

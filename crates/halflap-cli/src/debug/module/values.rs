@@ -42,11 +42,11 @@ impl Saved {
         self.of(place).next()
     }
 
-    /// The first launch of a kernel on a rank, or on any.
+    /// The last launch of a kernel on a rank, or on any: where something went wrong, nothing came after it.
     pub fn find(&self, kernel: &str, rank: Option<usize>) -> Option<Place> {
         let ranks = self.ranks.iter().filter(|values| rank.is_none_or(|rank| values.rank == rank));
         let each = ranks.filter_map(|values| {
-            let entry = values.entries.iter().find(|entry| entry.kernel == kernel)?;
+            let entry = values.entries.iter().rev().find(|entry| entry.kernel == kernel)?;
             Some(Place { rank: values.rank, sequence: entry.sequence })
         });
         each.min_by_key(|place| (place.sequence, place.rank))
