@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Fate, LOOK};
+use super::failure::{Failure, Fate, Finding, LOOK};
 use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
@@ -98,7 +98,8 @@ pub fn run_shown(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+        let is_due = |finding: &Finding| watch.have_passed(finding.number) || fate.is_overdue(options.timeout);
+        if let Some(finding) = fate.finding().filter(is_due) {
             fate.fail(finding.failure);
         }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
