@@ -12,8 +12,10 @@ import sys
 import pytest
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-jax = pytest.importorskip("jax")
+# The folder of this file is called jax, too: what is in it tells them apart.
+pytest.importorskip("jax.numpy")
 
+import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
@@ -121,6 +123,17 @@ def test_arguments_of_another_form_are_refused(example):
         module.run(x, model)
     with pytest.raises(halflap.BadInput, match="in_008_r0"):
         module.run(model, np.asarray(x, np.float64).astype(np.float16))
+
+
+def test_random_keys_are_arguments_and_no_results():
+    def draw(key, x):
+        return x + jax.random.normal(key, x.shape)
+
+    x, key = jax.device_put(np.zeros((16, 4), np.float32), sharding("a")), jax.random.key(3)
+    close(halflap.jax.lower(jax.jit(draw), key, x).run(key, x).value, jax.jit(draw)(key, x))
+    split = halflap.jax.lower(jax.jit(lambda key, x: (jax.random.split(key), x.sum())), key, x)
+    with pytest.raises(halflap.BadInput, match="key_data"):
+        split.run(key, x)
 
 
 def test_a_function_on_one_device_is_told_apart():

@@ -113,6 +113,8 @@ class Module(Graph):
         `halflap.schedule` gave; without one the best is looked for, unless ``options`` has
         ``input_order=True``. These are the options of ``halflap run``, such as ``{"steps": 3, "timeout": "10s"}``.
         """
+        if any(map(_is_key, jax.tree.leaves(self.compiled.out_info))):
+            raise BadInput("the function gives a random key: have it give jax.random.key_data of it")
         command = _Command("run").graph(self)
         command.given["<inputs>"] = self._archive((arguments, keywords))
         command.options({"inputs": "<inputs>", **(options or {})})
@@ -132,7 +134,7 @@ class Module(Graph):
         used = [(value, sharding) for value, sharding in zip(values, self._inputs) if sharding is not None]
         arrays = {}
         for number, (value, sharding) in enumerate(used):
-            whole = np.asarray(value)
+            whole = np.asarray(jax.random.key_data(value) if _is_key(value) else value)
             for rank, part in enumerate(self._parts(sharding, whole.shape)):
                 arrays[f"in_{number:03}_r{rank}"] = whole[part]
         archive = io.BytesIO()
@@ -149,6 +151,11 @@ class Module(Graph):
         arrays = [archive[f"out_{number:03}_r{rank}"] for number in range(len(outputs))]
         # numpy has no bf16 of its own: it comes as two bytes.
         return [array.view(output.dtype) if array.dtype.kind == "V" else array for array, output in zip(arrays, outputs)]
+
+
+def _is_key(value: Any) -> bool:
+    """Whether it is a random key, which is an array of bits to XLA and no array to numpy."""
+    return hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 class Run:

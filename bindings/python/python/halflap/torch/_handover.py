@@ -99,7 +99,7 @@ class Program:
             index = self._index[snode]
             for dep in snode.unmet_dependencies:
                 maker = makers.get(dep.name, index)
-                if maker != index and maker not in done and not (isinstance(dep, WeakDep) and dep.is_fake):
+                if maker != index and maker not in done and self._kind_of(dep, index, maker) != "order":
                     raise Unsupported(f"{snode.get_name()} would run before {self._names[maker]}, which it needs")
             done.add(index)
         return ordered
@@ -146,11 +146,26 @@ class Program:
             if maker is None:
                 self._check_given(name, snode)
             elif maker != index:
-                kind = "data" if not isinstance(dep, WeakDep) else "order" if dep.is_fake else "weak"
-                kinds.setdefault(name, set()).add(kind)
+                kinds.setdefault(name, set()).add(self._kind_of(dep, index, maker))
         return [
             {"buffer": name, "kinds": sorted(kinds[name])} for name in sorted(kinds, key=lambda name: (makers[name], name))
         ]
+
+    def _kind_of(self, dep: Any, index: int, maker: int) -> str:
+        """Why a node needs what another makes. Only what chains collectives may be broken; since torch 2.15 other
+        dependencies are marked as fake, too: a mutation after the readers of what it overwrites, and side
+        effects."""
+        if not isinstance(dep, WeakDep):
+            return "data"
+        return "order" if dep.is_fake and self._is_chain(index, maker) else "weak"
+
+    def _is_chain(self, index: int, maker: int) -> bool:
+        """Whether nothing but their sequence binds a collective to another, or to its wait."""
+        if _kind(self._traits[index]) != "collective" or _kind(self._traits[maker]) not in ("collective", "wait"):
+            return False
+        named = self.scheduler.mutation_real_name
+        overwritten = {named.get(name, name) for made in self._made[index] for name in made.get_mutations()}
+        return overwritten.isdisjoint(named.get(dep.name, dep.name) for dep in self.snodes[maker].read_writes.reads)
 
     def _check_given(self, name: str, snode: BaseSchedulerNode) -> None:
         given = (V.graph.graph_inputs, V.graph.constants, getattr(V.graph, "torchbind_constants", {}))
