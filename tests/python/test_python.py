@@ -223,3 +223,11 @@ def test_it_is_typed():
     folder = pathlib.Path(halflap.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_halflap.pyi").exists()
     assert halflap.__version__ == run("--version").split()[1]
+
+
+def test_the_example_in_the_documentation_runs(tmp_path):
+    page = (ROOT / "docs" / "python.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0].replace("tests/corpus", str(ROOT / "tests" / "corpus"))
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "255 nodes, 60 collectives" in done.stdout, done.stderr
+    assert "<html" in (tmp_path / "report.html").read_text()
