@@ -20,6 +20,7 @@ use halflap_run::kernel::Libraries;
 use halflap_run::tensor::Tensor;
 
 use crate::args::{self, Backend};
+use crate::artifacts::Artifacts;
 use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
@@ -33,10 +34,43 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     if let Some(kernel) = &args.only {
         return only::run(args, kernel);
     }
+    if let Some(artifacts) = Artifacts::open(&args.artifacts)? {
+        return into(args, &artifacts);
+    }
     match args.backend {
         Backend::Threads => threads(args),
         Backend::Mpi => mpi::run(args),
     }
+}
+
+/// The same, with everything that it can make in one folder.
+fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    if args.backend == Backend::Mpi {
+        return Err(Failed::BadInput(
+            "--artifacts is for ranks that are threads: processes share no folder".to_owned(),
+        ));
+    }
+    let mut args = args.clone();
+    args.artifacts = args::ArtifactArgs::default();
+    let file = |name: &str| Some(artifacts.file(name));
+    args.output = args.output.or_else(|| file("out.npz"));
+    args.profile_out = args.profile_out.or_else(|| file("times.json"));
+    args.pictures.report = args.pictures.report.or_else(|| file("report.html"));
+    args.pictures.trace = args.pictures.trace.or_else(|| file("trace.json"));
+    args.debug.flight_recorder = args.debug.flight_recorder.or_else(|| file("flight.json"));
+    args.debug.fault_report = args.debug.fault_report.or_else(|| file("fault.jsonl"));
+    args.debug.values_dir = artifacts.file("values");
+    let done = plan_into(&args, artifacts).and_then(|()| run(&args));
+    artifacts.write_page("")?;
+    done
+}
+
+/// The order that is run, and its plan.
+fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    let job = Job::read(args)?;
+    let orders = job.source.found(job.which())?;
+    files::put(&artifacts.file("plan.txt"), &Text::of(&job.source.module, &job.source.plan(&orders)?).render())?;
+    files::write(&artifacts.file("order.json"), |out| out.write_all(&orders.to_bytes()))
 }
 
 /// What is wrong with the arguments, before anything is read.
