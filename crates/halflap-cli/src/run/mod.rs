@@ -8,7 +8,8 @@ mod mpi;
 mod only;
 mod show;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,8 +102,10 @@ impl<'a> Job<'a> {
         check(args)?;
         debug::catch_faults(args)?;
         let source = Source::read(&args.module, &args.machine)?;
-        let paths: Vec<&Path> = args.custom_calls.iter().map(Path::new).collect();
-        let libraries = load(&paths)?;
+        // A name without a folder would be looked for in the system's.
+        let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+        let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
+        let libraries = load(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
         let (replicas, partitions) = source.module.devices();
         let ranks = replicas as usize * partitions as usize;
         match args.ranks {
