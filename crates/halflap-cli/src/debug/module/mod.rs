@@ -97,6 +97,11 @@ impl Walk<'_> {
         if !plain.end.is_good() {
             return self.unexplained(plain).map(Some);
         }
+        if !self.session.args.run.custom_calls.is_empty()
+            && let Some(finding) = self.clobbered()?
+        {
+            return Ok(Some(finding));
+        }
         match plain.results().is_some_and(|bytes| diff::has_infinity(&bytes)) {
             true => self.infinite(),
             false => Ok(None),
@@ -288,10 +293,34 @@ impl Walk<'_> {
         names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
     }
 
-    /// Results that depend on where buffers are: somebody reads what is not theirs.
+    /// An array that changed between who made it and who takes it: a custom call in between wrote to it.
+    fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
+        let saved = self.save_all(&["--launch-blocking"])?;
+        let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
+        let between = saved.between(maker, reader);
+        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first()) else {
+            return Ok(None);
+        };
+        let taker = saved.kernel(reader).map_or("", |entry| entry.kernel.as_str());
+        let what = format!("'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed");
+        let mut finding = Finding::new(Kind::OutOfBounds, what);
+        finding.buffer = Some(buffer);
+        finding.rank = Some(maker.rank);
+        if let Some(place) = saved.find(kernel, finding.rank) {
+            self.blame(&saved, place, &mut finding);
+        }
+        Ok(Some(finding))
+    }
+
+    fn is_custom(&self, kernel: &str) -> bool {
+        self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
+    }
+
+    /// Results that depend on where buffers are, or on chance: somebody reads what is not theirs.
     fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
         let mut folders = Vec::new();
-        for (stage, memory) in [("values-cached", Memory::Cached), ("values-guarded", memory)] {
+        let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
+        for (stage, memory) in stages {
             let folder = self.session.path(&format!("{stage}-saved"));
             let mut asked = Asked::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
@@ -300,8 +329,15 @@ impl Walk<'_> {
         }
         self.session.report.stage("values", format!("as always, and with {}", memory.words()));
         let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
-        let what = format!("'{kernel}' gives other values when memory lies elsewhere: it reads what it was not given");
-        let mut finding = Finding::new(Kind::Uninitialised, what);
+        let is_chance = diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
+        let (kind, what) = match is_chance {
+            true => (Kind::Chance, format!("'{kernel}' gives other values every time, of the same inputs")),
+            false => {
+                let why = "it reads what it was not given, or does not write all that it gives";
+                (Kind::Uninitialised, format!("'{kernel}' gives other values when memory lies elsewhere: {why}"))
+            }
+        };
+        let mut finding = Finding::new(kind, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, memory, &mut finding)?;
