@@ -1,32 +1,55 @@
-"""One training step of a transformer on one core: JAX's own time beside that of halflap-run's kernels.
+#!/usr/bin/env python3
+"""Training steps of transformers: JAX's own step time beside that of `halflap run`, on the same cores.
 
-    taskset -c 0 python bench/run_speed.py [--width 512] [--layers 2] [--keep FOLDER]
+    python bench/run_speed.py [--halflap BIN] [--width 512] [--layers 2] [--rounds 7] [--keep FOLDER] [NAME...]
 
-Writes the optimised module, times JAX's step, and lets `cargo bench -p halflap-run -- MODULE` time
-every kernel of the same module. Needs jax.
+Makes the modules with JAX (one device; FSDP and tensor parallel on several devices of the host), runs JAX and halflap
+in turns, and writes docs/run-speed.md anew: the median of the ratios of all rounds, and the kernels that take most.
+Needs jax.
 """
 
 import argparse
+import datetime
+import json
 import os
-import subprocess
+import re
+import statistics
 import tempfile
 import time
+from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+import jax_modules
+from jax_modules import STAGES, make, mesh, place
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import common
+from compare import build_halflap, cpu_model, version_of
 
-def model(width, layers, heads=8, vocab=1024):
-    key = iter(jax.random.split(jax.random.key(0), 8 * layers + 2))
-    normal = lambda *shape: jax.random.normal(next(key), shape, jnp.float32) * 0.05
-    layer = lambda: dict(
-        g1=jnp.ones(width), g2=jnp.ones(width), qkv=normal(width, 3, heads, width // heads),
-        out=normal(heads, width // heads, width), up=normal(width, 4 * width), down=normal(4 * width, width),
-    )
-    return dict(embed=normal(vocab, width), head=normal(width, vocab), layers=[layer() for _ in range(layers)])
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "run-speed.md"
+VOCABULARY = 1024
+HEADS = 8
+UNITS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def weights(width, layers):
+    """Arrays by name, and for each how tensor parallelism cuts it."""
+    random = np.random.default_rng(0)
+    normal = lambda *shape: (random.standard_normal(shape) * 0.05).astype(np.float32)
+    cuts = {
+        "g1": (None,), "g2": (None,), "qkv": (None, None, "x", None), "out": ("x", None, None),
+        "up": (None, "x"), "down": ("x", None),
+    }
+    layer = lambda: {
+        "g1": np.ones(width, np.float32), "g2": np.ones(width, np.float32),
+        "qkv": normal(width, 3, HEADS, width // HEADS), "out": normal(HEADS, width // HEADS, width),
+        "up": normal(width, 4 * width), "down": normal(4 * width, width),
+    }
+    arrays = {"embed": normal(VOCABULARY, width), "head": normal(width, VOCABULARY), "layers": [layer() for _ in range(layers)]}
+    return arrays, {"embed": (None, None), "head": (None, "x"), "layers": [cuts] * layers}
 
 
 def norm(x, g):
@@ -55,37 +78,126 @@ def step(p, tokens):
     return jax.tree.map(lambda p, g: p - 0.1 * g, p, grads), value
 
 
+def fsdp(array, grid):
+    """The first dimension that can be cut is cut."""
+    count = grid.devices.size
+    cut = next((dim for dim, size in enumerate(array.shape) if size % count == 0), None)
+    return place(array, grid, *["x" if dim == cut else None for dim in range(array.ndim)])
+
+
+def programs(options):
+    """Every program: its name, and its arguments."""
+    arrays, cuts = weights(options.width, options.layers)
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (options.batch, options.length)).astype(np.int32)
+    found = {"dense_1": (arrays, tokens)}
+    for count in options.devices:
+        grid = mesh((count,), ("x",))
+        leaves, tree = jax.tree.flatten(arrays)
+        specs = jax.tree.flatten(cuts, is_leaf=lambda leaf: isinstance(leaf, tuple))[0]
+        cut = jax.tree.unflatten(tree, [place(a, grid, *spec) for a, spec in zip(leaves, specs)])
+        found[f"fsdp_{count}"] = (jax.tree.map(lambda a: fsdp(a, grid), arrays), place(tokens, grid, "x"))
+        found[f"tp_{count}"] = (cut, place(tokens, grid))
+    return {name: args for name, args in found.items() if not options.names or name in options.names}
+
+
+def jax_time(made, steps):
+    times = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        jax.block_until_ready(made.step(*made.args))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e9
+
+
+def halflap_time(options, path, made, profile=None):
+    command = [options.halflap, "run", path, "--inputs", made.arrays, "--steps", options.steps + 1, "--effort", "quick"]
+    shown = common.run(command + (["--profile-out", profile] if profile else []))
+    value, unit = re.search(r"step time\s+([\d.]+) (\w+)", re.sub(r"\x1b\[[0-9;]*m", "", shown)).groups()
+    return float(value) * UNITS[unit]
+
+
+def kernels(profile, path):
+    """What the kernels of a rank take together, by their kind, the longest first."""
+    text = path.read_text()
+    kinds = dict(re.findall(r"^\s+(?:ROOT )?%?([\w.-]+) = [^=]*? ([\w-]+)\(", text, re.M))
+    sums = {}
+    for name, nanos in json.loads(profile.read_text()).items():
+        kind = kinds.get(name, "other")
+        sums[kind] = sums.get(kind, 0.0) + nanos
+    return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def measure(name, made, options, folder):
+    rounds = {stage: [] for stage in STAGES}
+    for _ in range(options.rounds):
+        for stage in STAGES:
+            ours_first = len(rounds[stage]) % 2 == 0
+            ours = halflap_time(options, made.texts[stage], made) if ours_first else None
+            theirs = jax_time(made, options.steps)
+            ours = ours or halflap_time(options, made.texts[stage], made)
+            rounds[stage].append((ours, theirs))
+    rows, tables = [], []
+    for stage, times in rounds.items():
+        ratio = statistics.median(ours / theirs for ours, theirs in times)
+        ours, theirs = (statistics.median(column) / 1e6 for column in zip(*times))
+        rows.append([name, stage, f"{theirs:.1f} ms", f"{ours:.1f} ms", f"{ratio:.2f}"])
+        print(*rows[-1], sep="  ", flush=True)
+        profile = folder / "profile.json"
+        halflap_time(options, made.texts[stage], made, profile)
+        tables.append((f"{name}, {stage}", ours, kernels(profile, made.texts[stage])))
+    return rows, tables
+
+
+def table(rows):
+    lines = [rows[0], ["---"] + ["---:"] * (len(rows[0]) - 1)] + rows[1:]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spent(tables):
+    rows = [["module", "step", "kernels and collectives of a rank, together by operation"]]
+    for name, whole, sums in tables:
+        shown = ", ".join(f"{kind} {nanos / 1e6:.1f}" for kind, nanos in sums[:8])
+        rows.append([name, f"{whole:.1f} ms", shown])
+    return table(rows)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--halflap")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--devices", type=int, nargs="*", default=[2, 8])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--keep")
+    parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    folder = options.keep or tempfile.mkdtemp()
-    os.makedirs(folder, exist_ok=True)
-    p = model(options.width, options.layers)
-    tokens = np.random.default_rng(1).integers(0, 1024, (options.batch, options.length)).astype(np.int32)
-    lowered = jax.jit(step).lower(p, tokens)
-    compiled = lowered.compile()
-    best = float("inf")
-    for _ in range(12):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(p, tokens))
-        best = min(best, time.perf_counter() - start)
-    out = compiled(p, tokens)
-    leaves = jax.tree.leaves((p, tokens))
-    arrays = {f"in_{i:03}_r0": np.asarray(a) for i, a in enumerate(leaves)}
-    arrays |= {f"out_{i:03}_r0": np.asarray(a) for i, a in enumerate(jax.tree.leaves(out))}
-    np.savez(os.path.join(folder, "step.npz"), **arrays)
-    for name, text in (("before", lowered.compiler_ir("hlo").as_hlo_text(True)), ("after", compiled.as_text())):
-        with open(os.path.join(folder, f"step.{name}.hlo"), "w") as file:
-            file.write(text)
-    print(f"JAX: {best * 1e6:9.1f} us a step", flush=True)
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = ["cargo", "bench", "-q", "-p", "halflap-run", "--bench", "kernels", "--", os.path.join(folder, "step.after.hlo")]
-    subprocess.run(command, cwd=root, check=True)
+    options.halflap = options.halflap or build_halflap()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.keep or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows, tables = [["module", "text", "JAX", "halflap", "ratio"]], []
+        for name, args in programs(options).items():
+            made = make(name, step, args, folder)
+            more, spent_in = measure(name, made, options, folder)
+            rows, tables = rows + more, tables + spent_in
+    if options.names:
+        return
+    cores = len(os.sched_getaffinity(0))
+    DOCUMENT.write_text(f"""# Step times beside JAX's
+
+Written by bench/run_speed.py on {datetime.date.today().isoformat()}: {version_of(options.halflap)}, jax {jax.__version__}, {cpu_model()}, {cores} cores for both.
+
+The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N devices of the host, which are N ranks on threads here. `after_spmd` is the module as it was partitioned (of one device: as it was given to the compiler), `after_optimizations` the one that JAX itself runs. {options.rounds} rounds in turns, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
+
+{table(rows)}
+
+Where the time goes: median times of all kernels and collectives of a rank, added up by operation, in ms. Ranks share the cores, so that sums can be more than the step; the time of a fused kernel is shared out among its instructions.
+
+{spent(tables)}
+""")
 
 
 if __name__ == "__main__":

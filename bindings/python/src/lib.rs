@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halflap::cost::{Costs, Device};
-use halflap::import::read_graph;
+use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
+use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
 use halflap_cli::desk::{self, Answer, Call, Stop};
 use pyo3::create_exception;
@@ -87,17 +88,52 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| halflap_cli::main_with(arguments))
 }
 
-/// The run time in nanoseconds of every node of a graph as the model of a device has it.
+/// The operations and bytes of one kernel.
+type Work = (f64, i64);
+/// A collective's kind, the ranks that take part, and its bytes.
+type Issued = (String, Vec<u32>, i64);
+
+/// The run times in nanoseconds of kernels and of collectives as the model of a device has them. A kernel that
+/// does nothing takes no time.
 #[pyfunction]
-fn modelled_times(py: Python<'_>, graph: Vec<u8>, device: &str) -> PyResult<Vec<f64>> {
+fn modelled_times(device: &str, work: Vec<Work>, issued: Vec<Issued>) -> PyResult<(Vec<f64>, Vec<f64>)> {
+    let device = Device::named(device).map_err(|error| BadInput::new_err(error.to_string()))?;
+    let costs = Costs { device: Some(device), ..Costs::default() };
+    let kernels = work.iter().enumerate().map(|(number, work)| kernel(number, work)).collect();
+    let mut parts = Parts { ops: kernels, ..Parts::default() };
+    for (op, ranks, bytes) in issued {
+        let (group_size, name) = (ranks.len() as u32, parts.groups.len().to_string());
+        let group = parts.groups.push(GroupParts { name, ranks, kind: GroupKind::Ranks });
+        let collective = Collective { op, group, group_size, bytes: Bytes(bytes) };
+        let mut op = kernel(parts.ops.len(), &(0.0, 0));
+        (op.kind, op.collective) = (OpKind::AsyncCollective, Some(collective));
+        parts.ops.push(op);
+    }
     let bad = |error: &dyn std::fmt::Display| BadInput::new_err(error.to_string());
-    py.detach(|| {
-        let graph = read_graph(&graph).map_err(|error| bad(&error))?;
-        let device = Device::named(device).map_err(|error| bad(&error))?;
-        let costs = Costs { device: Some(device), ..Costs::default() };
-        let times = costs.times(&graph).map_err(|error| bad(&error))?;
-        Ok(graph.ops().map(|op| times.of(op).0).collect())
-    })
+    let graph = Graph::new(parts).map_err(|error| bad(&error))?;
+    let times = costs.times(&graph).map_err(|error| bad(&error))?;
+    let mut times: Vec<f64> = graph.ops().map(|op| times.of(op).0).collect();
+    let communicated = times.split_off(work.len());
+    Ok((times, communicated))
+}
+
+/// A node that computes, with nothing around it; a time is given, for what the model has no figures for.
+fn kernel(number: usize, &(flops, bytes): &Work) -> OpParts {
+    let does_anything = flops > 0.0 || bytes > 0;
+    OpParts {
+        name: number.to_string(),
+        kind: OpKind::Compute,
+        runtime: Some(Nanos::ZERO),
+        flops: (flops > 0.0).then_some(Flops(flops)),
+        bytes: does_anything.then_some(Bytes(bytes)),
+        gemm_like: false,
+        collective: None,
+        outputs: Vec::new(),
+        deps: Vec::new(),
+        fused: Vec::new(),
+        source: String::new(),
+        kernel: None,
+    }
 }
 
 /// What is written in Rust.

@@ -41,7 +41,7 @@ pub enum Command {
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
-    Run(Run),
+    Run(Box<Run>),
     /// Find out what is wrong with a program: walk the debugging guide (docs/debugging-guide.md).
     Debug(Debug),
     /// Compare the values that two runs saved (run --debug-values 1) and name the first kernel that differs.
@@ -145,6 +145,9 @@ pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
     pub input_order: bool,
+    /// One kernel for every instruction, instead of one for several where nothing else reads what is in between.
+    #[arg(long)]
+    pub no_fuse: bool,
     #[command(flatten)]
     pub search: SearchArgs,
 }
@@ -169,11 +172,13 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
-    /// How many ranks, which must be as many as the module has [default: those].
+    /// How many ranks: as many as the module is partitioned for, replicas times partitions [default:
+    /// those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
-    /// parameter NNN of rank K [default: made from --seed].
+    /// parameter NNN of rank K [default: made from --seed, the same on all ranks: numbers from -0.5 to
+    /// 0.5, whole ones from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// Run this kernel or collective alone; --inputs is then a folder of values that were saved (--debug-values 1)
@@ -197,7 +202,8 @@ pub struct Run {
     /// How often it is run; the first time does not count, unless it is the only one.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// How long one collective or kernel may take, such as 60s.
+    /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
+    /// was at.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub timeout: Nanos,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
@@ -209,15 +215,18 @@ pub struct Run {
     /// A shared library with targets of custom calls; may be given more than once.
     #[arg(long, value_name = "LIB.so")]
     pub custom_calls: Vec<String>,
-    /// How many threads a matrix multiplication of a rank may use.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads_per_rank: u16,
+    /// How many threads a kernel of a rank may use [default: the cores there are, shared out among the ranks].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads_per_rank: Option<u16>,
     /// Run the module's own order, too, and print measured and simulated step times side by side.
     #[arg(long)]
     pub compare: bool,
     /// Write the median time of every kernel and collective to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
+    /// Print the summary as JSON (docs/run.md).
+    #[arg(long)]
+    pub json: bool,
     /// Have a rank panic at a step of a plan, to see what happens.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,

@@ -15,10 +15,10 @@ use halflap::hlo::Module;
 use halflap::ids::{Id, OpId};
 use halflap::import::unzip;
 use halflap::order::Order;
-use halflap::plan::{Program, build};
+use halflap::plan::{Program, Step, build, fuse};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
-use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
+use halflap_run::exec::{Failure, Options, Outcome, Prepared, fits, run};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::{DType, Npz, Tensor};
 use modules::Dice;
@@ -53,14 +53,27 @@ fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
 
 /// In the module's own order, or in one by chance.
 fn plan(module: &Module, seed: Option<u64>) -> (Arc<Prepared>, Program) {
+    let program = ordered(module, seed);
+    (prepared(module, &program), program)
+}
+
+/// The same with kernels that compute several instructions.
+fn fused(module: &Module, seed: Option<u64>) -> (Arc<Prepared>, Program) {
+    let program = fuse(module, ordered(module, seed), |instrs| fits(module, instrs));
+    (prepared(module, &program), program)
+}
+
+fn prepared(module: &Module, program: &Program) -> Arc<Prepared> {
+    Arc::new(Prepared::new(module, program, &Libraries::default()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn ordered(module: &Module, seed: Option<u64>) -> Program {
     let mut dice = Dice::new(seed.unwrap_or(0));
     let program = build(module, |unit| match seed {
         Some(_) => random_order(&unit.lowered.graph, &mut dice),
         None => Order::of_input(&unit.lowered.graph),
     });
-    let program = program.unwrap();
-    let prepared = Prepared::new(module, &program, &Libraries::default()).unwrap_or_else(|error| panic!("{error}"));
-    (Arc::new(prepared), program)
+    program.unwrap()
 }
 
 fn run_all(program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
@@ -147,6 +160,94 @@ fn the_numbers_of_the_plain_evaluation() {
             }
         }
     }
+}
+
+fn launches(program: &Program) -> usize {
+    let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
+    steps.filter(|step| matches!(step, Step::Launch(_))).count()
+}
+
+/// Fewer kernels, the same bits, the memory that was planned and not more than without.
+#[test]
+fn fused_kernels_compute_the_same() {
+    let names = ["fsdp_L2", "mix_L2", "tp_L2", "fsdp_L2_scan", "fsdp_L2_bf16", "fsdp_shmap_L2"];
+    for name in names {
+        for stage in ["after_spmd_partitioning", "after_optimizations"] {
+            let module = module(&format!("{name}.{stage}"));
+            let (plain, plain_program) = plan(&module, Some(4));
+            let (prepared, program) = fused(&module, Some(4));
+            assert!(program.peak() <= plain_program.peak(), "{name}");
+            if stage == "after_spmd_partitioning" {
+                assert!(launches(&program) * 3 < launches(&plain_program) * 2, "{name}");
+            }
+            let inputs = made(&prepared, 7);
+            let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
+            let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
+            for (of, plain) in outcome.ranks.iter().zip(&expected.ranks) {
+                assert!(of.outputs == plain.outputs, "{name}.{stage}");
+                assert_eq!(of.peak, program.peak(), "{name}.{stage}");
+            }
+        }
+    }
+}
+
+/// Small elementwise programs by chance, with values that are read often, across and in place.
+#[test]
+fn random_kernels_fuse_to_the_same() {
+    let mut fewer = 0;
+    for seed in 0..150 {
+        let mut dice = Dice::new(seed);
+        let mut lines = vec!["p0 = f32[6,10] parameter(0)".to_owned(), "p1 = f32[6,10] parameter(1)".to_owned()];
+        let mut names = vec!["p0".to_owned(), "p1".to_owned()];
+        for number in 0..20 {
+            let name = format!("v{number}");
+            let mut pick = || names[names.len() - 1 - dice.below(names.len().min(5))].clone();
+            let (a, b) = (pick(), pick());
+            let line = match dice.below(8) {
+                0 => format!("{name} = f32[6,10] add({a}, {b})"),
+                1 => format!("{name} = f32[6,10] multiply({a}, {b})"),
+                2 => format!("{name} = f32[6,10] tanh({a})"),
+                3 => format!(
+                    "r{number} = f32[6] reduce({a}, z), dimensions={{1}}, to_apply=add\n {name} = f32[6,10] broadcast(r{number}), dimensions={{0}}"
+                ),
+                4 => format!(
+                    "t{number} = f32[10,6] transpose({a}), dimensions={{1,0}}\n n{number} = f32[10,6] negate(t{number})\n {name} = f32[6,10] reshape(n{number})"
+                ),
+                5 => format!(
+                    "s{number} = f32[3,10] slice({a}), slice={{[0:6:2], [0:10]}}\n {name} = f32[6,10] concatenate(s{number}, s{number}), dimensions={{0}}"
+                ),
+                6 => format!(
+                    "b{number} = f32[6,10] broadcast(z), dimensions={{}}\n {name} = f32[6,10] maximum({a}, b{number})"
+                ),
+                _ => format!(
+                    "t{number} = f32[10,6] transpose({b}), dimensions={{1,0}}\n d{number} = f32[6,6] dot({a}, t{number}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n {name} = f32[6,10] dot(d{number}, {a}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+                ),
+            };
+            lines.push(line);
+            names.push(name);
+        }
+        let source = format!(
+            "HloModule m\n{ADD}\nENTRY e {{ z = f32[] constant(0)\n {}\n ROOT r = (f32[6,10], f32[6,10]) tuple(v19, v12) }}",
+            lines.join("\n ")
+        );
+        let module = text(&source);
+        let order = Some(seed).filter(|seed| seed % 2 == 1);
+        let ((plain, plain_program), (prepared, program)) = (plan(&module, order), fused(&module, order));
+        fewer += launches(&plain_program) - launches(&program);
+        let inputs = made(&prepared, seed);
+        let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
+        let outcome = run_all(&prepared, inputs.clone(), &Options { steps: 2, ..Options::default() }).unwrap();
+        // Multiplications add up in another sequence where they read across: of what nearly cancels little is left.
+        let largest =
+            |arrays: &[Tensor]| arrays.iter().flat_map(Tensor::to_f64).fold(0.0, |most: f64, x| most.max(x.abs()));
+        let tolerance = (1e-5, 1e-5 * largest(&expected.ranks[0].outputs));
+        assert_close(&outcome.ranks[0].outputs, &expected.ranks[0].outputs, tolerance, &source);
+        let evaluated = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+        assert_close(&outcome.ranks[0].outputs, &evaluated[0], tolerance, &source);
+        assert_eq!(outcome.ranks[0].peak, program.peak(), "{source}");
+        assert!(program.peak() <= plain_program.peak(), "{source}");
+    }
+    assert!(fewer > 500, "{fewer}");
 }
 
 const ADD: &str = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }";

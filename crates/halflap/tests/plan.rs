@@ -4,17 +4,17 @@
 #[allow(dead_code)]
 mod modules;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
 use halflap::graph::{Edges, Graph};
 use halflap::hlo::Module;
-use halflap::ids::{Id, OpId, SlotId};
+use halflap::ids::{Id, InstrId, OpId, SlotId};
 use halflap::import::unzip;
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::plan::{Program, Step, Text, build};
+use halflap::plan::{Plan, Program, Step, Text, build, fuse};
 use halflap::program::{Ran, Walk};
 use halflap::units::{Bytes, Nanos};
 use modules::{Dice, random_module};
@@ -107,15 +107,21 @@ fn check_life(program: &Program, text: &str) {
     }
 }
 
-#[test]
-fn the_peak_is_the_graphs() {
+/// Every module of the corpus, and where it is from.
+fn corpus() -> impl Iterator<Item = (PathBuf, Module)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(".txt.gz"));
     assert!(paths.len() >= 20);
-    for path in paths {
+    paths.into_iter().map(|path| {
         let text = unzip(&fs::read(&path).unwrap()).unwrap().into_owned();
-        let module = Module::from_bytes(text).unwrap();
+        (path, Module::from_bytes(text).unwrap())
+    })
+}
+
+#[test]
+fn the_peak_is_the_graphs() {
+    for (path, module) in corpus() {
         for seed in [None, Some(1)] {
             let program = planned(&module, seed);
             assert_eq!(program.peak(), graph_peak(&module, seed), "{}", path.display());
@@ -178,4 +184,108 @@ entry e: 8 steps, parameters 32 B, constants 0 B, gives g, m
 ";
     assert_eq!(text.render(), expected);
     assert_eq!(text.hash(), Text::of(&module, &planned(&module, None)).hash());
+}
+
+/// What a plan computes, each instruction once.
+fn computed(plan: &Plan) -> BTreeSet<InstrId> {
+    let launched = |step: &Step| match step {
+        Step::Launch(work) => work.instrs(),
+        _ => Vec::new(),
+    };
+    plan.steps.iter().flat_map(launched).collect()
+}
+
+/// What communicates and what runs other plans, in sequence; a wait as the instruction that it waits for.
+fn fixed(plan: &Plan) -> Vec<(u8, InstrId)> {
+    let mut found = Vec::new();
+    for step in &plan.steps {
+        found.extend(match step {
+            Step::Start { work, .. } => Some((0, work.instr)),
+            Step::Wait(start) => match &plan.steps[*start] {
+                Step::Start { work, .. } => Some((1, work.instr)),
+                other => panic!("waits for {other:?}"),
+            },
+            Step::Call(call) => Some((2, call.instr)),
+            Step::Loop(repeat) => Some((3, repeat.instr)),
+            Step::Branch { instr, .. } => Some((4, *instr)),
+            Step::Alloc(_) | Step::Free(_) | Step::Launch(_) => None,
+        });
+    }
+    found
+}
+
+/// Fuses all that may be fused, or what a number says, and checks that it does the same. Gives how many launches went.
+fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> usize {
+    let fits = |instrs: &[InstrId]| keep == 0 || instrs.iter().map(|instr| instr.index()).sum::<usize>() % keep != 0;
+    let fused = fuse(module, program.clone(), fits);
+    check_life(&fused, what);
+    assert!(fused.peak() <= program.peak(), "{what}");
+    assert_eq!(Text::of(module, &fused).render(), Text::of(module, &fuse(module, program.clone(), fits)).render());
+    let launches = |plan: &Plan| plan.steps.iter().filter(|step| matches!(step, Step::Launch(_))).count();
+    let mut gone = 0;
+    let mut names = HashSet::new();
+    for (id, plan) in program.plans.iter() {
+        let other = &fused.plans[id];
+        assert_eq!(computed(plan), computed(other), "{what}");
+        assert_eq!(fixed(plan), fixed(other), "{what}");
+        gone += launches(plan) - launches(other);
+        for step in &other.steps {
+            let Step::Launch(work) = step else { continue };
+            assert!(work.instrs().len() <= 48 && work.fused.as_ref().is_none_or(|fused| fused.name.len() < 100));
+            assert!(names.insert((id, work.name(module).to_owned())), "{what}");
+        }
+    }
+    gone
+}
+
+#[test]
+fn fused_plans_do_the_same() {
+    let mut gone = 0;
+    for (path, module) in corpus() {
+        for seed in [None, Some(1)] {
+            let program = planned(&module, seed);
+            gone += check_fused(&module, &program, 0, &path.display().to_string());
+        }
+    }
+    assert!(gone > 10_000, "{gone}");
+    for seed in 0..2000 {
+        let module = random_module(seed);
+        let program = planned(&module, Some(seed + 1));
+        check_fused(&module, &program, seed as usize % 4, module.text());
+    }
+}
+
+#[test]
+fn what_is_read_by_one_kernel_is_part_of_it() {
+    let module = Module::read(
+        "HloModule m, num_partitions=2
+        ENTRY e { p = f32[8] parameter(0)
+          one = f32[] constant(1)
+          b = f32[8] broadcast(one), dimensions={}
+          n = f32[8] add(p, b)
+          t = f32[8] tanh(n)
+          c = (f32[8], f32[16]) all-gather-start(t), channel_id=1, replica_groups=[1,2]<=[2], dimensions={0}, use_global_device_ids=true
+          h = f32[8] multiply(p, b)
+          g = f32[16] all-gather-done(c)
+          s = f32[8] slice(g), slice={[0:8]}
+          ROOT r = f32[8] add(h, s) }"
+            .to_owned(),
+    )
+    .unwrap();
+    let program = planned(&module, None);
+    let text = Text::of(&module, &fuse(&module, program, |_| true)).render();
+    // The broadcast is in two kernels; what hides the gather stays before its wait.
+    let sequence = [
+        "launch  fused_add_tanh_0  (p, one) -> n  computes b, n, t",
+        "start   c  all-gather-start(n)",
+        "launch  fused_multiply_1  (p, one) -> h  computes b, h",
+        "wait    c (step 3)",
+        "launch  fused_add_2  ",
+        "  computes s, r",
+    ];
+    let mut rest = &text[..];
+    for line in sequence {
+        rest = &rest[rest.find(line).unwrap_or_else(|| panic!("{line}\n{text}"))..];
+    }
+    assert!(!text.contains("alloc   b"), "{text}");
 }

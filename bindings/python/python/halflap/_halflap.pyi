@@ -29,5 +29,8 @@ def call(arguments: Sequence[str], given: dict[str, bytes]) -> tuple[dict[str, b
 def main(arguments: Sequence[str]) -> int:
     """Is the ``halflap`` command; gives its exit code."""
 
-def modelled_times(graph: bytes, device: str) -> list[float]:
-    """The run time in nanoseconds of every node of a graph as the model of a device has it."""
+def modelled_times(
+    device: str, work: Sequence[tuple[float, int]], issued: Sequence[tuple[str, Sequence[int], int]]
+) -> tuple[list[float], list[float]]:
+    """The run times in nanoseconds of kernels (operations and bytes) and of collectives (kind, ranks and bytes)
+    as the model of a device has them. A kernel that does nothing takes no time."""

@@ -3,9 +3,10 @@
 use halflap::cost::Profile;
 use halflap::ids::{ComputationId, Id, OpId};
 use halflap::order::Order;
-use halflap::plan::{Program, build};
+use halflap::plan::{Program, build, fuse};
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify as prove};
+use halflap_run::exec::fits;
 
 use super::orders::Orders;
 use super::{Done, Source};
@@ -68,12 +69,16 @@ impl Source<'_> {
         found(&all)
     }
 
-    /// What running the module in these orders comes to.
-    pub fn plan(&self, orders: &Found) -> Result<Program, Failed> {
+    /// What running the module in these orders comes to, with kernels that are fused or not.
+    pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
         let program = build(&self.module, |unit| {
             orders.of(unit.computation).cloned().unwrap_or_else(|| Order::of_input(&unit.lowered.graph))
         });
-        program.map_err(|error| Failed::in_file(files::name_of(self.path), error))
+        let program = program.map_err(|error| Failed::in_file(files::name_of(self.path), error))?;
+        Ok(match fuses {
+            true => fuse(&self.module, program, |instrs| fits(&self.module, instrs)),
+            false => program,
+        })
     }
 
     /// Orders that another rank sent.

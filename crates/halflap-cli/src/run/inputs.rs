@@ -9,6 +9,7 @@ use halflap_run::kernel::ArrayType;
 use halflap_run::tensor::{DType, NpyError, Npz, Tensor, read_npy, write_npz};
 
 use crate::args;
+use crate::desk;
 use crate::exit::Failed;
 use crate::files;
 
@@ -23,7 +24,7 @@ impl Inputs {
     pub(super) fn open(args: &args::Run) -> Result<Inputs, Failed> {
         let Some(path) = &args.inputs else { return Ok(Inputs::Seed(args.seed)) };
         let cannot = |error: std::io::Error| Failed::in_file(path, format!("cannot be read: {error}"));
-        if !fs::metadata(path).map_err(cannot)?.is_dir() {
+        if desk::holds(path) || !fs::metadata(path).map_err(cannot)?.is_dir() {
             return Ok(Inputs::Archive { path: path.clone(), bytes: files::read(path)? });
         }
         let mut names = Vec::new();

@@ -28,6 +28,7 @@ use crate::log::{self, Level, Part};
 use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
+use crate::progress::Bar;
 use inputs::Inputs;
 use show::{Compared, Finished};
 
@@ -121,7 +122,7 @@ impl<'a> Job<'a> {
         Options {
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
-            threads_per_rank: usize::from(self.args.threads_per_rank),
+            threads_per_rank: self.threads_per_rank(),
             seed: self.args.seed,
             link: self.args.emulate_link,
             panic: self.args.panic,
@@ -129,8 +130,16 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// As many as were asked for, or an equal share of the cores.
+    fn threads_per_rank(&self) -> usize {
+        let (replicas, partitions) = self.source.module.devices();
+        let ranks = (replicas as usize * partitions as usize).max(1);
+        let share = || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
+        self.args.threads_per_rank.map_or_else(share, usize::from)
+    }
+
     fn prepare(&self, orders: &Found) -> Result<Arc<Prepared>, Failed> {
-        let mut program = self.source.plan(orders)?;
+        let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
         log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
@@ -173,8 +182,18 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
             program.ranks, program.module, args.steps
         )
     });
-    let outcome = exec::run(&programs, inputs, &job.options()).map_err(|failure| debug::reported(args, failure))?;
-    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders })
+    let outcome = run_shown(&job, &programs, inputs)?;
+    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
+}
+
+/// Runs all ranks in this process, and shows how far they are.
+fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
+    let options = job.options();
+    let bar = Bar::new("running");
+    let mut show = |done| bar.show(done as f64 / options.steps as f64);
+    let outcome = exec::run_shown(programs, inputs, &options, &mut show);
+    bar.clear();
+    outcome.map_err(|failure| debug::reported(job.args, failure))
 }
 
 /// What all ranks get, after a look at all of it where that was asked for.
@@ -192,8 +211,7 @@ fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let program = job.prepare(&own)?;
     let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
-        exec::run(&vec![program.clone(); program.ranks], inputs, &job.options())
-            .map_err(|failure| debug::reported(job.args, failure))
+        run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };
     let before = run(job, &program, inputs.clone())?;
     job.source.measured(profile(&program, &before)?);
@@ -210,8 +228,7 @@ fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
 /// Says what both orders came to, and writes what was asked for of the second.
 fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
     let compared = Compared::new(job, runs)?;
-    finish(job, &runs[1])?;
-    files::print(&compared.render())
+    finish(job, &runs[1], Some(&compared))
 }
 
 /// The median of what everything took.
@@ -222,11 +239,12 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
 }
 
 /// Writes and says what came of a run.
-fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
+fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared>) -> Result<(), Failed> {
     let args = job.args;
     if let Some(path) = &args.output {
         inputs::write(path, finished.outcome)?;
     }
+    draw::draw(job, finished)?;
     if let Some(path) = &args.profile_out {
         let times = measure::profile(&[(finished.program, finished.outcome)]);
         let times = times.into_iter().map(|(name, time)| (name, time.0.into()));
@@ -235,14 +253,17 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
             return Ok(());
         }
     }
-    draw::draw(job, finished)?;
-    files::print(&show::render(job, finished))
+    match args.json {
+        true => files::print(&format!("{:#}\n", show::to_json(job, finished, compared))),
+        false => files::print(&(show::render(job, finished) + &compared.map_or(String::new(), Compared::render))),
+    }
 }
 
 /// How a run that failed is told. A panic is our own doing.
 fn failed(failure: Failure) -> Failed {
     match failure {
-        Failure::Panicked { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Stopped => Failed::Stopped,
         Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }

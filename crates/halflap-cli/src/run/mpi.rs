@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use halflap_run::comm::mpi::World;
+use halflap::plan::hash_of;
+use halflap::report::printable;
+use halflap_run::comm::mpi::{Difference, World};
 use halflap_run::exec::{Outcome, Prepared};
 use halflap_run::tensor::Tensor;
 
@@ -36,6 +38,7 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
 fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
     let job = Job::read(args).and_then(|job| check_size(world, job));
     let mut job = agreed(world, job)?;
+    compare_settings(world, &job)?;
     let first = if args.compare { Which::Input } else { job.which() };
     let orders = shared(world, &job, first)?;
     let ready = job.prepare(&orders).and_then(|program| {
@@ -52,7 +55,8 @@ fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
     let outcome = run_rank(world, &job, (&program, inputs.clone()))?;
     if !args.compare {
         let Some(outcome) = outcome else { return agreed(world, Ok(())) };
-        let finished = finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders });
+        let finished = Finished { program: &program, outcome: &outcome, orders: &orders };
+        let finished = finish(&mut job, &finished, None);
         return agreed(world, finished);
     }
     // Only rank 0 has measured times; it finds the order for all.
@@ -81,11 +85,41 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
     match ranks == world.size() {
         true => Ok(job),
         false => {
+            let started = match world.size() {
+                1 => "this is one process".to_owned(),
+                processes => format!("there are {processes} processes"),
+            };
             let problem =
-                format!("the module is partitioned for {ranks} ranks, and there are {} processes", world.size());
+                format!("the module is partitioned for {ranks} ranks, and {started}: start it with mpirun -n {ranks}");
             Err(Failed::in_file(files::name_of(&job.args.module), problem))
         }
     }
+}
+
+/// Ranks that were told different things would wait for each other forever.
+fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
+    let args = job.args;
+    let kind = if args.compare { "with --compare" } else { "without --compare" };
+    let told = format!("{} steps, seed {}, {kind}", args.steps, args.seed);
+    let lines: Vec<&str> = std::iter::once(told.as_str()).chain(job.source.module.text().lines()).collect();
+    let hashes: Vec<u64> = lines.iter().map(|line| hash_of(line.as_bytes())).collect();
+    let line = |place: usize| lines.get(place).map_or("(its end)".to_owned(), |line| line.trim().to_owned());
+    let found = world.first_difference(&hashes, &line).map_err(failed)?;
+    let problem = found.map(|Difference { rank, of_first, of_rank }| {
+        let [first, second] = from_difference([&of_first, &of_rank]);
+        let lines = format!("\n  rank 0: {first}\n  rank {rank}: {second}");
+        Failed::BadInput(format!("rank 0 and rank {rank} were not given the same module and arguments:{lines}"))
+    });
+    agreed(world, problem.map_or(Ok(()), Err))
+}
+
+/// Two lines from a little before the place where they first differ.
+fn from_difference(lines: [&str; 2]) -> [String; 2] {
+    const BEFORE: usize = 20;
+    let same = lines[0].chars().zip(lines[1].chars()).take_while(|(a, b)| a == b).count();
+    let skipped = same.saturating_sub(BEFORE);
+    let dots = if skipped > 0 { "..." } else { "" };
+    lines.map(|line| format!("{dots}{}", printable(&line.chars().skip(skipped).collect::<String>())))
 }
 
 /// Orders: a file's, which each rank reads, or what rank 0 finds.

@@ -3,9 +3,11 @@
 use halflap::report::{count, labelled, printable};
 use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{Outcome, Prepared};
+use serde_json::{Value, json};
 
-use super::{Job, measure, profile};
-use crate::args::Backend;
+use super::measure::{self, Totals};
+use super::{Job, profile};
+use crate::args::{self, Backend};
 use crate::exit::Failed;
 use crate::program::Found;
 use crate::terminal;
@@ -31,17 +33,13 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
             Nanos(link.latency.as_nanos() as f64)
         ),
     };
-    let order = match (&args.order, args.orders.input_order) {
-        (Some(path), _) => printable(path),
-        (None, true) => "the module's own".to_owned(),
-        (None, false) => "ours".to_owned(),
-    };
+    let totals = Totals::of(program, outcome);
     let mut lines = vec![
         ("module", printable(job.source.module.name())),
         ("ranks", format!("{}: {backend}", outcome.ranks.len())),
-        ("order", order),
+        ("order", order(args)),
         ("step time", step_time(outcome)),
-        ("exposed", format!("{} of it compute waited for communication", measure::exposed(program, outcome))),
+        ("exposed", format!("{} of it compute waited for communication", totals.exposed)),
         ("peak memory", peak(program, outcome)),
     ];
     lines.extend(args.output.as_ref().map(|path| {
@@ -49,6 +47,53 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
     }));
     lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+}
+
+fn order(args: &args::Run) -> String {
+    match (&args.order, args.orders.input_order) {
+        (Some(path), _) => printable(path),
+        (None, true) => "the module's own".to_owned(),
+        (None, false) => "ours".to_owned(),
+    }
+}
+
+/// The summary for machines: times in nanoseconds, sizes in bytes.
+pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&Compared>) -> Value {
+    let Finished { program, outcome, .. } = finished;
+    let args = job.args;
+    let backend = match args.backend {
+        Backend::Mpi => "mpi",
+        Backend::Threads => "threads",
+    };
+    let link = args.emulate_link.map(|link| json!({ "bandwidth": link.bandwidth, "latency": link.latency.as_nanos() }));
+    let times = measure::step_times(outcome);
+    let totals = Totals::of(program, outcome);
+    let peaks: Vec<i64> = outcome.ranks.iter().map(|rank| rank.peak.0).collect();
+    let compared = compared.map(|both| {
+        let of = |index: usize| {
+            json!({
+                "step_time": both.measured[index], "simulated_step_time": both.simulated[index],
+                "exposed": both.exposed[index].0,
+            })
+        };
+        json!({ "input_order": of(0), "ours": of(1) })
+    });
+    json!({
+        "format": "halflap.run/1",
+        "module": job.source.module.name(),
+        "ranks": outcome.ranks.len(),
+        "backend": backend,
+        "emulated_link": link,
+        "order": order(args),
+        "step_times": times,
+        "step_time": measure::median(times.clone()),
+        "compute": totals.compute.0,
+        "communication": totals.communication.0,
+        "exposed": totals.exposed.0,
+        "peak_memory": peaks.iter().max(),
+        "planned_peak_memory": program.peak,
+        "compared": compared,
+    })
 }
 
 fn step_time(outcome: &Outcome) -> String {
@@ -67,8 +112,7 @@ fn peak(program: &Prepared, outcome: &Outcome) -> String {
     let planned = Bytes(program.peak);
     let agrees = match most == planned {
         true => "as planned".to_owned(),
-        // Of a conditional's branches the largest is planned for.
-        false => format!("planned {planned} ({} bytes)", planned.0),
+        false => format!("of {planned} planned for what data could have chosen ({} bytes)", planned.0),
     };
     format!("{most} requested at most ({} bytes), {agrees}", most.0)
 }
@@ -90,7 +134,7 @@ impl Compared {
             simulated[index] = job.source.simulated(run.orders)?.step_times.1.0;
         }
         let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
-        let exposed = [0, 1].map(|index| measure::exposed(runs[index].program, runs[index].outcome));
+        let exposed = [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
         Ok(Compared { measured, simulated, exposed, steps: measure::step_times(runs[0].outcome).len() })
     }
 

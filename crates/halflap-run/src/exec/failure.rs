@@ -22,6 +22,10 @@ pub enum Failure {
         "the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
     )]
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
+    #[error("rank {rank} requested {requested} bytes at most, and the plan says {planned}")]
+    MemoryDiffers { rank: usize, requested: i64, planned: i64 },
+    #[error("whoever asked for the run ended it")]
+    Stopped,
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
     #[error("{0}")]

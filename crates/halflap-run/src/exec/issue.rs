@@ -139,7 +139,11 @@ impl Rank {
             issuer.walk(&mut frame)?;
             issuer.drain()?;
             outcome.steps.push(Nanos(began.elapsed().as_nanos() as f64));
+            self.streams.steps_done.store(step + 1, Ordering::Relaxed);
             let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            if outcome.spans.len() == self.program.steps_kept() {
+                outcome.spans.remove(0);
+            }
             outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
             if step + 1 == self.options.steps {
                 outcome.outputs = issuer.outputs(&frame);

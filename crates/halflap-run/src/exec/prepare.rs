@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, started};
+use halflap::hlo::{Module, Opcode, Origin, Shape, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work};
+use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
+use halflap::units::Bytes;
 use thiserror::Error;
 
 use super::layout::{Held, bitcasts, slot_arrays};
@@ -111,6 +112,8 @@ pub struct Label {
     pub outs: Vec<Argument>,
     /// Who takes part in a collective.
     pub among: String,
+    /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
+    pub shares: Vec<(String, f64)>,
     /// The program's own collective, for who must say who is missing.
     pub(crate) collective: Option<Collective>,
 }
@@ -169,9 +172,22 @@ pub struct Prepared {
     pub text: Text,
     /// What the plan says will be requested at most.
     pub peak: i64,
+    /// Whether data decide what runs, so that less may be requested.
+    is_peak_a_bound: bool,
 }
 
 impl Prepared {
+    /// Of how many steps, the last ones, it is kept what ran when: a million lines, or one more.
+    pub(crate) fn steps_kept(&self) -> usize {
+        const LINES: usize = 1 << 20;
+        LINES / self.labels.len().max(1) + 1
+    }
+
+    /// Whether so much can be what was requested at most.
+    pub fn is_planned(&self, requested: Bytes) -> bool {
+        requested.0 == self.peak || self.is_peak_a_bound && requested.0 < self.peak
+    }
+
     /// Makes kernels of everything in a program.
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
         let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
@@ -190,6 +206,8 @@ impl Prepared {
         let cast = |index: usize| cast_of((module, libraries), Leaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let (replicas, partitions) = module.devices();
+        let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
+        let is_peak_a_bound = steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
         Ok(Prepared {
             plans,
             entry: program.entry,
@@ -205,6 +223,7 @@ impl Prepared {
             output_casts,
             text: Text::of(module, program),
             peak: program.peak().0,
+            is_peak_a_bound,
         })
     }
 }
@@ -228,6 +247,40 @@ fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
     ArrayType { dtype, dims }
 }
 
+/// Instructions and the bitcasts that they read, in a sequence in which they can run.
+fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
+    let mut next = 0;
+    while let Some(&instr) = instrs.get(next) {
+        for operand in module.operands(instr) {
+            if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
+                instrs.push(operand.of);
+            }
+        }
+        next += 1;
+    }
+    // Instructions of a computation are numbered in such a sequence.
+    instrs.sort_unstable();
+    instrs
+}
+
+/// Whether instructions, the last of which is what is wanted, are one kernel that keeps nothing in memory in between:
+/// what [`halflap::plan::fuse`] asks.
+pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
+    let Some(&last) = instrs.last() else { return false };
+    let kernel = |instrs: &[InstrId]| {
+        let instrs = with_bitcasts(module, instrs.to_vec());
+        let group = Group { instrs: &instrs, outputs: &[last] };
+        Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
+    };
+    // Operands that a multiplication would copy for itself stay what they are.
+    let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
+    let alone = kernel(&[last]);
+    alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))
+}
+
+/// What the registers of a kernel that computes more may take.
+const REGISTERS: usize = 128 * 1024;
+
 /// The kernel that makes a value of what is in its slot; nothing, if that is the value.
 fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
     let chain = bitcasts(module, leaf);
@@ -239,6 +292,23 @@ fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Opt
         [_] => Ok(Some(kernel)),
         _ => Err(Unsupported::new(module, last, What::Operation)),
     }
+}
+
+/// Who takes how much of a kernel's time: in proportion to the bytes that an instruction takes and gives where it is a
+/// kernel of its own. One that only finds elements for others takes none, because several kernels may do it.
+fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
+    let size = |shape: &Shape| shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)));
+    let bytes = |instr: InstrId| {
+        let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
+        let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
+        all.0 as f64
+    };
+    let counts = |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
+    let instrs = work.instrs().into_iter();
+    let each: Vec<(InstrId, f64)> =
+        instrs.map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 })).collect();
+    let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
+    each.into_iter().map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all)).collect()
 }
 
 /// A step of a plan.
@@ -313,7 +383,17 @@ impl Preparer<'_> {
             ins: Vec::new(),
             outs: Vec::new(),
             among: String::new(),
+            shares: Vec::new(),
             collective: None,
+        }
+    }
+
+    /// What a kernel is called: what its time is made of, if it computes several instructions.
+    fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
+        let label = self.named(work.instr, LabelKind::Kernel, of);
+        match work.fused {
+            Some(_) => Label { name: work.name(self.module).to_owned(), shares: shares(self.module, work), ..label },
+            None => label,
         }
     }
 
@@ -338,7 +418,7 @@ impl Preparer<'_> {
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
                 let (launch, casts) = self.launch(plan, work)?;
-                let label = self.launched(self.named(work.instr, LabelKind::Kernel, of), plan, &launch);
+                let label = self.launched(self.kernel(work, of), plan, &launch);
                 Action::Launch { label, launch, casts }
             }
             Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
@@ -435,18 +515,7 @@ impl Preparer<'_> {
     /// A kernel: bitcasts that it reads directly are part of it.
     fn launch(&self, plan: &Plan, work: &Work) -> Result<(Launch, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
-        let mut instrs = vec![work.instr];
-        let mut next = 0;
-        while let Some(&instr) = instrs.get(next) {
-            for operand in module.operands(instr) {
-                if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
-                    instrs.push(operand.of);
-                }
-            }
-            next += 1;
-        }
-        // Instructions of a computation are numbered in a sequence in which they can run.
-        instrs.sort_unstable();
+        let instrs = with_bitcasts(module, work.instrs());
         let group = Group { instrs: &instrs, outputs: &[work.instr] };
         let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
         let mut casts = Vec::new();
@@ -495,6 +564,7 @@ impl Preparer<'_> {
             ins: arguments(of.plan, &slots, &taken),
             outs: arguments(of.plan, &work.writes, &given),
             among: self.program.comms[comm].describe(),
+            shares: Vec::new(),
             collective: Some(collective.clone()),
             ..self.named(work.instr, LabelKind::Collective, of)
         };

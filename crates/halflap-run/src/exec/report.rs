@@ -1,10 +1,12 @@
 //! What is known of a run.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use halflap::ids::{Id, StreamId};
 use halflap::units::{Bytes, Nanos};
 
+use super::{Failure, Prepared};
 use crate::tensor::{NpyError, Tensor, read_npy, write_npy};
 
 /// Where something ran.
@@ -57,7 +59,7 @@ pub struct RankOutcome {
     pub outputs: Vec<Tensor>,
     /// How long each step took.
     pub steps: Vec<Nanos>,
-    /// What ran in each step.
+    /// What ran in each step; of many steps, in the last ones.
     pub spans: Vec<Vec<Span>>,
     /// The most that was requested at once.
     pub peak: Bytes,
@@ -72,6 +74,19 @@ pub struct Outcome {
     pub ranks: Vec<RankOutcome>,
 }
 
+impl Outcome {
+    /// What ranks did, if they requested the memory that their plans say: what they did not, we did not understand.
+    pub(crate) fn checked(self, programs: &[Arc<Prepared>]) -> Result<Outcome, Failure> {
+        for (rank, (of, program)) in self.ranks.iter().zip(programs).enumerate() {
+            if !program.is_planned(of.peak) {
+                let (requested, planned) = (of.peak.0, program.peak);
+                return Err(Failure::MemoryDiffers { rank, requested, planned });
+            }
+        }
+        Ok(self)
+    }
+}
+
 impl RankOutcome {
     /// As bytes, for ranks that are processes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -80,8 +95,9 @@ impl RankOutcome {
         number(&mut out, self.peak.0 as u64);
         number(&mut out, self.reserved.0 as u64);
         number(&mut out, self.steps.len() as u64);
-        for (step, spans) in self.steps.iter().zip(&self.spans) {
-            number(&mut out, step.0.to_bits());
+        self.steps.iter().for_each(|step| number(&mut out, step.0.to_bits()));
+        number(&mut out, self.spans.len() as u64);
+        for spans in &self.spans {
             number(&mut out, spans.len() as u64);
             for span in spans {
                 let lane = match span.lane {
@@ -112,6 +128,8 @@ impl RankOutcome {
         };
         for _ in 0..reader.number()? {
             outcome.steps.push(reader.nanos()?);
+        }
+        for _ in 0..reader.number()? {
             let count = reader.number()?;
             outcome.spans.push((0..count).map(|_| reader.span()).collect::<Option<_>>()?);
         }
@@ -166,7 +184,7 @@ mod tests {
         let spans = vec![span(Lane::Compute, None), span(Lane::Stream(StreamId::from_index(1)), Some(Nanos(7.0)))];
         let outcome = RankOutcome {
             outputs: vec![Tensor::of(&[2], &[1.0f32, -2.0])],
-            steps: vec![Nanos(12.0)],
+            steps: vec![Nanos(13.0), Nanos(12.0)],
             spans: vec![spans],
             peak: Bytes(17),
             reserved: Bytes(64),

@@ -1,8 +1,10 @@
 //! All ranks of a process, and who watches over them.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::failure::{Failure, Fate, LOOK};
@@ -21,7 +23,7 @@ pub struct Options {
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
-    /// How many threads a matrix multiplication may use.
+    /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
@@ -53,6 +55,17 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
 pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+    run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done, and may
+/// end it.
+pub fn run_shown(
+    programs: &[Arc<Prepared>],
+    inputs: Vec<Vec<Tensor>>,
+    options: &Options,
+    show: &mut dyn FnMut(usize) -> ControlFlow<()>,
+) -> Result<Outcome, Failure> {
     compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
     let epoch = Instant::now();
     let fate = Arc::new(Fate::default());
@@ -65,23 +78,9 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
         let own = Arc::new(Streams::new(program.streams, epoch));
         streams.push(own.clone());
         let transport = Arc::new(Member { hub: hub.clone(), rank });
-        let (program, fate_of) = (program.clone(), fate.clone());
+        let (program, fate) = (program.clone(), fate.clone());
         let (options, probe) = (options.clone(), probes[rank].clone());
-        let rank_ready = Rank { rank, program, streams: own, transport, fate: fate_of, inputs, options, probe };
-        let (send, told) = (send.clone(), fate.clone());
-        let body = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank_ready.run()));
-            if outcome.is_err() {
-                let message = "the thread that issues steps failed".to_owned();
-                told.fail(Failure::Panicked { rank, at: "a step".to_owned(), message });
-            }
-            // Nobody listens any more when the run has failed.
-            let _ = send.send((rank, outcome.ok().and_then(Result::ok)));
-        };
-        let spawned = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
-        if let Err(error) = spawned {
-            fate.fail(Failure::Thread { rank, message: error.to_string() });
-        }
+        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options, probe }, send.clone());
     }
     let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
@@ -92,6 +91,9 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             Ok((rank, outcome)) => {
                 ranks[rank] = outcome;
                 left -= 1;
+            }
+            Err(RecvTimeoutError::Timeout) if show(watch.steps_done()).is_break() => {
+                fate.fail(Failure::Stopped);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -113,7 +115,26 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
             let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
             Err(with_account(failure, (&programs[0], &flights), options))
         }
-        None => Ok(Outcome { ranks: ranks.into_iter().flatten().collect() }),
+        None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
+    }
+}
+
+/// Runs a rank on a thread of its own and sends what came of it: nothing, if it was stopped.
+pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
+    let (number, fate) = (rank.rank, rank.fate.clone());
+    let told = fate.clone();
+    let body = move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| rank.run()));
+        if outcome.is_err() {
+            let message = "the thread that issues steps failed".to_owned();
+            told.fail(Failure::Panicked { rank: number, at: "a step".to_owned(), message });
+        }
+        // Nobody listens any more when the run has failed.
+        let _ = send.send((number, outcome.ok().and_then(Result::ok)));
+    };
+    let spawned = std::thread::Builder::new().name(format!("rank {number}")).spawn(body);
+    if let Err(error) = spawned {
+        fate.fail(Failure::Thread { rank: number, message: error.to_string() });
     }
 }
 
@@ -163,6 +184,11 @@ impl Watch<'_> {
     /// Whether all ranks have done all tasks up to one.
     fn have_passed(&self, number: u64) -> bool {
         self.streams.iter().all(|streams| streams.have_passed(number))
+    }
+
+    /// How many steps all ranks have done.
+    fn steps_done(&self) -> usize {
+        self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
     }
 
     /// What is to be said if something takes too long.

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use halflap::ids::Id;
@@ -69,11 +69,14 @@ pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
     /// The number of the last task that was issued; the largest number there is, when no more come.
     pub(super) issued: AtomicU64,
+    /// How many steps the rank has done.
+    pub(super) steps_done: AtomicUsize,
 }
 
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
-        Streams { all: (0..=count).map(|_| Stream::new(epoch)).collect(), issued: AtomicU64::new(0) }
+        let all = (0..=count).map(|_| Stream::new(epoch)).collect();
+        Streams { all, issued: AtomicU64::new(0), steps_done: AtomicUsize::new(0) }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {

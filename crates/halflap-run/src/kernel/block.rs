@@ -245,7 +245,32 @@ fn unary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
         Opcode::Imag => one(|a: C<T>| a.im),
         Opcode::Abs => one(|a: C<T>| a.magnitude()),
         Opcode::Exponential => one(|a: C<T>| Complex::polar(a.re.exp(), a.im)),
-        Opcode::Log => one(|a: C<T>| Complex { re: a.magnitude().log(), im: a.im.atan2(a.re) }),
+        Opcode::Log => one(|a: C<T>| a.log()),
+        Opcode::Log1p => one(|a: C<T>| {
+            let grown = a.re.mul(a.re.add(T::of(2.0))).add(a.im.mul(a.im));
+            Complex { re: grown.log1p().mul(T::of(0.5)), im: a.im.atan2(a.re.add(T::of(1.0))) }
+        }),
+        Opcode::Expm1 => one(|a: C<T>| {
+            let sine = a.im.mul(T::of(0.5)).sin();
+            let re = a.re.expm1().mul(a.im.cos()).sub(sine.mul(sine).mul(T::of(2.0)));
+            Complex { re, im: a.re.exp().mul(a.im.sin()) }
+        }),
+        Opcode::Sine => one(|a: C<T>| Complex { re: a.re.sin().mul(a.im.cosh()), im: a.re.cos().mul(a.im.sinh()) }),
+        Opcode::Cosine => {
+            one(|a: C<T>| Complex { re: a.re.cos().mul(a.im.cosh()), im: a.re.sin().mul(a.im.sinh()).neg() })
+        }
+        Opcode::Tanh => one(|a: C<T>| a.tanh()),
+        Opcode::Tan => one(|a: C<T>| {
+            let turned = Complex { re: a.im.neg(), im: a.re }.tanh();
+            Complex { re: turned.im, im: turned.re.neg() }
+        }),
+        Opcode::Sqrt => one(|a: C<T>| a.sqrt()),
+        Opcode::Rsqrt => one(|a: C<T>| Complex { re: T::of(1.0), im: T::of(0.0) }.over(a.sqrt())),
+        Opcode::Sign => one(|a: C<T>| {
+            let size = a.magnitude();
+            let by = if size > T::of(0.0) { size } else { T::of(1.0) };
+            Complex { re: a.re.div(by), im: a.im.div(by) }
+        }),
         _ => return None,
     })
 }
@@ -254,6 +279,42 @@ impl<T: Real> Arithmetic<T> for Complex<T> {
     #[inline(always)]
     fn magnitude(self) -> T {
         self.re.mul(self.re).add(self.im.mul(self.im)).sqrt()
+    }
+
+    #[inline(always)]
+    fn log(self) -> Complex<T> {
+        Complex { re: self.magnitude().log(), im: self.im.atan2(self.re) }
+    }
+
+    #[inline(always)]
+    fn tanh(self) -> Complex<T> {
+        let (t, u) = (self.re.tanh(), self.im.tan());
+        let (tt, uu, one) = (t.mul(t), u.mul(u), T::of(1.0));
+        let below = tt.mul(uu).add(one);
+        Complex { re: t.mul(uu.add(one)).div(below), im: u.mul(one.sub(tt)).div(below) }
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Complex<T> {
+        let (half, zero) = (T::of(0.5), T::of(0.0));
+        let side = self.magnitude().add(self.re.abs()).mul(half).sqrt();
+        let other = if side > zero { self.im.abs().mul(half).div(side) } else { zero };
+        let (re, im) = if self.re >= zero { (side, other) } else { (other, side) };
+        Complex { re, im: if self.im < zero { im.neg() } else { im } }
+    }
+
+    #[inline(always)]
+    fn power(self, other: Complex<T>) -> Complex<T> {
+        let zero = T::of(0.0);
+        let is_zero = |a: Complex<T>| a.re == zero && a.im == zero;
+        match (is_zero(self), is_zero(other)) {
+            (_, true) => Complex { re: T::of(1.0), im: zero },
+            (true, false) => Complex { re: zero, im: zero },
+            (false, false) => {
+                let grown = self.log().times(other);
+                Complex::polar(grown.re.exp(), grown.im)
+            }
+        }
     }
 
     #[inline(always)]
@@ -278,6 +339,10 @@ impl<T: Real> Arithmetic<T> for Complex<T> {
 /// What complex numbers can do besides adding up.
 trait Arithmetic<T> {
     fn magnitude(self) -> T;
+    fn log(self) -> Self;
+    fn tanh(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn power(self, other: Self) -> Self;
     fn polar(radius: T, angle: T) -> Self;
     fn times(self, other: Self) -> Self;
     fn over(self, other: Self) -> Self;
@@ -479,6 +544,7 @@ fn binary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
         Opcode::Subtract => two(|a: C<T>, b: C<T>| Complex { re: a.re.sub(b.re), im: a.im.sub(b.im) }),
         Opcode::Multiply => two(|a: C<T>, b: C<T>| a.times(b)),
         Opcode::Divide => two(|a: C<T>, b: C<T>| a.over(b)),
+        Opcode::Power => two(|a: C<T>, b: C<T>| a.power(b)),
         _ => return None,
     })
 }

@@ -309,6 +309,7 @@ impl<'m> Builder<'m> {
             Opcode::Rng => Op::Random { is_normal: self.is_normal(instr)? },
             Opcode::Cholesky => Op::Cholesky { is_lower: module.attribute(instr, "lower") == Some("true") },
             Opcode::TriangularSolve => Op::TriangularSolve(self.solving(instr)?),
+            Opcode::Fft => self.fourier(instr)?,
             Opcode::CustomCall => self.custom(place)?,
             Opcode::GetDimensionSize => {
                 let dim = self.number(instr, "dimensions")?;
@@ -456,8 +457,51 @@ impl<'m> Builder<'m> {
                 let size = place.kinds[0].dims.iter().product::<usize>() * place.kinds[0].dtype.size();
                 Op::Constant(vec![0; size].into())
             }
-            other => Op::Custom(other.into()),
+            other => self.lapack(place, other).unwrap_or_else(|| Op::Custom(other.into())),
         })
+    }
+
+    /// A routine of LAPACK on real numbers, as JAX names it: `lapack_spotrf_ffi`.
+    fn lapack(&self, place: &Place, target: &str) -> Option<Op> {
+        let name = target.strip_prefix("lapack_")?.strip_suffix("_ffi")?;
+        let name = name.strip_prefix(['s', 'd'])?;
+        // Its settings are letters, given as numbers.
+        let config = self.module.attribute(place.instr, "backend_config").unwrap_or("");
+        let letter = |key: &str| {
+            let (_, rest) = config.split_once(&format!("{key} = "))?;
+            let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            Some(char::from(number.parse::<u8>().ok()?))
+        };
+        let is_lower = || Some(letter("uplo")? == 'L');
+        Some(match name {
+            "potrf" => Op::Lapack(Routine::Cholesky { is_lower: is_lower()? }),
+            "getrf" => Op::Lapack(Routine::Eliminate),
+            "geqrf" => Op::Lapack(Routine::Reflect),
+            "orgqr" => {
+                let count = self.formula.term(*place.args.get(1)?).dims.last().copied();
+                Op::Lapack(Routine::Reflections { count: count? })
+            }
+            "syevd" => Op::Lapack(Routine::Eigen { is_lower: is_lower()? }),
+            "gesdd" => Op::Lapack(Routine::Singular { has_vectors: letter("mode")? != 'N' }),
+            "trsm" => Op::TriangularSolve(Solving {
+                is_left: letter("side")? == 'L',
+                is_lower: is_lower()?,
+                is_transposed: letter("trans_x")? != 'N',
+                is_unit: letter("diag")? == 'U',
+            }),
+            _ => return None,
+        })
+    }
+
+    fn fourier(&self, instr: InstrId) -> Result<Op, Unsupported> {
+        let transform = match self.module.attribute(instr, "fft_type") {
+            Some("FFT") => Transform::Forward,
+            Some("IFFT") => Transform::Inverse,
+            Some("RFFT") => Transform::Real,
+            Some("IRFFT") => Transform::InverseReal,
+            _ => return Err(self.attribute(instr, "fft_type")),
+        };
+        Ok(Op::Fft { transform, lengths: self.dims(instr, "fft_length") })
     }
 
     fn dims(&self, instr: InstrId, key: &str) -> Vec<usize> {

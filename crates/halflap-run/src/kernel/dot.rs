@@ -8,7 +8,7 @@ use super::Buffers;
 use super::block;
 use super::error::What;
 use super::formula::{Contraction, Op, TermId};
-use super::plan::{Planner, Slot, Stage, Strided, Trouble};
+use super::plan::{Planner, Slot, Stage, Strided, Trouble, parts_of};
 use super::walk::Transfer;
 use crate::tensor::DType;
 
@@ -198,6 +198,13 @@ impl Stage for Dot {
         }
     }
 
+    /// Many small matrices are cut into shares; large ones the library cuts itself. What is copied before is so once.
+    fn parts(&self) -> usize {
+        let work = self.batch * self.rows * self.columns * self.depth;
+        let is_plain = self.local == 0 && matches!(self.dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128);
+        if is_plain && self.batch > 1 { parts_of(work / 16, self.batch) } else { 1 }
+    }
+
     fn local_bytes(&self) -> usize {
         self.local
     }
@@ -209,7 +216,8 @@ impl Dot {
     unsafe fn multiply<T: Number>(&self, buffers: &Buffers<'_>, (lhs, rhs): (*const T, *const T), to: *mut T) {
         let threads = buffers.threads();
         let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
-        for batch in 0..self.batch as isize {
+        for batch in buffers.share(self.batch) {
+            let batch = batch as isize;
             // SAFETY: the caller's promise; steps are those of the operands, and the result is dense.
             unsafe {
                 gemm_one(

@@ -123,6 +123,11 @@ pub(super) enum Op {
         is_lower: bool,
     },
     TriangularSolve(Solving),
+    Lapack(Routine),
+    Fft {
+        transform: Transform,
+        lengths: Vec<usize>,
+    },
     Custom(Arc<str>),
     /// One of several results.
     Part(usize),
@@ -180,6 +185,46 @@ pub(super) struct Solving {
     pub(super) is_lower: bool,
     pub(super) is_transposed: bool,
     pub(super) is_unit: bool,
+}
+
+/// What a Fourier transform takes and gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transform {
+    Forward,
+    Inverse,
+    /// Of real numbers: half of what it gives follows from the other.
+    Real,
+    /// The inverse of that.
+    InverseReal,
+}
+
+/// A routine of LAPACK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Routine {
+    /// `potrf`
+    Cholesky { is_lower: bool },
+    /// `getrf`
+    Eliminate,
+    /// `geqrf`
+    Reflect,
+    /// `orgqr`, of so many reflections.
+    Reflections { count: usize },
+    /// `syevd`
+    Eigen { is_lower: bool },
+    /// `gesdd`
+    Singular { has_vectors: bool },
+}
+
+impl Routine {
+    /// How many arrays it gives.
+    pub(super) fn results(self) -> usize {
+        match self {
+            Routine::Reflections { .. } => 1,
+            Routine::Cholesky { .. } | Routine::Reflect => 2,
+            Routine::Eliminate | Routine::Eigen { .. } => 3,
+            Routine::Singular { .. } => 5,
+        }
+    }
 }
 
 impl Formula {

@@ -5,7 +5,7 @@ use super::formula::{Op, Padding, TermId};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::program::fill;
 use super::walk::{Transfer, strides};
-use super::{Buffers, conv, custom, index, linear, random, sort, window};
+use super::{Buffers, conv, custom, fft, index, lapack, linear, random, sort, window};
 use crate::tensor::DType;
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
@@ -29,6 +29,8 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         Op::Random { is_normal } => random::numbers(planner, id, *is_normal),
         Op::Cholesky { is_lower } => linear::cholesky(planner, id, *is_lower),
         Op::TriangularSolve(solving) => linear::solve(planner, id, *solving),
+        Op::Lapack(routine) => lapack::plan(planner, id, *routine),
+        Op::Fft { .. } => fft::plan(planner, id),
         Op::Custom(target) => custom::plan(planner, id, target),
         _ => Err(planner.fail(id, What::Operation)),
     }

@@ -3,7 +3,7 @@
 use super::Buffers;
 use super::block;
 use super::nest::{Fetch, Way, join};
-use super::plan::{Nested, Slot, Stage};
+use super::plan::{Nested, Slot, Stage, parts_of};
 use super::program::{Place, Program, Step, fill};
 use crate::tensor::DType;
 
@@ -51,6 +51,10 @@ impl Body {
 
     pub(super) fn local_bytes(&self) -> usize {
         self.program.local_bytes(self.block)
+    }
+
+    fn blocks(&self) -> usize {
+        self.total.div_ceil(self.block)
     }
 
     /// Prepares the table and what is the same in every block.
@@ -128,8 +132,8 @@ impl Stage for Loop {
         let is_read = |fetch: &Fetch| fetch.slot.is_some_and(|slot| buffers.read(slot) == to.cast_const());
         let is_shared = self.body.fetches.iter().any(is_read);
         let aside = table[self.aside.0 as usize];
-        let mut first = 0;
-        while first < self.body.total {
+        for number in buffers.share(self.body.blocks()) {
+            let first = number * self.body.block;
             let len = self.body.block.min(self.body.total - first);
             // SAFETY: elements of the output; the table's other places are set by the body. Where the
             // output is read as well, the block is written aside first.
@@ -141,8 +145,11 @@ impl Stage for Loop {
                     std::ptr::copy_nonoverlapping(aside, at, len * self.to.1);
                 }
             }
-            first += len;
         }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.body.total, self.body.blocks())
     }
 
     fn local_bytes(&self) -> usize {

@@ -6,6 +6,8 @@
 
 /// A floating-point type that kernels compute in.
 pub(super) trait Real: Copy + PartialOrd + 'static {
+    /// A number as this type.
+    fn of(number: f64) -> Self;
     fn exp(self) -> Self;
     fn expm1(self) -> Self;
     fn log(self) -> Self;
@@ -57,6 +59,10 @@ mod c {
 
 macro_rules! common {
     ($type:ident, $bits:ident, $signed:ident) => {
+        #[inline(always)]
+        fn of(number: f64) -> $type {
+            number as $type
+        }
         #[inline(always)]
         fn expm1(self) -> $type {
             self.exp_m1()

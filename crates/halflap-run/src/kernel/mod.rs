@@ -3,8 +3,10 @@
 //! Making one does all that can be done before: `build` opens the HLO to a flat `formula`, `plan` decides
 //! what is one loop and what is in memory in between, and every stage knows the functions that it calls.
 //! What is not supported is found there. Running one allocates nothing once its [`Scratch`] is as large
-//! as it needs (but the matrix library packs operands in memory of its own), gives the same bits each time, and may be done by any number of threads at once, each
-//! with a scratch of its own.
+//! as it needs (but the matrix library packs operands in memory of its own, and several threads are told
+//! what to do), gives the same bits each time, and may be done by any number of threads at once, each
+//! with a scratch of its own. A context may have threads to itself: then stages are cut into parts, none
+//! of which adds up what another one does, so that the bits stay the same.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -20,9 +22,11 @@ mod conv;
 mod custom;
 mod dot;
 mod error;
+mod fft;
 mod formula;
 mod heavy;
 mod index;
+mod lapack;
 mod linear;
 mod literal;
 mod loops;
@@ -49,7 +53,7 @@ use halflap::ids::InstrId;
 use crate::tensor::{AlignedBytes, DType, View, ViewMut};
 use build::Builder;
 use formula::{Formula, Op};
-use plan::{Plan, Planner, Slot};
+use plan::{Plan, Planner, Slot, Stage};
 
 /// Who runs a kernel, for the instructions that ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +64,7 @@ pub struct Context {
     pub partition: u32,
     /// What `rng` starts from.
     pub seed: u64,
-    /// How many threads a matrix multiplication may use; 0 and 1 are one.
+    /// How many threads a kernel may use; 0 and 1 are one.
     pub threads: usize,
 }
 
@@ -92,9 +96,26 @@ pub(crate) struct Buffers<'r> {
     temp: *mut u8,
     local: *mut u8,
     context: Context,
+    /// Which part of the work is to be done, and of how many.
+    part: (usize, usize),
 }
 
+// SAFETY: threads that share a kernel's memory do different parts of a stage: they write to other elements of what it
+// gives and have local memory of their own.
+unsafe impl Sync for Buffers<'_> {}
+
 impl Buffers<'_> {
+    /// The same for one of several threads, each with so many bytes of local memory.
+    fn for_part(&self, part: (usize, usize), local_bytes: usize) -> Buffers<'_> {
+        Buffers { local: self.local.wrapping_add(part.0 * local_bytes), part, ..*self }
+    }
+
+    /// The share of so many pieces of work that is this part's.
+    fn share(&self, count: usize) -> std::ops::Range<usize> {
+        let (index, parts) = self.part;
+        count * index / parts..count * (index + 1) / parts
+    }
+
     fn read(&self, slot: Slot) -> *const u8 {
         match slot {
             Slot::Input(index) => self.inputs[index].as_ptr(),
@@ -116,8 +137,9 @@ impl Buffers<'_> {
         self.local
     }
 
+    /// How many threads a part of a stage may use by itself.
     fn threads(&self) -> usize {
-        self.context.threads
+        if self.part.1 > 1 { 1 } else { self.context.threads }
     }
 }
 
@@ -231,6 +253,11 @@ impl Kernel {
         self.plan.temp_bytes + self.local_bytes
     }
 
+    /// Whether it runs at once, without memory for what is computed on the way.
+    pub fn is_one_stage(&self) -> bool {
+        self.plan.stages.len() == 1 && self.plan.temp_bytes == 0
+    }
+
     /// Whether an output may be written to the memory of an input ([`View::from_raw`]).
     pub fn can_share(&self, output: usize, input: usize) -> bool {
         match &self.plan.stages[..] {
@@ -257,16 +284,34 @@ impl Kernel {
                 self.name
             );
         }
-        scratch.memory.reserve(self.scratch_bytes());
+        let threads = scratch.context.threads.max(1);
+        let parts = |stage: &dyn Stage| stage.parts().clamp(1, threads);
+        let local = self.plan.stages.iter().map(|stage| stage.local_bytes().next_multiple_of(64) * parts(&**stage));
+        scratch.memory.reserve(self.plan.temp_bytes + local.max().unwrap_or(0));
         let temp = scratch.memory.as_mut_ptr();
         let local = temp.wrapping_add(self.plan.temp_bytes);
         let constants = &self.plan.constants;
-        let buffers = Buffers { inputs, outputs, constants, temp, local, context: scratch.context };
+        let buffers = Buffers { inputs, outputs, constants, temp, local, context: scratch.context, part: (0, 1) };
         for stage in &self.plan.stages {
-            // SAFETY: the arrays are those that were planned for, and the scratch memory is long enough.
-            unsafe { stage.run(&buffers) };
+            let (parts, local_bytes) = (parts(&**stage), stage.local_bytes().next_multiple_of(64));
+            on_threads(parts, |part| {
+                // SAFETY: the arrays are those that were planned for, and the scratch memory is long enough.
+                unsafe { stage.run(&buffers.for_part((part, parts), local_bytes)) };
+            });
         }
     }
+}
+
+/// Does all parts of some work, each on a thread.
+fn on_threads(parts: usize, work: impl Fn(usize) + Sync) {
+    if parts == 1 {
+        return work(0);
+    }
+    rayon::scope(|scope| {
+        let work = &work;
+        (1..parts).for_each(|part| scope.spawn(move |_| work(part)));
+        work(0);
+    });
 }
 
 /// `fused_` and the operations that stand for what is computed, with the number of the name.

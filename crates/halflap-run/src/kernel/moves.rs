@@ -1,7 +1,7 @@
 //! Elements from one place to another.
 
 use super::Buffers;
-use super::plan::{Slot, Stage, Strided};
+use super::plan::{Slot, Stage, Strided, parts_of};
 use super::walk::{Transfer, strides};
 
 /// A copy of elements of one array to a dense one.
@@ -20,7 +20,18 @@ impl Move {
 
 impl Stage for Move {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let share = buffers.share(self.transfer.slices());
         // SAFETY: the transfer was planned for the arrays of these slots, which are different memory.
-        unsafe { self.transfer.run(buffers.read(self.from.0).add(self.from.1), buffers.write(self.to)) }
+        unsafe {
+            let (from, to) = (buffers.read(self.from.0).add(self.from.1), buffers.write(self.to));
+            match share.len() == self.transfer.slices() {
+                true => self.transfer.run(from, to),
+                false => self.transfer.run_slices(from, to, share),
+            }
+        }
+    }
+
+    fn parts(&self) -> usize {
+        parts_of(self.transfer.elements(), self.transfer.slices())
     }
 }

@@ -33,7 +33,12 @@ pub(super) trait Stage: Send + Sync {
     /// The buffers must be those that the stage was planned for, and its local memory long enough.
     unsafe fn run(&self, buffers: &Buffers<'_>);
 
-    /// How many bytes of memory it needs while it runs.
+    /// Into how many parts its work can be cut, each worth a thread ([`Buffers::share`]).
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// How many bytes of memory it needs while it runs, or a part of it does.
     fn local_bytes(&self) -> usize {
         0
     }
@@ -42,6 +47,14 @@ pub(super) trait Stage: Send + Sync {
     fn can_share(&self, _output: usize, _input: usize) -> bool {
         false
     }
+}
+
+/// How many elements are worth a thread.
+const WORTH: usize = 32 * 1024;
+
+/// Into how many parts work on so many elements can be cut, if it consists of so many pieces.
+pub(super) fn parts_of(elements: usize, pieces: usize) -> usize {
+    (elements / WORTH).min(pieces).max(1)
 }
 
 /// An array in memory that need not be dense: steps are in elements.

@@ -125,11 +125,19 @@ impl Draft {
             Op::ReducePrecision { exponent, mantissa } => {
                 block::reduce_precision(*exponent, *mantissa).filter(|_| dtype != DType::F64).ok_or_else(none)?
             }
-            Op::Reinterpret => block::copy(dtype),
+            // The bytes are those that are stored, which computed elements of some types are not.
+            Op::Reinterpret if of(0).size() == dtype.size() => {
+                let stored = match block::narrow(of(0)) {
+                    Some(narrow) => self.call(narrow, args, size),
+                    None => args[0],
+                };
+                let copy = block::widen(dtype).unwrap_or_else(|| block::copy(dtype));
+                return Ok(self.call(copy, &[stored], size));
+            }
             _ => return Err(What::Operation),
         };
         let value = self.call(run, args, size);
-        let is_exact = matches!(term.op, Op::Select | Op::Reinterpret | Op::Compare { .. });
+        let is_exact = matches!(term.op, Op::Select | Op::Compare { .. });
         Ok(if is_exact { value } else { self.rounded(value, DType::F32, dtype) })
     }
 

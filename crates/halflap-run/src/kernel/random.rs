@@ -18,6 +18,8 @@ struct Bits {
     counters: usize,
     new_state: Slot,
     to: Slot,
+    /// Of small numbers: where they go, their size, and how many there are.
+    cut: Option<(Slot, usize, usize)>,
     dims: Vec<usize>,
     by: Vec<i64>,
     is_wide: bool,
@@ -37,21 +39,18 @@ pub(super) fn bits(planner: &mut Planner<'_>, id: TermId, generator: Generator) 
         return Err(planner.fail(id, What::Shape));
     }
     let (dtype, dims) = kinds[1].clone();
-    if !matches!(dtype, DType::U32 | DType::U64 | DType::S32 | DType::S64) {
+    if !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::S32 | DType::S64) {
         return Err(planner.fail(id, What::OfType(dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
+    // Small numbers are the low bits of numbers of 32.
+    let count = dims.iter().product::<usize>();
+    let (to, cut) = match dtype.size() {
+        size @ (1 | 2) => (planner.temp(count * 4), Some((targets[1], size, count))),
+        _ => (targets[1], None),
+    };
     let is_wide = dtype.size() == 8;
-    planner.add(Bits {
-        generator,
-        state,
-        counters,
-        new_state: targets[0],
-        to: targets[1],
-        by: strides(&dims),
-        dims,
-        is_wide,
-    });
+    planner.add(Bits { generator, state, counters, new_state: targets[0], to, cut, by: strides(&dims), dims, is_wide });
     Ok(targets[0])
 }
 
@@ -75,6 +74,12 @@ impl Stage for Bits {
                 Generator::Philox => self.philox(key, counter, to),
             }
         };
+        if let Some((small, size, count)) = self.cut {
+            for at in 0..count {
+                // SAFETY: both arrays have so many elements; the low bytes of a number come first.
+                unsafe { std::ptr::copy_nonoverlapping(to.add(4 * at), buffers.write(small).add(size * at), size) };
+            }
+        }
         let grown = counter.wrapping_add(u128::from(used));
         let new = [key, grown as u64, (grown >> 64) as u64];
         let state: *mut u32 = buffers.write(self.new_state).cast();

@@ -15,7 +15,7 @@ use super::formula::{Op, TermId};
 use super::loops::Body;
 use super::math::Real;
 use super::nest::{self, join};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{Planner, Slot, Stage, Trouble, parts_of};
 use super::program::{Applied, Place};
 use crate::tensor::DType;
 
@@ -129,6 +129,13 @@ impl Stage for Reduce {
         }
     }
 
+    fn parts(&self) -> usize {
+        match self.combine {
+            Combine::Fast { .. } => parts_of(self.body.total, self.pieces()),
+            Combine::Program(_) => 1,
+        }
+    }
+
     fn local_bytes(&self) -> usize {
         let more = match &self.combine {
             Combine::Fast { .. } => self.body.block * 8,
@@ -141,7 +148,17 @@ impl Stage for Reduce {
 impl Reduce {
     /// How many elements of the output are accumulated at once.
     fn tile(&self) -> usize {
-        self.inner.min(self.body.block)
+        self.inner.min(self.body.block).max(1)
+    }
+
+    /// How many tiles there are beside each other.
+    fn tiles(&self) -> usize {
+        self.inner.div_ceil(self.tile())
+    }
+
+    /// What can be reduced on its own: rows, or tiles.
+    fn pieces(&self) -> usize {
+        self.outer * self.tiles()
     }
 
     /// Reduces each row to one element.
@@ -152,9 +169,10 @@ impl Reduce {
         let operand = &self.operands[0];
         let size = block::computed_as(operand.dtype).size();
         let at_once = (self.body.block / self.reduced.max(1)).max(1);
-        let mut first = 0;
-        while first < self.outer {
-            let rows = at_once.min(self.outer - first);
+        let share = buffers.share(self.outer);
+        let mut first = share.start;
+        while first < share.end {
+            let rows = at_once.min(share.end - first);
             // SAFETY: spans of the loop, rows of a block, and so many elements of the output.
             unsafe {
                 operand.start(buffers, into, rows);
@@ -186,25 +204,22 @@ impl Reduce {
         let tile = self.tile();
         // Where rows are shorter than a block, several are computed at once.
         let at_once = if self.inner <= self.body.block { self.body.block / self.inner } else { 1 };
-        for outer in 0..self.outer {
-            let mut first = 0;
-            while first < self.inner {
-                let len = tile.min(self.inner - first);
-                // SAFETY: spans of the loop, a tile of the output, rows of a block.
-                unsafe {
-                    operand.start(buffers, into, len);
-                    let mut done = 0;
-                    while done < self.reduced {
-                        let rows = at_once.min(self.reduced - done);
-                        let start = (outer * self.reduced + done) * self.inner + first;
-                        self.body.run(buffers, table, (start, if rows > 1 { rows * self.inner } else { len }));
-                        let value = table[operand.value.0 as usize];
-                        (0..rows).for_each(|index| fold(value.add(index * self.inner * size), into, len));
-                        done += rows;
-                    }
-                    operand.store(buffers, into, (outer * self.inner + first, len));
+        for piece in buffers.share(self.pieces()) {
+            let (outer, first) = (piece / self.tiles(), piece % self.tiles() * tile);
+            let len = tile.min(self.inner - first);
+            // SAFETY: spans of the loop, a tile of the output, rows of a block.
+            unsafe {
+                operand.start(buffers, into, len);
+                let mut done = 0;
+                while done < self.reduced {
+                    let rows = at_once.min(self.reduced - done);
+                    let start = (outer * self.reduced + done) * self.inner + first;
+                    self.body.run(buffers, table, (start, if rows > 1 { rows * self.inner } else { len }));
+                    let value = table[operand.value.0 as usize];
+                    (0..rows).for_each(|index| fold(value.add(index * self.inner * size), into, len));
+                    done += rows;
                 }
-                first += len;
+                operand.store(buffers, into, (outer * self.inner + first, len));
             }
         }
     }
@@ -282,13 +297,13 @@ impl<'r> Applying<'r> {
     /// # Safety
     /// See [`Stage::run`].
     unsafe fn run(&self, buffers: &Buffers<'_>, table: &mut [*mut u8]) {
-        let Reduce { body, operands, outer, reduced, inner, .. } = self.reduce;
+        let Reduce { body, operands, reduced, inner, .. } = self.reduce;
         let tile = self.reduce.tile();
         // SAFETY: spans of the loop, blocks of elements, a tile of the output.
         unsafe {
             let own = self.applied.program.prepare(self.local, body.block);
-            for place in 0..outer * inner.div_ceil(tile) {
-                let (outer, first) = (place / inner.div_ceil(tile), place % inner.div_ceil(tile) * tile);
+            for place in 0..self.reduce.pieces() {
+                let (outer, first) = (place / self.reduce.tiles(), place % self.reduce.tiles() * tile);
                 let len = tile.min(inner - first);
                 (0..operands.len()).for_each(|index| operands[index].start(buffers, self.part(index, 0), len));
                 let mut done = 0;

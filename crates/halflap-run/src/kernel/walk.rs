@@ -119,6 +119,28 @@ impl Transfer {
         transfer
     }
 
+    /// How many elements are copied.
+    pub(super) fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// How many turns the outermost loop takes.
+    pub(super) fn slices(&self) -> usize {
+        self.dims[0]
+    }
+
+    /// Copies what some turns of the outermost loop copy.
+    ///
+    /// # Safety
+    /// See [`Transfer::run`].
+    pub(super) unsafe fn run_slices(&self, from: *const u8, to: *mut u8, slices: std::ops::Range<usize>) {
+        let mut part = self.clone();
+        part.dims[0] = slices.len();
+        let offset = |step: isize| slices.start as isize * step * self.size as isize;
+        // SAFETY: elements of the same places; the caller's promise.
+        unsafe { part.run(from.offset(offset(self.from[0])), to.offset(offset(self.to[0]))) }
+    }
+
     /// Copies.
     ///
     /// # Safety

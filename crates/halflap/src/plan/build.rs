@@ -194,7 +194,7 @@ impl Planner<'_> {
                 }
             }
         }
-        Work { instr, reads, writes: writes.to_vec() }
+        Work { instr, fused: None, reads, writes: writes.to_vec() }
     }
 
     fn start(&mut self, place: Place) -> Step {

@@ -16,20 +16,23 @@
 //! | `build` | a module and orders to a program |
 //! | `lives` | which memory must have come and gone at which step |
 //! | `calls` | what callees take and leave |
+//! | `fuse` | fewer kernels: launches that join their readers |
 //! | `peak` | the most that is requested at once |
 //! | `text` | the program for people, line by line, and hashes of the lines |
 
 mod build;
 mod calls;
+mod fuse;
 mod lives;
 mod peak;
 mod text;
 
 pub use build::{PlanError, build};
+pub use fuse::{fuse, only_finds};
 pub use lives::Check;
 pub use text::{Line, Text, hash_of};
 
-use crate::hlo::{ReplicaGroups, Storage};
+use crate::hlo::{Module, ReplicaGroups, Storage};
 use crate::ids::{CommId, ComputationId, IdVec, InstrId, PlanId, SlotId, StreamId};
 
 /// Everything that a rank does in a step of training or inference. The same on all ranks.
@@ -98,7 +101,7 @@ pub enum Step {
     Alloc(SlotId),
     /// Memory goes.
     Free(SlotId),
-    /// An instruction is computed on the compute stream.
+    /// An instruction, or several as one kernel, is computed on the compute stream.
     Launch(Work),
     /// Something starts on a stream of its own, when all before it has been computed.
     Start {
@@ -126,15 +129,41 @@ pub enum Step {
     },
 }
 
-/// An instruction with its memory.
+/// An instruction, or several that are one kernel, with their memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// The instruction; of a start of the generic form, the start.
+    /// The instruction whose value it gives; of a start of the generic form, the start.
     pub instr: InstrId,
+    /// What else is computed on the way, if anything is.
+    pub fused: Option<Fused>,
     /// What it reads, each once.
     pub reads: Vec<SlotId>,
     /// What it writes.
     pub writes: Vec<SlotId>,
+}
+
+/// What a kernel computes on the way to what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fused {
+    /// The kernel's name.
+    pub name: String,
+    /// The instructions, in a sequence in which they can run.
+    pub with: Vec<InstrId>,
+}
+
+impl Work {
+    /// All instructions that are computed, in a sequence in which they can run.
+    pub fn instrs(&self) -> Vec<InstrId> {
+        let with = self.fused.iter().flat_map(|fused| &fused.with).copied();
+        let mut instrs: Vec<InstrId> = with.chain([self.instr]).collect();
+        instrs.sort_unstable();
+        instrs
+    }
+
+    /// The kernel's name, or that of the one instruction.
+    pub fn name<'a>(&'a self, module: &'a Module) -> &'a str {
+        self.fused.as_ref().map_or(module.instruction_name(self.instr), |fused| &fused.name)
+    }
 }
 
 /// A computation that is run once.
@@ -171,6 +200,21 @@ pub struct Loop {
     pub copied: Vec<(SlotId, SlotId)>,
     /// What is copied after each run of the body, all at once: from one of its slots to another.
     pub moved: Vec<(SlotId, SlotId)>,
+}
+
+impl Call {
+    /// All memory of the caller that it has to do with.
+    fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let pairs = self.lent.iter().chain(&self.adopted).chain(&self.copied).map(|&(_, own)| own);
+        self.arguments.iter().chain(&self.allocated).copied().chain(pairs)
+    }
+}
+
+impl Loop {
+    /// All memory of the caller that it has to do with.
+    fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.state.iter().copied().chain(self.copied.iter().flat_map(|&(from, to)| [from, to]))
+    }
 }
 
 impl Program {

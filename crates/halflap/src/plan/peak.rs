@@ -9,12 +9,7 @@ impl Program {
     /// The most memory that is requested at once: what the runtime measures. Of branches, and of a loop
     /// that may not run at all, what needs most counts.
     pub fn peak(&self) -> Bytes {
-        let mut needs = Needs { plans: &self.plans, of: IdVec::default() };
-        for (_, plan) in self.plans.iter() {
-            // Callees stand before their callers.
-            let need = needs.of(plan, &[]);
-            needs.of.push(need);
-        }
+        let needs = Needs::new(self);
         let need = needs.of.get(self.entry).copied().unwrap_or(Bytes::ZERO);
         self.plans[self.entry].size_of(Origin::Parameter) + need
     }
@@ -33,12 +28,32 @@ struct Needs<'a> {
     of: IdVec<PlanId, Bytes>,
 }
 
-impl Needs<'_> {
+/// What each plan of a program requests while each of its steps runs, beyond its parameters.
+pub(super) fn levels(program: &Program) -> IdVec<PlanId, Vec<Bytes>> {
+    let needs = Needs::new(program);
+    program.plans.iter().map(|(_, plan)| needs.levels(plan, &[])).collect()
+}
+
+impl<'a> Needs<'a> {
+    fn new(program: &'a Program) -> Needs<'a> {
+        let mut needs = Needs { plans: &program.plans, of: IdVec::default() };
+        for (_, plan) in program.plans.iter() {
+            // Callees stand before their callers.
+            let need = needs.of(plan, &[]);
+            needs.of.push(need);
+        }
+        needs
+    }
+
     /// What one plan needs, with some of its memory lent by the caller.
     fn of(&self, plan: &Plan, lent: &[SlotId]) -> Bytes {
+        self.levels(plan, lent).into_iter().fold(plan.size_of(Origin::Constant), Bytes::max)
+    }
+
+    fn levels(&self, plan: &Plan, lent: &[SlotId]) -> Vec<Bytes> {
         let size = |slot: SlotId| if lent.contains(&slot) { Bytes::ZERO } else { plan.storage.slots[slot].size };
         let mut alive = plan.size_of(Origin::Constant);
-        let mut most = alive;
+        let mut levels = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
             // While it runs, and when it is over.
             let (inside, left) = match step {
@@ -53,10 +68,10 @@ impl Needs<'_> {
                 }
                 Step::Launch(_) | Step::Start { .. } | Step::Wait(_) => (Bytes::ZERO, Bytes::ZERO),
             };
-            most = most.max(alive + inside);
+            levels.push(alive + inside);
             alive += left;
         }
-        most
+        levels
     }
 
     fn call(&self, plan: &Plan, call: &Call) -> (Bytes, Bytes) {

@@ -160,9 +160,16 @@ impl Printer<'_> {
     }
 
     fn work(&self, work: &Work) -> String {
-        let opcode = self.module.opcode_name(work.instr);
-        let mut text = format!("{}  {opcode}({})", self.name(work.instr), self.slots(&work.reads));
+        let opcode = match work.fused {
+            Some(_) => "",
+            None => self.module.opcode_name(work.instr),
+        };
+        let mut text = format!("{}  {opcode}({})", work.name(self.module), self.slots(&work.reads));
         let _ = write!(text, " -> {}", self.slots(&work.writes));
+        if work.fused.is_some() {
+            let names: Vec<&str> = work.instrs().into_iter().map(|instr| self.name(instr)).collect();
+            let _ = write!(text, "  computes {}", names.join(", "));
+        }
         let source = self.module.source(work.instr);
         if !source.is_empty() {
             let _ = write!(text, "  # {source}");

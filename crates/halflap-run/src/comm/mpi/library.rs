@@ -4,6 +4,7 @@
 //! objects in the library (`ompi_mpi_comm_world`), which other implementations do not have: those are
 //! told apart by that and refused.
 
+use std::error::Error;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
@@ -99,16 +100,25 @@ unsafe impl Send for Mpi {}
 // SAFETY: as above.
 unsafe impl Sync for Mpi {}
 
+fn open() -> Result<Library, Failure> {
+    let mut reason = String::new();
+    for name in NAMES {
+        // SAFETY: loading Open MPI runs its initialisers, which do nothing before MPI_Init. Its plug-ins look for its
+        // symbols among the global ones.
+        match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
+            Ok(library) => return Ok(library),
+            Err(error) if reason.is_empty() => reason = error.source().unwrap_or(&error).to_string(),
+            Err(_) => {}
+        }
+    }
+    let install = "install Open MPI, for instance Debian's openmpi-bin; ranks that are threads need nothing";
+    Err(Failure::Mpi(format!("its library cannot be loaded ({reason}): {install}")))
+}
+
 impl Mpi {
     /// Loads Open MPI.
     pub(super) fn load() -> Result<Mpi, Failure> {
-        let open = |name: &&str| {
-            // SAFETY: loading Open MPI runs its initialisers, which do nothing before MPI_Init. Its plug-ins look
-            // for its symbols among the global ones.
-            unsafe { Library::open(Some(*name), RTLD_NOW | RTLD_GLOBAL) }.ok()
-        };
-        let missing = "no MPI library was found (libmpi.so): install Open MPI, for instance Debian's openmpi-bin";
-        let library = NAMES.iter().find_map(open).ok_or_else(|| Failure::Mpi(missing.to_owned()))?;
+        let library = open()?;
         let other = |error: libloading::Error| {
             Failure::Mpi(format!("libmpi.so is not Open MPI's, which is the one that is supported: {error}"))
         };

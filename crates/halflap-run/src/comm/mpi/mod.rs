@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::exec::Failure;
 use library::{Handle, Mpi, Status, THREAD_MULTIPLE};
+pub use run::Difference;
 
 /// All processes, and which this is.
 pub struct World {

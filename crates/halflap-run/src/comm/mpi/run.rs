@@ -5,17 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+use halflap::plan::hash_of;
 
 use super::World;
 use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
 use crate::check::{Flight, Probe};
 use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, step_line,
+    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, spawn, step_line,
     with_account,
 };
 use crate::tensor::Tensor;
@@ -35,27 +36,47 @@ const LISTEN: Duration = Duration::from_millis(20);
 /// How long the others have to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
 
+/// Where what a rank has first differs from what rank 0 has, and both lines.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Difference {
+    pub rank: usize,
+    pub of_first: String,
+    pub of_rank: String,
+}
+
 impl World {
     /// Compares the plans of all ranks: an error that names the first difference.
     pub fn compare(&self, program: &Prepared) -> Result<(), Failure> {
-        let hashes = program.text.hashes();
-        let all = self.all_numbers(program.text.hash())?;
-        if all.iter().all(|&hash| hash == all[0]) {
-            return Ok(());
+        match self.first_difference(&program.text.hashes(), &|step| step_line(program, step))? {
+            None => Ok(()),
+            Some(Difference { rank, of_first, of_rank }) => {
+                Err(Failure::PlansDiffer { first: 0, second: rank, of_first, of_second: of_rank })
+            }
         }
-        let bytes = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    }
+
+    /// Compares lines of all ranks by their hashes with those of rank 0.
+    pub fn first_difference(
+        &self,
+        hashes: &[u64],
+        line: &dyn Fn(usize) -> String,
+    ) -> Result<Option<Difference>, Failure> {
+        let bytes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let all = self.all_numbers(hash_of(&bytes))?;
+        if all.iter().all(|&hash| hash == all[0]) {
+            return Ok(None);
+        }
         let first = self.share(0, bytes)?;
         let first: Vec<u64> = first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let same = first.iter().zip(&hashes).take_while(|(a, b)| a == b).count();
+        let same = first.iter().zip(hashes).take_while(|(a, b)| a == b).count();
         let own = if first == hashes { u64::MAX } else { same as u64 };
         let differ = self.all_numbers(own)?;
-        let Some((second, &line)) = differ.iter().enumerate().min_by_key(|(_, line)| **line) else { return Ok(()) };
-        let line = line as usize;
-        let text = step_line(program, line);
+        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place) else { return Ok(None) };
+        let text = line(place as usize);
         let line_of =
             |rank: usize| self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into());
-        let (of_first, of_second) = (line_of(0)?, line_of(second)?);
-        Err(Failure::PlansDiffer { first: 0, second, of_first, of_second })
+        Ok(Some(Difference { rank, of_first: line_of(0)?, of_rank: line_of(rank)? }))
     }
 
     /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure other
@@ -89,7 +110,7 @@ impl World {
         }
         let ranks = all.iter().map(|bytes| RankOutcome::from_bytes(bytes)).collect::<Option<Vec<_>>>();
         let ranks = ranks.ok_or_else(|| Failure::Mpi("what a rank sent at the end cannot be read".to_owned()))?;
-        Ok(Some(Outcome { ranks }))
+        Outcome { ranks }.checked(&vec![program.clone(); self.size]).map(Some)
     }
 }
 
@@ -115,25 +136,13 @@ struct Findings {
 
 impl Watch<'_> {
     fn until_done(&self, rank: Rank, fate: &Arc<Fate>) -> Result<RankOutcome, Failure> {
-        let number = self.world.rank;
         let (send, receive) = channel();
-        let told = fate.clone();
-        let body = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| rank.run()));
-            if outcome.is_err() {
-                let message = "the thread that issues steps failed".to_owned();
-                told.fail(Failure::Panicked { rank: number, at: "a step".to_owned(), message });
-            }
-            // Nobody listens any more when the run has failed.
-            let _ = send.send(outcome.ok().and_then(Result::ok));
-        };
-        let spawned = std::thread::Builder::new().spawn(body);
-        spawned.map_err(|error| Failure::Thread { rank: number, message: error.to_string() })?;
+        spawn(rank, send);
         let mut outcome = None;
         let mut findings = Findings::default();
         let mut leaving = None;
         loop {
-            if let Ok(Some(ended)) = receive.recv_timeout(LISTEN) {
+            if let Ok((_, Some(ended))) = receive.recv_timeout(LISTEN) {
                 outcome = Some(ended);
             }
             if let Some(failure) = fate.failure() {

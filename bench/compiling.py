@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""One model, compiled by torch up to the generation of code, and what its order comes to.
+
+    PY bench/compiling.py KIND LAYERS WIDTH HEADS TOKENS RANKS WAY -o OUT.json
+
+PY has torch and the wheel. Nothing is computed: tensors have shapes alone, and the process group does nothing.
+WAY is one of `WAYS`. What torch scheduled is handed over as `halflap.torch` does, with its model of an H100's run
+times, and simulated; forward and backward add up.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import sys
+import time
+import warnings
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples"))
+warnings.simplefilter("ignore")
+
+import models
+import torch
+import torch.distributed as dist
+from torch._inductor import comms, compile_fx, config, scheduler
+from torch._inductor.fx_utils import count_flops_fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import halflap
+import halflap.torch
+from halflap import _halflap
+from halflap.torch._handover import Program
+from halflap.torch._times import Times
+
+DEVICE = "h100"
+TIMES = Times(DEVICE, {}, None)
+SIMPLE = "aten_distributed_optimizations.enable_simple_overlap"
+
+
+class Scheduled(Exception):
+    """The order is there; no code is generated from it."""
+
+
+def handed_over(snodes):
+    """A program with run times."""
+    program = Program(snodes)
+    TIMES.fill(program)
+    return program
+
+
+def with_our_times(snodes):
+    """Gives torch's passes the run times that we have: on the CPU its own are 0."""
+    for snode, node in zip(snodes, handed_over(snodes).nodes):
+        snode.override_estimated_runtime = node["runtime_ns"] / 1e6
+    return snodes
+
+
+def iterative():
+    passes = [with_our_times, comms.sink_waits_iterative, comms.reorder_communication_preserving_peak_memory]
+    overlap = "reorder_for_compute_comm_overlap"
+    return config.patch({overlap: True, f"{overlap}_passes": passes, SIMPLE: False})
+
+
+def fx_time(node, override_size=None):
+    """Milliseconds of a node of an FX graph, by the same model; it is not fused with others yet."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    made = size_of(node.meta.get("val"))
+    read = sum(size_of(other.meta.get("val")) for other in node.all_input_nodes)
+    if node.target.namespace == "_c10d_functional":
+        size = max(read, made) if override_size is None else override_size
+        issued = (node.target._overloadpacket.__name__, list(range(dist.get_world_size())), size)
+        return 0.0 if "wait" in issued[0] else _halflap.modelled_times(DEVICE, [], [issued])[1][0] / 1e6
+    if node.target.is_view:
+        return 0.0
+    return _halflap.modelled_times(DEVICE, [(count_flops_fx(node) or 0, read + made)], [])[0][0] / 1e6
+
+
+def size_of(value):
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def fx_level():
+    fx = "aten_distributed_optimizations"
+    # The other estimator measures on a GPU.
+    return config.patch({
+        f"{fx}.custom_runtime_estimation": fx_time,
+        f"{fx}.enable_overlap_scheduling": True,
+        f"{fx}.insert_overlap_deps": True,
+        f"{fx}.collective_bucketing": True,
+        f"{fx}.compute_estimator": "analytical",
+    })
+
+
+WAYS = {
+    "none": lambda: config.patch({SIMPLE: False}),
+    "simple_overlap": lambda: config.patch({SIMPLE: True}),
+    "iterative": iterative,
+    "fx": fx_level,
+    "halflap quick": lambda: halflap.torch.enable(device=DEVICE, effort="quick"),
+    "halflap": lambda: halflap.torch.enable(device=DEVICE, effort="default"),
+    "halflap free": lambda: halflap.torch.enable(device=DEVICE, effort="default", collective_order="free"),
+}
+
+
+def in_order(snodes):
+    """Nodes so that all their dependencies come first: passes may break those that chain collectives."""
+    return snodes[0].scheduler.topological_sort_schedule(list(snodes))
+
+
+class Compilation:
+    """What torch schedules of a training step, one graph after the other."""
+
+    def __init__(self, kind, size):
+        self.graphs = []
+        scheduler.Scheduler.codegen = lambda of: self.stop(of.nodes)
+        backend = functools.partial(compile_fx.compile_fx, inner_compile=self.inner)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = models.build(kind, size)
+            loss = torch.compile(model, backend=backend, fullgraph=True)(models.batch(0, size)).square().mean()
+            loss.backward()
+
+    def inner(self, module, inputs, **options):
+        """Compiles a graph up to the generation of code, and has it computed as it is."""
+        found = {}
+        self.graphs.append(found)
+        started = time.perf_counter()
+        try:
+            compile_fx.compile_fx_inner(module, inputs, **options)
+        except Exception:
+            if "graph" not in found:
+                raise
+        found["seconds"] = found["until"] - started
+        run = lambda values: module(*values)  # noqa: E731
+        run._boxed_call = True
+        return run
+
+    def stop(self, snodes):
+        found = self.graphs[-1]
+        found["until"] = time.perf_counter()
+        found["order"] = [snode.get_name() for snode in snodes]
+        found["graph"] = handed_over(in_order(snodes)).graph()
+        raise Scheduled
+
+
+def figures(found):
+    """Sums and the larger peak of both graphs."""
+    simulations = [halflap.simulate(one["graph"], one["order"]) for one in found]
+    collectives = [node for one in found for node in one["graph"]["nodes"] if "collective" in node]
+    return {
+        "nodes": [len(one["graph"]["nodes"]) for one in found],
+        "collectives": len(collectives),
+        "compile_seconds": sum(one["seconds"] for one in found),
+        "step_time": sum(simulation.step_time for simulation in simulations),
+        "bound": sum(simulation.bound for simulation in simulations),
+        "peak_memory": max(simulation.peak_memory for simulation in simulations),
+        "passes": [
+            {"nodes": ran.nodes, "handover": ran.handover_seconds, "seconds": ran.seconds, "failure": ran.failure}
+            for ran in halflap.torch.history()
+        ],
+    }
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("kind", choices=models.BLOCKS)
+    for name in ("layers", "width", "heads", "tokens", "ranks"):
+        arguments.add_argument(name, type=int)
+    arguments.add_argument("way", choices=WAYS)
+    arguments.add_argument("-o", "--output", required=True)
+    chosen = arguments.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=chosen.ranks)
+    config.fx_graph_cache = False
+    size = models.Size(chosen.layers, chosen.width, chosen.heads, chosen.tokens)
+    with WAYS[chosen.way]():
+        found = Compilation(chosen.kind, size).graphs
+    pathlib.Path(chosen.output).write_text(json.dumps(figures(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""halflap for torch.compile.
+
+>>> import halflap.torch
+>>> halflap.torch.enable()
+
+has every graph with collectives that is compiled from then on, forward, backward and inference, put into the
+order that hides the most communication within a memory limit. docs/torch.md says what is switched, how caches
+stay correct and what is promised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+try:
+    import torch  # noqa: F401
+except ImportError as missing:
+    raise ImportError("halflap.torch needs torch 2.10 or newer, and torch is not installed") from missing
+
+from .. import _halflap
+from ._settings import Settings, UnknownTorch, check_torch, compile_anew, compile_backward_at_once, plug_in
+
+check_torch()
+
+from ._handover import Unsupported  # noqa: E402
+from ._pass import Options, OverlapPass, Ran, session, times_key  # noqa: E402
+from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
+from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
+from ._times import Times, device_here  # noqa: E402
+
+__all__ = [
+    "Enabled",
+    "OverlapPass",
+    "Ran",
+    "RanksDiffer",
+    "UnknownTorch",
+    "Unsupported",
+    "align_profiles",
+    "capture",
+    "disable",
+    "enable",
+    "history",
+    "profile_from_trace",
+]
+
+_enabled: list[Enabled] = []
+
+
+class Enabled:
+    """What `enable` switched on. As a context manager, it is switched off at the end of the block; backward
+    graphs are then compiled with their forward graphs, so that they are ordered, too."""
+
+    def __init__(self, settings: Settings, our_pass: OverlapPass) -> None:
+        self._settings = settings
+        #: The pass that orders graphs.
+        self.overlap_pass = our_pass
+
+    def __enter__(self) -> Enabled:
+        compile_backward_at_once(self._settings)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        disable()
+
+
+def enable(
+    *,
+    memory_budget: float | str = "1x",
+    collective_order: str = "kept",
+    effort: str = "quick",
+    device: str | None = None,
+    profile: str | os.PathLike[str] | Mapping[str, float] | None = None,
+    estimate: Callable[[Any], float | None] | None = None,
+    report_dir: str | os.PathLike[str] | None = None,
+    check_ranks: bool | float = False,
+) -> Enabled:
+    """Has halflap order every graph with collectives that is compiled from now on.
+
+    ``memory_budget``: the most that an order may need, as `halflap.schedule` takes it; by default no more than
+    Inductor's order. ``collective_order``: ``"kept"`` has collectives stay in the program's order, which is safe
+    whatever other ranks run; ``"free"`` lets them pass each other, for programs whose ranks all compile the same
+    graphs. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
+
+    Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as Inductor's
+    ``estimate_op_runtime``), else ``profile`` (`profile_from_trace`), else Inductor, else the model of
+    ``device``. They must be the same on all ranks.
+
+    ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the orders of all
+    ranks of a process group, waiting for at most 60 s or so many seconds, and raise `RanksDiffer` on all of them
+    where they differ; compile caches are off meanwhile, because a rank that takes a graph from its cache decides
+    nothing.
+    """
+    disable()
+    device = device or device_here()
+    _halflap.modelled_times(device, [], [])
+    times = read_profile(profile)
+    options = Options(
+        memory_budget=_checked_budget(memory_budget),
+        collective_order=_one_of("collective_order", collective_order, ("kept", "free")),
+        effort=_one_of("effort", effort, ("quick", "default", "thorough")),
+        device=device,
+        times=times_key(times, estimate),
+    )
+    session.times[options.times] = Times(device, times, estimate)
+    session.report_dir = None if report_dir is None else os.fspath(report_dir)
+    session.check_ranks = None if check_ranks is False else PATIENCE if check_ranks is True else float(check_ranks)
+    settings, our_pass = Settings(), OverlapPass(options)
+    plug_in(settings, our_pass)
+    if session.check_ranks is not None:
+        compile_anew(settings)
+    _enabled.append(Enabled(settings, our_pass))
+    return _enabled[-1]
+
+
+def disable() -> None:
+    """Switches it off and sets everything back; what is compiled stays as it is."""
+    while _enabled:
+        _enabled.pop()._settings.restore()
+    session.report_dir = session.check_ranks = None
+
+
+@contextlib.contextmanager
+def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Writes every graph that halflap orders in the block to a file of ``folder``, as ``halflap.graph/1``.
+
+    If halflap is not enabled, it is in the block. Graphs that come from a compile cache are not scheduled, so
+    that caches are off in it, and backward graphs are compiled with their forward graphs. A file has all that
+    decided: ``halflap schedule FILE``, with the options that were enabled, gives the same order.
+    """
+    folder = os.fspath(folder)
+    os.makedirs(folder, exist_ok=True)
+    here = None if _enabled else enable()
+    settings = Settings()
+    compile_anew(settings)
+    compile_backward_at_once(settings)
+    session.capture_dirs.append(folder)
+    try:
+        yield
+    finally:
+        session.capture_dirs.remove(folder)
+        settings.restore()
+        if here is not None:
+            disable()
+
+
+def history() -> list[Ran]:
+    """What the pass did to each graph in this process, in sequence."""
+    return session.history
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value
+
+
+def _checked_budget(budget: float | str) -> str:
+    from .._api import _budget, schedule
+
+    empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
+    schedule(empty, memory_budget=budget)
+    return _budget(budget)

@@ -1,0 +1,238 @@
+"""The pass: takes what Inductor scheduled, and gives it back in the best order that was found and proved.
+
+Whatever goes wrong, Inductor gets its own order back, and one warning says why. The pass is an instance that
+pickles, because that is what torch's compile caches are keyed by: its state has everything that decides an
+order, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._inductor.virtualized import V
+from torch._logging import getArtifactLogger, trace_structured
+
+from .. import _halflap
+from .._api import Graph, Schedule, schedule
+from ._handover import Program, has_collectives
+from ._ranks import RanksDiffer, compare, topology
+from ._times import Times
+
+log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
+
+#: Changes with what is handed over, so that an order of before is not taken from a cache.
+HANDOVER = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What decides an order besides the graph."""
+
+    memory_budget: str
+    collective_order: str
+    effort: str
+    device: str
+    #: Of the profile and of the callable, which are not part of the state themselves.
+    times: str
+
+
+@dataclass
+class Ran:
+    """What the pass did to one graph."""
+
+    name: str
+    nodes: int
+    collectives: int
+    #: None where Inductor's own order was kept because something failed.
+    schedule: Schedule | None
+    #: All but the search: handing over and back. And all of it.
+    handover_seconds: float
+    seconds: float
+    failure: str | None = None
+
+
+@dataclass
+class Session:
+    """What does not decide an order, and so is no part of a cache's key."""
+
+    report_dir: str | None = None
+    #: Where graphs are captured.
+    capture_dirs: list[str] = field(default_factory=list)
+    #: How long ranks wait for each other, where they are compared.
+    check_ranks: float | None = None
+    #: Run times by the key that options have of them.
+    times: dict[str, Times] = field(default_factory=dict)
+    history: list[Ran] = field(default_factory=list)
+    graphs: int = 0
+
+    def is_watched(self) -> bool:
+        """Whether people will see the graphs."""
+        return bool(self.report_dir or self.capture_dirs)
+
+
+session = Session()
+
+
+class OverlapPass:
+    """What is put into ``config.reorder_for_compute_comm_overlap_passes``."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What caches are keyed by."""
+        return {"halflap": _halflap.__version__, "handover": HANDOVER, "options": self.options, "topology": topology()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.options = state["options"]
+
+    def __repr__(self) -> str:
+        return f"halflap.torch.OverlapPass({_halflap.__version__}, {HANDOVER}, {self.options})"
+
+    def __call__(self, snodes: list[Any]) -> list[Any]:
+        if not has_collectives(snodes):
+            return snodes
+        started = time.perf_counter()
+        name = _graph_name()
+        graph: dict[str, Any] | None = None
+        try:
+            program = self.hand_over(snodes)
+            graph = program.graph()
+            text = json.dumps(graph).encode()
+            for folder in session.capture_dirs:
+                _write(folder, f"{name}.json", text)
+            given = time.perf_counter()
+            result = self.schedule(Graph(text))
+            found = time.perf_counter()
+            ordered = program.ordered(result.order)
+            if session.check_ranks is not None:
+                compare(graph, result.order, repr(self), session.check_ranks)
+        except RanksDiffer:
+            raise
+        except Exception as problem:
+            _tell_failure(name, graph, problem)
+            session.history.append(Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, str(problem)))
+            return snodes
+        ended = time.perf_counter()
+        collectives = sum("collective" in node for node in graph["nodes"])
+        session.history.append(
+            Ran(name, len(snodes), collectives, result, ended - started - (found - given), ended - started)
+        )
+        _tell(session.history[-1])
+        return ordered
+
+    def hand_over(self, snodes: list[Any]) -> Program:
+        """Scheduler nodes as a graph with run times."""
+        program = Program(snodes)
+        times = session.times.get(self.options.times)
+        if times is None:
+            raise RuntimeError("the profile or callable that run times come from is not in this process")
+        times.fill(program)
+        if session.is_watched():
+            program.describe()
+        return program
+
+    def schedule(self, graph: Graph) -> Schedule:
+        """The best order of a graph."""
+        options = self.options
+        with warnings.catch_warnings():
+            # Of the graph: they are for those who made it, and here that is Inductor.
+            warnings.simplefilter("ignore")
+            return schedule(
+                graph,
+                memory_budget=options.memory_budget,
+                collective_order=options.collective_order,
+                effort=options.effort,
+                threads=_threads(),
+            )
+
+
+def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None] | None) -> str:
+    """What stands for a profile and a callable in the state of a pass."""
+    content = hashlib.sha256(json.dumps(profile, sort_keys=True).encode())
+    if estimate is not None:
+        content.update(_source_of(estimate).encode())
+    return content.hexdigest()[:16]
+
+
+def _source_of(function: Any) -> str:
+    """Name and body: a name alone would not tell an edited function from what it was."""
+    if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":
+        raise ValueError(
+            "estimate must be a function without a closure, so that compile caches can tell it from another"
+        )
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        try:
+            return f"{function.__module__}.{function.__qualname__}\n{inspect.getsource(function)}"
+        except (OSError, TypeError):
+            return f"{function.__module__}.{function.__qualname__}\n{code.co_code.hex()} {code.co_consts!r}"
+    import pickle
+
+    return pickle.dumps(function).hex()
+
+
+def _threads() -> int:
+    """The ranks of a machine share its cores. Does not change the result."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, (os.cpu_count() or 1) // max(1, ranks))
+
+
+def _graph_name() -> str:
+    """Such as ``rank0_graph3_backward``; numbered as graphs are compiled in this process."""
+    number = session.graphs
+    session.graphs += 1
+    kind = "backward" if V.graph.is_backward else "inference" if V.graph.is_inference else "forward"
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return f"rank{rank}_graph{number}_{kind}"
+
+
+def _write(folder: str, name: str, content: bytes) -> str:
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    beside = f"{path}.{os.getpid()}.tmp"
+    with open(beside, "wb") as file:
+        file.write(content)
+    os.replace(beside, path)
+    return path
+
+
+def _tell(ran: Ran) -> None:
+    """Says what was done, wherever somebody may look."""
+    result = ran.schedule
+    assert result is not None
+    log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, result)
+    for name, payload in (("halflap_summary", lambda: str(result)), ("halflap_schedule", lambda: json.dumps(result.to_dict()))):
+        trace_structured(
+            "artifact", metadata_fn=lambda name=name: {"name": name, "encoding": "string"}, payload_fn=payload
+        )
+    if session.report_dir is not None:
+        try:
+            _write(session.report_dir, f"{ran.name}.html", result.report().html.encode())
+        except Exception as problem:
+            warnings.warn(f"halflap: no report of {ran.name}: {problem}", stacklevel=2)
+
+
+def _tell_failure(name: str, graph: dict[str, Any] | None, problem: Exception) -> None:
+    where = "; it could not be captured"
+    if graph is not None:
+        folder = session.report_dir or os.path.join(tempfile.gettempdir(), f"halflap-{os.getpid()}")
+        try:
+            where = f"; {_write(folder, f'{name}.json', json.dumps(graph).encode())} has the graph"
+        except (OSError, TypeError, ValueError):
+            pass
+    text = f"halflap keeps torch's own order of {name}: {type(problem).__name__}: {problem}{where}"
+    log.debug(text, exc_info=problem)
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,125 @@
+"""Inductor's settings: what we switch, and how it was."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._inductor import comms, config, config_comms
+
+OLDEST = (2, 10)
+NEWEST_TESTED = (2, 15)
+
+
+class UnknownTorch(RuntimeError):
+    """A torch that we cannot plug into."""
+
+
+def check_torch() -> None:
+    """Refuses a torch that is too old, and says where one is newer than what was tested."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise UnknownTorch(f"halflap.torch needs torch 2.10 or newer; this is {torch.__version__}")
+    if not torch.distributed.is_available():
+        raise UnknownTorch("this torch was built without torch.distributed: there are no collectives to hide")
+    needed = ("reorder_for_compute_comm_overlap", "reorder_for_compute_comm_overlap_passes")
+    missing = [name for name in needed if not hasattr(config, name)]
+    if missing:
+        raise UnknownTorch(f"torch {torch.__version__} has no setting {missing[0]}: halflap cannot plug into it")
+    if version > NEWEST_TESTED:
+        warnings.warn(
+            f"torch {torch.__version__} is newer than those that halflap was tested with (2.10 and 2.15)", stacklevel=3
+        )
+
+
+class Settings:
+    """Settings that were changed, to be restored."""
+
+    def __init__(self) -> None:
+        self._undo: list[Any] = []
+
+    def set(self, module: Any, name: str, value: Any) -> None:
+        """Changes a setting for all threads; one that this torch does not have is as it should be."""
+        if not _has(module, name):
+            return
+        before = _get(module, name)
+        self._undo.append(lambda: _set(module, name, before))
+        _set(module, name, value)
+        entry = getattr(module, "_config", {}).get(name)
+        # Since some version what is set is seen by this thread alone, and GPUs' backward graphs compile on
+        # another: what others see is the default.
+        if entry is not None and isinstance(entry.user_override, ContextVar):
+            default = entry.default
+            self._undo.append(lambda: setattr(entry, "default", default))
+            entry.default = value
+
+    def replace(self, module: types.ModuleType, name: str, function: Any) -> None:
+        """Puts a function in the place of another."""
+        before = getattr(module, name)
+        self._undo.append(lambda: setattr(module, name, before))
+        setattr(module, name, function)
+
+    def restore(self) -> None:
+        """Sets everything back, the last change first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def _has(module: Any, name: str) -> bool:
+    try:
+        _get(module, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _get(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _set(module: Any, name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    setattr(module, last, value)
+
+
+def plug_in(settings: Settings, our_pass: Any) -> None:
+    """Has our pass order every graph, and switches off what would undo that."""
+    settings.set(config, "reorder_for_compute_comm_overlap", True)
+    settings.set(config, "reorder_for_compute_comm_overlap_passes", [our_pass])
+    # These would reorder after us.
+    settings.set(config, "aten_distributed_optimizations.enable_simple_overlap", False)
+    settings.set(config, "triton.reorder_for_reducing_graph_partitions", False)
+    # This one communicates while compiling, and hangs where one rank finds a graph in its cache.
+    settings.set(config_comms, "runtime_estimations_align_across_all_distributed_ranks", False)
+    if "get_rank" in comms.reorder_compute_and_comm_for_overlap.__code__.co_names:
+        settings.replace(comms, "reorder_compute_and_comm_for_overlap", run_passes)
+    if config.deterministic:
+        warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=3)
+
+
+def run_passes(snodes: list[Any]) -> list[Any]:
+    """Runs the passes. torch 2.10's own also asks for a rank, which fails without a process group, and prints."""
+    for named in config.reorder_for_compute_comm_overlap_passes:
+        snodes = (getattr(comms, named) if isinstance(named, str) else named)(snodes)
+    return snodes
+
+
+def compile_anew(settings: Settings) -> None:
+    """Switches compile caches off."""
+    settings.set(config, "fx_graph_cache", False)
+    settings.set(config, "fx_graph_remote_cache", False)
+    settings.set(functorch_config, "enable_autograd_cache", False)
+    settings.set(functorch_config, "enable_remote_autograd_cache", False)
+
+
+def compile_backward_at_once(settings: Settings) -> None:
+    """Has backward graphs compiled with their forward graphs, and not when they are first run."""
+    settings.set(functorch_config, "force_non_lazy_backward_lowering", True)

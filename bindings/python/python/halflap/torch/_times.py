@@ -1,0 +1,132 @@
+"""Run times of scheduler nodes, the same on every rank that has the same graph.
+
+For each node the first of these that has one: the user's callable; the profile; Inductor's estimate, for
+compute on a GPU; halflap's model of a device. Nothing is measured here: what a rank measures for itself
+differs between ranks, and ranks that decide differently hang. Measured times come through a profile, which
+all ranks share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._inductor import config, config_comms
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.utils import get_fused_kernel_name
+
+from .. import _halflap
+from ._handover import Program, hint
+
+#: What is modelled where no device is named and there is no GPU that we know.
+DEFAULT_DEVICE = "h100"
+
+#: Parts of the names of GPUs, and the device that models them.
+DEVICES = {
+    "V100": "v100",
+    "A100": "a100",
+    "H100": "h100",
+    "H200": "h200",
+    "B200": "b200",
+    "MI300X": "mi300x",
+}
+
+
+def device_here() -> str:
+    """The model of the GPU of this process."""
+    if not torch.cuda.is_available():
+        return DEFAULT_DEVICE
+    name = torch.cuda.get_device_name()
+    return next((device for part, device in DEVICES.items() if part in name), DEFAULT_DEVICE)
+
+
+class Times:
+    """Where run times come from."""
+
+    def __init__(
+        self, device: str, profile: Mapping[str, float], estimate: Callable[[Any], float | None] | None
+    ) -> None:
+        self.device = device
+        self.profile = profile
+        self.estimate = estimate
+        #: Elsewhere Inductor has no estimates.
+        self.on_gpu = torch.cuda.is_available() or torch.xpu.is_available()
+
+    def fill(self, program: Program) -> None:
+        """Gives every node of a program its run time."""
+        named = bool(self.profile)
+        for snode, node, model in zip(program.snodes, program.nodes, self._modelled(program)):
+            if named:
+                node["kernel"] = signature(snode, node)
+            node["runtime_ns"] = 0.0 if node["kind"] in ("wait", "multi_output") else self._of(snode, node, model)
+
+    def _of(self, snode: BaseSchedulerNode, node: dict[str, Any], model: float) -> float:
+        if self.estimate is not None:
+            milliseconds = self.estimate(snode)
+            if milliseconds is not None:
+                return float(milliseconds) * 1e6
+        measured = self.profile.get(node.get("kernel", ""))
+        if measured is not None:
+            return float(measured)
+        if self.on_gpu and node["kind"] == "compute" and not _measures():
+            given = float(snode.get_estimated_runtime()) * 1e6
+            if given > 0:
+                return given
+        return model
+
+    def _modelled(self, program: Program) -> list[float]:
+        """What the model says of each node."""
+        work, issued = [], []
+        for node in program.nodes:
+            collective = node.get("collective")
+            if collective is not None:
+                issued.append((collective["op"], program.groups[collective["group"]], collective["bytes"]))
+            # What reads and writes nothing launches nothing.
+            work.append((node.get("flops", 0), node.get("bytes", 0)))
+        computed, communicated = _halflap.modelled_times(self.device, work, issued)
+        times = iter(communicated)
+        return [next(times) if "collective" in node else time for node, time in zip(program.nodes, computed)]
+
+
+def _measures() -> bool:
+    """Whether Inductor's estimates are, or may be, measured by each rank for itself."""
+    return (
+        config.estimate_op_runtime != "default"
+        or config.runtime_estimations_mms_benchmark
+        or config_comms.runtime_estimations_use_nccl_lib_estimations
+    )
+
+
+def signature(snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:
+    """What a profile calls a node: the same for nodes that take the same time."""
+    collective = node.get("collective")
+    if collective is not None:
+        return collective_signature(collective["op"], collective["group_size"], collective["bytes"])
+    kernel = snode.get_nodes()[0].node
+    overload = getattr(kernel, "op_overload", None)
+    if len(snode.get_nodes()) == 1 and isinstance(overload, torch._ops.OpOverload):
+        return operator_signature(overload._overloadpacket.__name__, [_shape(value) for value in kernel.inputs])
+    return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
+
+
+def _shape(value: Any) -> list[int]:
+    return [int(hint(size, fallback=0)) for size in value.get_size()]
+
+
+def collective_signature(operation: str, group_size: int, size: int) -> str:
+    """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are one."""
+    plain = operation.lower().replace("_", "")
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv", "reduce")
+    kind = next((kind for kind in kinds if kind.replace("_", "") in plain), operation)
+    return f"{kind} of {group_size}, {size} bytes"
+
+
+def operator_signature(name: str, shapes: list[list[int]]) -> str:
+    """Such as ``mm [16, 32] [32, 64]``."""
+    return " ".join([name, *(str(shape) for shape in shapes)])
+
+
+#: The name of a kernel that Inductor wrote, without the kind before it and the number after it.
+FUSED = re.compile(r"^(?:triton|cpp)_(?:[a-z]+_)?(fused_.*?)(?:_\d+)?$")

@@ -1,0 +1,225 @@
+"""The wheel: what its functions give is what the command gives, errors included. Needs the wheel; not torch."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from command import HALFLAP, ROOT, corpus, read_json, run
+
+halflap = pytest.importorskip("halflap")
+
+NAME = "fsdp_llama_2"
+MODULE = ROOT / "tests" / "hlo" / "mix_L2.after_spmd_partitioning.txt.gz"
+#: What differs from run to run.
+TIMES = ("read_seconds", "seconds")
+
+
+def told(*arguments):
+    """What the command says is wrong."""
+    done = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert done.returncode in (1, 2), done
+    return done.stderr.removeprefix("error: ").strip() or done.stdout.strip()
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def by_command(tmp_path, *arguments):
+    out = tmp_path / "out.json"
+    run(*arguments, "-o", out)
+    return timeless(json.loads(out.read_text()))
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return read_json(corpus(NAME))
+
+
+@pytest.fixture(scope="module")
+def scheduled(graph):
+    return halflap.schedule(graph, effort="quick", memory_budget=1.1)
+
+
+def test_a_graph_may_come_in_any_form(graph, scheduled, tmp_path):
+    options = {"effort": "quick", "memory_budget": "1.1x"}
+    expected = by_command(tmp_path, "schedule", corpus(NAME), "--effort=quick", "--memory-budget=1.1x")
+    forms = [corpus(NAME), str(corpus(NAME)), json.dumps(graph), json.dumps(graph).encode(), halflap.Graph(graph)]
+    for form in forms:
+        assert timeless(halflap.schedule(form, **options).to_dict()) == expected
+    assert timeless(scheduled.to_dict()) == expected
+    assert scheduled.order == expected["order"] and scheduled.step_time == expected["step_time"]
+
+
+def test_every_option_means_what_it_means_to_the_command(graph, tmp_path):
+    passes = ["reorder_communication_preserving_peak_memory", "sink_waits_iterative"]
+    ours = halflap.schedule(
+        graph, passes=passes, settings={"sink_iterative_peak_memory_budget": 0.1}, slowdown=1.2, launch="4us"
+    )
+    expected = by_command(
+        tmp_path, "schedule", corpus(NAME), f"--passes={','.join(passes)}",
+        "--set=sink_iterative_peak_memory_budget=0.1", "--slowdown=1.2", "--launch=4us",
+    )  # fmt: skip
+    assert timeless(ours.to_dict()) == expected
+
+
+def test_simulate_explain_and_what_if(graph, scheduled, tmp_path):
+    order = tmp_path / "order.json"
+    order.write_text(json.dumps(scheduled.order))
+    for function, command in ((halflap.simulate, "simulate"), (halflap.explain, "explain")):
+        expected = by_command(tmp_path, command, corpus(NAME), order, "--comm-streams=one")
+        for given in (scheduled, scheduled.order, scheduled.to_dict(), order):
+            assert function(graph, given, comm_streams="one").to_dict() == expected
+    sweep = halflap.what_if(graph, memory=[1.0, "1.2x"], bandwidth=[2])
+    assert sweep.to_dict() == by_command(tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2")
+    assert len(sweep.points) == 2
+
+
+def test_profiles_and_devices_as_dictionaries(graph, tmp_path):
+    times = {node["name"]: 1000.0 for node in graph["nodes"]}
+    device = {
+        "peak_tflops": 98.9, "memory_gb_per_s": 1, "ranks_per_node": 8, "nvlink_gb_per_s": 370, "network_gb_per_s": 1,
+    }  # fmt: skip
+    for option, value in (("profile", times), ("device", device)):
+        path = tmp_path / f"{option}.json"
+        path.write_text(json.dumps(value))
+        expected = by_command(tmp_path, "simulate", corpus(NAME), f"--{option}={path}")
+        assert halflap.simulate(graph, **{option: value}).to_dict() == expected
+        assert halflap.simulate(graph, **{option: str(path)}).to_dict() == expected
+
+
+def test_modules_are_scheduled_and_written_again(tmp_path):
+    ours = halflap.schedule(MODULE, effort="quick")
+    assert timeless(ours.to_dict()) == by_command(tmp_path, "schedule", MODULE, "--effort=quick")
+    assert ours.order == list(ours.orders.values())[-1]
+    assert halflap.emit_hlo(MODULE, effort="quick") == run("schedule", MODULE, "--effort=quick", "--emit=hlo")
+    assert ours.report().html.startswith("<!DOCTYPE html>")
+
+
+def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):
+    assert halflap.verify(graph, scheduled, memory_budget=1.1).startswith("valid: 255 nodes, peak memory ")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(scheduled.order[::-1]))
+    with pytest.raises(halflap.NotValid) as raised:
+        halflap.verify(graph, scheduled.order[::-1])
+    assert str(raised.value) == told("verify", corpus(NAME), wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "typed"),
+    [
+        ({"effort": "fast"}, "--effort=fast"),
+        ({"memory_budgt": "1x"}, "--memory-budgt=1x"),
+        ({"memory_budget": "1GiB"}, "--memory-budget=1GiB"),
+        ({"device": "h10"}, "--device=h10"),
+        ({"passes": ["sink_wait"]}, "--passes=sink_wait"),
+    ],
+)
+def test_errors_are_those_of_the_command(options, typed):
+    with pytest.raises(halflap.BadInput) as raised:
+        halflap.schedule(corpus(NAME), **options)
+    assert told("schedule", corpus(NAME), typed).startswith(str(raised.value))
+
+
+def test_a_graph_that_is_wrong_says_where(graph):
+    broken = {**graph, "nodes": [{**graph["nodes"][0], "runtime_ns": "soon"}, *graph["nodes"][1:]]}
+    with pytest.raises(halflap.BadInput, match=r"^<graph>: nodes\[0\]\.runtime_ns"):
+        halflap.Graph(broken).check()
+    with pytest.raises(halflap.BadInput, match="^nothing-there.json: cannot be read"):
+        halflap.schedule("nothing-there.json")
+
+
+def test_warnings_are_warnings_of_python(graph):
+    alone = {**graph, "buffers": [{**buffer} for buffer in graph["buffers"]]}
+    waits = {node["name"] for node in graph["nodes"] if node["kind"] == "wait"}
+    reads = {dep["buffer"] for node in graph["nodes"] if node["kind"] == "collective" for dep in node["deps"]}
+    for buffer in alone["buffers"]:
+        if buffer["name"] in reads:
+            buffer["users"] = [user for user in buffer["users"] if user not in waits]
+    for node in alone["nodes"]:
+        if node["kind"] == "wait":
+            node["deps"] = [dep for dep in node["deps"] if dep["buffer"] not in reads]
+    with pytest.warns(UserWarning, match="^<graph>: "):
+        halflap.simulate(alone)
+
+
+def test_a_notebook_shows_reports(graph, scheduled, tmp_path):
+    page = tmp_path / "page.html"
+    order = tmp_path / "order.json"
+    order.write_text(json.dumps(scheduled.order))
+    run("explain", corpus(NAME), order, f"--report={page}", "--memory-budget=1.1x")
+    report = halflap.schedule(corpus(NAME), effort="quick", memory_budget=1.1).report()
+    assert report.html == page.read_text()
+    assert report._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    report.save(tmp_path / "saved.html")
+    assert (tmp_path / "saved.html").read_text() == report.html
+
+
+def test_other_threads_run_meanwhile(graph):
+    rounds = 0
+    done = threading.Event()
+
+    def count():
+        nonlocal rounds
+        while not done.wait(0.001):
+            rounds += 1
+
+    other = threading.Thread(target=count)
+    other.start()
+    halflap.schedule(graph)
+    done.set()
+    other.join()
+    # Without the interpreter it would not come to its second round before the search ends.
+    assert rounds > 20
+
+
+def test_ctrl_c_is_heard(tmp_path):
+    ready = tmp_path / "ready"
+    program = f"""
+import pathlib, halflap
+pathlib.Path({str(ready)!r}).touch()
+try:
+    for _ in range(1000):
+        halflap.schedule({str(corpus(NAME))!r}, effort="thorough")
+except KeyboardInterrupt:
+    print("heard")
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        while not ready.exists() and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "heard\n" and process.returncode == 0
+    finally:
+        process.kill()
+
+
+def test_the_command_comes_with_the_wheel(tmp_path):
+    halflap_of_wheel = pathlib.Path(sys.executable).with_name("halflap")
+    for arguments in (["simulate", corpus(NAME)], ["--version"], ["plan", MODULE, "--input-order"]):
+        command = [str(argument) for argument in arguments]
+        assert subprocess.check_output([halflap_of_wheel, *command], text=True) == run(*command)
+    done = subprocess.run([halflap_of_wheel, "simulate", "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: nothing: cannot be read")
+    ran = subprocess.run([halflap_of_wheel, "run", MODULE, "-o", tmp_path / "out.npz"], capture_output=True, text=True)
+    assert ran.returncode == 0 and (tmp_path / "out.npz").exists(), ran.stderr
+
+
+def test_without_torch_it_is_said():
+    program = "import sys; sys.modules['torch'] = None; import halflap.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "halflap.torch needs torch 2.10 or newer, and torch is not installed" in done.stderr
+
+
+def test_it_is_typed():
+    folder = pathlib.Path(halflap.__file__).parent
+    assert (folder / "py.typed").exists() and (folder / "_halflap.pyi").exists()
+    assert halflap.__version__ == run("--version").split()[1]

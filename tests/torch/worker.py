@@ -1,0 +1,140 @@
+"""One rank of the tests with real torch: does what it is told and writes what came of it."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+import warnings
+
+import models
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+from torch._inductor.codecache import PyCodeCache
+
+import halflap
+import halflap.torch
+
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+RANK = int(os.environ["RANK"])
+KINDS = ("fsdp", "tensor_parallel")
+CALL = re.compile(r"_c10d_functional\.(\w+)\.default\((.*)\)|(extern_kernels\.\w+|cpp_\w+)\(")
+
+
+def trained(kind, *, compiled, steps=3):
+    """Losses, what was compiled and what caches did, from a fresh start."""
+    torch._dynamo.reset()
+    PyCodeCache.cache_clear()
+    counters.clear()
+    before = len(halflap.torch.history())
+    losses = models.train(models.build(kind), steps, compiled=compiled)
+    ran = halflap.torch.history()[before:]
+    return {
+        "losses": losses,
+        "sequences": sequences(),
+        "hits": counters["inductor"]["fxgraph_cache_hit"],
+        "misses": counters["inductor"]["fxgraph_cache_miss"],
+        "ran": [[one.name, one.collectives, one.failure, one.schedule and one.schedule.order] for one in ran],
+    }
+
+
+def sequences():
+    """For each graph with collectives, what it runs, as its generated program has it."""
+    found = []
+    for module in PyCodeCache.modules:
+        text = pathlib.Path(module.__file__).read_text()
+        if "_c10d_functional." in text:
+            found.append([" ".join(filter(None, call)) for call in CALL.findall(text)])
+    return sorted(found)
+
+
+def train():
+    result = {"reports": [], "settings": settings()}
+    for kind in KINDS:
+        eager = trained(kind, compiled=False)["losses"]
+        plain = trained(kind, compiled=True)
+        halflap.torch.enable(report_dir=FOLDER / "reports")
+        ordered = trained(kind, compiled=True)
+        halflap.torch.disable()
+        result[kind] = {"eager": eager, "plain": plain, "ordered": ordered}
+    result["settings_after"] = settings()
+    return result
+
+
+def settings():
+    from torch._inductor import config
+
+    partitions = config.triton.reorder_for_reducing_graph_partitions
+    overlap = getattr(config.aten_distributed_optimizations, "enable_simple_overlap", None)
+    passes = config.reorder_for_compute_comm_overlap_passes
+    return [config.reorder_for_compute_comm_overlap, list(map(str, passes)), overlap, partitions]
+
+
+def again():
+    """The same in another process; then with another option; then captured, in a block."""
+    result = {}
+    halflap.torch.enable()
+    result["same"] = trained("fsdp", compiled=True)
+    halflap.torch.enable(memory_budget="1.5x")
+    result["changed"] = trained("fsdp", compiled=True)
+    halflap.torch.disable()
+    with halflap.torch.capture(FOLDER / "captured"):
+        result["captured"] = trained("tensor_parallel", compiled=True)
+    return result
+
+
+def differ():
+    """Ranks that are compared: with the same options, and one with others. Then a pass that fails."""
+    halflap.torch.enable(check_ranks=True)
+    result = {"agreed": trained("tensor_parallel", compiled=True, steps=1)}
+    halflap.torch.enable(check_ranks=True, memory_budget="1.5x" if RANK == 1 else "1x")
+    try:
+        trained("tensor_parallel", compiled=True, steps=1)
+    except Exception as problem:
+        result["error"] = str(problem)
+    halflap.torch.enable()
+    result["failing"] = failing()
+    return result
+
+
+def failing():
+    from halflap.torch._pass import OverlapPass
+
+    def broken(self, graph):
+        raise halflap.InternalError("broken on purpose")
+
+    before, OverlapPass.schedule = OverlapPass.schedule, broken
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with halflap.torch.enable(memory_budget="1.7x"):
+            result = trained("tensor_parallel", compiled=True)
+    OverlapPass.schedule = before
+    result["warnings"] = [str(one.message) for one in told if "halflap" in str(one.message)]
+    return result
+
+
+def died():
+    """The last rank ends before it compiles anything; the others are not to wait for ever."""
+    if RANK == dist.get_world_size() - 1:
+        os._exit(0)
+    halflap.torch.enable(check_ranks=5.0)
+    try:
+        trained("tensor_parallel", compiled=True, steps=1)
+    except Exception as problem:
+        return {"error": str(problem)}
+    return {"error": None}
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    task = sys.argv[1]
+    result = {"train": train, "again": again, "differ": differ, "died": died}[task]()
+    (FOLDER / f"{task}{RANK}.json").write_text(json.dumps(result))
+    # Without a goodbye: a peer that has died would be waited for.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+main()
