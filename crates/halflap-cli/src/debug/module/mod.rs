@@ -82,7 +82,7 @@ impl Walk<'_> {
             }
         }
         for memory in [Memory::End, Memory::Start] {
-            if let Some(finding) = self.guarded(&plain, memory)? {
+            if let Some(finding) = self.guarded(&sanity, memory)? {
                 return Ok(Some(finding));
             }
         }
@@ -123,14 +123,14 @@ impl Walk<'_> {
     }
 
     /// One run with guard pages, one kernel at a time.
-    fn guarded(&mut self, plain: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn guarded(&mut self, unguarded: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
         let ran = self.stage(name, &Asked::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
         let Some(fault) = ran.fault() else {
-            let differs = plain.end.is_good() && ran.end.is_good() && plain.results() != ran.results();
+            let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
             return if differs { self.silent(memory) } else { Ok(None) };
         };
         match text(&fault, "kind") {
