@@ -141,6 +141,10 @@ CASES = [
     memory("overflows-stack", "a custom call calls itself for ever", kinds=("crash", "out-of-bounds")),
     memory("frees-output", "a custom call frees what is not its own", kinds=("crash", "out-of-bounds")),
     memory("never-returns", "a custom call does not come back", kinds=("hang",)),
+    memory("by-chance", "a custom call that gives other values in every process", kinds=("chance",)),
+    Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("out-of-bounds", "write-to-input"), options=CUSTOM + ("--input-order",)),
+    memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
+    Case("third-time", "a custom call writes too far when it is called for the third time", call("tires"), kinds=("out-of-bounds",), options=CUSTOM + ("--steps", "4")),
     Case("one-rank-crashes", "a custom call crashes on rank 2 only", "  id = u32[] partition-id()\n  ranks = u32[] constant(RANKS)\n" + call("one_rank_crashes", "before, id, ranks"), kinds=("crash",), options=CUSTOM, rank=2, ranks=(8,)),
     # Inputs.
     Case("input-shape", "an input of another shape", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=plain(ONES, ONES[:63])),

@@ -6,6 +6,7 @@
 mod align;
 mod analyze;
 mod args;
+mod artifacts;
 mod costs;
 mod debug;
 pub mod desk;
@@ -60,8 +61,8 @@ fn run(args: &Args) -> Result<(), Failed> {
     let is_module = |path: &str| files::is_module(path);
     let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
-        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, verbose),
-        Command::Schedule(command) => schedule::run(command, verbose),
+        Command::Schedule(command) if command.artifacts.artifacts.is_some() => schedule_into(command, verbose),
+        Command::Schedule(command) => schedule(command, verbose),
         Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
         Command::Simulate(command) => simulate::simulate(command),
         Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
@@ -77,4 +78,25 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Diff(command) => diff::run(command),
         Command::Debug(command) => debug::run(command),
     }
+}
+
+fn schedule(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    match files::is_module(&command.graph)? {
+        true => program::schedule(command, verbose),
+        false => schedule::run(command, verbose),
+    }
+}
+
+/// The same, with everything that it can make in one folder.
+fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts)? else { return schedule(command, verbose) };
+    let mut command = command.clone();
+    command.artifacts = args::ArtifactArgs::default();
+    let file = |name: &str| Some(artifacts.file(name));
+    command.output = command.output.or_else(|| file("schedule.json"));
+    command.pictures.report = command.pictures.report.or_else(|| file("report.html"));
+    command.pictures.trace = command.pictures.trace.or_else(|| file("trace.json"));
+    let done = schedule(&command, verbose);
+    artifacts.write_page("")?;
+    done
 }

@@ -82,7 +82,7 @@ impl Walk<'_> {
             }
         }
         for memory in [Memory::End, Memory::Start] {
-            if let Some(finding) = self.guarded(&plain, memory)? {
+            if let Some(finding) = self.guarded(&sanity, memory)? {
                 return Ok(Some(finding));
             }
         }
@@ -96,6 +96,11 @@ impl Walk<'_> {
         }
         if !plain.end.is_good() {
             return self.unexplained(plain).map(Some);
+        }
+        if !self.session.args.run.custom_calls.is_empty()
+            && let Some(finding) = self.clobbered()?
+        {
+            return Ok(Some(finding));
         }
         match plain.results().is_some_and(|bytes| diff::has_infinity(&bytes)) {
             true => self.infinite(),
@@ -118,14 +123,14 @@ impl Walk<'_> {
     }
 
     /// One run with guard pages, one kernel at a time.
-    fn guarded(&mut self, plain: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn guarded(&mut self, unguarded: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
         let ran = self.stage(name, &Asked::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
         let Some(fault) = ran.fault() else {
-            let differs = plain.end.is_good() && ran.end.is_good() && plain.results() != ran.results();
+            let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
             return if differs { self.silent(memory) } else { Ok(None) };
         };
         match text(&fault, "kind") {
@@ -175,8 +180,11 @@ impl Walk<'_> {
                 "--nan-asserts".to_owned(),
             ],
         };
-        self.session.run(&asked)?;
+        let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
+        // Where all ranks do the same, this time another one may have come first, and only its values are saved.
+        let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
+        finding.rank = again.and_then(|fault| rank_of(&fault)).or(finding.rank);
         let Ok(saved) = Saved::read(&folder) else { return Ok(()) };
         if let Some(place) = saved.find(kernel, finding.rank) {
             (finding.went_in, finding.came_out) = saved.around(place);
@@ -285,10 +293,34 @@ impl Walk<'_> {
         names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
     }
 
-    /// Results that depend on where buffers are: somebody reads what is not theirs.
+    /// An array that changed between who made it and who takes it: a custom call in between wrote to it.
+    fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
+        let saved = self.save_all(&["--launch-blocking"])?;
+        let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
+        let between = saved.between(maker, reader);
+        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first()) else {
+            return Ok(None);
+        };
+        let taker = saved.kernel(reader).map_or("", |entry| entry.kernel.as_str());
+        let what = format!("'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed");
+        let mut finding = Finding::new(Kind::OutOfBounds, what);
+        finding.buffer = Some(buffer);
+        finding.rank = Some(maker.rank);
+        if let Some(place) = saved.find(kernel, finding.rank) {
+            self.blame(&saved, place, &mut finding);
+        }
+        Ok(Some(finding))
+    }
+
+    fn is_custom(&self, kernel: &str) -> bool {
+        self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
+    }
+
+    /// Results that depend on where buffers are, or on chance: somebody reads what is not theirs.
     fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
         let mut folders = Vec::new();
-        for (stage, memory) in [("values-cached", Memory::Cached), ("values-guarded", memory)] {
+        let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
+        for (stage, memory) in stages {
             let folder = self.session.path(&format!("{stage}-saved"));
             let mut asked = Asked::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
@@ -297,8 +329,15 @@ impl Walk<'_> {
         }
         self.session.report.stage("values", format!("as always, and with {}", memory.words()));
         let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
-        let what = format!("'{kernel}' gives other values when memory lies elsewhere: it reads what it was not given");
-        let mut finding = Finding::new(Kind::Uninitialised, what);
+        let is_chance = diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
+        let (kind, what) = match is_chance {
+            true => (Kind::Chance, format!("'{kernel}' gives other values every time, of the same inputs")),
+            false => {
+                let why = "it reads what it was not given, or does not write all that it gives";
+                (Kind::Uninitialised, format!("'{kernel}' gives other values when memory lies elsewhere: {why}"))
+            }
+        };
+        let mut finding = Finding::new(kind, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, memory, &mut finding)?;
