@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::quoted;
 use crate::exit::Failed;
 use crate::log::{self, Level, Part};
+use crate::progress::Notice;
 
 /// What a child may print before it is ended.
 const MOST_OUTPUT: u64 = 2 << 30;
@@ -110,6 +111,8 @@ impl Task<'_> {
         command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
         let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
         log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
+        let stage = self.folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let _notice = Notice::new(&format!("debugging: {stage} ..."));
         let mut child = command.spawn().map_err(failed)?;
         self.watch(&mut child, is_enough).map_err(failed)
     }

@@ -71,7 +71,10 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
 fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let job = Job::read(args)?;
     let orders = job.source.found(job.which())?;
-    files::put(&artifacts.file("plan.txt"), &Text::of(&job.source.module, &job.source.plan(&orders, !args.orders.no_fuse)?).render())?;
+    files::put(
+        &artifacts.file("plan.txt"),
+        &Text::of(&job.source.module, &job.source.plan(&orders, !args.orders.no_fuse)?).render(),
+    )?;
     files::write(&artifacts.file("order.json"), |out| out.write_all(&orders.to_bytes()))
 }
 

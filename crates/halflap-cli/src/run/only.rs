@@ -53,7 +53,7 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
 fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Result<(), Failed> {
     let place = values.folder.display().to_string();
     let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
-    let Some(last) = taken().last().map(|entry| entry.sequence) else {
+    let Some(last) = taken().next_back().map(|entry| entry.sequence) else {
         return match values.entries.iter().any(|entry| entry.kernel == kernel) {
             // A kernel that takes nothing.
             true => Ok(()),

@@ -217,13 +217,13 @@ impl Walk<'_> {
         let place = saved.as_ref().and_then(|saved| Some((saved, saved.find(&kernel, finding.rank)?)));
         let takes_infinity = place.is_some_and(|(saved, place)| saved.takes(place, has_infinity));
         if memory == Memory::Cached && takes_infinity && !is_input {
-            self.from_infinity(&kernel, &mut finding)?;
+            self.blame_infinity(&kernel, &mut finding)?;
         }
         Ok(finding)
     }
 
     /// What is no number was made of an infinity: if some kernel made that of finite numbers, it is to blame.
-    fn from_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
+    fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
         let saved = self.save_all(&["--nan-asserts"])?;
         let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
         let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
