@@ -76,6 +76,8 @@ pub fn signal_name(number: i32) -> String {
 pub struct Task<'a> {
     pub command: &'a [OsString],
     pub variables: Vec<(&'static str, OsString)>,
+    /// Whether our own settings in the environment, which are meant for us, are kept from it.
+    pub is_ours: bool,
     /// Output goes to out.txt and err.txt here.
     pub folder: PathBuf,
     pub timeout: Duration,
@@ -108,6 +110,11 @@ impl Task<'_> {
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        let ours =
+            std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("HALFLAP_"));
+        ours.filter(|_| self.is_ours).for_each(|name| {
+            command.env_remove(name);
+        });
         command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
         let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
         log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
