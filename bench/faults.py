@@ -2,6 +2,7 @@
 """Runs halflap debug on every fault of tests/faults, so many times each, and writes docs/faults.md."""
 
 import argparse
+import concurrent.futures
 import pathlib
 import sys
 import tempfile
@@ -59,14 +60,16 @@ def alarms(times, library):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2, help="how many walks run at the same time")
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         library = build(folder)
-        rows = []
-        for case in CASES:
-            rows.append(row(case, args.times, library))
-            print(rows[-1], flush=True)
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            rows = []
+            for made in pool.map(lambda case: row(case, args.times, library), CASES):
+                rows.append(made)
+                print(made, flush=True)
         wrongly, runs = alarms(args.times, library)
     foot = f"\nThe correct modules beside them raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot)

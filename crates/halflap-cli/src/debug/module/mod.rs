@@ -25,6 +25,15 @@ use values::{Origin, Place, Saved};
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
     let bytes = files::read(module)?;
     let read = halflap::import::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
+    let module = match module {
+        // What comes once only is kept for all stages.
+        "-" => {
+            let path = folder.join("module.txt").display().to_string();
+            files::put(&path, read.text())?;
+            path
+        }
+        path => path.to_owned(),
+    };
     let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read, overrun: None };
     let finding = walk.walk()?;
     walk.session.report.finding = finding;
@@ -415,7 +424,7 @@ impl Walk<'_> {
     /// Our own command on the same module, with these options.
     fn again(&self, options: &[String]) -> String {
         let words = self.session.passed_on().into_iter().map(|word| quoted(&word.to_string_lossy()));
-        let mut command = vec!["halflap run".to_owned(), quoted(self.session.module)];
+        let mut command = vec!["halflap run".to_owned(), quoted(&self.session.module)];
         command.extend(words);
         command.extend(options.iter().map(|option| quoted(option)));
         command.join(" ")
@@ -431,7 +440,7 @@ impl Walk<'_> {
         };
         let mut command = vec![
             "halflap run".to_owned(),
-            quoted(self.session.module),
+            quoted(&self.session.module),
             format!("--only {}", quoted(kernel)),
             format!("--inputs {}", quoted(&values.display().to_string())),
         ];

@@ -41,7 +41,7 @@ impl Memory {
 /// A debug session of a module.
 pub struct Session<'a> {
     pub args: &'a args::Debug,
-    pub module: &'a str,
+    pub module: String,
     folder: PathBuf,
     is_loud: bool,
     /// The order that is run, where we had to find one.
@@ -64,7 +64,7 @@ impl Asked {
 }
 
 impl<'a> Session<'a> {
-    pub fn open(args: &'a args::Debug, module: &'a str, folder: &Path, is_loud: bool) -> Session<'a> {
+    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> Session<'a> {
         let report = Report { folder: folder.display().to_string(), ..Report::default() };
         Session { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
@@ -82,12 +82,13 @@ impl<'a> Session<'a> {
         let words: [OsString; 5] = [
             crate::debug::own_executable()?.into(),
             "schedule".into(),
-            self.module.into(),
+            self.module.clone().into(),
             "-o".into(),
             order.clone().into(),
         ];
         let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
-        let task = Task { command: &words, variables: Vec::new(), folder: self.folder.join("order"), timeout, is_loud };
+        let folder = self.folder.join("order");
+        let task = Task { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
         // Whoever cannot find one says why when it is run.
         self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
         Ok(())
@@ -97,7 +98,8 @@ impl<'a> Session<'a> {
     pub fn run(&self, asked: &Asked) -> Result<Ran, Failed> {
         let folder = self.folder.join(asked.stage);
         let file = |name: &str| folder.join(name).into_os_string();
-        let mut command: Vec<OsString> = vec![crate::debug::own_executable()?.into(), "run".into(), self.module.into()];
+        let mut command: Vec<OsString> =
+            vec![crate::debug::own_executable()?.into(), "run".into(), self.module.clone().into()];
         command.extend(self.passed_on());
         let written: [(&str, OsString); 3] = [
             ("--fault-report", file("fault.jsonl")),
@@ -115,6 +117,7 @@ impl<'a> Session<'a> {
         let task = Task {
             command: &command,
             variables: Vec::new(),
+            is_ours: true,
             folder: folder.clone(),
             // A run of many kernels takes longer than one of them may.
             timeout: self.kernel_time() * 5 + Duration::from_secs(120),
