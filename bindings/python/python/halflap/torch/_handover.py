@@ -294,7 +294,9 @@ def traits_of(part: BaseSchedulerNode) -> Traits:
     """Classified once for each kind of kernel."""
     kernel = part.node
     overload = getattr(kernel, "op_overload", None)
-    key = (type(part), type(kernel), overload if overload is not None else getattr(kernel, "python_kernel_name", None))
+    # Overloads live as long as torch does, and take long to hash.
+    named = id(overload) if overload is not None else getattr(kernel, "python_kernel_name", None)
+    key = (type(part), type(kernel), named)
     traits = _traits.get(key)
     if traits is None:
         traits = _traits[key] = _classify(part)
