@@ -141,6 +141,10 @@ CASES = [
     memory("overflows-stack", "a custom call calls itself for ever", kinds=("crash", "out-of-bounds")),
     memory("frees-output", "a custom call frees what is not its own", kinds=("crash", "out-of-bounds")),
     memory("never-returns", "a custom call does not come back", kinds=("hang",)),
+    memory("by-chance", "a custom call that gives other values in every process", kinds=("chance",)),
+    Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("out-of-bounds", "write-to-input"), options=CUSTOM + ("--input-order",)),
+    memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
+    Case("third-time", "a custom call writes too far when it is called for the third time", call("tires"), kinds=("out-of-bounds",), options=CUSTOM + ("--steps", "4")),
     Case("one-rank-crashes", "a custom call crashes on rank 2 only", "  id = u32[] partition-id()\n  ranks = u32[] constant(RANKS)\n" + call("one_rank_crashes", "before, id, ranks"), kinds=("crash",), options=CUSTOM, rank=2, ranks=(8,)),
     # Inputs.
     Case("input-shape", "an input of another shape", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=plain(ONES, ONES[:63])),
@@ -148,8 +152,8 @@ CASES = [
     Case("input-missing", "an input that is not there", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_000_r{r}": npy(ONES) for r in range(ranks)}),
     Case("input-too-many", "an input more than the module takes", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_{n:03}_r{r}": npy(ONES) for r in range(ranks) for n in range(3)}),
     # Plans and ranks.
-    Case("freed-early", "a plan that frees a buffer before its last use", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] add(y, x)\n  result = f32[64] add(z, q)", kinds=("lifetime",), kernel=None, buffer="x", options=("--inject", "free-early=x", "--input-order")),
-    Case("freed-late", "a plan that frees a buffer at its end only", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] exponential(y)\n  w = f32[64] multiply(z, q)\n  result = f32[64] add(w, q)", kinds=("lifetime",), kernel=None, buffer="x", options=("--inject", "free-late=x", "--input-order")),
+    Case("freed-early", "a plan that frees a buffer before its last use", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] add(y, x)\n  result = f32[64] add(z, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-early=before", "--input-order")),
+    Case("freed-late", "a plan that frees a buffer at its end only", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] exponential(y)\n  w = f32[64] multiply(z, q)\n  result = f32[64] add(w, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-late=before", "--input-order")),
     Case("skips-collective", "rank 1 leaves out a collective", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "skip-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("doubles-collective", "rank 1 does a collective twice", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "double-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("swaps-collectives", "rank 1 does two collectives the other way round", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "swap-collectives=1:other,third", "--input-order", "--timeout", "3s"), ranks=(8,)),

@@ -57,7 +57,7 @@ void wild_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile 
 void gives_up(void *out, const void **ins) { (void)out, (void)ins, abort(); }
 void divides_by_zero(void *out, const void **ins) {
     volatile int zero = 0;
-    twice(out, ins[0]), *(volatile int *)out = 1 / zero;
+    twice(out, ins[0]), *(volatile int *)out = 100 / zero;
 }
 void traps(void *out, const void **ins) { (void)out, (void)ins, __builtin_trap(); }
 void leaves(void *out, const void **ins) { (void)out, (void)ins, _exit(7); }
@@ -72,6 +72,24 @@ static int deep(volatile int n) {
 }
 void overflows_stack(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)out = deep(0); }
 void frees_output(void *out, const void **ins) { (void)ins, free(out); }
+/* Values that depend on the time: others in each process. */
+void by_chance(void *out, const void **ins) {
+    twice(out, ins[0]), ((float *)out)[3] = (float)(getpid() % 9973);
+}
+static float *elsewhere[64];
+/* Keeps a pointer to its output, to which somebody else writes while others still read it. */
+void lends(void *out, const void **ins) { twice(out, ins[0]), elsewhere[*(const uint32_t *)ins[1] % 64] = out; }
+void borrows(void *out, const void **ins) {
+    twice(out, ins[0]);
+    elsewhere[*(const uint32_t *)ins[1] % 64][9] = 1234;
+}
+/* Goes wrong at its third call. */
+void tires(void *out, const void **ins) {
+    static _Thread_local int calls;
+    twice(out, ins[0]);
+    if (++calls == 3) ((volatile float *)out)[N] = 1;
+}
+void far_away(void *out, const void **ins) { twice(out, ins[0]), ((volatile char *)out)[1 << 24] = 1; }
 /* Only on rank 2 or, where there is one only, on rank 0. */
 void one_rank_crashes(void *out, const void **ins) {
     uint32_t rank = *(const uint32_t *)ins[1], ranks = *(const uint32_t *)ins[2];

@@ -130,24 +130,36 @@ def test_errors_are_those_of_the_command(options, typed):
 
 def test_a_graph_that_is_wrong_says_where(graph):
     broken = {**graph, "nodes": [{**graph["nodes"][0], "runtime_ns": "soon"}, *graph["nodes"][1:]]}
-    with pytest.raises(halflap.BadInput, match=r"^<graph>: nodes\[0\]\.runtime_ns"):
+    with pytest.raises(halflap.BadInput, match="^<graph>: node 'op0', field 'runtime_ns': "):
         halflap.Graph(broken).check()
     with pytest.raises(halflap.BadInput, match="^nothing-there.json: cannot be read"):
         halflap.schedule("nothing-there.json")
 
 
-def test_warnings_are_warnings_of_python(graph):
-    alone = {**graph, "buffers": [{**buffer} for buffer in graph["buffers"]]}
-    waits = {node["name"] for node in graph["nodes"] if node["kind"] == "wait"}
-    reads = {dep["buffer"] for node in graph["nodes"] if node["kind"] == "collective" for dep in node["deps"]}
-    for buffer in alone["buffers"]:
-        if buffer["name"] in reads:
-            buffer["users"] = [user for user in buffer["users"] if user not in waits]
-    for node in alone["nodes"]:
-        if node["kind"] == "wait":
-            node["deps"] = [dep for dep in node["deps"] if dep["buffer"] not in reads]
-    with pytest.warns(UserWarning, match="^<graph>: "):
-        halflap.simulate(alone)
+def test_warnings_are_warnings_of_python():
+    """What a collective reads is gone before its wait."""
+
+    def node(name, kind, reads, **more):
+        deps = [{"buffer": buffer, "kinds": ["data"]} for buffer in reads]
+        return {"name": name, "kind": kind, "runtime_ns": 1, "outputs": [f"of_{name}"], "deps": deps, **more}
+
+    def buffer(name, users):
+        return {"name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": False}
+
+    collective = {"op": "all_reduce", "group": "g", "group_size": 2, "bytes": 8, "async": True}
+    graph = {
+        "format": "halflap.graph/1",
+        "groups": {"g": {"ranks": [0, 1]}},
+        "nodes": [
+            node("make", "compute", []),
+            node("reduce", "collective", ["of_make"], collective=collective),
+            node("wait", "wait", ["of_reduce"]),
+        ],
+        "buffers": [buffer("of_make", ["reduce"]), buffer("of_reduce", ["wait"]), buffer("of_wait", [])],
+        "inputs": [],
+    }
+    with pytest.warns(UserWarning, match="^<graph>: .*reduce"):
+        halflap.simulate(graph)
 
 
 def test_a_notebook_shows_reports(graph, scheduled, tmp_path):
@@ -223,3 +235,11 @@ def test_it_is_typed():
     folder = pathlib.Path(halflap.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_halflap.pyi").exists()
     assert halflap.__version__ == run("--version").split()[1]
+
+
+def test_the_example_in_the_documentation_runs(tmp_path):
+    page = (ROOT / "docs" / "python.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0].replace("tests/corpus", str(ROOT / "tests" / "corpus"))
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "255 nodes, 60 collectives" in done.stdout, done.stderr
+    assert "<html" in (tmp_path / "report.html").read_text()

@@ -48,6 +48,18 @@ pub enum Command {
     Diff(Diff),
 }
 
+/// Where everything is kept.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ArtifactArgs {
+    /// Keep everything that is made in this folder, with a page (index.html) that lists it: orders, statistics,
+    /// pictures, plan, values, flight recorder [debug: by default a folder for temporary files].
+    #[arg(long, value_name = "DIR", env = "HALFLAP_ARTIFACTS")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
 /// How a module that is debugged is run; as for `halflap run`.
 #[derive(Debug, clap::Args)]
 pub struct DebugRun {
@@ -117,12 +129,8 @@ pub struct Debug {
     /// [default: 600s].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Nanos>,
-    /// Keep everything that was printed and made in this folder [default: one for temporary files].
-    #[arg(long, value_name = "DIR")]
-    pub artifacts: Option<String>,
-    /// Empty that folder first, if there is anything in it.
-    #[arg(long, requires = "artifacts")]
-    pub overwrite: bool,
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
     /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
@@ -224,6 +232,8 @@ pub struct Run {
     pub panic: Option<(usize, usize)>,
     #[command(flatten)]
     pub debug: DebugArgs,
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
     #[command(flatten)]
     pub pictures: PictureArgs,
     #[command(flatten)]
@@ -340,7 +350,7 @@ fn panic_at(text: &str) -> Result<(usize, usize), String> {
     parsed.ok_or_else(|| "it must be a rank and a step, such as 3:10".to_owned())
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Schedule {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
@@ -370,6 +380,8 @@ pub struct Schedule {
     #[arg(long)]
     pub show: bool,
     #[command(flatten)]
+    pub artifacts: ArtifactArgs,
+    #[command(flatten)]
     pub pictures: PictureArgs,
     /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz; - is
     /// standard output, in place of the summary.
@@ -395,7 +407,7 @@ pub enum Emit {
 }
 
 /// Which of an HLO module's computations is looked at.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct WhichArgs {
     /// Show this computation of an HLO module alone [default: those with the most exposed
     /// communication; what-if: the first of these].

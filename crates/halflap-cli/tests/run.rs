@@ -91,9 +91,9 @@ fn inputs_that_do_not_fit() {
     let good = input([0.0; 4]);
     assert_eq!(said(&[("in_000_r0", good.clone())]), "error: in.npz: the .npz file has no array 'in_000_r1'\n");
     let wrong = said(&[("in_000_r0", good.clone()), ("in_000_r1", Tensor::of(&[2, 2], &[0.0f32; 4]))]);
-    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 is f32[4]\n");
+    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 ('p') is f32[4]\n");
     let wrong = said(&[("in_000_r0", Tensor::of(&[4], &[0i32; 4])), ("in_000_r1", good.clone())]);
-    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 is f32[4]"), "{wrong}");
+    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 ('p') is f32[4]"), "{wrong}");
     let pair = [("in_000_r0", good.clone()), ("in_000_r1", good.clone())];
     let wrong = said(&[pair[0].clone(), pair[1].clone(), ("in_001_r0", good.clone())]);
     assert!(wrong.contains("there is 'in_001_r0', and the module has 1 parameters on 2 ranks"), "{wrong}");

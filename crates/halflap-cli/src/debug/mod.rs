@@ -6,45 +6,34 @@ mod report;
 mod torch;
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use halflap::report::Style;
+
 use crate::args;
+use crate::artifacts::Artifacts;
 use crate::exit::Failed;
 use crate::files;
+use crate::log::{self, Level, Part};
+use crate::terminal;
 use report::Report;
 
-pub fn run(args: &args::Debug, is_loud: bool) -> Result<(), Failed> {
-    let folder = folder(args)?;
+pub fn run(args: &args::Debug) -> Result<(), Failed> {
+    let is_loud = log::takes(Part::Debug, Level::Debug);
+    let artifacts = match Artifacts::open(&args.artifacts)? {
+        Some(artifacts) => artifacts,
+        None => Artifacts::temporary("halflap-debug")?,
+    };
+    let folder = artifacts.folder();
     let report = match &args.module {
-        Some(module) => module::debug(args, module, &folder, is_loud)?,
-        None => torch::debug(args, &folder, is_loud)?,
+        Some(module) => module::debug(args, module, folder, is_loud)?,
+        None => torch::debug(args, folder, is_loud)?,
     };
+    files::put(&artifacts.file("debug.json"), &format!("{:#}\n", report.json()))?;
+    files::put(&artifacts.file("debug.txt"), &report.render(&Style::default()))?;
+    artifacts.write_page(&report.render(&Style::default()))?;
     finish(args, &report)
-}
-
-/// Where everything is kept: the folder that was named, or one for temporary files.
-fn folder(args: &args::Debug) -> Result<PathBuf, Failed> {
-    let folder = match &args.artifacts {
-        Some(path) => PathBuf::from(path),
-        None => std::env::temp_dir().join(format!("halflap-debug.{}", std::process::id())),
-    };
-    let failed =
-        |error: std::io::Error| Failed::in_file(&folder.display().to_string(), format!("cannot be written: {error}"));
-    if is_filled(&folder) && args.artifacts.is_some() {
-        if !args.overwrite {
-            let problem = "is there and is not empty: name another folder, or say --overwrite";
-            return Err(Failed::in_file(&folder.display().to_string(), problem));
-        }
-        fs::remove_dir_all(&folder).map_err(failed)?;
-    }
-    fs::create_dir_all(&folder).map_err(failed)?;
-    Ok(folder)
-}
-
-fn is_filled(folder: &Path) -> bool {
-    fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Says what was found: code 1, as for every check that fails.
@@ -52,7 +41,7 @@ fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     let text = || format!("{:#}\n", report.json());
     let shown = files::put_asked(args.output.as_deref(), args.json, text)?;
     if !shown {
-        files::print(&report.render())?;
+        files::print(&report.render(&terminal::style()))?;
     }
     match report.finding {
         None => Ok(()),

@@ -1,9 +1,7 @@
 //! What a debug session came to: for people and as JSON (halflap.debug/1).
 
-use halflap::report::{labelled, printable};
+use halflap::report::{Style, labelled, printable};
 use serde_json::{Value as Json, json};
-
-use crate::terminal;
 
 /// What kind of thing is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +12,7 @@ pub enum Kind {
     OutOfBounds,
     AfterFree,
     WriteToInput,
+    Chance,
     Lifetime,
     Apart,
     Crash,
@@ -30,6 +29,7 @@ impl Kind {
             Kind::Uninitialised => "uninitialised",
             Kind::OutOfBounds => "out-of-bounds",
             Kind::AfterFree => "after-free",
+            Kind::Chance => "chance",
             Kind::WriteToInput => "write-to-input",
             Kind::Lifetime => "lifetime",
             Kind::Apart => "apart",
@@ -123,8 +123,7 @@ impl Report {
     }
 
     /// For people.
-    pub fn render(&self) -> String {
-        let style = terminal::style();
+    pub fn render(&self, style: &Style) -> String {
         let mut lines = Vec::new();
         match &self.finding {
             None => lines.push(("verdict", "nothing wrong was found".to_owned())),
@@ -135,7 +134,7 @@ impl Report {
         }
         lines.extend(self.notes.iter().map(|note| ("note", note.clone())));
         lines.push(("kept in", printable(&self.folder)));
-        lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+        lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
     }
 
     /// For machines.

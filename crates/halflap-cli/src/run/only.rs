@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use halflap::hlo;
+use halflap::hlo::{self, Module};
 use halflap::ids::InstrId;
-use halflap_run::check::{Entry, RankValues, read_values};
+use halflap_run::check::{RankValues, read_values};
 
 use crate::args;
 use crate::exit::Failed;
@@ -21,10 +21,16 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     let instr = instr.ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
     let folder = Folder::new()?;
     let path = folder.0.join("only.hlo.txt").display().to_string();
-    files::put(&path, &hlo::alone(&module, instr))?;
     let saved = args.inputs.as_deref().unwrap_or("values");
-    for values in read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))? {
-        give(&values, kernel, &folder.0)?;
+    let ranks = read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
+    let devices = devices(&module, ranks.len()).ok_or_else(|| {
+        let (replicas, partitions) = module.devices();
+        let problem = format!("has values of {} ranks, and the module has {}", ranks.len(), replicas * partitions);
+        Failed::in_file(saved, problem)
+    })?;
+    files::put(&path, &hlo::alone(&module, instr, devices))?;
+    for (rank, values) in ranks.iter().enumerate() {
+        give(values, (kernel, rank), &folder.0)?;
     }
     let mut alone = args.clone();
     alone.module = path;
@@ -34,20 +40,28 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     super::run(&alone)
 }
 
-/// Puts what a rank's kernel took, the first time, where inputs are looked for.
-fn give(values: &RankValues, kernel: &str, folder: &Path) -> Result<(), Failed> {
+/// Replicas and partitions: the module's, or one of each for the values of one rank alone.
+fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
+    let (replicas, partitions) = module.devices();
+    match ranks {
+        1 => Some((1, 1)),
+        _ => (ranks == replicas as usize * partitions as usize).then_some((replicas, partitions)),
+    }
+}
+
+/// Puts what a rank's kernel took, the last time, where inputs are looked for.
+fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Result<(), Failed> {
     let place = values.folder.display().to_string();
-    let mut taken = values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before").peekable();
-    let Some(first) = taken.peek().map(|entry| entry.sequence) else {
+    let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
+    let Some(last) = taken().next_back().map(|entry| entry.sequence) else {
         return match values.entries.iter().any(|entry| entry.kernel == kernel) {
             // A kernel that takes nothing.
             true => Ok(()),
             false => Err(Failed::in_file(&place, format!("nothing was saved of kernel '{kernel}'"))),
         };
     };
-    let taken: Vec<&Entry> = taken.filter(|entry| entry.sequence == first).collect();
-    for (number, entry) in taken.iter().enumerate() {
-        let to = folder.join(format!("in_{number:03}_r{}.npy", values.rank));
+    for (number, entry) in taken().filter(|entry| entry.sequence == last).enumerate() {
+        let to = folder.join(format!("in_{number:03}_r{rank}.npy"));
         let copied = fs::copy(values.folder.join(&entry.file), &to);
         copied.map_err(|error| Failed::in_file(&place, format!("{}: cannot be copied: {error}", entry.file)))?;
     }

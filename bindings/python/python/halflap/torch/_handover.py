@@ -51,20 +51,21 @@ class Program:
         self.scheduler = scheduler
         self._index = {snode: index for index, snode in enumerate(snodes)}
         self._names = [snode.get_name() for snode in snodes]
-        self._made = [list(snode.get_outputs()) for snode in snodes]
-        self._maker = {made.get_name(): index for index, buffers in enumerate(self._made) for made in buffers}
+        self._made = [[(made.get_name(), made) for made in snode.get_outputs()] for snode in snodes]
+        self._maker = {name: index for index, buffers in enumerate(self._made) for name, _ in buffers}
         self._graph_outputs = set(V.graph.get_output_names())
         self._assign_sizes()
-        self.buffers = [self._buffer(made) for buffers in self._made for made in buffers]
+        self.buffers = [self._buffer(name, made) for buffers in self._made for name, made in buffers]
         self._sizes = Sizes(self.buffers, scheduler.mutation_real_name)
         self.groups: dict[str, list[int]] = {}
-        self._traits = [[traits_of(part) for part in snode.get_nodes()] for snode in snodes]
+        self._traits = [merged([traits_of(part) for part in snode.get_nodes()]) for snode in snodes]
         self.nodes = [self._node(index) for index in range(len(snodes))]
+        self._marks: dict[str, dict[str, Any]] = {}
         self._bind()
 
     def _assign_sizes(self) -> None:
         """Has Inductor work out sizes and users, where it has not yet."""
-        sizes = (made.mpi_buffer for buffers in self._made for made in buffers)
+        sizes = (made.mpi_buffer for buffers in self._made for _, made in buffers)
         if not any(size.size_alloc or size.succ_nodes for size in sizes):
             inductor_memory.assign_memory_planning_info_for_scheduler_buffers(self.snodes, self.scheduler.name_to_buf)
 
@@ -111,17 +112,16 @@ class Program:
             "name": self._names[index],
             "kind": kind,
             "runtime_ns": None,
-            "outputs": [made.get_name() for made in self._made[index]],
+            "outputs": [name for name, _ in self._made[index]],
             "deps": self._deps(index, snode),
         }
         if kind == "collective":
             node["collective"] = self._collective(index)
         elif kind == "compute":
             node["bytes"] = self._traffic(snode)
-            flops = sum(flops_of(part) for part, trait in zip(snode.get_nodes(), traits) if trait.is_heavy)
-            if flops:
-                node["flops"] = flops
-            if any(trait.gemm_like for trait in traits):
+            if traits.is_heavy:
+                node["flops"] = sum(flops_of(part) for part in snode.get_nodes() if traits_of(part).is_heavy)
+            if traits.gemm_like:
                 node["gemm_like"] = True
         return node
 
@@ -164,7 +164,7 @@ class Program:
         if _kind(self._traits[index]) != "collective" or _kind(self._traits[maker]) not in ("collective", "wait"):
             return False
         named = self.scheduler.mutation_real_name
-        overwritten = {named.get(name, name) for made in self._made[index] for name in made.get_mutations()}
+        overwritten = {named.get(name, name) for _, made in self._made[index] for name in made.get_mutations()}
         return overwritten.isdisjoint(named.get(dep.name, dep.name) for dep in self.snodes[maker].read_writes.reads)
 
     def _check_given(self, name: str, snode: BaseSchedulerNode) -> None:
@@ -172,26 +172,27 @@ class Program:
         if not any(name in names for names in given) and name in self.scheduler.name_to_buf:
             raise Unsupported(f"{snode.get_name()} needs {name}, which none of the nodes makes")
 
-    def _buffer(self, buffer: Any) -> dict[str, Any]:
-        sizes = buffer.mpi_buffer
+    def _buffer(self, name: str, made: Any) -> dict[str, Any]:
+        sizes = made.mpi_buffer
         return {
-            "name": buffer.get_name(),
+            "name": name,
             "size_alloc": int(sizes.size_alloc),
             "size_free": int(sizes.size_free),
             "users": self._users(sizes.succ_nodes),
-            "output": buffer.get_name() in self._graph_outputs,
+            "output": name in self._graph_outputs,
         }
 
     def _users(self, snodes: Iterable[BaseSchedulerNode]) -> list[str]:
         """The nodes of the graph that these are, or were fused into."""
-        found = set()
-        for snode in snodes:
-            if snode not in self._index:
-                snode = self.scheduler.name_to_fused_node.get(snode.get_first_name(), snode)
-            if snode not in self._index:
-                raise Unsupported(f"{snode.get_name()} uses a buffer and is none of the nodes")
-            found.add(self._index[snode])
-        return [self._names[index] for index in sorted(found)]
+        found = {self._index[snode] if snode in self._index else self._fused(snode) for snode in snodes}
+        names = self._names
+        return [names[index] for index in sorted(found)]
+
+    def _fused(self, snode: BaseSchedulerNode) -> int:
+        whole = self.scheduler.name_to_fused_node.get(snode.get_first_name(), snode)
+        if whole not in self._index:
+            raise Unsupported(f"{snode.get_name()} uses a buffer and is none of the nodes")
+        return self._index[whole]
 
     def _inputs(self) -> list[dict[str, Any]]:
         freeable = inductor_memory.get_freeable_input_buf(self.snodes, V.graph.graph_inputs.keys())
@@ -206,19 +207,18 @@ class Program:
         ]
 
     def _collective(self, index: int) -> dict[str, Any]:
-        traits = self._traits[index]
         kernel = next(part.node for part in self.snodes[index].get_nodes() if traits_of(part).is_collective)
         name = _group_name(kernel)
         if name not in self.groups:
             self.groups[name] = _group_ranks(name)
-        received = sum(int(made.mpi_buffer.size_alloc) for made in self._made[index])
+        received = sum(int(made.mpi_buffer.size_alloc) for _, made in self._made[index])
         return {
             "op": operation_of(kernel),
             "group": name,
             "group_size": len(self.groups[name]),
             "bytes": max(_bytes(kernel.inputs), received),
             # A group of nodes that issues and waits is done when it has run.
-            "async": not any(trait.is_wait for trait in traits),
+            "async": not self._traits[index].is_wait,
         }
 
     def _bind(self) -> None:
@@ -236,7 +236,7 @@ class Program:
                 if last_barrier is not None:
                     self._after(index, last_barrier)
                 since.append(index)
-            if any(trait.is_pinned for trait in traits):
+            if traits.is_pinned:
                 if last_pinned is not None:
                     self._after(index, last_pinned)
                 last_pinned = index
@@ -244,13 +244,15 @@ class Program:
     def _after(self, index: int, before: int) -> None:
         """Has a node run after another in every order."""
         node, earlier = self.nodes[index], self.nodes[before]
-        mark = f"{earlier['name']}.done"
-        if mark not in self._maker:
-            self._maker[mark] = before
-            earlier["outputs"].append(mark)
-            self.buffers.append({"name": mark, "size_alloc": 0, "size_free": 0, "users": [], "output": False})
-        if all(dep["buffer"] != mark for dep in node["deps"]):
-            node["deps"].append({"buffer": mark, "kinds": ["weak"]})
+        name = f"{earlier['name']}.done"
+        mark = self._marks.get(name)
+        if mark is None:
+            mark = self._marks[name] = {"name": name, "size_alloc": 0, "size_free": 0, "users": [], "output": False}
+            earlier["outputs"].append(name)
+            self.buffers.append(mark)
+        if node["name"] not in mark["users"]:
+            mark["users"].append(node["name"])
+            node["deps"].append({"buffer": name, "kinds": ["weak"]})
 
 
 class Sizes(dict[str, int]):
@@ -269,13 +271,13 @@ class Sizes(dict[str, int]):
     def __missing__(self, name: str) -> int:
         """Of an input of the graph, or what was mutated."""
         given = V.graph.graph_inputs.get(name)
-        size = _bytes([given]) if given is not None and hasattr(given, "get_numel") else 0
+        size = _bytes([given]) if given is not None and hasattr(given, "get_dtype") else 0
         self[name] = size
         return size
 
 
 class Traits(NamedTuple):
-    """What matters about a part of a node."""
+    """What matters about a node, or a part of one."""
 
     is_collective: bool
     is_wait: bool
@@ -292,7 +294,9 @@ def traits_of(part: BaseSchedulerNode) -> Traits:
     """Classified once for each kind of kernel."""
     kernel = part.node
     overload = getattr(kernel, "op_overload", None)
-    key = (type(part), type(kernel), overload if overload is not None else getattr(kernel, "python_kernel_name", None))
+    # Overloads live as long as torch does, and take long to hash.
+    named = id(overload) if overload is not None else getattr(kernel, "python_kernel_name", None)
+    key = (type(part), type(kernel), named)
     traits = _traits.get(key)
     if traits is None:
         traits = _traits[key] = _classify(part)
@@ -332,12 +336,19 @@ def has_collectives(snodes: list[BaseSchedulerNode]) -> bool:
     return any(contains_collective(snode) for snode in snodes)
 
 
-def _kind(traits: list[Traits]) -> str:
-    if len(traits) == 1 and traits[0].is_multi_output:
-        return "multi_output"
-    if any(trait.is_collective for trait in traits):
+def merged(parts: list[Traits]) -> Traits:
+    """Of a whole node: what any of its parts is, but for a multi-output, which is one alone."""
+    if len(parts) == 1:
+        return parts[0]
+    return Traits(*map(any, zip(*parts)))._replace(is_multi_output=False)
+
+
+def _kind(traits: Traits) -> str:
+    if traits.is_collective:
         return "collective"
-    return "wait" if any(trait.is_wait for trait in traits) else "compute"
+    if traits.is_wait:
+        return "wait"
+    return "multi_output" if traits.is_multi_output else "compute"
 
 
 #: Where the matrix that is summed over stands among the arguments.
@@ -356,8 +367,18 @@ def flops_of(part: BaseSchedulerNode) -> int:
     if name in PRODUCTS:
         summed = origin.args[PRODUCTS[name]].meta["val"].shape[-1]
         return 2 * _whole(origin.meta["val"].numel() * summed)
-    counted = "convolution" in name or "attention" in name
-    return int(part.estimate_flops() or 0) if counted else 0
+    if "attention" in name:
+        return _attention_flops(origin, is_backward="backward" in name)
+    return int(part.estimate_flops() or 0) if "convolution" in name else 0
+
+
+def _attention_flops(origin: torch.fx.Node, is_backward: bool) -> int:
+    """Of every query with every key: products along a head, and along a value; backward three and two."""
+    tensors = [value.meta["val"] for value in origin.args if isinstance(value, torch.fx.Node)]
+    query, key, value = tensors[1:4] if is_backward else tensors[:3]
+    pairs = query.shape[:-1].numel() * key.shape[-2]
+    summed = 3 * query.shape[-1] + 2 * value.shape[-1] if is_backward else query.shape[-1] + value.shape[-1]
+    return 2 * _whole(pairs * summed)
 
 
 def _whole(size: Any) -> int:
@@ -369,10 +390,14 @@ def _elements(part: BaseSchedulerNode) -> int:
     """How many elements a generated kernel goes through; any other may go through all that it reads."""
     if not isinstance(part, SchedulerNode):
         return 1 << 60
+    return product(size for sizes in part.get_ranges() for size in sizes)
+
+
+def product(sizes: Iterable[Any]) -> int:
+    """Of sizes that are numbers or symbols."""
     elements = 1
-    for sizes in part.get_ranges():
-        for size in sizes:
-            elements *= int(size) if getattr(size, "is_Integer", True) else hint(size, fallback=1)
+    for size in sizes:
+        elements *= int(size) if getattr(size, "is_Integer", True) else hint(size, fallback=1)
     return elements
 
 
@@ -415,10 +440,7 @@ def _group_ranks(name: str) -> list[int]:
 
 
 def _bytes(inputs: Iterable[Any]) -> int:
-    total = 0
-    for value in inputs:
-        total += int(hint(value.get_numel(), fallback=0)) * value.get_dtype().itemsize
-    return total
+    return sum(product(value.get_size()) * value.get_dtype().itemsize for value in inputs)
 
 
 def hint(size: Any, fallback: int) -> int:
@@ -427,7 +449,7 @@ def hint(size: Any, fallback: int) -> int:
     return (getattr(sizes, "optimization_hint", None) or sizes.size_hint)(size, fallback=fallback)
 
 
-def _is_barrier(traits: list[Traits], collective: dict[str, Any] | None) -> bool:
+def _is_barrier(traits: Traits, collective: dict[str, Any] | None) -> bool:
     if collective is not None:
         return not collective["op"].startswith(SYMMETRIC)
-    return any(trait.is_control_flow for trait in traits)
+    return traits.is_control_flow

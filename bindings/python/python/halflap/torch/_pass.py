@@ -7,6 +7,8 @@ order, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import inspect
 import json
@@ -15,7 +17,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,9 +110,10 @@ class OverlapPass:
         name = _graph_name()
         graph: dict[str, Any] | None = None
         try:
-            program = self.hand_over(snodes)
-            graph = program.graph()
-            text = json.dumps(graph).encode()
+            with without_collections():
+                program = self.hand_over(snodes)
+                graph = program.graph()
+                text = json.dumps(graph).encode()
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
@@ -157,6 +160,18 @@ class OverlapPass:
                 effort=options.effort,
                 threads=_threads(),
             )
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Python's garbage collector would go through all that torch holds, again and again, for what is no garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None] | None) -> str:

@@ -25,7 +25,16 @@ use values::{Origin, Place, Saved};
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
     let bytes = files::read(module)?;
     let read = halflap::import::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
-    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read };
+    let module = match module {
+        // What comes once only is kept for all stages.
+        "-" => {
+            let path = folder.join("module.txt").display().to_string();
+            files::put(&path, read.text())?;
+            path
+        }
+        path => path.to_owned(),
+    };
+    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read, overrun: None };
     let finding = walk.walk()?;
     walk.session.report.finding = finding;
     Ok(walk.session.report)
@@ -34,6 +43,8 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
 struct Walk<'a> {
     session: Session<'a>,
     module: Module,
+    /// That something was overrun, without who did it: told if nobody is caught at it.
+    overrun: Option<Json>,
 }
 
 fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
@@ -62,6 +73,7 @@ impl Walk<'_> {
     }
 
     fn walk(&mut self) -> Result<Option<Finding>, Failed> {
+        self.session.find_order()?;
         let plain = self.stage("plain run", &Asked::new("plain", Memory::Cached, &[]))?;
         if plain.end == End::Code(2) {
             return self.bad_input(&plain).map(Some);
@@ -79,7 +91,7 @@ impl Walk<'_> {
             }
         }
         for memory in [Memory::End, Memory::Start] {
-            if let Some(finding) = self.guarded(&plain, memory)? {
+            if let Some(finding) = self.guarded(&sanity, memory)? {
                 return Ok(Some(finding));
             }
         }
@@ -88,11 +100,16 @@ impl Walk<'_> {
 
     /// What fits no stage: a crash that happens without guards only, an end without a word, infinite results.
     fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
-        if let Some(fault) = plain.fault() {
+        if let Some(fault) = plain.fault().or_else(|| self.overrun.take()) {
             return self.memory_fault(&fault, Memory::Cached).map(Some);
         }
         if !plain.end.is_good() {
             return self.unexplained(plain).map(Some);
+        }
+        if !self.session.args.run.custom_calls.is_empty()
+            && let Some(finding) = self.clobbered()?
+        {
+            return Ok(Some(finding));
         }
         match plain.results().is_some_and(|bytes| diff::has_infinity(&bytes)) {
             true => self.infinite(),
@@ -115,18 +132,22 @@ impl Walk<'_> {
     }
 
     /// One run with guard pages, one kernel at a time.
-    fn guarded(&mut self, plain: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn guarded(&mut self, unguarded: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
         let ran = self.stage(name, &Asked::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
         let Some(fault) = ran.fault() else {
-            let differs = plain.end.is_good() && ran.end.is_good() && plain.results() != ran.results();
+            let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
             return if differs { self.silent(memory) } else { Ok(None) };
         };
         match text(&fault, "kind") {
             Some("not-finite") => self.not_finite(&fault, memory).map(Some),
+            Some("overrun") => {
+                self.overrun.get_or_insert(fault);
+                Ok(None)
+            }
             _ => match apart(&fault) {
                 Some(finding) => Ok(Some(finding)),
                 None => self.memory_fault(&fault, memory).map(Some),
@@ -168,13 +189,16 @@ impl Walk<'_> {
                 "--nan-asserts".to_owned(),
             ],
         };
-        self.session.run(&asked)?;
+        let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
+        // Where all ranks do the same, this time another one may have come first, and only its values are saved.
+        let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
+        finding.rank = again.and_then(|fault| rank_of(&fault)).or(finding.rank);
         let Ok(saved) = Saved::read(&folder) else { return Ok(()) };
         if let Some(place) = saved.find(kernel, finding.rank) {
             (finding.went_in, finding.came_out) = saved.around(place);
         }
-        finding.reproduce = Some(self.alone(kernel, memory));
+        finding.reproduce = Some(self.alone(kernel, (memory, finding)));
         Ok(())
     }
 
@@ -202,13 +226,13 @@ impl Walk<'_> {
         let place = saved.as_ref().and_then(|saved| Some((saved, saved.find(&kernel, finding.rank)?)));
         let takes_infinity = place.is_some_and(|(saved, place)| saved.takes(place, has_infinity));
         if memory == Memory::Cached && takes_infinity && !is_input {
-            self.from_infinity(&kernel, &mut finding)?;
+            self.blame_infinity(&kernel, &mut finding)?;
         }
         Ok(finding)
     }
 
     /// What is no number was made of an infinity: if some kernel made that of finite numbers, it is to blame.
-    fn from_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
+    fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
         let saved = self.save_all(&["--nan-asserts"])?;
         let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
         let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
@@ -230,7 +254,7 @@ impl Walk<'_> {
         finding.rank = Some(place.rank);
         finding.source = entry.source.clone().into_iter().collect();
         (finding.went_in, finding.came_out) = saved.around(place);
-        finding.reproduce = Some(self.alone(&entry.kernel, Memory::Cached));
+        finding.reproduce = Some(self.alone(&entry.kernel, (Memory::Cached, finding)));
     }
 
     /// Every array of every kernel.
@@ -278,10 +302,34 @@ impl Walk<'_> {
         names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
     }
 
-    /// Results that depend on where buffers are: somebody reads what is not theirs.
+    /// An array that changed between who made it and who takes it: a custom call in between wrote to it.
+    fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
+        let saved = self.save_all(&["--launch-blocking"])?;
+        let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
+        let between = saved.between(maker, reader);
+        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first()) else {
+            return Ok(None);
+        };
+        let taker = saved.kernel(reader).map_or("", |entry| entry.kernel.as_str());
+        let what = format!("'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed");
+        let mut finding = Finding::new(Kind::OutOfBounds, what);
+        finding.buffer = Some(buffer);
+        finding.rank = Some(maker.rank);
+        if let Some(place) = saved.find(kernel, finding.rank) {
+            self.blame(&saved, place, &mut finding);
+        }
+        Ok(Some(finding))
+    }
+
+    fn is_custom(&self, kernel: &str) -> bool {
+        self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
+    }
+
+    /// Results that depend on where buffers are, or on chance: somebody reads what is not theirs.
     fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
         let mut folders = Vec::new();
-        for (stage, memory) in [("values-cached", Memory::Cached), ("values-guarded", memory)] {
+        let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
+        for (stage, memory) in stages {
             let folder = self.session.path(&format!("{stage}-saved"));
             let mut asked = Asked::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
@@ -290,8 +338,15 @@ impl Walk<'_> {
         }
         self.session.report.stage("values", format!("as always, and with {}", memory.words()));
         let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
-        let what = format!("'{kernel}' gives other values when memory lies elsewhere: it reads what it was not given");
-        let mut finding = Finding::new(Kind::Uninitialised, what);
+        let is_chance = diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
+        let (kind, what) = match is_chance {
+            true => (Kind::Chance, format!("'{kernel}' gives other values every time, of the same inputs")),
+            false => {
+                let why = "it reads what it was not given, or does not write all that it gives";
+                (Kind::Uninitialised, format!("'{kernel}' gives other values when memory lies elsewhere: {why}"))
+            }
+        };
+        let mut finding = Finding::new(kind, what);
         finding.rank = Some(rank);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, memory, &mut finding)?;
@@ -369,23 +424,29 @@ impl Walk<'_> {
     /// Our own command on the same module, with these options.
     fn again(&self, options: &[String]) -> String {
         let words = self.session.passed_on().into_iter().map(|word| quoted(&word.to_string_lossy()));
-        let mut command = vec!["halflap run".to_owned(), quoted(self.session.module)];
+        let mut command = vec!["halflap run".to_owned(), quoted(&self.session.module)];
         command.extend(words);
         command.extend(options.iter().map(|option| quoted(option)));
         command.join(" ")
     }
 
     /// The command that runs one kernel on the inputs that were saved.
-    fn alone(&self, kernel: &str, memory: Memory) -> String {
+    fn alone(&self, kernel: &str, (memory, finding): (Memory, &Finding)) -> String {
+        let all = self.session.path("values");
+        // Only a collective needs the others.
+        let values = match finding.rank.filter(|_| !self.is_collective(kernel)) {
+            Some(rank) => all.join(format!("rank_{rank}")),
+            None => all,
+        };
         let mut command = vec![
             "halflap run".to_owned(),
-            quoted(self.session.module),
+            quoted(&self.session.module),
             format!("--only {}", quoted(kernel)),
-            format!("--inputs {}", quoted(&self.session.path("values").display().to_string())),
+            format!("--inputs {}", quoted(&values.display().to_string())),
         ];
         let args = &self.session.args.run;
         command.extend(args.custom_calls.iter().map(|path| format!("--custom-calls {}", quoted(path))));
-        command.push("--nan-asserts".to_owned());
+        command.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
         command.extend(match memory {
             Memory::Cached => None,
             Memory::End => Some("--no-memory-caching=end".to_owned()),
@@ -409,8 +470,20 @@ fn apart(fault: &Json) -> Option<Finding> {
     finding.rank = ranks.map(|rank| rank as usize).or_else(|| rank_of(fault));
     let named = text(account, "collective").or_else(|| text(fault, "collective")).or_else(|| text(fault, "kernel"));
     finding.kernel = named.map(str::to_owned);
+    if let Some((rank, kernel)) = running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none()) {
+        (finding.rank, finding.kernel) = (Some(rank), Some(kernel));
+    }
     finding.source = text(account, "source").or_else(|| text(fault, "source")).map(str::to_owned).into_iter().collect();
     Some(finding)
+}
+
+/// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main, 5 s)`.
+fn running(message: &str) -> Option<(usize, String)> {
+    message.lines().find_map(|line| {
+        let (rank, rest) = line.trim().strip_prefix("rank ")?.split_once(": runs ")?;
+        let (kernel, _) = rest.split_once(" (")?;
+        Some((rank.parse().ok()?, kernel.to_owned()))
+    })
 }
 
 fn lifetime(fault: &Json) -> Finding {

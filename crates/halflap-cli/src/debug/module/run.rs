@@ -41,9 +41,11 @@ impl Memory {
 /// A debug session of a module.
 pub struct Session<'a> {
     pub args: &'a args::Debug,
-    pub module: &'a str,
+    pub module: String,
     folder: PathBuf,
     is_loud: bool,
+    /// The order that is run, where we had to find one.
+    order: Option<String>,
     pub report: Report,
 }
 
@@ -62,20 +64,42 @@ impl Asked {
 }
 
 impl<'a> Session<'a> {
-    pub fn open(args: &'a args::Debug, module: &'a str, folder: &Path, is_loud: bool) -> Session<'a> {
+    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> Session<'a> {
         let report = Report { folder: folder.display().to_string(), ..Report::default() };
-        Session { args, module, folder: folder.to_owned(), is_loud, report }
+        Session { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
+    /// Finds the order once, for all stages.
+    pub fn find_order(&mut self) -> Result<(), Failed> {
+        if self.args.run.order.is_some() || self.args.run.input_order {
+            return Ok(());
+        }
+        let order = self.folder.join("order.json");
+        let words: [OsString; 5] = [
+            crate::debug::own_executable()?.into(),
+            "schedule".into(),
+            self.module.clone().into(),
+            "-o".into(),
+            order.clone().into(),
+        ];
+        let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
+        let folder = self.folder.join("order");
+        let task = Task { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
+        // Whoever cannot find one says why when it is run.
+        self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
+        Ok(())
+    }
+
     /// Runs the module once more.
     pub fn run(&self, asked: &Asked) -> Result<Ran, Failed> {
         let folder = self.folder.join(asked.stage);
         let file = |name: &str| folder.join(name).into_os_string();
-        let mut command: Vec<OsString> = vec![crate::debug::own_executable()?.into(), "run".into(), self.module.into()];
+        let mut command: Vec<OsString> =
+            vec![crate::debug::own_executable()?.into(), "run".into(), self.module.clone().into()];
         command.extend(self.passed_on());
         let written: [(&str, OsString); 3] = [
             ("--fault-report", file("fault.jsonl")),
@@ -87,10 +111,13 @@ impl<'a> Session<'a> {
         recorder.push(file("flight.json"));
         command.push(recorder);
         command.extend(asked.memory.option().map(OsString::from));
+        // First as the user runs it; then every instruction is a kernel of its own.
+        command.extend((asked.stage != "plain").then(|| OsString::from("--no-fuse")));
         command.extend(asked.options.iter().map(OsString::from));
         let task = Task {
             command: &command,
             variables: Vec::new(),
+            is_ours: true,
             folder: folder.clone(),
             // A run of many kernels takes longer than one of them may.
             timeout: self.kernel_time() * 5 + Duration::from_secs(120),
@@ -113,7 +140,7 @@ impl<'a> Session<'a> {
         };
         named("--ranks", args.ranks.map(|ranks| ranks.to_string()));
         named("--inputs", args.inputs.clone());
-        named("--order", args.order.clone());
+        named("--order", args.order.clone().or_else(|| self.order.clone()));
         named("--steps", (args.steps != 1).then(|| args.steps.to_string()));
         named("--seed", (args.seed != 0).then(|| args.seed.to_string()));
         args.custom_calls.iter().for_each(|path| named("--custom-calls", Some(path.clone())));

@@ -1,5 +1,6 @@
 //! Saved values of a run: who made a bad array first.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use halflap_run::check::{Entry, RankValues, Stats, read_values};
@@ -42,11 +43,11 @@ impl Saved {
         self.of(place).next()
     }
 
-    /// The first launch of a kernel on a rank, or on any.
+    /// The last launch of a kernel on a rank, or on any: where something went wrong, nothing came after it.
     pub fn find(&self, kernel: &str, rank: Option<usize>) -> Option<Place> {
         let ranks = self.ranks.iter().filter(|values| rank.is_none_or(|rank| values.rank == rank));
         let each = ranks.filter_map(|values| {
-            let entry = values.entries.iter().find(|entry| entry.kernel == kernel)?;
+            let entry = values.entries.iter().rev().find(|entry| entry.kernel == kernel)?;
             Some(Place { rank: values.rank, sequence: entry.sequence })
         });
         each.min_by_key(|place| (place.sequence, place.rank))
@@ -88,6 +89,41 @@ impl Saved {
             steps -= 1;
             place = next;
         }
+    }
+
+    /// The first array that a launch finds other than its maker left it, with both launches: somebody wrote to it
+    /// who was not asked to.
+    pub fn changed(&self) -> Result<Option<(Place, Place, String)>, Failed> {
+        let mut first: Option<(Place, Place, String)> = None;
+        for values in &self.ranks {
+            let mut left: BTreeMap<&str, &Entry> = BTreeMap::new();
+            for entry in values.entries.iter().filter(|entry| entry.when != "input") {
+                let place = |entry: &Entry| Place { rank: values.rank, sequence: entry.sequence };
+                if entry.when == "after" {
+                    left.insert(&entry.buffer, entry);
+                    continue;
+                }
+                let Some(maker) = left.get(entry.buffer.as_str()) else { continue };
+                let load = |entry: &Entry| values.load(entry).map_err(|error| Failed::BadInput(error.to_string()));
+                let is_first = first.as_ref().is_none_or(|(_, reader, _)| entry.sequence < reader.sequence);
+                if is_first && load(entry)?.bytes() != load(maker)?.bytes() {
+                    first = Some((place(maker), place(entry), entry.buffer.clone()));
+                }
+            }
+        }
+        Ok(first)
+    }
+
+    /// The kernels that a rank launched between two others.
+    pub fn between(&self, from: Place, to: Place) -> Vec<String> {
+        let entries = self.ranks.get(from.rank).map_or(&[][..], |values| &values.entries);
+        let mut names: Vec<String> = Vec::new();
+        for entry in entries.iter().filter(|entry| (from.sequence + 1..to.sequence).contains(&entry.sequence)) {
+            if !names.contains(&entry.kernel) {
+                names.push(entry.kernel.clone());
+            }
+        }
+        names
     }
 
     /// The launch that last wrote a buffer.

@@ -157,6 +157,7 @@ impl<'a> Session<'a> {
         let task = Task {
             command: &self.args.command,
             variables: all,
+            is_ours: false,
             folder: folder.clone(),
             timeout: Duration::from_nanos(self.args.timeout.map_or(600_000_000_000, |time| time.0 as u64)),
             is_loud: self.is_loud,
