@@ -63,9 +63,12 @@ fn programs_compute_what_jax_computed() {
         let list = |kind: &str, rank: usize| -> Vec<Tensor> {
             (0..).map_while(|index| archive.get(&format!("{kind}_{index:03}_r{rank}")).ok()).collect()
         };
-        // What is computed in f16 is so, whatever it is given as.
-        let is_half = list("in", 0).iter().any(|array| array.dtype() == DType::F16);
-        let relative = if is_half { 4e-3 } else { 1e-4 };
+        // As in the script: what is computed in f16, and systems that are nearly singular, of which JAX's f32 keeps less.
+        let relative = match name {
+            "half_precision" => 4e-3,
+            "linear_algebra" => 1e-3,
+            _ => 1e-4,
+        };
         for (stage, fuses) in [("after_spmd", true), ("after_spmd", false), ("after_optimizations", true)] {
             let program = prepared(&module(&folder().join(format!("{name}.{stage}.txt.gz"))), fuses);
             let inputs = (0..program.ranks).map(|rank| list("in", rank)).collect();
