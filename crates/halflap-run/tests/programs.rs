@@ -41,9 +41,8 @@ fn numbers(array: &Tensor) -> Vec<f64> {
 
 /// Beside the largest element: of what nearly cancels little is left.
 #[track_caller]
-fn assert_close(given: &Tensor, expected: &Tensor, what: &str) {
+fn assert_close(given: &Tensor, expected: &Tensor, relative: f64, what: &str) {
     assert_eq!((given.dtype(), given.dims()), (expected.dtype(), expected.dims()), "{what}");
-    let relative = if given.dtype() == DType::F16 { 4e-3 } else { 1e-4 };
     let (given, expected) = (numbers(given), numbers(expected));
     let largest = expected.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
     for (at, (a, b)) in given.iter().zip(&expected).enumerate() {
@@ -64,6 +63,12 @@ fn programs_compute_what_jax_computed() {
         let list = |kind: &str, rank: usize| -> Vec<Tensor> {
             (0..).map_while(|index| archive.get(&format!("{kind}_{index:03}_r{rank}")).ok()).collect()
         };
+        // As in the script: what is computed in f16, and systems that are nearly singular, of which JAX's f32 keeps less.
+        let relative = match name {
+            "half_precision" => 4e-3,
+            "linear_algebra" => 1e-3,
+            _ => 1e-4,
+        };
         for (stage, fuses) in [("after_spmd", true), ("after_spmd", false), ("after_optimizations", true)] {
             let program = prepared(&module(&folder().join(format!("{name}.{stage}.txt.gz"))), fuses);
             let inputs = (0..program.ranks).map(|rank| list("in", rank)).collect();
@@ -73,7 +78,7 @@ fn programs_compute_what_jax_computed() {
                 let expected = list("out", rank);
                 assert_eq!(of.outputs.len(), expected.len());
                 for (index, (given, expected)) in of.outputs.iter().zip(&expected).enumerate() {
-                    assert_close(given, expected, &format!("{name}.{stage}: output {index} of rank {rank}"));
+                    assert_close(given, expected, relative, &format!("{name}.{stage}: output {index} of rank {rank}"));
                 }
             }
         }
