@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Whole JAX programs on one to eight devices: what `halflap run` computes beside what JAX computes, on every rank.
 
-    python bench/jax_programs.py [--halflap BIN] [--keep FOLDER] [NAME...]
+    python bench/jax_programs.py [--halflap BIN] [--keep FOLDER] [--tests] [NAME...]
 
 Each program is run as it was partitioned and as it was optimised, in our order. Ends with 1 if anything differs or does
-not run. Needs jax.
+not run. With --tests those that add something to the tests are written to tests/programs anew. Needs jax.
 """
 
 import argparse
+import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,11 @@ from jax.sharding import PartitionSpec as P
 
 from compare import build_halflap
 
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "programs"
+# Small ones, each with something that no other module of the tests has.
+TESTED = ["experts_all_to_all", "fourier", "linear_algebra", "generator_bits", "half_precision", "complex_numbers", "scatter_sums"]
 random = np.random.default_rng(11)
+START = random.bit_generator.state
 PROGRAMS = {}
 
 
@@ -384,11 +390,26 @@ def difference(given, expected, relative, absolute):
     return None
 
 
+def keep_for_tests(name, made):
+    """Both stages without what says where they come from, and the arrays."""
+    TESTS.mkdir(exist_ok=True)
+    for stage, path in made.texts.items():
+        text = re.sub(r",? ?(metadata|frontend_attributes)=\{[^{}]*\}", "", path.read_text())
+        text = re.sub(r"^(FileNames|FunctionNames|FileLocations|StackFrames)\n(.+\n)*\n*", "", text, flags=re.M)
+        with open(TESTS / f"{name}.{stage}.txt.gz", "wb") as raw, gzip.GzipFile("", "wb", 9, raw, 0) as file:
+            file.write(text.encode())
+    np.savez_compressed(TESTS / f"{name}.npz", **np.load(made.arrays))
+
+
 def check(name, options, folder):
     make_it, relative, absolute = PROGRAMS[name]
+    # The same arrays, whichever programs are asked for.
+    random.bit_generator.state = START
     made = make(name, *make_it(), folder)
     expected = np.load(made.arrays)
     problems = []
+    if options.tests and name in TESTED:
+        keep_for_tests(name, made)
     for stage in STAGES:
         out = folder / f"{name}.out.npz"
         command = [options.halflap, "run", made.texts[stage], "--inputs", made.arrays, "-o", out, "--effort", "quick"]
@@ -403,6 +424,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--halflap")
     parser.add_argument("--keep")
+    parser.add_argument("--tests", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     options.halflap = options.halflap or build_halflap()

@@ -78,6 +78,19 @@ def test_long_work_shows_the_time_left_on_a_terminal_only():
     assert piped.stderr == ""
 
 
+def test_a_long_run_shows_the_time_left(tmp_path):
+    module = tmp_path / "m.txt"
+    module.write_text(
+        "HloModule m, num_partitions=2\nENTRY e { p = f32[4] parameter(0)\n"
+        "  ROOT g = f32[8] all-gather(p), channel_id=1, replica_groups={}, dimensions={0}, use_global_device_ids=true }\n"
+    )
+    arguments = ["run", module, "--steps", "40", "--emulate-link", "1GB/s,50ms"]
+    shown = on_terminal(*arguments, stderr_too=True)
+    assert re.search(r"\rrunning \[#* *\] +\d+%, \d+ s left", shown)
+    piped = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert piped.stderr == "" and "the median of 39 steps" in piped.stdout
+
+
 def test_a_checked_pass_shows_the_time_left():
     passes = ["--passes", "reorder_communication_preserving_peak_memory", "--check-memory"]
     shown = on_terminal("schedule", corpus("fsdp_tp_llama_16"), *passes, stderr_too=True)

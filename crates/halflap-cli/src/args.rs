@@ -48,6 +48,50 @@ pub enum Command {
     Diff(Diff),
 }
 
+/// Where everything is kept.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ArtifactArgs {
+    /// Keep everything that is made in this folder, with a page (index.html) that lists it: orders, statistics,
+    /// pictures, plan, values, flight recorder [debug: by default a folder for temporary files].
+    #[arg(long, value_name = "DIR", env = "HALFLAP_ARTIFACTS")]
+    pub artifacts: Option<String>,
+    /// Empty that folder first, if there is anything in it.
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// How a module that is debugged is run; as for `halflap run`.
+#[derive(Debug, clap::Args)]
+pub struct DebugRun {
+    /// How many ranks, which must be as many as the module has [default: those].
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// What every rank gets, as for run [default: made from --seed].
+    #[arg(long, value_name = "IN.npz|FOLDER")]
+    pub inputs: Option<String>,
+    /// An order (docs/formats.md) [default: the best that is found].
+    #[arg(long, value_name = "ORDER.json", conflicts_with = "input_order")]
+    pub order: Option<String>,
+    /// Another order for one rank.
+    #[arg(long, value_name = "RANK=ORDER.json", hide = true)]
+    pub order_for: Vec<String>,
+    /// The module's own order.
+    #[arg(long)]
+    pub input_order: bool,
+    /// How often it is run.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub steps: u32,
+    /// Where inputs that are made, and random numbers, start from.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// A shared library with targets of custom calls; may be given more than once.
+    #[arg(long, value_name = "LIB.so", visible_alias = "library")]
+    pub custom_calls: Vec<String>,
+    /// Make a mistake on purpose, to see that it is found.
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub inject: Vec<String>,
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Diff {
     /// A folder of saved values, or that of one rank in it.
@@ -73,18 +117,20 @@ pub struct Diff {
 
 #[derive(Debug, clap::Args)]
 pub struct Debug {
+    /// An HLO module, plain or gzipped.
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    pub module: Option<String>,
     /// A torch program to run again and again, such as -- python train.py; torchrun is fine, too.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
-    /// How long each run may take, such as 60s.
-    #[arg(long, value_name = "TIME", default_value = "600s", value_parser = duration)]
-    pub timeout: Nanos,
-    /// Keep everything that was printed and made in this folder [default: one for temporary files].
-    #[arg(long, value_name = "DIR")]
-    pub artifacts: Option<String>,
-    /// Empty that folder first, if there is anything in it.
-    #[arg(long, requires = "artifacts")]
-    pub overwrite: bool,
+    #[command(flatten)]
+    pub run: DebugRun,
+    /// How long a kernel or collective of a module may take [default: 20s], or each run of a command
+    /// [default: 600s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Nanos>,
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
     /// Write what was found to this file as JSON (halflap.debug/1); - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
@@ -94,7 +140,7 @@ pub struct Debug {
 }
 
 /// Which orders of a module's computations are run.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct OrderArgs {
     /// The module's own order [default: the best that is found].
     #[arg(long)]
@@ -122,7 +168,7 @@ pub struct Plan {
     pub machine: MachineArgs,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
@@ -135,6 +181,10 @@ pub struct Run {
     /// 0.5, whole ones from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
+    /// Run this kernel or collective alone; --inputs is then a folder of values that were saved (--debug-values 1)
+    /// with it.
+    #[arg(long, value_name = "KERNEL", requires = "inputs", conflicts_with_all = ["order", "compare"])]
+    pub only: Option<String>,
     /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
     #[arg(short, long, value_name = "OUT.npz")]
     pub output: Option<String>,
@@ -182,6 +232,8 @@ pub struct Run {
     pub panic: Option<(usize, usize)>,
     #[command(flatten)]
     pub debug: DebugArgs,
+    #[command(flatten)]
+    pub artifacts: ArtifactArgs,
     #[command(flatten)]
     pub pictures: PictureArgs,
     #[command(flatten)]
@@ -298,7 +350,7 @@ fn panic_at(text: &str) -> Result<(usize, usize), String> {
     parsed.ok_or_else(|| "it must be a rank and a step, such as 3:10".to_owned())
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Schedule {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
@@ -328,6 +380,8 @@ pub struct Schedule {
     #[arg(long)]
     pub show: bool,
     #[command(flatten)]
+    pub artifacts: ArtifactArgs,
+    #[command(flatten)]
     pub pictures: PictureArgs,
     /// Write the schedule (halflap.schedule/1) to this file; gzipped if its name ends in .gz; - is
     /// standard output, in place of the summary.
@@ -353,7 +407,7 @@ pub enum Emit {
 }
 
 /// Which of an HLO module's computations is looked at.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct WhichArgs {
     /// Show this computation of an HLO module alone [default: those with the most exposed
     /// communication; what-if: the first of these].
@@ -366,7 +420,7 @@ fn pass(name: &str) -> Result<Pass, Unknown> {
 }
 
 /// What the optimizer may do.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct SearchArgs {
     /// The most memory that an order may need: a multiple of the input order's peak such as 1.2x, or
     /// a size such as 40GiB [default: 1x].
@@ -416,7 +470,7 @@ impl SearchArgs {
 }
 
 /// What orders are simulated on.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct MachineArgs {
     #[command(flatten)]
     pub costs: CostArgs,
@@ -480,7 +534,7 @@ pub struct Ordered {
 }
 
 /// Pictures of orders.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PictureArgs {
     /// Write a page to look at in a browser, which needs nothing else: timeline, memory, table.
     #[arg(long, value_name = "FILE.html")]
@@ -611,7 +665,7 @@ impl Default for MachineArgs {
 }
 
 /// Where run times come from. For every command that has use for them: flatten it.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Run times")]
 pub struct CostArgs {
     /// Model run times on this device: v100, a100, h100, h200, b200, mi300x, tpu_v5e, or a JSON file

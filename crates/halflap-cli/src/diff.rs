@@ -5,7 +5,7 @@ use std::path::Path;
 
 use halflap::report::{Column, Table, count, labelled, printable};
 use halflap_run::check::{Entry, RankValues, read_values};
-use halflap_run::tensor::{DType, Tensor};
+use halflap_run::tensor::{DType, Npz, Tensor};
 use serde_json::{Value as Json, json};
 
 use crate::args;
@@ -28,6 +28,23 @@ pub fn run(args: &args::Diff) -> Result<(), Failed> {
         true => Ok(()),
         false => Err(Failed::ToldElsewhere(1)),
     }
+}
+
+/// The first kernel, and its rank, that gives something else in the second run although it takes the same.
+pub fn first_apart(a: &Path, b: &Path) -> Result<Option<(String, usize)>, Failed> {
+    let name = |path: &Path| path.display().to_string();
+    let args = args::Diff { a: name(a), b: name(b), rtol: Some(0.0), atol: Some(0.0), output: None, json: false };
+    let read = |path: &Path| read_values(path).map_err(|error| Failed::BadInput(error.to_string()));
+    let found = compare(&[read(a)?, read(b)?], &args)?;
+    Ok(found.origin.map(|pair| (pair.key.kernel, pair.key.rank)))
+}
+
+/// Whether an archive of arrays has an infinity in one of them.
+pub fn has_infinity(archive: &[u8]) -> bool {
+    let Ok(arrays) = Npz::read(archive) else { return false };
+    let names: Vec<&str> = arrays.names().collect();
+    let is_infinite = |array: Tensor| array.to_f64().iter().any(|number| number.is_infinite());
+    names.into_iter().filter_map(|name| arrays.get(name).ok()).any(is_infinite)
 }
 
 /// What tells a launch from all others in a run. Sequence and buffers do not: another order has others.

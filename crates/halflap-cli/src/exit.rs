@@ -31,6 +31,18 @@ impl Failed {
         Failed::BadInput(format!("{file}: {problem}"))
     }
 
+    /// What is said of it, without what comes before and after.
+    pub fn problem(&self) -> String {
+        match self {
+            Failed::Wrong(text)
+            | Failed::BadInput(text)
+            | Failed::OurBug(text)
+            | Failed::BrokenRun(text)
+            | Failed::TorchDrifts(text) => text.clone(),
+            Failed::ToldElsewhere(_) | Failed::NobodyReads | Failed::Stopped => String::new(),
+        }
+    }
+
     /// A broken invariant that came as a panic.
     pub fn from_panic(payload: &(dyn Any + Send)) -> Failed {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());

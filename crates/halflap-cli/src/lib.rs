@@ -6,12 +6,14 @@
 mod align;
 mod analyze;
 mod args;
+mod artifacts;
 mod costs;
 mod debug;
 pub mod desk;
 mod diff;
 mod exit;
 mod files;
+mod log;
 mod machine;
 mod optimize;
 mod pictures;
@@ -32,10 +34,13 @@ use clap::Parser;
 
 use args::{Args, Command};
 pub use exit::Failed;
+use log::{Level, Part};
 
 /// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
 /// exit code. Does not come back where arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    debug::remember_name(arguments.first());
     let args = Args::parse_from(arguments);
     // What a panic would print helps us, not the user: it is told apart and said once, below.
     panic::set_hook(Box::new(|_| {}));
@@ -52,10 +57,12 @@ fn guarded(args: &Args) -> Result<(), Failed> {
 }
 
 fn run(args: &Args) -> Result<(), Failed> {
+    log::start(args.verbose)?;
     let is_module = |path: &str| files::is_module(path);
+    let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
-        Command::Schedule(command) if is_module(&command.graph)? => program::schedule(command, args.verbose),
-        Command::Schedule(command) => schedule::run(command, args.verbose),
+        Command::Schedule(command) if command.artifacts.artifacts.is_some() => schedule_into(command, verbose),
+        Command::Schedule(command) => schedule(command, verbose),
         Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
         Command::Simulate(command) => simulate::simulate(command),
         Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
@@ -63,12 +70,33 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::WhatIf(command) if is_module(&command.graph)? => program::what_if(command),
         Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
-        Command::Verify(command) => verify::run(command, args.verbose),
-        Command::Align(command) => align::run(command, args.verbose),
-        Command::Analyze(command) => analyze::run(command, args.verbose),
+        Command::Verify(command) => verify::run(command, verbose),
+        Command::Align(command) => align::run(command, verbose),
+        Command::Analyze(command) => analyze::run(command, verbose),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
         Command::Diff(command) => diff::run(command),
-        Command::Debug(command) => debug::run(command, args.verbose),
+        Command::Debug(command) => debug::run(command),
     }
+}
+
+fn schedule(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    match files::is_module(&command.graph)? {
+        true => program::schedule(command, verbose),
+        false => schedule::run(command, verbose),
+    }
+}
+
+/// The same, with everything that it can make in one folder.
+fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts)? else { return schedule(command, verbose) };
+    let mut command = command.clone();
+    command.artifacts = args::ArtifactArgs::default();
+    let file = |name: &str| Some(artifacts.file(name));
+    command.output = command.output.or_else(|| file("schedule.json"));
+    command.pictures.report = command.pictures.report.or_else(|| file("report.html"));
+    command.pictures.trace = command.pictures.trace.or_else(|| file("trace.json"));
+    let done = schedule(&command, verbose);
+    artifacts.write_page("")?;
+    done
 }

@@ -102,6 +102,30 @@ impl Bar {
     }
 }
 
+/// What is being done, on a terminal, until it is done.
+pub struct Notice {
+    width: usize,
+}
+
+impl Notice {
+    pub fn new(text: &str) -> Notice {
+        let terminal = std::io::stderr().is_terminal() && !terminal::is_dumb();
+        if terminal {
+            eprint!("\r{text}");
+            let _ = std::io::stderr().flush();
+        }
+        Notice { width: if terminal { text.chars().count() } else { 0 } }
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        if self.width > 0 {
+            eprint!("\r{:width$}\r", "", width = self.width);
+        }
+    }
+}
+
 /// `optimizing [#####     ]  50%, 3 s left`
 fn line(what: &str, part: f64, elapsed: Duration) -> String {
     let left = match part > 0.0 {

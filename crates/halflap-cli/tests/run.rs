@@ -91,9 +91,9 @@ fn inputs_that_do_not_fit() {
     let good = input([0.0; 4]);
     assert_eq!(said(&[("in_000_r0", good.clone())]), "error: in.npz: the .npz file has no array 'in_000_r1'\n");
     let wrong = said(&[("in_000_r0", good.clone()), ("in_000_r1", Tensor::of(&[2, 2], &[0.0f32; 4]))]);
-    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 is f32[4]\n");
+    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 ('p') is f32[4]\n");
     let wrong = said(&[("in_000_r0", Tensor::of(&[4], &[0i32; 4])), ("in_000_r1", good.clone())]);
-    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 is f32[4]"), "{wrong}");
+    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 ('p') is f32[4]"), "{wrong}");
     let pair = [("in_000_r0", good.clone()), ("in_000_r1", good.clone())];
     let wrong = said(&[pair[0].clone(), pair[1].clone(), ("in_001_r0", good.clone())]);
     assert!(wrong.contains("there is 'in_001_r0', and the module has 1 parameters on 2 ranks"), "{wrong}");
@@ -168,6 +168,88 @@ fn a_rank_that_panics_ends_all() {
     let folder = with_module("a_rank_that_panics", SUM);
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--input-order", "--panic", "1:1"]), 3);
     assert!(err.starts_with("internal error: rank 1 panicked at 'n': this was asked for\n"), "{err}");
+}
+
+#[test]
+fn a_rank_that_panics_anywhere_ends_all() {
+    let folder = folder("panics_anywhere");
+    let module = hlo("mix_L2.after_spmd_partitioning.txt.gz");
+    let (plan, _) = ends(&halflap(&folder, &["plan", &module, "--input-order"]), 0);
+    let kernels: Vec<&str> = plan.lines().filter(|line| line.split_whitespace().nth(1) == Some("launch")).collect();
+    assert!(kernels.len() > 100, "{plan}");
+    // Other ones each time: every place must do.
+    let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as usize;
+    for round in 0..6 {
+        let (rank, kernel) = ((moment + round) % 8, kernels[(moment / 7 + round * 7919) % kernels.len()]);
+        let step = kernel.split_whitespace().next().unwrap();
+        let at = format!("{rank}:{step}");
+        let run = halflap(&folder, &["run", &module, "--input-order", "--panic", &at, "-o", "out.npz"]);
+        let (_, err) = ends(&run, 3);
+        assert!(err.contains(&format!("rank {rank} panicked at '")) && err.contains("this was asked for"), "{err}");
+    }
+    assert!(entries(&folder).is_empty());
+}
+
+#[test]
+fn what_cannot_be_written_is_said_before_or_after() {
+    let folder = with_module("cannot_be_written", SUM);
+    fs::create_dir(folder.join("d")).unwrap();
+    let cannot = |path: &str| {
+        let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "-o", path]), 2);
+        assert!(err.starts_with(&format!("error: {path}: cannot be written: ")), "{err}");
+    };
+    // A folder that is not there, a folder, a full disk.
+    ["nowhere/out.npz", "d", "/dev/full"].into_iter().for_each(cannot);
+    assert!(ends(&halflap(&folder, &["run", "m.txt", "-o", "m.txt"]), 2).1.contains("m.txt: is the graph itself"));
+    assert!(ends(&halflap(&folder, &["run", "m.txt", "-o", "-"]), 2).1.contains("name a file with -o"));
+    assert_eq!(entries(&folder), ["d", "m.txt"]);
+}
+
+#[test]
+fn without_mpi_the_rest_runs() {
+    let folder = with_module("without_mpi", SUM);
+    // Files of these names that are no libraries hide the real ones.
+    for name in ["libmpi.so.40", "libmpi.so", "libmpi.so.20", "libmpi.so.12"] {
+        fs::write(folder.join(name), "no library").unwrap();
+    }
+    let run = |backend: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_halflap"));
+        command.current_dir(&folder).env("LD_LIBRARY_PATH", &folder);
+        command.args(["run", "m.txt", "--backend", backend]).output().unwrap()
+    };
+    ends(&run("threads"), 0);
+    let (_, err) = ends(&run("mpi"), 2);
+    assert!(err.contains("MPI: its library cannot be loaded (") && err.contains("Debian's openmpi-bin"), "{err}");
+}
+
+#[test]
+fn a_summary_for_machines() {
+    let folder = with_module("a_summary_for_machines", SUM);
+    let args = ["run", "m.txt", "--compare", "--steps", "3", "--emulate-link", "1GB/s,1ms", "--json"];
+    let (out, _) = ends(&halflap(&folder, &args), 0);
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&said["format"], &said["ranks"]), (&"halflap.run/1".into(), &2.into()));
+    assert_eq!(said["peak_memory"], said["planned_peak_memory"]);
+    assert_eq!(said["step_times"].as_array().unwrap().len(), 2);
+    // One collective, which takes a millisecond.
+    for order in ["input_order", "ours"] {
+        assert!(said["compared"][order]["simulated_step_time"].as_f64().unwrap() >= 1e6, "{out}");
+        assert!(said["compared"][order]["step_time"].as_f64().unwrap() >= 1e6, "{out}");
+    }
+    assert!(said["communication"].as_f64().unwrap() >= 1e6 && said["compute"].as_f64().unwrap() > 0.0, "{out}");
+}
+
+/// Without inputs token ids are in range of small vocabularies, and nothing is made that is not a number.
+#[test]
+fn inputs_of_our_own_are_numbers() {
+    let folder = folder("own_inputs");
+    let module = hlo("mix_L2.after_spmd_partitioning.txt.gz");
+    ends(&halflap(&folder, &["run", &module, "--effort", "quick", "-o", "out.npz"]), 0);
+    let bytes = fs::read(folder.join("out.npz")).unwrap();
+    let archive = Npz::read(&bytes).unwrap();
+    for name in archive.names() {
+        assert!(archive.get(name).unwrap().to_f64().iter().all(|number| number.is_finite()), "{name}");
+    }
 }
 
 #[test]

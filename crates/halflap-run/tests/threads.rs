@@ -16,6 +16,7 @@ use halflap::ids::{Id, OpId};
 use halflap::import::unzip;
 use halflap::order::Order;
 use halflap::plan::{Program, Step, build, fuse};
+use halflap_run::check::{Checks, Strictness};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
 use halflap_run::exec::{Failure, Options, Outcome, Prepared, fits, run};
@@ -182,7 +183,9 @@ fn fused_kernels_compute_the_same() {
             }
             let inputs = made(&prepared, 7);
             let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
-            let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
+            // The plan also says which memory comes and goes when.
+            let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
+            let outcome = run_all(&prepared, inputs, &Options { checks, ..Options::default() }).unwrap();
             for (of, plain) in outcome.ranks.iter().zip(&expected.ranks) {
                 assert!(of.outputs == plain.outputs, "{name}.{stage}");
                 assert_eq!(of.peak, program.peak(), "{name}.{stage}");

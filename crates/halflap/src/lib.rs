@@ -41,7 +41,7 @@ pub mod trust;
 pub mod units;
 pub mod verify;
 
-pub use nearest::Unknown;
+pub use nearest::{Unknown, nearest};
 
 /// The example in README.md, compiled.
 #[cfg(doctest)]

@@ -33,7 +33,7 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {}
 
 /// The known name that was probably meant, if one is near enough.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What differs more in length alone cannot be near; long names would cost the most.
     let known = known.filter(|right| 2 * right.chars().count().abs_diff(name.chars().count()) <= right.len());
     let by_distance = known.map(|right| (distance(name, right), right)).min();

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::quoted;
 use crate::exit::Failed;
+use crate::log::{self, Level, Part};
+use crate::progress::Notice;
 
 /// What a child may print before it is ended.
 const MOST_OUTPUT: u64 = 2 << 30;
@@ -73,6 +76,8 @@ pub fn signal_name(number: i32) -> String {
 pub struct Task<'a> {
     pub command: &'a [OsString],
     pub variables: Vec<(&'static str, OsString)>,
+    /// Whether our own settings in the environment, which are meant for us, are kept from it.
+    pub is_ours: bool,
     /// Output goes to out.txt and err.txt here.
     pub folder: PathBuf,
     pub timeout: Duration,
@@ -105,10 +110,25 @@ impl Task<'_> {
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        let ours =
+            std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("HALFLAP_"));
+        ours.filter(|_| self.is_ours).for_each(|name| {
+            command.env_remove(name);
+        });
         command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
         let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
+        log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
+        let stage = self.folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let _notice = Notice::new(&format!("debugging: {stage} ..."));
         let mut child = command.spawn().map_err(failed)?;
         self.watch(&mut child, is_enough).map_err(failed)
+    }
+
+    /// The command as it could be typed.
+    fn words(&self) -> String {
+        let set = self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
+        let words = self.command.iter().map(|word| quoted(&word.to_string_lossy()));
+        set.chain(words).collect::<Vec<_>>().join(" ")
     }
 
     fn watch(&self, child: &mut Child, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {

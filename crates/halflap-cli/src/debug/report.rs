@@ -1,9 +1,7 @@
 //! What a debug session came to: for people and as JSON (halflap.debug/1).
 
-use halflap::report::{labelled, printable};
+use halflap::report::{Style, labelled, printable};
 use serde_json::{Value as Json, json};
-
-use crate::terminal;
 
 /// What kind of thing is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +11,10 @@ pub enum Kind {
     Uninitialised,
     OutOfBounds,
     AfterFree,
+    WriteToInput,
+    Chance,
+    Lifetime,
+    Apart,
     Crash,
     Hang,
     WrongInput,
@@ -27,6 +29,10 @@ impl Kind {
             Kind::Uninitialised => "uninitialised",
             Kind::OutOfBounds => "out-of-bounds",
             Kind::AfterFree => "after-free",
+            Kind::Chance => "chance",
+            Kind::WriteToInput => "write-to-input",
+            Kind::Lifetime => "lifetime",
+            Kind::Apart => "apart",
             Kind::Crash => "crash",
             Kind::Hang => "hang",
             Kind::WrongInput => "wrong-input",
@@ -65,6 +71,8 @@ pub struct Finding {
     pub what: String,
     /// The first kernel or collective that does what it should not.
     pub kernel: Option<String>,
+    /// The buffer that is at fault, where it is not the kernel.
+    pub buffer: Option<String>,
     pub rank: Option<usize>,
     /// Where in the user's program.
     pub source: Vec<String>,
@@ -77,7 +85,17 @@ pub struct Finding {
 impl Finding {
     pub fn new(kind: Kind, what: String) -> Finding {
         let (went_in, came_out) = Default::default();
-        Finding { kind, what, kernel: None, rank: None, source: Vec::new(), went_in, came_out, reproduce: None }
+        Finding {
+            kind,
+            what,
+            kernel: None,
+            buffer: None,
+            rank: None,
+            source: Vec::new(),
+            went_in,
+            came_out,
+            reproduce: None,
+        }
     }
 }
 
@@ -105,8 +123,7 @@ impl Report {
     }
 
     /// For people.
-    pub fn render(&self) -> String {
-        let style = terminal::style();
+    pub fn render(&self, style: &Style) -> String {
         let mut lines = Vec::new();
         match &self.finding {
             None => lines.push(("verdict", "nothing wrong was found".to_owned())),
@@ -117,7 +134,7 @@ impl Report {
         }
         lines.extend(self.notes.iter().map(|note| ("note", note.clone())));
         lines.push(("kept in", printable(&self.folder)));
-        lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+        lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
     }
 
     /// For machines.
@@ -137,6 +154,7 @@ impl Report {
 fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
     lines.push(("wrong", finding.what.clone()));
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
+    lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
     lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
     lines.extend(finding.source.iter().map(|place| ("source", printable(place))));
     lines.extend(finding.went_in.iter().map(|value| ("went in", value.render())));
@@ -150,6 +168,7 @@ fn finding_json(finding: &Finding) -> Json {
         "kind": finding.kind.name(),
         "what": finding.what,
         "kernel": finding.kernel,
+        "buffer": finding.buffer,
         "rank": finding.rank,
         "source": finding.source,
         "in": values(&finding.went_in),

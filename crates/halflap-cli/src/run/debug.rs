@@ -1,10 +1,15 @@
 //! What is looked at while a module runs: from arguments to checks.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::path::PathBuf;
 
+use halflap::nearest;
 use halflap_run::check::{Checks, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions};
 
+use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
+
+use super::failed;
 use crate::args::{self, Against, CheckLifetimes, NanAsserts, OnOff};
 use crate::exit::Failed;
 
@@ -32,14 +37,46 @@ pub(super) fn checks(args: &args::Run) -> Checks {
 
 /// From here on a kernel that brings the process down is named.
 pub(super) fn catch_faults(args: &args::Run) -> Result<(), Failed> {
-    let open = |path: &String| {
-        // Ranks that are processes write to the same file, each line in one go.
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
-    };
-    let report = args.debug.fault_report.as_ref().map(open).transpose()?;
-    halflap_run::check::catch_faults(report);
+    halflap_run::check::catch_faults(args.debug.fault_report.as_deref().map(open_report).transpose()?);
     Ok(())
+}
+
+/// Ranks that are processes write to the same file, each line in one go.
+fn open_report(path: &str) -> Result<File, Failed> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
+}
+
+/// Notes what ended a run where that was asked for, and gives it back as it is told.
+pub(super) fn reported(args: &args::Run, failure: Failure) -> Failed {
+    if let Some(path) = &args.debug.fault_report {
+        let line = format!("{}\n", failure.to_json());
+        let written = open_report(path).map(|mut file| file.write_all(line.as_bytes()));
+        if !matches!(written, Ok(Ok(()))) {
+            eprintln!("{path}: what went wrong could not be written there");
+        }
+    }
+    failed(failure)
+}
+
+/// Kernels that were asked for and are not there.
+pub(super) fn check_filter(args: &args::Run, program: &Prepared) -> Result<(), Failed> {
+    let Some(list) = args.debug.filter_kernels.as_deref().filter(|_| args.debug.debug_values > 0) else {
+        return Ok(());
+    };
+    let is_launched = |label: &&Label| !matches!(label.kind, LabelKind::Wait | LabelKind::Copy);
+    let names: Vec<String> = program.labels.iter().filter(is_launched).map(|label| label.name.clone()).collect();
+    let filter = Filter::new(list);
+    match filter.unused(&names).next() {
+        None => Ok(()),
+        Some(unknown) => {
+            let problem = format!("--filter-kernels: no kernel is called '{unknown}'");
+            let near = nearest(unknown, names.iter().map(String::as_str));
+            let hint = near
+                .map_or("; --debug-values 3 prints their names".to_owned(), |near| format!("; did you mean '{near}'?"));
+            Err(Failed::BadInput(problem + &hint))
+        }
+    }
 }
 
 fn values(debug: &args::DebugArgs) -> Option<ValueOptions> {

@@ -1,7 +1,8 @@
 //! Arrays in and out, by the names of ../shared/hlo's archives: `in_NNN_rK`, `out_NNN_rK`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use halflap_run::exec::{Outcome, Prepared};
 use halflap_run::kernel::ArrayType;
@@ -43,31 +44,55 @@ impl Inputs {
 
     /// What one rank gets.
     pub(super) fn of(&self, program: &Prepared, rank: usize) -> Result<Vec<Tensor>, Failed> {
-        let opened = match self {
-            Inputs::Archive { path, bytes } => {
-                Some((path, Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?))
+        let problem = |problem: String| Failed::in_file(self.place(), problem);
+        self.each(program, rank)?.into_iter().map(|array| array.map_err(problem)).collect()
+    }
+
+    /// All that is wrong with what some ranks get.
+    pub(super) fn check(&self, program: &Prepared, ranks: Range<usize>) -> Result<(), Failed> {
+        let mut problems: Vec<String> = self.check_names(program).err().iter().map(Failed::problem).collect();
+        for rank in ranks {
+            problems.extend(self.each(program, rank)?.into_iter().filter_map(Result::err));
+        }
+        match problems.len() {
+            0 => Ok(()),
+            number => {
+                let lines: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+                let what = if number == 1 { "1 input is".to_owned() } else { format!("{number} inputs are") };
+                Err(Failed::in_file(self.place(), format!("{what} not what the module takes:{lines}")))
             }
+        }
+    }
+
+    /// Every array of a rank, or what is wrong with it.
+    fn each(&self, program: &Prepared, rank: usize) -> Result<Vec<Result<Tensor, String>>, Failed> {
+        let opened = match self {
+            Inputs::Archive { path, bytes } => Some(Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?),
             _ => None,
         };
-        let mut arrays = Vec::with_capacity(program.inputs.len());
-        for (number, kind) in program.inputs.iter().enumerate() {
+        let read = |(number, kind): (usize, &ArrayType)| {
             let name = format!("in_{number:03}_r{rank}");
             let array = match (self, &opened) {
-                (Inputs::Seed(seed), _) => made(kind, seed.wrapping_add(number as u64)),
                 (Inputs::Folder { path, .. }, _) => read_file(&path.join(format!("{name}.npy")))?,
-                (_, Some((path, archive))) => archive.get(&name).map_err(|error| match error {
-                    NpyError::Missing(_) => Failed::in_file(path, error),
-                    error => Failed::in_file(path, format!("'{name}': {error}")),
+                (_, Some(archive)) => archive.get(&name).map_err(|error| match error {
+                    NpyError::Missing(_) => error.to_string(),
+                    error => format!("'{name}': {error}"),
                 })?,
-                _ => continue,
+                (Inputs::Seed(seed), _) => made(kind, seed.wrapping_add(number as u64)),
+                (Inputs::Archive { .. }, None) => return Err(format!("'{name}' cannot be read")),
             };
-            if array.dtype() != kind.dtype || array.dims() != kind.dims {
-                let problem = format!("'{name}' is {array:?}, and the module's parameter {number} is {}", words(kind));
-                return Err(Failed::in_file(self.place(), problem));
+            match misfit(&array, kind) {
+                None => Ok(array),
+                Some(hint) => {
+                    let of = &program.input_names[number];
+                    Err(format!(
+                        "'{name}' is {array:?}, and the module's parameter {number} ('{of}') is {}{hint}",
+                        words(kind)
+                    ))
+                }
             }
-            arrays.push(array);
-        }
-        Ok(arrays)
+        };
+        Ok(program.inputs.iter().enumerate().map(read).collect())
     }
 
     fn place(&self) -> &str {
@@ -110,10 +135,29 @@ fn words(kind: &ArrayType) -> String {
     format!("{}{:?}", kind.dtype, kind.dims)
 }
 
-fn read_file(path: &std::path::Path) -> Result<Tensor, Failed> {
-    let name = path.display().to_string();
-    let bytes = fs::read(path).map_err(|error| Failed::in_file(&name, format!("cannot be read: {error}")))?;
-    read_npy(&bytes).map_err(|error| Failed::in_file(&name, error))
+fn read_file(path: &Path) -> Result<Tensor, String> {
+    let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    let bytes = fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    read_npy(&bytes).map_err(|error| format!("{name}: {error}"))
+}
+
+/// What may be the matter with an array that is not what the module takes; nothing, if it is.
+fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
+    let sorted = |dims: &[usize]| {
+        let mut dims = dims.to_vec();
+        dims.sort_unstable();
+        dims
+    };
+    if array.dtype() == kind.dtype && array.dims() == kind.dims {
+        return None;
+    }
+    Some(match () {
+        () if array.dtype() == kind.dtype && sorted(array.dims()) == sorted(&kind.dims) => {
+            ": the same dimensions in another layout; give them in the sequence of the module's shape"
+        }
+        () if array.dims() == kind.dims => ": the same shape with another type",
+        () => "",
+    })
 }
 
 /// An input for want of a real one, the same on all ranks: numbers from -0.5 to 0.5, whole ones from 0

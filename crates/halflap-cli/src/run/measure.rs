@@ -23,14 +23,37 @@ pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
     counted(&(0..steps).map(slowest).collect::<Vec<_>>()).to_vec()
 }
 
-/// How long the compute stream of a rank stood still for others, in the median of steps and ranks.
-pub(super) fn exposed(program: &Prepared, outcome: &Outcome) -> Nanos {
-    let waits = |spans: &Vec<Span>| {
-        let is_wait = |span: &&Span| program.labels[span.label as usize].kind == LabelKind::Wait;
-        spans.iter().filter(is_wait).map(|span| span.end.0 - span.start.0).fold(0.0, |sum, time| sum + time)
-    };
-    let each = |rank: &RankOutcome| counted(&rank.spans).iter().map(waits).collect::<Vec<_>>();
-    Nanos(median(outcome.ranks.iter().flat_map(each).collect()))
+/// What a step's time went to, each in the median of steps and ranks.
+pub(super) struct Totals {
+    /// All kernels.
+    pub(super) compute: Nanos,
+    /// All collectives, from the time when all ranks had come, as far as that is known.
+    pub(super) communication: Nanos,
+    /// How long compute stood still for others.
+    pub(super) exposed: Nanos,
+}
+
+impl Totals {
+    pub(super) fn of(program: &Prepared, outcome: &Outcome) -> Totals {
+        let total = |is: LabelKind| {
+            let sum = |spans: &Vec<Span>| {
+                let own = spans.iter().filter(|span| program.labels[span.label as usize].kind == is);
+                own.map(time).fold(0.0, |sum, time| sum + time)
+            };
+            let each = |rank: &RankOutcome| counted(&rank.spans).iter().map(sum).collect::<Vec<_>>();
+            Nanos(median(outcome.ranks.iter().flat_map(each).collect()))
+        };
+        Totals {
+            compute: total(LabelKind::Kernel),
+            communication: total(LabelKind::Collective),
+            exposed: total(LabelKind::Wait),
+        }
+    }
+}
+
+/// How long something took; a collective, from the time when all had come.
+fn time(span: &Span) -> f64 {
+    span.end.0 - span.met.map_or(span.start.0, |met| met.0.max(span.start.0))
 }
 
 /// The median time of every kernel and collective, by the name of its instruction; that of a kernel
@@ -52,7 +75,7 @@ fn add_kernels(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<Strin
         if !matches!(label.kind, LabelKind::Kernel | LabelKind::Transfer) {
             continue;
         }
-        let time = span.end.0 - span.start.0;
+        let time = time(span);
         match label.shares.is_empty() {
             true => times.entry(label.name.clone()).or_default().push(time),
             false => {
@@ -74,7 +97,7 @@ fn add_collectives(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<S
                     continue;
                 }
                 let run = runs.entry(span.label).or_default();
-                let time = span.end.0 - span.met.map_or(span.start.0, |met| met.0.max(span.start.0));
+                let time = time(span);
                 let known = least.entry((span.label, step, *run)).or_insert(f64::INFINITY);
                 *known = known.min(time);
                 *run += 1;

@@ -5,21 +5,26 @@ mod draw;
 mod inputs;
 mod measure;
 mod mpi;
+mod only;
 mod show;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
+use halflap::plan::Text;
 use halflap_run::check::Fault;
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::Tensor;
 
 use crate::args::{self, Backend};
+use crate::artifacts::Artifacts;
 use crate::exit::Failed;
 use crate::files;
+use crate::log::{self, Level, Part};
 use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
@@ -28,10 +33,49 @@ use inputs::Inputs;
 use show::{Compared, Finished};
 
 pub fn run(args: &args::Run) -> Result<(), Failed> {
+    if let Some(kernel) = &args.only {
+        return only::run(args, kernel);
+    }
+    if let Some(artifacts) = Artifacts::open(&args.artifacts)? {
+        return into(args, &artifacts);
+    }
     match args.backend {
         Backend::Threads => threads(args),
         Backend::Mpi => mpi::run(args),
     }
+}
+
+/// The same, with everything that it can make in one folder.
+fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    if args.backend == Backend::Mpi {
+        return Err(Failed::BadInput(
+            "--artifacts is for ranks that are threads: processes share no folder".to_owned(),
+        ));
+    }
+    let mut args = args.clone();
+    args.artifacts = args::ArtifactArgs::default();
+    let file = |name: &str| Some(artifacts.file(name));
+    args.output = args.output.or_else(|| file("out.npz"));
+    args.profile_out = args.profile_out.or_else(|| file("times.json"));
+    args.pictures.report = args.pictures.report.or_else(|| file("report.html"));
+    args.pictures.trace = args.pictures.trace.or_else(|| file("trace.json"));
+    args.debug.flight_recorder = args.debug.flight_recorder.or_else(|| file("flight.json"));
+    args.debug.fault_report = args.debug.fault_report.or_else(|| file("fault.jsonl"));
+    args.debug.values_dir = artifacts.file("values");
+    let done = plan_into(&args, artifacts).and_then(|()| run(&args));
+    artifacts.write_page("")?;
+    done
+}
+
+/// The order that is run, and its plan.
+fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    let job = Job::read(args)?;
+    let orders = job.source.found(job.which())?;
+    files::put(
+        &artifacts.file("plan.txt"),
+        &Text::of(&job.source.module, &job.source.plan(&orders, !args.orders.no_fuse)?).render(),
+    )?;
+    files::write(&artifacts.file("order.json"), |out| out.write_all(&orders.to_bytes()))
 }
 
 /// What is wrong with the arguments, before anything is read.
@@ -62,8 +106,10 @@ impl<'a> Job<'a> {
         check(args)?;
         debug::catch_faults(args)?;
         let source = Source::read(&args.module, &args.machine)?;
-        let paths: Vec<&Path> = args.custom_calls.iter().map(Path::new).collect();
-        let libraries = load(&paths)?;
+        // A name without a folder would be looked for in the system's.
+        let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+        let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
+        let libraries = load(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
         let (replicas, partitions) = source.module.devices();
         let ranks = replicas as usize * partitions as usize;
         match args.ranks {
@@ -99,9 +145,12 @@ impl<'a> Job<'a> {
         let mut program = self.source.plan(orders, !self.args.orders.no_fuse)?;
         Fault::spoil(&self.args.debug.inject, &mut program)
             .map_err(|problem| Failed::BadInput(format!("--inject: {problem}")))?;
+        log::say(Part::Plan, Level::Debug, || Text::of(&self.source.module, &program).render());
         let prepared = Prepared::new(&self.source.module, &program, &self.libraries);
         let failed = |error| Failed::in_file(files::name_of(&self.args.module), error);
-        prepared.map(Arc::new).map_err(failed)
+        let prepared = prepared.map(Arc::new).map_err(failed)?;
+        debug::check_filter(self.args, &prepared)?;
+        Ok(prepared)
     }
 
     fn which(&self) -> Which<'_> {
@@ -128,7 +177,14 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
         };
         *slot = job.prepare(&other)?;
     }
-    let inputs = Inputs::open(args)?.all(&program)?;
+    let inputs = given(args, &program)?;
+    log::say(Part::Exec, Level::Info, || {
+        let count = program.labels.len();
+        format!(
+            "{} ranks run {} {} times, {count} kernels, collectives and waits each",
+            program.ranks, program.module, args.steps
+        )
+    });
     let outcome = run_shown(&job, &programs, inputs)?;
     finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
 }
@@ -137,20 +193,26 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
 fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
-    // Kernels cannot be stopped: a run goes on to its end.
-    let mut show = |done| {
-        let _ = bar.show(done as f64 / options.steps as f64);
-    };
+    let mut show = |done| bar.show(done as f64 / options.steps as f64);
     let outcome = exec::run_shown(programs, inputs, &options, &mut show);
     bar.clear();
-    outcome.map_err(failed)
+    outcome.map_err(|failure| debug::reported(job.args, failure))
+}
+
+/// What all ranks get, after a look at all of it where that was asked for.
+fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    let inputs = Inputs::open(args)?;
+    if args.debug.check_inputs {
+        inputs.check(program, 0..program.ranks)?;
+    }
+    inputs.all(program)
 }
 
 /// Runs both orders. Ours is found with the times that were measured in the module's own.
 fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
     let own = job.source.found(Which::Input)?;
     let program = job.prepare(&own)?;
-    let inputs = Inputs::open(job.args)?.all(&program)?;
+    let inputs = given(job.args, &program)?;
     let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
         run_shown(job, &vec![program.clone(); program.ranks], inputs)
     };
@@ -204,6 +266,7 @@ fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Stopped => Failed::Stopped,
         Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }

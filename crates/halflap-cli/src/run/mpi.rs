@@ -11,7 +11,7 @@ use halflap_run::tensor::Tensor;
 
 use super::inputs::Inputs;
 use super::show::Finished;
-use super::{Job, failed, finish, finish_compared, profile};
+use super::{Job, debug, failed, finish, finish_compared, profile};
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
@@ -43,6 +43,9 @@ fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
     let orders = shared(world, &job, first)?;
     let ready = job.prepare(&orders).and_then(|program| {
         let inputs = Inputs::open(args)?;
+        if args.debug.check_inputs {
+            inputs.check(&program, world.rank()..world.rank() + 1)?;
+        }
         inputs.check_names(&program)?;
         let arrays = inputs.of(&program, world.rank())?;
         Ok((program, arrays))
@@ -149,7 +152,7 @@ fn run_rank(
 ) -> Result<Option<Outcome>, Failed> {
     world.run(program, inputs, &job.options()).map_err(|failure| {
         // The others wait for us or will: they cannot agree on anything any more.
-        let told = failed(failure);
+        let told = debug::reported(job.args, failure);
         let code = told.code();
         told.report();
         world.abort(i32::from(code));

@@ -5,7 +5,8 @@ use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{Outcome, Prepared};
 use serde_json::{Value, json};
 
-use super::{Job, measure, profile};
+use super::measure::{self, Totals};
+use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
 use crate::program::Found;
@@ -32,12 +33,13 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
             Nanos(link.latency.as_nanos() as f64)
         ),
     };
+    let totals = Totals::of(program, outcome);
     let mut lines = vec![
         ("module", printable(job.source.module.name())),
         ("ranks", format!("{}: {backend}", outcome.ranks.len())),
         ("order", order(args)),
         ("step time", step_time(outcome)),
-        ("exposed", format!("{} of it compute waited for communication", measure::exposed(program, outcome))),
+        ("exposed", format!("{} of it compute waited for communication", totals.exposed)),
         ("peak memory", peak(program, outcome)),
     ];
     lines.extend(args.output.as_ref().map(|path| {
@@ -65,6 +67,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&
     };
     let link = args.emulate_link.map(|link| json!({ "bandwidth": link.bandwidth, "latency": link.latency.as_nanos() }));
     let times = measure::step_times(outcome);
+    let totals = Totals::of(program, outcome);
     let peaks: Vec<i64> = outcome.ranks.iter().map(|rank| rank.peak.0).collect();
     let compared = compared.map(|both| {
         let of = |index: usize| {
@@ -84,7 +87,9 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&
         "order": order(args),
         "step_times": times,
         "step_time": measure::median(times.clone()),
-        "exposed": measure::exposed(program, outcome).0,
+        "compute": totals.compute.0,
+        "communication": totals.communication.0,
+        "exposed": totals.exposed.0,
         "peak_memory": peaks.iter().max(),
         "planned_peak_memory": program.peak,
         "compared": compared,
@@ -129,7 +134,7 @@ impl Compared {
             simulated[index] = job.source.simulated(run.orders)?.step_times.1.0;
         }
         let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
-        let exposed = [0, 1].map(|index| measure::exposed(runs[index].program, runs[index].outcome));
+        let exposed = [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
         Ok(Compared { measured, simulated, exposed, steps: measure::step_times(runs[0].outcome).len() })
     }
 

@@ -242,7 +242,9 @@ impl ReadOnly {
     pub(crate) fn new(ins: &[Address], outs: &[Address]) -> ReadOnly {
         let only_read = ins.iter().filter(|address| !outs.contains(address));
         let found = only_read.filter_map(|address| regions::find(address.0 as usize));
-        let pages: Vec<_> = found.filter(|(region, _)| !region.is_constant).map(|(region, _)| region.pages).collect();
+        // What was freed stays out of reach, and constants are read-only already.
+        let is_there = |(region, freed): &(&Region, Option<&Freed>)| !region.is_constant && freed.is_none();
+        let pages: Vec<_> = found.filter(is_there).map(|(region, _)| region.pages).collect();
         pages.iter().for_each(|&pages| {
             protect(pages, Access::Read);
         });

@@ -22,6 +22,7 @@ mod lifetimes;
 mod probe;
 mod recorder;
 mod regions;
+mod report;
 pub(crate) mod said;
 mod stats;
 mod values;
@@ -38,6 +39,7 @@ pub use lifetimes::{Deviation, LifetimeViolation};
 pub(crate) use probe::Probe;
 pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
 pub(crate) use regions::{Freed, RegionId};
+pub use report::FAULT_FORMAT;
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};
 

@@ -1,8 +1,8 @@
 //! How a run ends before its time: the first thing that goes wrong on any rank, told to all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -24,6 +24,8 @@ pub enum Failure {
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
     #[error("rank {rank} requested {requested} bytes at most, and the plan says {planned}")]
     MemoryDiffers { rank: usize, requested: i64, planned: i64 },
+    #[error("whoever asked for the run ended it")]
+    Stopped,
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },
     #[error("{0}")]
@@ -72,12 +74,20 @@ pub struct Fate {
     /// No task after this one is begun.
     horizon: AtomicU64,
     finding: Mutex<Option<Finding>>,
+    /// When the first one was found.
+    found: OnceLock<Instant>,
 }
 
 impl Default for Fate {
     fn default() -> Fate {
         let horizon = AtomicU64::new(u64::MAX);
-        Fate { has_failed: AtomicBool::new(false), failure: Mutex::default(), horizon, finding: Mutex::default() }
+        Fate {
+            has_failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            horizon,
+            finding: Mutex::default(),
+            found: OnceLock::new(),
+        }
     }
 }
 
@@ -100,7 +110,7 @@ impl Fate {
     /// Something is wrong; it ends the run when everybody has come as far.
     pub fn find(&self, finding: Finding) {
         let mut known = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
-        self.horizon.fetch_min(finding.number, Ordering::SeqCst);
+        self.limit(finding.number);
         let is_first = |other: &Finding| (finding.number, finding.rank) < (other.number, other.rank);
         if known.as_ref().is_none_or(is_first) {
             *known = Some(finding);
@@ -109,6 +119,7 @@ impl Fate {
 
     /// Another process found something at a task.
     pub fn limit(&self, number: u64) {
+        self.found.get_or_init(Instant::now);
         self.horizon.fetch_min(number, Ordering::SeqCst);
     }
 
@@ -120,6 +131,11 @@ impl Fate {
     /// The first of what was found.
     pub fn finding(&self) -> Option<Finding> {
         self.finding.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something was found so long ago that nobody waits any more for others to come as far.
+    pub fn is_overdue(&self, patience: Duration) -> bool {
+        self.found.get().is_some_and(|found| found.elapsed() > patience)
     }
 
     /// What a run comes to: what was found explains what failed later.

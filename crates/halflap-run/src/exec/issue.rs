@@ -149,9 +149,7 @@ impl Rank {
                 outcome.outputs = issuer.outputs(&frame);
             }
             issuer.leave(frame);
-            if let Some(overrun) = issuer.pool.look_at_marks() {
-                issuer.found(Failure::Overrun(Box::new(overrun)));
-            }
+            issuer.end_run();
         }
         outcome.peak = Bytes(issuer.requested.peak);
         outcome.reserved = Bytes(issuer.pool.reserved as i64);
@@ -267,9 +265,18 @@ impl Issuer<'_> {
         }
     }
 
-    /// Something is wrong at what was issued last.
+    /// Something is wrong before what is issued next: whoever has issued that has looked at the same place.
     fn found(&self, failure: Failure) {
-        self.fate.find(Finding { number: self.number, rank: self.rank, failure });
+        self.fate.find(Finding { number: self.number + 1, rank: self.rank, failure });
+    }
+
+    /// A run of the module is over, which has a number as a task has.
+    fn end_run(&mut self) {
+        if let Some(overrun) = self.pool.look_at_marks() {
+            self.found(Failure::Overrun(Box::new(overrun)));
+        }
+        self.number += 1;
+        self.streams.issued.store(self.number, Ordering::SeqCst);
     }
 
     /// Memory for what a kernel takes besides.
@@ -346,7 +353,9 @@ impl Issuer<'_> {
     }
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
-        if let Some(Place { block: Some(block), .. }) = frame.at[slot].take() {
+        if let Some(Place { address, block: Some(block) }) = frame.at[slot] {
+            // Whoever still uses it, in a plan that is wrong, is found where it was.
+            frame.at[slot] = Some(Place { address, block: None });
             self.put(block);
             self.requested.add(-size);
         }

@@ -350,12 +350,24 @@ impl Preparer<'_> {
             held,
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
-            checks: plan.checks.iter().map(|check| (check.clone(), self.node(check.instr))).collect(),
+            checks: self.checks(plan),
         })
     }
 
-    fn node(&self, instr: InstrId) -> Node {
-        Node { name: self.module.instruction_name(instr).to_owned(), source: self.module.place(instr) }
+    /// The checks of a plan, each with the kernel that it follows.
+    fn checks(&self, plan: &Plan) -> Vec<(Check, Node)> {
+        let mut from = 0;
+        let named = |check: &Check| {
+            let steps = plan.steps.get(from..check.before).unwrap_or_default();
+            from = check.before;
+            let launched = steps.iter().find_map(|step| match step {
+                Step::Launch(work) if work.instr == check.instr => Some(work.name(self.module)),
+                _ => None,
+            });
+            let name = launched.unwrap_or_else(|| self.module.instruction_name(check.instr)).to_owned();
+            (check.clone(), Node { name, source: self.module.place(check.instr) })
+        };
+        plan.checks.iter().map(named).collect()
     }
 
     fn constant(&self, instr: InstrId) -> Result<Tensor, Unsupported> {

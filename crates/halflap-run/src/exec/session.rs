@@ -1,12 +1,13 @@
 //! All ranks of a process, and who watches over them.
 
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Fate, LOOK};
+use super::failure::{Failure, Fate, Finding, LOOK};
 use super::issue::Rank;
 use super::prepare::{LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
@@ -54,15 +55,16 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
 pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
-    run_shown(programs, inputs, options, &mut |_| ())
+    run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done.
+/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done, and may
+/// end it.
 pub fn run_shown(
     programs: &[Arc<Prepared>],
     inputs: Vec<Vec<Tensor>>,
     options: &Options,
-    show: &mut dyn FnMut(usize),
+    show: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Outcome, Failure> {
     compare_plans(&programs.iter().map(|program| &**program).collect::<Vec<_>>())?;
     let epoch = Instant::now();
@@ -90,10 +92,14 @@ pub fn run_shown(
                 ranks[rank] = outcome;
                 left -= 1;
             }
-            Err(RecvTimeoutError::Timeout) => show(watch.steps_done()),
+            Err(RecvTimeoutError::Timeout) if show(watch.steps_done()).is_break() => {
+                fate.fail(Failure::Stopped);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        if let Some(finding) = fate.finding().filter(|finding| watch.have_passed(finding.number)) {
+        let is_due = |finding: &Finding| watch.have_passed(finding.number) || fate.is_overdue(options.timeout);
+        if let Some(finding) = fate.finding().filter(is_due) {
             fate.fail(finding.failure);
         }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {

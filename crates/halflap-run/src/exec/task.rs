@@ -91,7 +91,7 @@ impl Streams {
     /// Whether everything up to a task is done.
     pub(crate) fn have_passed(&self, number: u64) -> bool {
         // Before anything else: what is issued was given to its stream.
-        self.issued.load(Ordering::SeqCst) > number && self.all.iter().all(|stream| stream.has_passed(number))
+        self.issued.load(Ordering::SeqCst) >= number && self.all.iter().all(|stream| stream.has_passed(number))
     }
 
     /// What the streams are at: compute first.

@@ -257,8 +257,8 @@ fn singular(a: &mut Matrix<'_>, right: &mut Matrix<'_>, values: &mut [f64]) {
             break;
         }
     }
-    for at in 0..n {
-        values[at] = a.product(at, at).sqrt();
+    for (at, value) in values.iter_mut().enumerate().take(n) {
+        *value = a.product(at, at).sqrt();
     }
     for at in 0..n {
         let first = (at..n).fold(at, |best, other| if values[other] > values[best] { other } else { best });

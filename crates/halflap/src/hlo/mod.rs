@@ -15,6 +15,7 @@
 //! | `lower` | a computation to a graph |
 //! | `split`, `write` | orders back to text |
 
+mod alone;
 mod attributes;
 mod error;
 mod groups;
@@ -32,6 +33,7 @@ mod values;
 mod work;
 mod write;
 
+pub use alone::alone;
 pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
 pub use error::{HloError, Problem};
 pub use groups::ReplicaGroups;

@@ -209,7 +209,8 @@ impl<'a> Fuser<'a> {
         Some(Work { instr: reader.instr, fused, reads, writes: reader.writes.clone() })
     }
 
-    /// Whether all that instructions read of a slot is what `maker` gives, as it is or through bitcasts.
+    /// Whether all that instructions read of a slot is what `maker` gives, as it is or through bitcasts, or what one of
+    /// them puts there.
     fn reads_directly(&self, instrs: &[InstrId], maker: InstrId, slot: SlotId) -> bool {
         let operands = instrs.iter().flat_map(|&instr| self.module.operands(instr));
         operands.filter(|operand| self.plan.storage.of_operand(self.module, operand).contains(&slot)).all(|operand| {
@@ -217,7 +218,7 @@ impl<'a> Fuser<'a> {
             while at != maker && self.module.instruction(at).opcode == Opcode::Bitcast {
                 at = self.module.operands(at)[0].of;
             }
-            at == maker
+            at == maker || instrs.contains(&at)
         })
     }
 
@@ -226,7 +227,7 @@ impl<'a> Fuser<'a> {
         let Change { slot: gives, readers, last, spared, is_gone } = change;
         let size = |slot: SlotId| self.plan.storage.slots[slot].size;
         if let Some((from, to)) = spared {
-            self.levels[from..=to].iter_mut().for_each(|level| *level = *level - size(gives));
+            self.levels[from..=to].iter_mut().for_each(|level| *level -= size(gives));
             self.life[gives].0 = Some(to + 1);
         }
         if is_gone {

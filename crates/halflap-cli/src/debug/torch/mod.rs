@@ -38,11 +38,10 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
         return hang(session, &plain).map(Some);
     }
     let sanity = session.run("sanity", Variables::sanity())?;
+    session.report.stage("sanity checks", sanity.end.to_string());
     if let Some(found) = not_numbers(session, &sanity, Guard::Off)? {
-        session.report.stage("sanity checks", "inputs and results of compiled graphs: not all are numbers");
         return Ok(Some(found));
     }
-    session.report.stage("sanity checks", sanity.end.to_string());
     if let Some((rank, exception)) = plain.exception().filter(|(_, exception)| is_about_inputs(exception)) {
         return Ok(Some(raised(session, &plain, (rank, &exception))));
     }
@@ -126,14 +125,12 @@ fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Opt
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
     let values = session.run_until_bad(stage, Variables::values(guard, &[]), infinities)?;
     session.report.stage("values", format!("of every kernel: {}", values.end));
-    let suspect = values.first_bad(infinities);
-    let (rank, suspect) = match suspect {
-        Some((rank, suspect)) => (rank, Some(suspect)),
-        None => (rank, None),
-    };
+    let (rank, suspect) = values.first_bad(infinities).map_or((rank, None), |(rank, suspect)| (rank, Some(suspect)));
+    let mut kernels = Vec::new();
     let bad = if infinities { "an infinity" } else { "what is no number" };
     let mut finding = match suspect {
-        Some(Suspect::Kernel { call, went_in, came_out, .. }) => {
+        Some(Suspect::Kernel { call, producers, went_in, came_out }) => {
+            kernels.extend(producers.iter().chain([&call]).map(|call| call.kernel.clone()));
             let what = match guard {
                 Guard::Off => format!("{} makes {bad} of numbers", call.title()),
                 _ => format!("{} passes on memory that nobody wrote", call.title()),
@@ -156,7 +153,8 @@ fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Opt
         finding.source = own(exception.frames.iter().rev(), ran);
     }
     finding.rank = rank;
-    finding.reproduce = Some(session.again(&values.variables));
+    let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
+    finding.reproduce = Some(session.again(&Variables::values(guard, &kernels)));
     Ok(Some(finding))
 }
 

@@ -13,6 +13,7 @@ use super::suspect::{self, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::debug::child::Task;
+use crate::debug::quoted;
 use crate::debug::report::Value;
 use crate::exit::Failed;
 
@@ -156,8 +157,9 @@ impl<'a> Session<'a> {
         let task = Task {
             command: &self.args.command,
             variables: all,
+            is_ours: false,
             folder: folder.clone(),
-            timeout: Duration::from_nanos(self.args.timeout.0 as u64),
+            timeout: Duration::from_nanos(self.args.timeout.map_or(600_000_000_000, |time| time.0 as u64)),
             is_loud: self.is_loud,
         };
         let end = task.run(is_enough)?;
@@ -207,15 +209,6 @@ impl<'a> Session<'a> {
         let set = set.map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
         let command = self.args.command.iter().map(|word| quoted(&word.to_string_lossy()));
         set.chain(command).collect::<Vec<_>>().join(" ")
-    }
-}
-
-/// A word of a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
@@ -403,10 +396,5 @@ mod tests {
         assert_eq!(fault.words(), "writes 4 bytes before the start of a tensor of 512 bytes");
         assert_eq!(fault.kind(), Kind::OutOfBounds);
         assert_eq!(Fault::parse("halflap-guard: kind=no-room"), None);
-    }
-
-    #[test]
-    fn words_of_a_shell_are_quoted_where_they_must_be() {
-        assert_eq!((quoted("a-b.py"), quoted("it's"), quoted("")), ("a-b.py".into(), "'it'\\''s'".into(), "''".into()));
     }
 }

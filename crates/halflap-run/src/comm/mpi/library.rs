@@ -4,6 +4,7 @@
 //! objects in the library (`ompi_mpi_comm_world`), which other implementations do not have: those are
 //! told apart by that and refused.
 
+use std::error::Error;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
@@ -106,7 +107,7 @@ fn open() -> Result<Library, Failure> {
         // symbols among the global ones.
         match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(library) => return Ok(library),
-            Err(error) if reason.is_empty() => reason = error.to_string(),
+            Err(error) if reason.is_empty() => reason = error.source().unwrap_or(&error).to_string(),
             Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use halflap::plan::hash_of;
@@ -142,8 +142,11 @@ impl Watch<'_> {
         let mut findings = Findings::default();
         let mut leaving = None;
         loop {
-            if let Ok((_, Some(ended))) = receive.recv_timeout(LISTEN) {
-                outcome = Some(ended);
+            match receive.recv_timeout(LISTEN) {
+                Ok((_, ended)) => outcome = ended,
+                Err(RecvTimeoutError::Timeout) => {}
+                // The rank has said all that it had to.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(2)),
             }
             if let Some(failure) = fate.failure() {
                 return Err(self.tell(Some(failure)));
@@ -213,7 +216,7 @@ impl Watch<'_> {
                 return first == Some(0);
             }
         }
-        self.receive(TAG_TELL).is_some()
+        self.receive(TAG_TELL).is_some() || own.is_some() && fate.is_overdue(self.options.timeout)
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {

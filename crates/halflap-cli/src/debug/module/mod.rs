@@ -1,0 +1,561 @@
+//! `halflap debug MODULE`: the guide for a module. Every stage is a process of its own: one that crashes or hangs is
+//! an answer.
+
+mod run;
+mod values;
+
+use std::path::Path;
+
+use halflap::hlo::Module;
+use halflap::ids::InstrId;
+use halflap_run::check::Stats;
+use serde_json::Value as Json;
+
+use super::child::End;
+use super::quoted;
+use super::report::{Finding, Kind, Report};
+use crate::args;
+use crate::diff;
+use crate::exit::Failed;
+use crate::files;
+use run::{Asked, Memory, Ran, Session};
+use values::{Origin, Place, Saved};
+
+/// Walks the guide.
+pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
+    let bytes = files::read(module)?;
+    let read = halflap::import::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
+    let module = match module {
+        // What comes once only is kept for all stages.
+        "-" => {
+            let path = folder.join("module.txt").display().to_string();
+            files::put(&path, read.text())?;
+            path
+        }
+        path => path.to_owned(),
+    };
+    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read, overrun: None };
+    let finding = walk.walk()?;
+    walk.session.report.finding = finding;
+    Ok(walk.session.report)
+}
+
+struct Walk<'a> {
+    session: Session<'a>,
+    module: Module,
+    /// That something was overrun, without who did it: told if nobody is caught at it.
+    overrun: Option<Json>,
+}
+
+fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
+    fault[name].as_str().filter(|text| !text.is_empty())
+}
+
+fn rank_of(fault: &Json) -> Option<usize> {
+    fault["rank"].as_u64().map(|rank| rank as usize)
+}
+
+fn has_infinity(stats: &Stats) -> bool {
+    stats.infinities > 0
+}
+
+impl Walk<'_> {
+    fn stage(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+        let ran = self.session.run(asked)?;
+        let said = match ran.fault() {
+            Some(fault) => text(&fault, "message").map_or_else(|| ran.complaint(), str::to_owned),
+            None if ran.end.is_good() => "nothing".to_owned(),
+            None => format!("it {}: {}", ran.end, ran.complaint()),
+        };
+        let first = said.lines().next().unwrap_or("").to_owned();
+        self.session.report.stage(name, first);
+        Ok(ran)
+    }
+
+    fn walk(&mut self) -> Result<Option<Finding>, Failed> {
+        self.session.find_order()?;
+        let plain = self.stage("plain run", &Asked::new("plain", Memory::Cached, &[]))?;
+        if plain.end == End::Code(2) {
+            return self.bad_input(&plain).map(Some);
+        }
+        if let Some(finding) = plain.fault().and_then(|fault| apart(&fault)) {
+            return Ok(Some(finding));
+        }
+        let checks = ["--check-inputs", "--nan-asserts", "--check-lifetimes", "assert"];
+        let sanity = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &checks))?;
+        if let Some(fault) = sanity.fault() {
+            match text(&fault, "kind") {
+                Some("lifetime") => return Ok(Some(lifetime(&fault))),
+                Some("not-finite") => return self.not_finite(&fault, Memory::Cached).map(Some),
+                _ => {}
+            }
+        }
+        for memory in [Memory::End, Memory::Start] {
+            if let Some(finding) = self.guarded(&sanity, memory)? {
+                return Ok(Some(finding));
+            }
+        }
+        self.leftover(&plain)
+    }
+
+    /// What fits no stage: a crash that happens without guards only, an end without a word, infinite results.
+    fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
+        if let Some(fault) = plain.fault().or_else(|| self.overrun.take()) {
+            return self.memory_fault(&fault, Memory::Cached).map(Some);
+        }
+        if !plain.end.is_good() {
+            return self.unexplained(plain).map(Some);
+        }
+        if !self.session.args.run.custom_calls.is_empty()
+            && let Some(finding) = self.clobbered()?
+        {
+            return Ok(Some(finding));
+        }
+        match plain.results().is_some_and(|bytes| diff::has_infinity(&bytes)) {
+            true => self.infinite(),
+            false => Ok(None),
+        }
+    }
+
+    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others.
+    fn bad_input(&mut self, plain: &Ran) -> Result<Finding, Failed> {
+        let problem = plain.complaint();
+        let inputs = self.session.args.run.inputs.as_deref();
+        if !inputs.is_some_and(|inputs| problem.starts_with(inputs)) {
+            return Err(Failed::BadInput(problem));
+        }
+        let checked = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &["--check-inputs"]))?;
+        let all = checked.complaint();
+        let mut finding = Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all });
+        finding.reproduce = Some(self.again(&["--check-inputs".to_owned()]));
+        Ok(finding)
+    }
+
+    /// One run with guard pages, one kernel at a time.
+    fn guarded(&mut self, unguarded: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
+        let (name, stage) = match memory {
+            Memory::Start => ("guard before", "guard-start"),
+            _ => ("guard behind", "guard-end"),
+        };
+        let ran = self.stage(name, &Asked::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
+        let Some(fault) = ran.fault() else {
+            let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
+            return if differs { self.silent(memory) } else { Ok(None) };
+        };
+        match text(&fault, "kind") {
+            Some("not-finite") => self.not_finite(&fault, memory).map(Some),
+            Some("overrun") => {
+                self.overrun.get_or_insert(fault);
+                Ok(None)
+            }
+            _ => match apart(&fault) {
+                Some(finding) => Ok(Some(finding)),
+                None => self.memory_fault(&fault, memory).map(Some),
+            },
+        }
+    }
+
+    /// A kernel that touched what it must not, or ended the process.
+    fn memory_fault(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
+        let kind = match text(fault, "kind") {
+            Some("out-of-bounds" | "overrun") => Kind::OutOfBounds,
+            Some("use-after-free") => Kind::AfterFree,
+            Some("write-to-input") => Kind::WriteToInput,
+            _ => Kind::Crash,
+        };
+        let mut finding = Finding::new(kind, fault_words(fault));
+        finding.rank = rank_of(fault);
+        finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
+        finding.kernel = text(fault, "kernel").map(str::to_owned);
+        if let Some(kernel) = finding.kernel.clone() {
+            self.values(&kernel, memory, &mut finding)?;
+        }
+        Ok(finding)
+    }
+
+    /// The values of a kernel and those that made its inputs, and of no other; and the command that runs it alone.
+    fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<(), Failed> {
+        let mut filter = self.producers(kernel)?;
+        filter.push(kernel.to_owned());
+        let folder = self.session.path("values");
+        let asked = Asked {
+            stage: "values-run",
+            memory,
+            options: vec![
+                "--debug-values=1".to_owned(),
+                format!("--values-dir={}", folder.display()),
+                format!("--filter-kernels={}", filter.join(",")),
+                "--launch-blocking".to_owned(),
+                "--nan-asserts".to_owned(),
+            ],
+        };
+        let ran = self.session.run(&asked)?;
+        self.session.report.stage("values", format!("of {}", filter.join(", ")));
+        // Where all ranks do the same, this time another one may have come first, and only its values are saved.
+        let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
+        finding.rank = again.and_then(|fault| rank_of(&fault)).or(finding.rank);
+        let Ok(saved) = Saved::read(&folder) else { return Ok(()) };
+        if let Some(place) = saved.find(kernel, finding.rank) {
+            (finding.went_in, finding.came_out) = saved.around(place);
+        }
+        finding.reproduce = Some(self.alone(kernel, (memory, finding)));
+        Ok(())
+    }
+
+    /// Something that is no number: who made it.
+    fn not_finite(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
+        let kernel = text(fault, "kernel").unwrap_or("").to_owned();
+        let is_input = fault["is_input"] == true;
+        let kind = match memory {
+            Memory::Cached => Kind::NotANumber,
+            _ => Kind::Uninitialised,
+        };
+        let buffer = text(fault, "buffer").unwrap_or("");
+        let what = match (is_input, memory) {
+            (true, Memory::Cached) => format!("'{buffer}', which '{kernel}' takes, comes with what is no number"),
+            (true, _) => format!("'{kernel}' takes '{buffer}', which nobody wrote"),
+            (false, Memory::Cached) => format!("'{kernel}' makes what is no number of numbers"),
+            (false, _) => format!("'{kernel}' gives memory that nobody wrote"),
+        };
+        let mut finding = Finding::new(kind, what);
+        finding.rank = rank_of(fault);
+        finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
+        finding.kernel = Some(kernel.clone());
+        self.values(&kernel, memory, &mut finding)?;
+        let saved = Saved::read(&self.session.path("values")).ok();
+        let place = saved.as_ref().and_then(|saved| Some((saved, saved.find(&kernel, finding.rank)?)));
+        let takes_infinity = place.is_some_and(|(saved, place)| saved.takes(place, has_infinity));
+        if memory == Memory::Cached && takes_infinity && !is_input {
+            self.blame_infinity(&kernel, &mut finding)?;
+        }
+        Ok(finding)
+    }
+
+    /// What is no number was made of an infinity: if some kernel made that of finite numbers, it is to blame.
+    fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
+        let saved = self.save_all(&["--nan-asserts"])?;
+        let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
+        let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
+            return Ok(());
+        };
+        let Some(entry) = saved.kernel(place).filter(|entry| entry.kernel != kernel) else { return Ok(()) };
+        finding.kind = Kind::Infinity;
+        finding.what = format!(
+            "'{}' makes an infinity of finite numbers, of which '{kernel}' makes what is no number",
+            entry.kernel
+        );
+        self.blame(&saved, place, finding);
+        Ok(())
+    }
+
+    fn blame(&self, saved: &Saved, place: Place, finding: &mut Finding) {
+        let Some(entry) = saved.kernel(place) else { return };
+        finding.kernel = Some(entry.kernel.clone());
+        finding.rank = Some(place.rank);
+        finding.source = entry.source.clone().into_iter().collect();
+        (finding.went_in, finding.came_out) = saved.around(place);
+        finding.reproduce = Some(self.alone(&entry.kernel, (Memory::Cached, finding)));
+    }
+
+    /// Every array of every kernel.
+    fn save_all(&mut self, options: &[&str]) -> Result<Saved, Failed> {
+        let folder = self.session.path("values");
+        let mut asked = Asked::new("values-run", Memory::Cached, options);
+        asked.options.push("--debug-values=1".to_owned());
+        asked.options.push(format!("--values-dir={}", folder.display()));
+        self.session.run(&asked)?;
+        self.session.report.stage("values", "of all kernels");
+        Saved::read(&folder)
+    }
+
+    /// A result is infinite, and so was no input.
+    fn infinite(&mut self) -> Result<Option<Finding>, Failed> {
+        let saved = self.save_all(&[])?;
+        let given = saved.ranks.iter().flat_map(|values| &values.entries);
+        let mut inputs = given.filter(|entry| entry.when == "input");
+        if inputs.any(|entry| entry.stats.infinities > 0) {
+            return Ok(None);
+        }
+        let root = self.module.instruction_name(self.module.root(self.module.entry())).to_owned();
+        let start = self.last_infinite(&saved, &root);
+        let Some(start) = start else { return Ok(None) };
+        let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
+            return Ok(None);
+        };
+        let kernel = saved.kernel(place).map_or("", |entry| entry.kernel.as_str());
+        let what = format!("'{kernel}' makes an infinity of finite numbers, and it reaches a result of the module");
+        let mut finding = Finding::new(Kind::Infinity, what);
+        self.blame(&saved, place, &mut finding);
+        Ok(Some(finding))
+    }
+
+    /// The launch that gave an infinite result: the root, or the last that is infinite among what makes it.
+    fn last_infinite(&self, saved: &Saved, root: &str) -> Option<Place> {
+        let names: Vec<String> = match saved.find(root, None) {
+            Some(_) => vec![root.to_owned()],
+            None => self.launched_before(root, &|name| saved.find(name, None).is_some()),
+        };
+        let gives = |place: &Place| {
+            let (_, after) = saved.around(*place);
+            after.iter().any(|value| value.facts.iter().any(|(name, _)| name == "infinities"))
+        };
+        names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
+    }
+
+    /// An array that changed between who made it and who takes it: a custom call in between wrote to it.
+    fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
+        let saved = self.save_all(&["--launch-blocking"])?;
+        let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
+        let between = saved.between(maker, reader);
+        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first()) else {
+            return Ok(None);
+        };
+        let taker = saved.kernel(reader).map_or("", |entry| entry.kernel.as_str());
+        let what = format!("'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed");
+        let mut finding = Finding::new(Kind::OutOfBounds, what);
+        finding.buffer = Some(buffer);
+        finding.rank = Some(maker.rank);
+        if let Some(place) = saved.find(kernel, finding.rank) {
+            self.blame(&saved, place, &mut finding);
+        }
+        Ok(Some(finding))
+    }
+
+    fn is_custom(&self, kernel: &str) -> bool {
+        self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
+    }
+
+    /// Results that depend on where buffers are, or on chance: somebody reads what is not theirs.
+    fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
+        let mut folders = Vec::new();
+        let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
+        for (stage, memory) in stages {
+            let folder = self.session.path(&format!("{stage}-saved"));
+            let mut asked = Asked::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
+            asked.options.push(format!("--values-dir={}", folder.display()));
+            self.session.run(&asked)?;
+            folders.push(folder);
+        }
+        self.session.report.stage("values", format!("as always, and with {}", memory.words()));
+        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
+        let is_chance = diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
+        let (kind, what) = match is_chance {
+            true => (Kind::Chance, format!("'{kernel}' gives other values every time, of the same inputs")),
+            false => {
+                let why = "it reads what it was not given, or does not write all that it gives";
+                (Kind::Uninitialised, format!("'{kernel}' gives other values when memory lies elsewhere: {why}"))
+            }
+        };
+        let mut finding = Finding::new(kind, what);
+        finding.rank = Some(rank);
+        finding.kernel = Some(kernel.clone());
+        self.values(&kernel, memory, &mut finding)?;
+        Ok(Some(finding))
+    }
+
+    /// A process that ended without saying why: the kernel that it was in.
+    fn unexplained(&mut self, plain: &Ran) -> Result<Finding, Failed> {
+        let asked = Asked::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
+        let names = self.session.run(&asked)?;
+        let open = open_launches(&names.printed());
+        let said = open.first().map_or("no kernel".to_owned(), |(kernel, _)| format!("'{kernel}'"));
+        self.session.report.stage("kernel names", format!("it was in {said}"));
+        let what = match open.first() {
+            Some((kernel, _)) => format!("the process {} in '{kernel}'", plain.end),
+            None => format!("the process {}: {}", plain.end, plain.complaint()),
+        };
+        let mut finding = Finding::new(if plain.end == End::TimedOut { Kind::Hang } else { Kind::Crash }, what);
+        if let Some((kernel, rank)) = open.first() {
+            finding.kernel = Some(kernel.clone());
+            finding.rank = *rank;
+            finding.source = self.source(kernel);
+            self.values(&kernel.clone(), Memory::Cached, &mut finding)?;
+        }
+        Ok(finding)
+    }
+
+    fn instruction(&self, name: &str) -> Option<InstrId> {
+        let all = self.module.computations().flat_map(|computation| self.module.instructions(computation));
+        all.into_iter().find(|&instr| self.module.instruction_name(instr) == name)
+    }
+
+    fn source(&self, kernel: &str) -> Vec<String> {
+        let source = self.instruction(kernel).map(|instr| self.module.source(instr));
+        source.filter(|source| !source.is_empty()).into_iter().collect()
+    }
+
+    fn is_collective(&self, kernel: &str) -> bool {
+        let names = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-", "async-"];
+        let opcode = self.instruction(kernel).map_or("", |instr| self.module.opcode_name(instr));
+        names.iter().any(|name| opcode.starts_with(name))
+    }
+
+    /// The kernels that made what one takes, as far as they are launched.
+    fn producers(&mut self, kernel: &str) -> Result<Vec<String>, Failed> {
+        let asked = Asked::new("names", Memory::Cached, &["--debug-values=3"]);
+        let names = self.session.run(&asked)?;
+        let printed = names.printed();
+        let launched: Vec<&str> = printed.lines().filter_map(|line| launched(line).map(|(_, name, _)| name)).collect();
+        Ok(self.launched_before(kernel, &|name| launched.contains(&name)))
+    }
+
+    /// Who made what an instruction takes: the nearest that are launched.
+    fn launched_before(&self, kernel: &str, is_launched: &dyn Fn(&str) -> bool) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut open: Vec<InstrId> = self.instruction(kernel).into_iter().collect();
+        let mut seen = open.clone();
+        while let Some(instr) = open.pop() {
+            for operand in self.module.operands(instr) {
+                if seen.contains(&operand.of) {
+                    continue;
+                }
+                seen.push(operand.of);
+                let name = self.module.instruction_name(operand.of);
+                match is_launched(name) {
+                    true => found.push(name.to_owned()),
+                    false => open.push(operand.of),
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Our own command on the same module, with these options.
+    fn again(&self, options: &[String]) -> String {
+        let words = self.session.passed_on().into_iter().map(|word| quoted(&word.to_string_lossy()));
+        let mut command = vec!["halflap run".to_owned(), quoted(&self.session.module)];
+        command.extend(words);
+        command.extend(options.iter().map(|option| quoted(option)));
+        command.join(" ")
+    }
+
+    /// The command that runs one kernel on the inputs that were saved.
+    fn alone(&self, kernel: &str, (memory, finding): (Memory, &Finding)) -> String {
+        let all = self.session.path("values");
+        // Only a collective needs the others.
+        let values = match finding.rank.filter(|_| !self.is_collective(kernel)) {
+            Some(rank) => all.join(format!("rank_{rank}")),
+            None => all,
+        };
+        let mut command = vec![
+            "halflap run".to_owned(),
+            quoted(&self.session.module),
+            format!("--only {}", quoted(kernel)),
+            format!("--inputs {}", quoted(&values.display().to_string())),
+        ];
+        let args = &self.session.args.run;
+        command.extend(args.custom_calls.iter().map(|path| format!("--custom-calls {}", quoted(path))));
+        command.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
+        command.extend(match memory {
+            Memory::Cached => None,
+            Memory::End => Some("--no-memory-caching=end".to_owned()),
+            Memory::Start => Some("--no-memory-caching=start".to_owned()),
+        });
+        command.join(" ")
+    }
+}
+
+/// Ranks that wait for each other or for a kernel.
+fn apart(fault: &Json) -> Option<Finding> {
+    let kind = match text(fault, "kind")? {
+        "timed-out" => Kind::Hang,
+        "diverged" | "plans-differ" => Kind::Apart,
+        _ => return None,
+    };
+    let account = &fault["account"];
+    let what = text(account, "text").or_else(|| text(fault, "message")).unwrap_or("ranks wait for each other");
+    let mut finding = Finding::new(kind, what.to_owned());
+    let ranks = account["ranks"].as_array().and_then(|ranks| ranks.first()?.as_u64());
+    finding.rank = ranks.map(|rank| rank as usize).or_else(|| rank_of(fault));
+    let named = text(account, "collective").or_else(|| text(fault, "collective")).or_else(|| text(fault, "kernel"));
+    finding.kernel = named.map(str::to_owned);
+    if let Some((rank, kernel)) = running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none()) {
+        (finding.rank, finding.kernel) = (Some(rank), Some(kernel));
+    }
+    finding.source = text(account, "source").or_else(|| text(fault, "source")).map(str::to_owned).into_iter().collect();
+    Some(finding)
+}
+
+/// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main, 5 s)`.
+fn running(message: &str) -> Option<(usize, String)> {
+    message.lines().find_map(|line| {
+        let (rank, rest) = line.trim().strip_prefix("rank ")?.split_once(": runs ")?;
+        let (kernel, _) = rest.split_once(" (")?;
+        Some((rank.parse().ok()?, kernel.to_owned()))
+    })
+}
+
+fn lifetime(fault: &Json) -> Finding {
+    let mut finding = Finding::new(Kind::Lifetime, fault_words(fault));
+    finding.rank = rank_of(fault);
+    finding.kernel = text(fault, "kernel").map(str::to_owned);
+    finding.buffer = text(fault, "buffer").map(str::to_owned);
+    finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
+    finding
+}
+
+/// A fault in words: its own, or those that its fields make.
+fn fault_words(fault: &Json) -> String {
+    if let Some(message) = text(fault, "message") {
+        return message.to_owned();
+    }
+    let kernel = text(fault, "kernel").unwrap_or("a thread of a kernel");
+    let does = if fault["access"] == "write" { "writes" } else { "reads" };
+    let (offset, bytes) = (fault["offset"].as_i64().unwrap_or(0), fault["bytes"].as_i64().unwrap_or(0));
+    let buffer = text(fault, "buffer").unwrap_or("");
+    match text(fault, "kind") {
+        Some("out-of-bounds") if offset < 0 => {
+            format!("'{kernel}' {does} {} bytes before the start of '{buffer}' ({bytes} bytes)", -offset)
+        }
+        Some("out-of-bounds") => {
+            format!("'{kernel}' {does} {} bytes behind the end of '{buffer}' ({bytes} bytes)", offset - bytes)
+        }
+        Some("use-after-free") => {
+            let after = text(fault, "freed_after").unwrap_or("its last use");
+            format!("'{kernel}' {does} byte {offset} of '{buffer}', which was freed after '{after}'")
+        }
+        Some("write-to-input") => format!("'{kernel}' writes to its input '{buffer}', at byte {offset}"),
+        _ => format!("'{kernel}' ends the process: {}", text(fault, "signal").unwrap_or("a signal")),
+    }
+}
+
+/// `[ before_launch: KERNEL ]  (rank 1)`: before or after, the name, the rank.
+fn launched(line: &str) -> Option<(bool, &str, Option<usize>)> {
+    let (inside, around) = line.strip_prefix("[ ")?.split_once(" ]")?;
+    let (when, kernel) = inside.split_once(": ")?;
+    let rank = around.split_once("rank ").map(|(_, rest)| {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        rest[..digits].parse().unwrap_or(0)
+    });
+    match when {
+        "before_launch" => Some((true, kernel, rank)),
+        "after_launch" => Some((false, kernel, rank)),
+        _ => None,
+    }
+}
+
+/// Kernels that were launched and did not come back.
+fn open_launches(printed: &str) -> Vec<(String, Option<usize>)> {
+    let mut open: Vec<(String, Option<usize>)> = Vec::new();
+    for (is_before, kernel, rank) in printed.lines().filter_map(launched) {
+        match is_before {
+            true => open.push((kernel.to_owned(), rank)),
+            false => open.retain(|launch| *launch != (kernel.to_owned(), rank)),
+        }
+    }
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_did_not_come_back() {
+        let printed =
+            "[ before_launch: a ]  (rank 1)\n[ before_launch: a ]  (rank 2)\n[ after_launch: a ]  (rank 1)\nx\n";
+        assert_eq!(open_launches(printed), [("a".to_owned(), Some(2))]);
+        assert_eq!(open_launches("[ before_launch: k ]\n"), [("k".to_owned(), None)]);
+    }
+}

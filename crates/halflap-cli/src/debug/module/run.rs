@@ -1,0 +1,187 @@
+//! One stage: our own command on the module, in a process of its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use crate::args;
+use crate::debug::child::{self, End, Task};
+use crate::debug::report::Report;
+use crate::exit::Failed;
+
+/// Where guard pages stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Cached,
+    End,
+    Start,
+}
+
+impl Memory {
+    fn option(self) -> Option<&'static str> {
+        match self {
+            Memory::Cached => None,
+            Memory::End => Some("--no-memory-caching=end"),
+            Memory::Start => Some("--no-memory-caching=start"),
+        }
+    }
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Memory::Cached => "memory as always",
+            Memory::End => "every buffer against the page behind it",
+            Memory::Start => "every buffer against the page before it",
+        }
+    }
+}
+
+/// A debug session of a module.
+pub struct Session<'a> {
+    pub args: &'a args::Debug,
+    pub module: String,
+    folder: PathBuf,
+    is_loud: bool,
+    /// The order that is run, where we had to find one.
+    order: Option<String>,
+    pub report: Report,
+}
+
+/// What is asked of a stage besides running the module.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub stage: &'static str,
+    pub memory: Memory,
+    pub options: Vec<String>,
+}
+
+impl Asked {
+    pub fn new(stage: &'static str, memory: Memory, options: &[&str]) -> Asked {
+        Asked { stage, memory, options: options.iter().map(|option| (*option).to_owned()).collect() }
+    }
+}
+
+impl<'a> Session<'a> {
+    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> Session<'a> {
+        let report = Report { folder: folder.display().to_string(), ..Report::default() };
+        Session { args, module, folder: folder.to_owned(), is_loud, order: None, report }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Finds the order once, for all stages.
+    pub fn find_order(&mut self) -> Result<(), Failed> {
+        if self.args.run.order.is_some() || self.args.run.input_order {
+            return Ok(());
+        }
+        let order = self.folder.join("order.json");
+        let words: [OsString; 5] = [
+            crate::debug::own_executable()?.into(),
+            "schedule".into(),
+            self.module.clone().into(),
+            "-o".into(),
+            order.clone().into(),
+        ];
+        let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
+        let folder = self.folder.join("order");
+        let task = Task { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
+        // Whoever cannot find one says why when it is run.
+        self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
+        Ok(())
+    }
+
+    /// Runs the module once more.
+    pub fn run(&self, asked: &Asked) -> Result<Ran, Failed> {
+        let folder = self.folder.join(asked.stage);
+        let file = |name: &str| folder.join(name).into_os_string();
+        let mut command: Vec<OsString> =
+            vec![crate::debug::own_executable()?.into(), "run".into(), self.module.clone().into()];
+        command.extend(self.passed_on());
+        let written: [(&str, OsString); 3] = [
+            ("--fault-report", file("fault.jsonl")),
+            ("-o", file("out.npz")),
+            ("--timeout", format!("{}ns", self.kernel_time().as_nanos()).into()),
+        ];
+        written.into_iter().for_each(|(name, value)| command.extend([name.into(), value]));
+        let mut recorder = OsString::from("--flight-recorder=");
+        recorder.push(file("flight.json"));
+        command.push(recorder);
+        command.extend(asked.memory.option().map(OsString::from));
+        // First as the user runs it; then every instruction is a kernel of its own.
+        command.extend((asked.stage != "plain").then(|| OsString::from("--no-fuse")));
+        command.extend(asked.options.iter().map(OsString::from));
+        let task = Task {
+            command: &command,
+            variables: Vec::new(),
+            is_ours: true,
+            folder: folder.clone(),
+            // A run of many kernels takes longer than one of them may.
+            timeout: self.kernel_time() * 5 + Duration::from_secs(120),
+            is_loud: self.is_loud,
+        };
+        let end = task.run(&mut |_| false)?;
+        Ok(Ran { end, folder })
+    }
+
+    fn kernel_time(&self) -> Duration {
+        Duration::from_nanos(self.args.timeout.map_or(20_000_000_000, |time| time.0 as u64))
+    }
+
+    /// What the user said of the run.
+    pub fn passed_on(&self) -> Vec<OsString> {
+        let args = &self.args.run;
+        let mut words: Vec<OsString> = Vec::new();
+        let mut named = |name: &str, value: Option<String>| {
+            words.extend(value.into_iter().flat_map(|value| [OsString::from(name), value.into()]));
+        };
+        named("--ranks", args.ranks.map(|ranks| ranks.to_string()));
+        named("--inputs", args.inputs.clone());
+        named("--order", args.order.clone().or_else(|| self.order.clone()));
+        named("--steps", (args.steps != 1).then(|| args.steps.to_string()));
+        named("--seed", (args.seed != 0).then(|| args.seed.to_string()));
+        args.custom_calls.iter().for_each(|path| named("--custom-calls", Some(path.clone())));
+        args.inject.iter().for_each(|fault| named("--inject", Some(fault.clone())));
+        args.order_for.iter().for_each(|other| named("--order-for", Some(other.clone())));
+        if args.input_order {
+            words.push("--input-order".into());
+        }
+        words
+    }
+}
+
+/// A stage that was run.
+pub struct Ran {
+    pub end: End,
+    pub folder: PathBuf,
+}
+
+impl Ran {
+    /// What it says went wrong: of several lines the first.
+    pub fn fault(&self) -> Option<Json> {
+        let text = child::text(&self.folder.join("fault.jsonl"));
+        text.lines().find_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// What it said to people, without our own words around it.
+    pub fn complaint(&self) -> String {
+        let text = child::text(&self.folder.join("err.txt"));
+        let lines: Vec<&str> = text.lines().collect();
+        let start = lines.iter().position(|line| line.contains("error: ")).unwrap_or(0);
+        let told = lines[start..].join("\n");
+        let told = told.strip_prefix("internal error: ").or_else(|| told.strip_prefix("error: ")).unwrap_or(&told);
+        told.trim().to_owned()
+    }
+
+    pub fn printed(&self) -> String {
+        child::text(&self.folder.join("out.txt"))
+    }
+
+    /// The arrays that it gave, byte for byte.
+    pub fn results(&self) -> Option<Vec<u8>> {
+        fs::read(self.folder.join("out.npz")).ok()
+    }
+}

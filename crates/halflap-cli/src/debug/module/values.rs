@@ -1,0 +1,184 @@
+//! Saved values of a run: who made a bad array first.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use halflap_run::check::{Entry, RankValues, Stats, read_values};
+
+use crate::debug::report::Value;
+use crate::exit::Failed;
+
+/// What all ranks saved.
+pub struct Saved {
+    pub ranks: Vec<RankValues>,
+}
+
+/// A launch of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub rank: usize,
+    pub sequence: u64,
+}
+
+/// Where a search for the first bad array ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A launch that makes it of good ones.
+    Launch(Place),
+    /// An array that nobody made: an input of the module, or what was not saved.
+    Given(Place, String),
+}
+
+impl Saved {
+    pub fn read(folder: &Path) -> Result<Saved, Failed> {
+        Ok(Saved { ranks: read_values(folder).map_err(|error| Failed::BadInput(error.to_string()))? })
+    }
+
+    fn of(&self, place: Place) -> impl Iterator<Item = &Entry> {
+        let all = self.ranks.get(place.rank).map_or(&[][..], |values| &values.entries);
+        all.iter().filter(move |entry| entry.sequence == place.sequence && entry.when != "input")
+    }
+
+    pub fn kernel(&self, place: Place) -> Option<&Entry> {
+        self.of(place).next()
+    }
+
+    /// The last launch of a kernel on a rank, or on any: where something went wrong, nothing came after it.
+    pub fn find(&self, kernel: &str, rank: Option<usize>) -> Option<Place> {
+        let ranks = self.ranks.iter().filter(|values| rank.is_none_or(|rank| values.rank == rank));
+        let each = ranks.filter_map(|values| {
+            let entry = values.entries.iter().rev().find(|entry| entry.kernel == kernel)?;
+            Some(Place { rank: values.rank, sequence: entry.sequence })
+        });
+        each.min_by_key(|place| (place.sequence, place.rank))
+    }
+
+    /// What a launch took and gave.
+    pub fn around(&self, place: Place) -> (Vec<Value>, Vec<Value>) {
+        let side = |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
+        (side("before"), side("after"))
+    }
+
+    /// Whether a launch takes something bad.
+    pub fn takes(&self, place: Place, is_bad: fn(&Stats) -> bool) -> bool {
+        self.of(place).any(|entry| entry.when == "before" && is_bad(&entry.stats))
+    }
+
+    /// Walks back from a launch to where a bad array comes from. What a collective gives may come from any rank.
+    pub fn origin(&self, start: Place, is_bad: fn(&Stats) -> bool, is_collective: &dyn Fn(&str) -> bool) -> Origin {
+        let mut place = start;
+        let mut steps = self.ranks.iter().map(|values| values.entries.len()).sum::<usize>();
+        loop {
+            let bad = self.of(place).find(|entry| entry.when == "before" && is_bad(&entry.stats));
+            let next = match bad {
+                Some(entry) => match self.maker(place, &entry.buffer) {
+                    Some(maker) => maker,
+                    None => return Origin::Given(place, entry.buffer.clone()),
+                },
+                None => match self.kernel(place).filter(|entry| is_collective(&entry.kernel)) {
+                    Some(entry) => match self.partner(entry, is_bad) {
+                        Some(partner) => partner,
+                        None => return Origin::Launch(place),
+                    },
+                    None => return Origin::Launch(place),
+                },
+            };
+            if steps == 0 {
+                return Origin::Launch(place);
+            }
+            steps -= 1;
+            place = next;
+        }
+    }
+
+    /// The first array that a launch finds other than its maker left it, with both launches: somebody wrote to it
+    /// who was not asked to.
+    pub fn changed(&self) -> Result<Option<(Place, Place, String)>, Failed> {
+        let mut first: Option<(Place, Place, String)> = None;
+        for values in &self.ranks {
+            let mut left: BTreeMap<&str, &Entry> = BTreeMap::new();
+            for entry in values.entries.iter().filter(|entry| entry.when != "input") {
+                let place = |entry: &Entry| Place { rank: values.rank, sequence: entry.sequence };
+                if entry.when == "after" {
+                    left.insert(&entry.buffer, entry);
+                    continue;
+                }
+                let Some(maker) = left.get(entry.buffer.as_str()) else { continue };
+                let load = |entry: &Entry| values.load(entry).map_err(|error| Failed::BadInput(error.to_string()));
+                let is_first = first.as_ref().is_none_or(|(_, reader, _)| entry.sequence < reader.sequence);
+                if is_first && load(entry)?.bytes() != load(maker)?.bytes() {
+                    first = Some((place(maker), place(entry), entry.buffer.clone()));
+                }
+            }
+        }
+        Ok(first)
+    }
+
+    /// The kernels that a rank launched between two others.
+    pub fn between(&self, from: Place, to: Place) -> Vec<String> {
+        let entries = self.ranks.get(from.rank).map_or(&[][..], |values| &values.entries);
+        let mut names: Vec<String> = Vec::new();
+        for entry in entries.iter().filter(|entry| (from.sequence + 1..to.sequence).contains(&entry.sequence)) {
+            if !names.contains(&entry.kernel) {
+                names.push(entry.kernel.clone());
+            }
+        }
+        names
+    }
+
+    /// The launch that last wrote a buffer.
+    fn maker(&self, place: Place, buffer: &str) -> Option<Place> {
+        let entries = self.ranks.get(place.rank)?.entries.iter();
+        let wrote =
+            entries.filter(|entry| entry.when == "after" && entry.buffer == buffer && entry.sequence < place.sequence);
+        wrote.map(|entry| Place { rank: place.rank, sequence: entry.sequence }).max_by_key(|place| place.sequence)
+    }
+
+    /// The rank that brings something bad to a collective.
+    fn partner(&self, of: &Entry, is_bad: fn(&Stats) -> bool) -> Option<Place> {
+        self.ranks.iter().find_map(|values| {
+            let is_it = |entry: &&Entry| {
+                entry.kernel == of.kernel
+                    && (entry.run, &entry.iteration) == (of.run, &of.iteration)
+                    && entry.when == "before"
+                    && is_bad(&entry.stats)
+            };
+            let entry = values.entries.iter().find(is_it)?;
+            Some(Place { rank: values.rank, sequence: entry.sequence })
+        })
+    }
+}
+
+/// An array for a report.
+fn value(entry: &Entry) -> Value {
+    let stats = &entry.stats;
+    let mut facts = vec![
+        ("min".to_owned(), short(stats.min)),
+        ("max".to_owned(), short(stats.max)),
+        ("mean".to_owned(), short(stats.mean)),
+    ];
+    facts.extend((stats.nans > 0).then(|| ("NaN".to_owned(), stats.nans.to_string())));
+    facts.extend((stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())));
+    Value { buffer: entry.buffer.clone(), kind: format!("{}{:?}", entry.dtype, entry.shape), facts }
+}
+
+fn short(number: f64) -> String {
+    match number {
+        number if number == 0.0 || (1e-3..1e6).contains(&number.abs()) => {
+            let text = format!("{number:.4}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        number if number.is_finite() => format!("{number:.3e}"),
+        number => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([0.0, 1.5, -3.0, 1e-7, f64::NAN].map(short), ["0", "1.5", "-3", "1.000e-7", "NaN"]);
+    }
+}

@@ -1,0 +1,93 @@
+//! What is said on standard error while something is done: `-v` for all parts, or by part with
+//! `HALFLAP_LOG=search=debug,exec=trace`.
+
+use std::sync::OnceLock;
+
+use crate::exit::Failed;
+
+/// Whose words they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Reading programs, finding and proving orders.
+    Search,
+    /// Plans of modules.
+    Plan,
+    /// Running modules.
+    Exec,
+    /// Walking the guide.
+    Debug,
+}
+
+const PARTS: [(&str, Part); 4] =
+    [("search", Part::Search), ("plan", Part::Plan), ("exec", Part::Exec), ("debug", Part::Debug)];
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Off,
+    Info,
+    Debug,
+    Trace,
+}
+
+const LEVELS: [(&str, Level); 4] =
+    [("off", Level::Off), ("info", Level::Info), ("debug", Level::Debug), ("trace", Level::Trace)];
+
+static LEVEL_OF: OnceLock<[Level; PARTS.len()]> = OnceLock::new();
+
+/// Decides once what is said.
+pub fn start(is_verbose: bool) -> Result<(), Failed> {
+    let asked = std::env::var("HALFLAP_LOG").unwrap_or_default();
+    let least = if is_verbose { Level::Info } else { Level::Off };
+    let levels = levels(&asked, least).map_err(|problem| Failed::BadInput(format!("HALFLAP_LOG: {problem}")))?;
+    // Whoever is the command twice in a process said it the first time.
+    let _ = LEVEL_OF.set(levels);
+    Ok(())
+}
+
+/// `debug` for all parts, or `search=debug,exec=trace`; what is not named has the least.
+fn levels(asked: &str, least: Level) -> Result<[Level; PARTS.len()], String> {
+    let mut levels = [least; PARTS.len()];
+    for word in asked.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (part, level) =
+            word.split_once('=').map_or((None, word), |(part, level)| (Some(part.trim()), level.trim()));
+        let level = LEVELS.iter().find(|(name, _)| *name == level).map(|(_, level)| *level);
+        let level = level.ok_or_else(|| format!("'{word}': a level is off, info, debug or trace"))?;
+        match part {
+            None => levels.fill(level),
+            Some(part) => {
+                let place = PARTS.iter().position(|(name, _)| *name == part);
+                levels[place.ok_or_else(|| format!("'{word}': a part is search, plan, exec or debug"))?] = level;
+            }
+        }
+    }
+    Ok(levels)
+}
+
+/// Whether a part says so much.
+pub fn takes(part: Part, level: Level) -> bool {
+    let place = PARTS.iter().position(|(_, other)| *other == part);
+    LEVEL_OF.get().zip(place).is_some_and(|(levels, place)| level <= levels[place])
+}
+
+/// Says something, if its part says so much.
+pub fn say(part: Part, level: Level, text: impl FnOnce() -> String) {
+    if takes(part, level) {
+        let name = PARTS.iter().find(|(_, other)| *other == part).map_or("", |(name, _)| name);
+        eprintln!("{name}: {}", text());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_levels_of_their_own() {
+        let all = levels("search=debug, exec=trace", Level::Info).unwrap();
+        assert_eq!(all, [Level::Debug, Level::Info, Level::Trace, Level::Info]);
+        assert_eq!(levels("debug", Level::Off).unwrap(), [Level::Debug; 4]);
+        assert!(levels("serach=debug", Level::Off).unwrap_err().contains("a part is"));
+        assert!(levels("search=loud", Level::Off).unwrap_err().contains("a level is"));
+    }
+}

@@ -1,0 +1,88 @@
+//! `halflap run --only KERNEL`: one kernel or collective on what it took in another run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use halflap::hlo::{self, Module};
+use halflap::ids::InstrId;
+use halflap_run::check::{RankValues, read_values};
+
+use crate::args;
+use crate::exit::Failed;
+use crate::files;
+
+/// Makes a module of the kernel and runs that.
+pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
+    let place = files::name_of(&args.module);
+    let module =
+        halflap::import::read_module(&files::read(&args.module)?).map_err(|error| Failed::in_file(place, error))?;
+    let mut all = module.computations().flat_map(|computation| module.instructions(computation));
+    let instr: Option<InstrId> = all.find(|&instr| module.instruction_name(instr) == kernel);
+    let instr = instr.ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
+    let folder = Folder::new()?;
+    let path = folder.0.join("only.hlo.txt").display().to_string();
+    let saved = args.inputs.as_deref().unwrap_or("values");
+    let ranks = read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
+    let devices = devices(&module, ranks.len()).ok_or_else(|| {
+        let (replicas, partitions) = module.devices();
+        let problem = format!("has values of {} ranks, and the module has {}", ranks.len(), replicas * partitions);
+        Failed::in_file(saved, problem)
+    })?;
+    files::put(&path, &hlo::alone(&module, instr, devices))?;
+    for (rank, values) in ranks.iter().enumerate() {
+        give(values, (kernel, rank), &folder.0)?;
+    }
+    let mut alone = args.clone();
+    alone.module = path;
+    alone.inputs = Some(folder.0.display().to_string());
+    alone.only = None;
+    alone.orders.input_order = true;
+    super::run(&alone)
+}
+
+/// Replicas and partitions: the module's, or one of each for the values of one rank alone.
+fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
+    let (replicas, partitions) = module.devices();
+    match ranks {
+        1 => Some((1, 1)),
+        _ => (ranks == replicas as usize * partitions as usize).then_some((replicas, partitions)),
+    }
+}
+
+/// Puts what a rank's kernel took, the last time, where inputs are looked for.
+fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Result<(), Failed> {
+    let place = values.folder.display().to_string();
+    let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
+    let Some(last) = taken().next_back().map(|entry| entry.sequence) else {
+        return match values.entries.iter().any(|entry| entry.kernel == kernel) {
+            // A kernel that takes nothing.
+            true => Ok(()),
+            false => Err(Failed::in_file(&place, format!("nothing was saved of kernel '{kernel}'"))),
+        };
+    };
+    for (number, entry) in taken().filter(|entry| entry.sequence == last).enumerate() {
+        let to = folder.join(format!("in_{number:03}_r{rank}.npy"));
+        let copied = fs::copy(values.folder.join(&entry.file), &to);
+        copied.map_err(|error| Failed::in_file(&place, format!("{}: cannot be copied: {error}", entry.file)))?;
+    }
+    Ok(())
+}
+
+/// A folder for temporary files, gone when it is not needed any more.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder, Failed> {
+        let path = std::env::temp_dir().join(format!("halflap-only.{}", std::process::id()));
+        fs::create_dir_all(&path)
+            .map_err(|error| Failed::in_file(&path.display().to_string(), format!("cannot be made: {error}")))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

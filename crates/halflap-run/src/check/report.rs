@@ -1,0 +1,90 @@
+//! What went wrong, for machines: an object with a kind, and what is known.
+
+use serde_json::{Value, json};
+
+use super::guard::Overrun;
+use super::{Deviation, LifetimeViolation, NotFinite, Side};
+use crate::exec::Failure;
+
+/// What a line of a report says that it is.
+pub const FAULT_FORMAT: &str = "halflap.fault/1";
+
+impl Failure {
+    /// For machines: `kind`, the `message` for people, and as far as they are known `rank`, `kernel`, `buffer`,
+    /// `computation`, `step`, `source` and what belongs to the kind.
+    pub fn to_json(&self) -> Value {
+        let mut value = json!({ "format": FAULT_FORMAT, "kind": self.kind(), "message": self.to_string() });
+        let known = self.known();
+        if let (Value::Object(all), Value::Object(known)) = (&mut value, known) {
+            all.extend(known);
+        }
+        value
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Failure::Panicked { .. } => "panic",
+            Failure::TimedOut { .. } => "timed-out",
+            Failure::Diverged { .. } => "diverged",
+            Failure::PlansDiffer { .. } => "plans-differ",
+            Failure::Lifetime(_) => "lifetime",
+            Failure::Overrun(_) => "overrun",
+            Failure::NotFinite(_) => "not-finite",
+            Failure::Apart { failure, .. } => failure.kind(),
+            _ => "failure",
+        }
+    }
+
+    fn known(&self) -> Value {
+        match self {
+            Failure::Panicked { rank, at, .. } => json!({ "rank": rank, "kernel": at }),
+            Failure::Diverged { rank, own, other, theirs } => {
+                json!({ "rank": rank, "collective": own, "other_rank": other, "other_collective": theirs })
+            }
+            Failure::Lifetime(violation) => lifetime(violation),
+            Failure::Overrun(overrun) => over(overrun),
+            Failure::NotFinite(found) => not_finite(found),
+            Failure::Apart { failure, account } => {
+                let mut known = failure.known();
+                known["account"] = json!({
+                    "ranks": account.ranks, "collective": account.collective, "source": account.source,
+                    "text": account.text,
+                });
+                known
+            }
+            _ => json!({}),
+        }
+    }
+}
+
+fn lifetime(violation: &LifetimeViolation) -> Value {
+    let LifetimeViolation { deviation, buffer, kernel, place: (computation, step), source, rank, run } = violation;
+    let deviation = match deviation {
+        Deviation::DeathMissing => "death-missing",
+        Deviation::DeathUnexpected => "death-unexpected",
+        Deviation::BirthUnexpected => "birth-unexpected",
+        Deviation::BirthMissing => "birth-missing",
+    };
+    json!({
+        "deviation": deviation, "buffer": buffer, "kernel": kernel, "computation": computation, "step": step,
+        "source": source, "rank": rank, "run": run,
+    })
+}
+
+fn over(overrun: &Overrun) -> Value {
+    let Overrun { buffers, side, offset, rank, .. } = overrun;
+    let side = if *side == Side::End { "end" } else { "start" };
+    json!({ "buffers": buffers, "side": side, "offset": offset, "rank": rank })
+}
+
+fn not_finite(found: &NotFinite) -> Value {
+    let (computation, step) = &found.place;
+    let infinity = found.infinity.as_ref().map(
+        |first| json!({ "kernel": first.kernel, "buffer": first.buffer, "index": first.index, "source": first.source }),
+    );
+    json!({
+        "kernel": found.kernel, "is_input": found.is_input, "buffer": found.buffer, "index": found.index,
+        "value": found.value, "computation": computation, "step": step, "source": found.source,
+        "rank": found.rank, "run": found.run, "iteration": found.iteration, "first_infinity": infinity,
+    })
+}

@@ -1,0 +1,178 @@
+"""Faulty modules: what each does, and what is to blame.
+
+A body has the lines of an entry computation on arrays `p` and `q` of 64 numbers each; what is at fault is called `bad`,
+what comes before it and after it has other names. On several ranks its result goes through an all-reduce."""
+
+import dataclasses
+import struct
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    what: str
+    body: str
+    kinds: tuple = ("nan",)
+    kernel: str | None = "bad"
+    rank: int | None = None
+    options: tuple = ()
+    inputs: dict | None = None
+    ranks: tuple = (1, 8)
+    element: str = "f32"
+    computations: str = ""
+    buffer: str | None = None
+    sums: bool = True
+
+
+def text(case, ranks):
+    """The module of a case."""
+    group = ",".join(map(str, range(ranks)))
+    reduce = (
+        f"all-reduce(result), channel_id=1, replica_groups={{{{{group}}}}}, use_global_device_ids=true, to_apply=add"
+        if case.sums
+        else "negate(result)"
+    )
+    e = case.element
+    body = case.body.replace("GROUP", f"{{{{{group}}}}}").replace("RANKS", str(ranks))
+    return f"""HloModule {case.name.replace("-", "_")}, num_partitions={ranks}
+
+add {{
+  a = {e}[] parameter(0)
+  b = {e}[] parameter(1)
+  ROOT c = {e}[] add(a, b)
+}}
+{case.computations}
+ENTRY main {{
+  p = {e}[64] parameter(0)
+  q = {e}[64] parameter(1)
+  before = {e}[64] add(p, q)
+{body}
+  sum = {e}[64] {reduce}
+  ROOT after = {e}[64] add(sum, q)
+}}
+"""
+
+
+def npy(values, descr="<f4", form="f", shape=None):
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape or (len(values),)}, }}"
+    header += " " * ((-len(header) - 11) % 64) + "\n"
+    data = struct.pack(f"<{len(values)}{form}", *values)
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+ONES = [1.0] * 64
+NAN = float("nan")
+
+
+def plain(p=ONES, q=ONES):
+    """The same inputs for all ranks."""
+    return lambda ranks: {f"in_{n:03}_r{r}": npy(v) for r in range(ranks) for n, v in enumerate((p, q))}
+
+
+def call(target, operands="before", element="f32"):
+    return f"""  bad = {element}[64] custom-call({operands}), custom_call_target="{target}"
+  result = {element}[64] add(bad, q)"""
+
+
+LIBRARY = "LIBRARY"
+CUSTOM = ("--custom-calls", LIBRARY)
+SECOND = """  other = f32[64] all-reduce(before), channel_id=2, replica_groups=GROUP, use_global_device_ids=true, to_apply=add
+  third = f32[64] all-reduce(p), channel_id=3, replica_groups=GROUP, use_global_device_ids=true, to_apply=add
+  both = f32[64] add(other, third)
+  result = f32[64] multiply(both, q)"""
+RANK = """  id = u32[] partition-id()
+  three = u32[] constant(3)
+  is_three = pred[] compare(id, three), direction=EQ
+  mask = pred[64] broadcast(is_three), dimensions={}"""
+
+
+def nan(name, what, line, **more):
+    return Case(name, what, f"  {line}\n  result = f32[64] add(bad, q)", **more)
+
+
+def memory(name, what, target=None, kinds=("out-of-bounds",), **more):
+    return Case(name, what, call((target or name).replace("-", "_")), kinds=kinds, options=CUSTOM, **more)
+
+
+MINUS = "  low = f32[64] negate(before)\n"
+CASES = [
+    # Numbers.
+    nan("nan-log", "log of a negative number", "low = f32[64] negate(before)\n  bad = f32[64] log(low)", inputs=plain()),
+    nan("nan-sqrt", "square root of a negative number", "low = f32[64] negate(before)\n  bad = f32[64] sqrt(low)", inputs=plain()),
+    nan("nan-rsqrt", "inverse square root of a negative number", "low = f32[64] negate(before)\n  bad = f32[64] rsqrt(low)", inputs=plain()),
+    nan("nan-power", "a broken power of a negative number", "low = f32[64] negate(before)\n  half = f32[] constant(0.5)\n  halves = f32[64] broadcast(half), dimensions={}\n  bad = f32[64] power(low, halves)", inputs=plain()),
+    nan("nan-divide", "zero divided by zero", "zero = f32[64] subtract(p, p)\n  bad = f32[64] divide(zero, zero)"),
+    nan("nan-remainder", "remainder of a division by zero", "zero = f32[64] subtract(p, p)\n  bad = f32[64] remainder(before, zero)"),
+    nan("nan-zero-times-infinity", "zero times an infinity that is a constant", "zero = f32[64] subtract(p, p)\n  most = f32[] constant(inf)\n  many = f32[64] broadcast(most), dimensions={}\n  bad = f32[64] multiply(zero, many)"),
+    nan("nan-tan-of-infinity", "sine of an infinity that is a constant", "most = f32[] constant(inf)\n  many = f32[64] broadcast(most), dimensions={}\n  bad = f32[64] sine(many)"),
+    nan("nan-in-fusion", "log of a negative number, inside a fusion", "bad = f32[64] fusion(before), kind=kLoop, calls=inside", inputs=plain(), computations="\ninside {\n  x = f32[64] parameter(0)\n  y = f32[64] negate(x)\n  ROOT z = f32[64] log(y)\n}\n"),
+    nan("nan-in-reduce", "a sum of infinities of both signs", "most = f32[] constant(inf)\n  least = f32[] constant(-inf)\n  up = f32[1,64] broadcast(most), dimensions={}\n  down = f32[1,64] broadcast(least), dimensions={}\n  pair = f32[2,64] concatenate(up, down), dimensions={0}\n  nothing = f32[] constant(0)\n  bad = f32[64] reduce(pair, nothing), dimensions={0}, to_apply=add"),
+    nan("nan-in-dot", "a product of matrices with an infinity and a zero", "zero = f32[64] subtract(p, p)\n  most = f32[] constant(inf)\n  many = f32[64,64] broadcast(most), dimensions={}\n  bad = f32[64] dot(zero, many), lhs_contracting_dims={0}, rhs_contracting_dims={0}"),
+    Case("nan-in-loop", "a number that is halved below zero and then under a root, in the third turn of a loop", "  zero = s32[] constant(0)\n  start = (s32[], f32[64]) tuple(zero, before)\n  loop = (s32[], f32[64]) while(start), condition=goes, body=turn\n  result = f32[64] get-tuple-element(loop), index=1", inputs=plain(), computations="\ngoes {\n  s = (s32[], f32[64]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  n = s32[] constant(6)\n  ROOT g = pred[] compare(i, n), direction=LT\n}\n\nturn {\n  t = (s32[], f32[64]) parameter(0)\n  j = s32[] get-tuple-element(t), index=0\n  x = f32[64] get-tuple-element(t), index=1\n  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  fone = f32[] constant(1)\n  ones = f32[64] broadcast(fone), dimensions={}\n  less = f32[64] subtract(x, ones)\n  bad = f32[64] sqrt(less)\n  ROOT u = (s32[], f32[64]) tuple(k, bad)\n}\n"),
+    nan("infinity-minus-infinity", "exp of a large number, and the difference of two infinities", "k = f32[] constant(1000)\n  ks = f32[64] broadcast(k), dimensions={}\n  bad = f32[64] exponential(ks)\n  victim = f32[64] subtract(bad, bad)\n  worse = f32[64] add(victim, q)", kinds=("infinity",)),
+    nan("infinity-log", "log of zero, times zero", "zero = f32[64] subtract(p, p)\n  bad = f32[64] log(zero)\n  victim = f32[64] multiply(bad, zero)\n  worse = f32[64] add(victim, q)", kinds=("infinity",)),
+    nan("infinity-divide", "a division by zero that reaches the result", "zero = f32[64] subtract(p, p)\n  bad = f32[64] divide(before, zero)", kinds=("infinity", "nan"), inputs=plain()),
+    Case("overflow-bf16", "a product that bf16 cannot hold", "  big = bf16[] constant(2e38)\n  bigs = bf16[64] broadcast(big), dimensions={}\n  large = bf16[64] add(bigs, p)\n  bad = bf16[64] multiply(large, large)\n  result = bf16[64] add(bad, q)", kinds=("infinity",), element="bf16"),
+    Case("overflow-f16", "a number that f16 cannot hold", "  big = f32[] constant(70000)\n  bigs = f32[64] broadcast(big), dimensions={}\n  bad = f16[64] convert(bigs)\n  result = f16[64] add(bad, q)", kinds=("infinity",), element="f16"),
+    Case("nan-input", "an input with a NaN in it", "  result = f32[64] multiply(before, q)", inputs=plain([1.0] * 9 + [NAN] + [1.0] * 54), kernel="before"),
+    Case("nan-on-one-rank", "a NaN that is born on rank 3 and travels by an all-reduce", RANK + "\n  low = f32[64] negate(before)\n  mine = f32[64] select(mask, low, before)\n  bad = f32[64] sqrt(mine)\n  result = f32[64] add(bad, q)", inputs=plain(), rank=3, ranks=(8,)),
+    Case("infinity-on-one-rank", "an infinity that is born on rank 3, travels and becomes NaN everywhere", RANK + "\n  k = f32[] constant(1000)\n  ks = f32[64] broadcast(k), dimensions={}\n  mine = f32[64] select(mask, ks, q)\n  bad = f32[64] exponential(mine)\n  shared = f32[64] all-reduce(bad), channel_id=2, replica_groups=GROUP, use_global_device_ids=true, to_apply=add\n  victim = f32[64] subtract(shared, shared)\n  result = f32[64] add(victim, q)", kinds=("infinity",), inputs=plain(), rank=3, ranks=(8,)),
+    # Memory.
+    memory("write-one-after", "a custom call writes one element too far"),
+    memory("write-byte-after", "a custom call writes one byte too far"),
+    memory("write-one-before", "a custom call writes one element before its output"),
+    memory("write-page-after", "a custom call writes a page too far"),
+    memory("write-page-before", "a custom call writes a page before its output"),
+    memory("write-shifted", "a custom call writes its output three elements too late"),
+    memory("read-one-after", "a custom call reads one element too far"),
+    memory("read-one-before", "a custom call reads one element before its input"),
+    memory("read-page-after", "a custom call reads a page too far"),
+    Case("after-free", "a custom call keeps a pointer, and another one uses it when that memory is freed", "  id = u32[] partition-id()\n  held = f32[64] custom-call(before, id), custom_call_target=\"keep\"\n  more = f32[64] multiply(held, q)\n  most = f32[64] multiply(more, more)\n  bad = f32[64] custom-call(most, id), custom_call_target=\"use_kept\"\n  result = f32[64] add(bad, q)", kinds=("after-free",), options=CUSTOM + ("--input-order",)),
+    memory("write-input", "a custom call writes to its input", kinds=("write-to-input",)),
+    memory("write-half", "a custom call writes half of its output", kinds=("uninitialised", "nan")),
+    memory("write-nothing", "a custom call writes nothing", kinds=("uninitialised", "nan")),
+    Case("write-half-whole", "a custom call writes half of its output, which has whole numbers", call("write_half_whole", element="s32"), kinds=("uninitialised",), options=CUSTOM, element="s32"),
+    memory("null-pointer", "a custom call writes to address 0", kinds=("crash",)),
+    memory("wild-pointer", "a custom call writes to an address that is nobody's", kinds=("crash",)),
+    memory("gives-up", "a custom call calls abort", kinds=("crash",)),
+    memory("divides-by-zero", "a custom call divides whole numbers by zero", kinds=("crash",)),
+    memory("traps", "a custom call comes to an instruction that does not exist", kinds=("crash",)),
+    memory("leaves", "a custom call ends the process", kinds=("crash",)),
+    memory("overflows-stack", "a custom call calls itself for ever", kinds=("crash", "out-of-bounds")),
+    memory("frees-output", "a custom call frees what is not its own", kinds=("crash", "out-of-bounds")),
+    memory("never-returns", "a custom call does not come back", kinds=("hang",)),
+    memory("by-chance", "a custom call that gives other values in every process", kinds=("chance",)),
+    Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("out-of-bounds", "write-to-input"), options=CUSTOM + ("--input-order",)),
+    memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
+    Case("third-time", "a custom call writes too far when it is called for the third time", call("tires"), kinds=("out-of-bounds",), options=CUSTOM + ("--steps", "4")),
+    Case("one-rank-crashes", "a custom call crashes on rank 2 only", "  id = u32[] partition-id()\n  ranks = u32[] constant(RANKS)\n" + call("one_rank_crashes", "before, id, ranks"), kinds=("crash",), options=CUSTOM, rank=2, ranks=(8,)),
+    # Inputs.
+    Case("input-shape", "an input of another shape", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=plain(ONES, ONES[:63])),
+    Case("input-type", "an input of another type", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_{n:03}_r{r}": npy([1] * 64, *(("<i4", "i") if n else ("<f4", "f"))) for r in range(ranks) for n in range(2)}),
+    Case("input-missing", "an input that is not there", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_000_r{r}": npy(ONES) for r in range(ranks)}),
+    Case("input-too-many", "an input more than the module takes", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_{n:03}_r{r}": npy(ONES) for r in range(ranks) for n in range(3)}),
+    # Plans and ranks.
+    Case("freed-early", "a plan that frees a buffer before its last use", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] add(y, x)\n  result = f32[64] add(z, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-early=before", "--input-order")),
+    Case("freed-late", "a plan that frees a buffer at its end only", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] exponential(y)\n  w = f32[64] multiply(z, q)\n  result = f32[64] add(w, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-late=before", "--input-order")),
+    Case("skips-collective", "rank 1 leaves out a collective", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "skip-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
+    Case("doubles-collective", "rank 1 does a collective twice", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "double-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
+    Case("swaps-collectives", "rank 1 does two collectives the other way round", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "swap-collectives=1:other,third", "--input-order", "--timeout", "3s"), ranks=(8,)),
+    Case("stalls", "rank 1 does not come to a collective", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "stall=1:before", "--input-order", "--timeout", "3s"), ranks=(8,)),
+    Case("branches-apart", "rank 3 takes the branch that has a collective, the others do not", RANK + "\n  bad = f32[64] conditional(is_three, before, before), true_computation=talks, false_computation=is_quiet\n  result = f32[64] add(bad, q)", kinds=("apart", "hang"), kernel=None, options=("--timeout", "3s"), ranks=(8,), computations="\ntalks {\n  x = f32[64] parameter(0)\n  ROOT lonely = f32[64] all-reduce(x), channel_id=7, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=add\n}\n\nis_quiet {\n  y = f32[64] parameter(0)\n  ROOT z = f32[64] negate(y)\n}\n"),
+]
+
+# In those that have more lines after the blame, the result is what comes last.
+CASES = [
+    dataclasses.replace(case, body=case.body.replace("result = f32[64] add(bad, q)", "result = f32[64] add(worse, q)"))
+    if "worse" in case.body
+    else case
+    for case in CASES
+]
+
+CORRECT = [
+    Case("correct", "elementwise work and a sum", "  x = f32[64] exponential(before)\n  result = f32[64] multiply(x, q)"),
+    Case("correct-custom-call", "a custom call that keeps to its arrays", call("good"), options=CUSTOM),
+    Case("correct-mask", "a mask of infinities inside of a softmax", "  least = f32[] constant(-inf)\n  mask = f32[64] broadcast(least), dimensions={}\n  zero = f32[64] subtract(p, p)\n  some = pred[64] compare(p, zero), direction=GT\n  masked = f32[64] select(some, before, mask)\n  x = f32[64] exponential(masked)\n  result = f32[64] multiply(x, q)"),
+    Case("correct-whole", "whole numbers", "  x = s32[64] multiply(before, q)\n  result = s32[64] add(x, p)", element="s32"),
+    Case("correct-bf16", "bf16", "  x = bf16[64] multiply(before, q)\n  result = bf16[64] add(x, p)", element="bf16"),
+]

@@ -1,0 +1,98 @@
+/* Custom calls that do what they should not, for halflap debug to find: void f(void *out, const void **ins). Arrays have
+ * 64 elements. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N 64
+
+static void twice(float *out, const float *in) {
+    for (int i = 0; i < N; ++i) out[i] = in[i] * 2;
+}
+
+void good(void *out, const void **ins) { twice(out, ins[0]); }
+
+void write_one_after(void *out, const void **ins) { twice(out, ins[0]), ((volatile float *)out)[N] = 1; }
+void write_one_before(void *out, const void **ins) { twice(out, ins[0]), ((volatile float *)out)[-1] = 1; }
+void write_page_after(void *out, const void **ins) { twice(out, ins[0]), ((volatile char *)out)[N * 4 + 4096] = 1; }
+void write_page_before(void *out, const void **ins) { twice(out, ins[0]), ((volatile char *)out)[-4096] = 1; }
+void write_byte_after(void *out, const void **ins) { twice(out, ins[0]), ((volatile char *)out)[N * 4] = 1; }
+void write_shifted(void *out, const void **ins) { twice((float *)out + 3, ins[0]); }
+
+void read_one_after(void *out, const void **ins) {
+    twice(out, ins[0]);
+    ((float *)out)[0] += ((const volatile float *)ins[0])[N] * 0;
+}
+void read_one_before(void *out, const void **ins) {
+    twice(out, ins[0]);
+    ((float *)out)[0] += ((const volatile float *)ins[0])[-1] * 0;
+}
+void read_page_after(void *out, const void **ins) {
+    twice(out, ins[0]);
+    ((float *)out)[0] += ((const volatile float *)ins[0])[N + 1024] * 0;
+}
+
+static const float *kept[64];
+/* Keeps a pointer for each rank, whose number is the second operand. */
+void keep(void *out, const void **ins) {
+    kept[*(const uint32_t *)ins[1] % 64] = ins[0];
+    twice(out, ins[0]);
+}
+void use_kept(void *out, const void **ins) {
+    const volatile float *old = kept[*(const uint32_t *)ins[1] % 64];
+    twice(out, ins[0]);
+    if (old) ((float *)out)[0] += old[5] * 0;
+}
+
+void write_input(void *out, const void **ins) { twice(out, ins[0]), ((volatile float *)ins[0])[7] = 42; }
+void write_half(void *out, const void **ins) { memcpy(out, ins[0], N * 2); }
+void write_half_whole(void *out, const void **ins) {
+    for (int i = 0; i < N / 2; ++i) ((int32_t *)out)[i] = ((const int32_t *)ins[0])[i];
+}
+void write_nothing(void *out, const void **ins) { (void)out, (void)ins; }
+
+void null_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)(uintptr_t)(*(const float *)ins[0] * 0) = 1; }
+void wild_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)0x123456789000 = 1; }
+void gives_up(void *out, const void **ins) { (void)out, (void)ins, abort(); }
+void divides_by_zero(void *out, const void **ins) {
+    volatile int zero = 0;
+    twice(out, ins[0]), *(volatile int *)out = 100 / zero;
+}
+void traps(void *out, const void **ins) { (void)out, (void)ins, __builtin_trap(); }
+void leaves(void *out, const void **ins) { (void)out, (void)ins, _exit(7); }
+void never_returns(void *out, const void **ins) {
+    for (volatile int go = 1; go;) usleep(1000);
+    twice(out, ins[0]);
+}
+static int deep(volatile int n) {
+    volatile char room[4096];
+    room[0] = (char)n;
+    return n < 0 ? 0 : deep(n + 1) + room[0];
+}
+void overflows_stack(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)out = deep(0); }
+void frees_output(void *out, const void **ins) { (void)ins, free(out); }
+/* Values that depend on the time: others in each process. */
+void by_chance(void *out, const void **ins) {
+    twice(out, ins[0]), ((float *)out)[3] = (float)(getpid() % 9973);
+}
+static float *elsewhere[64];
+/* Keeps a pointer to its output, to which somebody else writes while others still read it. */
+void lends(void *out, const void **ins) { twice(out, ins[0]), elsewhere[*(const uint32_t *)ins[1] % 64] = out; }
+void borrows(void *out, const void **ins) {
+    twice(out, ins[0]);
+    elsewhere[*(const uint32_t *)ins[1] % 64][9] = 1234;
+}
+/* Goes wrong at its third call. */
+void tires(void *out, const void **ins) {
+    static _Thread_local int calls;
+    twice(out, ins[0]);
+    if (++calls == 3) ((volatile float *)out)[N] = 1;
+}
+void far_away(void *out, const void **ins) { twice(out, ins[0]), ((volatile char *)out)[1 << 24] = 1; }
+/* Only on rank 2 or, where there is one only, on rank 0. */
+void one_rank_crashes(void *out, const void **ins) {
+    uint32_t rank = *(const uint32_t *)ins[1], ranks = *(const uint32_t *)ins[2];
+    twice(out, ins[0]);
+    if (rank == (ranks > 1 ? 2u : 0u)) *(volatile int *)0 = 1;
+}

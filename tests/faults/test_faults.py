@@ -1,0 +1,51 @@
+"""Every fault is found, and its kernel, collective or buffer named; what is right raises no alarm."""
+
+import json
+
+import pytest
+from cases import CASES, CORRECT
+from command import HALFLAP, ROOT, run
+from walk import build, debug, wrong
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("faults"))
+
+
+def each(cases):
+    return [pytest.param(case, ranks, id=f"{case.name}-{ranks}") for case in cases for ranks in case.ranks]
+
+
+def test_there_are_enough():
+    assert len(CASES) >= 30 and len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case, ranks", each(CASES))
+def test_fault_is_found(case, ranks, library):
+    answer = debug(HALFLAP, case, ranks, library)
+    assert wrong(case, answer) is None
+    assert answer[3] != 2, "the command that runs the kernel alone must run"
+
+
+@pytest.mark.parametrize("case, ranks", each(CORRECT))
+def test_no_alarm(case, ranks, library):
+    code, report, errors, _ = debug(HALFLAP, case, ranks, library)
+    assert (code, report and report["finding"]) == (0, None), errors
+
+
+REAL = [
+    "fsdp_L2.after_spmd_partitioning",
+    "fsdp_L2_bf16.after_optimizations",
+    "fsdp_L2_scan.after_optimizations",
+    "mix_L2.after_optimizations",
+    "tp_L2.after_optimizations",
+]
+
+
+@pytest.mark.parametrize("order", [(), ("--input-order",)], ids=["ours", "own"])
+@pytest.mark.parametrize("name", REAL)
+def test_no_alarm_on_real_modules(name, order, tmp_path):
+    module = ROOT / "tests" / "hlo" / f"{name}.txt.gz"
+    report = json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "kept", *order))
+    assert report["finding"] is None, report

@@ -1,0 +1,61 @@
+"""Runs halflap debug on a case."""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+
+from cases import LIBRARY, text
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def build(folder):
+    """The custom calls, compiled."""
+    library = pathlib.Path(folder) / "faults.so"
+    command = ["cc", "-O0", "-w", "-shared", "-fPIC", str(HERE / "faults.c"), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return library
+
+
+def debug(halflap, case, ranks, library):
+    """What halflap debug says of a case: its exit code, its JSON, and what it printed to standard error."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        module = folder / "module.txt"
+        module.write_text(text(case, ranks))
+        options = [str(library) if option == LIBRARY else option for option in case.options]
+        if case.inputs:
+            given = folder / "inputs"
+            given.mkdir()
+            for name, data in case.inputs(ranks).items():
+                (given / f"{name}.npy").write_bytes(data)
+            options += ["--inputs", str(given)]
+        if "--timeout" not in options:
+            options += ["--timeout", "5s"]
+        command = [halflap, "debug", str(module), "--json", "--artifacts", str(folder / "kept"), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        report = json.loads(done.stdout) if done.stdout else None
+        again = report and report["finding"] and report["finding"]["reproduce"]
+        shown = reproduce(halflap, again) if again and "--only" in again else None
+        return done.returncode, report, done.stderr, shown
+
+
+def reproduce(halflap, command):
+    """The exit code of the command that shows a fault again."""
+    words = command.replace("halflap run", f"{halflap} run", 1)
+    return subprocess.run(words, shell=True, capture_output=True, text=True, timeout=300).returncode
+
+
+def wrong(case, answer):
+    """What is wrong with an answer, or nothing."""
+    code, report, errors, shown = answer
+    if code != 1 or not report:
+        return f"exit {code}: {errors or report}"
+    found = report["finding"]
+    for name, expected in (("kernel", case.kernel), ("rank", case.rank), ("buffer", case.buffer)):
+        if expected is not None and found[name] != expected:
+            return f"{name} is {found[name]}, not {expected}: {found['what']}"
+    if found["kind"] not in case.kinds:
+        return f"kind is {found['kind']}, not {' or '.join(case.kinds)}: {found['what']}"
+    return None
