@@ -126,11 +126,18 @@ def died():
     return {"error": None}
 
 
+def align():
+    """Profiles that differ between ranks."""
+    path = FOLDER / f"aligned{RANK}.json"
+    aligned = halflap.torch.align_profiles({"both": RANK + 1.0, f"only{RANK}": 1.0}, out=path)
+    return {"aligned": aligned, "written": json.loads(path.read_text())}
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     task = sys.argv[1]
-    result = {"train": train, "again": again, "differ": differ, "died": died}[task]()
+    result = {"train": train, "again": again, "differ": differ, "died": died, "align": align}[task]()
     (FOLDER / f"{task}{RANK}.json").write_text(json.dumps(result))
     # Without a goodbye: a peer that has died would be waited for.
     sys.stdout.flush()
