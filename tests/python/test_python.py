@@ -231,6 +231,13 @@ def test_without_torch_it_is_said():
     assert "halflap.torch needs torch 2.10 or newer, and torch is not installed" in done.stderr
 
 
+@pytest.mark.parametrize("version", ["2.9.1+cpu", "1.13.0"])
+def test_a_torch_that_is_too_old_is_refused(version):
+    fake = f"import sys, types; sys.modules['torch'] = types.SimpleNamespace(__version__={version!r})"
+    done = subprocess.run([sys.executable, "-c", f"{fake}; import halflap.torch"], capture_output=True, text=True)
+    assert f"halflap.torch needs torch 2.10 or newer; this is {version}" in done.stderr
+
+
 def test_it_is_typed():
     folder = pathlib.Path(halflap.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_halflap.pyi").exists()

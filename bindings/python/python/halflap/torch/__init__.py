@@ -16,16 +16,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as missing:
     raise ImportError("halflap.torch needs torch 2.10 or newer, and torch is not installed") from missing
 
 from .. import _halflap
-from ._settings import Settings, UnknownTorch, check_torch, compile_anew, compile_backward_at_once, plug_in
+from ._version import UnknownTorch, check_version
 
-check_torch()
+check_version(torch.__version__)
 
 from ._handover import Unsupported  # noqa: E402
+from ._settings import (  # noqa: E402
+    Settings,
+    check_settings,
+    compile_anew,
+    compile_backward_at_once,
+    plug_in,
+)
 from ._pass import Options, OverlapPass, Ran, session, times_key  # noqa: E402
 from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
@@ -93,6 +100,7 @@ def enable(
     where they differ; compile caches are off meanwhile, because a rank that takes a graph from its cache decides
     nothing.
     """
+    check_settings()
     disable()
     device = device or device_here()
     _halflap.modelled_times(device, [], [])

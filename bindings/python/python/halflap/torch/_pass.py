@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._inductor.virtualized import V
 from torch._logging import getArtifactLogger, trace_structured
@@ -229,15 +228,18 @@ def _tell(ran: Ran) -> None:
     result = ran.schedule
     assert result is not None
     log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, result)
-    for name, payload in (("halflap_summary", lambda: str(result)), ("halflap_schedule", lambda: json.dumps(result.to_dict()))):
-        trace_structured(
-            "artifact", metadata_fn=lambda name=name: {"name": name, "encoding": "string"}, payload_fn=payload
-        )
+    _trace("halflap_summary", lambda: str(result))
+    _trace("halflap_schedule", lambda: json.dumps(result.to_dict()))
     if session.report_dir is not None:
         try:
             _write(session.report_dir, f"{ran.name}.html", result.report().html.encode())
         except Exception as problem:
             warnings.warn(f"halflap: no report of {ran.name}: {problem}", stacklevel=2)
+
+
+def _trace(name: str, payload: Callable[[], str]) -> None:
+    """Adds an artifact to torch's structured trace, if somebody traces."""
+    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=payload)
 
 
 def _tell_failure(name: str, graph: dict[str, Any] | None, problem: Exception) -> None:

@@ -11,29 +11,16 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import comms, config, config_comms
 
-OLDEST = (2, 10)
-NEWEST_TESTED = (2, 15)
+from ._version import UnknownTorch
 
-
-class UnknownTorch(RuntimeError):
-    """A torch that we cannot plug into."""
-
-
-def check_torch() -> None:
-    """Refuses a torch that is too old, and says where one is newer than what was tested."""
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < OLDEST:
-        raise UnknownTorch(f"halflap.torch needs torch 2.10 or newer; this is {torch.__version__}")
+def check_settings() -> None:
+    """Refuses a torch that has no place for our pass."""
     if not torch.distributed.is_available():
         raise UnknownTorch("this torch was built without torch.distributed: there are no collectives to hide")
     needed = ("reorder_for_compute_comm_overlap", "reorder_for_compute_comm_overlap_passes")
     missing = [name for name in needed if not hasattr(config, name)]
     if missing:
         raise UnknownTorch(f"torch {torch.__version__} has no setting {missing[0]}: halflap cannot plug into it")
-    if version > NEWEST_TESTED:
-        warnings.warn(
-            f"torch {torch.__version__} is newer than those that halflap was tested with (2.10 and 2.15)", stacklevel=3
-        )
 
 
 class Settings:

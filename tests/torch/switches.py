@@ -1,0 +1,63 @@
+"""Switches halflap on and off, and looks at torch's settings from this thread and another. Nothing communicates."""
+
+import pickle
+import threading
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._inductor import config
+
+import halflap
+import halflap.torch
+
+
+def settings():
+    overlap = getattr(config.aten_distributed_optimizations, "enable_simple_overlap", None)
+    partitions = config.triton.reorder_for_reducing_graph_partitions
+    passes = repr(config.reorder_for_compute_comm_overlap_passes)
+    return config.reorder_for_compute_comm_overlap, passes, overlap, partitions, functorch_config.force_non_lazy_backward_lowering
+
+
+def seen_by_all():
+    """The settings, which all threads must see alike."""
+    seen = []
+    other = threading.Thread(target=lambda: seen.append(settings()))
+    other.start()
+    other.join()
+    assert seen == [settings()], (seen, settings())
+    return seen[0]
+
+
+def refused(**options):
+    try:
+        halflap.torch.enable(**options)
+    except (ValueError, OSError, halflap.BadInput) as problem:
+        return str(problem)
+    raise AssertionError(f"{options} are taken")
+
+
+def key(**options):
+    return pickle.dumps(halflap.torch.enable(**options).overlap_pass)
+
+
+before = seen_by_all()
+halflap.torch.enable(memory_budget=1.25)
+reorders, passes, overlap, partitions, _ = seen_by_all()
+assert reorders and "memory_budget='1.25x'" in passes and not overlap and not partitions
+# Also where there is no process group.
+assert torch.compile(lambda x: x.relu() + 1)(torch.ones(3)).tolist() == [2, 2, 2]
+assert halflap.torch.history() == []
+halflap.torch.disable()
+assert seen_by_all() == before
+with halflap.torch.enable():
+    assert seen_by_all()[-1]
+assert seen_by_all() == before
+
+assert key() == key(report_dir="anywhere") == pickle.dumps(pickle.loads(key()))
+assert len({key(), key(effort="default"), key(collective_order="free"), key(device="a100"), key(profile={"a": 1})}) == 5
+
+assert "must be one of quick, default, thorough" in refused(effort="fast")
+assert "it must be a multiple such as 1.2x" in refused(memory_budget="much")
+assert "did you mean 'h100'?" in refused(device="h10")
+assert "without a closure" in refused(estimate=lambda snode: 1.0)
+assert "nothing-there.json" in refused(profile="nothing-there.json")
