@@ -78,6 +78,9 @@ pub struct DebugRun {
     /// The module's own order.
     #[arg(long)]
     pub input_order: bool,
+    /// Do not fuse kernels in the plain run either; all other stages never do.
+    #[arg(long)]
+    pub no_fuse: bool,
     /// How often it is run.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,

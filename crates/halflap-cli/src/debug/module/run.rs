@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
         command.push(recorder);
         command.extend(asked.memory.option().map(OsString::from));
         // First as the user runs it; then every instruction is a kernel of its own.
-        command.extend((asked.stage != "plain").then(|| OsString::from("--no-fuse")));
+        command.extend((asked.stage != "plain" || self.args.run.no_fuse).then(|| OsString::from("--no-fuse")));
         command.extend(asked.options.iter().map(OsString::from));
         let task = Task {
             command: &command,

@@ -85,6 +85,8 @@ fn is_about_inputs(exception: &Exception) -> bool {
         "wrong number of dimensions",
         "same dtype",
         "must have the same",
+        "must have same",
+        "size mismatch",
         "expected scalar type",
         "shape '",
         "to have shape",

@@ -89,7 +89,12 @@ pub fn exception(text: &str) -> Option<Exception> {
     let message = body.get(inside).map_or(String::new(), |line| line.trim().to_owned());
     let more = body[inside..].iter().skip(1).take_while(|line| !line.is_empty() && !line.starts_with('[')).take(3);
     let message = more.fold(message, |message, line| format!("{message} {}", line.trim()));
-    Some(Exception { message, frames: frames(body[..inside].iter().copied()) })
+    // The compiler was called where the program stands, and says itself which of its lines it could not compile.
+    let own = body[inside..].iter().skip_while(|line| line.trim() != "from user code:").skip(1);
+    let own = own.take_while(|line| line.starts_with(' ') || line.is_empty());
+    let mut frames_of = frames(body[..inside].iter().copied());
+    frames_of.extend(frames(own.copied()));
+    Some(Exception { message, frames: frames_of })
 }
 
 /// The stack of the thread at fault, the innermost frame first.
@@ -113,6 +118,14 @@ mod tests {
         assert_eq!(found.message, "AssertionError: wrong number of dimensions");
         assert_eq!((found.frames[0].line, found.frames[0].code.as_str()), (7, "inner()"));
         assert!(!found.frames[0].is_own("/cache"));
+    }
+
+    #[test]
+    fn the_compilers_own_account_comes_last() {
+        let text = "Traceback (most recent call last):\n  File \"a.py\", line 30, in <module>\n    f(x)\ntorch.Error: no\n\nfrom user code:\n   File \"a.py\", line 10, in model\n    return layer(x)\n           ^^^^^^^^\n\nSet X\n";
+        let frames = exception(text).unwrap().frames;
+        assert_eq!(frames.iter().map(|frame| frame.line).collect::<Vec<_>>(), [30, 10]);
+        assert_eq!(frames[1].code, "return layer(x)");
     }
 
     #[test]
