@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
+import time
 import zipfile
 
 import pytest
@@ -128,3 +130,30 @@ def test_what_cannot_be_read_is_bad_input(tmp_path):
     module.write_text(text(library, 1))
     done = subprocess.run([HALFLAP, "debug", str(module)], capture_output=True, text=True)
     assert done.returncode == 2 and "leaves" in done.stderr
+
+
+def until(holds, seconds=60):
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_who_ends_debug_ends_what_it_runs(tmp_path, how):
+    mine = tmp_path / "pid"
+    command = ["sh", "-c", f"echo $$ > {mine}.new; mv {mine}.new {mine}; exec sleep 600"]
+    debug = subprocess.Popen([HALFLAP, "debug", "--artifacts", tmp_path / "kept", "--", *command])
+    until(mine.exists)
+    os.kill(debug.pid, how)
+    assert debug.wait(60) == -how
+    until(lambda: not is_running(int(mine.read_text())))
+
+
+def is_running(process):
+    """Whoever adopts a process may be slow to take note of its end: then it is a zombie."""
+    try:
+        state = open(f"/proc/{process}/stat").read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

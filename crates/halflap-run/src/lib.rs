@@ -3,12 +3,14 @@
 //!
 //! [`tensor`] is memory with a type. [`kernel`] makes of an instruction, a fusion or a group of
 //! instructions something that can run on any thread without allocating. [`exec`] runs a plan on ranks
-//! that have streams, with [`comm`] between them, and [`check`] looks at it if it is asked to. [`evaluate`] runs a module on all ranks in lock-step
-//! in one thread: the oracle of whatever runs it faster.
+//! that have streams, with [`comm`] between them, and [`check`] looks at it if it is asked to.
+//! [`evaluate`] runs a module on all ranks in lock-step in one thread: the oracle of whatever runs it
+//! faster. [`process`] is for those who run it in other processes.
 
 pub mod check;
 pub mod comm;
 pub mod evaluate;
 pub mod exec;
 pub mod kernel;
+pub mod process;
 pub mod tensor;

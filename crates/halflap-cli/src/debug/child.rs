@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use halflap_run::process::{Ending, Group};
 
 use super::quoted;
 use crate::exit::Failed;
@@ -115,13 +117,13 @@ impl Task<'_> {
         ours.filter(|_| self.is_ours).for_each(|name| {
             command.env_remove(name);
         });
-        command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?).process_group(0);
+        command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?);
         let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
         log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
         let stage = self.folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let _notice = Notice::new(&format!("debugging: {stage} ..."));
-        let mut child = command.spawn().map_err(failed)?;
-        self.watch(&mut child, is_enough).map_err(failed)
+        let mut group = Group::spawn(&mut command).map_err(failed)?;
+        self.watch(&mut group, is_enough).map_err(failed)
     }
 
     /// The command as it could be typed.
@@ -131,53 +133,45 @@ impl Task<'_> {
         set.chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    fn watch(&self, child: &mut Child, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {
+    fn watch(&self, group: &mut Group, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {
         let began = Instant::now();
         let mut passed = [0; 2];
         loop {
-            let status = child.try_wait()?;
+            let status = group.child.try_wait()?;
             if self.is_loud {
                 pass_on(&self.out(), &mut passed[0]);
                 pass_on(&self.err(), &mut passed[1]);
             }
             if let Some(status) = status {
                 // What it started and left behind has nobody to answer to.
-                kill_group(child.id(), "KILL");
+                group.end(Ending::Kill);
                 return Ok(End::of(status));
             }
             let size = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
             if is_enough(&self.folder) {
-                return self.finish(child, End::Code(0));
+                return self.finish(group, End::Code(0));
             }
             if began.elapsed() > self.timeout {
                 // Python says where it is when it is aborted.
-                kill_group(child.id(), "ABRT");
-                return self.finish(child, End::TimedOut);
+                group.end(Ending::Abort);
+                return self.finish(group, End::TimedOut);
             }
             if size(self.out()) + size(self.err()) > MOST_OUTPUT {
-                return self.finish(child, End::TooMuchOutput);
+                return self.finish(group, End::TooMuchOutput);
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    fn finish(&self, child: &mut Child, end: End) -> io::Result<End> {
+    fn finish(&self, group: &mut Group, end: End) -> io::Result<End> {
         let told = Instant::now();
-        while end == End::TimedOut && told.elapsed() < LAST_WORDS && child.try_wait()?.is_none() {
+        while end == End::TimedOut && told.elapsed() < LAST_WORDS && group.child.try_wait()?.is_none() {
             std::thread::sleep(LOOK);
         }
-        kill_group(child.id(), "KILL");
-        child.wait()?;
+        group.end(Ending::Kill);
+        group.child.wait()?;
         Ok(end)
     }
-}
-
-/// Ends what a child started, too.
-fn kill_group(leader: u32, signal: &str) {
-    let mut kill = Command::new("sh");
-    kill.args(["-c", &format!("kill -{signal} -{leader}")]).stdin(Stdio::null()).stdout(Stdio::null());
-    // A group that is gone needs no ending.
-    let _ = kill.stderr(Stdio::null()).status();
 }
 
 /// Prints what came to a file since the last time.
