@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn who_is_behind() {
         let waiting = |rank: usize| flight(rank, "a b", 1, true);
-        says(&[waiting(0), flight(1, "a b", 0, false), waiting(2)], None, 1, "waits in 'b'");
+        says(&[waiting(0), flight(1, "a b", 0, false), waiting(2)], None, 1, "ranks 0, 2 wait in 'b'");
         says(&[waiting(0), flight(1, "a", 1, true), waiting(2)], None, 1, "has issued all that it had");
         let ended = |rank: usize| flight(rank, "a b", 2, true);
         says(&[ended(0), ended(1), flight(2, "a b b", 2, true)], None, 2, "one too many");
