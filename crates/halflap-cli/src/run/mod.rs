@@ -40,8 +40,23 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
         return into(args, &artifacts);
     }
     match args.backend {
-        Backend::Threads => threads(args),
+        Backend::Threads => {
+            refuse_copies()?;
+            threads(args)
+        }
         Backend::Mpi => mpi::run(args),
+    }
+}
+
+/// Processes of one mpirun that all run all ranks would write over each other's files.
+fn refuse_copies() -> Result<(), Failed> {
+    let started = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter().find_map(|name| std::env::var(name).ok());
+    match started.and_then(|count| count.parse::<usize>().ok()) {
+        Some(count) if count > 1 => Err(Failed::BadInput(format!(
+            "this is one of {count} processes of mpirun, and each of them would run all ranks: give --backend mpi, or \
+             leave out mpirun"
+        ))),
+        _ => Ok(()),
     }
 }
 

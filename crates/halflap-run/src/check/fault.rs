@@ -61,7 +61,10 @@ pub fn catch_faults(report: Option<File>) {
     if let Some(file) = report {
         REPORT.store(file.into_raw_fd(), Ordering::Release);
     }
-    IS_INSTALLED.store(true, Ordering::Release);
+    if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the function lives as long as the process. Without room for it a call of exit is not told.
+        unsafe { libc::atexit(handle_exit) };
+    }
     for (signal, _) in SIGNALS {
         // SAFETY: an action that is all zeros but for the handler, which keeps to what handlers may do.
         unsafe {
@@ -181,27 +184,17 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         }
         return;
     }
-    if HAS_COME.swap(true, Ordering::AcqRel) {
-        // Another thread ends the process.
-        loop {
-            // SAFETY: it sleeps.
-            unsafe { libc::sleep(1) };
-        }
-    }
     let done = if has_address { done_at(context) } else { Done::Unknown };
-    let fault = Fault { signal: name, address, done, running, place };
-    let mut text = Text { bytes: [0; 4096], len: 0 };
-    // Writing to memory does not fail.
-    let _ = fault.say(&mut text);
-    text.send(libc::STDERR_FILENO);
-    let report = REPORT.load(Ordering::Acquire);
-    if report >= 0 {
-        text.len = 0;
-        let _ = fault.report(&mut text);
-        text.send(report);
+    Fault { signal: name, address, done, running, place }.end();
+}
+
+/// A kernel that calls `exit` would end the process as if all were well.
+extern "C" fn handle_exit() {
+    // SAFETY: what runs on this thread stays until it is done, which it will not be.
+    let running = unsafe { RUNNING.get().as_ref() };
+    if running.is_some() {
+        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, running, place: None }.end();
     }
-    // SAFETY: the process ends here, with nothing run that could go wrong again.
-    unsafe { libc::_exit(EXIT_CODE) };
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -227,6 +220,29 @@ impl fmt::Display for Plain<'_> {
 }
 
 impl Fault<'_> {
+    /// Says it and ends the process.
+    fn end(&self) -> ! {
+        if HAS_COME.swap(true, Ordering::AcqRel) {
+            // Another thread ends the process.
+            loop {
+                // SAFETY: it sleeps.
+                unsafe { libc::sleep(1) };
+            }
+        }
+        let mut text = Text { bytes: [0; 4096], len: 0 };
+        // Writing to memory does not fail.
+        let _ = self.say(&mut text);
+        text.send(libc::STDERR_FILENO);
+        let report = REPORT.load(Ordering::Acquire);
+        if report >= 0 {
+            text.len = 0;
+            let _ = self.report(&mut text);
+            text.send(report);
+        }
+        // SAFETY: the process ends here, with nothing run that could go wrong again.
+        unsafe { libc::_exit(EXIT_CODE) };
+    }
+
     fn kind(&self) -> &'static str {
         match self.place {
             None => "crash",

@@ -25,10 +25,15 @@ pub struct Libraries {
 
 /// A library that could not be loaded.
 #[derive(Debug, Error)]
-#[error("the shared library '{path}' cannot be loaded: {source}")]
+#[error("the shared library '{path}' cannot be loaded: {reason}")]
 pub struct LoadError {
     path: String,
-    source: libloading::Error,
+    reason: String,
+}
+
+/// What the system said, which stands behind the error.
+fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Libraries {
@@ -41,7 +46,9 @@ impl Libraries {
         let load = |path: &&Path| {
             // SAFETY: the caller's promise.
             let library = unsafe { Library::new(*path) };
-            library.map(Arc::new).map_err(|source| LoadError { path: path.display().to_string(), source })
+            library
+                .map(Arc::new)
+                .map_err(|error| LoadError { path: path.display().to_string(), reason: reason(&error) })
         };
         Ok(Libraries { loaded: paths.iter().map(load).collect::<Result<_, _>>()? })
     }
