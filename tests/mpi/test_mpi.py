@@ -325,3 +325,10 @@ def test_times_are_those_that_schedule_takes(tmp_path):
     assert code == 0, errors
     assert json.loads(times.read_text())["all-gather"] > 0
     run("schedule", module("fsdp_L2"), "--profile", times, "--effort", "quick")
+
+
+def test_threads_under_mpirun_are_refused():
+    module = ROOT / "tests" / "hlo" / "fsdp_L2.after_optimizations.txt.gz"
+    done = subprocess.run([HALFLAP, "run", str(module)], capture_output=True, text=True, timeout=60, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "8"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--backend mpi" in done.stderr
