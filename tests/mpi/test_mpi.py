@@ -328,7 +328,8 @@ def test_times_are_those_that_schedule_takes(tmp_path):
 
 
 def test_threads_under_mpirun_are_refused():
-    module = ROOT / "tests" / "hlo" / "fsdp_L2.after_optimizations.txt.gz"
-    done = subprocess.run([HALFLAP, "run", str(module)], capture_output=True, text=True, timeout=60, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "8"})
+    module = HLO / "fsdp_L2.after_optimizations.txt.gz"
+    started = {**os.environ, "OMPI_COMM_WORLD_SIZE": "8"}
+    done = subprocess.run([HALFLAP, "run", module], capture_output=True, text=True, timeout=60, env=started)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--backend mpi" in done.stderr
