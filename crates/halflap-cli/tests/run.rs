@@ -46,6 +46,15 @@ fn outputs(folder: &Path, name: &str) -> Vec<f32> {
 }
 
 #[test]
+fn two_orders_of_one_computation_are_refused() {
+    let folder = with_module("two_orders_of_one", SUM);
+    let order = r#"{"computation": "e", "order": ["n", "r"]}"#;
+    fs::write(folder.join("order.json"), format!(r#"{{"computations": [{order}, {order}]}}"#)).unwrap();
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--order", "order.json"]), 2);
+    assert!(err.contains("order.json") && err.contains("two orders of computation 'e'"), "{err}");
+}
+
+#[test]
 fn a_plan_is_printed() {
     let folder = with_module("a_plan_is_printed", SUM);
     let (out, _) = ends(&halflap(&folder, &["plan", "m.txt", "--input-order"]), 0);

@@ -29,7 +29,12 @@ pub(super) struct Orders<'a> {
 impl<'a> Orders<'a> {
     pub(super) fn read(path: &'a str) -> Result<Orders<'a>, Failed> {
         let bytes = files::read(path)?;
-        let of = read_orders(&bytes).map_err(|error| Failed::in_file(files::name_of(path), error))?;
+        let wrong = |problem: String| Failed::in_file(files::name_of(path), problem);
+        let of = read_orders(&bytes).map_err(|error| wrong(error.to_string()))?;
+        let is_again = |at: usize| of[..at].iter().any(|(name, _)| *name == of[at].0);
+        if let Some(at) = (0..of.len()).find(|&at| is_again(at)) {
+            return Err(wrong(format!("it has two orders of computation '{}': there should be one", of[at].0)));
+        }
         Ok(Orders { path, of })
     }
 
