@@ -117,6 +117,7 @@ CASES = [
     Case("nan-input", "an input with a NaN in it", "  result = f32[64] multiply(before, q)", inputs=plain([1.0] * 9 + [NAN] + [1.0] * 54), kernel="before"),
     Case("nan-on-one-rank", "a NaN that is born on rank 3 and travels by an all-reduce", RANK + "\n  low = f32[64] negate(before)\n  mine = f32[64] select(mask, low, before)\n  bad = f32[64] sqrt(mine)\n  result = f32[64] add(bad, q)", inputs=plain(), rank=3, ranks=(8,)),
     Case("infinity-on-one-rank", "an infinity that is born on rank 3, travels and becomes NaN everywhere", RANK + "\n  k = f32[] constant(1000)\n  ks = f32[64] broadcast(k), dimensions={}\n  mine = f32[64] select(mask, ks, q)\n  bad = f32[64] exponential(mine)\n  shared = f32[64] all-reduce(bad), channel_id=2, replica_groups=GROUP, use_global_device_ids=true, to_apply=add\n  victim = f32[64] subtract(shared, shared)\n  result = f32[64] add(victim, q)", kinds=("infinity",), inputs=plain(), rank=3, ranks=(8,)),
+    Case("nan-in-a-branch", "a NaN in a branch that rank 3 alone takes, and that is longer than the others'", RANK + "\n  result = f32[64] conditional(is_three, before, before), true_computation=strays, false_computation=goes_on", inputs=plain(), rank=3, ranks=(8,), computations="\nstrays {\n  x = f32[64] parameter(0)\n  y = f32[64] negate(x)\n  ROOT bad = f32[64] log(y)\n}\n\ngoes_on {\n  z = f32[64] parameter(0)\n  ROOT w = f32[64] add(z, z)\n}\n"),
     # Memory.
     memory("write-one-after", "a custom call writes one element too far"),
     memory("write-byte-after", "a custom call writes one byte too far"),

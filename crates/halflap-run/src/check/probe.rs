@@ -70,7 +70,7 @@ impl Seen<'_> {
     pub(super) fn entry(&self, when: When, array: Entry) -> Entry {
         let (plan, step) = self.label.place.clone();
         Entry {
-            sequence: self.issued.number,
+            sequence: self.issued.count,
             run: self.run,
             plan,
             step,
@@ -129,7 +129,7 @@ impl Probe {
     /// A collective is begun, or over.
     pub(crate) fn advance(&self, issued: &Issued, state: State) {
         if let Some(recorder) = &self.recorder {
-            recorder.advance(issued.number, state);
+            recorder.advance(issued.count, state);
         }
     }
 

@@ -112,7 +112,7 @@ impl Recorder {
         });
         records.push_back(Record {
             index: *index,
-            number: seen.issued.number,
+            number: seen.issued.count,
             sequence,
             name: label.name.clone(),
             op,

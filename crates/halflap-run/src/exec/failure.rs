@@ -54,7 +54,7 @@ pub struct Stopped;
 /// What was found wrong: at which task, on which rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The task, counted in the sequence of the plan.
+    /// The task, by a number that grows along the plan and at every collective is the same on all ranks.
     pub number: u64,
     /// The rank.
     pub rank: usize,

@@ -75,6 +75,7 @@ impl Rank {
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
             number: 0,
+            count: 0,
             scope: None,
             probe,
             options: &self.options,
@@ -167,8 +168,11 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
-    /// How many tasks were issued.
+    /// That of the task that was issued last: how many collectives came up to it, and how many tasks since. Ranks may
+    /// go different ways between two collectives, but to these they come alike.
     number: u64,
+    /// How many tasks were issued.
+    count: u64,
     /// How often each loop around was run, if somebody asks.
     scope: Option<Arc<[u32]>>,
     probe: Option<Arc<Probe>>,
@@ -186,15 +190,24 @@ struct Issuer<'a> {
     put_off: Option<u32>,
 }
 
+/// The number after all that may come before the next collective.
+fn after_all(number: u64) -> u64 {
+    ((number >> 32) + 1) << 32
+}
+
 impl Issuer<'_> {
     fn plan(&self, frame: &Frame) -> &PlanReady {
         &self.program.plans[frame.plan]
     }
 
     fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
-        self.number += 1;
+        self.number = match &work {
+            Work::Collective { .. } => after_all(self.number),
+            _ => self.number + 1,
+        };
+        self.count += 1;
         self.last = Some(label);
-        let issued = Issued { label, number: self.number, scope: self.scope.clone() };
+        let issued = Issued { label, number: self.number, count: self.count, scope: self.scope.clone() };
         if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
             probe.schedule(&issued, *sequence);
         }
@@ -275,7 +288,7 @@ impl Issuer<'_> {
         if let Some(overrun) = self.pool.look_at_marks() {
             self.found(Failure::Overrun(Box::new(overrun)));
         }
-        self.number += 1;
+        self.number = after_all(self.number);
         self.streams.issued.store(self.number, Ordering::SeqCst);
     }
 

@@ -22,12 +22,18 @@ use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
 
+/// More of one step are not kept.
+const MOST_SPANS: usize = 1 << 20;
+
 /// What a task is for.
 #[derive(Clone, Debug)]
 pub(crate) struct Issued {
     pub(crate) label: u32,
-    /// Which of all tasks of the rank it is, in the sequence of the plan: the same on all ranks that go the same way.
+    /// Which of all tasks of the rank it is, in the sequence of the plan. Of two ranks that go different ways between
+    /// collectives, all of one's tasks before a collective still have lower numbers than what the other does after it.
     pub(crate) number: u64,
+    /// The same, counted on this rank alone.
+    pub(crate) count: u64,
     /// How often each loop around it was run before, the outermost first. Nothing if nobody asks.
     pub(crate) scope: Option<Arc<[u32]>>,
 }
@@ -180,7 +186,11 @@ impl Worker {
             0 => Lane::Compute,
             index => Lane::Stream(Id::from_index(index - 1)),
         };
-        locked(&stream.spans).push(Noted { label, lane, start, met, end: Instant::now() });
+        let mut spans = locked(&stream.spans);
+        // A loop that does not end must not fill the memory.
+        if spans.len() < MOST_SPANS {
+            spans.push(Noted { label, lane, start, met, end: Instant::now() });
+        }
         Ok(())
     }
 
