@@ -12,7 +12,7 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
     refuse_graph(&args.module)?;
-    let source = Source::read(&args.module, &args.machine)?;
+    let source = Source::read(&args.module, &args.machine)?.typed()?;
     let found = source.found(which(args.order.as_deref(), &args.orders))?;
     let text = Text::of(&source.module, &source.plan(&found, !args.orders.no_fuse)?);
     files::put(args.output.as_deref().unwrap_or("-"), &text.render()).map(|_| ())

@@ -275,3 +275,18 @@ fn a_custom_call_that_never_returns() {
     assert!(started.elapsed() < Duration::from_secs(5));
     assert!(err.contains("nothing was completed for 0.5 s.") && err.contains("rank 1: runs n (step 1 of e, "), "{err}");
 }
+
+/// Kernels trust shapes: a module with a wrong one is refused before anything is computed.
+#[test]
+fn wrong_shapes_are_refused() {
+    let text = SUM.replace("n = f32[4] negate(p)", "n = f32[4000] negate(p)");
+    let folder = with_module("wrong_shapes_are_refused", &text);
+    for command in ["run", "plan"] {
+        let (out, err) = ends(&halflap(&folder, &[command, "m.txt"]), 2);
+        assert!(err.contains("m.txt: line 6: negate 'n': the result is f32[4000], it should be f32[4]"), "{err}");
+        assert_eq!(out, "");
+    }
+    fs::write(folder.join("m.txt"), SUM.replace("replica_groups={}", "replica_groups={{0,0}}")).unwrap();
+    let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
+    assert!(err.contains("all-reduce 'r': replica_groups name device 0 twice: each should be there once"), "{err}");
+}

@@ -1,6 +1,7 @@
 //! The orders that a module is run in, and what running it then comes to.
 
 use halflap::cost::Profile;
+use halflap::hlo::check;
 use halflap::ids::{ComputationId, Id, OpId};
 use halflap::order::Order;
 use halflap::plan::{Program, build, fuse};
@@ -35,6 +36,14 @@ pub struct Found {
 }
 
 impl Source<'_> {
+    /// The same module, if its shapes are right: who only schedules it need not ask, who runs it must.
+    pub fn typed(self) -> Result<Self, Failed> {
+        match check(&self.module) {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Failed::in_file(files::name_of(self.path), error)),
+        }
+    }
+
     /// The same module with measured times, which come before all others.
     pub fn measured(&mut self, profile: Profile) {
         self.costs.profile = Some(profile);

@@ -120,7 +120,7 @@ impl<'a> Job<'a> {
     fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
         check(args)?;
         debug::catch_faults(args)?;
-        let source = Source::read(&args.module, &args.machine)?;
+        let source = Source::read(&args.module, &args.machine)?.typed()?;
         // A name without a folder would be looked for in the system's.
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();

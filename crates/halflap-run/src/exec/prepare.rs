@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, Shape, started};
+use halflap::hlo::{Module, Opcode, Origin, Shape, TypeError, check, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
 use halflap::units::Bytes;
@@ -20,6 +20,8 @@ use crate::tensor::{DType, Tensor};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PrepareError {
+    #[error(transparent)]
+    Type(#[from] TypeError),
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("'{instruction}' is given a bitcast to another layout, which is not supported there")]
@@ -190,6 +192,8 @@ impl Prepared {
 
     /// Makes kernels of everything in a program.
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
+        // Kernels trust shapes.
+        check(module)?;
         let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {

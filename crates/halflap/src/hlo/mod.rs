@@ -11,6 +11,7 @@
 //! | `lex`, `parse`, `error` | text to a module, or the place that is wrong |
 //! | `shape`, `opcode`, `attributes`, `groups`, `metadata`, `literal` | what a piece of the text means |
 //! | `work`, `trips` | how much an instruction does, and how often a loop runs |
+//! | `types` | whether shapes are what operands and attributes come to |
 //! | `values`, `storage` | which values share a buffer |
 //! | `lower` | a computation to a graph |
 //! | `split`, `write` | orders back to text |
@@ -29,6 +30,7 @@ mod shape;
 mod split;
 mod storage;
 mod trips;
+mod types;
 mod values;
 mod work;
 mod write;
@@ -45,6 +47,7 @@ pub use opcode::{Opcode, Phase, Wrapped};
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
 pub use storage::{Origin, Slot, Storage};
 pub use trips::trip_count;
+pub use types::{Mismatch, TypeError, check};
 pub use write::write;
 
 use std::collections::HashMap;

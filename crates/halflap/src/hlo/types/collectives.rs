@@ -1,0 +1,143 @@
+//! Communication: who takes part, and what each gets.
+
+use super::{Checked, Mismatch, Opcode, Phase, Type, View};
+
+/// That groups and pairs name devices that there are, each as often as it may be named.
+pub(super) fn groups(view: View<'_>) -> Checked {
+    let opcode = match view.module.instruction(view.instr).opcode {
+        Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
+        other => other,
+    };
+    let names_groups = matches!(
+        opcode,
+        Opcode::AllGather
+            | Opcode::AllGatherStart
+            | Opcode::AllReduce
+            | Opcode::AllReduceStart
+            | Opcode::AllToAll
+            | Opcode::ReduceScatter
+    );
+    match opcode {
+        Opcode::CollectivePermute | Opcode::CollectivePermuteStart => pairs(view),
+        // Who is in no group gets zeros.
+        Opcode::CollectiveBroadcast => each_once(view).map(|_| ()),
+        _ if names_groups => everyone(view),
+        _ => Ok(()),
+    }
+}
+
+fn everyone(view: View<'_>) -> Checked {
+    let named = each_once(view)?;
+    let missing = named.iter().zip(0..).find(|&(&device, place)| device != place).map(|(_, place)| place);
+    match missing.unwrap_or(named.len() as u64) {
+        device if device < device_count(view) => Err(Mismatch::DeviceMissing { device }),
+        _ => Ok(()),
+    }
+}
+
+/// The devices that are in a group, ascending.
+fn each_once(view: View<'_>) -> Result<Vec<u64>, Mismatch> {
+    let groups = view.module.replica_groups(view.instr).groups;
+    named_once(view, "replica_groups", groups.into_iter().flatten())
+}
+
+/// Nobody sends twice, and nobody gets twice.
+fn pairs(view: View<'_>) -> Checked {
+    const KEY: &str = "source_target_pairs";
+    let pairs = view.module.replica_groups(view.instr).pairs;
+    named_once(view, KEY, pairs.iter().map(|pair| pair.0))?;
+    named_once(view, KEY, pairs.iter().map(|pair| pair.1)).map(|_| ())
+}
+
+fn device_count(view: View<'_>) -> u64 {
+    let (replicas, partitions) = view.module.devices();
+    u64::from(replicas) * u64::from(partitions)
+}
+
+fn named_once(view: View<'_>, key: &'static str, devices: impl Iterator<Item = u32>) -> Result<Vec<u64>, Mismatch> {
+    let mut devices: Vec<u64> = devices.map(u64::from).collect();
+    devices.sort_unstable();
+    let count = device_count(view);
+    if let Some(&device) = devices.last().filter(|&&device| device >= count) {
+        return Err(Mismatch::NoSuchDevice { key, device, count });
+    }
+    match devices.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Mismatch::DeviceTwice { key, device: pair[0] }),
+        None => Ok(devices),
+    }
+}
+
+/// How many devices are in each group.
+fn group_size(view: View<'_>) -> Result<u64, Mismatch> {
+    let groups = view.module.replica_groups(view.instr).groups;
+    let first = groups.first().map_or(1, Vec::len);
+    match groups.iter().map(Vec::len).find(|&size| size != first) {
+        Some(other) => Err(Mismatch::UnequalGroups { first, other }),
+        None => Ok(first as u64),
+    }
+}
+
+fn operands(view: View<'_>) -> Result<Vec<Type>, Mismatch> {
+    (0..view.count()).map(|index| view.array(index).map(Type::of)).collect()
+}
+
+/// Everyone gets as much as it gives.
+pub(super) fn unchanged(view: View<'_>) -> Checked {
+    view.gives_all(&operands(view)?)
+}
+
+/// With several operands it writes into one of them, which is not our business.
+pub(super) fn permute(view: View<'_>) -> Checked {
+    if view.count() == 1 { unchanged(view) } else { Ok(()) }
+}
+
+pub(super) fn all_gather(view: View<'_>) -> Checked {
+    let size = group_size(view)?;
+    let gathered = |mut part: Type| -> Result<Type, Mismatch> {
+        let dim = view.dim("dimensions", part.dims.len())?;
+        part.dims[dim] = part.dims[dim].saturating_mul(size);
+        Ok(part)
+    };
+    let right = operands(view)?.into_iter().map(gathered).collect::<Result<Vec<_>, _>>()?;
+    view.gives_all(&right)
+}
+
+pub(super) fn reduce_scatter(view: View<'_>) -> Checked {
+    let mut right = operands(view)?;
+    for index in 0..right.len() {
+        split(view, (&mut right, index))?;
+    }
+    view.gives_all(&right)
+}
+
+/// Takes a device's part of an operand.
+fn split(view: View<'_>, (types, index): (&mut [Type], usize)) -> Checked {
+    let size = group_size(view)?;
+    let dims = &mut types[index].dims;
+    let dim = view.dim("dimensions", dims.len())?;
+    if size == 0 || dims[dim] % size != 0 {
+        return Err(view.operand_should(index, format!("of a dimension {dim} that {size} devices can share")));
+    }
+    dims[dim] /= size;
+    Ok(())
+}
+
+/// With a dimension, parts of one array; without, an operand for each device.
+pub(super) fn all_to_all(view: View<'_>) -> Checked {
+    let right = operands(view)?;
+    if view.module.attribute(view.instr, "dimensions").is_some() {
+        for index in 0..right.len() {
+            split(view, (&mut right.clone(), index))?;
+        }
+        return view.gives_all(&right);
+    }
+    let size = group_size(view)?;
+    if right.len() as u64 != size {
+        return Err(Mismatch::Operands {
+            found: right.len(),
+            right: format!("{size}: one for each device of a group"),
+        });
+    }
+    (1..right.len()).try_for_each(|index| view.takes(index, &right[0]))?;
+    view.gives_all(&right)
+}
