@@ -213,6 +213,9 @@ fn convolutions() {
     let plain = "convolution(im, q), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f";
     assert_eq!(with("f32[3,3,4,6]", &format!("f32[1,8,8,6] {plain}")), Ok(()));
     assert_eq!(with("f32[3,3,2,6]", &format!("f32[1,8,8,6] {plain}, feature_group_count=2")), Ok(()));
+    let labels = "convolution 'r': dim_labels=b0?1f_01io->b01f should be such as b01f_01io->b01f, of one rank";
+    let strange = plain.replace("b01f_", "b0?1f_");
+    assert_eq!(with("f32[3,3,4,6]", &format!("f32[1,8,8,6] {strange}")), Err(labels.to_owned()));
     let features = "convolution 'r': operand 2 is f32[3,3,5,6], it should be f32[3,3,4,6]";
     assert_eq!(with("f32[3,3,5,6]", &format!("f32[1,8,8,6] {plain}")), Err(features.to_owned()));
     let result = "convolution 'r': the result is f32[1,9,8,6], it should be f32[1,8,8,6]";

@@ -35,7 +35,7 @@ pub struct TypeError {
     /// Its name.
     pub instruction: String,
     /// What is wrong.
-    pub mismatch: Mismatch,
+    pub mismatch: Box<Mismatch>,
 }
 
 /// What of an instruction does not fit the rest of it. Operands are counted from 1.
@@ -97,7 +97,7 @@ fn error(module: &Module, instr: InstrId, mismatch: Mismatch) -> TypeError {
         line: before.bytes().filter(|&byte| byte == b'\n').count() + 1,
         opcode: module.opcode_name(instr).to_owned(),
         instruction: module.instruction_name(instr).to_owned(),
-        mismatch,
+        mismatch: Box::new(mismatch),
     }
 }
 
