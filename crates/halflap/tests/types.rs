@@ -60,14 +60,15 @@ fn are_accepted(modules: &[&str]) {
     }
 }
 
-/// XLA wrote these.
+/// XLA wrote these. Those that were compiled for a TPU mix types.
 #[test]
 fn real_modules_are_right() {
     let mut count = 0;
     for folder in ["hlo", "programs"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(folder);
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.to_string_lossy().ends_with(".txt.gz") {
+            let name = path.file_name().unwrap().to_string_lossy();
+            if name.ends_with(".txt.gz") && !name.starts_with("tpu_") {
                 let module = read_module(&fs::read(&path).unwrap()).unwrap();
                 assert_eq!(check(&module), Ok(()), "{}", path.display());
                 count += 1;
