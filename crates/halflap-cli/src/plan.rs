@@ -1,6 +1,7 @@
 //! `halflap plan`: what running a module comes to.
 
 use halflap::plan::Text;
+use halflap::program::likely_device;
 
 use crate::args;
 use crate::exit::Failed;
@@ -12,7 +13,10 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
     refuse_graph(&args.module)?;
-    let source = Source::read(&args.module, &args.machine)?.typed()?;
+    let source = Source::read(&args.module, &args.machine)?;
+    // What was compiled for a TPU mixes types as only its kernels can: it can be planned and not run.
+    let is_tpu = likely_device(&source.module).starts_with("tpu");
+    let source = if is_tpu { source } else { source.typed()? };
     let found = source.found(which(args.order.as_deref(), &args.orders))?;
     let text = Text::of(&source.module, &source.plan(&found, !args.orders.no_fuse)?);
     files::put(args.output.as_deref().unwrap_or("-"), &text.render()).map(|_| ())

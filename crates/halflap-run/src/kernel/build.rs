@@ -36,13 +36,6 @@ pub(crate) fn operand_leaves(module: &Module, operand: &Operand) -> std::ops::Ra
     first..first + shape.leaf_count()
 }
 
-/// Whether a copy gives elements of another type, as those of a TPU may.
-fn converts(module: &Module, copy: InstrId) -> bool {
-    let element = |shape: &Shape| shape.array().map(|array| array.element);
-    let taken = module.operands(copy).first().and_then(|operand| element(module.operand_shape(operand)));
-    taken != element(&module.instruction(copy).shape)
-}
-
 /// The types of the arrays that an instruction gives. A token is an array without elements.
 pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<(DType, Vec<usize>)>, Unsupported> {
     let mut leaves = Vec::new();
@@ -179,7 +172,6 @@ impl<'m> Builder<'m> {
             .map(|operand| frame[&operand.of][operand_leaves(module, operand)].to_vec())
             .collect();
         match module.instruction(instr).opcode {
-            Opcode::Copy if converts(module, instr) => Err(self.unsupported(instr, What::Shape)),
             Opcode::Tuple | Opcode::Copy | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain => {
                 Ok(args.concat())
             }

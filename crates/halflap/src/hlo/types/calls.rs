@@ -9,14 +9,6 @@ pub(super) fn same(view: View<'_>) -> Checked {
     should_give(view, view.operand(0)?)
 }
 
-/// A TPU may convert what it copies.
-pub(super) fn copy(view: View<'_>) -> Checked {
-    match view.operand(0)?.array() {
-        Some(operand) => view.gives_dims(&operand.dims),
-        None => same(view),
-    }
-}
-
 /// The end of something that was started: it gives a part of what that gave.
 pub(super) fn done(view: View<'_>, part: usize) -> Checked {
     match view.operand(0)?.parts().get(part) {

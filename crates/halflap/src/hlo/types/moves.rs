@@ -230,7 +230,7 @@ fn batching(
 
 /// Arrays, indices, and as many updates as arrays.
 pub(super) fn scatter(view: View<'_>) -> Checked {
-    if view.count() < 3 || view.count() % 2 == 0 {
+    if view.count() < 3 || view.count().is_multiple_of(2) {
         let right = "arrays, indices, and as many updates as arrays".to_owned();
         return Err(Mismatch::Operands { found: view.count(), right });
     }

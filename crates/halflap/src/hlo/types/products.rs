@@ -1,7 +1,7 @@
 //! What computes an element from many: products, windows, reductions, sorts, factorizations.
 
 use super::{Checked, ElementType, Mismatch, Type, View, without};
-use crate::hlo::WindowDim;
+use crate::hlo::{ConvDims, WindowDim};
 
 /// Dimensions of both operands that go together: those must be as long.
 fn paired(view: View<'_>, lhs_key: &'static str, rhs_key: &'static str) -> Result<[Vec<usize>; 2], Mismatch> {
@@ -62,42 +62,58 @@ pub(super) fn convolution(view: View<'_>) -> Checked {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let Some(labels) = view.module.conv_dims(view.instr) else { return Ok(()) };
     let rank = labels.input_spatial.len() + 2;
-    let is_of_rank = |dims: usize, spatial: &[usize]| dims == rank && spatial.len() + 2 == rank;
-    if !is_of_rank(input.dims.len(), &labels.input_spatial) {
-        return Err(view.operand_should(0, format!("of {rank} dimensions, as dim_labels say")));
+    // A label that means nothing would make room for the others beyond the rank.
+    if !all_dims(&labels).iter().all(|dims| dims.len() == rank && dims.iter().all(|&dim| dim < rank)) {
+        return Err(view.attribute_should("dim_labels", "such as b01f_01io->b01f, of one rank"));
     }
-    if !is_of_rank(kernel.dims.len(), &labels.kernel_spatial) || labels.output_spatial.len() + 2 != rank {
-        return Err(view.operand_should(1, format!("of {rank} dimensions, and dim_labels of as many")));
+    for (index, array) in [input, kernel].into_iter().enumerate() {
+        if array.dims.len() != rank {
+            return Err(view.operand_should(index, format!("of {rank} dimensions, as dim_labels say")));
+        }
     }
-    let (features, batches) = (group_count(view, "feature_group_count"), group_count(view, "batch_group_count"));
-    let mut right = Type::of(kernel);
-    right.dims[labels.kernel_input] = input.dims[labels.input_feature] / features;
-    let window = view.module.window(view.instr);
-    for (&dim, window) in labels.kernel_spatial.iter().zip(&window.dims) {
-        right.dims[dim] = window.size;
-    }
-    view.takes(1, &right)?;
-    let output = kernel.dims[labels.kernel_output];
-    let is_shared = input.dims[labels.input_feature].is_multiple_of(features) && output.is_multiple_of(features);
-    if !is_shared {
-        return Err(view.attribute_should("feature_group_count", "what divides the features"));
-    }
-    if !(input.dims[labels.input_batch].is_multiple_of(batches) && output.is_multiple_of(batches)) {
-        return Err(view.attribute_should("batch_group_count", "what divides the batch and the features"));
-    }
+    let batches = convolved_groups(view, &labels)?;
     let spatial: Vec<u64> = labels.input_spatial.iter().map(|&dim| input.dims[dim]).collect();
     let mut dims = vec![0; rank];
     dims[labels.output_batch] = input.dims[labels.input_batch] / batches;
-    dims[labels.output_feature] = output;
+    dims[labels.output_feature] = kernel.dims[labels.kernel_output];
     for (&dim, size) in labels.output_spatial.iter().zip(windowed(view, &spatial)?) {
         dims[dim] = size;
     }
     view.gives_dims(&dims)
 }
 
+/// The places of all labels: of input, kernel and output.
+fn all_dims(labels: &ConvDims) -> [Vec<usize>; 3] {
+    let ConvDims { input_spatial, kernel_spatial, output_spatial, .. } = labels;
+    let input = [&[labels.input_batch, labels.input_feature], &input_spatial[..]].concat();
+    let kernel = [&[labels.kernel_input, labels.kernel_output], &kernel_spatial[..]].concat();
+    [input, kernel, [&[labels.output_batch, labels.output_feature], &output_spatial[..]].concat()]
+}
+
+/// That the kernel is for the window and for a group's features; gives the number of groups of the batch.
+fn convolved_groups(view: View<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
+    let (input, kernel) = (view.array(0)?, view.array(1)?);
+    let (features, batches) = (group_count(view, "feature_group_count"), group_count(view, "batch_group_count"));
+    let output = kernel.dims[labels.kernel_output];
+    let is_shared = |size: u64, groups: u64| size.is_multiple_of(groups) && output.is_multiple_of(groups);
+    if !is_shared(input.dims[labels.input_feature], features) {
+        return Err(view.attribute_should("feature_group_count", "what divides the features"));
+    }
+    if !is_shared(input.dims[labels.input_batch], batches) {
+        return Err(view.attribute_should("batch_group_count", "what divides the batch and the features"));
+    }
+    let mut right = Type::of(kernel);
+    right.dims[labels.kernel_input] = input.dims[labels.input_feature] / features;
+    for (&dim, window) in labels.kernel_spatial.iter().zip(&view.module.window(view.instr).dims) {
+        right.dims[dim] = window.size;
+    }
+    view.takes(1, &right)?;
+    Ok(batches)
+}
+
 /// Arrays of the same dimensions and as many scalars to begin with; gives the element types.
 fn with_inits(view: View<'_>) -> Result<Vec<ElementType>, Mismatch> {
-    if view.count() < 2 || view.count() % 2 != 0 {
+    if view.count() < 2 || !view.count().is_multiple_of(2) {
         return Err(Mismatch::Operands { found: view.count(), right: "as many arrays as initial values".to_owned() });
     }
     let arrays = view.count() / 2;
@@ -226,7 +242,11 @@ pub(super) fn fft(view: View<'_>) -> Checked {
     let (mut takes, mut gives) = (operand.clone(), operand.clone());
     takes.dims.splice(kept.., lengths.iter().copied());
     gives.dims.clone_from(&takes.dims);
-    let half = |of: &mut Type| of.dims.iter_mut().rev().take(1).for_each(|dim| *dim = last / 2 + 1);
+    let half = |of: &mut Type| {
+        if let Some(dim) = of.dims.last_mut() {
+            *dim = last / 2 + 1;
+        }
+    };
     gives.element = match (kind, operand.element) {
         ("RFFT", ElementType::F32) => ElementType::C64,
         ("RFFT", ElementType::F64) => ElementType::C128,
