@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("modules", nargs="*", default=MODULES)
     args = parser.parse_args()
-    binary = args.halflap or build_halflap()
+    binary = os.path.abspath(args.halflap) if args.halflap else build_halflap()
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.modules:

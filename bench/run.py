@@ -131,9 +131,9 @@ def overhead(halflap, folder, steps):
     """What a step of a plan costs, with its kernel, in nanoseconds."""
     path = folder / "chain.txt"
     path.write_text(chain(3000))
-    plan = common.run([halflap, "plan", path, "--input-order"])
+    plan = common.run([halflap, "plan", path, "--input-order", "--no-fuse"])
     count = int(re.search(r"(\d+) steps", plan)[1])
-    found = measured([halflap, "run", path, "--input-order", "--steps", 10 * steps])
+    found = measured([halflap, "run", path, "--input-order", "--no-fuse", "--steps", 10 * steps])
     return statistics.median(found["step_times"]) / count, found["compute"] / count, count
 
 
