@@ -4,15 +4,15 @@
 #[path = "../../halflap/tests/common/modules.rs"]
 #[allow(dead_code)]
 mod modules;
+#[path = "../../halflap/tests/common/orders.rs"]
+mod orders;
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use halflap::graph::{Edges, Graph};
 use halflap::hlo::Module;
-use halflap::ids::{Id, OpId};
 use halflap::import::unzip;
 use halflap::order::Order;
 use halflap::plan::{Program, Step, build, fuse};
@@ -23,6 +23,7 @@ use halflap_run::exec::{Failure, Options, Outcome, Prepared, fits, run};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::{DType, Npz, Tensor};
 use modules::Dice;
+use orders::random_order;
 
 fn corpus(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo").join(name);
@@ -35,21 +36,6 @@ fn module(name: &str) -> Module {
 
 fn text(text: &str) -> Module {
     Module::read(text.to_owned()).unwrap_or_else(|error| panic!("{error}\n{text}"))
-}
-
-fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
-    let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
-    let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
-    let mut ops = Vec::new();
-    while !ready.is_empty() {
-        let op = ready.swap_remove(dice.below(ready.len()));
-        ops.push(op);
-        for &succ in graph.succs(op, Edges::Real) {
-            missing[succ.index()] -= 1;
-            ready.extend((missing[succ.index()] == 0).then_some(succ));
-        }
-    }
-    Order::from_ops(graph.len(), ops).unwrap()
 }
 
 /// In the module's own order, or in one by chance.

@@ -2,6 +2,8 @@
 
 #[path = "common/modules.rs"]
 mod modules;
+#[path = "common/orders.rs"]
+mod orders;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 use halflap::cost::{Costs, Device, Times};
 use halflap::graph::{Edges, Graph, OpKind};
 use halflap::hlo::{Module, Opcode, Place, trip_count, write};
-use halflap::ids::{ComputationId, Id, OpId};
+use halflap::ids::ComputationId;
 use halflap::import::{is_module, read_module, unzip};
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, Task, optimize};
@@ -21,6 +23,7 @@ use halflap::simulate::{Machine, simulate};
 use halflap::units::{Bytes, Nanos};
 use halflap::verify::{Demands, verify};
 use modules::{Dice, random_module, random_text};
+use orders::random_order;
 
 /// All modules of the corpus, by name.
 fn corpus() -> Vec<(String, String)> {
@@ -78,24 +81,6 @@ fn schedule(module: &Module, mut find: impl FnMut(&Unit, &Graph, &Machine) -> Or
 
 fn input_order(_: &Unit, graph: &Graph, _: &Machine) -> Order {
     Order::of_input(graph)
-}
-
-/// A random order of a graph that can run.
-fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
-    let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
-    let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
-    let mut ops = Vec::new();
-    while !ready.is_empty() {
-        let op = ready.swap_remove(dice.below(ready.len()));
-        ops.push(op);
-        for &succ in graph.succs(op, Edges::Real) {
-            missing[succ.index()] -= 1;
-            if missing[succ.index()] == 0 {
-                ready.push(succ);
-            }
-        }
-    }
-    Order::from_ops(graph.len(), ops).unwrap()
 }
 
 #[test]

@@ -3,14 +3,15 @@
 #[path = "common/modules.rs"]
 #[allow(dead_code)]
 mod modules;
+#[path = "common/orders.rs"]
+mod orders;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
-use halflap::graph::{Edges, Graph};
 use halflap::hlo::Module;
-use halflap::ids::{Id, InstrId, OpId, SlotId};
+use halflap::ids::{Id, InstrId, SlotId};
 use halflap::import::unzip;
 use halflap::memory::Timeline;
 use halflap::order::Order;
@@ -18,22 +19,7 @@ use halflap::plan::{Plan, Program, Step, Text, build, fuse};
 use halflap::program::{Ran, Walk};
 use halflap::units::{Bytes, Nanos};
 use modules::{Dice, random_module};
-
-/// An order that can run, by chance.
-fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
-    let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
-    let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
-    let mut ops = Vec::new();
-    while !ready.is_empty() {
-        let op = ready.swap_remove(dice.below(ready.len()));
-        ops.push(op);
-        for &succ in graph.succs(op, Edges::Real) {
-            missing[succ.index()] -= 1;
-            ready.extend((missing[succ.index()] == 0).then_some(succ));
-        }
-    }
-    Order::from_ops(graph.len(), ops).unwrap()
-}
+use orders::random_order;
 
 /// The peak of the entry's graph in the same orders.
 fn graph_peak(module: &Module, seed: Option<u64>) -> Bytes {

@@ -1,6 +1,6 @@
 //! What a collective does with the arrays of its members.
 
-use halflap::hlo::{Module, Opcode, Phase};
+use halflap::hlo::{Module, Opcode};
 use halflap::ids::{CommId, InstrId};
 
 use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
@@ -66,13 +66,7 @@ pub struct Collective {
 impl Collective {
     /// Of an instruction that is one, or starts one.
     pub(crate) fn of(module: &Module, instr: InstrId, comm: CommId) -> Result<Collective, Unsupported> {
-        let opcode = match module.instruction(instr).opcode {
-            Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
-            Opcode::AllReduceStart => Opcode::AllReduce,
-            Opcode::AllGatherStart => Opcode::AllGather,
-            Opcode::CollectivePermuteStart => Opcode::CollectivePermute,
-            other => other,
-        };
+        let opcode = module.instruction(instr).opcode.begun();
         let dimension = module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let kind = match opcode {
             Opcode::AllReduce => Kind::AllReduce,

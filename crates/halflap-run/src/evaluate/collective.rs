@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Phase};
+use halflap::hlo::{Module, Opcode};
 use halflap::ids::InstrId;
 
 use super::Value;
@@ -33,13 +33,7 @@ pub(super) struct Collective {
 impl Collective {
     /// The collective that an instruction is, or starts.
     pub(super) fn of(module: &Module, instr: InstrId) -> Result<Option<Collective>, EvaluateError> {
-        let opcode = match module.instruction(instr).opcode {
-            Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
-            Opcode::AllReduceStart => Opcode::AllReduce,
-            Opcode::AllGatherStart => Opcode::AllGather,
-            Opcode::CollectivePermuteStart => Opcode::CollectivePermute,
-            other => other,
-        };
+        let opcode = module.instruction(instr).opcode.begun();
         let dimension = || module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let missing = || {
             let what = What::Attribute { key: "dimensions", value: String::new() };

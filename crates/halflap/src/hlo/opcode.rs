@@ -82,6 +82,17 @@ impl Wrapped {
 }
 
 impl Opcode {
+    /// What a start starts; all others are what they are.
+    pub fn begun(self) -> Opcode {
+        match self {
+            Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
+            Opcode::AllReduceStart => Opcode::AllReduce,
+            Opcode::AllGatherStart => Opcode::AllGather,
+            Opcode::CollectivePermuteStart => Opcode::CollectivePermute,
+            other => other,
+        }
+    }
+
     /// The opcode of a name.
     pub fn named(name: &str) -> Opcode {
         if let Some(opcode) = plain(name) {
