@@ -81,6 +81,11 @@ pub fn call(call: Call) -> Answer {
     answer
 }
 
+/// Whether this thread has a desk.
+pub(crate) fn is_in_use() -> bool {
+    DESK.with_borrow(Option::is_some)
+}
+
 /// What is wrong with arguments, without what is for a shell.
 fn told(wrong: &clap::Error) -> String {
     let text = wrong.render().to_string();

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use halflap::nearest;
-use halflap_run::check::{Checks, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions};
+use halflap_run::check::{
+    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions,
+};
 
 use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
 
@@ -49,14 +51,26 @@ fn open_report(path: &str) -> Result<File, Failed> {
 
 /// Notes what ended a run where that was asked for, and gives it back as it is told.
 pub(super) fn reported(args: &args::Run, failure: Failure) -> Failed {
+    note(args, &failure.to_json());
+    failed(failure)
+}
+
+/// The same for a process that left without a word.
+pub(super) fn departed(args: &args::Run, departure: &Departure) -> Failed {
+    note(args, &departure.to_json());
+    eprintln!("error: {departure}");
+    Failed::ToldElsewhere(EXIT_CODE as u8)
+}
+
+/// Adds a line to the report, if there is one.
+fn note(args: &args::Run, line: &serde_json::Value) {
     if let Some(path) = &args.debug.fault_report {
-        let line = format!("{}\n", failure.to_json());
+        let line = format!("{line}\n");
         let written = open_report(path).map(|mut file| file.write_all(line.as_bytes()));
         if !matches!(written, Ok(Ok(()))) {
             eprintln!("{path}: what went wrong could not be written there");
         }
     }
-    failed(failure)
 }
 
 /// Kernels that were asked for and are not there.

@@ -15,13 +15,14 @@ use std::time::Duration;
 
 use halflap::cost::Profile;
 use halflap::plan::Text;
-use halflap_run::check::Fault;
+use halflap_run::check::{self, Fault, Split};
 use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::Tensor;
 
 use crate::args::{self, Backend};
 use crate::artifacts::Artifacts;
+use crate::desk;
 use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
@@ -42,9 +43,24 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
     match args.backend {
         Backend::Threads => {
             refuse_copies()?;
-            threads(args)
+            watched(args)
         }
         Backend::Mpi => mpi::run(args),
+    }
+}
+
+/// Custom calls may end the process as they like, so another one stays to say so. A desk is in this one's memory.
+fn watched(args: &args::Run) -> Result<(), Failed> {
+    if args.custom_calls.is_empty() || desk::is_in_use() {
+        return threads(args);
+    }
+    match check::split().map_err(|error| Failed::OurBug(format!("the process cannot be split in two: {error}")))? {
+        Split::Worker(_told) => threads(args),
+        Split::Watcher(departure) => match departure.code() {
+            Some(0) => Ok(()),
+            Some(code) => Err(Failed::ToldElsewhere(code)),
+            None => Err(debug::departed(args, &departure)),
+        },
     }
 }
 
@@ -94,7 +110,7 @@ fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
 }
 
 /// What is wrong with the arguments, before anything is read.
-fn check(args: &args::Run) -> Result<(), Failed> {
+fn check_arguments(args: &args::Run) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
@@ -118,7 +134,7 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
-        check(args)?;
+        check_arguments(args)?;
         debug::catch_faults(args)?;
         let source = Source::read(&args.module, &args.machine)?.typed()?;
         // A name without a folder would be looked for in the system's.

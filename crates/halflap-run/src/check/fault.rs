@@ -1,51 +1,28 @@
 //! What is said when a kernel touches memory that it must not: a signal handler, which takes no lock and
 //! allocates nothing, looks up whose memory it is and who runs, says so and ends the process.
 
-use std::cell::Cell;
 use std::fmt::{self, Write};
 use std::fs::File;
 use std::os::fd::IntoRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use super::Side;
+use super::post::{self, Running};
 use super::regions::{self, Freed, Region};
+use super::{departure, guard::Beyond};
 use crate::exec::Label;
 
 /// How a process ends that a kernel brought down.
 pub const EXIT_CODE: i32 = 4;
 
-/// What a thread runs.
-pub(crate) struct Running<'a> {
-    pub(crate) label: &'a Label,
-    pub(crate) rank: usize,
-}
-
-thread_local! {
-    static RUNNING: Cell<*const Running<'static>> = const { Cell::new(ptr::null()) };
-}
-
-/// Says what this thread runs, until it is dropped.
-pub(crate) struct Marked;
-
-impl Marked {
-    /// `running` must stay until this is dropped: both are the caller's own, in this sequence.
-    pub(crate) fn new(running: &Running<'_>) -> Marked {
-        RUNNING.set(ptr::from_ref(running).cast());
-        Marked
-    }
-}
-
-impl Drop for Marked {
-    fn drop(&mut self) {
-        RUNNING.set(ptr::null());
-    }
-}
-
 /// Where lines of JSON go; none, if negative.
 static REPORT: AtomicI32 = AtomicI32::new(-1);
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Only the first thread that comes here says something.
+/// The lowest rank that has something to say.
+static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// How long others may take to come to what a rank has come to.
+const GRACE_MICROS: libc::useconds_t = 200_000;
+/// Only one thread says something.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGSEGV, "SIGSEGV"),
@@ -54,6 +31,11 @@ const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGILL, "SIGILL"),
     (libc::SIGABRT, "SIGABRT"),
 ];
+
+/// Whether kernels that bring the process down are named.
+pub(super) fn are_caught() -> bool {
+    IS_INSTALLED.load(Ordering::Relaxed)
+}
 
 /// From here on a kernel that brings the process down is named on standard error, and in a file as a line of
 /// JSON; the process ends with [`EXIT_CODE`].
@@ -161,8 +143,35 @@ struct Fault<'a> {
     signal: &'static str,
     address: usize,
     done: Done,
-    running: Option<&'a Running<'a>>,
+    culprit: Culprit<'a>,
     place: Option<(&'a Region, Option<&'a Freed>)>,
+}
+
+/// Whose doing it is.
+#[derive(Clone, Copy)]
+enum Culprit<'a> {
+    /// A kernel's, on the thread that runs it.
+    Kernel(&'a Running<'a>),
+    /// A thread's that a kernel of this rank started.
+    Thread(&'a Label, usize),
+    /// Nobody knows.
+    Unknown,
+}
+
+impl<'a> Culprit<'a> {
+    /// Of what happens on this thread.
+    fn here() -> Culprit<'a> {
+        let thread = || post::starter().map(|(label, rank)| Culprit::Thread(label, rank));
+        post::running().map(Culprit::Kernel).or_else(thread).unwrap_or(Culprit::Unknown)
+    }
+
+    fn known(self) -> Option<(&'a Label, usize)> {
+        match self {
+            Culprit::Kernel(Running { label, rank, .. }) => Some((label, *rank)),
+            Culprit::Thread(label, rank) => Some((label, rank)),
+            Culprit::Unknown => None,
+        }
+    }
 }
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -170,11 +179,11 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let has_address = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
     // SAFETY: the system gives both; the address is there for these signals.
     let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
-    // SAFETY: what runs on this thread stays until it is done, which it will not be.
-    let running = unsafe { RUNNING.get().as_ref() };
+    let culprit = Culprit::here();
     let place = has_address.then(|| regions::find(address)).flatten();
-    if running.is_none() && place.is_none() {
-        // Nobody's kernel: as if we were not there. Coming back does it again.
+    let is_ours = culprit.known().is_some() || place.is_some() || post::is_anyone_busy();
+    if !is_ours {
+        // Nothing runs: as if we were not there. Coming back does it again.
         // SAFETY: the default action for this signal.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -185,15 +194,14 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         return;
     }
     let done = if has_address { done_at(context) } else { Done::Unknown };
-    Fault { signal: name, address, done, running, place }.end();
+    Fault { signal: name, address, done, culprit, place }.end();
 }
 
 /// A kernel that calls `exit` would end the process as if all were well.
 extern "C" fn handle_exit() {
-    // SAFETY: what runs on this thread stays until it is done, which it will not be.
-    let running = unsafe { RUNNING.get().as_ref() };
-    if running.is_some() {
-        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, running, place: None }.end();
+    let culprit = Culprit::here();
+    if culprit.known().is_some() {
+        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, culprit, place: None }.end();
     }
 }
 
@@ -222,13 +230,19 @@ impl fmt::Display for Plain<'_> {
 impl Fault<'_> {
     /// Says it and ends the process.
     fn end(&self) -> ! {
-        if HAS_COME.swap(true, Ordering::AcqRel) {
+        let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
+        FIRST.fetch_min(rank, Ordering::AcqRel);
+        // Where all ranks do the same, the first of them tells, not who is the fastest.
+        // SAFETY: it sleeps.
+        unsafe { libc::usleep(GRACE_MICROS) };
+        if FIRST.load(Ordering::Acquire) != rank || HAS_COME.swap(true, Ordering::AcqRel) {
             // Another thread ends the process.
             loop {
-                // SAFETY: it sleeps.
+                // SAFETY: as above.
                 unsafe { libc::sleep(1) };
             }
         }
+        departure::is_told();
         let mut text = Text { bytes: [0; 4096], len: 0 };
         // Writing to memory does not fail.
         let _ = self.say(&mut text);
@@ -248,21 +262,33 @@ impl Fault<'_> {
             None => "crash",
             Some((_, Some(_))) => "use-after-free",
             Some((region, None)) if region.beyond(self.address).is_some() => "out-of-bounds",
-            Some(_) => "write-to-input",
+            Some((region, None)) if self.takes(region) => "write-to-input",
+            Some(_) => "not-its-own",
+        }
+    }
+
+    /// Whether the kernel was given a buffer, to read it.
+    fn takes(&self, region: &Region) -> bool {
+        match self.culprit {
+            Culprit::Kernel(running) => running.ins.iter().any(|address| region.has(address.0 as usize)),
+            _ => region.is_constant,
         }
     }
 
     fn say(&self, text: &mut Text) -> fmt::Result {
         write!(text, "error: ")?;
-        match self.running {
-            Some(Running { label, rank }) => {
-                write!(text, "rank {rank}: kernel '{}'", label.name)?;
-                if let Some(source) = &label.source {
-                    write!(text, " ({source})")?;
-                }
-                write!(text, ", step {} of {}, ", label.place.1, label.place.0)?;
+        match self.culprit {
+            Culprit::Kernel(Running { label, rank, .. }) => {
+                write!(text, "rank {rank}: ")?;
+                say_kernel(text, label)?;
+                write!(text, ", ")?;
             }
-            None => write!(text, "a thread of its own, of a kernel, ")?,
+            Culprit::Thread(label, rank) => {
+                write!(text, "rank {rank}: a thread that ")?;
+                say_kernel(text, label)?;
+                write!(text, ", started ")?;
+            }
+            Culprit::Unknown => write!(text, "a thread that runs no kernel ")?,
         }
         match self.place {
             Some(place) => self.say_place(text, place),
@@ -275,22 +301,31 @@ impl Fault<'_> {
         if self.place.is_none() {
             write!(text, "; run it with --no-memory-caching, or 'halflap debug', to see which buffer is at fault")?;
         }
+        if self.culprit.known().is_none() {
+            write!(text, ". What ran last:")?;
+            for (rank, label) in post::lasts() {
+                write!(text, "\n  rank {rank}: ")?;
+                say_kernel(text, label)?;
+            }
+        }
         writeln!(text)
     }
 
     fn say_place(&self, text: &mut Text, (region, freed): (&Region, Option<&Freed>)) -> fmt::Result {
         let Region { name, kind, data: (_, bytes), .. } = region;
         match region.beyond(self.address) {
-            Some((Side::End, offset)) => write!(text, "{} {offset} bytes past the end of ", self.done.words())?,
-            Some((Side::Start, offset)) => write!(text, "{} {offset} bytes before the start of ", self.done.words())?,
+            Some(beyond) => write!(text, "{} {} of ", self.done.words(), Beyond(beyond))?,
             None => {
                 let offset = self.address - region.data.0;
-                let only = if freed.is_none() { ", which it must only read: " } else { " of " };
+                let only = match freed.is_none() && self.takes(region) {
+                    true => ", which it must only read: ",
+                    false => " of ",
+                };
                 write!(text, "{} byte {offset}{only}", self.done.words())?;
             }
         }
         write!(text, "buffer '{name}' ({kind}, {bytes} bytes)")?;
-        if self.running.is_none_or(|running| running.rank != region.rank) {
+        if self.culprit.known().is_none_or(|(_, rank)| rank != region.rank) {
             write!(text, " of rank {}", region.rank)?;
         }
         match freed {
@@ -298,6 +333,7 @@ impl Fault<'_> {
                 let Freed { kernel, step, computation } = freed;
                 write!(text, ", freed after kernel '{kernel}' before step {step} of {computation}")
             }
+            None if self.kind() == "not-its-own" => write!(text, ", which is alive and was not given to it"),
             None => Ok(()),
         }
     }
@@ -305,7 +341,10 @@ impl Fault<'_> {
     fn report(&self, text: &mut Text) -> fmt::Result {
         write!(text, "{{\"format\":\"halflap.fault/1\",\"kind\":\"{}\",\"signal\":\"{}\"", self.kind(), self.signal)?;
         write!(text, ",\"access\":\"{}\"", if self.done == Done::Written { "write" } else { "read" })?;
-        if let Some(Running { label, rank }) = self.running {
+        if matches!(self.culprit, Culprit::Thread(..)) {
+            write!(text, ",\"is_thread\":true")?;
+        }
+        if let Some((label, rank)) = self.culprit.known() {
             let (computation, step) = &label.place;
             write!(text, ",\"rank\":{rank},\"kernel\":\"{}\",\"step\":{step}", Plain(&label.name))?;
             write!(text, ",\"computation\":\"{}\"", Plain(computation))?;
@@ -323,4 +362,12 @@ impl Fault<'_> {
         }
         writeln!(text, "}}")
     }
+}
+
+fn say_kernel(text: &mut Text, label: &Label) -> fmt::Result {
+    write!(text, "kernel '{}'", label.name)?;
+    if let Some(source) = &label.source {
+        write!(text, " ({source})")?;
+    }
+    write!(text, ", step {} of {}", label.place.1, label.place.0)
 }

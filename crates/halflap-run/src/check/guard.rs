@@ -3,6 +3,9 @@
 //! It stands against one end of its pages, so that one byte too far on that side is a fault at that very
 //! instruction; on the other side, up to the next page, are marks, which are looked at when it is freed. New memory
 //! is full of NaN. What was freed can be touched no more, and its address is not given again for long.
+//!
+//! Where one task runs at a time, a buffer that is alive can be touched only by tasks that were given it
+//! ([`Resting::Closed`]): whoever kept its address, and whatever thread they left behind, is caught as well.
 
 use std::collections::VecDeque;
 
@@ -28,6 +31,24 @@ pub(crate) struct Owner<'a> {
     pub(crate) is_constant: bool,
 }
 
+/// What may be done with a buffer while no task works on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resting {
+    /// Anything: tasks on other streams may come and go.
+    Open,
+    /// Nothing.
+    Closed,
+}
+
+impl Resting {
+    fn access(self) -> Access {
+        match self {
+            Resting::Open => Access::Write,
+            Resting::Closed => Access::None,
+        }
+    }
+}
+
 /// A buffer whose marks somebody wrote over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overrun {
@@ -43,13 +64,28 @@ pub struct Overrun {
     pub seen: String,
 }
 
+/// A place beside a buffer, and how many bytes are between.
+pub(super) struct Beyond(pub(super) (Side, usize));
+
+impl std::fmt::Display for Beyond {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (side, between) = self.0;
+        let side = match side {
+            Side::Start => "before the start",
+            Side::End => "behind the end",
+        };
+        match between {
+            0 => write!(f, "right {side}"),
+            1 => write!(f, "1 byte {side}"),
+            _ => write!(f, "{between} bytes {side}"),
+        }
+    }
+}
+
 impl std::fmt::Display for Overrun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Overrun { buffers, side, offset, rank, seen } = self;
-        let place = match side {
-            Side::Start => format!("{} bytes before the start", offset + 1),
-            Side::End => format!("{offset} bytes past the end"),
-        };
+        let place = Beyond((*side, *offset));
         let names: Vec<String> = buffers.iter().map(|name| format!("'{name}'")).collect();
         let of = match names.len() {
             1 => format!("buffer {}", names[0]),
@@ -64,6 +100,7 @@ impl std::fmt::Display for Overrun {
 #[derive(Debug)]
 pub(crate) struct Guarded {
     side: Side,
+    resting: Resting,
     rank: usize,
     page: usize,
     /// What was freed, the oldest first.
@@ -75,11 +112,12 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub(crate) fn new(side: Side, (rank, ranks): (usize, usize)) -> Guarded {
+    pub(crate) fn new((side, resting): (Side, Resting), (rank, ranks): (usize, usize)) -> Guarded {
         // SAFETY: it asks for a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         // Half for what is alive.
-        Guarded { side, rank, page, quarantine: VecDeque::new(), kept: MOST / 2 / ranks.max(1), constants: Vec::new() }
+        let kept = MOST / 2 / ranks.max(1);
+        Guarded { side, resting, rank, page, quarantine: VecDeque::new(), kept, constants: Vec::new() }
     }
 
     /// New memory; nothing, if the system has no more.
@@ -111,6 +149,10 @@ impl Guarded {
             rank: self.rank,
             is_constant: owner.is_constant,
         };
+        // A constant is written once more.
+        if self.resting == Resting::Closed && !owner.is_constant {
+            protect(region.pages, Access::None);
+        }
         let mut region = region;
         loop {
             match regions::add(region) {
@@ -145,6 +187,7 @@ impl Guarded {
     /// Takes memory away; what was written beside it is told.
     pub(crate) fn release(&mut self, id: RegionId, freed: Freed) -> Option<Overrun> {
         let region = regions::get(id)?;
+        protect(region.pages, Access::Write);
         let overrun = self.overrun(region, &freed.kernel);
         regions::set_freed(id, freed);
         // Gone for good: the system gets the memory back, and the address leads nowhere.
@@ -232,30 +275,42 @@ pub(crate) fn seal(id: RegionId) {
     }
 }
 
-/// Has a kernel only read what it takes, as long as it runs: whoever writes there is caught doing it.
-pub(crate) struct ReadOnly {
+/// Lets a task do with its arrays what it may, as long as it runs: whoever does more is caught doing it.
+pub(crate) struct Opened {
     pages: Vec<(usize, usize)>,
+    resting: Resting,
 }
 
-impl ReadOnly {
-    /// What is among the outputs, too, is left as it is.
-    pub(crate) fn new(ins: &[Address], outs: &[Address]) -> ReadOnly {
+impl Opened {
+    /// What is among the outputs, too, may be written.
+    pub(crate) fn new(ins: &[Address], outs: &[Address], resting: Resting) -> Opened {
         let only_read = ins.iter().filter(|address| !outs.contains(address));
-        let found = only_read.filter_map(|address| regions::find(address.0 as usize));
-        // What was freed stays out of reach, and constants are read-only already.
-        let is_there = |(region, freed): &(&Region, Option<&Freed>)| !region.is_constant && freed.is_none();
-        let pages: Vec<_> = found.filter(is_there).map(|(region, _)| region.pages).collect();
-        pages.iter().for_each(|&pages| {
-            protect(pages, Access::Read);
+        let read = only_read.filter_map(pages_at).map(|pages| (pages, Access::Read));
+        let written = outs.iter().filter(|_| resting == Resting::Closed).filter_map(pages_at);
+        let opened = read.chain(written.map(|pages| (pages, Access::Write)));
+        let each = opened.map(|(pages, access)| {
+            protect(pages, access);
+            pages
         });
-        ReadOnly { pages }
+        Opened { pages: each.collect(), resting }
+    }
+
+    /// Leaves everything open, for others may still be at it.
+    pub(crate) fn leave(mut self) {
+        self.pages.clear();
     }
 }
 
-impl Drop for ReadOnly {
+/// The pages of an array. What was freed stays out of reach, and constants are read-only already.
+fn pages_at(address: &Address) -> Option<(usize, usize)> {
+    let (region, freed) = regions::look_up(address.0 as usize)?;
+    (!region.is_constant && freed.is_none()).then_some(region.pages)
+}
+
+impl Drop for Opened {
     fn drop(&mut self) {
         self.pages.iter().for_each(|&pages| {
-            protect(pages, Access::Write);
+            protect(pages, self.resting.access());
         });
     }
 }

@@ -6,12 +6,15 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `guard`, `regions`, `fault` | memory on pages of its own, and what is said when somebody goes beyond |
+//! | `departure` | a second process, which says that the first one left without a word |
+//! | `post` | what every rank is at, for who must say so when the process comes down |
 //! | `finite` | arrays that have NaN in them |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
 //! | `recorder` | the last collectives of every rank, and who went another way |
 //! | `inject` | mistakes made on purpose |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
+mod departure;
 pub(crate) mod fault;
 mod filter;
 mod finite;
@@ -19,6 +22,7 @@ mod guard;
 mod index;
 mod inject;
 mod lifetimes;
+pub(crate) mod post;
 mod probe;
 mod recorder;
 mod regions;
@@ -27,11 +31,12 @@ pub(crate) mod said;
 mod stats;
 mod values;
 
+pub use departure::{Departure, Split, Worker, split};
 pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
 pub use finite::{FirstInfinity, NotFinite};
 pub use guard::Overrun;
-pub(crate) use guard::{Guarded, Owner, ReadOnly, broken, mark, seal};
+pub(crate) use guard::{Guarded, Opened, Owner, Resting, broken, mark, seal};
 pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
@@ -107,6 +112,12 @@ pub struct Checks {
 }
 
 impl Checks {
+    /// What may be done with guarded memory that no task works on; nothing, where memory is not guarded.
+    pub(crate) fn resting(&self) -> Option<Resting> {
+        let resting = if self.launch_blocking { Resting::Closed } else { Resting::Open };
+        matches!(self.memory, Memory::Guarded(_)).then_some(resting)
+    }
+
     /// Whether tasks are looked at.
     fn watches_tasks(&self) -> bool {
         self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some()

@@ -1,7 +1,9 @@
 //! All guarded memory of the process, in a table that a signal handler can read: it takes no lock and
 //! allocates nothing.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use super::Side;
 
@@ -47,18 +49,27 @@ static TABLE: [Entry; MOST] =
 /// No entry is at or above this place.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
+/// The places by the first byte of what is mapped, for all but the signal handler, which cannot take the lock.
+static PLACES: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+fn places() -> RwLockReadGuard<'static, BTreeMap<usize, usize>> {
+    PLACES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionId(usize);
 
 /// Puts a region into the table; gives it back, if that is full.
 pub(super) fn add(region: Region) -> Result<RegionId, Region> {
+    let start = region.mapped.0;
     let new = Box::into_raw(Box::new(region));
     let null = std::ptr::null_mut();
     let take = |entry: &Entry| entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     match TABLE.iter().position(take) {
         Some(place) => {
             USED.fetch_max(place + 1, Ordering::AcqRel);
+            PLACES.write().unwrap_or_else(PoisonError::into_inner).insert(start, place);
             Ok(RegionId(place))
         }
         // SAFETY: nobody else has seen it.
@@ -69,6 +80,9 @@ pub(super) fn add(region: Region) -> Result<RegionId, Region> {
 /// Takes a region out of the table. Whoever owns it does, when its memory is gone.
 pub(super) fn remove(id: RegionId) {
     let entry = &TABLE[id.0];
+    if let Some(region) = get(id) {
+        PLACES.write().unwrap_or_else(PoisonError::into_inner).remove(&region.mapped.0);
+    }
     let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: both were made by boxes here, and only their owner removes them. A handler that reads one at this
@@ -90,24 +104,40 @@ pub(super) fn set_freed(id: RegionId, freed: Freed) {
     TABLE[id.0].freed.store(Box::into_raw(Box::new(freed)), Ordering::Release);
 }
 
+/// The same as [`find`], and faster, for whoever may take a lock.
+pub(super) fn look_up(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
+    let place = *places().range(..=address).next_back()?.1;
+    TABLE[place].holds(address)
+}
+
 /// The region that an address is in, with its guard pages.
 pub(super) fn find(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
-    TABLE[..USED.load(Ordering::Acquire)].iter().find_map(|entry| {
+    TABLE[..USED.load(Ordering::Acquire)].iter().find_map(|entry| entry.holds(address))
+}
+
+impl Entry {
+    /// Its region, if the address is in there.
+    fn holds(&self, address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
         // SAFETY: as in `get` and `remove`: it is there, or the process is about to end.
-        let region = unsafe { entry.region.load(Ordering::Acquire).as_ref() }?;
-        let (start, len) = region.mapped;
+        let region = unsafe { self.region.load(Ordering::Acquire).as_ref() }?;
         // SAFETY: as above.
-        let freed = unsafe { entry.freed.load(Ordering::Acquire).as_ref() };
-        (start..start + len).contains(&address).then_some((region, freed))
-    })
+        let freed = unsafe { self.freed.load(Ordering::Acquire).as_ref() };
+        region.has(address).then_some((region, freed))
+    }
 }
 
 impl Region {
+    /// Whether an address is in its pages, or in those around that nobody can touch.
+    pub(super) fn has(&self, address: usize) -> bool {
+        let (start, len) = self.mapped;
+        (start..start + len).contains(&address)
+    }
+
     /// How far an address is from the buffer's bytes, and on which side; nothing, if it is within.
     pub(super) fn beyond(&self, address: usize) -> Option<(Side, usize)> {
         let (start, len) = self.data;
         match address {
-            _ if address < start => Some((Side::Start, start - address)),
+            _ if address < start => Some((Side::Start, start - address - 1)),
             _ if address >= start + len => Some((Side::End, address - (start + len))),
             _ => None,
         }

@@ -1,8 +1,8 @@
 //! The walk: one rank's plan, step by step.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Once};
 use std::time::Instant;
 
 use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
@@ -16,7 +16,7 @@ use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
-use crate::check::{Fault, Freed, LifetimeViolation, Memory, Owner, Probe, Strictness, Tracker, said, seal};
+use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::tensor::{AlignedBytes, Tensor};
@@ -55,6 +55,7 @@ pub(crate) struct Rank {
 impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
+        name_helpers(self.options.threads_per_rank);
         let arena: Arc<Arena> = Arc::default();
         let probe = self.probe.clone();
         let mut threads = Vec::new();
@@ -70,7 +71,7 @@ impl Rank {
             program: &program,
             streams: &self.streams,
             fate: &self.fate,
-            pool: Pool::new(arena, self.options.checks.memory, (self.rank, program.ranks)),
+            pool: Pool::new(arena, &self.options.checks, (self.rank, program.ranks)),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
@@ -95,6 +96,9 @@ impl Rank {
             // A worker catches what it runs: it cannot panic.
             let _ = thread.join();
         }
+        if issuer.pool.is_guarded() {
+            post::wait_for_threads(self.rank);
+        }
         issuer.pool.close();
         Ok(outcome)
     }
@@ -118,7 +122,7 @@ impl Rank {
             scratch: Scratch::new(context),
             _arena: arena,
             probe,
-            is_guarded: matches!(self.options.checks.memory, Memory::Guarded(_)),
+            resting: self.options.checks.resting(),
             faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
@@ -155,6 +159,18 @@ impl Rank {
         outcome.peak = Bytes(issuer.requested.peak);
         outcome.reserved = Bytes(issuer.pool.reserved as i64);
         Ok(outcome)
+    }
+}
+
+/// Gives threads that help with kernels a name of their own, so that they are not taken for those of custom calls.
+fn name_helpers(threads_per_rank: usize) {
+    static NAMED: Once = Once::new();
+    if threads_per_rank > 1 {
+        NAMED.call_once(|| {
+            let named = rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
+            // If they are there already, they have a name.
+            let _ = named.build_global();
+        });
     }
 }
 
@@ -278,6 +294,11 @@ impl Issuer<'_> {
         }
     }
 
+    /// Arrays that this thread works on itself, while no task does.
+    fn opened(&self, ins: &[Address], outs: &[Address]) -> Option<Opened> {
+        self.options.checks.resting().map(|resting| Opened::new(ins, outs, resting))
+    }
+
     /// Something is wrong before what is issued next: whoever has issued that has looked at the same place.
     fn found(&self, failure: Failure) {
         self.fate.find(Finding { number: self.number + 1, rank: self.rank, failure });
@@ -320,6 +341,7 @@ impl Issuer<'_> {
         for (slot, input) in slots.into_iter().zip(inputs) {
             self.alloc(frame, slot);
             let address = self.address(frame, slot);
+            let _opened = self.opened(&[], &[address]);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
             unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
         }
@@ -335,6 +357,7 @@ impl Issuer<'_> {
         let output = |(&slot, (kind, cast)): (&SlotId, (&crate::kernel::ArrayType, &Option<crate::kernel::Kernel>))| {
             let mut tensor = Tensor::zeros(kind.dtype, &kind.dims);
             let from = self.address(frame, slot);
+            let _opened = self.opened(&[from], &[]);
             match cast {
                 Some(kernel) => {
                     let to = Address(tensor.bytes_mut().as_mut_ptr());
@@ -661,6 +684,7 @@ impl Issuer<'_> {
     /// What is in memory when all that was issued before has run.
     fn first_byte(&self, address: Address) -> Result<u8, Stopped> {
         self.streams.compute().wait(self.issued[0], self.fate)?;
+        let _opened = self.opened(&[address], &[]);
         // SAFETY: the array has an element, and nothing that could write it is still to run.
         Ok(unsafe { address.0.cast_const().read() })
     }
@@ -671,6 +695,7 @@ impl Issuer<'_> {
         if bytes < 4 {
             return Ok(usize::from(first == 0).min(branches - 1));
         }
+        let _opened = self.opened(&[address], &[]);
         // SAFETY: as above; a number here has four bytes.
         let number = unsafe { address.0.cast_const().cast::<i32>().read() };
         Ok(usize::try_from(number).ok().filter(|&number| number < branches).unwrap_or(branches - 1))

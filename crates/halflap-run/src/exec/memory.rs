@@ -11,7 +11,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::check::{Freed, Guarded, Memory, Overrun, Owner, RegionId, Tracker, broken, mark};
+use crate::check::{Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark};
 
 /// An address that threads hand to each other; the plan says who may use it when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,11 +82,14 @@ pub(crate) struct Block {
 }
 
 impl Pool {
-    pub(crate) fn new(arena: Arc<Arena>, memory: Memory, (rank, ranks): (usize, usize)) -> Pool {
-        let source = match memory {
+    pub(crate) fn new(arena: Arc<Arena>, checks: &Checks, (rank, ranks): (usize, usize)) -> Pool {
+        let source = match checks.memory {
             Memory::Cached => Source::Cached,
             Memory::Marked => Source::Marked(Marks::default()),
-            Memory::Guarded(side) => Source::Guarded(Guarded::new(side, (rank, ranks))),
+            Memory::Guarded(side) => {
+                let resting = checks.resting().unwrap_or(Resting::Open);
+                Source::Guarded(Guarded::new((side, resting), (rank, ranks)))
+            }
         };
         Pool { arena, free: HashMap::new(), source, rank, reserved: 0, tracker: None }
     }
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again() {
-        let mut pool = Pool::new(Arc::default(), Memory::Cached, (0, 1));
+        let mut pool = Pool::new(Arc::default(), &Checks::default(), (0, 1));
         let owner = Owner { name: "a", kind: "u8[1000]", align: 1, is_constant: false };
         let freed = || Freed { kernel: String::new(), step: 0, computation: String::new() };
         let first = pool.get(1000, owner);

@@ -30,9 +30,10 @@ mod session;
 pub(crate) mod stream;
 mod task;
 
-pub(crate) use failure::Fate;
 pub use failure::{Failure, Finding, Stopped};
+pub(crate) use failure::{Fate, LOOK};
 pub(crate) use issue::Rank;
+pub(crate) use prepare::Shared;
 pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run, run_shown};

@@ -116,6 +116,8 @@ pub struct Label {
     pub among: String,
     /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
     pub shares: Vec<(String, f64)>,
+    /// The function that a custom call calls.
+    pub target: Option<String>,
     /// The program's own collective, for who must say who is missing.
     pub(crate) collective: Option<Collective>,
 }
@@ -400,15 +402,26 @@ impl Preparer<'_> {
             outs: Vec::new(),
             among: String::new(),
             shares: Vec::new(),
+            target: self.target(instr),
             collective: None,
         }
+    }
+
+    fn target(&self, instr: InstrId) -> Option<String> {
+        let is_custom = self.module.instruction(instr).opcode == Opcode::CustomCall;
+        let target = self.module.attribute(instr, "custom_call_target").filter(|_| is_custom)?;
+        Some(target.trim_matches('"').to_owned())
     }
 
     /// What a kernel is called: what its time is made of, if it computes several instructions.
     fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
         let label = self.named(work.instr, LabelKind::Kernel, of);
         match work.fused {
-            Some(_) => Label { name: work.name(self.module).to_owned(), shares: shares(self.module, work), ..label },
+            Some(_) => {
+                let target = work.instrs().into_iter().find_map(|instr| self.target(instr));
+                let name = work.name(self.module).to_owned();
+                Label { name, target, shares: shares(self.module, work), ..label }
+            }
             None => label,
         }
     }
@@ -617,4 +630,4 @@ impl Launch {
 }
 
 /// A program that ranks share.
-pub(super) type Shared = Arc<Prepared>;
+pub(crate) type Shared = Arc<Prepared>;

@@ -16,8 +16,9 @@ use super::memory::{Address, Arena};
 use super::prepare::{Action, Cast, Launch, Read, Shared};
 use super::report::{Lane, Noted};
 use super::stream::{Sequence, Stream, locked};
-use crate::check::fault::{HandlerStack, Marked, Running};
-use crate::check::{Fault, Probe, ReadOnly, State};
+use crate::check::fault::HandlerStack;
+use crate::check::post::{self, Marked, Running};
+use crate::check::{Fault, Opened, Probe, Resting, State};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, View, ViewMut};
@@ -120,8 +121,8 @@ pub(super) struct Worker {
     /// Who looks at what it does.
     pub(super) probe: Option<Arc<Probe>>,
     pub(super) aside: AlignedBytes,
-    /// Whether memory is guarded.
-    pub(super) is_guarded: bool,
+    /// What may be done with memory that no task works on, where it is guarded.
+    pub(super) resting: Option<Resting>,
     /// Mistakes to be made on purpose.
     pub(super) faults: Vec<Fault>,
     /// The step at which it is to panic, to show what happens then.
@@ -132,6 +133,9 @@ impl Worker {
     /// Runs tasks until there are no more, or somebody failed.
     pub(super) fn run(mut self) {
         let _stack = HandlerStack::new();
+        if self.index == 0 {
+            post::take_up(self.rank, &self.program);
+        }
         let streams = self.streams.clone();
         let stream = &streams.all[self.index];
         while let Some(task) = stream.next(&self.fate) {
@@ -169,19 +173,29 @@ impl Worker {
         let label = task.issued.label;
         stream.status.begin(label, task.sequence());
         let program = self.program.clone();
-        let running = Running { label: &program.labels[label as usize], rank: self.rank };
-        let _marked = Marked::new(&running);
+        let (ins, outs) = self.resting.map_or_else(Default::default, |_| self.arrays(task));
+        let running = Running { label: &program.labels[label as usize], rank: self.rank, ins: &ins };
+        let marked = Marked::new(&running);
         if self.has_faults(|fault| fault.stalls(self.rank, &running.label.name)) {
             loop {
                 self.fate.check()?;
                 std::thread::sleep(LOOK);
             }
         }
+        let opened = self.resting.map(|resting| Opened::new(&ins, &outs, resting));
         let start = Instant::now();
         let met = match &self.probe {
-            None => self.body(task)?,
-            Some(probe) => self.watched(task, &probe.clone())?,
+            None => self.body(task),
+            Some(probe) => self.watched(task, &probe.clone()),
         };
+        if met.is_err() {
+            // The others of a collective that was given up may still read there.
+            opened.into_iter().for_each(Opened::leave);
+            return Err(Stopped);
+        }
+        if self.resting.is_some() {
+            marked.note_threads();
+        }
         let lane = match self.index {
             0 => Lane::Compute,
             index => Lane::Stream(Id::from_index(index - 1)),
@@ -189,9 +203,22 @@ impl Worker {
         let mut spans = locked(&stream.spans);
         // A loop that does not end must not fill the memory.
         if spans.len() < MOST_SPANS {
-            spans.push(Noted { label, lane, start, met, end: Instant::now() });
+            spans.push(Noted { label, lane, start, met: met?, end: Instant::now() });
         }
         Ok(())
+    }
+
+    /// What a task reads, and what it writes.
+    fn arrays(&self, task: &Task) -> (Vec<Address>, Vec<Address>) {
+        match &task.work {
+            Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. } => {
+                let (ins, outs) = arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
+                (ins.to_vec(), outs.to_vec())
+            }
+            Work::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
+            Work::Copy { moves } => moves.iter().map(|(from, to, _)| (*from, *to)).unzip(),
+            Work::Wait { .. } => Default::default(),
+        }
     }
 
     /// The same as `body`, with a look at what is taken and given.
@@ -225,7 +252,6 @@ impl Worker {
                 assert!(self.panics_at != Some(step), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
                     let (ins, outs) = arrays.split_at(launch.ins.len());
-                    let _read_only = self.is_guarded.then(|| ReadOnly::new(ins, outs));
                     self.launch(launch, arrays);
                     if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
                         spoil(ins, outs);
