@@ -12,43 +12,44 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
 
 from cases import CASES, CORRECT  # noqa: E402
 from command import HALFLAP  # noqa: E402
-from walk import build, debug, wrong  # noqa: E402
+from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [tests/faults](../tests/faults/cases.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `alone` how often the command of the report showed the fault again with the kernel alone. `python3 bench/faults.py` makes this page again.
+What `halflap debug` finds in the faulty modules of [tests/faults](../tests/faults/cases.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
 
-| fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | alone |
-| --- | --- | --- | --- | --- | --- |
+| fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 def tried(case, ranks, times, library):
-    """How often a fault was found, and how often the kernel alone showed it, of how many times."""
-    found = shown = tries = 0
+    """How often a fault was found, how often the report's command showed it, and how often the report was right."""
+    counts = [0, 0, 0]
     for _ in range(times):
         answer = debug(HALFLAP, case, ranks, library)
         problem = wrong(case, answer)
         if problem:
             print(f"{case.name} on {ranks}: {problem}", file=sys.stderr)
-        found += problem is None
-        tries += answer[3] is not None
-        shown += answer[3] not in (None, 0, 2)
-    return found, shown, tries
+        is_found = bool(answer[1] and answer[1]["finding"])
+        said = is_found and shows_as_said(answer)
+        shown = is_found and answer[1]["finding"]["shows_again"] and said
+        counts = [count + bool(more) for count, more in zip(counts, (problem is None, shown, said))]
+    return counts
 
 
 def row(case, times, library):
-    cells, shown, tries = [], 0, 0
+    cells, shown, said = [], 0, 0
     for ranks in (1, 8):
         if ranks not in case.ranks:
             cells.append("")
             continue
-        found, again, tried_alone = tried(case, ranks, times, library)
+        found, again, right = tried(case, ranks, times, library)
         cells.append(f"{found}/{times}")
-        shown, tries = shown + again, tries + tried_alone
+        shown, said = shown + again, said + right
+    tries = times * len(case.ranks)
     blamed = f"`{case.kernel or case.buffer}`" if case.kernel or case.buffer else "the input" if "input" in case.name else "the rank"
-    alone = f"{shown}/{tries}" if tries else ""
-    return f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {alone} |"
+    return f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {shown}/{tries} | {said}/{tries} |"
 
 
 def alarms(times, library):

@@ -94,6 +94,42 @@ def memory(name, what, target=None, kinds=("out-of-bounds",), **more):
     return Case(name, what, call((target or name).replace("-", "_")), kinds=kinds, options=CUSTOM, **more)
 
 
+def kept(name, what, keeps, uses):
+    """Two custom calls, of which the second uses what the first was given, and which is alive."""
+    body = f"""  id = u32[] partition-id()
+  held = f32[64] custom-call(before, id), custom_call_target="{keeps}"
+  more = f32[64] multiply(held, q)
+  bad = f32[64] custom-call(more, id), custom_call_target="{uses}"
+  result = f32[64] add(bad, before)"""
+    return Case(name, what, body, kinds=("not-its-own",), options=CUSTOM + ("--input-order",))
+
+
+def loop(name, what, turn, start="before", **more):
+    """A loop that runs while its counter is below 6; a turn is lines that make `k` of `j`, and `y` of `x`."""
+    state = "(s32[], f32[64])"
+    computations = f"""
+goes {{
+  s = {state} parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(6)
+  ROOT g = pred[] compare(i, n), direction=LT
+}}
+
+turn {{
+  t = {state} parameter(0)
+  j = s32[] get-tuple-element(t), index=0
+  x = f32[64] get-tuple-element(t), index=1
+{turn}
+  ROOT u = {state} tuple(k, y)
+}}
+"""
+    body = f"""  zero = s32[] constant(0)
+  begin = {state} tuple(zero, {start})
+  bad = {state} while(begin), condition=goes, body=turn
+  result = f32[64] get-tuple-element(bad), index=1"""
+    return Case(name, what, body, computations=computations, **more)
+
+
 MINUS = "  low = f32[64] negate(before)\n"
 CASES = [
     # Numbers.
@@ -140,14 +176,24 @@ CASES = [
     memory("divides-by-zero", "a custom call divides whole numbers by zero", kinds=("crash",)),
     memory("traps", "a custom call comes to an instruction that does not exist", kinds=("crash",)),
     memory("leaves", "a custom call ends the process", kinds=("crash",)),
+    memory("leaves-at-once", "a custom call ends the process at once, as if all were well", kinds=("crash",)),
+    memory("leaves-as-bad-input", "a custom call ends the process at once, with the code of bad input", kinds=("crash",)),
+    memory("is-killed", "a custom call has the system kill the process", kinds=("crash",)),
     memory("overflows-stack", "a custom call calls itself for ever", kinds=("crash", "out-of-bounds")),
     memory("frees-output", "a custom call frees what is not its own", kinds=("crash", "out-of-bounds")),
     memory("never-returns", "a custom call does not come back", kinds=("hang",)),
     memory("by-chance", "a custom call that gives other values in every process", kinds=("chance",)),
-    Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("out-of-bounds", "write-to-input"), options=CUSTOM + ("--input-order",)),
+    Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("not-its-own",), options=CUSTOM + ("--input-order",)),
+    kept("write-kept", "a custom call writes through a pointer of an earlier one to memory that is alive", "keep", "write_kept"),
+    kept("read-kept", "a custom call reads through a pointer of an earlier one memory that is alive", "keep", "use_kept"),
+    kept("write-kept-for-all", "a custom call writes through a pointer that all ranks share", "keep_for_all", "write_kept_for_all"),
+    memory("thread-writes-behind", "a thread of a custom call writes one element too far"),
+    memory("thread-writes-later", "a thread of a custom call writes when the call is over and its output is freed", kinds=("after-free",)),
+    memory("thread-leaves", "a thread of a custom call ends the process as if all were well", kinds=("crash",)),
     memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
     Case("third-time", "a custom call writes too far when it is called for the third time", call("tires"), kinds=("out-of-bounds",), options=CUSTOM + ("--steps", "4")),
     Case("one-rank-crashes", "a custom call crashes on rank 2 only", "  id = u32[] partition-id()\n  ranks = u32[] constant(RANKS)\n" + call("one_rank_crashes", "before, id, ranks"), kinds=("crash",), options=CUSTOM, rank=2, ranks=(8,)),
+    loop("endless-loop", "a loop whose counter stays where it is", "  none = s32[] constant(0)\n  k = s32[] multiply(j, none)\n  y = f32[64] add(x, x)", kinds=("hang",), options=("--timeout", "2s")),
     # Inputs.
     Case("input-shape", "an input of another shape", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=plain(ONES, ONES[:63])),
     Case("input-type", "an input of another type", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_{n:03}_r{r}": npy([1] * 64, *(("<i4", "i") if n else ("<f4", "f"))) for r in range(ranks) for n in range(2)}),
@@ -174,6 +220,8 @@ CASES = [
 CORRECT = [
     Case("correct", "elementwise work and a sum", "  x = f32[64] exponential(before)\n  result = f32[64] multiply(x, q)"),
     Case("correct-custom-call", "a custom call that keeps to its arrays", call("good"), options=CUSTOM),
+    Case("correct-thread", "a custom call that keeps a thread", call("keeps_a_thread"), options=CUSTOM),
+    loop("correct-loop", "a loop that comes to its end", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] add(x, x)"),
     Case("correct-mask", "a mask of infinities inside of a softmax", "  least = f32[] constant(-inf)\n  mask = f32[64] broadcast(least), dimensions={}\n  zero = f32[64] subtract(p, p)\n  some = pred[64] compare(p, zero), direction=GT\n  masked = f32[64] select(some, before, mask)\n  x = f32[64] exponential(masked)\n  result = f32[64] multiply(x, q)"),
     Case("correct-whole", "whole numbers", "  x = s32[64] multiply(before, q)\n  result = s32[64] add(x, p)", element="s32"),
     Case("correct-bf16", "bf16", "  x = bf16[64] multiply(before, q)\n  result = bf16[64] add(x, p)", element="bf16"),

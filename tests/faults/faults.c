@@ -1,5 +1,7 @@
 /* Custom calls that do what they should not, for halflap debug to find: void f(void *out, const void **ins). Arrays have
  * 64 elements. */
+#include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,3 +99,31 @@ void one_rank_crashes(void *out, const void **ins) {
     twice(out, ins[0]);
     if (rank == (ranks > 1 ? 2u : 0u)) *(volatile int *)0 = 1;
 }
+
+/* Uses a pointer that keep() kept, to memory that others still need. */
+void write_kept(void *out, const void **ins) {
+    twice(out, ins[0]);
+    ((volatile float *)kept[*(const uint32_t *)ins[1] % 64])[5] = 1234;
+}
+/* One pointer for all ranks, which is that of whoever came last. */
+static float *shared_by_all;
+void keep_for_all(void *out, const void **ins) { shared_by_all = (float *)ins[0], twice(out, ins[0]); }
+void write_kept_for_all(void *out, const void **ins) { twice(out, ins[0]), *(volatile float *)shared_by_all = 1234; }
+
+static void *write_behind(void *at) { return ((volatile float *)at)[N] = 1, NULL; }
+static void *write_later(void *at) { return usleep(300000), *(volatile float *)at = 1, NULL; }
+static void *leave_later(void *at) { (void)at, usleep(100000), _exit(0); }
+static void start(void *(*what)(void *), void *at, int joins) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, what, at)) abort();
+    joins ? pthread_join(thread, NULL) : pthread_detach(thread);
+}
+void thread_writes_behind(void *out, const void **ins) { twice(out, ins[0]), start(write_behind, out, 1); }
+void thread_writes_later(void *out, const void **ins) { twice(out, ins[0]), start(write_later, out, 0); }
+void thread_leaves(void *out, const void **ins) { twice(out, ins[0]), start(leave_later, out, 0), usleep(300000); }
+static void *idles(void *at) { for (;;) usleep(100000 + (at != NULL)); }
+void keeps_a_thread(void *out, const void **ins) { twice(out, ins[0]), start(idles, NULL, 0); }
+
+void leaves_at_once(void *out, const void **ins) { (void)out, (void)ins, _exit(0); }
+void leaves_as_bad_input(void *out, const void **ins) { (void)out, (void)ins, _exit(2); }
+void is_killed(void *out, const void **ins) { (void)out, (void)ins, kill(getpid(), SIGKILL); }

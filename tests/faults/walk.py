@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 def build(folder):
     """The custom calls, compiled."""
     library = pathlib.Path(folder) / "faults.so"
-    command = ["cc", "-O0", "-w", "-shared", "-fPIC", str(HERE / "faults.c"), "-o", str(library)]
+    command = ["cc", "-O0", "-w", "-shared", "-fPIC", "-pthread", str(HERE / "faults.c"), "-o", str(library)]
     subprocess.run(command, check=True)
     return library
 
@@ -36,8 +36,8 @@ def debug(halflap, case, ranks, library):
         command = [halflap, "debug", str(module), "--json", "--artifacts", str(folder / "kept"), *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         report = json.loads(done.stdout) if done.stdout else None
-        again = report and report["finding"] and report["finding"]["reproduce"]
-        shown = reproduce(halflap, again) if again and "--only" in again else None
+        found = report and report["finding"]
+        shown = reproduce(halflap, found["reproduce"]) if found else None
         return done.returncode, report, done.stderr, shown
 
 
@@ -59,3 +59,10 @@ def wrong(case, answer):
     if found["kind"] not in case.kinds:
         return f"kind is {found['kind']}, not {' or '.join(case.kinds)}: {found['what']}"
     return None
+
+
+def shows_as_said(answer):
+    """Whether the command of the report does what the report says of it. A wrong input is refused, with code 2."""
+    _, report, _, shown = answer
+    refused = shown == 2 and report["finding"]["kind"] != "wrong-input"
+    return report["finding"]["shows_again"] == (shown != 0 and not refused)

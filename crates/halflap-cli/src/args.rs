@@ -130,7 +130,7 @@ pub struct Debug {
     pub run: DebugRun,
     /// How long a kernel or collective of a module may take [default: 20s], or each run of a command
     /// [default: 600s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = limit)]
     pub timeout: Option<Nanos>,
     #[command(flatten)]
     pub artifacts: ArtifactArgs,
@@ -206,9 +206,12 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
     /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
-    /// was at.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    /// was at. A loop ends it after that time if it can never end.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = limit)]
     pub timeout: Nanos,
+    /// How long a loop may take that is not known to have no end [default: as long as it likes].
+    #[arg(long, value_name = "TIME", value_parser = limit, hide = true)]
+    pub loop_timeout: Option<Nanos>,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
     #[arg(long, value_name = "BANDWIDTH,LATENCY")]
     pub emulate_link: Option<EmulatedLink>,
@@ -230,6 +233,9 @@ pub struct Run {
     /// Print the summary as JSON (docs/run.md).
     #[arg(long)]
     pub json: bool,
+    /// The rank that a single one stands for, and of how many partitions it is one.
+    #[arg(skip)]
+    pub stands_for: Option<(usize, u32)>,
     /// Have a rank panic at a step of a plan, to see what happens.
     #[arg(long, value_name = "RANK:STEP", value_parser = panic_at, hide = true)]
     pub panic: Option<(usize, usize)>,
@@ -501,6 +507,16 @@ pub enum CommStreams {
 fn slowdown(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor: &f64| (1.0..=100.0).contains(factor));
     factor.ok_or_else(|| "it must be a factor from 1 to 100".to_owned())
+}
+
+/// A time that something may take.
+fn limit(text: &str) -> Result<Nanos, String> {
+    match duration(text)? {
+        Nanos(time) if time < 1e6 => {
+            Err("nothing is done in that time: it must be 1ms or more, such as 60s".to_owned())
+        }
+        time => Ok(time),
+    }
 }
 
 fn duration(text: &str) -> Result<Nanos, String> {

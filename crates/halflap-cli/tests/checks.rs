@@ -249,11 +249,11 @@ fn memory_that_is_none_of_a_kernel_s_business() {
     let custom = ["--custom-calls", "./f.so"];
     let (end, start) = ("--no-memory-caching", "--no-memory-caching=start");
     let cases = [
-        ("writes_past", end, "writes 0 bytes past the end of buffer 'k' (f32[4], 16 bytes)"),
-        ("reads_past", end, "reads 0 bytes past the end of buffer 'n' (f32[4], 16 bytes)"),
+        ("writes_past", end, "writes right behind the end of buffer 'k' (f32[4], 16 bytes)"),
+        ("reads_past", end, "reads right behind the end of buffer 'n' (f32[4], 16 bytes)"),
         ("writes_before", start, "writes 4 bytes before the start of buffer 'k'"),
         ("reads_before", start, "reads 4 bytes before the start of buffer 'n'"),
-        ("reads_a_page_past", end, "reads 8176 bytes past the end of buffer 'n'"),
+        ("reads_a_page_past", end, "reads 8176 bytes behind the end of buffer 'n'"),
         ("writes_input", end, "writes byte 0, which it must only read: buffer 'n'"),
         ("writes_nowhere", end, "writes address 0x10, which is no buffer's (SIGSEGV)"),
     ];
@@ -270,7 +270,7 @@ fn memory_that_is_none_of_a_kernel_s_business() {
     calls(&folder, "writes_nowhere", "good");
     let (_, err) = run(&folder, &custom, 4);
     assert!(err.contains("kernel 'k'") && err.contains("halflap debug"), "{err}");
-    for (function, place) in [("writes_past", "0 bytes past the end"), ("writes_before", "1 bytes before the start")] {
+    for (function, place) in [("writes_past", "right behind the end"), ("writes_before", "1 byte before the start")] {
         calls(&folder, function, "good");
         let (_, err) = run(&folder, &custom, 1);
         assert!(err.contains("rank 0: something was written") && err.contains(place) && err.contains("'k'"), "{err}");

@@ -1,6 +1,6 @@
 //! What a debug session came to: for people and as JSON (halflap.debug/1).
 
-use halflap::report::{Style, labelled, printable};
+use halflap::report::{Style, labelled, printable, printable_end};
 use serde_json::{Value as Json, json};
 
 /// What kind of thing is wrong.
@@ -12,6 +12,7 @@ pub enum Kind {
     OutOfBounds,
     AfterFree,
     WriteToInput,
+    NotItsOwn,
     Chance,
     Lifetime,
     Apart,
@@ -31,6 +32,7 @@ impl Kind {
             Kind::AfterFree => "after-free",
             Kind::Chance => "chance",
             Kind::WriteToInput => "write-to-input",
+            Kind::NotItsOwn => "not-its-own",
             Kind::Lifetime => "lifetime",
             Kind::Apart => "apart",
             Kind::Crash => "crash",
@@ -80,6 +82,8 @@ pub struct Finding {
     pub came_out: Vec<Value>,
     /// The command that shows it again.
     pub reproduce: Option<String>,
+    /// Whether it does, if that was tried.
+    pub shown: Option<Shown>,
 }
 
 impl Finding {
@@ -95,6 +99,40 @@ impl Finding {
             went_in,
             came_out,
             reproduce: None,
+            shown: None,
+        }
+    }
+}
+
+/// Whether a command shows a fault again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    Yes,
+    /// Yes, which the kernel alone does not.
+    OnlyWhole,
+    /// Every run gives other values; this one alone says nothing.
+    Chance,
+    /// Two runs must be compared to see it.
+    Compared,
+    /// It came to its end this time, or could not be run.
+    NotThisTime,
+}
+
+impl Shown {
+    fn is_shown(&self) -> bool {
+        matches!(self, Shown::Yes | Shown::OnlyWhole)
+    }
+
+    fn words(&self) -> &'static str {
+        match self {
+            Shown::Yes => "yes, it was tried",
+            Shown::OnlyWhole => "yes, it was tried; the kernel alone does not, because it needs what runs before it",
+            Shown::Chance => "no, because one run alone looks fine: compare the values of two with 'halflap diff'",
+            Shown::Compared => {
+                "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
+                 --no-memory-caching"
+            }
+            Shown::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
         }
     }
 }
@@ -133,7 +171,7 @@ impl Report {
             lines.push((stage.name, stage.result.clone()));
         }
         lines.extend(self.notes.iter().map(|note| ("note", note.clone())));
-        lines.push(("kept in", printable(&self.folder)));
+        lines.push(("kept in", whole(&self.folder)));
         lines.iter().map(|(label, value)| labelled(label, value, style)).collect()
     }
 
@@ -156,10 +194,16 @@ fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
     lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
     lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
-    lines.extend(finding.source.iter().map(|place| ("source", printable(place))));
+    lines.extend(finding.source.iter().map(|place| ("source", whole(place))));
     lines.extend(finding.went_in.iter().map(|value| ("went in", value.render())));
     lines.extend(finding.came_out.iter().map(|value| ("came out", value.render())));
     lines.extend(finding.reproduce.as_ref().map(|command| ("again", command.clone())));
+    lines.extend(finding.shown.as_ref().map(|shown| ("shows it", shown.words().to_owned())));
+}
+
+/// A text that is shown whole, however long it is.
+fn whole(text: &str) -> String {
+    printable_end(text, usize::MAX - 1)
 }
 
 fn finding_json(finding: &Finding) -> Json {
@@ -174,5 +218,7 @@ fn finding_json(finding: &Finding) -> Json {
         "in": values(&finding.went_in),
         "out": values(&finding.came_out),
         "reproduce": finding.reproduce,
+        "shows_again": finding.shown.as_ref().map(Shown::is_shown),
+        "shows_again_words": finding.shown.as_ref().map(Shown::words),
     })
 }

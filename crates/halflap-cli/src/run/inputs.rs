@@ -160,6 +160,21 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     })
 }
 
+/// What every rank takes and gives is in memory twice; where a single array is more than there can be, that is said
+/// before anything is made.
+pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Failed> {
+    let inputs = program.inputs.iter().zip(&program.input_names);
+    let inputs = inputs.map(|(kind, name)| (kind, format!("parameter '{name}'")));
+    let outputs = program.outputs.iter().enumerate().map(|(number, kind)| (kind, format!("result {number}")));
+    for (kind, name) in inputs.chain(outputs) {
+        if Vec::<u8>::new().try_reserve_exact(kind.bytes()).is_err() {
+            let problem = format!("{name}: there is no memory for {}, {} bytes", words(kind), kind.bytes());
+            return Err(Failed::in_file(module, problem));
+        }
+    }
+    Ok(())
+}
+
 /// An input for want of a real one, the same on all ranks: numbers from -0.5 to 0.5, whole ones from 0
 /// to 7, which are indices of most things.
 fn made(kind: &ArrayType, seed: u64) -> Tensor {

@@ -122,6 +122,10 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
     if args.output.as_deref().is_some_and(files::is_stdout) {
         return Err(Failed::BadInput("an archive of arrays is not for a terminal: name a file with -o".to_owned()));
     }
+    if let Some(path) = args.output.as_deref().filter(|path| path.ends_with(".npy")) {
+        let archive = path.strip_suffix(".npy").unwrap_or(path);
+        return Err(Failed::in_file(path, format!("results are an archive of arrays: -o {archive}.npz")));
+    }
     refuse_graph(&args.module)
 }
 
@@ -156,9 +160,11 @@ impl<'a> Job<'a> {
         Options {
             steps: self.args.steps as usize,
             timeout: Duration::from_nanos(self.args.timeout.0 as u64),
+            loop_limit: self.args.loop_timeout.map(|time| Duration::from_nanos(time.0 as u64)),
             threads_per_rank: self.threads_per_rank(),
             seed: self.args.seed,
             link: self.args.emulate_link,
+            stands_for: self.args.stands_for,
             panic: self.args.panic,
             checks: debug::checks(self.args),
         }
@@ -232,6 +238,7 @@ fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>
 
 /// What all ranks get, after a look at all of it where that was asked for.
 fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+    inputs::check_memory(program, files::name_of(&args.module))?;
     let inputs = Inputs::open(args)?;
     if args.debug.check_inputs {
         inputs.check(program, 0..program.ranks)?;
@@ -298,7 +305,7 @@ fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
         Failure::Stopped => Failed::Stopped,
-        Failure::Unwritable { .. } => Failed::BadInput(failure.to_string()),
+        Failure::Unwritable { .. } | Failure::NoMemory { .. } => Failed::BadInput(failure.to_string()),
         failure => Failed::BrokenRun(failure.to_string()),
     }
 }

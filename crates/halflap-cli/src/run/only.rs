@@ -36,6 +36,8 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     alone.module = path;
     alone.inputs = Some(folder.0.display().to_string());
     alone.only = None;
+    let partitions = module.devices().1;
+    alone.stands_for = ranks.first().filter(|_| ranks.len() == 1).map(|values| (values.rank, partitions));
     alone.orders.input_order = true;
     super::run(&alone)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use super::post::{self, Running};
 use super::regions::{self, Freed, Region};
-use super::{departure, guard::Beyond};
+use super::{Beyond, departure};
 use crate::exec::Label;
 
 /// How a process ends that a kernel brought down.
@@ -314,7 +314,7 @@ impl Fault<'_> {
     fn say_place(&self, text: &mut Text, (region, freed): (&Region, Option<&Freed>)) -> fmt::Result {
         let Region { name, kind, data: (_, bytes), .. } = region;
         match region.beyond(self.address) {
-            Some(beyond) => write!(text, "{} {} of ", self.done.words(), Beyond(beyond))?,
+            Some((side, bytes)) => write!(text, "{} {} of ", self.done.words(), Beyond(side, bytes))?,
             None => {
                 let offset = self.address - region.data.0;
                 let only = match freed.is_none() && self.takes(region) {

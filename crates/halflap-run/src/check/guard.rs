@@ -64,20 +64,20 @@ pub struct Overrun {
     pub seen: String,
 }
 
-/// A place beside a buffer, and how many bytes are between.
-pub(super) struct Beyond(pub(super) (Side, usize));
+/// A place beside a buffer: how far it is from its first byte, or from the first one behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beyond(pub Side, pub usize);
 
 impl std::fmt::Display for Beyond {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (side, between) = self.0;
-        let side = match side {
+        let side = match self.0 {
             Side::Start => "before the start",
             Side::End => "behind the end",
         };
-        match between {
+        match self.1 {
             0 => write!(f, "right {side}"),
             1 => write!(f, "1 byte {side}"),
-            _ => write!(f, "{between} bytes {side}"),
+            bytes => write!(f, "{bytes} bytes {side}"),
         }
     }
 }
@@ -85,7 +85,7 @@ impl std::fmt::Display for Beyond {
 impl std::fmt::Display for Overrun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Overrun { buffers, side, offset, rank, seen } = self;
-        let place = Beyond((*side, *offset));
+        let place = Beyond(*side, *offset + usize::from(*side == Side::Start));
         let names: Vec<String> = buffers.iter().map(|name| format!("'{name}'")).collect();
         let of = match names.len() {
             1 => format!("buffer {}", names[0]),

@@ -35,7 +35,7 @@ pub use departure::{Departure, Split, Worker, split};
 pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
 pub use finite::{FirstInfinity, NotFinite};
-pub use guard::Overrun;
+pub use guard::{Beyond, Overrun};
 pub(crate) use guard::{Guarded, Opened, Owner, Resting, broken, mark, seal};
 pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;

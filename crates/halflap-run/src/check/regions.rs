@@ -137,7 +137,7 @@ impl Region {
     pub(super) fn beyond(&self, address: usize) -> Option<(Side, usize)> {
         let (start, len) = self.data;
         match address {
-            _ if address < start => Some((Side::Start, start - address - 1)),
+            _ if address < start => Some((Side::Start, start - address)),
             _ if address >= start + len => Some((Side::End, address - (start + len))),
             _ => None,
         }

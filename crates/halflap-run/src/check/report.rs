@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::guard::Overrun;
 use super::{Deviation, LifetimeViolation, NotFinite, Side};
-use crate::exec::Failure;
+use crate::exec::{Endless, Failure};
 
 /// What a line of a report says that it is.
 pub const FAULT_FORMAT: &str = "halflap.fault/1";
@@ -25,6 +25,8 @@ impl Failure {
         match self {
             Failure::Panicked { .. } => "panic",
             Failure::TimedOut { .. } => "timed-out",
+            Failure::Endless(_) => "endless",
+            Failure::NoMemory { .. } => "no-memory",
             Failure::Diverged { .. } => "diverged",
             Failure::PlansDiffer { .. } => "plans-differ",
             Failure::Lifetime(_) => "lifetime",
@@ -41,6 +43,10 @@ impl Failure {
             Failure::Diverged { rank, own, other, theirs } => {
                 json!({ "rank": rank, "collective": own, "other_rank": other, "other_collective": theirs })
             }
+            Failure::Endless(endless) => never_ends(endless),
+            Failure::NoMemory { rank, buffer, bytes, place: (computation, step), .. } => {
+                json!({ "rank": rank, "buffer": buffer, "bytes": bytes, "step": step, "computation": computation })
+            }
             Failure::Lifetime(violation) => lifetime(violation),
             Failure::Overrun(overrun) => over(overrun),
             Failure::NotFinite(found) => not_finite(found),
@@ -55,6 +61,14 @@ impl Failure {
             _ => json!({}),
         }
     }
+}
+
+fn never_ends(endless: &Endless) -> Value {
+    let Endless { rank, name, source, place: (computation, step), turns, is_proven, .. } = endless;
+    json!({
+        "rank": rank, "kernel": name, "source": source, "computation": computation, "step": step, "turns": turns,
+        "is_proven": is_proven,
+    })
 }
 
 fn lifetime(violation: &LifetimeViolation) -> Value {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::tensor::{View, numbers};
 
 /// Numbers about an array, computed with 64 bits. As in torch, what is not a number makes all of them
-/// that, and of a single element there is no deviation. Of complex elements they are about magnitudes.
+/// that; of a single element there is no deviation, and of none there is no number at all. Of complex elements they are about magnitudes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Stats {
@@ -39,7 +39,7 @@ impl Stats {
             mean,
             min: end(f64::INFINITY, f64::min),
             max: end(f64::NEG_INFINITY, f64::max),
-            std: (squares / (count as f64 - 1.0)).sqrt(),
+            std: if count > 1 { (squares / (count as f64 - 1.0)).sqrt() } else { f64::NAN },
             nans,
             infinities: all.iter().filter(|number| number.is_infinite()).count(),
         }
@@ -97,7 +97,8 @@ mod tests {
         let complex = Stats::of(&Tensor::of(&[1], &[Complex { re: 3.0f32, im: 4.0 }]).view());
         assert_eq!((complex.count, complex.max), (1, 5.0));
         let nothing = Stats::of(&Tensor::of::<f32>(&[0], &[]).view());
-        assert!(nothing.mean.is_nan() && nothing.min.is_nan());
+        assert!([nothing.mean, nothing.min, nothing.max, nothing.std].iter().all(|number| number.is_nan()));
+        assert_eq!((nothing.count, nothing.nans, nothing.infinities), (0, 0, 0));
     }
 
     #[test]

@@ -16,6 +16,12 @@ pub enum Failure {
     Panicked { rank: usize, at: String, message: String },
     #[error("nothing was completed for {seconds} s. {}", listed(.ranks))]
     TimedOut { seconds: String, ranks: Vec<String> },
+    #[error("{0}")]
+    Endless(Box<Endless>),
+    #[error(
+        "rank {rank}: there is no memory for '{buffer}' ({kind}, {bytes} bytes), step {} of {}; the plan needs {planned} bytes at once on every rank", .place.1, .place.0
+    )]
+    NoMemory { rank: usize, buffer: String, kind: String, bytes: usize, place: (String, usize), planned: i64 },
     #[error("rank {rank} came to '{own}', and rank {other} at the same place to '{theirs}': they took different ways")]
     Diverged { rank: usize, own: String, other: usize, theirs: String },
     #[error(
@@ -40,6 +46,40 @@ pub enum Failure {
     Unwritable { path: String, error: String },
     #[error("MPI: {0}")]
     Mpi(String),
+}
+
+/// A loop that does not end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endless {
+    /// The rank.
+    pub rank: usize,
+    /// The loop.
+    pub name: String,
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// The computation, and the step in it.
+    pub place: (String, usize),
+    /// How often its body was run.
+    pub turns: u64,
+    /// How long it has run.
+    pub seconds: String,
+    /// Whether it can never end, because a turn changes nothing that its condition depends on.
+    pub is_proven: bool,
+}
+
+impl std::fmt::Display for Endless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Endless { rank, name, source, place: (computation, step), turns, seconds, is_proven } = self;
+        let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        write!(f, "rank {rank}: loop '{name}'{source}, step {step} of {computation}, ")?;
+        match is_proven {
+            true => write!(
+                f,
+                "never ends: nothing that its condition depends on changes any more, after {turns} turns in {seconds} s"
+            ),
+            false => write!(f, "has not come to its end after {turns} turns in {seconds} s"),
+        }
+    }
 }
 
 fn listed(ranks: &[String]) -> String {

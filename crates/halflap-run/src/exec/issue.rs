@@ -9,11 +9,11 @@ use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Loop};
 use halflap::units::{Bytes, Nanos};
 
-use super::failure::{Failure, Fate, Finding, Stopped};
+use super::failure::{Endless, Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
-use super::session::Options;
+use super::session::{Options, seconds};
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
 use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
@@ -27,6 +27,21 @@ struct Place {
     address: Address,
     /// What it must give back; nothing, if it is somebody else's.
     block: Option<Block>,
+}
+
+/// How long a loop has run, and what decides how long it does.
+struct LoopClock<'a> {
+    label: u32,
+    began: Instant,
+    decides: Option<&'a [usize]>,
+    /// What decided in the turn before.
+    before: Option<Vec<Vec<u8>>>,
+}
+
+impl<'a> LoopClock<'a> {
+    fn new(label: u32, decides: Option<&'a [usize]>) -> LoopClock<'a> {
+        LoopClock { label, began: Instant::now(), decides, before: None }
+    }
 }
 
 /// A run of a plan.
@@ -105,7 +120,8 @@ impl Rank {
 
     fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
         let device = self.rank as u32;
-        let partitions = self.program.partitions.max(1);
+        let of_its_own = self.program.partitions;
+        let partitions = self.options.stands_for.map_or(of_its_own, |(_, partitions)| partitions).max(1);
         let context = Context {
             replica: device / partitions,
             partition: device % partitions,
@@ -133,9 +149,9 @@ impl Rank {
         let mut outcome = RankOutcome::default();
         for step in 0..self.options.steps {
             issuer.run = step;
-            let mut frame = issuer.enter(self.program.entry, &[]);
+            let mut frame = issuer.enter(self.program.entry, &[])?;
             issuer.track(&frame);
-            issuer.give(&mut frame, &self.inputs);
+            issuer.give(&mut frame, &self.inputs)?;
             if let Some(probe) = &issuer.probe {
                 probe.begin(step, &self.inputs);
             }
@@ -244,12 +260,12 @@ impl Issuer<'_> {
     }
 
     /// A new run of a plan, with the memory of its parameters.
-    fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Frame {
+    fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Result<Frame, Stopped> {
         let plan = &self.program.plans[id];
         let mut at = IdVec::filled(None, plan.held.len());
         for (index, (slot, value)) in plan.constants.iter().enumerate() {
             let address = match self.pool.is_guarded() {
-                true => self.guarded_constant((id, index)),
+                true => self.guarded_constant((id, index))?,
                 // Nobody writes to a constant's slot.
                 false => Address(value.bytes().as_ptr().cast_mut()),
             };
@@ -259,22 +275,22 @@ impl Issuer<'_> {
             at[slot] = Some(Place { address, block: None });
         }
         self.requested.add(plan.constant_size);
-        Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() }
+        Ok(Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() })
     }
 
     /// A constant in memory that nobody can write to, nor read beyond.
-    fn guarded_constant(&mut self, key: (PlanId, usize)) -> Address {
+    fn guarded_constant(&mut self, key: (PlanId, usize)) -> Result<Address, Stopped> {
         if let Some(address) = self.constants.get(&key) {
-            return *address;
+            return Ok(*address);
         }
         let plan = &self.program.plans[key.0];
         let (slot, value) = &plan.constants[key.1];
-        let block = self.pool.get(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) });
+        let block = self.memory(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) })?;
         // SAFETY: the memory is new and that long.
         unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), block.address.0, value.bytes().len()) };
         block.region.into_iter().for_each(seal);
         self.constants.insert(key, block.address);
-        block.address
+        Ok(block.address)
     }
 
     /// Takes memory back. Where it can then be touched no more, whoever uses it comes first.
@@ -313,10 +329,24 @@ impl Issuer<'_> {
         self.streams.issued.store(self.number, Ordering::SeqCst);
     }
 
+    /// Memory; where there is none, the run ends.
+    fn memory(&mut self, bytes: usize, owner: Owner<'_>) -> Result<Block, Stopped> {
+        self.pool.get(bytes, owner).ok_or_else(|| {
+            self.fate.fail(Failure::NoMemory {
+                rank: self.rank,
+                buffer: owner.name.to_owned(),
+                kind: owner.kind.to_owned(),
+                bytes,
+                place: (self.program.plans[self.at.0].computation.clone(), self.at.1),
+                planned: self.program.peak,
+            })
+        })
+    }
+
     /// Memory for what a kernel takes besides.
-    fn beside(&mut self, bytes: usize, label: u32) -> Block {
+    fn beside(&mut self, bytes: usize, label: u32) -> Result<Block, Stopped> {
         let name = &self.program.labels[label as usize].name;
-        self.pool.get(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
+        self.memory(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
     }
 
     /// Gives back what a run of a plan still has.
@@ -336,10 +366,10 @@ impl Issuer<'_> {
     }
 
     /// Memory for the entry's parameters, with what is in them.
-    fn give(&mut self, frame: &mut Frame, inputs: &[Tensor]) {
+    fn give(&mut self, frame: &mut Frame, inputs: &[Tensor]) -> Result<(), Stopped> {
         let slots = self.plan(frame).parameters.clone();
         for (slot, input) in slots.into_iter().zip(inputs) {
-            self.alloc(frame, slot);
+            self.alloc(frame, slot)?;
             let address = self.address(frame, slot);
             let _opened = self.opened(&[], &[address]);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
@@ -348,6 +378,7 @@ impl Issuer<'_> {
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.settle();
         }
+        Ok(())
     }
 
     /// The arrays of the root, when everything is done.
@@ -374,18 +405,19 @@ impl Issuer<'_> {
         slots.zip(kinds).map(output).collect()
     }
 
-    fn alloc(&mut self, frame: &mut Frame, slot: SlotId) {
+    fn alloc(&mut self, frame: &mut Frame, slot: SlotId) -> Result<(), Stopped> {
         // What the caller lent is there.
         if frame.at[slot].is_some() {
-            return;
+            return Ok(());
         }
         let plan = &self.program.plans[frame.plan];
-        let block = self.pool.get(plan.held[slot].bytes, plan.owner(slot));
+        let block = self.memory(plan.held[slot].bytes, plan.owner(slot))?;
         self.requested.add(plan.sizes[slot]);
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.name(block.address, slot);
         }
         frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
+        Ok(())
     }
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
@@ -455,13 +487,13 @@ impl Issuer<'_> {
 
     fn step(&mut self, frame: &mut Frame, step: usize, action: &Action) -> Result<(), Stopped> {
         match action {
-            Action::Alloc { slot } => self.alloc(frame, *slot),
+            Action::Alloc { slot } => self.alloc(frame, *slot)?,
             Action::Free { slot, size } => self.free(frame, *slot, *size),
             Action::Launch { label, launch, casts } => {
                 let mut arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let mut held = Vec::new();
                 for (index, cast) in casts {
-                    let block = self.beside(cast.kernel.outputs()[0].bytes(), *label);
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), *label)?;
                     let arrays_of = [self.address(frame, cast.from), block.address];
                     self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
                     arrays[*index] = block.address;
@@ -471,9 +503,9 @@ impl Issuer<'_> {
                 held.into_iter().for_each(|block| self.put(block));
             }
             Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
-                self.start_with_faults(frame, step, *label);
+                self.start_with_faults(frame, step, *label)?;
             }
-            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step),
+            Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step)?,
             Action::Wait { label, start } => {
                 if let Some((stream, until)) = frame.started[*start] {
                     self.push(0, *label, Work::Wait { stream, until });
@@ -482,7 +514,10 @@ impl Issuer<'_> {
             Action::Call { label, call, arguments } => {
                 self.call(frame, (call, arguments), (*label, 0))?;
             }
-            Action::Loop { label, repeat } => self.repeat(frame, repeat, *label)?,
+            Action::Loop { label, repeat, decides } => {
+                let clock = LoopClock::new(*label, decides.as_deref());
+                self.repeat(frame, repeat, clock)?;
+            }
             Action::Branch { label, selector, selector_bytes, branches } => {
                 let address = self.address(frame, *selector);
                 let which = self.choice(address, *selector_bytes, branches.len())?;
@@ -494,7 +529,7 @@ impl Issuer<'_> {
     }
 
     /// Starts a collective, with the mistakes that are to be made on purpose.
-    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) {
+    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) -> Result<(), Stopped> {
         let name = &self.program.labels[label as usize].name;
         let mut times = 1;
         for fault in &self.options.checks.faults {
@@ -504,8 +539,8 @@ impl Issuer<'_> {
                 Fault::SwapCollectives(rank, a, b) if *rank == self.rank && [a, b].contains(&name) => {
                     match self.put_off.take() {
                         Some(other) => {
-                            self.start(frame, step);
-                            self.start_on_nothing(frame, other);
+                            self.start(frame, step)?;
+                            self.start_on_nothing(frame, other)?;
                         }
                         None => self.put_off = Some(label),
                     }
@@ -514,30 +549,33 @@ impl Issuer<'_> {
                 _ => {}
             }
         }
-        (0..times).for_each(|_| self.start(frame, step));
+        (0..times).try_for_each(|_| self.start(frame, step))
     }
 
     /// Starts a collective after its time, on memory of its own: its arrays may be somebody else's by now.
-    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) {
+    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) -> Result<(), Stopped> {
         let of = &self.program.labels[label as usize];
         let (plan, step) = of.at;
-        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else { return };
+        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else {
+            return Ok(());
+        };
         let arrays = of.ins.iter().chain(&of.outs).map(|argument| {
-            let block = self.beside(argument.kind.bytes(), label);
+            let block = self.beside(argument.kind.bytes(), label)?;
             frame.held.push(block);
-            block.address
+            Ok(block.address)
         });
-        let arrays = arrays.collect();
+        let arrays = arrays.collect::<Result<_, _>>()?;
         let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
         self.push_beside(*stream, label, Work::Collective { after, sequence, arrays });
+        Ok(())
     }
 
     /// What starts on a stream of its own waits for all that compute was given before.
-    fn start(&mut self, frame: &mut Frame, step: usize) {
+    fn start(&mut self, frame: &mut Frame, step: usize) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
-                let mut arrays = self.read(frame, ins, (*label, 0));
+                let mut arrays = self.read(frame, ins, (*label, 0))?;
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
@@ -552,6 +590,7 @@ impl Issuer<'_> {
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn push_beside(&mut self, stream: StreamId, label: u32, work: Work) -> (usize, Sequence) {
@@ -567,13 +606,18 @@ impl Issuer<'_> {
 
     /// The addresses of arrays, with bitcasts applied. What those are in is held until the frame is left,
     /// because a collective may read it until its wait: it is little, and rare.
-    fn read(&mut self, frame: &mut Frame, reads: &[Read], (label, list): (u32, usize)) -> Vec<Address> {
+    fn read(
+        &mut self,
+        frame: &mut Frame,
+        reads: &[Read],
+        (label, list): (u32, usize),
+    ) -> Result<Vec<Address>, Stopped> {
         let mut addresses = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             addresses.push(match read {
                 Read::Slot(slot) => self.address(frame, *slot),
                 Read::Cast(cast) => {
-                    let block = self.beside(cast.kernel.outputs()[0].bytes(), label);
+                    let block = self.beside(cast.kernel.outputs()[0].bytes(), label)?;
                     let arrays = [self.address(frame, cast.from), block.address];
                     self.push(0, label, Work::Cast { which: (list, index), arrays });
                     frame.held.push(block);
@@ -581,7 +625,7 @@ impl Issuer<'_> {
                 }
             });
         }
-        addresses
+        Ok(addresses)
     }
 
     fn call(
@@ -591,10 +635,10 @@ impl Issuer<'_> {
         at: (u32, usize),
     ) -> Result<(), Stopped> {
         for &slot in &call.allocated {
-            self.alloc(frame, slot);
+            self.alloc(frame, slot)?;
         }
-        let parameters = self.read(frame, arguments, at);
-        let mut inner = self.enter(call.plan, &parameters);
+        let parameters = self.read(frame, arguments, at)?;
+        let mut inner = self.enter(call.plan, &parameters)?;
         for &(theirs, own) in &call.lent {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
         }
@@ -623,20 +667,21 @@ impl Issuer<'_> {
         }
     }
 
-    fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, label: u32) -> Result<(), Stopped> {
+    fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, mut clock: LoopClock<'_>) -> Result<(), Stopped> {
+        let label = clock.label;
         let held = &self.program.plans[frame.plan].held;
         let pair =
             |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
-        let (state, held) = self.state(frame, repeat, label);
+        let (state, held) = self.state(frame, repeat, label)?;
         let around = self.scope.clone();
         for iteration in 0.. {
             self.scope = self.probe.is_some().then(|| {
                 let outer = around.as_deref().unwrap_or_default();
                 outer.iter().copied().chain([iteration]).collect()
             });
-            let mut condition = self.enter(repeat.condition, &state);
+            let mut condition = self.enter(repeat.condition, &state)?;
             self.track(&condition);
             self.walk(&mut condition)?;
             let answer = self.address(&condition, self.plan(&condition).results[0]);
@@ -645,7 +690,8 @@ impl Issuer<'_> {
             if goes_on == 0 {
                 break;
             }
-            let mut body = self.enter(repeat.body, &state);
+            self.check_loop(&mut clock, (repeat, &state), iteration)?;
+            let mut body = self.enter(repeat.body, &state)?;
             self.track(&body);
             self.walk(&mut body)?;
             let held = &self.program.plans[repeat.body].held;
@@ -660,9 +706,44 @@ impl Issuer<'_> {
         Ok(())
     }
 
+    /// Ends the run if a loop that has run for long can never end, or has run for longer than a loop may.
+    fn check_loop(
+        &self,
+        clock: &mut LoopClock<'_>,
+        (repeat, state): (&Loop, &[Address]),
+        iteration: u32,
+    ) -> Result<(), Stopped> {
+        let elapsed = clock.began.elapsed();
+        if elapsed < self.options.timeout {
+            return Ok(());
+        }
+        let body = &self.program.plans[repeat.body];
+        let bytes_of = |&element: &usize| {
+            let _opened = self.opened(&[state[element]], &[]);
+            // SAFETY: the state is there, and all that was issued before has run.
+            unsafe { std::slice::from_raw_parts(state[element].0, body.held[body.parameters[element]].bytes).to_vec() }
+        };
+        let now: Option<Vec<Vec<u8>>> = clock.decides.map(|elements| elements.iter().map(bytes_of).collect());
+        let is_proven = now.is_some() && now == clock.before;
+        clock.before = now;
+        if !is_proven && self.options.loop_limit.is_none_or(|limit| elapsed < limit) {
+            return Ok(());
+        }
+        let label = &self.program.labels[clock.label as usize];
+        Err(self.fate.fail(Failure::Endless(Box::new(Endless {
+            rank: self.rank,
+            name: label.name.clone(),
+            source: label.source.clone(),
+            place: label.place.clone(),
+            turns: u64::from(iteration) + 1,
+            seconds: seconds(elapsed),
+            is_proven,
+        }))))
+    }
+
     /// Where a loop's state is. What it only reads must not be where something that it writes is: that
     /// is possible where one value is given to it twice.
-    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> (Vec<Address>, Vec<Block>) {
+    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
         let body = &self.program.plans[repeat.body];
         let is_written = |index: usize| body.parameters[index] != body.results[index];
         let mut state = self.addresses(frame, &repeat.state);
@@ -672,13 +753,13 @@ impl Issuer<'_> {
                 |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
             if (0..state.len()).any(shares) && !is_written(index) {
                 let len = body.held[body.parameters[index]].bytes;
-                let block = self.beside(len, label);
+                let block = self.beside(len, label)?;
                 self.copy(label, vec![(state[index], block.address, len)]);
                 state[index] = block.address;
                 held.push(block);
             }
         }
-        (state, held)
+        Ok((state, held))
     }
 
     /// What is in memory when all that was issued before has run.

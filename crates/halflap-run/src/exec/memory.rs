@@ -7,7 +7,7 @@
 //! issued before it, and what it uses is freed after its wait. Blocks return to the system when
 //! the last stream that could touch them has ended.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -100,31 +100,33 @@ impl Pool {
     }
 
     /// Memory for so many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
-    pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Block {
+    /// Nothing, if the system has no more.
+    pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<Block> {
         if let Source::Guarded(guarded) = &mut self.source {
-            let Some((address, region)) = guarded.get(bytes, owner) else { handle_alloc_error(Layout::new::<u8>()) };
+            let (address, region) = guarded.get(bytes, owner)?;
             self.reserved += bytes;
-            return Block { address, size: bytes, region: Some(region) };
+            return Some(Block { address, size: bytes, region: Some(region) });
         }
+        isize::try_from(bytes).ok()?;
         let size = if matches!(self.source, Source::Marked(_)) { bytes } else { rounded(bytes) };
         let again = self.free.get_mut(&size).and_then(Vec::pop);
-        let address = again.unwrap_or_else(|| self.fresh(size));
+        let address = again.or_else(|| self.fresh(size))?;
         if let Source::Marked(marks) = &mut self.source {
             let place = marks.place[&(address.0 as usize)];
             marks.blocks[place].2.push(owner.name.to_owned());
         }
-        Block { address, size, region: None }
+        Some(Block { address, size, region: None })
     }
 
     /// Memory that nobody had before.
-    fn fresh(&mut self, size: usize) -> Address {
+    fn fresh(&mut self, size: usize) -> Option<Address> {
         let zone = if matches!(self.source, Source::Marked(_)) { ZONE } else { 0 };
-        let whole = size.next_multiple_of(64) + 2 * zone;
-        let Ok(layout) = Layout::from_size_align(whole, 64) else { handle_alloc_error(Layout::new::<u8>()) };
+        let whole = size.checked_next_multiple_of(64)?.checked_add(2 * zone)?;
+        let layout = Layout::from_size_align(whole, 64).ok()?;
         // SAFETY: the size is not zero: who has no marks asks for more than nothing.
         let start = Address(unsafe { alloc_zeroed(layout) });
         if start.0.is_null() {
-            handle_alloc_error(layout);
+            return None;
         }
         self.arena.blocks.lock().unwrap_or_else(PoisonError::into_inner).push((start, layout));
         self.reserved += whole;
@@ -138,7 +140,7 @@ impl Pool {
             marks.place.insert(address.0 as usize, marks.blocks.len());
             marks.blocks.push((address, size, Vec::new()));
         }
-        address
+        Some(address)
     }
 
     /// Takes a block back; `freed` says when, where memory is guarded. What was written beside it is told.
@@ -215,10 +217,11 @@ mod tests {
         let mut pool = Pool::new(Arc::default(), &Checks::default(), (0, 1));
         let owner = Owner { name: "a", kind: "u8[1000]", align: 1, is_constant: false };
         let freed = || Freed { kernel: String::new(), step: 0, computation: String::new() };
-        let first = pool.get(1000, owner);
+        let first = pool.get(1000, owner).unwrap();
         assert_eq!(pool.put(first, freed), None);
-        assert_eq!(pool.get(990, owner).address, first.address);
-        assert_ne!(pool.get(990, owner).address, first.address);
+        assert_eq!(pool.get(990, owner).unwrap().address, first.address);
+        assert_ne!(pool.get(990, owner).unwrap().address, first.address);
+        assert!(pool.get(usize::MAX / 4, owner).is_none() && pool.get(usize::MAX, owner).is_none());
         assert_eq!((rounded(0), rounded(65), rounded(1000), rounded(1025)), (64, 128, 1024, 1152));
     }
 }

@@ -30,7 +30,7 @@ mod session;
 pub(crate) mod stream;
 mod task;
 
-pub use failure::{Failure, Finding, Stopped};
+pub use failure::{Endless, Failure, Finding, Stopped};
 pub(crate) use failure::{Fate, LOOK};
 pub(crate) use issue::Rank;
 pub(crate) use prepare::Shared;

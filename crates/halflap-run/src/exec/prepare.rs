@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, Shape, TypeError, check, started};
+use halflap::hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
 use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
 use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
 use halflap::units::Bytes;
@@ -58,7 +58,7 @@ pub(super) enum Action {
     Transfer { label: u32, stream: StreamId, launch: Launch },
     Wait { label: u32, start: usize },
     Call { label: u32, call: Call, arguments: Vec<Read> },
-    Loop { label: u32, repeat: Loop },
+    Loop { label: u32, repeat: Loop, decides: Option<Vec<usize>> },
     Branch { label: u32, selector: SlotId, selector_bytes: usize, branches: Vec<(Call, Vec<Read>)> },
 }
 
@@ -538,7 +538,8 @@ impl Preparer<'_> {
             return Err(self.layout(repeat.instr));
         }
         let label = self.plain(repeat.instr, LabelKind::Copy, of);
-        Ok(Action::Loop { label, repeat: repeat.clone() })
+        let decides = deciding_elements(self.module, repeat.instr);
+        Ok(Action::Loop { label, repeat: repeat.clone(), decides })
     }
 
     /// A kernel: bitcasts that it reads directly are part of it.

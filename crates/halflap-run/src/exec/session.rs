@@ -23,12 +23,16 @@ pub struct Options {
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
+    /// How long a loop may take that is not known to have no end; without, it may take as long as it likes.
+    pub loop_limit: Option<Duration>,
     /// How many threads a kernel may use.
     pub threads_per_rank: usize,
     /// Where random numbers start.
     pub seed: u64,
     /// The network that collectives are to take as long as on.
     pub link: Option<EmulatedLink>,
+    /// The rank that a single one stands for, and how many partitions a replica of that one's program has.
+    pub stands_for: Option<(usize, u32)>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
     /// What is looked at meanwhile.
@@ -40,12 +44,21 @@ impl Default for Options {
         Options {
             steps: 1,
             timeout: Duration::from_secs(60),
+            loop_limit: None,
             threads_per_rank: 1,
             seed: 0,
             link: None,
+            stands_for: None,
             panic: None,
             checks: Checks::default(),
         }
+    }
+}
+
+impl Options {
+    /// What the first rank is called.
+    fn first_rank(&self) -> usize {
+        self.stands_for.map_or(0, |(rank, _)| rank)
     }
 }
 
@@ -71,7 +84,8 @@ pub fn run_shown(
     let fate = Arc::new(Fate::default());
     let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
     let (send, receive) = channel();
-    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, rank);
+    let first = options.first_rank();
+    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, first + rank);
     let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
@@ -80,16 +94,17 @@ pub fn run_shown(
         let transport = Arc::new(Member { hub: hub.clone(), rank });
         let (program, fate) = (program.clone(), fate.clone());
         let (options, probe) = (options.clone(), probes[rank].clone());
+        let rank = first + rank;
         spawn(Rank { rank, program, streams: own, transport, fate, inputs, options, probe }, send.clone());
     }
-    let watch = Watch { programs, streams: &streams, hub: &hub, timeout: options.timeout };
+    let watch = Watch { programs, streams: &streams, hub: &hub, options };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
     let mut left = programs.len();
     let mut failed_at: Option<Instant> = None;
     while left > 0 && failed_at.is_none_or(|failed| failed.elapsed() < GRACE) {
         match receive.recv_timeout(LOOK) {
             Ok((rank, outcome)) => {
-                ranks[rank] = outcome;
+                ranks[rank - first] = outcome;
                 left -= 1;
             }
             Err(RecvTimeoutError::Timeout) if show(watch.steps_done()).is_break() => {
@@ -178,7 +193,7 @@ struct Watch<'a> {
     programs: &'a [Arc<Prepared>],
     streams: &'a [Arc<Streams>],
     hub: &'a Hub,
-    timeout: Duration,
+    options: &'a Options,
 }
 
 impl Watch<'_> {
@@ -194,7 +209,7 @@ impl Watch<'_> {
 
     /// What is to be said if something takes too long.
     fn look(&self) -> Option<Failure> {
-        let is_late = |streams: &Arc<Streams>| late(streams, self.timeout);
+        let is_late = |streams: &Arc<Streams>| late(streams, self.options.timeout);
         if !self.streams.iter().any(is_late) {
             return None;
         }
@@ -203,9 +218,10 @@ impl Watch<'_> {
                 let collective = self.programs[rank].labels[label as usize].collective.as_ref();
                 collective.map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
             };
-            format!("rank {rank}: {}", describe(&self.programs[rank], &self.streams[rank], &missing))
+            let shown = self.options.first_rank() + rank;
+            format!("rank {shown}: {}", describe(&self.programs[rank], &self.streams[rank], &missing))
         });
-        Some(Failure::TimedOut { seconds: seconds(self.timeout), ranks: ranks.collect() })
+        Some(Failure::TimedOut { seconds: seconds(self.options.timeout), ranks: ranks.collect() })
     }
 }
 
@@ -235,7 +251,11 @@ pub(crate) fn describe(program: &Prepared, streams: &Streams, missing: &dyn Fn(u
                 format!("is in {} number {sequence} among {} ({place}){absent}", of.name, of.among)
             }
             LabelKind::Wait => format!("computes nothing before the end of {} ({place})", of.name),
-            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => format!("runs {} ({place})", of.name),
+            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => {
+                let target = of.target.iter().map(|target| format!("custom call of '{target}'"));
+                let known: Vec<String> = target.chain(of.source.clone()).chain([place]).collect();
+                format!("runs {} ({})", of.name, known.join(", "))
+            }
         });
     }
     if said.is_empty() { "has nothing to do".to_owned() } else { said.join("; ") }

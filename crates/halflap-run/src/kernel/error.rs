@@ -1,6 +1,6 @@
 //! Why an instruction cannot be run.
 
-use halflap::hlo::Module;
+use halflap::hlo::{Module, Opcode};
 use halflap::ids::InstrId;
 use thiserror::Error;
 
@@ -28,6 +28,12 @@ pub enum What {
     Operation,
     #[error("this operation communicates or decides what runs, which is not a kernel's work")]
     NotAKernel,
+    #[error(
+        "send and recv are not run: they belong to programs that are several modules or have a host beside them. What one \
+         module sends between its own ranks can be written as a collective-permute of the same pairs; 'halflap schedule' \
+         takes send and recv as they are"
+    )]
+    PointToPoint,
     #[error("elements of type {0} are not supported")]
     ElementType(&'static str),
     #[error("it is not supported for elements of type {0}")]
@@ -56,6 +62,10 @@ pub enum What {
 impl Unsupported {
     /// Something about an instruction.
     pub fn new(module: &Module, instr: InstrId, what: What) -> Unsupported {
+        let what = match module.instruction(instr).opcode {
+            Opcode::Send | Opcode::Recv | Opcode::SendDone | Opcode::RecvDone => What::PointToPoint,
+            _ => what,
+        };
         Unsupported {
             instruction: module.instruction_name(instr).to_owned(),
             opcode: module.opcode_name(instr).to_owned(),

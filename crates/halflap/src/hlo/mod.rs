@@ -18,6 +18,7 @@
 
 mod alone;
 mod attributes;
+mod decides;
 mod error;
 mod groups;
 mod lex;
@@ -37,6 +38,7 @@ mod write;
 
 pub use alone::alone;
 pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
+pub use decides::deciding_elements;
 pub use error::{HloError, Problem};
 pub use groups::ReplicaGroups;
 pub use lex::Span;

@@ -1,6 +1,7 @@
 //! `halflap debug MODULE`: the guide for a module. Every stage is a process of its own: one that crashes or hangs is
 //! an answer.
 
+mod again;
 mod run;
 mod values;
 
@@ -8,16 +9,16 @@ use std::path::Path;
 
 use halflap::hlo::Module;
 use halflap::ids::InstrId;
-use halflap_run::check::Stats;
+use halflap_run::check::{Beyond, Side, Stats};
 use serde_json::Value as Json;
 
 use super::child::End;
-use super::quoted;
 use super::report::{Finding, Kind, Report};
 use crate::args;
 use crate::diff;
 use crate::exit::Failed;
 use crate::files;
+use again::{Commands, Words};
 use run::{Asked, Memory, Ran, Session};
 use values::{Origin, Place, Saved};
 
@@ -34,8 +35,14 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
         }
         path => path.to_owned(),
     };
-    let mut walk = Walk { session: Session::open(args, module, folder, is_loud), module: read, overrun: None };
-    let finding = walk.walk()?;
+    let session = Session::open(args, module, folder, is_loud);
+    let last = Asked::new("plain", Memory::Cached, &[]);
+    let mut walk = Walk { session, module: read, overrun: None, last, alone: None, kind: None };
+    let mut finding = walk.walk()?;
+    if let Some(finding) = &mut finding {
+        let commands = Commands { alone: walk.alone.take(), whole: walk.session.whole(&walk.last, finding) };
+        walk.session.prove(&commands, walk.kind.as_deref(), finding)?;
+    }
     walk.session.report.finding = finding;
     Ok(walk.session.report)
 }
@@ -45,6 +52,12 @@ struct Walk<'a> {
     module: Module,
     /// That something was overrun, without who did it: told if nobody is caught at it.
     overrun: Option<Json>,
+    /// The stage that came last, without those that only look closer.
+    last: Asked,
+    /// The command that runs the kernel that is to blame alone.
+    alone: Option<Words>,
+    /// What kind of fault the runs themselves told of.
+    kind: Option<String>,
 }
 
 fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
@@ -61,7 +74,11 @@ fn has_infinity(stats: &Stats) -> bool {
 
 impl Walk<'_> {
     fn stage(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+        self.last = asked.clone();
         let ran = self.session.run(asked)?;
+        if let Some(fault) = ran.fault() {
+            self.kind = text(&fault, "kind").map(str::to_owned);
+        }
         let said = match ran.fault() {
             Some(fault) => text(&fault, "message").map_or_else(|| ran.complaint(), str::to_owned),
             None if ran.end.is_good() => "nothing".to_owned(),
@@ -79,7 +96,7 @@ impl Walk<'_> {
             return self.bad_input(&plain).map(Some);
         }
         if let Some(finding) = plain.fault().and_then(|fault| apart(&fault)) {
-            return Ok(Some(finding));
+            return self.stuck(finding).map(Some);
         }
         let checks = ["--check-inputs", "--nan-asserts", "--check-lifetimes", "assert"];
         let sanity = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &checks))?;
@@ -126,9 +143,7 @@ impl Walk<'_> {
         }
         let checked = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &["--check-inputs"]))?;
         let all = checked.complaint();
-        let mut finding = Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all });
-        finding.reproduce = Some(self.again(&["--check-inputs".to_owned()]));
-        Ok(finding)
+        Ok(Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
 
     /// One run with guard pages, one kernel at a time.
@@ -144,12 +159,17 @@ impl Walk<'_> {
         };
         match text(&fault, "kind") {
             Some("not-finite") => self.not_finite(&fault, memory).map(Some),
+            // Every instruction by itself, with guards, takes more memory than there is.
+            Some("no-memory") => {
+                self.session.report.notes.push(format!("{name}: {}", fault_words(&fault)));
+                Ok(None)
+            }
             Some("overrun") => {
                 self.overrun.get_or_insert(fault);
                 Ok(None)
             }
             _ => match apart(&fault) {
-                Some(finding) => Ok(Some(finding)),
+                Some(finding) => self.stuck(finding).map(Some),
                 None => self.memory_fault(&fault, memory).map(Some),
             },
         }
@@ -161,22 +181,49 @@ impl Walk<'_> {
             Some("out-of-bounds" | "overrun") => Kind::OutOfBounds,
             Some("use-after-free") => Kind::AfterFree,
             Some("write-to-input") => Kind::WriteToInput,
+            Some("not-its-own") => Kind::NotItsOwn,
             _ => Kind::Crash,
         };
         let mut finding = Finding::new(kind, fault_words(fault));
         finding.rank = rank_of(fault);
         finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
         finding.kernel = text(fault, "kernel").map(str::to_owned);
-        if let Some(kernel) = finding.kernel.clone() {
-            self.values(&kernel, memory, &mut finding)?;
+        if let Some(kernel) = finding.kernel.clone()
+            && let Some(again) = self.values(&kernel, memory, &mut finding)?
+        {
+            // One report speaks of one rank.
+            finding.what = fault_words(&again);
         }
         Ok(finding)
     }
 
-    /// The values of a kernel and those that made its inputs, and of no other; and the command that runs it alone.
-    fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<(), Failed> {
+    /// Ranks that wait, or a kernel that does not come back: which line that is, and what it took.
+    fn stuck(&mut self, mut finding: Finding) -> Result<Finding, Failed> {
+        let Some(kernel) = finding.kernel.clone() else { return Ok(finding) };
+        if finding.source.is_empty() {
+            finding.source = self.source(&kernel);
+        }
+        let opcode = self.instruction(&kernel).map(|instr| self.module.opcode_name(instr));
+        if opcode.is_some_and(|name| name != "while") && !self.is_collective(&kernel) {
+            self.look_closer(&kernel, (Memory::Cached, vec![kernel.clone()]), &mut finding)?;
+        }
+        Ok(finding)
+    }
+
+    /// The values of a kernel and those that made its inputs, and of no other.
+    fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<Option<Json>, Failed> {
         let mut filter = self.producers(kernel)?;
         filter.push(kernel.to_owned());
+        self.look_closer(kernel, (memory, filter), finding)
+    }
+
+    /// Runs it once more and saves values of some kernels; gives what it says went wrong with the kernel this time.
+    fn look_closer(
+        &mut self,
+        kernel: &str,
+        (memory, filter): (Memory, Vec<String>),
+        finding: &mut Finding,
+    ) -> Result<Option<Json>, Failed> {
         let folder = self.session.path("values");
         let asked = Asked {
             stage: "values-run",
@@ -193,13 +240,19 @@ impl Walk<'_> {
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // Where all ranks do the same, this time another one may have come first, and only its values are saved.
         let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
-        finding.rank = again.and_then(|fault| rank_of(&fault)).or(finding.rank);
-        let Ok(saved) = Saved::read(&folder) else { return Ok(()) };
+        finding.rank = again.as_ref().and_then(rank_of).or(finding.rank);
+        let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
         if let Some(place) = saved.find(kernel, finding.rank) {
             (finding.went_in, finding.came_out) = saved.around(place);
         }
-        finding.reproduce = Some(self.alone(kernel, (memory, finding)));
-        Ok(())
+        self.remember_alone(kernel, memory, finding);
+        Ok(again)
+    }
+
+    /// Only a collective needs the values of all ranks.
+    fn remember_alone(&mut self, kernel: &str, memory: Memory, finding: &Finding) {
+        let rank = finding.rank.filter(|_| !self.is_collective(kernel));
+        self.alone = Some(self.session.alone(kernel, (memory, rank), finding));
     }
 
     /// Something that is no number: who made it.
@@ -248,13 +301,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn blame(&self, saved: &Saved, place: Place, finding: &mut Finding) {
+    fn blame(&mut self, saved: &Saved, place: Place, finding: &mut Finding) {
         let Some(entry) = saved.kernel(place) else { return };
         finding.kernel = Some(entry.kernel.clone());
         finding.rank = Some(place.rank);
         finding.source = entry.source.clone().into_iter().collect();
         (finding.went_in, finding.came_out) = saved.around(place);
-        finding.reproduce = Some(self.alone(&entry.kernel, (Memory::Cached, finding)));
+        self.remember_alone(&entry.kernel, Memory::Cached, finding);
     }
 
     /// Every array of every kernel.
@@ -420,46 +473,12 @@ impl Walk<'_> {
         found.sort();
         found
     }
-
-    /// Our own command on the same module, with these options.
-    fn again(&self, options: &[String]) -> String {
-        let words = self.session.passed_on().into_iter().map(|word| quoted(&word.to_string_lossy()));
-        let mut command = vec!["halflap run".to_owned(), quoted(&self.session.module)];
-        command.extend(words);
-        command.extend(options.iter().map(|option| quoted(option)));
-        command.join(" ")
-    }
-
-    /// The command that runs one kernel on the inputs that were saved.
-    fn alone(&self, kernel: &str, (memory, finding): (Memory, &Finding)) -> String {
-        let all = self.session.path("values");
-        // Only a collective needs the others.
-        let values = match finding.rank.filter(|_| !self.is_collective(kernel)) {
-            Some(rank) => all.join(format!("rank_{rank}")),
-            None => all,
-        };
-        let mut command = vec![
-            "halflap run".to_owned(),
-            quoted(&self.session.module),
-            format!("--only {}", quoted(kernel)),
-            format!("--inputs {}", quoted(&values.display().to_string())),
-        ];
-        let args = &self.session.args.run;
-        command.extend(args.custom_calls.iter().map(|path| format!("--custom-calls {}", quoted(path))));
-        command.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
-        command.extend(match memory {
-            Memory::Cached => None,
-            Memory::End => Some("--no-memory-caching=end".to_owned()),
-            Memory::Start => Some("--no-memory-caching=start".to_owned()),
-        });
-        command.join(" ")
-    }
 }
 
 /// Ranks that wait for each other or for a kernel.
 fn apart(fault: &Json) -> Option<Finding> {
     let kind = match text(fault, "kind")? {
-        "timed-out" => Kind::Hang,
+        "timed-out" | "endless" => Kind::Hang,
         "diverged" | "plans-differ" => Kind::Apart,
         _ => return None,
     };
@@ -500,23 +519,31 @@ fn fault_words(fault: &Json) -> String {
     if let Some(message) = text(fault, "message") {
         return message.to_owned();
     }
-    let kernel = text(fault, "kernel").unwrap_or("a thread of a kernel");
+    let kernel = match text(fault, "kernel") {
+        Some(kernel) if fault["is_thread"] == true => format!("a thread that '{kernel}' started"),
+        Some(kernel) => format!("'{kernel}'"),
+        None => "a thread that runs no kernel".to_owned(),
+    };
     let does = if fault["access"] == "write" { "writes" } else { "reads" };
     let (offset, bytes) = (fault["offset"].as_i64().unwrap_or(0), fault["bytes"].as_i64().unwrap_or(0));
     let buffer = text(fault, "buffer").unwrap_or("");
     match text(fault, "kind") {
-        Some("out-of-bounds") if offset < 0 => {
-            format!("'{kernel}' {does} {} bytes before the start of '{buffer}' ({bytes} bytes)", -offset)
-        }
         Some("out-of-bounds") => {
-            format!("'{kernel}' {does} {} bytes behind the end of '{buffer}' ({bytes} bytes)", offset - bytes)
+            let place = match offset < 0 {
+                true => Beyond(Side::Start, offset.unsigned_abs() as usize),
+                false => Beyond(Side::End, (offset - bytes).unsigned_abs() as usize),
+            };
+            format!("{kernel} {does} {place} of '{buffer}' ({bytes} bytes)")
         }
         Some("use-after-free") => {
             let after = text(fault, "freed_after").unwrap_or("its last use");
-            format!("'{kernel}' {does} byte {offset} of '{buffer}', which was freed after '{after}'")
+            format!("{kernel} {does} byte {offset} of '{buffer}', which was freed after '{after}'")
         }
-        Some("write-to-input") => format!("'{kernel}' writes to its input '{buffer}', at byte {offset}"),
-        _ => format!("'{kernel}' ends the process: {}", text(fault, "signal").unwrap_or("a signal")),
+        Some("write-to-input") => format!("{kernel} writes to its input '{buffer}', at byte {offset}"),
+        Some("not-its-own") => {
+            format!("{kernel} {does} byte {offset} of '{buffer}', which is alive and was not given to it")
+        }
+        _ => format!("{kernel} ends the process: {}", text(fault, "signal").unwrap_or("a signal")),
     }
 }
 

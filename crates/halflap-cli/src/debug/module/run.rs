@@ -21,7 +21,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    fn option(self) -> Option<&'static str> {
+    pub fn option(self) -> Option<&'static str> {
         match self {
             Memory::Cached => None,
             Memory::End => Some("--no-memory-caching=end"),
@@ -96,38 +96,53 @@ impl<'a> Session<'a> {
 
     /// Runs the module once more.
     pub fn run(&self, asked: &Asked) -> Result<Ran, Failed> {
-        let folder = self.folder.join(asked.stage);
-        let file = |name: &str| folder.join(name).into_os_string();
-        let mut command: Vec<OsString> =
-            vec![crate::debug::own_executable()?.into(), "run".into(), self.module.clone().into()];
+        let nanos = |time: Duration| OsString::from(format!("{}ns", time.as_nanos()));
+        let mut command: Vec<OsString> = vec!["run".into(), self.module.clone().into()];
         command.extend(self.passed_on());
-        let written: [(&str, OsString); 3] = [
-            ("--fault-report", file("fault.jsonl")),
-            ("-o", file("out.npz")),
-            ("--timeout", format!("{}ns", self.kernel_time().as_nanos()).into()),
-        ];
-        written.into_iter().for_each(|(name, value)| command.extend([name.into(), value]));
-        let mut recorder = OsString::from("--flight-recorder=");
-        recorder.push(file("flight.json"));
-        command.push(recorder);
+        command.extend(["-o".into(), self.folder.join(asked.stage).join("out.npz").into()]);
+        command.extend(["--timeout".into(), nanos(self.kernel_time())]);
+        command.extend(["--loop-timeout".into(), nanos(self.loop_time())]);
         command.extend(asked.memory.option().map(OsString::from));
-        // First as the user runs it; then every instruction is a kernel of its own.
-        command.extend((asked.stage != "plain" || self.args.run.no_fuse).then(|| OsString::from("--no-fuse")));
+        command.extend(self.is_unfused(asked).then(|| OsString::from("--no-fuse")));
         command.extend(asked.options.iter().map(OsString::from));
+        self.own(asked.stage, command)
+    }
+
+    /// First as the user runs it; then every instruction is a kernel of its own.
+    pub fn is_unfused(&self, asked: &Asked) -> bool {
+        asked.stage != "plain" || self.args.run.no_fuse
+    }
+
+    /// Runs our own command; what it tells machines goes to the stage's folder.
+    pub fn own(&self, stage: &str, words: Vec<OsString>) -> Result<Ran, Failed> {
+        let folder = self.folder.join(stage);
+        // What an earlier run of the stage left behind says nothing of this one.
+        let _ = fs::remove_dir_all(&folder);
+        let mut command: Vec<OsString> = vec![crate::debug::own_executable()?.into()];
+        command.extend(words);
+        command.extend(["--fault-report".into(), folder.join("fault.jsonl").into_os_string()]);
+        let mut recorder = OsString::from("--flight-recorder=");
+        recorder.push(folder.join("flight.json"));
+        command.push(recorder);
         let task = Task {
             command: &command,
             variables: Vec::new(),
             is_ours: true,
             folder: folder.clone(),
             // A run of many kernels takes longer than one of them may.
-            timeout: self.kernel_time() * 5 + Duration::from_secs(120),
+            timeout: self.loop_time() + Duration::from_secs(20),
             is_loud: self.is_loud,
         };
         let end = task.run(&mut |_| false)?;
         Ok(Ran { end, folder })
     }
 
-    fn kernel_time(&self) -> Duration {
+    /// How long a loop may take that may come to its end.
+    fn loop_time(&self) -> Duration {
+        self.kernel_time() * 5 + Duration::from_secs(100)
+    }
+
+    pub fn kernel_time(&self) -> Duration {
         Duration::from_nanos(self.args.timeout.map_or(20_000_000_000, |time| time.0 as u64))
     }
 

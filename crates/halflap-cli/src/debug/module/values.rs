@@ -152,6 +152,10 @@ impl Saved {
 /// An array for a report.
 fn value(entry: &Entry) -> Value {
     let stats = &entry.stats;
+    let kind = format!("{}{:?}", entry.dtype, entry.shape);
+    if stats.count == 0 {
+        return Value { buffer: entry.buffer.clone(), kind, facts: vec![("elements".to_owned(), "0".to_owned())] };
+    }
     let mut facts = vec![
         ("min".to_owned(), short(stats.min)),
         ("max".to_owned(), short(stats.max)),
@@ -159,7 +163,7 @@ fn value(entry: &Entry) -> Value {
     ];
     facts.extend((stats.nans > 0).then(|| ("NaN".to_owned(), stats.nans.to_string())));
     facts.extend((stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())));
-    Value { buffer: entry.buffer.clone(), kind: format!("{}{:?}", entry.dtype, entry.shape), facts }
+    Value { buffer: entry.buffer.clone(), kind, facts }
 }
 
 fn short(number: f64) -> String {

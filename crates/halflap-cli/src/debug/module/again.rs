@@ -1,0 +1,102 @@
+//! The command that shows a fault again, and whether it does: it is tried.
+
+use std::ffi::OsString;
+
+use super::run::{Asked, Memory, Session};
+use crate::debug::child::End;
+use crate::debug::quoted;
+use crate::debug::report::{Finding, Kind, Shown};
+use crate::exit::Failed;
+
+/// Words after `halflap`.
+pub type Words = Vec<String>;
+
+/// What may show a fault again.
+pub struct Commands {
+    /// The kernel that is to blame, alone.
+    pub alone: Option<Words>,
+    /// The whole module.
+    pub whole: Words,
+}
+
+/// A command as it could be typed.
+fn typed(words: &[String]) -> String {
+    let words = words.iter().map(|word| quoted(word));
+    std::iter::once("halflap".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+impl Session<'_> {
+    /// One kernel on the values that were saved of it: of one rank, or of all.
+    pub fn alone(&self, kernel: &str, (memory, rank): (Memory, Option<usize>), finding: &Finding) -> Words {
+        let all = self.path("values");
+        let values = rank.map_or(all.clone(), |rank| all.join(format!("rank_{rank}")));
+        let given = values.display().to_string();
+        let mut words: Words = vec!["run".into(), self.module.clone(), "--only".into(), kernel.to_owned()];
+        words.extend(["--inputs".to_owned(), given]);
+        let libraries = self.args.run.custom_calls.iter();
+        words.extend(libraries.flat_map(|path| ["--custom-calls".to_owned(), path.clone()]));
+        words.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
+        words.extend(memory.option().map(str::to_owned));
+        words.extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
+        words.extend(self.limit(finding));
+        words
+    }
+
+    /// The whole module, as in the stage that found it.
+    pub fn whole(&self, asked: &Asked, finding: &Finding) -> Words {
+        let passed_on = self.passed_on().into_iter().map(|word| word.to_string_lossy().into_owned());
+        let mut words: Words = vec!["run".into(), self.module.clone()];
+        words.extend(passed_on);
+        words.extend(asked.memory.option().map(str::to_owned));
+        words.extend(self.is_unfused(asked).then(|| "--no-fuse".to_owned()));
+        words.extend(asked.options.iter().cloned());
+        words.extend(self.limit(finding));
+        words
+    }
+
+    /// What does not end must be ended.
+    fn limit(&self, finding: &Finding) -> Vec<String> {
+        match finding.kind {
+            Kind::Hang | Kind::Apart => vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Tries the commands, first the kernel alone, and takes the first that shows the fault.
+    pub fn prove(&self, commands: &Commands, kind: Option<&str>, finding: &mut Finding) -> Result<(), Failed> {
+        let Commands { alone, whole } = commands;
+        let tries = [(alone.as_ref(), Shown::Yes), (Some(whole), Shown::OnlyWhole)];
+        for (command, shown) in tries.into_iter().filter_map(|(command, shown)| Some((command?, shown))) {
+            if self.shows(command, kind, finding)? {
+                finding.reproduce = Some(typed(command));
+                finding.shown = Some(if alone.is_none() { Shown::Yes } else { shown });
+                return Ok(());
+            }
+        }
+        finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
+        finding.shown = Some(match finding.kind {
+            Kind::Chance => Shown::Chance,
+            Kind::Uninitialised => Shown::Compared,
+            _ => Shown::NotThisTime,
+        });
+        Ok(())
+    }
+
+    /// Whether a command ends as badly: with a fault of the same kind and by the same kernel, as far as both are said.
+    fn shows(&self, command: &[String], kind: Option<&str>, finding: &Finding) -> Result<bool, Failed> {
+        let ran = self.own("again", command.iter().map(OsString::from).collect())?;
+        let fault = ran.fault().unwrap_or_default();
+        let agree =
+            |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
+        // Whether ranks that go different ways meet or wait for each other is chance.
+        let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
+        let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && agree(&fault["kind"], kind);
+        Ok(is_same
+            && match ran.end {
+                End::Code(0) => false,
+                End::Code(2) => finding.kind == Kind::WrongInput,
+                End::TimedOut => finding.kind == Kind::Hang,
+                _ => true,
+            })
+    }
+}
