@@ -273,7 +273,11 @@ fn a_custom_call_that_never_returns() {
     let started = Instant::now();
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./f.so", "--timeout", "500ms"]), 1);
     assert!(started.elapsed() < Duration::from_secs(5));
-    assert!(err.contains("nothing was completed for 0.5 s.") && err.contains("rank 1: runs n (step 1 of e, "), "{err}");
+    assert!(
+        err.contains("nothing was completed for 0.5 s.")
+            && err.contains("rank 1: runs n (custom call of 'forever', step 1 of e, "),
+        "{err}"
+    );
 }
 
 /// Kernels trust shapes: a module with a wrong one is refused before anything is computed.

@@ -1,0 +1,326 @@
+//! Every check of a run finds what it is there for, and nothing where all is well.
+//!
+//! What ends a process is run in one of its own: this program again, with the name of an ignored test.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use halflap::hlo::Module;
+use halflap::order::Order;
+use halflap::plan::build;
+use halflap_run::check::{
+    Checks, EXIT_CODE, Fault, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions, catch_faults,
+    read_values,
+};
+use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
+use halflap_run::kernel::Libraries;
+use halflap_run::tensor::Tensor;
+
+/// A module of so many ranks on arrays of four numbers, of which the entry is given after `p`.
+fn module(ranks: usize, computations: &str, body: &str) -> Module {
+    let text = format!(
+        "HloModule m, num_partitions={ranks}\nsum {{\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] \
+         add(a, b)\n}}\n{computations}\nENTRY e {{\n p = f32[4] parameter(0)\n{body}\n}}\n"
+    );
+    Module::read(text.clone()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// `n` is used twice; `x` is the square root of what is below zero, where `p` is above.
+const ROOTS: &str = " n = f32[4] negate(p)\n r = f32[4] all-reduce(n), replica_groups={}, to_apply=sum\n x = f32[4] \
+                     sqrt(n), metadata={source_file=\"m.py\" source_line=7}\n s = f32[4] all-reduce(x), \
+                     replica_groups={}, to_apply=sum\n ROOT t = f32[4] add(r, s)";
+
+struct Job {
+    module: Module,
+    options: Options,
+    libraries: Libraries,
+    given: [f32; 4],
+}
+
+impl Job {
+    fn new(module: Module, checks: Checks) -> Job {
+        let options = Options { checks, timeout: Duration::from_millis(500), ..Options::default() };
+        Job { module, options, libraries: Libraries::default(), given: [-1.0, -2.0, -3.0, -4.0] }
+    }
+
+    fn prepared(&self) -> Prepared {
+        let mut program = build(&self.module, |unit| Order::of_input(&unit.lowered.graph)).unwrap();
+        Fault::spoil(&self.options.checks.faults, &mut program).unwrap();
+        Prepared::new(&self.module, &program, &self.libraries).unwrap()
+    }
+
+    fn run_as(&self, program: Prepared) -> Result<Outcome, Failure> {
+        let program = Arc::new(program);
+        let inputs = vec![vec![Tensor::of(&[4], &self.given)]; program.ranks];
+        run(&vec![program.clone(); program.ranks], inputs, &self.options)
+    }
+
+    fn run(&self) -> Result<Outcome, Failure> {
+        self.run_as(self.prepared())
+    }
+
+    fn fails(&self) -> Failure {
+        self.run().err().expect("something is wrong, and nothing was found")
+    }
+}
+
+fn fault(text: &str) -> Vec<Fault> {
+    vec![text.parse().unwrap()]
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("halflap-checks-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn lifetimes() {
+    let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
+    Job::new(module(2, "", ROOTS), checks.clone()).run().unwrap();
+    for place in ["free-early=n", "free-late=n"] {
+        let job = Job::new(module(2, "", ROOTS), Checks { faults: fault(place), ..checks.clone() });
+        let Failure::Lifetime(found) = job.fails() else { panic!("{place}: {}", job.fails()) };
+        assert_eq!((found.buffer.as_str(), found.rank), ("n", 0), "{place}");
+    }
+}
+
+#[test]
+fn numbers_that_are_none() {
+    for (forbidden, value) in [(Forbidden::Nan, f32::NAN), (Forbidden::Infinity, f32::NEG_INFINITY)] {
+        let checks = Checks { forbidden: Some(forbidden), ..Checks::default() };
+        let mut job = Job::new(module(2, "", ROOTS), checks);
+        job.run().unwrap();
+        job.given[2] = value;
+        let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
+        assert_eq!((found.kernel.as_str(), found.is_input, found.index.as_slice()), ("n", true, &[2][..]));
+        job.given[2] = 3.0;
+        let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
+        assert_eq!((found.kernel.as_str(), found.is_input, found.source.as_deref()), ("x", false, Some("m.py:7")));
+    }
+}
+
+#[test]
+fn a_rank_that_stands_for_another_is_called_that() {
+    let text = " i = u32[] partition-id()\n f = f32[] convert(i)\n b = f32[4] broadcast(f), dimensions={}\n m = f32[4] \
+                negate(b)\n ROOT x = f32[4] log(m)";
+    let mut job = Job::new(module(1, "", text), Checks { forbidden: Some(Forbidden::Nan), ..Checks::default() });
+    job.options.stands_for = Some((5, 8));
+    let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
+    assert_eq!((found.rank, found.kernel.as_str()), (5, "x"));
+}
+
+#[test]
+fn the_peak() {
+    let job = Job::new(module(2, "", ROOTS), Checks::default());
+    let mut program = job.prepared();
+    let planned = program.peak;
+    program.peak -= 4;
+    let failure = job.run_as(program).err();
+    assert_eq!(failure, Some(Failure::MemoryDiffers { rank: 0, requested: planned, planned: planned - 4 }));
+    job.run().unwrap();
+}
+
+#[test]
+fn memory_that_is_not_there() {
+    let text = " c = f32[] constant(1)\n b = f32[10000000,10000000] broadcast(c), dimensions={}\n e = \
+                f32[10000000,10000000] exponential(b)\n ROOT s = f32[1,1] slice(e), slice={[0:1],[0:1]}";
+    for memory in [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End)] {
+        let failure = Job::new(module(1, "", text), Checks { memory, ..Checks::default() }).fails();
+        let Failure::NoMemory { buffer, bytes, .. } = &failure else { panic!("{failure}") };
+        assert_eq!((buffer.as_str(), *bytes), ("b", 400_000_000_000_000), "{memory:?}");
+    }
+}
+
+#[test]
+fn collectives() {
+    let folder = folder("flight");
+    let checks = Checks { recorder: Some(folder.join("flight.json")), ..Checks::default() };
+    Job::new(module(4, "", ROOTS), checks.clone()).run().unwrap();
+    for place in ["skip-collective=1:s", "stall=1:x"] {
+        let job = Job::new(module(4, "", ROOTS), Checks { faults: fault(place), ..checks.clone() });
+        let failure = job.fails();
+        let Failure::Apart { account, .. } = &failure else { panic!("{place}: {failure}") };
+        assert_eq!((account.ranks.as_slice(), account.collective.as_str()), (&[1][..], "s"), "{place}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn values() {
+    let folder = folder("values");
+    let values = ValueOptions { level: Level::Save, filter: Filter::new("n"), folder: folder.clone() };
+    Job::new(module(2, "", ROOTS), Checks { values: Some(values), ..Checks::default() }).run().unwrap();
+    let saved = read_values(&folder).unwrap();
+    assert_eq!(saved.len(), 2);
+    for of_rank in &saved {
+        let launched: Vec<_> = of_rank.entries.iter().filter(|entry| entry.when != "input").collect();
+        assert!(launched.iter().all(|entry| entry.kernel == "n"));
+        let [before, after] = [launched[0], launched[1]].map(|entry| of_rank.load(entry).unwrap());
+        assert_eq!(before.slice::<f32>(), [-1.0, -2.0, -3.0, -4.0]);
+        assert_eq!(after.slice::<f32>(), [1.0, 2.0, 3.0, 4.0]);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A loop while its counter is below six, which a turn makes of the last one.
+fn counting(turn: &str) -> Module {
+    let state = "(s32[], f32[4])";
+    let computations = format!(
+        "goes {{\n s = {state} parameter(0)\n i = s32[] get-tuple-element(s), index=0\n six = s32[] constant(6)\n ROOT g \
+         = pred[] compare(i, six), direction=LT\n}}\nturn {{\n t = {state} parameter(0)\n j = s32[] \
+         get-tuple-element(t), index=0\n x = f32[4] get-tuple-element(t), index=1\n one = s32[] constant(1)\n k = s32[] \
+         {turn}(j, one)\n y = f32[4] add(x, x)\n ROOT u = {state} tuple(k, y)\n}}"
+    );
+    let body = format!(
+        " zero = s32[] constant(0)\n b = {state} tuple(zero, p)\n w = {state} while(b), condition=goes, body=turn, \
+         metadata={{source_file=\"m.py\" source_line=3}}\n ROOT r = f32[4] get-tuple-element(w), index=1"
+    );
+    module(2, &computations, &body)
+}
+
+#[test]
+fn loops_without_an_end() {
+    Job::new(counting("add"), Checks::default()).run().unwrap();
+    let Failure::Endless(endless) = Job::new(counting("multiply"), Checks::default()).fails() else { panic!() };
+    assert_eq!((endless.name.as_str(), endless.source.as_deref(), endless.is_proven), ("w", Some("m.py:3"), true));
+    assert!(endless.turns > 1);
+    // A counter that counts the other way comes to its end some day: only who says how long a loop may take ends it.
+    let mut job = Job::new(counting("subtract"), Checks::default());
+    job.options.timeout = Duration::from_millis(50);
+    job.options.loop_limit = Some(Duration::from_millis(200));
+    let Failure::Endless(endless) = job.fails() else { panic!() };
+    assert!(!endless.is_proven);
+}
+
+/// Functions that do what they should not, compiled; nothing without a compiler.
+fn library() -> Option<Libraries> {
+    const SOURCE: &str = "
+        #include <pthread.h>
+        #include <unistd.h>
+        static float *kept;
+        static void twice(float *out, const float *in) { for (int i = 0; i < 4; i++) out[i] = 2 * in[i]; }
+        void keeps(void *out, const void **ins) { kept = (float *)ins[0], twice(out, ins[0]); }
+        void writes(void *out, const void **ins) { twice(out, ins[0]), *(volatile float *)kept = 1; }
+        void beyond(void *out, const void **ins) { twice(out, ins[0]), ((volatile float *)out)[4] = 1; }
+        static void *later(void *at) { return usleep(100000), *(volatile float *)at = 1, at; }
+        void starts(void *out, const void **ins) {
+            pthread_t thread;
+            twice(out, ins[0]), pthread_create(&thread, 0, later, out), pthread_detach(thread);
+        }
+    ";
+    let folder = folder(&format!("library-{:?}", std::thread::current().id()));
+    let (source, library) = (folder.join("calls.c"), folder.join("calls.so"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-pthread", "-o"]).args([&library, &source]).status();
+    let loaded = compiled.is_ok_and(|status| status.success()).then(|| Libraries::load_trusted(&[&library]).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    loaded
+}
+
+fn call(target: &str) -> Module {
+    let body = format!(
+        " n = f32[4] negate(p)\n k = f32[4] custom-call(n), custom_call_target=\"keeps\"\n c = f32[4] custom-call(k), \
+         custom_call_target=\"{target}\"\n d = f32[4] add(c, n)\n ROOT r = f32[4] add(d, k)"
+    );
+    module(1, "", &body)
+}
+
+#[test]
+fn marks() {
+    let Some(libraries) = library() else { return };
+    let checks = Checks { memory: Memory::Marked, ..Checks::default() };
+    Job { libraries: libraries.clone(), ..Job::new(call("keeps"), checks.clone()) }.run().unwrap();
+    let failure = Job { libraries, ..Job::new(call("beyond"), checks) }.fails();
+    let Failure::Overrun(found) = &failure else { panic!("{failure}") };
+    assert_eq!((found.side, found.offset), (Side::End, 0));
+    assert!(found.buffers.contains(&"c".to_owned()), "{failure}");
+}
+
+/// Runs an ignored test of this program, which does not come back, and gives what it said.
+fn last_words(test: &str) -> String {
+    let own = std::env::current_exe().unwrap();
+    let done = Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(EXIT_CODE), "{said}");
+    said
+}
+
+/// Whatever may be done only by who was given it.
+fn guarded(faults: Vec<Fault>) -> Checks {
+    catch_faults(None);
+    Checks { memory: Memory::Guarded(Side::End), launch_blocking: true, faults, ..Checks::default() }
+}
+
+#[test]
+fn memory_of_others() {
+    let input = last_words("writes_to_its_input");
+    assert!(input.contains("rank 0: kernel 'n'") && input.contains("must only read: buffer 'p'"), "{input}");
+    let freed = last_words("reads_what_was_freed");
+    assert!(freed.contains("rank 0: kernel 'x' (m.py:7)") && freed.contains("of buffer 'n'"), "{freed}");
+    assert!(freed.contains("freed after kernel"), "{freed}");
+    if library().is_none() {
+        return;
+    }
+    let alive = last_words("writes_to_what_is_alive");
+    assert!(alive.contains("kernel 'c'") && alive.contains("buffer 'n'"), "{alive}");
+    assert!(alive.contains("which is alive and was not given to it"), "{alive}");
+    let behind = last_words("writes_behind_its_end");
+    assert!(behind.contains("kernel 'c', step") && behind.contains("right behind the end of buffer 'c'"), "{behind}");
+    let later = last_words("leaves_a_thread");
+    assert!(later.contains("a thread that kernel 'c'") && later.contains("freed after"), "{later}");
+}
+
+#[test]
+#[ignore = "does not come back"]
+fn writes_to_its_input() {
+    Job::new(module(2, "", ROOTS), guarded(fault("mutate-input=n"))).fails();
+}
+
+#[test]
+#[ignore = "does not come back"]
+fn reads_what_was_freed() {
+    Job::new(module(2, "", ROOTS), guarded(fault("free-early=n"))).fails();
+}
+
+fn calls(target: &str) {
+    let libraries = library().unwrap();
+    Job { libraries, ..Job::new(call(target), guarded(Vec::new())) }.run().unwrap();
+}
+
+#[test]
+#[ignore = "does not come back"]
+fn writes_to_what_is_alive() {
+    calls("writes");
+}
+
+#[test]
+#[ignore = "does not come back"]
+fn writes_behind_its_end() {
+    calls("beyond");
+}
+
+#[test]
+#[ignore = "does not come back"]
+fn leaves_a_thread() {
+    calls("starts");
+}
+
+#[test]
+fn nothing_where_all_is_well() {
+    for memory in [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End), Memory::Guarded(Side::Start)] {
+        for launch_blocking in [false, true] {
+            let checks = Checks {
+                memory,
+                launch_blocking,
+                lifetimes: Strictness::Assert,
+                forbidden: Some(Forbidden::Infinity),
+                ..Checks::default()
+            };
+            Job::new(module(8, "", ROOTS), checks.clone()).run().unwrap();
+            Job::new(counting("add"), checks).run().unwrap();
+        }
+    }
+}
