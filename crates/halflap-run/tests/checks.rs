@@ -28,9 +28,11 @@ fn module(ranks: usize, computations: &str, body: &str) -> Module {
 }
 
 /// `n` is used twice; `x` is the square root of what is below zero, where `p` is above.
-const ROOTS: &str = " n = f32[4] negate(p)\n r = f32[4] all-reduce(n), replica_groups={}, to_apply=sum\n x = f32[4] \
-                     sqrt(n), metadata={source_file=\"m.py\" source_line=7}\n s = f32[4] all-reduce(x), \
-                     replica_groups={}, to_apply=sum\n ROOT t = f32[4] add(r, s)";
+const ROOTS: &str = " n = f32[4] negate(p)
+ r = f32[4] all-reduce(n), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=sum
+ x = f32[4] sqrt(n), metadata={source_file=\"m.py\" source_line=7}
+ s = f32[4] all-reduce(x), channel_id=2, replica_groups={}, use_global_device_ids=true, to_apply=sum
+ ROOT t = f32[4] add(r, s)";
 
 struct Job {
     module: Module,

@@ -68,6 +68,11 @@ fn rank_of(fault: &Json) -> Option<usize> {
     fault["rank"].as_u64().map(|rank| rank as usize)
 }
 
+/// A crash of which it is not known whose it is.
+fn is_nobodys(fault: &Json) -> bool {
+    text(fault, "kind") == Some("crash") && text(fault, "kernel").is_none()
+}
+
 fn has_infinity(stats: &Stats) -> bool {
     stats.infinities > 0
 }
@@ -117,7 +122,8 @@ impl Walk<'_> {
 
     /// What fits no stage: a crash that happens without guards only, an end without a word, infinite results.
     fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
-        if let Some(fault) = plain.fault().or_else(|| self.overrun.take()) {
+        let fault = plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
+        if let Some(fault) = fault {
             return self.memory_fault(&fault, Memory::Cached).map(Some);
         }
         if !plain.end.is_good() {
@@ -170,6 +176,7 @@ impl Walk<'_> {
             }
             _ => match apart(&fault) {
                 Some(finding) => self.stuck(finding).map(Some),
+                None if is_nobodys(&fault) => self.unexplained(&ran).map(Some),
                 None => self.memory_fault(&fault, memory).map(Some),
             },
         }
