@@ -64,7 +64,7 @@ impl Job {
     }
 
     fn fails(&self) -> Failure {
-        self.run().err().expect("something is wrong, and nothing was found")
+        self.run().expect_err("something is wrong, and nothing was found")
     }
 }
 
