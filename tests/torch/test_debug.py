@@ -42,6 +42,20 @@ def test_an_operator_that_writes_too_far(tmp_path):
     assert [value["type"] for value in found["in"]] == ["float32[32, 32]"]
 
 
+def test_memory_comes_before_what_is_no_number(tmp_path):
+    code, report = debug(tmp_path, "out_of_bounds.py", "1", "nan")
+    found = report["finding"]
+    assert (code, found["kind"]) == (1, "out-of-bounds"), report
+    assert "mine::shift" in found["kernel"]
+
+
+def test_an_operator_that_leaves_out_a_number(tmp_path):
+    code, report = debug(tmp_path, "unwritten.py")
+    found = report["finding"]
+    assert (code, found["kind"]) == (1, "uninitialised"), report
+    assert "mine::most" in found["kernel"]
+
+
 def test_an_operator_that_writes_too_early(tmp_path):
     code, report = debug(tmp_path, "out_of_bounds.py", "-1")
     found = report["finding"]

@@ -39,28 +39,29 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     }
     let sanity = session.run("sanity", Variables::sanity())?;
     session.report.stage("sanity checks", sanity.end.to_string());
-    if let Some(found) = not_numbers(session, &sanity, Guard::Off)? {
-        return Ok(Some(found));
-    }
-    if let Some((rank, exception)) = plain.exception().filter(|(_, exception)| is_about_inputs(exception)) {
+    let about_inputs = plain.exception().filter(|(_, exception)| is_about_inputs(exception));
+    if let (None, Some((rank, exception))) = (Bad::said_by(&sanity), about_inputs) {
         return Ok(Some(raised(session, &plain, (rank, &exception))));
     }
+    // Memory comes first: whoever writes where he may not makes others look guilty.
+    let mut guarded = Vec::new();
     for guard in [Guard::End, Guard::Start] {
-        let guarded = session.run(guard.stage(), Variables::guarded(guard))?;
+        let ran = session.run(guard.stage(), Variables::guarded(guard))?;
         let (name, what) = match guard {
             Guard::Start => ("guard before", "every tensor against the page before it"),
             _ => ("guard behind", "every tensor against the page behind it"),
         };
-        session.report.stage(name, format!("{what}: {}", guarded.end));
-        if guarded.crash().is_some() {
-            return crashed(session, &guarded, guard).map(Some);
+        session.report.stage(name, format!("{what}: {}", ran.end));
+        if ran.crash().is_some() {
+            return crashed(session, &ran, guard).map(Some);
         }
-        if let Some(found) = not_numbers(session, &guarded, guard)? {
-            return Ok(Some(found));
-        }
+        guarded.push(ran);
         if session.has_no_guard() {
             break;
         }
+    }
+    if let Some(found) = not_numbers(session, &sanity, &guarded)? {
+        return Ok(Some(found));
     }
     // What does not happen again under guard happened once.
     if plain.crash().is_some() {
@@ -115,44 +116,55 @@ fn own<'a>(mut frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String
     frames.find(|frame| frame.is_own(&ran.cache())).map(Frame::render).into_iter().collect()
 }
 
-/// Whether a check of torch's found something that is no number, and if so which kernel made it.
-fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
-    let Some((rank, exception)) = ran.exception() else { return Ok(None) };
-    let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
-    let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
-    let infinities = is_about(".isinf()", "one INF") && !is_about(".isnan()", "one NaN");
-    if !infinities && !is_about(".isnan()", "one NaN") {
-        return Ok(None);
+/// What a check of torch's said of values.
+struct Bad {
+    rank: Option<usize>,
+    exception: Exception,
+    is_infinite: bool,
+}
+
+impl Bad {
+    fn said_by(ran: &Ran) -> Option<Bad> {
+        let (rank, exception) = ran.exception()?;
+        let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
+        let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
+        let is_nan = is_about(".isnan()", "one NaN");
+        let is_infinite = is_about(".isinf()", "one INF") && !is_nan;
+        (is_nan || is_infinite).then_some(Bad { rank, exception, is_infinite })
     }
+
+    fn words(&self) -> &'static str {
+        if self.is_infinite { "an infinity" } else { "what is no number" }
+    }
+}
+
+/// Whether torch's checks found something that is no number, and if so which kernel made it. New memory holds no
+/// numbers in the first of the guarded runs and numbers in the second: what is bad in the first and not in the others
+/// was never written, and runs without guards show it by chance.
+fn not_numbers(session: &mut Session<'_>, sanity: &Ran, guarded: &[Ran]) -> Result<Option<Finding>, Failed> {
+    let is_good = |ran: &Ran| Bad::said_by(ran).is_none();
+    match guarded {
+        [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => blame(session, end, Guard::End),
+        _ => blame(session, sanity, Guard::Off),
+    }
+}
+
+fn blame(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
+    let Some(bad) = Bad::said_by(ran) else { return Ok(None) };
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
-    let values = session.run_until_bad(stage, Variables::values(guard, &[]), infinities)?;
+    let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
     session.report.stage("values", format!("of every kernel: {}", values.end));
-    let (rank, suspect) = values.first_bad(infinities).map_or((rank, None), |(rank, suspect)| (rank, Some(suspect)));
-    let mut kernels = Vec::new();
-    let bad = if infinities { "an infinity" } else { "what is no number" };
-    let mut finding = match suspect {
-        Some(Suspect::Kernel { call, producers, went_in, came_out }) => {
-            kernels.extend(producers.iter().chain([&call]).map(|call| call.kernel.clone()));
-            let what = match guard {
-                Guard::Off => format!("{} makes {bad} of numbers", call.title()),
-                _ => format!("{} passes on memory that nobody wrote", call.title()),
-            };
-            let mut finding = Finding::new(kind_of(infinities, guard), what);
-            (finding.went_in, finding.came_out) = (went_in, came_out);
-            finding.source = call.source.clone();
-            finding.kernel = Some(call.title());
-            finding
+    let found = values.first_bad(bad.is_infinite);
+    let (rank, suspect) = found.map_or((bad.rank, None), |(rank, suspect)| (rank, Some(suspect)));
+    let kernels: Vec<String> = match &suspect {
+        Some(Suspect::Kernel { call, producers, .. }) => {
+            producers.iter().chain([call]).map(|call| call.kernel.clone()).collect()
         }
-        Some(Suspect::Input(tensor)) => {
-            let what = format!("{} of a compiled graph is given {bad}: it comes from outside", tensor.value.buffer);
-            let mut finding = Finding::new(kind_of(infinities, guard), what);
-            finding.went_in = vec![tensor.value];
-            finding
-        }
-        None => Finding::new(kind_of(infinities, guard), format!("a compiled graph takes or gives {bad} ({code})")),
+        _ => Vec::new(),
     };
+    let mut finding = accuse(suspect, &bad, guard);
     if finding.source.is_empty() {
-        finding.source = own(exception.frames.iter().rev(), ran);
+        finding.source = own(bad.exception.frames.iter().rev(), ran);
     }
     finding.rank = rank;
     let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
@@ -160,11 +172,36 @@ fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Opt
     Ok(Some(finding))
 }
 
-fn kind_of(infinities: bool, guard: Guard) -> Kind {
-    match (guard, infinities) {
+/// What is said of a suspect.
+fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
+    let kind = match (guard, bad.is_infinite) {
         (Guard::Off, true) => Kind::Infinity,
         (Guard::Off, false) => Kind::NotANumber,
         _ => Kind::Uninitialised,
+    };
+    let words = bad.words();
+    match suspect {
+        Some(Suspect::Kernel { call, went_in, came_out, .. }) => {
+            let what = match guard {
+                Guard::Off => format!("{} makes {words} of numbers", call.title()),
+                _ => format!("{} passes on memory that nobody wrote", call.title()),
+            };
+            let mut finding = Finding::new(kind, what);
+            (finding.went_in, finding.came_out) = (went_in, came_out);
+            finding.source = call.source.clone();
+            finding.kernel = Some(call.title());
+            finding
+        }
+        Some(Suspect::Input(tensor)) => {
+            let what = format!("{} of a compiled graph is given {words}: it comes from outside", tensor.value.buffer);
+            let mut finding = Finding::new(kind, what);
+            finding.went_in = vec![tensor.value];
+            finding
+        }
+        None => {
+            let code = bad.exception.frames.last().map_or("", |frame| frame.code.as_str());
+            Finding::new(kind, format!("a compiled graph takes or gives {words} ({code})"))
+        }
     }
 }
 
