@@ -99,8 +99,13 @@ fn is_about_inputs(exception: &Exception) -> bool {
 }
 
 fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &Exception)) -> Finding {
-    let kind = if is_about_inputs(exception) { Kind::WrongInput } else { Kind::Exception };
-    let mut finding = Finding::new(kind, exception.message.clone());
+    let left = ran.silent_ranks();
+    let (kind, what) = match exception {
+        _ if is_about_inputs(exception) => (Kind::WrongInput, exception.message.clone()),
+        _ if exception.is_echo() && !left.is_empty() => (Kind::Apart, left_alone(&left, exception)),
+        _ => (Kind::Exception, exception.message.clone()),
+    };
+    let mut finding = Finding::new(kind, what);
     finding.rank = rank;
     finding.source = own(exception.frames.iter().rev(), ran);
     let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
@@ -111,9 +116,19 @@ fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &
     finding
 }
 
-/// The innermost line of the program itself.
-fn own<'a>(mut frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
-    frames.find(|frame| frame.is_own(&ran.cache())).map(Frame::render).into_iter().collect()
+/// What a rank means that says that somebody left.
+fn left_alone(left: &[usize], exception: &Exception) -> String {
+    let ranks: Vec<String> = left.iter().map(usize::to_string).collect();
+    let who = if left.len() == 1 { "rank" } else { "ranks" };
+    format!("{who} {} ended without an error while others waited for it: {}", ranks.join(", "), exception.message)
+}
+
+/// The innermost line of the program itself; of a compiled function, which Python knows by its decorator alone, also
+/// where it is called.
+fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
+    let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
+    let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
+    own.into_iter().take(count).map(Frame::render).collect()
 }
 
 /// What a check of torch's said of values.
@@ -125,7 +140,10 @@ struct Bad {
 
 impl Bad {
     fn said_by(ran: &Ran) -> Option<Bad> {
-        let (rank, exception) = ran.exception()?;
+        ran.exceptions().into_iter().find_map(|(rank, exception)| Bad::of(rank, exception))
+    }
+
+    fn of(rank: Option<usize>, exception: Exception) -> Option<Bad> {
         let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
         let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
         let is_nan = is_about(".isnan()", "one NaN");
@@ -252,6 +270,13 @@ fn around(
 
 /// A program that does not end: where it stands.
 fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
+    let stands = plain.standing();
+    if stands.len() > 1 {
+        let mut finding = Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());
+        finding.source = stands.into_iter().map(|(rank, line)| format!("rank {rank}: {line}")).collect();
+        finding.reproduce = Some(session.again(&plain.variables));
+        return Ok(finding);
+    }
     let names = session.run("names", Variables::names(Guard::Off))?;
     let found = names.last_call();
     let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
