@@ -57,7 +57,9 @@ def nothing_stays():
 def mpi(count, *arguments, timeout=120):
     command = [*MPIRUN, str(count), HALFLAP, "run", *map(str, arguments), "--backend", "mpi"]
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    variables = os.environ | {"TERM": "xterm"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=variables)
+    assert "\x1b" not in done.stdout + done.stderr, "colours, where nobody looks"
     return done.returncode, done.stdout, done.stderr, time.monotonic() - began
 
 

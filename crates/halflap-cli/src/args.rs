@@ -97,7 +97,7 @@ pub struct DebugRun {
 
 #[derive(Debug, clap::Args)]
 pub struct Diff {
-    /// A folder of saved values, or that of one rank in it.
+    /// A folder of saved values, that of one rank in it, or of the artifacts of a run that saved them.
     #[arg(value_name = "RUN_A")]
     pub a: String,
     /// Another one: of another order, precision, module or rank.

@@ -1,6 +1,6 @@
 //! Progress and times. On a pipe there is none of the former.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ struct Shown {
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
         let stop = desk::stop();
-        let terminal = stop.is_none() && std::io::stderr().is_terminal() && !terminal::is_dumb();
+        let terminal = stop.is_none() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
         Bar { what, started: Instant::now(), shown: Mutex::default(), terminal, stop }
     }
 
@@ -109,7 +109,7 @@ pub struct Notice {
 
 impl Notice {
     pub fn new(text: &str) -> Notice {
-        let terminal = std::io::stderr().is_terminal() && !terminal::is_dumb();
+        let terminal = terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
         if terminal {
             eprint!("\r{text}");
             let _ = std::io::stderr().flush();

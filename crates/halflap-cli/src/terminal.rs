@@ -10,12 +10,17 @@ use crate::desk;
 /// How text on standard output may look: fitted, with bars and colours, on a terminal; plain and
 /// whole on a pipe.
 pub fn style() -> Style {
-    if desk::stop().is_some() || !io::stdout().is_terminal() {
+    if desk::stop().is_some() || !is_seen(&io::stdout()) {
         return Style::default();
     }
     let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
     let bars = if speaks_unicode() { Bars::Blocks } else { Bars::Ascii };
     Style { width: width.filter(|&width| width > 0), colour: wants_colour(), bars }
+}
+
+/// Whether somebody sees a stream as it is written. mpirun gives its processes a terminal, wherever it writes itself.
+pub fn is_seen(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && env::var_os("OMPI_COMM_WORLD_RANK").is_none()
 }
 
 /// By the convention of NO_COLOR: any value but an empty one turns colour off.

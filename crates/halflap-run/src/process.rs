@@ -1,18 +1,31 @@
 //! Processes that must not outlive the one that started them.
 
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// The group that ends when somebody ends us; 0 is none.
 static LEADER: AtomicI32 = AtomicI32::new(0);
+/// The signal that was to end us while there was a group; 0 is none.
+static INTERRUPT: AtomicI32 = AtomicI32::new(0);
+/// Distinguishes the groups of this process.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Whoever has this in his environment was started by a group, also in a session of his own, as launchers start ranks.
+const NAME: &str = "HALFLAP_GROUP";
+/// How often those that start others while they are being ended are looked for.
+const ROUNDS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
-/// A child and all that it starts, in a process group of its own.
+/// A child and all that it starts.
 pub struct Group {
     /// The first of them.
     pub child: Child,
+    /// What their environment has.
+    mark: String,
 }
 
 /// How a group is told to end.
@@ -25,8 +38,8 @@ pub enum Ending {
 }
 
 impl Group {
-    /// Starts a command. Whoever interrupts or ends this process ends the whole group; if this process is
-    /// killed, at least the child goes with it.
+    /// Starts a command. If this process is killed, at least the child goes with it. If it is interrupted or told to
+    /// end, the child goes, and whoever watches the group must ask [`Group::end_if_interrupted`] for the rest.
     pub fn spawn(command: &mut Command) -> io::Result<Group> {
         static LISTEN: Once = Once::new();
         LISTEN.call_once(listen);
@@ -39,21 +52,69 @@ impl Group {
         };
         // SAFETY: the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(with_us) };
-        let child = command.process_group(0).spawn()?;
+        let mark = format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
+        let child = command.env(NAME, &mark).process_group(0).spawn()?;
         LEADER.store(child.id() as i32, Ordering::SeqCst);
-        Ok(Group { child })
+        Ok(Group { child, mark: format!("{NAME}={mark}") })
     }
 
-    /// Ends all of it; a group that is gone needs no ending.
+    /// Tells all of it to end; a group that is gone needs no ending. Whoever is killed is gone when this returns.
     pub fn end(&self, how: Ending) {
         let signal = match how {
             Ending::Abort => libc::SIGABRT,
             Ending::Kill => libc::SIGKILL,
         };
+        let strays = self.strays();
         // SAFETY: a system call without pointers; the group's number is its leader's, which we have not waited for or
         // whose group still has members, or else nobody has it.
         unsafe { libc::kill(-(self.child.id() as i32), signal) };
+        strays.into_iter().for_each(|process| send(process, signal));
+        for _ in 0..ROUNDS {
+            let strays = if how == Ending::Kill { self.strays() } else { Vec::new() };
+            if strays.is_empty() {
+                break;
+            }
+            strays.into_iter().for_each(|process| send(process, signal));
+            std::thread::sleep(PAUSE);
+        }
     }
+
+    /// Whether nobody is left.
+    pub fn is_gone(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some() && self.strays().is_empty())
+    }
+
+    /// If we were told to end, ends all of it, and then us.
+    pub fn end_if_interrupted(&mut self) -> io::Result<()> {
+        let signal = INTERRUPT.load(Ordering::SeqCst);
+        if signal != 0 {
+            self.end(Ending::Kill);
+            self.child.wait()?;
+            // SAFETY: the signal has its usual effect again since it came.
+            unsafe { libc::raise(signal) };
+        }
+        Ok(())
+    }
+
+    /// Those of it that live in groups of their own: who has our mark and is not in the child's group.
+    fn strays(&self) -> Vec<i32> {
+        let leader = self.child.id() as i32;
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        // SAFETY: a system call without pointers.
+        let elsewhere = processes.filter(|process| unsafe { libc::getpgid(*process) } != leader);
+        elsewhere.filter(|process| self.is_marked(*process)).collect()
+    }
+
+    fn is_marked(&self, process: i32) -> bool {
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == self.mark.as_bytes())
+    }
+}
+
+fn send(process: i32, signal: i32) {
+    // SAFETY: a system call without pointers; the process had our mark just now.
+    unsafe { libc::kill(process, signal) };
 }
 
 impl Drop for Group {
@@ -84,11 +145,12 @@ fn listen() {
 
 extern "C" fn end_group(signal: libc::c_int) {
     let leader = LEADER.load(Ordering::SeqCst);
+    INTERRUPT.store(signal, Ordering::SeqCst);
     // SAFETY: kill and raise may be called in a handler. The signal has its usual effect again, once we return.
     unsafe {
-        if leader > 0 {
-            libc::kill(-leader, libc::SIGKILL);
-        }
-        libc::raise(signal);
+        match leader {
+            0 => libc::raise(signal),
+            _ => libc::kill(-leader, libc::SIGKILL),
+        };
     }
 }

@@ -13,6 +13,12 @@ extern crate self as halflap;
 #[allow(dead_code, missing_docs)]
 mod test_modules;
 #[cfg(test)]
+#[path = "../tests/common/orders.rs"]
+#[allow(missing_docs)]
+mod test_orders;
+#[cfg(test)]
+use test_modules as modules;
+#[cfg(test)]
 #[path = "../tests/common/random.rs"]
 #[allow(dead_code, missing_docs)]
 mod test_programs;

@@ -138,6 +138,7 @@ impl Task<'_> {
         let mut passed = [0; 2];
         loop {
             let status = group.child.try_wait()?;
+            group.end_if_interrupted()?;
             if self.is_loud {
                 pass_on(&self.out(), &mut passed[0]);
                 pass_on(&self.err(), &mut passed[1]);
@@ -165,7 +166,7 @@ impl Task<'_> {
 
     fn finish(&self, group: &mut Group, end: End) -> io::Result<End> {
         let told = Instant::now();
-        while end == End::TimedOut && told.elapsed() < LAST_WORDS && group.child.try_wait()?.is_none() {
+        while end == End::TimedOut && told.elapsed() < LAST_WORDS && !group.is_gone()? {
             std::thread::sleep(LOOK);
         }
         group.end(Ending::Kill);

@@ -78,11 +78,18 @@ impl IndexError {
     }
 }
 
-/// Reads what all ranks of a run saved in a folder, or what one rank saved in its own.
+/// Reads what all ranks of a run saved in a folder, or what one rank saved in its own. Among the artifacts of a run
+/// they are in `values`.
 pub fn read_values(folder: &Path) -> Result<Vec<RankValues>, IndexError> {
     if folder.join("index.json").is_file() {
         return Ok(vec![read_index(folder.to_owned())?.0]);
     }
+    let inner = folder.join("values");
+    let folder = match rank_folder(folder, 0).is_dir() {
+        false if inner.is_dir() => &inner,
+        false => return Err(IndexError::new(folder, "has no values in it: save them with --debug-values 1")),
+        true => folder,
+    };
     let (first, ranks) = read_rank(folder, 0)?;
     let mut all = vec![first];
     for rank in 1..ranks {

@@ -33,12 +33,9 @@ impl Call {
         }
     }
 
-    /// Whether it brings what other ranks made.
+    /// Whether it brings what other ranks made. Kernels that were fused beside a collective have its name, too.
     pub fn is_collective(&self) -> bool {
-        let names = ["c10d", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "wait_tensor", "broadcast_"];
-        names
-            .iter()
-            .any(|name| self.kernel.contains(name) || self.operator.as_ref().is_some_and(|op| op.contains(name)))
+        self.kernel.contains("c10d") || self.operator.as_ref().is_some_and(|operator| operator.contains("c10d"))
     }
 }
 
@@ -96,8 +93,10 @@ fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
     for (place, call) in graph.calls.iter_mut().enumerate() {
         let Some(of) = stacks.get(&format!("{}:{}", call.kernel, place + 1)) else { continue };
         for stack in of {
-            let innermost = python::frames(stack.lines()).pop().map(|frame| frame.render());
-            call.source.extend(innermost.filter(|line| !call.source.contains(line)));
+            let frames = python::frames(stack.lines());
+            let own = frames.iter().rfind(|frame| !frame.is_installed()).or(frames.last());
+            let line = own.map(python::Frame::render);
+            call.source.extend(line.filter(|line| !call.source.contains(line)));
         }
     }
 }
@@ -141,6 +140,9 @@ fn add_line(call: &mut Call, line: &str) {
         call.operator = rest.split_once('"').map(|(name, _)| name.to_owned());
     }
     let is_out_variant = line.contains("_out(");
+    // Collectives bring what others made when they are waited for.
+    let is_in_place = line.contains(&format!("{}(", call.kernel))
+        && (call.kernel.ends_with('_') || call.kernel.ends_with("wait_tensor"));
     for (place, (start, name)) in buffers(line).into_iter().enumerate() {
         let before = &line[..start];
         let is_assigned = line[start + name.len()..].starts_with(" = ");
@@ -153,11 +155,13 @@ fn add_line(call: &mut Call, line: &str) {
             || (is_pointer && !cast.starts_with("const"))
             || (is_out_variant && place == 0)
             || before.trim_start().starts_with("RAIIAtenTensorHandle");
-        if is_written {
-            call.writes.insert(name)
-        } else {
-            call.reads.insert(name)
-        };
+        let is_changed = is_in_place && place == 0;
+        if is_written || is_changed {
+            call.writes.insert(name.clone());
+        }
+        if !is_written {
+            call.reads.insert(name);
+        }
     }
 }
 
@@ -203,6 +207,8 @@ mod tests {
     auto buf2 = std::move(buf0);  // reuse
     // [Provenance debug handles] aoti_torch_cpu_mm_out:3
     AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(buf3, buf2, wrap(reinterpret_tensor_wrapper(buf1, 2, int_array_2, 0L))));
+    // [Provenance debug handles] aoti_torch_cpu__c10d_functional_all_reduce_:4
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu__c10d_functional_all_reduce_(buf3, "sum", "0", &buf4_handle));
     output_handles[0] = buf3.release();
 "#;
 
@@ -216,6 +222,7 @@ mod tests {
             ("cpp_fused_sin_0", "arg0_1", "buf0 buf2"),
             ("aoti_torch_cpu_shift (mine::shift)", "buf0", "buf1"),
             ("aoti_torch_cpu_mm_out", "buf1 buf2", "buf3"),
+            ("aoti_torch_cpu__c10d_functional_all_reduce_", "buf3", "buf3 buf4"),
         ];
         let expected = expected.map(|(name, reads, writes)| (name.to_owned(), reads.to_owned(), writes.to_owned()));
         assert_eq!(all, expected);

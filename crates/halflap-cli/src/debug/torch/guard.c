@@ -4,7 +4,9 @@
  *
  * - HALFLAP_GUARD=end|start: memory with an alignment, which is what tensors of torch on the CPU are made of, gets
  *   pages of its own, against their end or their beginning, between pages that nobody may touch. Freed memory becomes
- *   inaccessible and is never given again. New memory is filled with bytes that are no number in any floating type.
+ *   inaccessible and is never given again. New memory is filled: with bytes that are no number in any floating type
+ *   against the end, with bytes that are a small number in each against the beginning. What is bad in the one run and
+ *   good in the other was never written.
  * - HALFLAP_OUT, HALFLAP_ERR: where several ranks write to these files at once, each gets files of its own.
  * - Lines that are printed are written at once, so that a crash loses none.
  */
@@ -25,7 +27,8 @@
 #include <unistd.h>
 
 #define ROOM ((size_t)4 << 40)
-#define UNINITIALISED 0xff
+#define NO_NUMBER 0xff
+#define A_NUMBER 0x3c
 /* How far from an address its block is looked for, in pages. */
 #define NEAR ((size_t)1 << 20)
 /* Each block splits a mapping in two, of which a process may have some 65,000. */
@@ -67,7 +70,7 @@ static void *guarded(size_t size) {
     if ((first + pages + 1) * page > ROOM || atomic_load(&live) > MOST_BLOCKS) return NULL;
     unsigned char *base = room + first * page;
     if (mprotect(base, pages * page, PROT_READ | PROT_WRITE) != 0) return NULL;
-    memset(base, UNINITIALISED, pages * page);
+    memset(base, mode == END ? NO_NUMBER : A_NUMBER, pages * page);
     unsigned char *start = mode == END ? base + pages * page - size : base;
     blocks[first] = (struct block){start, size, pages, LIVE};
     atomic_fetch_add(&live, 1);

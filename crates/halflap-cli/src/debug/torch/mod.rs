@@ -39,28 +39,29 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     }
     let sanity = session.run("sanity", Variables::sanity())?;
     session.report.stage("sanity checks", sanity.end.to_string());
-    if let Some(found) = not_numbers(session, &sanity, Guard::Off)? {
-        return Ok(Some(found));
-    }
-    if let Some((rank, exception)) = plain.exception().filter(|(_, exception)| is_about_inputs(exception)) {
+    let about_inputs = plain.exception().filter(|(_, exception)| is_about_inputs(exception));
+    if let (None, Some((rank, exception))) = (Bad::said_by(&sanity), about_inputs) {
         return Ok(Some(raised(session, &plain, (rank, &exception))));
     }
+    // Memory comes first: whoever writes where he may not makes others look guilty.
+    let mut guarded = Vec::new();
     for guard in [Guard::End, Guard::Start] {
-        let guarded = session.run(guard.stage(), Variables::guarded(guard))?;
+        let ran = session.run(guard.stage(), Variables::guarded(guard))?;
         let (name, what) = match guard {
             Guard::Start => ("guard before", "every tensor against the page before it"),
             _ => ("guard behind", "every tensor against the page behind it"),
         };
-        session.report.stage(name, format!("{what}: {}", guarded.end));
-        if guarded.crash().is_some() {
-            return crashed(session, &guarded, guard).map(Some);
+        session.report.stage(name, format!("{what}: {}", ran.end));
+        if ran.crash().is_some() {
+            return crashed(session, &ran, guard).map(Some);
         }
-        if let Some(found) = not_numbers(session, &guarded, guard)? {
-            return Ok(Some(found));
-        }
+        guarded.push(ran);
         if session.has_no_guard() {
             break;
         }
+    }
+    if let Some(found) = not_numbers(session, &sanity, &guarded)? {
+        return Ok(Some(found));
     }
     // What does not happen again under guard happened once.
     if plain.crash().is_some() {
@@ -98,8 +99,13 @@ fn is_about_inputs(exception: &Exception) -> bool {
 }
 
 fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &Exception)) -> Finding {
-    let kind = if is_about_inputs(exception) { Kind::WrongInput } else { Kind::Exception };
-    let mut finding = Finding::new(kind, exception.message.clone());
+    let left = ran.silent_ranks();
+    let (kind, what) = match exception {
+        _ if is_about_inputs(exception) => (Kind::WrongInput, exception.message.clone()),
+        _ if exception.is_echo() && !left.is_empty() => (Kind::Apart, left_alone(&left, exception)),
+        _ => (Kind::Exception, exception.message.clone()),
+    };
+    let mut finding = Finding::new(kind, what);
     finding.rank = rank;
     finding.source = own(exception.frames.iter().rev(), ran);
     let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
@@ -110,49 +116,73 @@ fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &
     finding
 }
 
-/// The innermost line of the program itself.
-fn own<'a>(mut frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
-    frames.find(|frame| frame.is_own(&ran.cache())).map(Frame::render).into_iter().collect()
+/// What a rank means that says that somebody left.
+fn left_alone(left: &[usize], exception: &Exception) -> String {
+    let ranks: Vec<String> = left.iter().map(usize::to_string).collect();
+    let who = if left.len() == 1 { "rank" } else { "ranks" };
+    format!("{who} {} ended without an error while others waited for it: {}", ranks.join(", "), exception.message)
 }
 
-/// Whether a check of torch's found something that is no number, and if so which kernel made it.
-fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
-    let Some((rank, exception)) = ran.exception() else { return Ok(None) };
-    let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
-    let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
-    let infinities = is_about(".isinf()", "one INF") && !is_about(".isnan()", "one NaN");
-    if !infinities && !is_about(".isnan()", "one NaN") {
-        return Ok(None);
+/// The innermost line of the program itself; of a compiled function, which Python knows by its decorator alone, also
+/// where it is called.
+fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
+    let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
+    let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
+    own.into_iter().take(count).map(Frame::render).collect()
+}
+
+/// What a check of torch's said of values.
+struct Bad {
+    rank: Option<usize>,
+    exception: Exception,
+    is_infinite: bool,
+}
+
+impl Bad {
+    fn said_by(ran: &Ran) -> Option<Bad> {
+        ran.exceptions().into_iter().find_map(|(rank, exception)| Bad::of(rank, exception))
     }
+
+    fn of(rank: Option<usize>, exception: Exception) -> Option<Bad> {
+        let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
+        let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
+        let is_nan = is_about(".isnan()", "one NaN");
+        let is_infinite = is_about(".isinf()", "one INF") && !is_nan;
+        (is_nan || is_infinite).then_some(Bad { rank, exception, is_infinite })
+    }
+
+    fn words(&self) -> &'static str {
+        if self.is_infinite { "an infinity" } else { "what is no number" }
+    }
+}
+
+/// Whether torch's checks found something that is no number, and if so which kernel made it. New memory holds no
+/// numbers in the first of the guarded runs and numbers in the second: what is bad in the first and not in the others
+/// was never written, and runs without guards show it by chance.
+fn not_numbers(session: &mut Session<'_>, sanity: &Ran, guarded: &[Ran]) -> Result<Option<Finding>, Failed> {
+    let is_good = |ran: &Ran| Bad::said_by(ran).is_none();
+    match guarded {
+        [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => blame(session, end, Guard::End),
+        _ => blame(session, sanity, Guard::Off),
+    }
+}
+
+fn blame(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
+    let Some(bad) = Bad::said_by(ran) else { return Ok(None) };
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
-    let values = session.run_until_bad(stage, Variables::values(guard, &[]), infinities)?;
+    let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
     session.report.stage("values", format!("of every kernel: {}", values.end));
-    let (rank, suspect) = values.first_bad(infinities).map_or((rank, None), |(rank, suspect)| (rank, Some(suspect)));
-    let mut kernels = Vec::new();
-    let bad = if infinities { "an infinity" } else { "what is no number" };
-    let mut finding = match suspect {
-        Some(Suspect::Kernel { call, producers, went_in, came_out }) => {
-            kernels.extend(producers.iter().chain([&call]).map(|call| call.kernel.clone()));
-            let what = match guard {
-                Guard::Off => format!("{} makes {bad} of numbers", call.title()),
-                _ => format!("{} passes on memory that nobody wrote", call.title()),
-            };
-            let mut finding = Finding::new(kind_of(infinities, guard), what);
-            (finding.went_in, finding.came_out) = (went_in, came_out);
-            finding.source = call.source.clone();
-            finding.kernel = Some(call.title());
-            finding
+    let found = values.first_bad(bad.is_infinite);
+    let (rank, suspect) = found.map_or((bad.rank, None), |(rank, suspect)| (rank, Some(suspect)));
+    let kernels: Vec<String> = match &suspect {
+        Some(Suspect::Kernel { call, producers, .. }) => {
+            producers.iter().chain([call]).map(|call| call.kernel.clone()).collect()
         }
-        Some(Suspect::Input(tensor)) => {
-            let what = format!("{} of a compiled graph is given {bad}: it comes from outside", tensor.value.buffer);
-            let mut finding = Finding::new(kind_of(infinities, guard), what);
-            finding.went_in = vec![tensor.value];
-            finding
-        }
-        None => Finding::new(kind_of(infinities, guard), format!("a compiled graph takes or gives {bad} ({code})")),
+        _ => Vec::new(),
     };
+    let mut finding = accuse(suspect, &bad, guard);
     if finding.source.is_empty() {
-        finding.source = own(exception.frames.iter().rev(), ran);
+        finding.source = own(bad.exception.frames.iter().rev(), ran);
     }
     finding.rank = rank;
     let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
@@ -160,11 +190,36 @@ fn not_numbers(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Opt
     Ok(Some(finding))
 }
 
-fn kind_of(infinities: bool, guard: Guard) -> Kind {
-    match (guard, infinities) {
+/// What is said of a suspect.
+fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
+    let kind = match (guard, bad.is_infinite) {
         (Guard::Off, true) => Kind::Infinity,
         (Guard::Off, false) => Kind::NotANumber,
         _ => Kind::Uninitialised,
+    };
+    let words = bad.words();
+    match suspect {
+        Some(Suspect::Kernel { call, went_in, came_out, .. }) => {
+            let what = match guard {
+                Guard::Off => format!("{} makes {words} of numbers", call.title()),
+                _ => format!("{} passes on memory that nobody wrote", call.title()),
+            };
+            let mut finding = Finding::new(kind, what);
+            (finding.went_in, finding.came_out) = (went_in, came_out);
+            finding.source = call.source.clone();
+            finding.kernel = Some(call.title());
+            finding
+        }
+        Some(Suspect::Input(tensor)) => {
+            let what = format!("{} of a compiled graph is given {words}: it comes from outside", tensor.value.buffer);
+            let mut finding = Finding::new(kind, what);
+            finding.went_in = vec![tensor.value];
+            finding
+        }
+        None => {
+            let code = bad.exception.frames.last().map_or("", |frame| frame.code.as_str());
+            Finding::new(kind, format!("a compiled graph takes or gives {words} ({code})"))
+        }
     }
 }
 
@@ -215,6 +270,13 @@ fn around(
 
 /// A program that does not end: where it stands.
 fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
+    let stands = plain.standing();
+    if stands.len() > 1 {
+        let mut finding = Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());
+        finding.source = stands.into_iter().map(|(rank, line)| format!("rank {rank}: {line}")).collect();
+        finding.reproduce = Some(session.again(&plain.variables));
+        return Ok(finding);
+    }
     let names = session.run("names", Variables::names(Guard::Off))?;
     let found = names.last_call();
     let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());

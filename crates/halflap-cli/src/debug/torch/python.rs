@@ -13,10 +13,18 @@ pub struct Frame {
 impl Frame {
     /// Whether it belongs to the program itself, not to what it uses or what was generated.
     pub fn is_own(&self, generated: &str) -> bool {
-        let foreign = ["site-packages", "dist-packages", "/lib/python", "<frozen"];
-        !foreign.iter().any(|part| self.file.contains(part))
-            && !self.file.starts_with('<')
-            && !self.file.starts_with(generated)
+        !self.is_installed() && !self.is_generated(generated)
+    }
+
+    /// Whether it belongs to what the program uses.
+    pub fn is_installed(&self) -> bool {
+        let places = ["site-packages", "dist-packages", "/lib/python"];
+        self.file.starts_with('<') || places.iter().any(|part| self.file.contains(part))
+    }
+
+    /// Whether torch wrote it: into the folder that we gave it or into the usual one.
+    pub fn is_generated(&self, folder: &str) -> bool {
+        self.file.starts_with(folder) || self.file.contains("/torchinductor_")
     }
 
     /// `train.py:12 in forward: h = self.a(x)`
@@ -68,13 +76,24 @@ pub struct Exception {
     pub frames: Vec<Frame>,
 }
 
+impl Exception {
+    /// Whether it only says that another rank left.
+    pub fn is_echo(&self) -> bool {
+        let words = ["closed by peer", "reset by peer", "remote worker", "broken pipe", "remote process exited"];
+        let message = self.message.to_lowercase();
+        words.iter().any(|word| message.contains(word))
+    }
+}
+
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// What several processes put before their lines.
 fn unprefixed(line: &str) -> &str {
     let rest = line.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     match rest {
-        Some((name, rest)) if name.starts_with("rank") || name.starts_with("default") => rest,
+        Some((name, rest)) if name.starts_with("rank") || name.starts_with("default") => {
+            rest.strip_prefix(' ').unwrap_or(rest)
+        }
         _ => line,
     }
 }
@@ -97,6 +116,23 @@ pub fn exception(text: &str) -> Option<Exception> {
     Some(Exception { message, frames: frames_of })
 }
 
+/// The rank that torchrun saw fail first, and its exit code: below zero a signal.
+pub fn first_failure(text: &str) -> Option<(usize, i32)> {
+    let lines = text.lines().map(unprefixed).skip_while(|line| !line.trim_start().starts_with("Root Cause"));
+    let fields = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.trim(), value.trim()));
+    let number = |wanted: &str| {
+        let value = fields.clone().find(|(name, _)| *name == wanted)?.1;
+        value.split_whitespace().next()?.parse::<i32>().ok()
+    };
+    Some((usize::try_from(number("rank")?).ok()?, number("exitcode")?))
+}
+
+/// A line of a file that is still there.
+fn code(file: &str, line: usize) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().nth(line.saturating_sub(1)).map_or(String::new(), |line| line.trim().to_owned())
+}
+
 /// The stack of the thread at fault, the innermost frame first.
 pub fn fatal_stack(text: &str) -> Vec<Frame> {
     let mut lines = text.lines().map(unprefixed).skip_while(|line| !line.starts_with("Fatal Python error"));
@@ -104,7 +140,9 @@ pub fn fatal_stack(text: &str) -> Vec<Frame> {
         return Vec::new();
     }
     let stack = lines.skip_while(|line| !line.starts_with("Current thread")).skip(1);
-    frames(stack.take_while(|line| line.trim_start().starts_with("File ")))
+    let mut stack = frames(stack.take_while(|line| line.trim_start().starts_with("File ")));
+    stack.iter_mut().for_each(|frame| frame.code = code(&frame.file, frame.line));
+    stack
 }
 
 #[cfg(test)]
@@ -118,6 +156,22 @@ mod tests {
         assert_eq!(found.message, "AssertionError: wrong number of dimensions");
         assert_eq!((found.frames[0].line, found.frames[0].code.as_str()), (7, "inner()"));
         assert!(!found.frames[0].is_own("/cache"));
+    }
+
+    #[test]
+    fn what_a_rank_says_is_read_behind_its_name() {
+        let text = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"a.py\", line 3, in f\n[rank1]:     boom()\n[rank1]: RuntimeError: Connection closed by peer [127.0.0.1]:49884\n";
+        let found = exception(text).unwrap();
+        assert_eq!(found.message, "RuntimeError: Connection closed by peer [127.0.0.1]:49884");
+        assert_eq!(found.frames[0].code, "boom()");
+        assert!(found.is_echo());
+    }
+
+    #[test]
+    fn torchrun_says_who_failed_first() {
+        let text = "Failures:\n[1]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 7)\n-----\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-16_06:12:11\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 8)\n";
+        assert_eq!(first_failure(text), Some((1, -9)));
+        assert_eq!(first_failure("nothing"), None);
     }
 
     #[test]

@@ -308,28 +308,48 @@ impl Ran {
         generated::graphs(&self.folder.join("trace"))
     }
 
-    /// The exception that ended it: a rank's own, before what whoever started the ranks makes of it.
+    /// The exception that ended it.
     pub fn exception(&self) -> Option<(Option<usize>, Exception)> {
+        self.exceptions().into_iter().next()
+    }
+
+    /// The exceptions that ended its ranks: first the rank's that is to blame, those that only say that others left
+    /// behind the others, and last what whoever started the ranks makes of it.
+    pub fn exceptions(&self) -> Vec<(Option<usize>, Exception)> {
         if self.end.is_good() {
-            return None;
+            return Vec::new();
         }
         let mut ranks = self.ranks();
         ranks.rotate_left(1);
-        ranks.into_iter().find_map(|rank| Some((rank, python::exception(&self.file("err.txt", rank))?)))
+        let told = ranks.into_iter().map(|rank| Some((rank, python::exception(&self.file("err.txt", rank))?)));
+        let mut told: Vec<_> = told.flatten().collect();
+        let first = self.first_failure().map(|(rank, _)| rank);
+        told.sort_by_key(|(rank, exception)| (rank.is_none(), exception.is_echo(), Some(*rank) != first));
+        told
+    }
+
+    /// What torchrun says of the rank that failed first.
+    fn first_failure(&self) -> Option<(Option<usize>, i32)> {
+        let (rank, code) = python::first_failure(&self.file("err.txt", None))?;
+        Some((Some(rank), code))
     }
 
     /// The rank that a signal ended, and which.
     pub fn crash(&self) -> Option<(Option<usize>, i32)> {
+        if self.end.is_good() {
+            return None;
+        }
         let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
         let mut ranks = self.ranks();
         ranks.rotate_left(1);
         let guarded = ranks.iter().find(|rank| Fault::parse(&self.file("err.txt", **rank)).is_some());
-        let rank = guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied();
-        match (self.end, rank) {
-            (End::Code(0), _) => None,
-            (End::Signal(number), rank) => Some((rank.flatten(), number)),
-            (_, Some(rank)) => Some((rank, signal_of(&self.file("err.txt", rank)))),
-            _ => None,
+        let said = guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied();
+        let said = said.map(|rank| (rank, signal_of(&self.file("err.txt", rank))));
+        // Those that nobody else needs any more are ended by SIGTERM.
+        let killed = || self.first_failure().filter(|(_, code)| *code < 0).map(|(rank, code)| (rank, -code));
+        match self.end {
+            End::Signal(number) => Some((said.and_then(|(rank, _)| rank), number)),
+            _ => said.or_else(killed),
         }
     }
 
@@ -340,6 +360,27 @@ impl Ran {
     /// Where Python was when it was ended.
     pub fn stack(&self, rank: Option<usize>) -> Vec<Frame> {
         python::fatal_stack(&self.file("err.txt", rank))
+    }
+
+    /// Where each rank was when it was ended: the line of the program, and the innermost call that it was in.
+    pub fn standing(&self) -> Vec<(usize, String)> {
+        let place = |rank: usize| {
+            let stack = self.stack(Some(rank));
+            let own = stack.iter().find(|frame| frame.is_own(&self.cache()))?;
+            let inner = stack.iter().find(|frame| frame.is_generated(&self.cache())).map(|frame| frame.code.as_str());
+            let inner = inner.filter(|code| !code.is_empty()).or(stack.first().map(|frame| frame.function.as_str()))?;
+            Some((rank, format!("{}, in {inner}", own.render())))
+        };
+        self.ranks().into_iter().flatten().filter_map(place).collect()
+    }
+
+    /// The ranks that ended without a word.
+    pub fn silent_ranks(&self) -> Vec<usize> {
+        let is_silent = |rank: &usize| {
+            let said = self.file("err.txt", Some(*rank));
+            python::exception(&said).is_none() && python::fatal_stack(&said).is_empty()
+        };
+        self.ranks().into_iter().flatten().filter(is_silent).collect()
     }
 
     /// Who first made something bad. What a collective brings is another rank's doing.
