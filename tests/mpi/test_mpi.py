@@ -288,7 +288,7 @@ def test_a_custom_call_that_never_returns(tmp_path):
     code, _, errors, seconds = mpi(4, text, "--custom-calls", tmp_path / "f.so", "--timeout", "1s")
     assert code != 0 and seconds < 15
     assert "nothing was completed for 1 s." in errors
-    assert all(f"rank {rank}: runs n (step " in errors for rank in range(4)), errors
+    assert all(f"rank {rank}: runs n (custom call of 'forever', step " in errors for rank in range(4)), errors
 
 
 def test_one_rank_that_does_not_come(tmp_path):
@@ -304,7 +304,7 @@ def test_one_rank_that_does_not_come(tmp_path):
     text.write_text(whole)
     code, _, errors, seconds = mpi(4, text, "--custom-calls", tmp_path / "f.so", "--timeout", "1s")
     assert code != 0 and seconds < 15
-    assert "rank 1: runs h (step " in errors, errors
+    assert "rank 1: runs h (custom call of 'forever', step " in errors, errors
     assert all(f"rank {rank}: " in errors for rank in range(4)) and "is in r number 0 among {0-3}" in errors, errors
 
 
