@@ -189,6 +189,7 @@ CASES = [
     kept("write-kept-for-all", "a custom call writes through a pointer that all ranks share", "keep_for_all", "write_kept_for_all"),
     memory("thread-writes-behind", "a thread of a custom call writes one element too far"),
     memory("thread-writes-later", "a thread of a custom call writes when the call is over and its output is freed", kinds=("after-free",)),
+    memory("thread-gives-up", "a thread of a custom call calls abort", kinds=("crash",)),
     memory("thread-leaves", "a thread of a custom call ends the process as if all were well", kinds=("crash",)),
     memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
     Case("third-time", "a custom call writes too far when it is called for the third time", call("tires"), kinds=("out-of-bounds",), options=CUSTOM + ("--steps", "4")),
@@ -220,6 +221,7 @@ CASES = [
 CORRECT = [
     Case("correct", "elementwise work and a sum", "  x = f32[64] exponential(before)\n  result = f32[64] multiply(x, q)"),
     Case("correct-custom-call", "a custom call that keeps to its arrays", call("good"), options=CUSTOM),
+    Case("correct-fork", "a custom call that starts a process", call("forks"), options=CUSTOM),
     Case("correct-thread", "a custom call that keeps a thread", call("keeps_a_thread"), options=CUSTOM),
     loop("correct-loop", "a loop that comes to its end", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] add(x, x)"),
     Case("correct-mask", "a mask of infinities inside of a softmax", "  least = f32[] constant(-inf)\n  mask = f32[64] broadcast(least), dimensions={}\n  zero = f32[64] subtract(p, p)\n  some = pred[64] compare(p, zero), direction=GT\n  masked = f32[64] select(some, before, mask)\n  x = f32[64] exponential(masked)\n  result = f32[64] multiply(x, q)"),

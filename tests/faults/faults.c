@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define N 64
@@ -112,6 +113,7 @@ void write_kept_for_all(void *out, const void **ins) { twice(out, ins[0]), *(vol
 
 static void *write_behind(void *at) { return ((volatile float *)at)[N] = 1, NULL; }
 static void *write_later(void *at) { return usleep(300000), *(volatile float *)at = 1, NULL; }
+static void *give_up_later(void *at) { (void)at, usleep(20000), abort(); }
 static void *leave_later(void *at) { (void)at, usleep(100000), _exit(0); }
 static void start(void *(*what)(void *), void *at, int joins) {
     pthread_t thread;
@@ -121,9 +123,17 @@ static void start(void *(*what)(void *), void *at, int joins) {
 void thread_writes_behind(void *out, const void **ins) { twice(out, ins[0]), start(write_behind, out, 1); }
 void thread_writes_later(void *out, const void **ins) { twice(out, ins[0]), start(write_later, out, 0); }
 void thread_leaves(void *out, const void **ins) { twice(out, ins[0]), start(leave_later, out, 0), usleep(300000); }
+void thread_gives_up(void *out, const void **ins) { twice(out, ins[0]), start(give_up_later, out, 0), usleep(100000); }
 static void *idles(void *at) { for (;;) usleep(100000 + (at != NULL)); }
 void keeps_a_thread(void *out, const void **ins) { twice(out, ins[0]), start(idles, NULL, 0); }
 
+/* A process of its own that ends as it likes is nobody's fault. */
+void forks(void *out, const void **ins) {
+    pid_t child = fork();
+    if (child == 0) exit(3);
+    waitpid(child, NULL, 0);
+    twice(out, ins[0]);
+}
 void leaves_at_once(void *out, const void **ins) { (void)out, (void)ins, _exit(0); }
 void leaves_as_bad_input(void *out, const void **ins) { (void)out, (void)ins, _exit(2); }
 void is_killed(void *out, const void **ins) { (void)out, (void)ins, kill(getpid(), SIGKILL); }

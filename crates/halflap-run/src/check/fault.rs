@@ -32,6 +32,14 @@ const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGABRT, "SIGABRT"),
 ];
 
+/// The process whose faults are told: not what a custom call makes of it with fork.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+fn is_owner() -> bool {
+    // SAFETY: it asks for a number.
+    OWNER.load(Ordering::Acquire) == unsafe { libc::getpid() }
+}
+
 /// Whether kernels that bring the process down are named.
 pub(super) fn are_caught() -> bool {
     IS_INSTALLED.load(Ordering::Relaxed)
@@ -43,6 +51,8 @@ pub fn catch_faults(report: Option<File>) {
     if let Some(file) = report {
         REPORT.store(file.into_raw_fd(), Ordering::Release);
     }
+    // SAFETY: it asks for a number.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Release);
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
         // SAFETY: the function lives as long as the process. Without room for it a call of exit is not told.
         unsafe { libc::atexit(handle_exit) };
@@ -181,7 +191,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
     let culprit = Culprit::here();
     let place = has_address.then(|| regions::find(address)).flatten();
-    let is_ours = culprit.known().is_some() || place.is_some() || post::is_anyone_busy();
+    let is_ours = is_owner() && (culprit.known().is_some() || place.is_some() || post::is_anyone_busy());
     if !is_ours {
         // Nothing runs: as if we were not there. Coming back does it again.
         // SAFETY: the default action for this signal.
@@ -200,8 +210,20 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 /// A kernel that calls `exit` would end the process as if all were well.
 extern "C" fn handle_exit() {
     let culprit = Culprit::here();
-    if culprit.known().is_some() {
+    if is_owner() && culprit.known().is_some() {
         Fault { signal: "a call of exit", address: 0, done: Done::Unknown, culprit, place: None }.end();
+    }
+    if is_owner() && FIRST.load(Ordering::Acquire) != usize::MAX {
+        // A thread is about to say something.
+        wait_for_the_end();
+    }
+}
+
+/// Another thread ends the process.
+fn wait_for_the_end() -> ! {
+    loop {
+        // SAFETY: it sleeps.
+        unsafe { libc::sleep(1) };
     }
 }
 
@@ -233,14 +255,12 @@ impl Fault<'_> {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
         FIRST.fetch_min(rank, Ordering::AcqRel);
         // Where all ranks do the same, the first of them tells, not who is the fastest.
-        // SAFETY: it sleeps.
-        unsafe { libc::usleep(GRACE_MICROS) };
+        if post::lasts().nth(1).is_some() {
+            // SAFETY: it sleeps.
+            unsafe { libc::usleep(GRACE_MICROS) };
+        }
         if FIRST.load(Ordering::Acquire) != rank || HAS_COME.swap(true, Ordering::AcqRel) {
-            // Another thread ends the process.
-            loop {
-                // SAFETY: as above.
-                unsafe { libc::sleep(1) };
-            }
+            wait_for_the_end();
         }
         departure::is_told();
         let mut text = Text { bytes: [0; 4096], len: 0 };
