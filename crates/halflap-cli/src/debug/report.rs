@@ -110,6 +110,8 @@ pub enum Shown {
     Yes,
     /// Yes, which the kernel alone does not.
     OnlyWhole,
+    /// Yes; what the kernel alone would need was not saved.
+    NotSaved,
     /// Every run gives other values; this one alone says nothing.
     Chance,
     /// Two runs must be compared to see it.
@@ -120,13 +122,14 @@ pub enum Shown {
 
 impl Shown {
     fn is_shown(&self) -> bool {
-        matches!(self, Shown::Yes | Shown::OnlyWhole)
+        matches!(self, Shown::Yes | Shown::OnlyWhole | Shown::NotSaved)
     }
 
     fn words(&self) -> &'static str {
         match self {
             Shown::Yes => "yes, it was tried",
             Shown::OnlyWhole => "yes, it was tried; the kernel alone does not, because it needs what runs before it",
+            Shown::NotSaved => "yes, it was tried; what the kernel alone would take could not be saved",
             Shown::Chance => "no, because one run alone looks fine: compare the values of two with 'halflap diff'",
             Shown::Compared => {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \

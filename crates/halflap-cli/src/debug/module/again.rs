@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::run::{Asked, Memory, Session};
+use super::run::{Asked, Memory, Ran, Session};
 use crate::debug::child::End;
 use crate::debug::quoted;
 use crate::debug::report::{Finding, Kind, Shown};
@@ -65,13 +65,15 @@ impl Session<'_> {
     /// Tries the commands, first the kernel alone, and takes the first that shows the fault.
     pub fn prove(&self, commands: &Commands, kind: Option<&str>, finding: &mut Finding) -> Result<(), Failed> {
         let Commands { alone, whole } = commands;
-        let tries = [(alone.as_ref(), Shown::Yes), (Some(whole), Shown::OnlyWhole)];
-        for (command, shown) in tries.into_iter().filter_map(|(command, shown)| Some((command?, shown))) {
-            if self.shows(command, kind, finding)? {
+        let mut shown = Shown::Yes;
+        for command in alone.iter().chain([whole]) {
+            let ran = self.own("again", command.iter().map(OsString::from).collect())?;
+            if shows(&ran, kind, finding) {
                 finding.reproduce = Some(typed(command));
-                finding.shown = Some(if alone.is_none() { Shown::Yes } else { shown });
+                finding.shown = Some(shown);
                 return Ok(());
             }
+            shown = if ran.end == End::Code(2) { Shown::NotSaved } else { Shown::OnlyWhole };
         }
         finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
         finding.shown = Some(match finding.kind {
@@ -81,22 +83,20 @@ impl Session<'_> {
         });
         Ok(())
     }
+}
 
-    /// Whether a command ends as badly: with a fault of the same kind and by the same kernel, as far as both are said.
-    fn shows(&self, command: &[String], kind: Option<&str>, finding: &Finding) -> Result<bool, Failed> {
-        let ran = self.own("again", command.iter().map(OsString::from).collect())?;
-        let fault = ran.fault().unwrap_or_default();
-        let agree =
-            |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
-        // Whether ranks that go different ways meet or wait for each other is chance.
-        let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
-        let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && agree(&fault["kind"], kind);
-        Ok(is_same
-            && match ran.end {
-                End::Code(0) => false,
-                End::Code(2) => finding.kind == Kind::WrongInput,
-                End::TimedOut => finding.kind == Kind::Hang,
-                _ => true,
-            })
-    }
+/// Whether a run ends as badly: with a fault of the same kind and by the same kernel, as far as both are said.
+fn shows(ran: &Ran, kind: Option<&str>, finding: &Finding) -> bool {
+    let fault = ran.fault().unwrap_or_default();
+    let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
+    // Whether ranks that go different ways meet or wait for each other is chance.
+    let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
+    let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && agree(&fault["kind"], kind);
+    is_same
+        && match ran.end {
+            End::Code(0) => false,
+            End::Code(2) => finding.kind == Kind::WrongInput,
+            End::TimedOut => finding.kind == Kind::Hang,
+            _ => true,
+        }
 }

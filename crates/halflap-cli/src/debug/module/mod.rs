@@ -249,7 +249,10 @@ impl Walk<'_> {
         let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
         finding.rank = again.as_ref().and_then(rank_of).or(finding.rank);
         let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
-        if let Some(place) = saved.find(kernel, finding.rank) {
+        // Who ends the process at once leaves some ranks no time to save what they take; any that did will do.
+        let any = || saved.find(kernel, None).filter(|_| finding.kind == Kind::Crash);
+        if let Some(place) = saved.find(kernel, finding.rank).or_else(any) {
+            finding.rank = Some(place.rank);
             (finding.went_in, finding.came_out) = saved.around(place);
         }
         self.remember_alone(kernel, memory, finding);
