@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use half::f16;
 use halflap::hlo::Opcode;
 
-use super::math::Real;
+use super::math::{Number, Real};
+use super::whole::Whole;
 use crate::tensor::{Complex, DType};
 
 /// Reads blocks of `len` elements and writes one.
@@ -348,131 +349,6 @@ trait Arithmetic<T> {
     fn over(self, other: Self) -> Self;
 }
 
-/// A type of whole numbers.
-pub(super) trait Whole: Copy + Ord + 'static {
-    fn abs(self) -> Self;
-    fn neg(self) -> Self;
-    fn sign(self) -> Self;
-    fn not(self) -> Self;
-    fn ones(self) -> Self;
-    fn leading(self) -> Self;
-    fn add(self, other: Self) -> Self;
-    fn sub(self, other: Self) -> Self;
-    fn mul(self, other: Self) -> Self;
-    /// By zero, all bits are ones, as XLA has it.
-    fn div(self, other: Self) -> Self;
-    /// By zero, the dividend.
-    fn rem(self, other: Self) -> Self;
-    fn pow(self, other: Self) -> Self;
-    fn and(self, other: Self) -> Self;
-    fn or(self, other: Self) -> Self;
-    fn xor(self, other: Self) -> Self;
-    /// By as many bits as there are or more, nothing is left.
-    fn shl(self, other: Self) -> Self;
-    fn shr_logical(self, other: Self) -> Self;
-    fn shr_arithmetic(self, other: Self) -> Self;
-}
-
-macro_rules! whole {
-    ($($type:ident $unsigned:ident $signed:ident $abs:expr, $sign:expr;)*) => {$(
-        impl Whole for $type {
-            #[inline(always)]
-            fn abs(self) -> $type {
-                $abs(self)
-            }
-            #[inline(always)]
-            fn neg(self) -> $type {
-                self.wrapping_neg()
-            }
-            #[inline(always)]
-            fn sign(self) -> $type {
-                $sign(self)
-            }
-            #[inline(always)]
-            fn not(self) -> $type {
-                !self
-            }
-            #[inline(always)]
-            fn ones(self) -> $type {
-                self.count_ones() as $type
-            }
-            #[inline(always)]
-            fn leading(self) -> $type {
-                self.leading_zeros() as $type
-            }
-            #[inline(always)]
-            fn add(self, other: $type) -> $type {
-                self.wrapping_add(other)
-            }
-            #[inline(always)]
-            fn sub(self, other: $type) -> $type {
-                self.wrapping_sub(other)
-            }
-            #[inline(always)]
-            fn mul(self, other: $type) -> $type {
-                self.wrapping_mul(other)
-            }
-            #[inline(always)]
-            fn div(self, other: $type) -> $type {
-                if other == 0 { !0 } else { self.wrapping_div(other) }
-            }
-            #[inline(always)]
-            fn rem(self, other: $type) -> $type {
-                if other == 0 { self } else { self.wrapping_rem(other) }
-            }
-            #[inline(always)]
-            #[allow(unused_comparisons)]
-            fn pow(self, other: $type) -> $type {
-                match other < 0 {
-                    // A whole number's reciprocal is whole only for 1 and -1.
-                    true if self == 1 => 1,
-                    true if self == (0 as $type).wrapping_sub(1) => if other & 1 == 0 { 1 } else { self },
-                    true => 0,
-                    false => self.wrapping_pow(other as u32),
-                }
-            }
-            #[inline(always)]
-            fn and(self, other: $type) -> $type {
-                self & other
-            }
-            #[inline(always)]
-            fn or(self, other: $type) -> $type {
-                self | other
-            }
-            #[inline(always)]
-            fn xor(self, other: $type) -> $type {
-                self ^ other
-            }
-            #[inline(always)]
-            fn shl(self, other: $type) -> $type {
-                if (other as $unsigned) < $type::BITS as $unsigned { self << (other & ($type::BITS - 1) as $type) } else { 0 }
-            }
-            #[inline(always)]
-            fn shr_logical(self, other: $type) -> $type {
-                let by = (other & ($type::BITS - 1) as $type) as $unsigned;
-                if (other as $unsigned) < $type::BITS as $unsigned { ((self as $unsigned) >> by) as $type } else { 0 }
-            }
-            #[inline(always)]
-            fn shr_arithmetic(self, other: $type) -> $type {
-                let most = ($type::BITS - 1) as $unsigned;
-                let by = if (other as $unsigned) < most { other as $unsigned } else { most };
-                ((self as $signed) >> by) as $type
-            }
-        }
-    )*};
-}
-
-whole! {
-    i8 u8 i8 i8::wrapping_abs, i8::signum;
-    i16 u16 i16 i16::wrapping_abs, i16::signum;
-    i32 u32 i32 i32::wrapping_abs, i32::signum;
-    i64 u64 i64 i64::wrapping_abs, i64::signum;
-    u8 u8 i8 |a| a, |a| u8::from(a > 0);
-    u16 u16 i16 |a| a, |a| u16::from(a > 0);
-    u32 u32 i32 |a| a, |a| u32::from(a > 0);
-    u64 u64 i64 |a| a, |a| u64::from(a > 0);
-}
-
 /// The function of an operation with two operands that gives their type.
 pub(super) fn binary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
     match dtype {
@@ -501,7 +377,7 @@ fn binary_truth(opcode: Opcode) -> Option<BlockFn> {
     })
 }
 
-fn binary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+fn binary_number<T: Number>(opcode: Opcode) -> Option<BlockFn> {
     Some(match opcode {
         Opcode::Add => two(|a: T, b: T| a.add(b)),
         Opcode::Subtract => two(|a: T, b: T| a.sub(b)),
@@ -511,29 +387,27 @@ fn binary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
         Opcode::Maximum => two(|a: T, b: T| a.max(b)),
         Opcode::Minimum => two(|a: T, b: T| a.min(b)),
         Opcode::Power => two(|a: T, b: T| a.pow(b)),
+        _ => return None,
+    })
+}
+
+fn binary_real<T: Real>(opcode: Opcode) -> Option<BlockFn> {
+    Some(match opcode {
         Opcode::Atan2 => two(|a: T, b: T| a.atan2(b)),
         Opcode::Complex => two(|a: T, b: T| Complex { re: a, im: b }),
-        _ => return None,
+        _ => return binary_number::<T>(opcode),
     })
 }
 
 fn binary_whole<T: Whole>(opcode: Opcode) -> Option<BlockFn> {
     Some(match opcode {
-        Opcode::Add => two(|a: T, b: T| a.add(b)),
-        Opcode::Subtract => two(|a: T, b: T| a.sub(b)),
-        Opcode::Multiply => two(|a: T, b: T| a.mul(b)),
-        Opcode::Divide => two(|a: T, b: T| a.div(b)),
-        Opcode::Remainder => two(|a: T, b: T| a.rem(b)),
-        Opcode::Maximum => two(|a: T, b: T| a.max(b)),
-        Opcode::Minimum => two(|a: T, b: T| a.min(b)),
-        Opcode::Power => two(|a: T, b: T| a.pow(b)),
         Opcode::And => two(|a: T, b: T| a.and(b)),
         Opcode::Or => two(|a: T, b: T| a.or(b)),
         Opcode::Xor => two(|a: T, b: T| a.xor(b)),
         Opcode::ShiftLeft => two(|a: T, b: T| a.shl(b)),
         Opcode::ShiftRightLogical => two(|a: T, b: T| a.shr_logical(b)),
         Opcode::ShiftRightArithmetic => two(|a: T, b: T| a.shr_arithmetic(b)),
-        _ => return None,
+        _ => return binary_number::<T>(opcode),
     })
 }
 

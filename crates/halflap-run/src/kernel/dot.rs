@@ -10,6 +10,7 @@ use super::error::What;
 use super::formula::{Contraction, Op, TermId};
 use super::plan::{Planner, Slot, Stage, Strided, Trouble, parts_of};
 use super::walk::Transfer;
+use super::whole::Whole;
 use crate::tensor::DType;
 
 /// One operand as a batch of matrices.
@@ -255,7 +256,7 @@ impl Dot {
 
     /// # Safety
     /// The pointers must hold the matrices, of this type.
-    unsafe fn plain<T: block::Whole + Default>(&self, (lhs, rhs): (*const u8, *const u8), to: *mut u8) {
+    unsafe fn plain<T: Whole + Default>(&self, (lhs, rhs): (*const u8, *const u8), to: *mut u8) {
         let (lhs, rhs, to) = (lhs.cast::<T>(), rhs.cast::<T>(), to.cast::<T>());
         for batch in 0..self.batch as i64 {
             for row in 0..self.rows as i64 {

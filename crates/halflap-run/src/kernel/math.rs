@@ -4,8 +4,24 @@
 //! without branches for f32, correct to 2 units in the last place; the rest, and f64, are the
 //! system's. No fused multiply-add is asked for: results have the same bits on every machine.
 
+/// What can be calculated with: numbers with a point, and whole ones.
+pub(super) trait Number: Copy + 'static {
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// Of whole numbers by zero, all bits are ones, as XLA has it.
+    fn div(self, other: Self) -> Self;
+    /// Of whole numbers by zero, the dividend.
+    fn rem(self, other: Self) -> Self;
+    fn pow(self, other: Self) -> Self;
+    /// The larger one; not a number where either is not.
+    fn max(self, other: Self) -> Self;
+    /// The smaller one; not a number where either is not.
+    fn min(self, other: Self) -> Self;
+}
+
 /// A floating-point type that kernels compute in.
-pub(super) trait Real: Copy + PartialOrd + 'static {
+pub(super) trait Real: Number + PartialOrd {
     /// A number as this type.
     fn of(number: f64) -> Self;
     fn exp(self) -> Self;
@@ -36,17 +52,7 @@ pub(super) trait Real: Copy + PartialOrd + 'static {
     fn round_even(self) -> Self;
     fn sign(self) -> Self;
     fn is_finite(self) -> u8;
-    fn add(self, other: Self) -> Self;
-    fn sub(self, other: Self) -> Self;
-    fn mul(self, other: Self) -> Self;
-    fn div(self, other: Self) -> Self;
-    fn rem(self, other: Self) -> Self;
-    fn pow(self, other: Self) -> Self;
     fn atan2(self, other: Self) -> Self;
-    /// The larger one; not a number where either is not.
-    fn max(self, other: Self) -> Self;
-    /// The smaller one; not a number where either is not.
-    fn min(self, other: Self) -> Self;
     /// A whole number that is ordered as the value in the total order of IEEE 754.
     fn total(self) -> i64;
 }
@@ -56,6 +62,47 @@ mod c {
         pub(super) safe fn erf(x: f64) -> f64;
     }
 }
+
+macro_rules! number {
+    ($($type:ident)*) => {$(
+        impl Number for $type {
+            #[inline(always)]
+            fn add(self, other: $type) -> $type {
+                self + other
+            }
+            #[inline(always)]
+            fn sub(self, other: $type) -> $type {
+                self - other
+            }
+            #[inline(always)]
+            fn mul(self, other: $type) -> $type {
+                self * other
+            }
+            #[inline(always)]
+            fn div(self, other: $type) -> $type {
+                self / other
+            }
+            #[inline(always)]
+            fn rem(self, other: $type) -> $type {
+                self % other
+            }
+            #[inline(always)]
+            fn pow(self, other: $type) -> $type {
+                self.powf(other)
+            }
+            #[inline(always)]
+            fn max(self, other: $type) -> $type {
+                if self >= other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn min(self, other: $type) -> $type {
+                if self <= other || self.is_nan() { self } else { other }
+            }
+        }
+    )*};
+}
+
+number!(f32 f64);
 
 macro_rules! common {
     ($type:ident, $bits:ident, $signed:ident) => {
@@ -148,40 +195,8 @@ macro_rules! common {
             u8::from($type::abs(self) < $type::INFINITY)
         }
         #[inline(always)]
-        fn add(self, other: $type) -> $type {
-            self + other
-        }
-        #[inline(always)]
-        fn sub(self, other: $type) -> $type {
-            self - other
-        }
-        #[inline(always)]
-        fn mul(self, other: $type) -> $type {
-            self * other
-        }
-        #[inline(always)]
-        fn div(self, other: $type) -> $type {
-            self / other
-        }
-        #[inline(always)]
-        fn rem(self, other: $type) -> $type {
-            self % other
-        }
-        #[inline(always)]
-        fn pow(self, other: $type) -> $type {
-            self.powf(other)
-        }
-        #[inline(always)]
         fn atan2(self, other: $type) -> $type {
             $type::atan2(self, other)
-        }
-        #[inline(always)]
-        fn max(self, other: $type) -> $type {
-            if self >= other || self.is_nan() { self } else { other }
-        }
-        #[inline(always)]
-        fn min(self, other: $type) -> $type {
-            if self <= other || self.is_nan() { self } else { other }
         }
         #[inline(always)]
         fn total(self) -> i64 {
@@ -386,7 +401,7 @@ mod tests {
         assert_eq!((log(0.0), log(f32::INFINITY), log(1.0)), (f32::NEG_INFINITY, f32::INFINITY, 0.0));
         assert_eq!((tanh(50.0), tanh(-50.0), tanh(f32::INFINITY)), (1.0, -1.0, 1.0));
         assert!(tanh(-0.0).is_sign_negative());
-        assert!(Real::max(f32::NAN, 1.0).is_nan() && Real::min(1.0, f32::NAN).is_nan());
+        assert!(Number::max(f32::NAN, 1.0).is_nan() && Number::min(1.0, f32::NAN).is_nan());
         assert!((-0.0f32).total() < 0.0f32.total() && (-1.0f32).total() < (-0.5f32).total());
     }
 }

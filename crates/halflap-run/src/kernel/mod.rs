@@ -39,6 +39,7 @@ mod random;
 mod reduce;
 mod sort;
 mod walk;
+mod whole;
 mod window;
 
 pub use build::Leaf;

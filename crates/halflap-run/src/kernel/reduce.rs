@@ -13,10 +13,11 @@ use super::block::{self, is_wide};
 use super::error::What;
 use super::formula::{Op, TermId};
 use super::loops::Body;
-use super::math::Real;
+use super::math::Number;
 use super::nest::{self, join};
 use super::plan::{Planner, Slot, Stage, Trouble, parts_of};
 use super::program::{Applied, Place};
+use super::whole::Whole;
 use crate::tensor::DType;
 
 /// Reduces a row to one element, together with what is there already.
@@ -429,8 +430,8 @@ fn pair<T: Copy, F: Fn(T, T) -> T + Copy>(_: F) -> (RowFn, FoldFn) {
 /// The functions of an operation that reductions use often.
 fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
     match block::computed_as(dtype) {
-        DType::F32 => fast_real::<f32>(opcode),
-        DType::F64 => fast_real::<f64>(opcode),
+        DType::F32 => fast_number::<f32>(opcode),
+        DType::F64 => fast_number::<f64>(opcode),
         DType::S32 => fast_whole::<i32>(opcode),
         DType::S64 => fast_whole::<i64>(opcode),
         DType::U32 => fast_whole::<u32>(opcode),
@@ -444,7 +445,7 @@ fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
     }
 }
 
-fn fast_real<T: Real>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+fn fast_number<T: Number>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
     Some(match opcode {
         Opcode::Add => pair(|a: T, b: T| a.add(b)),
         Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),
@@ -454,14 +455,10 @@ fn fast_real<T: Real>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
     })
 }
 
-fn fast_whole<T: block::Whole>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+fn fast_whole<T: Whole>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
     Some(match opcode {
-        Opcode::Add => pair(|a: T, b: T| a.add(b)),
-        Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),
-        Opcode::Maximum => pair(|a: T, b: T| a.max(b)),
-        Opcode::Minimum => pair(|a: T, b: T| a.min(b)),
         Opcode::And => pair(|a: T, b: T| a.and(b)),
         Opcode::Or => pair(|a: T, b: T| a.or(b)),
-        _ => return None,
+        _ => return fast_number::<T>(opcode),
     })
 }
