@@ -76,6 +76,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Result<Folder, Failed> {
         let path = std::env::temp_dir().join(format!("halflap-only.{}", std::process::id()));
+        // Somebody who had our number and was killed may have left one behind.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)
             .map_err(|error| Failed::in_file(&path.display().to_string(), format!("cannot be made: {error}")))?;
         Ok(Folder(path))

@@ -68,7 +68,8 @@ impl Session<'_> {
         let mut shown = Shown::Yes;
         for command in alone.iter().chain([whole]) {
             let ran = self.own("again", command.iter().map(OsString::from).collect())?;
-            if shows(&ran, kind, finding) {
+            // The whole module does what it did before; a kernel alone may come to grief in another way.
+            if shows(&ran, kind.filter(|_| command != whole), finding) {
                 finding.reproduce = Some(typed(command));
                 finding.shown = Some(shown);
                 return Ok(());
@@ -91,7 +92,10 @@ fn shows(ran: &Ran, kind: Option<&str>, finding: &Finding) -> bool {
     let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
     // Whether ranks that go different ways meet or wait for each other is chance.
     let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
-    let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && agree(&fault["kind"], kind);
+    let is_astray = |kind: Option<&str>| matches!(kind, Some("crash" | "out-of-bounds"));
+    // What lies far away is somebody's or nobody's by chance.
+    let is_kind = agree(&fault["kind"], kind) || is_astray(kind) && is_astray(fault["kind"].as_str());
+    let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && is_kind;
     is_same
         && match ran.end {
             End::Code(0) => false,
