@@ -66,7 +66,8 @@ def settings():
     from torch._inductor import config
 
     partitions = config.triton.reorder_for_reducing_graph_partitions
-    overlap = getattr(config.aten_distributed_optimizations, "enable_simple_overlap", None)
+    own = config.aten_distributed_optimizations
+    overlap = [getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")]
     passes = config.reorder_for_compute_comm_overlap_passes
     return [config.reorder_for_compute_comm_overlap, list(map(str, passes)), overlap, partitions]
 
