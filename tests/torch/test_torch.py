@@ -118,11 +118,10 @@ def test_where_a_pass_fails_torchs_order_is_kept_and_said(trained, differ):
     for first, rank in zip(trained, differ):
         failing = rank["failing"]
         assert failing["losses"] == first["tensor_parallel"]["plain"]["losses"]
-        # A rank that comes later finds in the compile cache what an earlier one came to, and has nothing to say.
-        assert [failure for _, _, failure, _ in failing["ran"]] == ["broken on purpose"] * len(failing["warnings"])
+        assert [failure for _, _, failure, _ in failing["ran"]] == ["broken on purpose"] * 2
+        assert len(failing["warnings"]) == 2
         for warning in failing["warnings"]:
             assert "keeps torch's own order" in warning and ".json has the graph" in warning
-    assert 2 <= sum(len(rank["failing"]["warnings"]) for rank in differ) <= 2 * len(differ)
 
 
 def test_a_rank_that_died_is_not_waited_for(folder):
