@@ -54,6 +54,20 @@ with halflap.torch.enable():
     assert seen_by_all()[-1]
 assert seen_by_all() == before
 
+# A block in a block, and one with options that are refused: afterwards all is as it was.
+halflap.torch.enable(memory_budget=1.5)
+outside = seen_by_all()
+with halflap.torch.enable(memory_budget=1.25):
+    inside = seen_by_all()
+    with halflap.torch.enable(memory_budget=1.75):
+        assert "memory_budget='1.75x'" in seen_by_all()[1]
+    assert seen_by_all() == inside != outside
+assert seen_by_all() == outside
+refused(effort="fast")
+assert seen_by_all() == outside
+halflap.torch.disable()
+assert seen_by_all() == before
+
 assert key() == key(report_dir="anywhere") == pickle.dumps(pickle.loads(key()))
 assert len({key(), key(effort="default"), key(collective_order="free"), key(device="a100"), key(profile={"a": 1})}) == 5
 

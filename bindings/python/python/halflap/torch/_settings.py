@@ -91,7 +91,7 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
     if "get_rank" in comms.reorder_compute_and_comm_for_overlap.__code__.co_names:
         settings.replace(comms, "reorder_compute_and_comm_for_overlap", run_passes)
     if config.deterministic:
-        warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=3)
+        warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=4)
 
 
 def run_passes(snodes: list[Any]) -> list[Any]:
