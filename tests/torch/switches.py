@@ -76,3 +76,8 @@ assert "it must be a multiple such as 1.2x" in refused(memory_budget="much")
 assert "did you mean 'h100'?" in refused(device="h10")
 assert "without a closure" in refused(estimate=lambda snode: 1.0)
 assert "nothing-there.json" in refused(profile="nothing-there.json")
+assert "'40GiB', not None" in refused(memory_budget=None)
+for patience in ("yes", -5, 0, float("inf")):
+    assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
+assert "an object of names and nanoseconds" in refused(profile={"mm": "fast"})
+assert "must be a function of a scheduler node, not 3" in refused(estimate=3)

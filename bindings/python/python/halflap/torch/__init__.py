@@ -11,6 +11,7 @@ stay correct and what is promised.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -129,8 +130,8 @@ def enable(
         times=times_key(times, estimate),
     )
     session.times[options.times] = Times(device, times, estimate)
-    patience = None if check_ranks is False else PATIENCE if check_ranks is True else float(check_ranks)
-    enabled = Enabled(OverlapPass(options), None if report_dir is None else os.fspath(report_dir), patience)
+    folder = None if report_dir is None else os.fspath(report_dir)
+    enabled = Enabled(OverlapPass(options), folder, _patience(check_ranks))
     disable()
     enabled._switch_on()
     return enabled
@@ -178,9 +179,20 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     return value
 
 
+def _patience(check_ranks: bool | float) -> float | None:
+    """How long ranks wait for each other, where they are compared."""
+    if isinstance(check_ranks, bool):
+        return PATIENCE if check_ranks else None
+    if not isinstance(check_ranks, (int, float)) or not 0 < check_ranks < math.inf:
+        raise ValueError(f"check_ranks must be True, False or a number of seconds above 0, not {check_ranks!r}")
+    return float(check_ranks)
+
+
 def _checked_budget(budget: float | str) -> str:
     from .._api import _budget, schedule
 
+    if not isinstance(budget, (int, float, str)):
+        raise ValueError(f"memory_budget must be a multiple or a size, such as '1.2x' or '40GiB', not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     schedule(empty, memory_budget=budget)
     return _budget(budget)

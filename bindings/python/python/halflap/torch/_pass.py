@@ -183,6 +183,8 @@ def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None]
 
 def _source_of(function: Any) -> str:
     """Name and body: a name alone would not tell an edited function from what it was."""
+    if not callable(function):
+        raise ValueError(f"estimate must be a function of a scheduler node, not {function!r}")
     if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":
         raise ValueError(
             "estimate must be a function without a closure, so that compile caches can tell it from another"

@@ -19,14 +19,18 @@ def read_profile(profile: str | os.PathLike[str] | Mapping[str, float] | None) -
     if profile is None:
         return {}
     if isinstance(profile, Mapping):
-        return dict(profile)
+        return _checked("profile", dict(profile))
     try:
         with _opened(profile) as file:
             times = json.load(file)
     except ValueError as problem:
         raise ValueError(f"{os.fspath(profile)}: not JSON: {problem}") from None
+    return _checked(os.fspath(profile), times)
+
+
+def _checked(name: str, times: Any) -> dict[str, float]:
     if not isinstance(times, dict) or not all(isinstance(time, (int, float)) for time in times.values()):
-        raise ValueError(f"{os.fspath(profile)}: a profile is an object of names and nanoseconds")
+        raise ValueError(f"{name}: a profile is an object of names and nanoseconds")
     return times
 
 

@@ -8,6 +8,7 @@ all ranks share.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -68,7 +69,7 @@ class Times:
             node["kernel"] = signature(snode, node)
         milliseconds = None if self.estimate is None else self.estimate(snode)
         if milliseconds is not None:
-            node["runtime_ns"] = float(milliseconds) * 1e6
+            node["runtime_ns"] = _nanoseconds(milliseconds, node["name"])
         elif node.get("kernel") in self.profile:
             node["runtime_ns"] = float(self.profile[node["kernel"]])
         elif self.on_gpu and node["kind"] == "compute" and not _measures():
@@ -89,6 +90,13 @@ class Times:
         for nodes, modelled in zip((computing, communicating), times):
             for node, time in zip(nodes, modelled):
                 node["runtime_ns"] = time
+
+
+def _nanoseconds(milliseconds: float, node: str) -> float:
+    """What the user's callable gave, if it is a time."""
+    if not 0 <= float(milliseconds) < math.inf:
+        raise ValueError(f"estimate gave {milliseconds!r} for {node}; it must be milliseconds, zero or more, or None")
+    return float(milliseconds) * 1e6
 
 
 def _measures() -> bool:
