@@ -129,3 +129,9 @@ def test_a_rank_that_died_is_not_waited_for(folder):
     assert ranks[3] is None, log(folder, "died", 3)
     for rank in ranks[:3]:
         assert "rank 3 did not say within 5 s what it would do" in rank["error"]
+
+
+def test_stages_of_a_pipeline_may_differ(folder):
+    ranks = launch("stages", folder)
+    assert [rank["ran"] for rank in ranks] == [[[1, None]], [[1, None]], [[2, None]], [[2, None]]]
+    assert all(rank["same"] for rank in ranks)
