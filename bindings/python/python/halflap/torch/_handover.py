@@ -112,15 +112,15 @@ class Program:
         parts = snode.get_nodes()
         traits = traits_of(parts[0]) if len(parts) == 1 else merged([traits_of(part) for part in parts])
         self._traits.append(traits)
-        made = snode.outputs_by_name
-        for name, buffer in made.items():
+        for name in snode.outputs_by_name:
             self._maker[name] = index
-            self.buffers.append(self._buffer(name, buffer))
+        made = [self._buffer(name, buffer) for name, buffer in snode.outputs_by_name.items()]
+        self.buffers += made
         node: dict[str, Any] = {
             "name": self._names[index],
             "kind": traits.kind,
             "runtime_ns": None,
-            "outputs": [*made],
+            "outputs": [*snode.outputs_by_name],
             "deps": self._deps(index, snode),
         }
         reads = self._reads(index, snode)
@@ -132,7 +132,7 @@ class Program:
             if traits.gemm_like:
                 node["gemm_like"] = True
         elif traits.kind == "collective":
-            received = sum([buffer["size_alloc"] for buffer in self.buffers[-len(made) :]])
+            received = sum([buffer["size_alloc"] for buffer in made])
             # A group of nodes that issues and waits is done when it has run.
             node["collective"] = self._collective(parts, not traits.is_wait, received)
         self.nodes.append(node)
