@@ -225,6 +225,18 @@ def test_the_command_comes_with_the_wheel(tmp_path):
     assert ran.returncode == 0 and (tmp_path / "out.npz").exists(), ran.stderr
 
 
+def test_the_command_of_the_wheel_starts_itself(tmp_path):
+    """It is a process of Python, and need not be where commands are looked for."""
+    halflap_of_wheel = pathlib.Path(sys.executable).with_name("halflap")
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([halflap_of_wheel, "debug", MODULE], env=bare, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "nothing wrong was found" in done.stdout, done.stdout + done.stderr
+    ranks = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "8"]
+    command = [*ranks, halflap_of_wheel, "run", MODULE, "--backend=mpi", "-o", tmp_path / "out.npz"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and (tmp_path / "out.npz").exists(), done.stderr
+
+
 def test_without_torch_it_is_said():
     program = "import sys; sys.modules['torch'] = None; import halflap.torch"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

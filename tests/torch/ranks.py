@@ -44,7 +44,8 @@ def start(task, folder, place):
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        # One for each, as on machines of their own: whoever compiles first would decide for all.
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache{rank}"),
         # Kernels are compiled in the process: pools of workers for each rank would cost more than they gain.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -12,7 +12,8 @@ import halflap.torch
 
 
 def settings():
-    overlap = getattr(config.aten_distributed_optimizations, "enable_simple_overlap", None)
+    own = config.aten_distributed_optimizations
+    overlap = [getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")]
     partitions = config.triton.reorder_for_reducing_graph_partitions
     passes = repr(config.reorder_for_compute_comm_overlap_passes)
     return config.reorder_for_compute_comm_overlap, passes, overlap, partitions, functorch_config.force_non_lazy_backward_lowering
@@ -43,7 +44,7 @@ def key(**options):
 before = seen_by_all()
 halflap.torch.enable(memory_budget=1.25)
 reorders, passes, overlap, partitions, _ = seen_by_all()
-assert reorders and "memory_budget='1.25x'" in passes and not overlap and not partitions
+assert reorders and "memory_budget='1.25x'" in passes and not any(overlap) and not partitions
 # Also where there is no process group.
 assert torch.compile(lambda x: x.relu() + 1)(torch.ones(3)).tolist() == [2, 2, 2]
 assert halflap.torch.history() == []
@@ -51,6 +52,20 @@ halflap.torch.disable()
 assert seen_by_all() == before
 with halflap.torch.enable():
     assert seen_by_all()[-1]
+assert seen_by_all() == before
+
+# A block in a block, and one with options that are refused: afterwards all is as it was.
+halflap.torch.enable(memory_budget=1.5)
+outside = seen_by_all()
+with halflap.torch.enable(memory_budget=1.25):
+    inside = seen_by_all()
+    with halflap.torch.enable(memory_budget=1.75):
+        assert "memory_budget='1.75x'" in seen_by_all()[1]
+    assert seen_by_all() == inside != outside
+assert seen_by_all() == outside
+refused(effort="fast")
+assert seen_by_all() == outside
+halflap.torch.disable()
 assert seen_by_all() == before
 
 assert key() == key(report_dir="anywhere") == pickle.dumps(pickle.loads(key()))
@@ -61,3 +76,8 @@ assert "it must be a multiple such as 1.2x" in refused(memory_budget="much")
 assert "did you mean 'h100'?" in refused(device="h10")
 assert "without a closure" in refused(estimate=lambda snode: 1.0)
 assert "nothing-there.json" in refused(profile="nothing-there.json")
+assert "'40GiB', not None" in refused(memory_budget=None)
+for patience in ("yes", -5, 0, float("inf")):
+    assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
+assert "an object of names and nanoseconds" in refused(profile={"mm": "fast"})
+assert "must be a function of a scheduler node, not 3" in refused(estimate=3)

@@ -118,11 +118,10 @@ def test_where_a_pass_fails_torchs_order_is_kept_and_said(trained, differ):
     for first, rank in zip(trained, differ):
         failing = rank["failing"]
         assert failing["losses"] == first["tensor_parallel"]["plain"]["losses"]
-        # A rank that comes later finds in the compile cache what an earlier one came to, and has nothing to say.
-        assert [failure for _, _, failure, _ in failing["ran"]] == ["broken on purpose"] * len(failing["warnings"])
+        assert [failure for _, _, failure, _ in failing["ran"]] == ["broken on purpose"] * 2
+        assert len(failing["warnings"]) == 2
         for warning in failing["warnings"]:
             assert "keeps torch's own order" in warning and ".json has the graph" in warning
-    assert 2 <= sum(len(rank["failing"]["warnings"]) for rank in differ) <= 2 * len(differ)
 
 
 def test_a_rank_that_died_is_not_waited_for(folder):
@@ -130,3 +129,9 @@ def test_a_rank_that_died_is_not_waited_for(folder):
     assert ranks[3] is None, log(folder, "died", 3)
     for rank in ranks[:3]:
         assert "rank 3 did not say within 5 s what it would do" in rank["error"]
+
+
+def test_stages_of_a_pipeline_may_differ(folder):
+    ranks = launch("stages", folder)
+    assert [rank["ran"] for rank in ranks] == [[[1, None]], [[1, None]], [[2, None]], [[2, None]]]
+    assert all(rank["same"] for rank in ranks)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import PyCodeCache
+from torch.distributed import _functional_collectives as collectives
 
 import halflap
 import halflap.torch
@@ -66,7 +67,8 @@ def settings():
     from torch._inductor import config
 
     partitions = config.triton.reorder_for_reducing_graph_partitions
-    overlap = getattr(config.aten_distributed_optimizations, "enable_simple_overlap", None)
+    own = config.aten_distributed_optimizations
+    overlap = [getattr(own, name, None) for name in ("enable_simple_overlap", "insert_overlap_deps")]
     passes = config.reorder_for_compute_comm_overlap_passes
     return [config.reorder_for_compute_comm_overlap, list(map(str, passes)), overlap, partitions]
 
@@ -126,6 +128,28 @@ def died():
     return {"error": None}
 
 
+def stages():
+    """Two stages of a pipeline, of two ranks each, whose graphs differ; all ranks are compared."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    own = groups[RANK // 2]
+
+    def first(x):
+        return collectives.all_reduce(x @ x, "sum", own)
+
+    def second(x):
+        gathered = collectives.all_gather_tensor(x + 1, 0, own)
+        return collectives.all_reduce(gathered @ x, "sum", own)
+
+    stage = first if RANK < 2 else second
+    halflap.torch.enable(check_ranks=True)
+    x = torch.full((4, 4), 1.0 + RANK)
+    compiled = torch.compile(stage, fullgraph=True)(x)
+    return {
+        "same": torch.equal(compiled, stage(x)),
+        "ran": [[one.collectives, one.failure] for one in halflap.torch.history()],
+    }
+
+
 def align():
     """Profiles that differ between ranks."""
     path = FOLDER / f"aligned{RANK}.json"
@@ -137,7 +161,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     task = sys.argv[1]
-    result = {"train": train, "again": again, "differ": differ, "died": died, "align": align}[task]()
+    result = {"train": train, "again": again, "differ": differ, "died": died, "stages": stages, "align": align}[task]()
     (FOLDER / f"{task}{RANK}.json").write_text(json.dumps(result))
     # Without a goodbye: a peer that has died would be waited for.
     sys.stdout.flush()

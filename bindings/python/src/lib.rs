@@ -1,6 +1,8 @@
 //! The part of the Python module that is written in Rust: commands on data in memory, with the interpreter
 //! free meanwhile and Ctrl-C heard. What people call is in `python/halflap`.
 
+mod json;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -148,5 +150,6 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("InternalError", py.get_type::<InternalError>())?;
     module.add_function(wrap_pyfunction!(call, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
-    module.add_function(wrap_pyfunction!(modelled_times, module)?)
+    module.add_function(wrap_pyfunction!(modelled_times, module)?)?;
+    module.add_function(wrap_pyfunction!(json::to_json, module)?)
 }

@@ -1,5 +1,6 @@
 """The ``halflap`` command."""
 
+import os
 import signal
 import sys
 
@@ -10,4 +11,5 @@ def main() -> None:
     """Is the command."""
     # Python would hear Ctrl-C only after the command has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(_halflap.main(["halflap", *sys.argv[1:]]))
+    # By the whole name, because it starts itself again, and this process is Python.
+    sys.exit(_halflap.main([os.path.abspath(sys.argv[0]), *sys.argv[1:]]))

@@ -34,3 +34,6 @@ def modelled_times(
 ) -> tuple[list[float], list[float]]:
     """The run times in nanoseconds of kernels (operations and bytes) and of collectives (kind, ranks and bytes)
     as the model of a device has them. A kernel that does nothing takes no time."""
+
+def to_json(value: object) -> bytes:
+    """Dictionaries, lists, text, numbers, truth values and None as JSON."""

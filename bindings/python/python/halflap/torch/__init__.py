@@ -11,6 +11,7 @@ stay correct and what is promised.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -57,20 +58,37 @@ _enabled: list[Enabled] = []
 
 
 class Enabled:
-    """What `enable` switched on. As a context manager, it is switched off at the end of the block; backward
-    graphs are then compiled with their forward graphs, so that they are ordered, too."""
+    """What `enable` switched on. As a context manager, it is switched off at the end of the block, and what it was
+    put in the place of is on again; backward graphs are compiled with their forward graphs, so that they are
+    ordered, too."""
 
-    def __init__(self, settings: Settings, our_pass: OverlapPass) -> None:
-        self._settings = settings
+    def __init__(self, our_pass: OverlapPass, report_dir: str | None, check_ranks: float | None) -> None:
         #: The pass that orders graphs.
         self.overlap_pass = our_pass
+        self._report_dir = report_dir
+        self._check_ranks = check_ranks
+        self._settings = Settings()
+        self._has_block = False
+        self._before = _enabled[-1] if _enabled else None
 
     def __enter__(self) -> Enabled:
+        self._has_block = True
         compile_backward_at_once(self._settings)
         return self
 
     def __exit__(self, *_: object) -> None:
         disable()
+        if self._before is not None:
+            self._before._switch_on()
+
+    def _switch_on(self) -> None:
+        session.report_dir, session.check_ranks = self._report_dir, self._check_ranks
+        plug_in(self._settings, self.overlap_pass)
+        if self._check_ranks is not None:
+            compile_anew(self._settings)
+        if self._has_block:
+            compile_backward_at_once(self._settings)
+        _enabled.append(self)
 
 
 def enable(
@@ -101,7 +119,6 @@ def enable(
     nothing.
     """
     check_settings()
-    disable()
     device = device or device_here()
     _halflap.modelled_times(device, [], [])
     times = read_profile(profile)
@@ -113,14 +130,11 @@ def enable(
         times=times_key(times, estimate),
     )
     session.times[options.times] = Times(device, times, estimate)
-    session.report_dir = None if report_dir is None else os.fspath(report_dir)
-    session.check_ranks = None if check_ranks is False else PATIENCE if check_ranks is True else float(check_ranks)
-    settings, our_pass = Settings(), OverlapPass(options)
-    plug_in(settings, our_pass)
-    if session.check_ranks is not None:
-        compile_anew(settings)
-    _enabled.append(Enabled(settings, our_pass))
-    return _enabled[-1]
+    folder = None if report_dir is None else os.fspath(report_dir)
+    enabled = Enabled(OverlapPass(options), folder, _patience(check_ranks))
+    disable()
+    enabled._switch_on()
+    return enabled
 
 
 def disable() -> None:
@@ -165,9 +179,20 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     return value
 
 
+def _patience(check_ranks: bool | float) -> float | None:
+    """How long ranks wait for each other, where they are compared."""
+    if isinstance(check_ranks, bool):
+        return PATIENCE if check_ranks else None
+    if not isinstance(check_ranks, (int, float)) or not 0 < check_ranks < math.inf:
+        raise ValueError(f"check_ranks must be True, False or a number of seconds above 0, not {check_ranks!r}")
+    return float(check_ranks)
+
+
 def _checked_budget(budget: float | str) -> str:
     from .._api import _budget, schedule
 
+    if not isinstance(budget, (int, float, str)):
+        raise ValueError(f"memory_budget must be a multiple or a size, such as '1.2x' or '40GiB', not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     schedule(empty, memory_budget=budget)
     return _budget(budget)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +23,9 @@ from torch._inductor import memory as inductor_memory
 from torch._inductor.comms import is_gemm_like
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode, SchedulerNode
-from torch._inductor.utils import contains_collective, is_collective, is_wait
+from torch._inductor.utils import contains_collective, is_collective, is_nonfreeable_buffers, is_wait
 from torch._inductor.virtualized import V
+from torch._ops import OpOverload
 
 #: Collectives that all ranks of a group take part in alike: these may pass each other where that is allowed.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -47,27 +49,25 @@ class Program:
         scheduler = snodes[0].scheduler
         if getattr(scheduler, "_multi_stream_nodes", False):
             raise Unsupported("the graph uses streams of its own")
+        _assign_sizes(snodes)
         self.snodes = snodes
         self.scheduler = scheduler
+        self.groups: dict[str, list[int]] = {}
+        self.nodes: list[dict[str, Any]] = []
+        self.buffers: list[dict[str, Any]] = []
         self._index = {snode: index for index, snode in enumerate(snodes)}
         self._names = [snode.get_name() for snode in snodes]
-        self._made = [[(made.get_name(), made) for made in snode.get_outputs()] for snode in snodes]
-        self._maker = {name: index for index, buffers in enumerate(self._made) for name, _ in buffers}
         self._graph_outputs = set(V.graph.get_output_names())
-        self._assign_sizes()
-        self.buffers = [self._buffer(name, made) for buffers in self._made for name, made in buffers]
-        self._sizes = Sizes(self.buffers, scheduler.mutation_real_name)
-        self.groups: dict[str, list[int]] = {}
-        self._traits = [merged([traits_of(part) for part in snode.get_nodes()]) for snode in snodes]
-        self.nodes = [self._node(index) for index in range(len(snodes))]
+        self._maker: dict[str, int] = {}
+        self._sizes = Sizes()
+        self._input_users: dict[str, list[str]] = {name: [] for name in _freeable(V.graph.graph_inputs)}
+        self._traits: list[Traits] = []
+        #: What must run before each node.
+        self._before: list[list[int]] = []
+        for index, snode in enumerate(snodes):
+            self._add(index, snode)
         self._marks: dict[str, dict[str, Any]] = {}
         self._bind()
-
-    def _assign_sizes(self) -> None:
-        """Has Inductor work out sizes and users, where it has not yet."""
-        sizes = (made.mpi_buffer for buffers in self._made for _, made in buffers)
-        if not any(size.size_alloc or size.succ_nodes for size in sizes):
-            inductor_memory.assign_memory_planning_info_for_scheduler_buffers(self.snodes, self.scheduler.name_to_buf)
 
     def graph(self) -> dict[str, Any]:
         """The whole of it."""
@@ -76,7 +76,11 @@ class Program:
             "groups": {name: {"ranks": ranks} for name, ranks in self.groups.items()},
             "nodes": self.nodes,
             "buffers": self.buffers,
-            "inputs": self._inputs(),
+            "inputs": [
+                {"name": name, "size": self._sizes[name], "users": users, "output": name in self._graph_outputs}
+                for name, users in self._input_users.items()
+                if users
+            ],
         }
 
     def describe(self) -> None:
@@ -90,103 +94,127 @@ class Program:
 
     def ordered(self, names: list[str]) -> list[BaseSchedulerNode]:
         """The scheduler nodes in an order, checked against the dependencies that they really have."""
-        by_name = dict(zip(self._names, self.snodes))
-        ordered = [by_name[name] for name in names]
-        if len(ordered) != len(self.snodes) or len(set(names)) != len(names):
+        index_of = {name: index for index, name in enumerate(self._names)}
+        order = [index_of[name] for name in names]
+        if len(order) != len(self.snodes) or len(set(order)) != len(order):
             raise Unsupported("the order does not have every node once")
-        done: set[int] = set()
-        makers = self._maker
-        for snode in ordered:
-            index = self._index[snode]
-            for dep in snode.unmet_dependencies:
-                maker = makers.get(dep.name, index)
-                if maker != index and maker not in done and self._kind_of(dep, index, maker) != "order":
-                    raise Unsupported(f"{snode.get_name()} would run before {self._names[maker]}, which it needs")
-            done.add(index)
-        return ordered
+        done = [False] * len(order)
+        for index, name in zip(order, names):
+            for before in self._before[index]:
+                if not done[before]:
+                    raise Unsupported(f"{name} would run before {self._names[before]}, which it needs")
+            done[index] = True
+        return [self.snodes[index] for index in order]
 
-    def _node(self, index: int) -> dict[str, Any]:
-        snode, traits = self.snodes[index], self._traits[index]
-        kind = _kind(traits)
+    def _add(self, index: int, snode: BaseSchedulerNode) -> None:
+        """Takes a node over, all of it at once: torch's objects lie all over the memory, and to come back to each of
+        thousands for one thing after the other would take longer than anything else here."""
+        parts = snode.get_nodes()
+        traits = traits_of(parts[0]) if len(parts) == 1 else merged([traits_of(part) for part in parts])
+        self._traits.append(traits)
+        for name in snode.outputs_by_name:
+            self._maker[name] = index
+        made = [self._buffer(name, buffer) for name, buffer in snode.outputs_by_name.items()]
+        self.buffers += made
         node: dict[str, Any] = {
             "name": self._names[index],
-            "kind": kind,
+            "kind": traits.kind,
             "runtime_ns": None,
-            "outputs": [name for name, _ in self._made[index]],
+            "outputs": [*snode.outputs_by_name],
             "deps": self._deps(index, snode),
         }
-        if kind == "collective":
-            node["collective"] = self._collective(index)
-        elif kind == "compute":
-            node["bytes"] = self._traffic(snode)
+        reads = self._reads(index, snode)
+        if traits.kind == "compute":
+            names = {*reads, *[dep.name for dep in snode.read_writes.writes]}
+            node["bytes"] = self._traffic(names, 4 * max([_elements(part) for part in parts]))
             if traits.is_heavy:
-                node["flops"] = sum(flops_of(part) for part in snode.get_nodes() if traits_of(part).is_heavy)
+                node["flops"] = sum([flops_of(part) for part in parts if traits_of(part).is_heavy])
             if traits.gemm_like:
                 node["gemm_like"] = True
-        return node
+        elif traits.kind == "collective":
+            received = sum([buffer["size_alloc"] for buffer in made])
+            # A group of nodes that issues and waits is done when it has run.
+            node["collective"] = self._collective(parts, not traits.is_wait, received)
+        self.nodes.append(node)
 
-    def _traffic(self, snode: BaseSchedulerNode) -> int:
-        """What it reads and writes, each buffer once. Of one that it looks things up in it reads no more than it
+    def _reads(self, index: int, snode: BaseSchedulerNode) -> list[str]:
+        """What it reads, which keeps inputs alive."""
+        reads = [dep.name for dep in snode.read_writes.reads if type(dep) is not WeakDep or not dep.is_fake]
+        for name in reads:
+            users = self._input_users.get(name)
+            if users is not None and users[-1:] != [self._names[index]]:
+                users.append(self._names[index])
+        return reads
+
+    def _traffic(self, names: set[str], most: int) -> int:
+        """What is read and written, each buffer once. Of one that a node looks things up in it reads no more than it
         has indices."""
-        if isinstance(snode, NopKernelSchedulerNode):
-            return 0
-        accesses = snode.read_writes
-        names = {dep.name for dep in accesses.reads}
-        names.update(dep.name for dep in accesses.writes)
         sizes = self._sizes
-        most = 4 * max(_elements(part) for part in snode.get_nodes())
-        return sum(size if (size := sizes[name]) < most else most for name in names)
+        return sum([size if (size := sizes[name]) < most else most for name in names])
 
     def _deps(self, index: int, snode: BaseSchedulerNode) -> list[dict[str, Any]]:
-        kinds: dict[str, set[str]] = {}
+        deps: dict[str, dict[str, Any]] = {}
+        before: list[int] = []
         makers = self._maker
         for dep in snode.unmet_dependencies:
             name = dep.name
             maker = makers.get(name)
             if maker is None:
-                self._check_given(name, snode)
+                self._check_given(name, index)
             elif maker != index:
-                kinds.setdefault(name, set()).add(self._kind_of(dep, index, maker))
-        return [
-            {"buffer": name, "kinds": sorted(kinds[name])} for name in sorted(kinds, key=lambda name: (makers[name], name))
-        ]
+                # Not `isinstance`: their classes are abstract, and it would take longer than all the rest.
+                kind = "data" if type(dep) is not WeakDep else self._kind_of(dep, index, maker)
+                if kind != "order":
+                    before.append(maker)
+                if name not in deps:
+                    deps[name] = {"buffer": name, "kinds": [kind]}
+                elif kind not in deps[name]["kinds"]:
+                    deps[name]["kinds"] = sorted([*deps[name]["kinds"], kind])
+        self._before.append(before)
+        if len(deps) < 2:
+            return [*deps.values()]
+        return [deps[name] for _, name in sorted([(makers[name], name) for name in deps])]
 
-    def _kind_of(self, dep: Any, index: int, maker: int) -> str:
-        """Why a node needs what another makes. Only what chains collectives may be broken; since torch 2.15 other
-        dependencies are marked as fake, too: a mutation after the readers of what it overwrites, and side
-        effects."""
-        if not isinstance(dep, WeakDep):
-            return "data"
+    def _kind_of(self, dep: WeakDep, index: int, maker: int) -> str:
+        """Why a node runs after another whose values it does not read. Only what chains collectives may be broken;
+        since torch 2.15 other dependencies are marked as fake, too: a mutation after the readers of what it
+        overwrites, and side effects."""
         return "order" if dep.is_fake and self._is_chain(index, maker) else "weak"
 
     def _is_chain(self, index: int, maker: int) -> bool:
         """Whether nothing but their sequence binds a collective to another, or to its wait."""
-        if _kind(self._traits[index]) != "collective" or _kind(self._traits[maker]) not in ("collective", "wait"):
+        if self._traits[index].kind != "collective" or self._traits[maker].kind not in ("collective", "wait"):
             return False
         named = self.scheduler.mutation_real_name
-        overwritten = {named.get(name, name) for _, made in self._made[index] for name in made.get_mutations()}
-        return overwritten.isdisjoint(named.get(dep.name, dep.name) for dep in self.snodes[maker].read_writes.reads)
+        made = self.snodes[index].get_outputs()
+        overwritten = {named.get(name, name) for buffer in made for name in buffer.get_mutations()}
+        reads = self.snodes[maker].read_writes.reads if overwritten else ()
+        return overwritten.isdisjoint([named.get(dep.name, dep.name) for dep in reads])
 
-    def _check_given(self, name: str, snode: BaseSchedulerNode) -> None:
+    def _check_given(self, name: str, index: int) -> None:
         given = (V.graph.graph_inputs, V.graph.constants, getattr(V.graph, "torchbind_constants", {}))
         if not any(name in names for names in given) and name in self.scheduler.name_to_buf:
-            raise Unsupported(f"{snode.get_name()} needs {name}, which none of the nodes makes")
+            raise Unsupported(f"{self._names[index]} needs {name}, which no node before it makes")
 
     def _buffer(self, name: str, made: Any) -> dict[str, Any]:
         sizes = made.mpi_buffer
-        return {
-            "name": name,
-            "size_alloc": int(sizes.size_alloc),
-            "size_free": int(sizes.size_free),
-            "users": self._users(sizes.succ_nodes),
-            "output": name in self._graph_outputs,
-        }
+        size, users, is_output = int(sizes.size_free), self._users(sizes.succ_nodes), name in self._graph_outputs
+        real = self.scheduler.mutation_real_name.get(name)
+        if real is not None:
+            self._sizes[name] = self._sizes[real]
+        else:
+            # What nobody outside of its maker sees is never in memory.
+            self._sizes[name] = size if users or is_output else 0
+        alloc = int(sizes.size_alloc)
+        return {"name": name, "size_alloc": alloc, "size_free": size, "users": users, "output": is_output}
 
     def _users(self, snodes: Iterable[BaseSchedulerNode]) -> list[str]:
         """The nodes of the graph that these are, or were fused into."""
-        found = {self._index[snode] if snode in self._index else self._fused(snode) for snode in snodes}
-        names = self._names
-        return [names[index] for index in sorted(found)]
+        index_of, names = self._index, self._names
+        found = [index_of[snode] if snode in index_of else self._fused(snode) for snode in snodes]
+        if len(found) > 1:
+            found = sorted(set(found))
+        return [names[index] for index in found]
 
     def _fused(self, snode: BaseSchedulerNode) -> int:
         whole = self.scheduler.name_to_fused_node.get(snode.get_first_name(), snode)
@@ -194,31 +222,17 @@ class Program:
             raise Unsupported(f"{snode.get_name()} uses a buffer and is none of the nodes")
         return self._index[whole]
 
-    def _inputs(self) -> list[dict[str, Any]]:
-        freeable = inductor_memory.get_freeable_input_buf(self.snodes, V.graph.graph_inputs.keys())
-        return [
-            {
-                "name": name,
-                "size": int(buffer.mpi_buffer.size_free),
-                "users": self._users(buffer.mpi_buffer.succ_nodes),
-                "output": name in self._graph_outputs,
-            }
-            for name, buffer in freeable.items()
-        ]
-
-    def _collective(self, index: int) -> dict[str, Any]:
-        kernel = next(part.node for part in self.snodes[index].get_nodes() if traits_of(part).is_collective)
+    def _collective(self, parts: Sequence[BaseSchedulerNode], is_async: bool, received: int) -> dict[str, Any]:
+        kernel = next(part.node for part in parts if len(parts) == 1 or traits_of(part).is_collective)
         name = _group_name(kernel)
         if name not in self.groups:
             self.groups[name] = _group_ranks(name)
-        received = sum(int(made.mpi_buffer.size_alloc) for _, made in self._made[index])
         return {
             "op": operation_of(kernel),
             "group": name,
             "group_size": len(self.groups[name]),
             "bytes": max(_bytes(kernel.inputs), received),
-            # A group of nodes that issues and waits is done when it has run.
-            "async": not self._traits[index].is_wait,
+            "async": is_async,
         }
 
     def _bind(self) -> None:
@@ -255,23 +269,35 @@ class Program:
             node["deps"].append({"buffer": name, "kinds": ["weak"]})
 
 
+def _assign_sizes(snodes: list[BaseSchedulerNode]) -> None:
+    """Has Inductor work out sizes and users, where it has not yet."""
+    sizes = (made.mpi_buffer for snode in snodes for made in snode.get_outputs())
+    if not any(size.size_alloc or size.succ_nodes for size in sizes):
+        names = snodes[0].scheduler.name_to_buf
+        inductor_memory.assign_memory_planning_info_for_scheduler_buffers(snodes, names)
+
+
+def _freeable(inputs: Iterable[str]) -> list[str]:
+    """The inputs of the graph that may be freed in it. Torch knows them by how their names begin, and is asked once
+    of all that differ in a number."""
+    known: dict[str, bool] = {}
+    freeable = []
+    for name in inputs:
+        beginning = name.rstrip("0123456789")
+        if beginning not in known:
+            known[beginning] = not is_nonfreeable_buffers(SimpleNamespace(name=name))
+        if known[beginning]:
+            freeable.append(name)
+    return freeable
+
+
 class Sizes(dict[str, int]):
     """The sizes in bytes of what nodes read and write, by name."""
 
-    def __init__(self, buffers: list[dict[str, Any]], real_names: dict[str, str]) -> None:
-        # What nobody outside of its maker sees is never in memory.
-        super().__init__(
-            (buffer["name"], buffer["size_free"] if buffer["users"] or buffer["output"] else 0) for buffer in buffers
-        )
-        self._real_names = real_names
-        for name, real in real_names.items():
-            if name in self:
-                self[name] = self.get(real, 0) or self.__missing__(real)
-
     def __missing__(self, name: str) -> int:
-        """Of an input of the graph, or what was mutated."""
-        given = V.graph.graph_inputs.get(name)
-        size = _bytes([given]) if given is not None and hasattr(given, "get_dtype") else 0
+        """Of an input of the graph."""
+        given = V.graph.graph_inputs_original.get(name)
+        size = 0 if given is None else product(given.layout.size) * given.layout.dtype.itemsize
         self[name] = size
         return size
 
@@ -279,9 +305,9 @@ class Sizes(dict[str, int]):
 class Traits(NamedTuple):
     """What matters about a node, or a part of one."""
 
+    kind: str
     is_collective: bool
     is_wait: bool
-    is_multi_output: bool
     is_control_flow: bool
     #: Others may notice when it runs: it has side effects, or uses the state of random generators.
     is_pinned: bool
@@ -313,10 +339,11 @@ def _classify(part: BaseSchedulerNode) -> Traits:
     communicates, waits = is_collective(kernel), is_wait(kernel)
     is_control_flow = isinstance(kernel, CONTROL_FLOW)
     effects = not isinstance(part, SchedulerNode) and part.has_side_effects()
+    is_multi_output = isinstance(kernel, ir.MultiOutput)
     return Traits(
+        kind=_kind(communicates, waits, is_multi_output),
         is_collective=communicates,
         is_wait=waits,
-        is_multi_output=isinstance(kernel, ir.MultiOutput),
         is_control_flow=is_control_flow,
         is_pinned=not (communicates or waits) and (effects or _is_random(kernel) or is_control_flow),
         gemm_like=is_gemm_like(kernel),
@@ -328,7 +355,7 @@ def _is_random(kernel: Any) -> bool:
     if isinstance(kernel, ir.RandomSeeds):
         return True
     overload = getattr(kernel, "op_overload", None)
-    return isinstance(overload, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags
+    return isinstance(overload, OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags
 
 
 def has_collectives(snodes: list[BaseSchedulerNode]) -> bool:
@@ -337,18 +364,17 @@ def has_collectives(snodes: list[BaseSchedulerNode]) -> bool:
 
 
 def merged(parts: list[Traits]) -> Traits:
-    """Of a whole node: what any of its parts is, but for a multi-output, which is one alone."""
-    if len(parts) == 1:
-        return parts[0]
-    return Traits(*map(any, zip(*parts)))._replace(is_multi_output=False)
+    """Of a node of several parts: what any of them is, but for a multi-output, which is one alone."""
+    whole = Traits("", *map(any, zip(*[part[1:] for part in parts])))
+    return whole._replace(kind=_kind(whole.is_collective, whole.is_wait, False))
 
 
-def _kind(traits: Traits) -> str:
-    if traits.is_collective:
+def _kind(communicates: bool, waits: bool, is_multi_output: bool) -> str:
+    if communicates:
         return "collective"
-    if traits.is_wait:
+    if waits:
         return "wait"
-    return "multi_output" if traits.is_multi_output else "compute"
+    return "multi_output" if is_multi_output else "compute"
 
 
 #: Where the matrix that is summed over stands among the arguments.
@@ -358,18 +384,26 @@ PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_int_
 def flops_of(part: BaseSchedulerNode) -> int:
     """The floating-point operations of a kernel. Torch counts them by running a model of each operation, which
     takes a thousand times as long: only for those that are no plain product."""
-    kernel = part.node
-    origin = None if kernel is None else kernel.get_origin_node()
-    packet = getattr(getattr(origin, "target", None), "_overloadpacket", None)
-    if origin is None or packet is None:
-        return 0
-    name = packet.__name__
-    if name in PRODUCTS:
-        summed = origin.args[PRODUCTS[name]].meta["val"].shape[-1]
-        return 2 * _whole(origin.meta["val"].numel() * summed)
-    if "attention" in name:
-        return _attention_flops(origin, is_backward="backward" in name)
-    return int(part.estimate_flops() or 0) if "convolution" in name else 0
+    for origin in _possible_origins(part.node):
+        packet = getattr(origin.target, "_overloadpacket", None)
+        name = "" if packet is None else packet.__name__
+        if name in PRODUCTS:
+            summed = origin.args[PRODUCTS[name]].meta["val"].shape[-1]
+            return 2 * _whole(origin.meta["val"].numel() * summed)
+        if "attention" in name:
+            return _attention_flops(origin, is_backward="backward" in name)
+        if "convolution" in name:
+            return int(part.estimate_flops() or 0)
+    return 0
+
+
+def _possible_origins(kernel: Any) -> Iterable[torch.fx.Node]:
+    """The operation that a kernel computes is one of these; the others are views of what it reads. It is not named
+    where there are several outputs, and where torch's FX-level scheduling has put it into a graph of its own."""
+    if kernel is None:
+        return ()
+    origin = kernel.get_origin_node()
+    return (origin,) if origin is not None and type(origin.target) is OpOverload else kernel.get_origins()
 
 
 def _attention_flops(origin: torch.fx.Node, is_backward: bool) -> int:
@@ -388,9 +422,11 @@ def _whole(size: Any) -> int:
 
 def _elements(part: BaseSchedulerNode) -> int:
     """How many elements a generated kernel goes through; any other may go through all that it reads."""
+    if isinstance(part, NopKernelSchedulerNode):
+        return 0
     if not isinstance(part, SchedulerNode):
         return 1 << 60
-    return product(size for sizes in part.get_ranges() for size in sizes)
+    return product([size for sizes in part.get_ranges() for size in sizes])
 
 
 def product(sizes: Iterable[Any]) -> int:
@@ -418,11 +454,15 @@ def _source(origin: torch.fx.Node) -> str | None:
     return ":".join((own or lines)[-1]) if lines else None
 
 
+#: Point to point, as others call it.
+RENAMED = {"isend": "send", "irecv": "recv", "batch_p2p_ops": "send_recv"}
+
+
 def operation_of(kernel: Any) -> str:
     """``all_gather_into_tensor`` of ``torch.ops._c10d_functional.all_gather_into_tensor.default``."""
     packet = getattr(getattr(kernel, "op_overload", None), "_overloadpacket", None)
     name = getattr(packet, "__name__", None) or str(kernel.python_kernel_name)
-    return {"isend": "send", "irecv": "recv", "batch_p2p_ops": "send_recv"}.get(name, name)
+    return RENAMED.get(name, name)
 
 
 def _group_name(kernel: Any) -> str:
@@ -440,7 +480,7 @@ def _group_ranks(name: str) -> list[int]:
 
 
 def _bytes(inputs: Iterable[Any]) -> int:
-    return sum(product(value.get_size()) * value.get_dtype().itemsize for value in inputs)
+    return sum([product(value.get_size()) * value.get_dtype().itemsize for value in inputs])
 
 
 def hint(size: Any, fallback: int) -> int:

@@ -34,7 +34,7 @@ from ._times import Times
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 1
+HANDOVER = 2
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class OverlapPass:
             with without_collections():
                 program = self.hand_over(snodes)
                 graph = program.graph()
-                text = json.dumps(graph).encode()
+                text = _halflap.to_json(graph)
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
@@ -183,6 +183,8 @@ def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None]
 
 def _source_of(function: Any) -> str:
     """Name and body: a name alone would not tell an edited function from what it was."""
+    if not callable(function):
+        raise ValueError(f"estimate must be a function of a scheduler node, not {function!r}")
     if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":
         raise ValueError(
             "estimate must be a function without a closure, so that compile caches can tell it from another"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TextIO
 
 from .._api import analyze
 from ._times import FUSED, collective_signature, operator_signature
@@ -18,15 +19,18 @@ def read_profile(profile: str | os.PathLike[str] | Mapping[str, float] | None) -
     if profile is None:
         return {}
     if isinstance(profile, Mapping):
-        return dict(profile)
-    with open(profile, "rb") as file:
-        content = file.read()
+        return _checked("profile", dict(profile))
     try:
-        times = json.loads(_unzipped(content))
+        with _opened(profile) as file:
+            times = json.load(file)
     except ValueError as problem:
         raise ValueError(f"{os.fspath(profile)}: not JSON: {problem}") from None
+    return _checked(os.fspath(profile), times)
+
+
+def _checked(name: str, times: Any) -> dict[str, float]:
     if not isinstance(times, dict) or not all(isinstance(time, (int, float)) for time in times.values()):
-        raise ValueError(f"{os.fspath(profile)}: a profile is an object of names and nanoseconds")
+        raise ValueError(f"{name}: a profile is an object of names and nanoseconds")
     return times
 
 
@@ -47,34 +51,71 @@ def profile_from_trace(*traces: str | os.PathLike[str], out: str | os.PathLike[s
                 name = collective_signature(collective["operation"], size, collective["bytes"])
                 times[name].append(collective["duration"] - (collective["waiting"] or 0))
     for trace in traces:
-        with open(trace, "rb") as file:
-            _add_kernels(json.loads(_unzipped(file.read())).get("traceEvents", []), times)
+        _add_kernels(_events(trace), times)
     profile = {name: median(measured) for name, measured in sorted(times.items())}
     if out is not None:
         write_profile(profile, out)
     return profile
 
 
-def _add_kernels(events: list[dict[str, Any]], times: dict[str, list[float]]) -> None:
-    operators = {
-        event["args"]["External id"]: event
-        for event in events
-        if event.get("cat") == "cpu_op" and "External id" in event.get("args", {})
-    }
+def _add_kernels(events: Iterable[dict[str, Any]], times: dict[str, list[float]]) -> None:
+    operators: dict[Any, str] = {}
     launched: dict[Any, float] = defaultdict(float)
     for event in events:
-        if event.get("cat") != "kernel":
-            continue
-        fused = FUSED.match(event["name"])
-        if fused:
-            times[fused[1]].append(event["dur"] * 1e3)
-        else:
-            launched[event.get("args", {}).get("External id")] += event["dur"] * 1e3
+        kind, given = event.get("cat"), event.get("args", {})
+        if kind == "cpu_op" and "External id" in given and event["name"].startswith("aten::"):
+            shapes = [shape for shape in given.get("Input Dims", []) if shape]
+            operators[given["External id"]] = operator_signature(event["name"][len("aten::") :], shapes)
+        elif kind == "kernel":
+            fused = FUSED.match(event["name"])
+            if fused:
+                times[fused[1]].append(event["dur"] * 1e3)
+            else:
+                launched[given.get("External id")] += event["dur"] * 1e3
     for external, time in launched.items():
-        operator = operators.get(external)
-        if operator is not None and operator["name"].startswith("aten::"):
-            shapes = [shape for shape in operator["args"].get("Input Dims", []) if shape]
-            times[operator_signature(operator["name"][len("aten::") :], shapes)].append(time)
+        if external in operators:
+            times[operators[external]].append(time)
+
+
+#: How much of a trace is looked at at once; whole ones may be larger than the memory.
+PIECE = 1 << 20
+
+
+def _events(trace: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The events of a trace, one after the other."""
+    decoder = json.JSONDecoder()
+    with _opened(trace) as file:
+        text = file.read(PIECE)
+        while not (start := EVENTS.search(text)):
+            more = file.read(PIECE)
+            if not more:
+                return
+            text = text[-len('"traceEvents": [') :] + more
+        text, at = text[start.end() :], 0
+        while True:
+            at = BETWEEN.match(text, at).end()
+            try:
+                event, at = decoder.raw_decode(text, at)
+            except ValueError:
+                more = file.read(PIECE)
+                # What ends the list is no event, and neither is what the end of a file cut off: `analyze` has said so.
+                if not more or text[at : at + 1] == "]":
+                    return
+                text, at = text[at:] + more, 0
+            else:
+                yield event
+
+
+#: What stands before the first event, and between two.
+EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[')
+BETWEEN = re.compile(r"[\s,]*")
+
+
+def _opened(path: str | os.PathLike[str]) -> TextIO:
+    """A file of text, gzipped or not."""
+    with open(path, "rb") as file:
+        is_zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rt", encoding="utf-8") if is_zipped else open(path, encoding="utf-8")
 
 
 def align_profiles(
@@ -112,7 +153,3 @@ def write_profile(profile: Mapping[str, float], path: str | os.PathLike[str]) ->
     with open(beside, "w", encoding="utf-8") as file:
         json.dump(profile, file, indent=1)
     os.replace(beside, path)
-
-
-def _unzipped(content: bytes) -> bytes:
-    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content

@@ -84,12 +84,14 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
     # These would reorder after us.
     settings.set(config, "aten_distributed_optimizations.enable_simple_overlap", False)
     settings.set(config, "triton.reorder_for_reducing_graph_partitions", False)
+    # Torch's FX-level scheduling, where it is on, would bind nodes to the order that it found.
+    settings.set(config, "aten_distributed_optimizations.insert_overlap_deps", False)
     # This one communicates while compiling, and hangs where one rank finds a graph in its cache.
     settings.set(config_comms, "runtime_estimations_align_across_all_distributed_ranks", False)
     if "get_rank" in comms.reorder_compute_and_comm_for_overlap.__code__.co_names:
         settings.replace(comms, "reorder_compute_and_comm_for_overlap", run_passes)
     if config.deterministic:
-        warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=3)
+        warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=4)
 
 
 def run_passes(snodes: list[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ all ranks share.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,38 +57,46 @@ class Times:
 
     def fill(self, program: Program) -> None:
         """Gives every node of a program its run time."""
-        named = bool(self.profile)
-        for snode, node, model in zip(program.snodes, program.nodes, self._modelled(program)):
-            if named:
-                node["kernel"] = signature(snode, node)
-            node["runtime_ns"] = 0.0 if node["kind"] in ("wait", "multi_output") else self._of(snode, node, model)
+        self._model(program)
+        if self.profile or self.estimate is not None or self.on_gpu:
+            for snode, node in zip(program.snodes, program.nodes):
+                if node["kind"] in ("compute", "collective"):
+                    self._correct(snode, node)
 
-    def _of(self, snode: BaseSchedulerNode, node: dict[str, Any], model: float) -> float:
-        if self.estimate is not None:
-            milliseconds = self.estimate(snode)
-            if milliseconds is not None:
-                return float(milliseconds) * 1e6
-        measured = self.profile.get(node.get("kernel", ""))
-        if measured is not None:
-            return float(measured)
-        if self.on_gpu and node["kind"] == "compute" and not _measures():
+    def _correct(self, snode: BaseSchedulerNode, node: dict[str, Any]) -> None:
+        """Puts what is known better in the place of what the model says."""
+        if self.profile:
+            node["kernel"] = signature(snode, node)
+        milliseconds = None if self.estimate is None else self.estimate(snode)
+        if milliseconds is not None:
+            node["runtime_ns"] = _nanoseconds(milliseconds, node["name"])
+        elif node.get("kernel") in self.profile:
+            node["runtime_ns"] = float(self.profile[node["kernel"]])
+        elif self.on_gpu and node["kind"] == "compute" and not _measures():
             given = float(snode.get_estimated_runtime()) * 1e6
             if given > 0:
-                return given
-        return model
+                node["runtime_ns"] = given
 
-    def _modelled(self, program: Program) -> list[float]:
-        """What the model says of each node."""
-        work, issued = [], []
+    def _model(self, program: Program) -> None:
+        """Gives every node the run time that the model has of it: none where nothing is launched."""
+        computing = [node for node in program.nodes if node["kind"] == "compute"]
+        communicating = [node for node in program.nodes if node["kind"] == "collective"]
+        work = [(node.get("flops", 0), node["bytes"]) for node in computing]
+        collectives = [node["collective"] for node in communicating]
+        issued = [(one["op"], program.groups[one["group"]], one["bytes"]) for one in collectives]
         for node in program.nodes:
-            collective = node.get("collective")
-            if collective is not None:
-                issued.append((collective["op"], program.groups[collective["group"]], collective["bytes"]))
-            # What reads and writes nothing launches nothing.
-            work.append((node.get("flops", 0), node.get("bytes", 0)))
-        computed, communicated = _halflap.modelled_times(self.device, work, issued)
-        times = iter(communicated)
-        return [next(times) if "collective" in node else time for node, time in zip(program.nodes, computed)]
+            node["runtime_ns"] = 0.0
+        times = _halflap.modelled_times(self.device, work, issued)
+        for nodes, modelled in zip((computing, communicating), times):
+            for node, time in zip(nodes, modelled):
+                node["runtime_ns"] = time
+
+
+def _nanoseconds(milliseconds: float, node: str) -> float:
+    """What the user's callable gave, if it is a time."""
+    if not 0 <= float(milliseconds) < math.inf:
+        raise ValueError(f"estimate gave {milliseconds!r} for {node}; it must be milliseconds, zero or more, or None")
+    return float(milliseconds) * 1e6
 
 
 def _measures() -> bool:
