@@ -125,7 +125,7 @@ class Program:
         }
         reads = self._reads(index, snode)
         if traits.kind == "compute":
-            names = {*reads, *[dep.name for dep in snode.read_writes.writes]}
+            names = {*reads, *[dep.name for dep in members(snode.read_writes.writes)]}
             node["bytes"] = self._traffic(names, 4 * max([_elements(part) for part in parts]))
             if traits.is_heavy:
                 node["flops"] = sum([flops_of(part) for part in parts if traits_of(part).is_heavy])
@@ -139,7 +139,8 @@ class Program:
 
     def _reads(self, index: int, snode: BaseSchedulerNode) -> list[str]:
         """What it reads, which keeps inputs alive."""
-        reads = [dep.name for dep in snode.read_writes.reads if type(dep) is not WeakDep or not dep.is_fake]
+        all_reads = members(snode.read_writes.reads)
+        reads = [dep.name for dep in all_reads if type(dep) is not WeakDep or not dep.is_fake]
         for name in reads:
             users = self._input_users.get(name)
             if users is not None and users[-1:] != [self._names[index]]:
@@ -156,7 +157,7 @@ class Program:
         deps: dict[str, dict[str, Any]] = {}
         before: list[int] = []
         makers = self._maker
-        for dep in snode.unmet_dependencies:
+        for dep in members(snode.unmet_dependencies):
             name = dep.name
             maker = makers.get(name)
             if maker is None:
@@ -173,7 +174,7 @@ class Program:
         self._before.append(before)
         if len(deps) < 2:
             return [*deps.values()]
-        return [deps[name] for _, name in sorted([(makers[name], name) for name in deps])]
+        return [deps[name] for name in sorted(sorted(deps), key=makers.__getitem__)]
 
     def _kind_of(self, dep: WeakDep, index: int, maker: int) -> str:
         """Why a node runs after another whose values it does not read. Only what chains collectives may be broken;
@@ -211,7 +212,7 @@ class Program:
     def _users(self, snodes: Iterable[BaseSchedulerNode]) -> list[str]:
         """The nodes of the graph that these are, or were fused into."""
         index_of, names = self._index, self._names
-        found = [index_of[snode] if snode in index_of else self._fused(snode) for snode in snodes]
+        found = [index_of[snode] if snode in index_of else self._fused(snode) for snode in members(snodes)]
         if len(found) > 1:
             found = sorted(set(found))
         return [names[index] for index in found]
@@ -289,6 +290,12 @@ def _freeable(inputs: Iterable[str]) -> list[str]:
         if known[beginning]:
             freeable.append(name)
     return freeable
+
+
+def members(ordered: Any) -> Iterable[Any]:
+    """What is in one of torch's ordered sets, whose own iterator is written in Python, and takes several times as
+    long."""
+    return getattr(ordered, "_dict", ordered)
 
 
 class Sizes(dict[str, int]):
@@ -433,7 +440,12 @@ def product(sizes: Iterable[Any]) -> int:
     """Of sizes that are numbers or symbols."""
     elements = 1
     for size in sizes:
-        elements *= int(size) if getattr(size, "is_Integer", True) else hint(size, fallback=1)
+        is_whole = getattr(size, "is_Integer", None)
+        if is_whole is None:
+            elements *= int(size)
+        else:
+            # What `int` of a whole number of sympy's comes to, after several calls.
+            elements *= size.p if is_whole else hint(size, fallback=1)
     return elements
 
 

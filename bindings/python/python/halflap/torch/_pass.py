@@ -7,8 +7,6 @@ order, and nothing else.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import inspect
 import json
@@ -17,7 +15,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +28,7 @@ from .._api import Graph, Schedule, schedule
 from ._handover import Program, has_collectives
 from ._ranks import RanksDiffer, compare, topology
 from ._times import Times
+from ._undisturbed import undisturbed
 
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
@@ -109,10 +108,7 @@ class OverlapPass:
         name = _graph_name()
         graph: dict[str, Any] | None = None
         try:
-            with without_collections():
-                program = self.hand_over(snodes)
-                graph = program.graph()
-                text = _halflap.to_json(graph)
+            program, graph, text = undisturbed(self.hand_over, snodes)
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
@@ -135,8 +131,8 @@ class OverlapPass:
         _tell(session.history[-1])
         return ordered
 
-    def hand_over(self, snodes: list[Any]) -> Program:
-        """Scheduler nodes as a graph with run times."""
+    def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any], bytes]:
+        """Scheduler nodes as a graph with run times, and as text."""
         program = Program(snodes)
         times = session.times.get(self.options.times)
         if times is None:
@@ -144,7 +140,8 @@ class OverlapPass:
         times.fill(program)
         if session.is_watched():
             program.describe()
-        return program
+        graph = program.graph()
+        return program, graph, _halflap.to_json(graph)
 
     def schedule(self, graph: Graph) -> Schedule:
         """The best order of a graph."""
@@ -159,18 +156,6 @@ class OverlapPass:
                 effort=options.effort,
                 threads=_threads(),
             )
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """Python's garbage collector would go through all that torch holds, again and again, for what is no garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None] | None) -> str:
