@@ -137,3 +137,9 @@ void forks(void *out, const void **ins) {
 void leaves_at_once(void *out, const void **ins) { (void)out, (void)ins, _exit(0); }
 void leaves_as_bad_input(void *out, const void **ins) { (void)out, (void)ins, _exit(2); }
 void is_killed(void *out, const void **ins) { (void)out, (void)ins, kill(getpid(), SIGKILL); }
+void stands_still(void *out, const void **ins) { (void)out, (void)ins, kill(getpid(), SIGSTOP), pause(); }
+void needs_stack(void *out, const void **ins) {
+    volatile char much[3 << 20];
+    for (size_t i = 0; i < sizeof much; i += 4096) much[i] = 1;
+    twice(out, ins[0]);
+}

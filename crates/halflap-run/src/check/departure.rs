@@ -8,12 +8,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::FAULT_FORMAT;
 use super::post::Running;
 
+/// How long a process may stand still before it counts as stopped for good.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Ranks beyond are not noted.
 const MOST_RANKS: usize = 256;
 /// A note that is longer is cut off, and then is none.
@@ -72,6 +75,7 @@ pub struct Departure {
     /// The custom calls that it was in, rank by rank.
     at: Vec<Value>,
     was_told: bool,
+    was_stopped: bool,
 }
 
 /// Which of two processes this is.
@@ -118,14 +122,27 @@ pub fn split() -> io::Result<Split> {
 }
 
 fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
-    let mut status = 0;
-    // SAFETY: the status lives through the call.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+    let mut was_stopped = false;
+    let status = loop {
+        let mut status = 0;
+        // SAFETY: the status lives through the call.
+        if unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) } >= 0 {
+            if !libc::WIFSTOPPED(status) {
+                break status;
+            }
+            // A terminal stops both of us, and lets both go on; who stops the child alone stops its clocks, too.
+            was_stopped = libc::WSTOPSIG(status) == libc::SIGSTOP && stays_stopped(child);
+            if was_stopped {
+                // SAFETY: a system call without pointers, on our own child.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+            }
+            continue;
+        }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
-    }
+    };
     let ranks = notes().map_or(&[][..], |notes| &notes.ranks);
     let read = |note: &Note| {
         let len = note.len.load(Ordering::Acquire);
@@ -133,7 +150,19 @@ fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
         serde_json::from_slice(&bytes).ok()
     };
     let was_told = notes().is_some_and(|notes| notes.is_over.load(Ordering::Acquire));
-    Ok(Departure { status: ExitStatus::from_raw(status), at: ranks.iter().filter_map(read).collect(), was_told })
+    Ok(Departure {
+        status: ExitStatus::from_raw(status),
+        at: ranks.iter().filter_map(read).collect(),
+        was_told,
+        was_stopped,
+    })
+}
+
+/// Whether a process that was stopped is not let go on while we run.
+fn stays_stopped(process: libc::pid_t) -> bool {
+    std::thread::sleep(PATIENCE);
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 impl Departure {
@@ -144,6 +173,7 @@ impl Departure {
 
     fn how(&self) -> String {
         match (self.status.code(), self.status.signal()) {
+            _ if self.was_stopped => "SIGSTOP stopped it, and nobody let it go on".to_owned(),
             (Some(code), _) => format!("_exit({code}) was called"),
             (None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
         }
@@ -184,7 +214,8 @@ mod tests {
     #[test]
     fn who_leaves_without_a_word_is_named() {
         let note = |rank: usize| json!({ "rank": rank, "kernel": "k", "source": "m.py:3", "target": "f" });
-        let left = |status, at| Departure { status: ExitStatus::from_raw(status), at, was_told: false };
+        let left =
+            |status, at| Departure { status: ExitStatus::from_raw(status), at, was_told: false, was_stopped: false };
         let alone = left(0, vec![note(2)]);
         assert_eq!(alone.code(), None);
         assert_eq!(

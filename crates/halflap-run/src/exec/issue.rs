@@ -67,6 +67,9 @@ pub(crate) struct Rank {
     pub(crate) probe: Option<Arc<Probe>>,
 }
 
+/// What custom calls expect of a stack: as much as a program's first thread mostly has.
+const STACK: usize = 8 << 20;
+
 impl Rank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
@@ -77,7 +80,8 @@ impl Rank {
         for index in 0..self.streams.all.len() {
             let worker = self.worker(index, (arena.clone(), probe.clone()));
             let name = format!("rank {} stream {index}", self.rank);
-            let spawned = std::thread::Builder::new().name(name).spawn(move || worker.run());
+            let thread = std::thread::Builder::new().name(name).stack_size(STACK);
+            let spawned = thread.spawn(move || worker.run());
             let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
             threads.push(spawned.map_err(|error| self.fate.fail(failed(error)))?);
         }

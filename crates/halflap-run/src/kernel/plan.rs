@@ -298,7 +298,8 @@ impl<'f> Planner<'f> {
             }
             _ => {}
         }
-        if term.len() == 0 && self.part_count(id) == 0 {
+        // Functions of others may do more than make their results.
+        if term.len() == 0 && self.part_count(id) == 0 && !matches!(term.op, Op::Custom(_)) {
             return Ok(self.target(id));
         }
         self.stage(id)

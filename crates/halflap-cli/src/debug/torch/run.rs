@@ -257,11 +257,19 @@ impl Fault {
         };
         let Fault { distance, size, .. } = self;
         match self.kind.as_str() {
-            "after-end" => format!("{does} {distance} bytes behind the end of a tensor of {size} bytes"),
+            "after-end" => format!("{does} {} the end of a tensor of {size} bytes", behind(*distance)),
             "before-start" => format!("{does} {distance} bytes before the start of a tensor of {size} bytes"),
             "bad-free" => "frees memory twice, or memory that is not the start of a tensor".to_owned(),
             _ => format!("{does} a tensor of {size} bytes, at byte {distance}, after it was freed"),
         }
+    }
+}
+
+fn behind(distance: u64) -> String {
+    match distance {
+        0 => "right behind".to_owned(),
+        1 => "1 byte behind".to_owned(),
+        _ => format!("{distance} bytes behind"),
     }
 }
 
