@@ -224,6 +224,10 @@ CORRECT = [
     Case("correct-fork", "a custom call that starts a process", call("forks"), options=CUSTOM),
     Case("correct-thread", "a custom call that keeps a thread", call("keeps_a_thread"), options=CUSTOM),
     loop("correct-loop", "a loop that comes to its end", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] add(x, x)"),
+    dataclasses.replace(
+        loop("correct-loop-in-place", "a loop that changes its state where it is, around a custom call", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  w = f32[64] custom-call(x), custom_call_target=\"good\"\n  y = f32[64] add(w, x)"),
+        options=CUSTOM,
+    ),
     Case("correct-mask", "a mask of infinities inside of a softmax", "  least = f32[] constant(-inf)\n  mask = f32[64] broadcast(least), dimensions={}\n  zero = f32[64] subtract(p, p)\n  some = pred[64] compare(p, zero), direction=GT\n  masked = f32[64] select(some, before, mask)\n  x = f32[64] exponential(masked)\n  result = f32[64] multiply(x, q)"),
     Case("correct-whole", "whole numbers", "  x = s32[64] multiply(before, q)\n  result = s32[64] add(x, p)", element="s32"),
     Case("correct-bf16", "bf16", "  x = bf16[64] multiply(before, q)\n  result = bf16[64] add(x, p)", element="bf16"),

@@ -10,6 +10,7 @@ use std::path::Path;
 use halflap::hlo::Module;
 use halflap::ids::InstrId;
 use halflap_run::check::{Beyond, Side, Stats};
+use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
 
 use super::child::End;
@@ -140,11 +141,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others.
+    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others, and
+    /// what cannot be read is none.
     fn bad_input(&mut self, plain: &Ran) -> Result<Finding, Failed> {
         let problem = plain.complaint();
         let inputs = self.session.args.run.inputs.as_deref();
-        if !inputs.is_some_and(|inputs| problem.starts_with(inputs)) {
+        if !inputs.is_some_and(|inputs| problem.starts_with(inputs) && can_be_read(inputs)) {
             return Err(Failed::BadInput(problem));
         }
         let checked = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &["--check-inputs"]))?;
@@ -411,6 +413,7 @@ impl Walk<'_> {
         };
         let mut finding = Finding::new(kind, what);
         finding.rank = Some(rank);
+        finding.source = self.source(&kernel);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, memory, &mut finding)?;
         Ok(Some(finding))
@@ -483,6 +486,12 @@ impl Walk<'_> {
         found.sort();
         found
     }
+}
+
+/// Whether there are arrays at all: a folder, or an archive of them.
+fn can_be_read(inputs: &str) -> bool {
+    let is_archive = || files::read(inputs).is_ok_and(|bytes| Npz::read(&bytes).is_ok());
+    Path::new(inputs).is_dir() || is_archive()
 }
 
 /// Ranks that wait for each other or for a kernel.
