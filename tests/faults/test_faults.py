@@ -58,6 +58,13 @@ def test_no_alarm_where_a_loop_changes_its_state(library, tmp_path):
     assert report["finding"] is None, report
 
 
+def test_no_alarm_where_constants_are_no_numbers(tmp_path):
+    programs = ROOT / "tests" / "programs"
+    module, inputs = programs / "linear_algebra.after_spmd.txt.gz", programs / "linear_algebra.npz"
+    report = json.loads(run("debug", module, "--inputs", inputs, "--json", "--artifacts", tmp_path / "kept"))
+    assert report["finding"] is None, report
+
+
 @pytest.mark.parametrize("data", [None, b"", b"no archive"], ids=["missing", "empty", "garbage"])
 def test_inputs_that_cannot_be_read_are_no_finding(data, tmp_path):
     inputs = tmp_path / "inputs.npz"
