@@ -189,6 +189,7 @@ CASES = [
     kept("write-kept-for-all", "a custom call writes through a pointer that all ranks share", "keep_for_all", "write_kept_for_all"),
     memory("thread-writes-behind", "a thread of a custom call writes one element too far"),
     memory("thread-writes-later", "a thread of a custom call writes when the call is over and its output is freed", kinds=("after-free",)),
+    memory("thread-finishes-later", "a custom call comes back before its thread has written the rest of its output", kinds=("after-free", "not-its-own")),
     memory("thread-gives-up", "a thread of a custom call calls abort", kinds=("crash",)),
     memory("thread-leaves", "a thread of a custom call ends the process as if all were well", kinds=("crash",)),
     memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
