@@ -191,6 +191,7 @@ CASES = [
     kept("write-kept-for-all", "a custom call writes through a pointer that all ranks share", "keep_for_all", "write_kept_for_all"),
     memory("thread-writes-behind", "a thread of a custom call writes one element too far"),
     memory("thread-writes-later", "a thread of a custom call writes when the call is over and its output is freed", kinds=("after-free",)),
+    memory("thread-finishes-later", "a custom call comes back before its thread has written the rest of its output", kinds=("after-free", "not-its-own")),
     memory("thread-gives-up", "a thread of a custom call calls abort", kinds=("crash",)),
     memory("thread-leaves", "a thread of a custom call ends the process as if all were well", kinds=("crash",)),
     memory("write-far-away", "a custom call writes 16 MiB too far", target="far_away", kinds=("crash", "out-of-bounds")),
@@ -204,6 +205,8 @@ CASES = [
     Case("input-too-many", "an input more than the module takes", "  result = f32[64] multiply(before, q)", kinds=("wrong-input",), kernel=None, inputs=lambda ranks: {f"in_{n:03}_r{r}": npy(ONES) for r in range(ranks) for n in range(3)}),
     # Plans and ranks.
     Case("freed-early", "a plan that frees a buffer before its last use", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] add(y, x)\n  result = f32[64] add(z, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-early=before", "--input-order", "--no-fuse")),
+    Case("nan-of-constants", "a logarithm of a negative constant", "  less = f32[] constant(-1)\n  wide = f32[64] broadcast(less), dimensions={}\n  bad = f32[64] log(wide)\n  result = f32[64] add(bad, q)"),
+    Case("nan-constant-added", "a constant that is no number is added to numbers", "  none = f32[] constant(nan)\n  wide = f32[64] broadcast(none), dimensions={}\n  bad = f32[64] add(before, wide)\n  result = f32[64] add(bad, q)"),
     Case("freed-late", "a plan that frees a buffer at its end only", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] exponential(y)\n  w = f32[64] multiply(z, q)\n  result = f32[64] add(w, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-late=before", "--input-order", "--no-fuse")),
     Case("skips-collective", "rank 1 leaves out a collective", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "skip-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("doubles-collective", "rank 1 does a collective twice", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "double-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
@@ -227,7 +230,12 @@ CORRECT = [
     Case("correct-stack", "a custom call with 3 MiB of its own on the stack", call("needs_stack"), options=CUSTOM),
     Case("correct-thread", "a custom call that keeps a thread", call("keeps_a_thread"), options=CUSTOM),
     loop("correct-loop", "a loop that comes to its end", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] add(x, x)"),
+    dataclasses.replace(
+        loop("correct-loop-in-place", "a loop that changes its state where it is, around a custom call", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  w = f32[64] custom-call(x), custom_call_target=\"good\"\n  y = f32[64] add(w, x)"),
+        options=CUSTOM,
+    ),
     Case("correct-mask", "a mask of infinities inside of a softmax", "  least = f32[] constant(-inf)\n  mask = f32[64] broadcast(least), dimensions={}\n  zero = f32[64] subtract(p, p)\n  some = pred[64] compare(p, zero), direction=GT\n  masked = f32[64] select(some, before, mask)\n  x = f32[64] exponential(masked)\n  result = f32[64] multiply(x, q)"),
+    Case("correct-nan-constant", "NaN that stands for what was not found, and always is", "  none = f32[] constant(nan)\n  wide = f32[64] broadcast(none), dimensions={}\n  same = pred[64] compare(before, before), direction=EQ\n  result = f32[64] select(same, before, wide)"),
     Case("correct-whole", "whole numbers", "  x = s32[64] multiply(before, q)\n  result = s32[64] add(x, p)", element="s32"),
     Case("correct-bf16", "bf16", "  x = bf16[64] multiply(before, q)\n  result = bf16[64] add(x, p)", element="bf16"),
 ]

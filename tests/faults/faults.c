@@ -124,6 +124,8 @@ void thread_writes_behind(void *out, const void **ins) { twice(out, ins[0]), sta
 void thread_writes_later(void *out, const void **ins) { twice(out, ins[0]), start(write_later, out, 0); }
 void thread_leaves(void *out, const void **ins) { twice(out, ins[0]), start(leave_later, out, 0), usleep(300000); }
 void thread_gives_up(void *out, const void **ins) { twice(out, ins[0]), start(give_up_later, out, 0), usleep(100000); }
+static void *finish_later(void *at) { return usleep(100000), memset((float *)at + N / 2, 0, N / 2 * sizeof(float)), at; }
+void thread_finishes_later(void *out, const void **ins) { memcpy(out, ins[0], N / 2 * sizeof(float)), start(finish_later, out, 0); }
 static void *idles(void *at) { for (;;) usleep(100000 + (at != NULL)); }
 void keeps_a_thread(void *out, const void **ins) { twice(out, ins[0]), start(idles, NULL, 0); }
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cases import CASES, CORRECT
+from cases import CASES, CORRECT, CUSTOM, Case
 from command import HALFLAP, ROOT, run
 from walk import build, debug, shows_as_said, wrong
 
@@ -49,3 +49,37 @@ def test_no_alarm_on_real_modules(name, order, tmp_path):
     module = ROOT / "tests" / "hlo" / f"{name}.txt.gz"
     report = json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "kept", *order))
     assert report["finding"] is None, report
+
+
+def test_no_alarm_where_a_loop_changes_its_state(library, tmp_path):
+    module = ROOT / "tests" / "hlo" / "fsdp_L2_scan.after_optimizations.txt.gz"
+    kept = tmp_path / "kept"
+    report = json.loads(run("debug", module, "--json", "--artifacts", kept, "--custom-calls", library))
+    assert report["finding"] is None, report
+
+
+def test_no_alarm_where_constants_are_no_numbers(tmp_path):
+    programs = ROOT / "tests" / "programs"
+    module, inputs = programs / "linear_algebra.after_spmd.txt.gz", programs / "linear_algebra.npz"
+    report = json.loads(run("debug", module, "--inputs", inputs, "--json", "--artifacts", tmp_path / "kept"))
+    assert report["finding"] is None, report
+
+
+@pytest.mark.parametrize("data", [None, b"", b"no archive"], ids=["missing", "empty", "garbage"])
+def test_inputs_that_cannot_be_read_are_no_finding(data, tmp_path):
+    inputs = tmp_path / "inputs.npz"
+    if data is not None:
+        inputs.write_bytes(data)
+    assert run("debug", ROOT / "tests" / "guide" / "correct.txt", "--inputs", inputs, expect=2) == ""
+
+
+LINE = 'metadata={op_name="net/bad" source_file="train.py" source_line=42}'
+
+
+@pytest.mark.parametrize("target", ["write_half_whole", "by_chance"])
+def test_values_that_differ_come_with_their_line(target, library):
+    element = "s32" if target == "write_half_whole" else "f32"
+    bad = f'  bad = {element}[64] custom-call(before), custom_call_target="{target}", {LINE}'
+    body = f"{bad}\n  result = {element}[64] add(bad, q)"
+    _, report, errors, _ = debug(HALFLAP, Case("line", "", body, options=CUSTOM, element=element), 1, library)
+    assert report["finding"]["source"] == ["net/bad train.py:42"], errors

@@ -146,17 +146,27 @@ impl Finite {
         Finite { forbidden, rank, infinity: Mutex::default() }
     }
 
-    /// What is wrong with the arrays of a launch, and the worst that there is in them.
-    pub(super) fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Option<NotFinite>, Worst) {
-        let limit = match self.forbidden {
+    /// The least that no kernel may take or give.
+    fn limit(&self) -> Worst {
+        match self.forbidden {
             Forbidden::Nan => Worst::Nan,
             Forbidden::Infinity => Worst::Infinity,
+        }
+    }
+
+    /// What is wrong with the arrays of a launch, and the worst that there is in them. A constant is meant as it is, and
+    /// so is what is made of such constants alone; not so what only the launch makes of good ones.
+    pub(super) fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Option<NotFinite>, Worst) {
+        let takes_meant = match when {
+            When::Before => true,
+            When::After(taken) => taken >= self.limit() || seen.label.ins.is_empty(),
         };
         let mut most = Worst::Finite;
         for array in arrays {
             let worst = worst_of(&array.view);
             most = most.max(worst);
-            if worst >= limit {
+            let is_meant = array.argument.is_constant && takes_meant;
+            if worst >= self.limit() && !is_meant {
                 return (Some(self.violation(when, seen, array)), most);
             }
         }

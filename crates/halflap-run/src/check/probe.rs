@@ -17,14 +17,15 @@ use crate::tensor::{Tensor, View};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Before,
-    After,
+    /// After one that took at worst that.
+    After(Worst),
 }
 
 impl When {
     pub(super) fn prefix(self) -> &'static str {
         match self {
             When::Before => "before_launch",
-            When::After => "after_launch",
+            When::After(_) => "after_launch",
         }
     }
 }
@@ -149,7 +150,7 @@ impl Probe {
     pub(crate) fn after(&self, issued: &Issued, outs: &[Address], (taken, fate): (Worst, &Fate)) {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
-        let given = self.look(When::After, (&seen, &arrays), fate);
+        let given = self.look(When::After(taken), (&seen, &arrays), fate);
         if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
             finite.note_infinity(&seen, &arrays);
         }

@@ -10,6 +10,7 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `prepare`, `layout` | a program to kernels and addresses of slots; what cannot be run |
+//! | `constants` | which arrays are made of constants alone |
 //! | `memory` | the caching allocator |
 //! | `stream`, `task` | queues, events, and what runs on them |
 //! | `issue` | the walk |
@@ -20,6 +21,7 @@
 //! stopped, so a run that fails leaves the threads that do not come back; whoever runs it should end the
 //! process.
 
+mod constants;
 pub(crate) mod failure;
 mod issue;
 mod layout;

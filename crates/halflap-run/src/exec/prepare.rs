@@ -1,5 +1,7 @@
 //! A program to kernels: all that can be done before anything runs, and all that cannot be run.
 
+use std::collections::BTreeSet;
+use std::iter;
 use std::sync::Arc;
 
 use halflap::hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
@@ -8,6 +10,7 @@ use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_fin
 use halflap::units::Bytes;
 use thiserror::Error;
 
+use super::constants::of_constants;
 use super::layout::{Held, bitcasts, slot_arrays};
 use crate::check::Owner;
 use crate::comm::Collective;
@@ -35,6 +38,15 @@ pub(super) struct Launch {
     pub(super) outs: Vec<SlotId>,
     /// For each input, whether it must be put aside, because an output is written where it is.
     pub(super) aside: Vec<bool>,
+}
+
+/// A launch, and whose arrays it works on.
+struct Made {
+    launch: Launch,
+    /// Where each array that it takes comes from.
+    leaves: Vec<Leaf>,
+    /// Whose value it gives.
+    instr: InstrId,
 }
 
 /// An array that is read through bitcasts: the kernel that applies them to a slot.
@@ -136,6 +148,8 @@ pub struct Argument {
     pub buffer: String,
     /// What is in it.
     pub kind: ArrayType,
+    /// Whether it is made of constants alone.
+    pub is_constant: bool,
 }
 
 /// What something is that takes time.
@@ -196,7 +210,8 @@ impl Prepared {
     pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
         // Kernels trust shapes.
         check(module)?;
-        let mut preparer = Preparer { module, program, libraries, labels: Vec::new() };
+        let constants = of_constants(module);
+        let mut preparer = Preparer { module, program, libraries, constants, labels: Vec::new() };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
             plans.push(preparer.plan(id, plan)?);
@@ -329,6 +344,8 @@ struct Preparer<'a> {
     module: &'a Module,
     program: &'a Program,
     libraries: &'a Libraries,
+    /// What is made of constants alone.
+    constants: BTreeSet<InstrId>,
     labels: Vec<Label>,
 }
 
@@ -433,10 +450,19 @@ impl Preparer<'_> {
     }
 
     /// A label of a kernel, with its arrays.
-    fn launched(&mut self, label: Label, plan: &Plan, launch: &Launch) -> u32 {
-        let ins = arguments(plan, &launch.ins, launch.kernel.inputs());
-        let outs = arguments(plan, &launch.outs, launch.kernel.outputs());
+    fn launched(&mut self, label: Label, plan: &Plan, made: &Made) -> u32 {
+        let Made { launch, leaves, instr } = made;
+        let makers = leaves.iter().map(|leaf| leaf.instr);
+        let ins = self.made_by(makers, arguments(plan, &launch.ins, launch.kernel.inputs()));
+        let outs = self.made_by(iter::repeat(*instr), arguments(plan, &launch.outs, launch.kernel.outputs()));
         self.label(Label { ins, outs, ..label })
+    }
+
+    /// Arrays, once it is known who makes each.
+    fn made_by(&self, makers: impl Iterator<Item = InstrId>, arrays: Vec<Argument>) -> Vec<Argument> {
+        let is_constant = |maker: InstrId| self.constants.contains(&maker);
+        let known = |(array, maker)| Argument { is_constant: is_constant(maker), ..array };
+        arrays.into_iter().zip(makers).map(known).collect()
     }
 
     fn action(&mut self, of: Planned<'_>, held: &IdVec<SlotId, Held>) -> Result<Action, PrepareError> {
@@ -446,15 +472,15 @@ impl Preparer<'_> {
             Step::Alloc(slot) => Action::Alloc { slot: *slot },
             Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
             Step::Launch(work) => {
-                let (launch, casts) = self.launch(plan, work)?;
-                let label = self.launched(self.kernel(work, of), plan, &launch);
-                Action::Launch { label, launch, casts }
+                let (made, casts) = self.launch(plan, work)?;
+                let label = self.launched(self.kernel(work, of), plan, &made);
+                Action::Launch { label, launch: made.launch, casts }
             }
             Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
             Step::Start { work, stream, comm: None } => {
-                let launch = self.transfer(plan, work)?;
-                let label = self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &launch);
-                Action::Transfer { label, stream: *stream, launch }
+                let made = self.transfer(plan, work)?;
+                let label = self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &made);
+                Action::Transfer { label, stream: *stream, launch: made.launch }
             }
             Step::Wait(start) => {
                 let instr = match &plan.steps[*start] {
@@ -543,7 +569,7 @@ impl Preparer<'_> {
     }
 
     /// A kernel: bitcasts that it reads directly are part of it.
-    fn launch(&self, plan: &Plan, work: &Work) -> Result<(Launch, Vec<(usize, Cast)>), PrepareError> {
+    fn launch(&self, plan: &Plan, work: &Work) -> Result<(Made, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
         let instrs = with_bitcasts(module, work.instrs());
         let group = Group { instrs: &instrs, outputs: &[work.instr] };
@@ -555,11 +581,12 @@ impl Preparer<'_> {
             }
         }
         let ins = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
-        Ok((Launch::new(kernel, ins, work.writes.clone()), casts))
+        let launch = Launch::new(kernel, ins, work.writes.clone());
+        Ok((Made { launch, leaves, instr: work.instr }, casts))
     }
 
     /// A copy, or another transfer that a device makes by itself.
-    fn transfer(&self, plan: &Plan, work: &Work) -> Result<Launch, PrepareError> {
+    fn transfer(&self, plan: &Plan, work: &Work) -> Result<Made, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
         let leaves = self.operand_leaves_of(work.instr);
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
@@ -570,7 +597,7 @@ impl Preparer<'_> {
         if kernel.inputs().len() != ins.len() || kernel.outputs().len() != work.writes.len() {
             return Err(Unsupported::new(self.module, inner, What::Operation).into());
         }
-        Ok(Launch::new(kernel, ins, work.writes.clone()))
+        Ok(Made { launch: Launch::new(kernel, ins, work.writes.clone()), leaves, instr: inner })
     }
 
     fn collective(
@@ -591,7 +618,7 @@ impl Preparer<'_> {
         let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
         let given = self.given(of.plan, work)?;
         let label = Label {
-            ins: arguments(of.plan, &slots, &taken),
+            ins: self.made_by(leaves.iter().map(|leaf| leaf.instr), arguments(of.plan, &slots, &taken)),
             outs: arguments(of.plan, &work.writes, &given),
             among: self.program.comms[comm].describe(),
             shares: Vec::new(),
@@ -616,7 +643,9 @@ impl Preparer<'_> {
 /// Arrays in slots.
 fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument> {
     let name = |slot: SlotId| plan.storage.slots[slot].name.clone();
-    slots.iter().zip(kinds).map(|(&slot, kind)| Argument { buffer: name(slot), kind: kind.clone() }).collect()
+    let argument =
+        |(&slot, kind): (&SlotId, &ArrayType)| Argument { buffer: name(slot), kind: kind.clone(), is_constant: false };
+    slots.iter().zip(kinds).map(argument).collect()
 }
 
 impl Launch {

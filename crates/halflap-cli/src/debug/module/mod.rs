@@ -10,6 +10,7 @@ use std::path::Path;
 use halflap::hlo::Module;
 use halflap::ids::InstrId;
 use halflap_run::check::{Beyond, Side, Stats};
+use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
 
 use super::child::End;
@@ -73,6 +74,11 @@ fn is_nobodys(fault: &Json) -> bool {
     text(fault, "kind") == Some("crash") && text(fault, "kernel").is_none()
 }
 
+/// A kernel that was caught at memory that it must not touch.
+fn is_astray(fault: &Json) -> bool {
+    matches!(text(fault, "kind"), Some("out-of-bounds" | "use-after-free" | "write-to-input" | "not-its-own"))
+}
+
 fn has_infinity(stats: &Stats) -> bool {
     stats.infinities > 0
 }
@@ -108,7 +114,7 @@ impl Walk<'_> {
         if let Some(fault) = sanity.fault() {
             match text(&fault, "kind") {
                 Some("lifetime") => return Ok(Some(lifetime(&fault))),
-                Some("not-finite") => return self.not_finite(&fault, Memory::Cached).map(Some),
+                Some("not-finite") => return self.memory_first(&fault, Memory::Cached).map(Some),
                 _ => {}
             }
         }
@@ -140,11 +146,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others.
+    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others, and
+    /// what cannot be read is none.
     fn bad_input(&mut self, plain: &Ran) -> Result<Finding, Failed> {
         let problem = plain.complaint();
         let inputs = self.session.args.run.inputs.as_deref();
-        if !inputs.is_some_and(|inputs| problem.starts_with(inputs)) {
+        if !inputs.is_some_and(|inputs| problem.starts_with(inputs) && can_be_read(inputs)) {
             return Err(Failed::BadInput(problem));
         }
         let checked = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &["--check-inputs"]))?;
@@ -164,7 +171,7 @@ impl Walk<'_> {
             return if differs { self.silent(memory) } else { Ok(None) };
         };
         match text(&fault, "kind") {
-            Some("not-finite") => self.not_finite(&fault, memory).map(Some),
+            Some("not-finite") => self.memory_first(&fault, memory).map(Some),
             // Every instruction by itself, with guards, takes more memory than there is.
             Some("no-memory") => {
                 self.session.report.notes.push(format!("{name}: {}", fault_words(&fault)));
@@ -182,6 +189,25 @@ impl Walk<'_> {
         }
     }
 
+    /// Something that is no number, unless a custom call touches memory that it must not: that may be why, and shows
+    /// only if the run goes on.
+    fn memory_first(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
+        let guards: &[Memory] = match memory {
+            _ if self.session.args.run.custom_calls.is_empty() => &[],
+            Memory::Start => &[Memory::Start],
+            Memory::Cached | Memory::End => &[Memory::End, Memory::Start],
+        };
+        let found_by = (self.last.clone(), self.kind.clone());
+        for &guard in guards {
+            let ran = self.stage("memory alone", &Asked::new("memory-alone", guard, &["--launch-blocking"]))?;
+            if let Some(fault) = ran.fault().filter(is_astray) {
+                return self.memory_fault(&fault, guard);
+            }
+        }
+        (self.last, self.kind) = found_by;
+        self.not_finite(fault, memory)
+    }
+
     /// A kernel that touched what it must not, or ended the process.
     fn memory_fault(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
         let kind = match text(fault, "kind") {
@@ -197,6 +223,7 @@ impl Walk<'_> {
         finding.kernel = text(fault, "kernel").map(str::to_owned);
         if let Some(kernel) = finding.kernel.clone()
             && let Some(again) = self.values(&kernel, memory, &mut finding)?
+            && again["kind"] == fault["kind"]
         {
             // One report speaks of one rank.
             finding.what = fault_words(&again);
@@ -232,17 +259,15 @@ impl Walk<'_> {
         finding: &mut Finding,
     ) -> Result<Option<Json>, Failed> {
         let folder = self.session.path("values");
-        let asked = Asked {
-            stage: "values-run",
-            memory,
-            options: vec![
-                "--debug-values=1".to_owned(),
-                format!("--values-dir={}", folder.display()),
-                format!("--filter-kernels={}", filter.join(",")),
-                "--launch-blocking".to_owned(),
-                "--nan-asserts".to_owned(),
-            ],
-        };
+        let mut options = vec![
+            "--debug-values=1".to_owned(),
+            format!("--values-dir={}", folder.display()),
+            format!("--filter-kernels={}", filter.join(",")),
+            "--launch-blocking".to_owned(),
+        ];
+        // What stops at NaN does not come to what was found without.
+        options.extend(self.last.options.iter().filter(|&option| option == "--nan-asserts").cloned());
+        let asked = Asked { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // Where all ranks do the same, this time another one may have come first, and only its values are saved.
@@ -411,6 +436,7 @@ impl Walk<'_> {
         };
         let mut finding = Finding::new(kind, what);
         finding.rank = Some(rank);
+        finding.source = self.source(&kernel);
         finding.kernel = Some(kernel.clone());
         self.values(&kernel, memory, &mut finding)?;
         Ok(Some(finding))
@@ -483,6 +509,12 @@ impl Walk<'_> {
         found.sort();
         found
     }
+}
+
+/// Whether there are arrays at all: a folder, or an archive of them.
+fn can_be_read(inputs: &str) -> bool {
+    let is_archive = || files::read(inputs).is_ok_and(|bytes| Npz::read(&bytes).is_ok());
+    Path::new(inputs).is_dir() || is_archive()
 }
 
 /// Ranks that wait for each other or for a kernel.

@@ -92,12 +92,17 @@ impl Saved {
     }
 
     /// The first array that a launch finds other than its maker left it, with both launches: somebody wrote to it
-    /// who was not asked to.
+    /// who was not asked to. Only within one run of a computation: one that runs in between (the body of a loop) may
+    /// write to what it was given, under another name.
     pub fn changed(&self) -> Result<Option<(Place, Place, String)>, Failed> {
         let mut first: Option<(Place, Place, String)> = None;
         for values in &self.ranks {
             let mut left: BTreeMap<&str, &Entry> = BTreeMap::new();
+            let mut before: Option<&Entry> = None;
             for entry in values.entries.iter().filter(|entry| entry.when != "input") {
+                if before.replace(entry).is_some_and(|before| !follows(entry, before)) {
+                    left.clear();
+                }
                 let place = |entry: &Entry| Place { rank: values.rank, sequence: entry.sequence };
                 if entry.when == "after" {
                     left.insert(&entry.buffer, entry);
@@ -147,6 +152,13 @@ impl Saved {
             Some(Place { rank: values.rank, sequence: entry.sequence })
         })
     }
+}
+
+/// Whether an array is of the same run of a computation as the one that was saved before it.
+fn follows(entry: &Entry, before: &Entry) -> bool {
+    let around = |entry: &Entry| (entry.run, entry.plan.clone(), entry.iteration.clone());
+    let is_onward = entry.sequence == before.sequence || entry.step > before.step;
+    around(entry) == around(before) && is_onward
 }
 
 /// An array for a report.
