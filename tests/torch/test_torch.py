@@ -124,6 +124,19 @@ def test_where_a_pass_fails_torchs_order_is_kept_and_said(trained, differ):
             assert "keeps torch's own order" in warning and ".json has the graph" in warning
 
 
+def test_what_a_pass_failed_on_is_not_cached(differ):
+    for rank in differ:
+        assert rank["mended"]["hits"] == 0
+        assert [failure for _, _, failure, _ in rank["mended"]["ran"]] == [None, None]
+
+
+def test_a_rank_does_not_go_its_own_way_alone(differ):
+    for rank in differ:
+        assert "another failure of halflap's, or none, than rank 0" in rank["alone"], rank["alone"]
+        assert "rank 1: broken here" in rank["alone"]
+        assert "perhaps on this one alone (MemoryError: broken everywhere)" in rank["free"]
+
+
 def test_a_rank_that_died_is_not_waited_for(folder):
     ranks = launch("died", folder, seconds=300)
     assert ranks[3] is None, log(folder, "died", 3)

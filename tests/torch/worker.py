@@ -6,12 +6,14 @@ import pathlib
 import re
 import sys
 import warnings
+from contextlib import contextmanager, nullcontext
 
 import models
 import torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import PyCodeCache
+from torch._inductor.exc import InductorError
 from torch.distributed import _functional_collectives as collectives
 
 import halflap
@@ -91,27 +93,48 @@ def differ():
     halflap.torch.enable(check_ranks=True)
     result = {"agreed": trained("tensor_parallel", compiled=True, steps=1)}
     halflap.torch.enable(check_ranks=True, memory_budget="1.5x" if RANK == 1 else "1x")
-    try:
-        trained("tensor_parallel", compiled=True, steps=1)
-    except Exception as problem:
-        result["error"] = str(problem)
+    result["error"] = refused()
     halflap.torch.enable()
     result["failing"] = failing()
+    with halflap.torch.enable(memory_budget="1.7x"):
+        result["mended"] = trained("tensor_parallel", compiled=True)
+    with halflap.torch.enable(collective_order="free"), broken(MemoryError("broken everywhere")):
+        result["free"] = refused()
+    with halflap.torch.enable(check_ranks=True), broken(MemoryError("broken here")) if RANK == 1 else nullcontext():
+        result["alone"] = refused()
     return result
 
 
-def failing():
+def refused():
+    """What is said where a step is not compiled."""
+    try:
+        trained("tensor_parallel", compiled=True, steps=1)
+    except InductorError as problem:
+        assert isinstance(problem.inner_exception, halflap.torch.RanksDiffer), problem
+        return str(problem)
+    return None
+
+
+@contextmanager
+def broken(problem):
+    """A pass that fails."""
     from halflap.torch._pass import OverlapPass
 
-    def broken(self, graph):
-        raise halflap.InternalError("broken on purpose")
+    def raises(self, graph):
+        raise problem
 
-    before, OverlapPass.schedule = OverlapPass.schedule, broken
+    before, OverlapPass.schedule = OverlapPass.schedule, raises
+    try:
+        yield
+    finally:
+        OverlapPass.schedule = before
+
+
+def failing():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with halflap.torch.enable(memory_budget="1.7x"):
+        with halflap.torch.enable(memory_budget="1.7x"), broken(halflap.InternalError("broken on purpose")):
             result = trained("tensor_parallel", compiled=True)
-    OverlapPass.schedule = before
     result["warnings"] = [str(one.message) for one in told if "halflap" in str(one.message)]
     return result
 

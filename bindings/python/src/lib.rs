@@ -19,11 +19,11 @@ use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-create_exception!(_halflap, Error, PyException, "What halflap cannot do, and why.");
-create_exception!(_halflap, BadInput, Error, "The input or an option is at fault; the message names the place.");
-create_exception!(_halflap, NotValid, Error, "An order was to be proved, and it is wrong.");
-create_exception!(_halflap, RunFailed, Error, "What was run did not come to its end.");
-create_exception!(_halflap, InternalError, Error, "A bug in halflap; the input is not at fault.");
+create_exception!(halflap, Error, PyException, "What halflap cannot do, and why.");
+create_exception!(halflap, BadInput, Error, "The input or an option is at fault; the message names the place.");
+create_exception!(halflap, NotValid, Error, "An order was to be proved, and it is wrong.");
+create_exception!(halflap, RunFailed, Error, "What was run did not come to its end.");
+create_exception!(halflap, InternalError, Error, "A bug in halflap; the input is not at fault.");
 
 /// How often Ctrl-C is listened for.
 const BETWEEN: Duration = Duration::from_millis(20);

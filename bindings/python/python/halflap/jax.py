@@ -130,7 +130,8 @@ class Module(Graph):
         """What every rank gets, by the names that `halflap run` has for them."""
         values, tree = jax.tree.flatten(arguments)
         if tree != self.compiled.in_tree:
-            raise BadInput(f"the function takes {self.compiled.in_tree}, and was given {tree}")
+            hint = "; arguments that are static are left out"
+            raise BadInput(f"the function takes {self.compiled.in_tree}, and was given {tree}{hint}")
         used = [(value, sharding) for value, sharding in zip(values, self._inputs) if sharding is not None]
         arrays = {}
         for number, (value, sharding) in enumerate(used):

@@ -32,6 +32,7 @@ from ._settings import (  # noqa: E402
     check_settings,
     compile_anew,
     compile_backward_at_once,
+    keep_failures_out,
     plug_in,
 )
 from ._pass import Options, OverlapPass, Ran, session, times_key  # noqa: E402
@@ -84,6 +85,7 @@ class Enabled:
     def _switch_on(self) -> None:
         session.report_dir, session.check_ranks = self._report_dir, self._check_ranks
         plug_in(self._settings, self.overlap_pass)
+        keep_failures_out(self._settings, session.is_kept_out)
         if self._check_ranks is not None:
             compile_anew(self._settings)
         if self._has_block:
@@ -119,6 +121,8 @@ def enable(
     nothing.
     """
     check_settings()
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device must be the name of one, not {device!r}")
     device = device or device_here()
     _halflap.modelled_times(device, [], [])
     times = read_profile(profile)
@@ -191,7 +195,7 @@ def _patience(check_ranks: bool | float) -> float | None:
 def _checked_budget(budget: float | str) -> str:
     from .._api import _budget, schedule
 
-    if not isinstance(budget, (int, float, str)):
+    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
         raise ValueError(f"memory_budget must be a multiple or a size, such as '1.2x' or '40GiB', not {budget!r}")
     empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
     schedule(empty, memory_budget=budget)

@@ -12,7 +12,9 @@ import inspect
 import json
 import logging
 import os
+import pickle
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -25,8 +27,8 @@ from torch._logging import getArtifactLogger, trace_structured
 
 from .. import _halflap
 from .._api import Graph, Schedule, schedule
-from ._handover import Program, has_collectives
-from ._ranks import RanksDiffer, compare, topology
+from ._handover import Program, Unsupported, has_collectives
+from ._ranks import Decision, RanksDiffer, compare, topology
 from ._times import Times
 from ._undisturbed import undisturbed
 
@@ -70,12 +72,18 @@ class Session:
     report_dir: str | None = None
     #: Where graphs are captured.
     capture_dirs: list[str] = field(default_factory=list)
+    #: Of each thread, whether the graph that it compiles must not be stored in a compile cache.
+    compiling: threading.local = field(default_factory=threading.local)
     #: How long ranks wait for each other, where they are compared.
     check_ranks: float | None = None
     #: Run times by the key that options have of them.
     times: dict[str, Times] = field(default_factory=dict)
     history: list[Ran] = field(default_factory=list)
     graphs: int = 0
+
+    def is_kept_out(self) -> bool:
+        """Whether our pass failed on the graph that this thread compiles."""
+        return getattr(self.compiling, "has_failed", False)
 
     def is_watched(self) -> bool:
         """Whether people will see the graphs."""
@@ -102,6 +110,7 @@ class OverlapPass:
         return f"halflap.torch.OverlapPass({_halflap.__version__}, {HANDOVER}, {self.options})"
 
     def __call__(self, snodes: list[Any]) -> list[Any]:
+        session.compiling.has_failed = False
         if not has_collectives(snodes):
             return snodes
         started = time.perf_counter()
@@ -116,12 +125,15 @@ class OverlapPass:
             found = time.perf_counter()
             ordered = program.ordered(result.order)
             if session.check_ranks is not None:
-                compare(graph, result.order, repr(self), session.check_ranks)
+                compare(graph, Decision(repr(self), result.order), session.check_ranks)
         except RanksDiffer:
             raise
         except Exception as problem:
+            # Another time it may work, or another rank's may have worked.
+            session.compiling.has_failed = True
             _tell_failure(name, graph, problem)
             session.history.append(Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, str(problem)))
+            self.fall_back(snodes, graph, problem)
             return snodes
         ended = time.perf_counter()
         collectives = sum("collective" in node for node in graph["nodes"])
@@ -130,6 +142,19 @@ class OverlapPass:
         )
         _tell(session.history[-1])
         return ordered
+
+    def fall_back(self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception) -> None:
+        """Raises where the other ranks may not do the same as this one, and torch's order would not do."""
+        if session.check_ranks is not None and graph is not None:
+            names = [snode.get_name() for snode in snodes]
+            compare(graph, Decision(repr(self), names, str(problem)), session.check_ranks)
+        # What is said of a graph and options is said on every rank that has them.
+        is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))
+        if self.options.collective_order == "free" and not is_everybodys:
+            raise RanksDiffer(
+                f"halflap failed on this rank, perhaps on this one alone ({type(problem).__name__}: {problem}); with "
+                "collective_order='free' the others may issue their collectives in another order than torch's"
+            ) from problem
 
     def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any], bytes]:
         """Scheduler nodes as a graph with run times, and as text."""
@@ -167,22 +192,23 @@ def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None]
 
 
 def _source_of(function: Any) -> str:
-    """Name and body: a name alone would not tell an edited function from what it was."""
+    """Name, body and what is bound to it: a name alone would not tell an edited function from what it was."""
     if not callable(function):
         raise ValueError(f"estimate must be a function of a scheduler node, not {function!r}")
     if getattr(function, "__closure__", None) or getattr(function, "__name__", "") == "<lambda>":
         raise ValueError(
-            "estimate must be a function without a closure, so that compile caches can tell it from another"
+            "estimate must be a function with a name and without a closure (no lambda), so that compile caches can "
+            "tell it from another"
         )
     code = getattr(function, "__code__", None)
-    if code is not None:
-        try:
-            return f"{function.__module__}.{function.__qualname__}\n{inspect.getsource(function)}"
-        except (OSError, TypeError):
-            return f"{function.__module__}.{function.__qualname__}\n{code.co_code.hex()} {code.co_consts!r}"
-    import pickle
-
-    return pickle.dumps(function).hex()
+    if code is None:
+        return pickle.dumps(function).hex()
+    try:
+        body = inspect.getsource(function)
+    except (OSError, TypeError):
+        body = f"{code.co_code.hex()} {code.co_consts!r}"
+    bound = (getattr(function, "__self__", None), function.__defaults__, function.__kwdefaults__)
+    return f"{function.__module__}.{function.__qualname__}\n{body}\n{pickle.dumps(bound).hex()}"
 
 
 def _threads() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -20,6 +21,8 @@ def read_profile(profile: str | os.PathLike[str] | Mapping[str, float] | None) -
         return {}
     if isinstance(profile, Mapping):
         return _checked("profile", dict(profile))
+    if not isinstance(profile, (str, os.PathLike)):
+        raise TypeError(f"profile must be a path, or names and nanoseconds, not {profile!r}")
     try:
         with _opened(profile) as file:
             times = json.load(file)
@@ -29,8 +32,11 @@ def read_profile(profile: str | os.PathLike[str] | Mapping[str, float] | None) -
 
 
 def _checked(name: str, times: Any) -> dict[str, float]:
-    if not isinstance(times, dict) or not all(isinstance(time, (int, float)) for time in times.values()):
+    if not isinstance(times, dict):
         raise ValueError(f"{name}: a profile is an object of names and nanoseconds")
+    for kernel, time in times.items():
+        if not isinstance(time, (int, float)) or not 0 <= time < math.inf:
+            raise ValueError(f"{name}: {kernel!r} takes {time!r}, which is no number of nanoseconds")
     return times
 
 
@@ -131,9 +137,17 @@ def align_profiles(
     """
     import torch.distributed as dist
 
-    own = read_profile(profile)
-    every: list[dict[str, float]] = [{} for _ in range(dist.get_world_size(group))]
+    own: dict[str, float] | Exception
+    try:
+        own = read_profile(profile)
+    except Exception as problem:
+        # The others wait for this rank, whatever it has.
+        own = problem
+    every: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(every, own, group=group)
+    for rank, other in enumerate(every):
+        if isinstance(other, Exception):
+            raise ValueError(f"rank {rank} of the group has no profile: {other}") from other
     common = sorted(set.intersection(*(set(times) for times in every)))
     aligned = {name: median(times[name] for times in every) for name in common}
     if out is not None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -19,7 +19,10 @@ _compared: Counter[tuple[int, ...]] = Counter()
 
 
 class RanksDiffer(RuntimeError):
-    """Ranks of a process group would issue collectives in different orders, and hang."""
+    """Ranks of a process group would issue collectives in different orders, and hang or mix up their values.
+
+    Torch wraps what is raised while it compiles: it comes as a ``torch._inductor.exc.InductorError`` whose
+    ``inner_exception`` is this."""
 
 
 def topology(ranks_per_node: int = 8) -> str:
@@ -39,15 +42,25 @@ def topology(ranks_per_node: int = 8) -> str:
     return json.dumps([spread, shared])
 
 
-def compare(graph: dict[str, Any], order: list[str], options: str, patience: float) -> None:
+class Decision(NamedTuple):
+    """What a rank is about to do with a graph."""
+
+    options: str
+    order: list[str]
+    #: Why it keeps torch's order, if it does.
+    failure: str | None = None
+
+
+def compare(graph: dict[str, Any], decision: Decision, patience: float) -> None:
     """Raises on every rank where those of a process group do not agree, or do not answer."""
     if dist.get_backend() == "fake":
         return
-    for ranks, issued in _by_ranks(graph, order).items():
+    for ranks, issued in _by_ranks(graph, decision.order).items():
         number = _compared[ranks]
         _compared[ranks] += 1
         digest = hashlib.sha256(json.dumps(issued).encode()).hexdigest()[:16]
-        _compare_one(ranks, number, {"options": options, "order": digest, "collectives": len(issued)}, patience)
+        own = {"options": decision.options, "failure": decision.failure, "order": digest}
+        _compare_one(ranks, number, own, patience)
 
 
 def _by_ranks(graph: dict[str, Any], order: list[str]) -> dict[tuple[int, ...], list[Any]]:
@@ -83,7 +96,15 @@ def _compare_one(ranks: tuple[int, ...], number: int, own: dict[str, Any], patie
             f"{what}: rank {silent} did not say within {patience:g} s what it would do; it may have ended, or not "
             f"compile this graph ({type(problem).__name__})"
         ) from problem
-    for field, meaning in (("options", "other options or another version of halflap"), ("order", "another order")):
+    meanings = {
+        "options": "other options or another version of halflap",
+        "failure": "another failure of halflap's, or none,",
+        "order": "another order",
+    }
+    for field, meaning in meanings.items():
         others = [str(rank) for rank in ranks if answers[rank][field] != answers[ranks[0]][field]]
         if others:
-            raise RanksDiffer(f"{what}: ranks {', '.join(others)} have {meaning} than rank {ranks[0]}; they would hang")
+            failed = next((f"; rank {rank}: {answers[rank]['failure']}" for rank in ranks if answers[rank]["failure"]), "")
+            raise RanksDiffer(
+                f"{what}: ranks {', '.join(others)} have {meaning} than rank {ranks[0]}; they would hang{failed}"
+            )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import types
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import comms, config, config_comms
+from torch._inductor.codecache import FxGraphCache
 
 from ._version import UnknownTorch
 
@@ -44,9 +46,9 @@ class Settings:
             self._undo.append(lambda: setattr(entry, "default", default))
             entry.default = value
 
-    def replace(self, module: types.ModuleType, name: str, function: Any) -> None:
-        """Puts a function in the place of another."""
-        before = getattr(module, name)
+    def replace(self, module: types.ModuleType | type, name: str, function: Any) -> None:
+        """Puts a function of a module or a class in the place of another."""
+        before = vars(module)[name]
         self._undo.append(lambda: setattr(module, name, before))
         setattr(module, name, function)
 
@@ -92,6 +94,20 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
         settings.replace(comms, "reorder_compute_and_comm_for_overlap", run_passes)
     if config.deterministic:
         warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=4)
+
+
+def keep_failures_out(settings: Settings, is_kept_out: Callable[[], bool]) -> None:
+    """Has a graph that our pass failed on compiled again the next time: in a compile cache it would stand for what
+    our pass gives."""
+    cache = vars(FxGraphCache).get("_save_graph")
+    if not isinstance(cache, staticmethod):
+        return
+
+    def save_graph(*given: Any, **named: Any) -> None:
+        if not is_kept_out():
+            cache(*given, **named)
+
+    settings.replace(FxGraphCache, "_save_graph", staticmethod(save_graph))
 
 
 def run_passes(snodes: list[Any]) -> list[Any]:
