@@ -69,6 +69,10 @@ void never_returns(void *out, const void **ins) {
     for (volatile int go = 1; go;) usleep(1000);
     twice(out, ins[0]);
 }
+void stays_on_five(void *out, const void **ins) {
+    for (; *(const uint32_t *)ins[1] == 5;) usleep(1000);
+    twice(out, ins[0]);
+}
 static int deep(volatile int n) {
     volatile char room[4096];
     room[0] = (char)n;
