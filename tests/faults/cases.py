@@ -172,6 +172,7 @@ CASES = [
     memory("null-pointer", "a custom call writes to address 0", kinds=("crash",)),
     memory("wild-pointer", "a custom call writes to an address that is nobody's", kinds=("crash",)),
     memory("gives-up", "a custom call calls abort", kinds=("crash",)),
+    memory("ends-its-thread", "a custom call ends the thread that runs it", kinds=("crash",)),
     memory("leaves-quietly", "a custom call calls exit as if all were well", kinds=("crash",)),
     memory("divides-by-zero", "a custom call divides whole numbers by zero", kinds=("crash",)),
     memory("traps", "a custom call comes to an instruction that does not exist", kinds=("crash",)),

@@ -58,6 +58,7 @@ void write_nothing(void *out, const void **ins) { (void)out, (void)ins; }
 void null_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)(uintptr_t)(*(const float *)ins[0] * 0) = 1; }
 void wild_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)0x123456789000 = 1; }
 void gives_up(void *out, const void **ins) { (void)out, (void)ins, abort(); }
+void ends_its_thread(void *out, const void **ins) { twice(out, ins[0]), pthread_exit(NULL); }
 void leaves_quietly(void *out, const void **ins) { (void)out, (void)ins, exit(0); }
 void divides_by_zero(void *out, const void **ins) {
     volatile int zero = 0;
