@@ -172,6 +172,7 @@ CASES = [
     memory("null-pointer", "a custom call writes to address 0", kinds=("crash",)),
     memory("wild-pointer", "a custom call writes to an address that is nobody's", kinds=("crash",)),
     memory("gives-up", "a custom call calls abort", kinds=("crash",)),
+    memory("ends-its-thread", "a custom call ends the thread that runs it", kinds=("crash",)),
     memory("leaves-quietly", "a custom call calls exit as if all were well", kinds=("crash",)),
     memory("divides-by-zero", "a custom call divides whole numbers by zero", kinds=("crash",)),
     memory("traps", "a custom call comes to an instruction that does not exist", kinds=("crash",)),
@@ -184,6 +185,7 @@ CASES = [
     memory("overflows-stack", "a custom call calls itself for ever", kinds=("crash", "out-of-bounds")),
     memory("frees-output", "a custom call frees what is not its own", kinds=("crash", "out-of-bounds")),
     memory("never-returns", "a custom call does not come back", kinds=("hang",)),
+    Case("never-returns-on-one", "a custom call does not come back on rank 5, and the others wait in a collective", "  id = u32[] partition-id()\n" + call("stays_on_five", "before, id"), kinds=("hang",), rank=5, options=CUSTOM + ("--timeout", "2s"), ranks=(8,)),
     memory("by-chance", "a custom call that gives other values in every process", kinds=("chance",)),
     Case("write-elsewhere", "a custom call writes to an array that another one still needs", "  id = u32[] partition-id()\n  lent = f32[64] custom-call(before, id), custom_call_target=\"lends\"\n  bad = f32[64] custom-call(q, id), custom_call_target=\"borrows\"\n  result = f32[64] add(bad, lent)", kinds=("not-its-own",), options=CUSTOM + ("--input-order",)),
     kept("write-kept", "a custom call writes through a pointer of an earlier one to memory that is alive", "keep", "write_kept"),
@@ -208,10 +210,11 @@ CASES = [
     Case("nan-of-constants", "a logarithm of a negative constant", "  less = f32[] constant(-1)\n  wide = f32[64] broadcast(less), dimensions={}\n  bad = f32[64] log(wide)\n  result = f32[64] add(bad, q)"),
     Case("nan-constant-added", "a constant that is no number is added to numbers", "  none = f32[] constant(nan)\n  wide = f32[64] broadcast(none), dimensions={}\n  bad = f32[64] add(before, wide)\n  result = f32[64] add(bad, q)"),
     Case("freed-late", "a plan that frees a buffer at its end only", "  x = f32[64] exponential(before)\n  y = f32[64] multiply(x, q)\n  z = f32[64] exponential(y)\n  w = f32[64] multiply(z, q)\n  result = f32[64] add(w, q)", kinds=("lifetime",), kernel=None, buffer="before", options=("--inject", "free-late=before", "--input-order", "--no-fuse")),
+    dataclasses.replace(loop("turns-apart", "ranks 6 and 7 make no turn of a loop with a collective", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] all-reduce(x), channel_id=7, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=add", kinds=("apart",), options=("--timeout", "3s"), ranks=(8,), rank=6), kernel="y", body="  id = u32[] partition-id()\n  number = s32[] convert(id)\n  begin = (s32[], f32[64]) tuple(number, before)\n  turns = (s32[], f32[64]) while(begin), condition=goes, body=turn\n  result = f32[64] get-tuple-element(turns), index=1"),
     Case("skips-collective", "rank 1 leaves out a collective", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "skip-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("doubles-collective", "rank 1 does a collective twice", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "double-collective=1:other", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("swaps-collectives", "rank 1 does two collectives the other way round", SECOND, kinds=("apart", "hang"), kernel="other", rank=1, options=("--inject", "swap-collectives=1:other,third", "--input-order", "--timeout", "3s"), ranks=(8,)),
-    Case("stalls", "rank 1 does not come to a collective", SECOND, kinds=("apart", "hang"), kernel=None, rank=1, options=("--inject", "stall=1:before", "--input-order", "--timeout", "3s"), ranks=(8,)),
+    Case("stalls", "rank 1 does not come to a collective", SECOND, kinds=("apart", "hang"), kernel="before", rank=1, options=("--inject", "stall=1:before", "--input-order", "--timeout", "3s"), ranks=(8,)),
     Case("branches-apart", "rank 3 takes the branch that has a collective, the others do not", RANK + "\n  bad = f32[64] conditional(is_three, before, before), true_computation=talks, false_computation=is_quiet\n  result = f32[64] add(bad, q)", kinds=("apart", "hang"), kernel=None, options=("--timeout", "3s"), ranks=(8,), computations="\ntalks {\n  x = f32[64] parameter(0)\n  ROOT lonely = f32[64] all-reduce(x), channel_id=7, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=add\n}\n\nis_quiet {\n  y = f32[64] parameter(0)\n  ROOT z = f32[64] negate(y)\n}\n"),
 ]
 

@@ -58,6 +58,7 @@ void write_nothing(void *out, const void **ins) { (void)out, (void)ins; }
 void null_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)(uintptr_t)(*(const float *)ins[0] * 0) = 1; }
 void wild_pointer(void *out, const void **ins) { twice(out, ins[0]), *(volatile int *)0x123456789000 = 1; }
 void gives_up(void *out, const void **ins) { (void)out, (void)ins, abort(); }
+void ends_its_thread(void *out, const void **ins) { twice(out, ins[0]), pthread_exit(NULL); }
 void leaves_quietly(void *out, const void **ins) { (void)out, (void)ins, exit(0); }
 void divides_by_zero(void *out, const void **ins) {
     volatile int zero = 0;
@@ -67,6 +68,10 @@ void traps(void *out, const void **ins) { (void)out, (void)ins, __builtin_trap()
 void leaves(void *out, const void **ins) { (void)out, (void)ins, _exit(7); }
 void never_returns(void *out, const void **ins) {
     for (volatile int go = 1; go;) usleep(1000);
+    twice(out, ins[0]);
+}
+void stays_on_five(void *out, const void **ins) {
+    for (; *(const uint32_t *)ins[1] == 5;) usleep(1000);
     twice(out, ins[0]);
 }
 static int deep(volatile int n) {

@@ -1,9 +1,10 @@
 """Every fault is found, and its kernel, collective or buffer named; what is right raises no alarm."""
 
 import json
+import subprocess
 
 import pytest
-from cases import CASES, CORRECT, CUSTOM, Case
+from cases import CASES, CORRECT, CUSTOM, Case, text
 from command import HALFLAP, ROOT, run
 from walk import build, debug, shows_as_said, wrong
 
@@ -32,6 +33,29 @@ def test_fault_is_found(case, ranks, library):
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
+
+
+def last_words(case, library, folder, *options):
+    module = folder / "module.txt"
+    module.write_text(text(case, 1))
+    command = [HALFLAP, "run", str(module), "--custom-calls", str(library), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stderr.splitlines()[-1]
+
+
+HINT = "to see which buffer is at fault"
+
+
+@pytest.mark.parametrize("name, words", [("ends-its-thread", "an exception or pthread_exit that left it"), ("gives-up", "was stopped by SIGABRT"), ("leaves-quietly", "a call of exit")])
+def test_what_happened_to_the_kernel_itself(name, words, library, tmp_path):
+    case = next(case for case in CASES if case.name == name)
+    said = last_words(case, library, tmp_path)
+    assert "rank 0: kernel 'bad'" in said and words in said and HINT not in said, said
+
+
+def test_a_hint_where_it_helps(library, tmp_path):
+    case = next(case for case in CASES if case.name == "wild-pointer")
+    assert HINT in last_words(case, library, tmp_path)
+    assert HINT not in last_words(case, library, tmp_path, "--no-memory-caching")
 
 
 REAL = [

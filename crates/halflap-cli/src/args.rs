@@ -269,7 +269,7 @@ pub struct DebugArgs {
     #[arg(long, value_name = "DIR", default_value = "values", env = "HALFLAP_VALUES_DIR")]
     pub values_dir: String,
     /// Compare all inputs with what the module takes, before anything runs, and list all that is wrong.
-    #[arg(long, env = "HALFLAP_CHECK_INPUTS", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "HALFLAP_CHECK_INPUTS", value_parser = switch)]
     pub check_inputs: bool,
     /// Stop at the first kernel that takes or gives what is not a number; with =inf, infinities, too.
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
@@ -281,7 +281,7 @@ pub struct DebugArgs {
         default_missing_value = "end", default_value = "off", env = "HALFLAP_NO_MEMORY_CACHING")]
     pub no_memory_caching: Against,
     /// Run one kernel or collective at a time.
-    #[arg(long, env = "HALFLAP_LAUNCH_BLOCKING", value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long, env = "HALFLAP_LAUNCH_BLOCKING", value_parser = switch)]
     pub launch_blocking: bool,
     /// Put marks around buffers and look at them after each step [default: on with --custom-calls].
     #[arg(long, value_enum, value_name = "HOW", env = "HALFLAP_CANARIES")]
@@ -347,6 +347,15 @@ pub enum Backend {
     Threads,
     /// Processes that mpirun started, with Open MPI.
     Mpi,
+}
+
+/// A variable that is 1 or 0; `true` and `false` are what a flag that is there or not comes as.
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "true" => Ok(true),
+        "0" | "false" | "" => Ok(false),
+        _ => Err("is neither 1 nor 0".to_owned()),
+    }
 }
 
 fn order_for(text: &str) -> Result<(usize, String), String> {

@@ -13,7 +13,7 @@ use crate::exit::Failed;
 use crate::files;
 use crate::terminal;
 
-/// How many of the worst are shown.
+/// How many are shown.
 const MOST: usize = 8;
 
 pub fn run(args: &args::Diff) -> Result<(), Failed> {
@@ -271,12 +271,23 @@ impl Difference {
         text
     }
 
-    /// The worst, in the sequence of the first run.
-    fn table(&self) -> Table {
-        let mut worst: Vec<(usize, &Pair)> = self.differ.iter().enumerate().collect();
+    /// The one that the verdict names.
+    fn first(&self) -> Option<&Pair> {
+        self.origin.as_ref().or(self.differ.first())
+    }
+
+    /// What the table shows: first what the verdict names, then the worst of the others in the sequence of the first
+    /// run.
+    fn shown(&self) -> Vec<&Pair> {
+        let others = self.differ.iter().enumerate().filter(|(_, pair)| Some(*pair) != self.first());
+        let mut worst: Vec<(usize, &Pair)> = others.collect();
         worst.sort_by(|(at, a), (other, b)| b.apart.weight().total_cmp(&a.apart.weight()).then(at.cmp(other)));
-        worst.truncate(MOST);
+        worst.truncate(MOST - 1);
         worst.sort_by_key(|(at, _)| *at);
+        self.first().into_iter().chain(worst.into_iter().map(|(_, pair)| pair)).collect()
+    }
+
+    fn table(&self) -> Table {
         let mut table = Table::new(vec![
             Column::text("kernel"),
             Column::text(""),
@@ -285,7 +296,7 @@ impl Difference {
             Column::number("absolute"),
             Column::number("relative"),
         ]);
-        for (_, pair) in worst {
+        for pair in self.shown() {
             let side = if pair.is_input { "takes" } else { "gives" };
             let mut row = vec![self.name(pair).into(), side.to_owned().into(), printable(&pair.buffer).into()];
             row.extend(pair.apart.words().map(Into::into));
@@ -300,7 +311,7 @@ impl Difference {
             "format": "halflap.diff/1",
             "equal": self.is_none(),
             "arrays": self.arrays,
-            "first": self.origin.as_ref().or(self.differ.first()).map(pair_json),
+            "first": self.first().map(pair_json),
             "inputs_agree": self.origin.is_some(),
             "differ": pairs,
             "only_a": self.only[0],
@@ -342,6 +353,21 @@ mod tests {
         assert_eq!(apart(&exact, &near, (None, None)), None);
         assert!(apart(&exact, &near, (Some(0.0), Some(0.0))).is_some());
         let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, (None, None)) else { panic!() };
+    }
+
+    #[test]
+    fn what_the_verdict_names_is_shown_first() {
+        let pair = |index: usize| Pair {
+            key: Key { rank: 0, run: 0, iteration: Vec::new(), kernel: format!("k{index}") },
+            is_input: false,
+            buffer: String::new(),
+            source: None,
+            apart: Apart::By { elements: 1, of: 1, absolute: 1.0, relative: index as f64, at: 0 },
+        };
+        let differ: Vec<Pair> = (0..2 * MOST).map(pair).collect();
+        let found = Difference { arrays: 1, ranks: 1, differ, origin: Some(pair(2)), only: Default::default() };
+        let shown: Vec<&str> = found.shown().iter().map(|pair| pair.key.kernel.as_str()).collect();
+        assert_eq!(shown, ["k2", "k9", "k10", "k11", "k12", "k13", "k14", "k15"]);
     }
 
     #[test]

@@ -125,6 +125,11 @@ fn values_are_printed() {
     let variables = [("HALFLAP_DEBUG_VALUES", "3"), ("HALFLAP_FILTER_KERNELS", "r"), ("HALFLAP_LAUNCH_BLOCKING", "1")];
     let output = command(&folder, &RUN).envs(variables).output().unwrap();
     assert_eq!(ends(&output, 0).0.matches("[ before_launch: r ]").count(), 4);
+    for (name, value) in [("HALFLAP_LAUNCH_BLOCKING", "garbage"), ("HALFLAP_CHECK_INPUTS", "2")] {
+        let output = command(&folder, &RUN).env(name, value).output().unwrap();
+        let (_, err) = ends(&output, 2);
+        assert!(err.contains(value) && err.contains("is neither 1 nor 0"), "{err}");
+    }
 }
 
 /// Iterations have numbers, and what is in tuples is shown.

@@ -150,6 +150,37 @@ fn collectives() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Ranks whose data takes them another way are named all of them, however early the first of them is met.
+#[test]
+fn all_that_went_another_way() {
+    let folder = folder("another-way");
+    let checks = Checks { recorder: Some(folder.join("flight.json")), ..Checks::default() };
+    let sum = |name: &str, channel: usize| {
+        format!(
+            "{name} {{\n x = f32[4] parameter(0)\n ROOT {name}_sum = f32[4] all-reduce(x), channel_id={channel}, \
+             replica_groups={{{{0,1,2,3,4,5,6,7}}}}, use_global_device_ids=true, to_apply=sum\n}}\n"
+        )
+    };
+    let text = " id = u32[] partition-id()\n five = u32[] constant(5)\n few = pred[] compare(id, \
+                five), direction=GE\n ROOT c = f32[4] conditional(few, p, p), true_computation=rare, \
+                false_computation=usual";
+    for _ in 0..8 {
+        let failure = Job::new(module(8, &(sum("rare", 2) + &sum("usual", 3)), text), checks.clone()).fails();
+        let Failure::Apart { account, .. } = &failure else { panic!("{failure}") };
+        assert_eq!((account.ranks.as_slice(), account.collective.as_str()), (&[5, 6, 7][..], "usual_sum"));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Others wait in a collective, but it is the kernel that does not come back which is at fault.
+#[test]
+fn a_kernel_that_does_not_come_back() {
+    let job = Job::new(module(4, "", ROOTS), Checks { faults: fault("stall=1:n"), ..Checks::default() });
+    let told = job.fails().to_json();
+    assert_eq!((told["kind"].as_str(), told["rank"].as_u64()), (Some("timed-out"), Some(1)), "{told}");
+    assert_eq!((told["kernel"].as_str(), told["account"].is_null()), (Some("n"), true), "{told}");
+}
+
 #[test]
 fn values() {
     let folder = folder("values");

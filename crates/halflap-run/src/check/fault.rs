@@ -162,6 +162,10 @@ struct Fault<'a> {
 enum Culprit<'a> {
     /// A kernel's, on the thread that runs it.
     Kernel(&'a Running<'a>),
+    /// What a rank's own thread does between two kernels, and the one that it ran last.
+    After(&'a Label, usize),
+    /// An exception's, or that of `pthread_exit`: it left a kernel.
+    Left(&'a Label, usize),
     /// A thread's that a kernel of this rank started.
     Thread(&'a Label, usize),
     /// Nobody knows.
@@ -172,13 +176,20 @@ impl<'a> Culprit<'a> {
     /// Of what happens on this thread.
     fn here() -> Culprit<'a> {
         let thread = || post::starter().map(|(label, rank)| Culprit::Thread(label, rank));
-        post::running().map(Culprit::Kernel).or_else(thread).unwrap_or(Culprit::Unknown)
+        let own = || {
+            let past = post::past()?;
+            let culprit = if past.has_returned { Culprit::After } else { Culprit::Left };
+            Some(culprit(past.label(), past.rank))
+        };
+        post::running().map(Culprit::Kernel).or_else(own).or_else(thread).unwrap_or(Culprit::Unknown)
     }
 
     fn known(self) -> Option<(&'a Label, usize)> {
         match self {
             Culprit::Kernel(Running { label, rank, .. }) => Some((label, *rank)),
-            Culprit::Thread(label, rank) => Some((label, rank)),
+            Culprit::After(label, rank) | Culprit::Left(label, rank) | Culprit::Thread(label, rank) => {
+                Some((label, rank))
+            }
             Culprit::Unknown => None,
         }
     }
@@ -190,6 +201,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: the system gives both; the address is there for these signals.
     let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
     let culprit = Culprit::here();
+    let is_left = matches!(culprit, Culprit::Left(..)) && signal == libc::SIGABRT;
+    let name = if is_left { "an exception or pthread_exit that left it (SIGABRT)" } else { name };
     let place = has_address.then(|| regions::find(address)).flatten();
     let is_ours = is_owner() && (culprit.known().is_some() || place.is_some() || post::is_anyone_busy());
     if !is_ours {
@@ -297,19 +310,20 @@ impl Fault<'_> {
 
     fn say(&self, text: &mut Text) -> fmt::Result {
         write!(text, "error: ")?;
-        match self.culprit {
-            Culprit::Kernel(Running { label, rank, .. }) => {
-                write!(text, "rank {rank}: ")?;
-                say_kernel(text, label)?;
-                write!(text, ", ")?;
-            }
-            Culprit::Thread(label, rank) => {
-                write!(text, "rank {rank}: a thread that ")?;
-                say_kernel(text, label)?;
-                write!(text, ", started ")?;
-            }
-            Culprit::Unknown => write!(text, "a thread that runs no kernel ")?,
+        let (before, after) = match self.culprit {
+            Culprit::Kernel(_) | Culprit::Left(..) => ("", ", "),
+            Culprit::After(..) => ("what comes after ", ", "),
+            Culprit::Thread(..) => ("a thread that ", ", started "),
+            Culprit::Unknown => ("a thread that runs no kernel ", ""),
+        };
+        if let Some((_, rank)) = self.culprit.known() {
+            write!(text, "rank {rank}: ")?;
         }
+        write!(text, "{before}")?;
+        if let Some((label, _)) = self.culprit.known() {
+            say_kernel(text, label)?;
+        }
+        write!(text, "{after}")?;
         match self.place {
             Some(place) => self.say_place(text, place),
             None if self.address == 0 => write!(text, "was stopped by {}", self.signal),
@@ -318,7 +332,7 @@ impl Fault<'_> {
                 write!(text, "{done} address {address:#x}, which is no buffer's ({})", self.signal)
             }
         }?;
-        if self.place.is_none() {
+        if self.may_be_found() {
             write!(text, "; run it with --no-memory-caching, or 'halflap debug', to see which buffer is at fault")?;
         }
         if self.culprit.known().is_none() {
@@ -329,6 +343,11 @@ impl Fault<'_> {
             }
         }
         writeln!(text)
+    }
+
+    /// Whether memory was touched of which guard pages, which are not there, could say whose it is.
+    fn may_be_found(&self) -> bool {
+        self.place.is_none() && self.address != 0 && !regions::are_there()
     }
 
     fn say_place(&self, text: &mut Text, (region, freed): (&Region, Option<&Freed>)) -> fmt::Result {

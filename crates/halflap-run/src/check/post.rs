@@ -24,6 +24,31 @@ thread_local! {
     static RUNNING: Cell<*const Running<'static>> = const { Cell::new(ptr::null()) };
 }
 
+/// What a rank's own thread ran last.
+#[derive(Clone, Copy)]
+pub(super) struct Past {
+    label: *const Label,
+    pub(super) rank: usize,
+    /// Not so, if an exception or `pthread_exit` left it.
+    pub(super) has_returned: bool,
+}
+
+impl Past {
+    pub(super) fn label<'a>(self) -> &'a Label {
+        // SAFETY: it is one of the program that this thread runs, which is kept as those of posts are.
+        unsafe { &*self.label }
+    }
+}
+
+thread_local! {
+    static PAST: Cell<Option<Past>> = const { Cell::new(None) };
+}
+
+/// What the calling thread ran last; nothing, if it is no rank's own.
+pub(super) fn past() -> Option<Past> {
+    PAST.get()
+}
+
 /// What the calling thread runs.
 pub(super) fn running<'a>() -> Option<&'a Running<'a>> {
     // SAFETY: what runs on this thread stays until it is done; whoever asks ends the process before that.
@@ -72,6 +97,7 @@ pub(crate) struct Marked<'a> {
 impl<'a> Marked<'a> {
     pub(crate) fn new(running: &'a Running<'a>) -> Marked<'a> {
         RUNNING.set(ptr::from_ref(running).cast());
+        PAST.set(Some(Past { label: running.label, rank: running.rank, has_returned: false }));
         let post = POSTS.get(running.rank).filter(|_| fault::are_caught() && is_compute(running.label));
         if let Some(post) = post {
             let label = ptr::from_ref(running.label).cast_mut();
@@ -83,6 +109,11 @@ impl<'a> Marked<'a> {
             }
         }
         Marked { running, post }
+    }
+
+    /// The kernel came back to who called it.
+    pub(crate) fn has_returned(&self) {
+        PAST.set(PAST.get().map(|past| Past { has_returned: true, ..past }));
     }
 
     /// Remembers the threads that a custom call left behind: those that bear the name of this one, as whatever thread

@@ -110,6 +110,11 @@ pub(super) fn look_up(address: usize) -> Option<(&'static Region, Option<&'stati
     TABLE[place].holds(address)
 }
 
+/// Whether memory is guarded.
+pub(super) fn are_there() -> bool {
+    USED.load(Ordering::Acquire) > 0
+}
+
 /// The region that an address is in, with its guard pages.
 pub(super) fn find(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
     TABLE[..USED.load(Ordering::Acquire)].iter().find_map(|entry| entry.holds(address))

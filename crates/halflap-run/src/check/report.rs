@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::guard::Overrun;
 use super::{Deviation, LifetimeViolation, NotFinite, Side};
-use crate::exec::{Endless, Failure};
+use crate::exec::{Endless, Failure, Stuck};
 
 /// What a line of a report says that it is.
 pub const FAULT_FORMAT: &str = "halflap.fault/1";
@@ -44,12 +44,17 @@ impl Failure {
                 json!({ "rank": rank, "collective": own, "other_rank": other, "other_collective": theirs })
             }
             Failure::Endless(endless) => never_ends(endless),
+            Failure::TimedOut { stuck: Some(stuck), .. } => does_not_come_back(stuck),
             Failure::NoMemory { rank, buffer, bytes, place: (computation, step), .. } => {
                 json!({ "rank": rank, "buffer": buffer, "bytes": bytes, "step": step, "computation": computation })
             }
             Failure::Lifetime(violation) => lifetime(violation),
             Failure::Overrun(overrun) => over(overrun),
             Failure::NotFinite(found) => not_finite(found),
+            // The account is of those who wait for the kernel.
+            Failure::Apart { failure, .. } if matches!(**failure, Failure::TimedOut { stuck: Some(_), .. }) => {
+                failure.known()
+            }
             Failure::Apart { failure, account } => {
                 let mut known = failure.known();
                 known["account"] = json!({
@@ -68,6 +73,13 @@ fn never_ends(endless: &Endless) -> Value {
     json!({
         "rank": rank, "kernel": name, "source": source, "computation": computation, "step": step, "turns": turns,
         "is_proven": is_proven,
+    })
+}
+
+fn does_not_come_back(stuck: &Stuck) -> Value {
+    let Stuck { rank, kernel, target, source, place: (computation, step) } = stuck;
+    json!({
+        "rank": rank, "kernel": kernel, "target": target, "source": source, "computation": computation, "step": step,
     })
 }
 

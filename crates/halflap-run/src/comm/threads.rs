@@ -154,8 +154,9 @@ impl Member {
         let mut state = locked(&meeting.state);
         let other = state.came.iter().flatten().find(|(_, theirs, _)| theirs != name);
         if let Some((other, theirs, _)) = other {
-            let (own, theirs) = (name.clone(), theirs.clone());
-            return Err(self.hub.fate.fail(Failure::Diverged { rank: self.rank, own, other: *other, theirs }));
+            let (own, other, theirs) = (name.clone(), *other, theirs.clone());
+            drop(state);
+            return Err(self.hub.fate.part(Failure::Diverged { rank: self.rank, own, other, theirs }));
         }
         state.came[place] = Some((self.rank, name.clone(), exchange.ins.to_vec()));
         if state.came.iter().all(Option::is_some) {

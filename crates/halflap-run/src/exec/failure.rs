@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::prepare::Label;
 use crate::check::{Account, LifetimeViolation, NotFinite, Overrun};
 
 /// What ended a run.
@@ -14,8 +15,8 @@ use crate::check::{Account, LifetimeViolation, NotFinite, Overrun};
 pub enum Failure {
     #[error("rank {rank} panicked at '{at}': {message}")]
     Panicked { rank: usize, at: String, message: String },
-    #[error("nothing was completed for {seconds} s. {}", listed(.ranks))]
-    TimedOut { seconds: String, ranks: Vec<String> },
+    #[error("nothing was completed for {seconds} s{}{}", blamed(.stuck.as_deref()), listed(.ranks))]
+    TimedOut { seconds: String, stuck: Option<Box<Stuck>>, ranks: Vec<String> },
     #[error("{0}")]
     Endless(Box<Endless>),
     #[error(
@@ -46,6 +47,39 @@ pub enum Failure {
     Unwritable { path: String, error: String },
     #[error("MPI: {0}")]
     Mpi(String),
+}
+
+/// A kernel that does not come back, for which others wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stuck {
+    /// The rank.
+    pub rank: usize,
+    /// The kernel.
+    pub kernel: String,
+    /// The function that a custom call calls.
+    pub target: Option<String>,
+    /// The line of the user's program.
+    pub source: Option<String>,
+    /// The computation, and the step in it.
+    pub place: (String, usize),
+}
+
+impl Stuck {
+    pub(crate) fn at(rank: usize, label: &Label) -> Stuck {
+        let Label { name, target, source, place, .. } = label;
+        let (target, source) = (target.clone(), source.clone());
+        Stuck { rank, kernel: name.clone(), target, source, place: place.clone() }
+    }
+}
+
+impl std::fmt::Display for Stuck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Stuck { rank, kernel, target, source, place: (computation, step) } = self;
+        let target = target.iter().map(|target| format!("custom call of '{target}'"));
+        let known: Vec<String> =
+            target.chain(source.clone()).chain([format!("step {step} of {computation}")]).collect();
+        write!(f, "rank {rank} does not come back from kernel '{kernel}' ({})", known.join(", "))
+    }
 }
 
 /// A loop that does not end.
@@ -82,6 +116,11 @@ impl std::fmt::Display for Endless {
     }
 }
 
+/// Who does not come back, if anybody: a line of its own, before what everybody is at.
+fn blamed(stuck: Option<&Stuck>) -> String {
+    stuck.map_or(". ".to_owned(), |stuck| format!(": {stuck}\n"))
+}
+
 fn listed(ranks: &[String]) -> String {
     let lines: Vec<String> = ranks.iter().map(|line| format!("\n  {line}")).collect();
     format!("Each rank and what it was at:{}", lines.concat())
@@ -116,6 +155,8 @@ pub struct Fate {
     finding: Mutex<Option<Finding>>,
     /// When the first one was found.
     found: OnceLock<Instant>,
+    /// That ranks went different ways, and when that was seen first.
+    parted: OnceLock<(Instant, Failure)>,
 }
 
 impl Default for Fate {
@@ -127,6 +168,7 @@ impl Default for Fate {
             horizon,
             finding: Mutex::default(),
             found: OnceLock::new(),
+            parted: OnceLock::new(),
         }
     }
 }
@@ -145,6 +187,21 @@ impl Fate {
     /// An error as soon as somebody failed.
     pub fn check(&self) -> Result<(), Stopped> {
         if self.has_failed.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
+    }
+
+    /// Ranks went different ways. Which of them is not known before all have come as far as they can, so whoever sees
+    /// it waits until the run is ended.
+    pub fn part(&self, failure: Failure) -> Stopped {
+        self.parted.get_or_init(|| (Instant::now(), failure));
+        while self.check().is_ok() {
+            std::thread::sleep(LOOK);
+        }
+        Stopped
+    }
+
+    /// How long ago ranks were first seen to go different ways, and which.
+    pub fn parted(&self) -> Option<(Duration, &Failure)> {
+        self.parted.get().map(|(seen, failure)| (seen.elapsed(), failure))
     }
 
     /// Something is wrong; it ends the run when everybody has come as far.

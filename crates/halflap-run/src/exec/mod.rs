@@ -32,12 +32,12 @@ mod session;
 pub(crate) mod stream;
 mod task;
 
-pub use failure::{Endless, Failure, Finding, Stopped};
+pub use failure::{Endless, Failure, Finding, Stopped, Stuck};
 pub(crate) use failure::{Fate, LOOK};
 pub(crate) use issue::Rank;
 pub(crate) use prepare::Shared;
 pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run, run_shown};
-pub(crate) use session::{describe, late, seconds, spawn, step_line, with_account};
+pub(crate) use session::{describe, late, longest_kernel, seconds, spawn, step_line, with_account};
 pub(crate) use task::{Issued, Streams};

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Fate, Finding, LOOK};
+use super::failure::{Failure, Fate, Finding, LOOK, Stuck};
 use super::issue::Rank;
-use super::prepare::{LabelKind, Prepared};
+use super::prepare::{Label, LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
 use crate::check::{self, Checks, Flight, Probe, said};
@@ -64,6 +64,10 @@ impl Options {
 
 /// How long threads have to come back after a failure.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long others have, when ranks went different ways, to come to their next collective or their end.
+const ARRIVAL: Duration = Duration::from_secs(2);
+/// Whoever is in a collective for so long waits there.
+const WAITING: Duration = Duration::from_millis(100);
 
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
@@ -116,6 +120,11 @@ pub fn run_shown(
         let is_due = |finding: &Finding| watch.have_passed(finding.number) || fate.is_overdue(options.timeout);
         if let Some(finding) = fate.finding().filter(is_due) {
             fate.fail(finding.failure);
+        }
+        let has_come =
+            |(since, _): &(Duration, &Failure)| *since > ARRIVAL.min(options.timeout) || watch.have_settled();
+        if let Some((_, failure)) = fate.parted().filter(has_come) {
+            fate.fail(failure.clone());
         }
         if let Some(failure) = watch.look().filter(|_| fate.check().is_ok()) {
             fate.fail(failure);
@@ -202,6 +211,11 @@ impl Watch<'_> {
         self.streams.iter().all(|streams| streams.have_passed(number))
     }
 
+    /// Whether every rank waits in a collective or has come to its end.
+    fn have_settled(&self) -> bool {
+        self.programs.iter().zip(self.streams).all(|(program, streams)| has_settled(program, streams))
+    }
+
     /// How many steps all ranks have done.
     fn steps_done(&self) -> usize {
         self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
@@ -221,7 +235,14 @@ impl Watch<'_> {
             let shown = self.options.first_rank() + rank;
             format!("rank {shown}: {}", describe(&self.programs[rank], &self.streams[rank], &missing))
         });
-        Some(Failure::TimedOut { seconds: seconds(self.options.timeout), ranks: ranks.collect() })
+        let stuck = (0..self.programs.len()).filter_map(|rank| {
+            let (time, label) = longest_kernel(&self.programs[rank], &self.streams[rank], self.options.timeout)?;
+            Some((time, self.options.first_rank() + rank, label))
+        });
+        // Of those that are in it for as long as each other the lowest rank.
+        let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
+        let stuck = stuck.map(|(_, rank, label)| Box::new(Stuck::at(rank, label)));
+        Some(Failure::TimedOut { seconds: seconds(self.options.timeout), stuck, ranks: ranks.collect() })
     }
 }
 
@@ -232,6 +253,30 @@ pub(crate) fn seconds(time: Duration) -> String {
 /// Whether something on a rank takes longer than it may.
 pub(crate) fn late(streams: &Streams, timeout: Duration) -> bool {
     streams.status().filter_map(|status| status.now()).any(|(.., time)| time > timeout)
+}
+
+/// Whether a rank waits in a collective, or has come to its end.
+fn has_settled(program: &Prepared, streams: &Streams) -> bool {
+    let kind = |label: u32| program.labels[label as usize].kind;
+    let now = || streams.status().filter_map(|status| status.now());
+    let is_waiting = |(label, _, time): (u32, u64, Duration)| kind(label) == LabelKind::Collective && time > WAITING;
+    let computes = now().any(|(label, ..)| !matches!(kind(label), LabelKind::Collective | LabelKind::Wait));
+    streams.have_ended() || now().any(is_waiting) && !computes
+}
+
+/// The kernel that a rank has been in for the most part of the time that it may take, and for how long.
+pub(crate) fn longest_kernel<'a>(
+    program: &'a Prepared,
+    streams: &Streams,
+    timeout: Duration,
+) -> Option<(Duration, &'a Label)> {
+    let now = streams.status().filter_map(|status| status.now());
+    let of = now.map(|(label, _, time)| (time, &program.labels[label as usize]));
+    let is_stuck = |(time, label): &(Duration, &Label)| {
+        // Who waits for it may have begun a little earlier.
+        *time > timeout / 2 && !matches!(label.kind, LabelKind::Collective | LabelKind::Wait)
+    };
+    of.filter(is_stuck).max_by_key(|(time, _)| *time)
 }
 
 /// What a rank is at, in words.

@@ -188,6 +188,7 @@ impl Worker {
             None => self.body(task),
             Some(probe) => self.watched(task, &probe.clone()),
         };
+        marked.has_returned();
         if met.is_err() {
             // The others of a collective that was given up may still read there.
             opened.into_iter().for_each(Opened::leave);

@@ -16,8 +16,8 @@ use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
 use crate::check::{Flight, Probe};
 use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, describe, late, seconds, spawn, step_line,
-    with_account,
+    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, Stuck, describe, late, longest_kernel,
+    seconds, spawn, step_line, with_account,
 };
 use crate::tensor::Tensor;
 
@@ -269,7 +269,10 @@ impl Watch<'_> {
             said.unwrap_or_else(|| format!("rank {rank}: does not answer: it has ended its steps, or is dead"))
         };
         let ranks = said.into_iter().enumerate().map(silent).collect();
-        let failure = failure.unwrap_or(Failure::TimedOut { seconds: seconds(self.options.timeout), ranks });
+        let timeout = self.options.timeout;
+        let stuck = longest_kernel(self.program, self.streams, timeout);
+        let stuck = stuck.map(|(_, label)| Box::new(Stuck::at(self.world.rank, label)));
+        let failure = failure.unwrap_or(Failure::TimedOut { seconds: seconds(timeout), stuck, ranks });
         let flights: Vec<Flight> = flights.into_iter().flatten().collect();
         with_account(failure, (self.program, &flights), self.options)
     }
