@@ -274,7 +274,8 @@ fn a_custom_call_that_never_returns() {
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./f.so", "--timeout", "500ms"]), 1);
     assert!(started.elapsed() < Duration::from_secs(5));
     assert!(
-        err.contains("nothing was completed for 0.5 s.")
+        err.contains("nothing was completed for 0.5 s: rank ")
+            && err.contains("does not come back from kernel 'n'")
             && err.contains("rank 1: runs n (custom call of 'forever', step 1 of e, "),
         "{err}"
     );

@@ -268,10 +268,8 @@ impl Fault<'_> {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
         FIRST.fetch_min(rank, Ordering::AcqRel);
         // Where all ranks do the same, the first of them tells, not who is the fastest.
-        if post::lasts().nth(1).is_some() {
-            // SAFETY: it sleeps.
-            unsafe { libc::usleep(GRACE_MICROS) };
-        }
+        // SAFETY: it sleeps.
+        unsafe { libc::usleep(GRACE_MICROS) };
         if FIRST.load(Ordering::Acquire) != rank || HAS_COME.swap(true, Ordering::AcqRel) {
             wait_for_the_end();
         }
