@@ -231,6 +231,7 @@ CORRECT = [
     Case("correct-custom-call", "a custom call that keeps to its arrays", call("good"), options=CUSTOM),
     Case("correct-fork", "a custom call that starts a process", call("forks"), options=CUSTOM),
     Case("correct-stack", "a custom call with 3 MiB of its own on the stack", call("needs_stack"), options=CUSTOM),
+    Case("correct-alignment", "a custom call that relies on round addresses", "  few = f32[5] slice(before), slice={[0:5]}\n  odd = f32[5] custom-call(few), custom_call_target=\"needs_alignment\"\n  none = f32[] constant(0)\n  much = f32[64] pad(odd, none), padding=0_59\n  result = f32[64] add(before, much)", options=CUSTOM),
     Case("correct-thread", "a custom call that keeps a thread", call("keeps_a_thread"), options=CUSTOM),
     loop("correct-loop", "a loop that comes to its end", "  one = s32[] constant(1)\n  k = s32[] add(j, one)\n  y = f32[64] add(x, x)"),
     dataclasses.replace(

@@ -150,3 +150,8 @@ void needs_stack(void *out, const void **ins) {
     for (size_t i = 0; i < sizeof much; i += 4096) much[i] = 1;
     twice(out, ins[0]);
 }
+typedef float four __attribute__((vector_size(16)));
+void needs_alignment(void *out, const void **ins) {
+    *(four *)out = 2 * *(const four *)ins[0];
+    ((float *)out)[4] = 2 * ((const float *)ins[0])[4];
+}

@@ -22,6 +22,9 @@ static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// How long others may take to come to what a rank has come to.
 const GRACE_MICROS: libc::useconds_t = 200_000;
+/// The system's own doing.
+const SI_KERNEL: libc::c_int = 0x80;
+const UNALIGNED: &str = "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
 /// Only one thread says something.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [(libc::c_int, &str); 5] = [
@@ -217,7 +220,11 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         return;
     }
     let done = if has_address { done_at(context) } else { Done::Unknown };
-    Fault { signal: name, address, done, culprit, place }.end();
+    // SAFETY: as above. This code and no address is what x86 gives for memory that is not aligned as an instruction
+    // wants it, and for addresses that cannot be.
+    let is_unaligned = signal == libc::SIGSEGV && address == 0 && unsafe { (*info).si_code } == SI_KERNEL;
+    let signal = if is_unaligned { UNALIGNED } else { name };
+    Fault { signal, address, done, culprit, place }.end();
 }
 
 /// A kernel that calls `exit` would end the process as if all were well.
@@ -290,6 +297,8 @@ impl Fault<'_> {
 
     fn kind(&self) -> &'static str {
         match self.place {
+            // Against the page behind it an array starts where its elements may, and not at a round address.
+            None if ptr::eq(self.signal, UNALIGNED) && regions::are_there() => "unaligned",
             None => "crash",
             Some((_, Some(_))) => "use-after-free",
             Some((region, None)) if region.beyond(self.address).is_some() => "out-of-bounds",
