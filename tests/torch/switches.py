@@ -79,5 +79,5 @@ assert "nothing-there.json" in refused(profile="nothing-there.json")
 assert "'40GiB', not None" in refused(memory_budget=None)
 for patience in ("yes", -5, 0, float("inf")):
     assert "True, False or a number of seconds above 0" in refused(check_ranks=patience)
-assert "an object of names and nanoseconds" in refused(profile={"mm": "fast"})
+assert "'mm' takes 'fast', which is no number of nanoseconds" in refused(profile={"mm": "fast"})
 assert "must be a function of a scheduler node, not 3" in refused(estimate=3)
