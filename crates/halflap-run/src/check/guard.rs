@@ -17,7 +17,7 @@ use crate::exec::memory::Address;
 const FRESH: u8 = 0xff;
 /// How many bytes before and after a buffer's pages nobody can touch: addresses cost nothing, and who goes astray may
 /// do so by more than a page.
-const GUARD: usize = 1 << 20;
+const GUARD: usize = 32 << 20;
 /// What marks are made of.
 const MARK: u8 = 0xcb;
 
