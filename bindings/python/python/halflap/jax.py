@@ -130,8 +130,8 @@ class Module(Graph):
         """What every rank gets, by the names that `halflap run` has for them."""
         values, tree = jax.tree.flatten(arguments)
         if tree != self.compiled.in_tree:
-            hint = "; arguments that are static are left out"
-            raise BadInput(f"the function takes {self.compiled.in_tree}, and was given {tree}{hint}")
+            takes = f"the function takes {self.compiled.in_tree}, and was given {tree}"
+            raise BadInput(f"{takes}; arguments that are static are left out")
         used = [(value, sharding) for value, sharding in zip(values, self._inputs) if sharding is not None]
         arrays = {}
         for number, (value, sharding) in enumerate(used):

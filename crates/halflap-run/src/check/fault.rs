@@ -298,7 +298,7 @@ impl Fault<'_> {
     fn kind(&self) -> &'static str {
         match self.place {
             // Against the page behind it an array starts where its elements may, and not at a round address.
-            None if ptr::eq(self.signal, UNALIGNED) && regions::are_there() => "unaligned",
+            None if self.signal == UNALIGNED && regions::are_there() => "unaligned",
             None => "crash",
             Some((_, Some(_))) => "use-after-free",
             Some((region, None)) if region.beyond(self.address).is_some() => "out-of-bounds",

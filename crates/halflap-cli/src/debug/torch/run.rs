@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use halflap_run::check::{Beyond, Side};
+
 use super::generated::{self, Call, Graph};
 use super::launches::{self, Event};
 use super::python::{self, Exception, Frame};
@@ -226,8 +228,8 @@ fn compile(folder: &Path) -> Option<PathBuf> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     kind: String,
-    distance: u64,
-    size: u64,
+    distance: usize,
+    size: usize,
     access: String,
 }
 
@@ -257,19 +259,11 @@ impl Fault {
         };
         let Fault { distance, size, .. } = self;
         match self.kind.as_str() {
-            "after-end" => format!("{does} {} the end of a tensor of {size} bytes", behind(*distance)),
-            "before-start" => format!("{does} {distance} bytes before the start of a tensor of {size} bytes"),
+            "after-end" => format!("{does} {} of a tensor of {size} bytes", Beyond(Side::End, *distance)),
+            "before-start" => format!("{does} {} of a tensor of {size} bytes", Beyond(Side::Start, *distance)),
             "bad-free" => "frees memory twice, or memory that is not the start of a tensor".to_owned(),
             _ => format!("{does} a tensor of {size} bytes, at byte {distance}, after it was freed"),
         }
-    }
-}
-
-fn behind(distance: u64) -> String {
-    match distance {
-        0 => "right behind".to_owned(),
-        1 => "1 byte behind".to_owned(),
-        _ => format!("{distance} bytes behind"),
     }
 }
 
