@@ -1,5 +1,6 @@
 """One rank of the tests with real torch: does what it is told and writes what came of it."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -183,11 +184,17 @@ def align():
     return {"aligned": aligned, "written": json.loads(path.read_text())}
 
 
+def task_named(task):
+    """A function of this file, or, as `area.function`, one of tasks_AREA.py."""
+    area, _, name = task.rpartition(".")
+    return getattr(importlib.import_module(f"tasks_{area}") if area else sys.modules[__name__], name)
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     task = sys.argv[1]
-    result = {"train": train, "again": again, "differ": differ, "died": died, "stages": stages, "align": align}[task]()
+    result = task_named(task)()
     (FOLDER / f"{task}{RANK}.json").write_text(json.dumps(result))
     # Without a goodbye: a peer that has died would be waited for.
     sys.stdout.flush()
