@@ -27,6 +27,8 @@ from torch._inductor.utils import contains_collective, is_collective, is_nonfree
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
+from ._derived import OrderEdge, drop_broken_edges, set_positions
+
 #: Collectives that all ranks of a group take part in alike: these may pass each other where that is allowed.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
@@ -64,6 +66,7 @@ class Program:
         self._traits: list[Traits] = []
         #: What must run before each node.
         self._before: list[list[int]] = []
+        self._order_edges: list[OrderEdge] = []
         for index, snode in enumerate(snodes):
             self._add(index, snode)
         self._marks: dict[str, dict[str, Any]] = {}
@@ -93,7 +96,8 @@ class Program:
                 node["source"] = source
 
     def ordered(self, names: list[str]) -> list[BaseSchedulerNode]:
-        """The scheduler nodes in an order, checked against the dependencies that they really have."""
+        """The scheduler nodes in an order, checked against the dependencies that they really have, and with what
+        Inductor derived from their old order put right."""
         index_of = {name: index for index, name in enumerate(self._names)}
         order = [index_of[name] for name in names]
         if len(order) != len(self.snodes) or len(set(order)) != len(order):
@@ -104,7 +108,15 @@ class Program:
                 if not done[before]:
                     raise Unsupported(f"{name} would run before {self._names[before]}, which it needs")
             done[index] = True
-        return [self.snodes[index] for index in order]
+        drop_broken_edges(self.snodes, order, self._order_edges, self._before)
+        ordered = [self.snodes[index] for index in order]
+        set_positions(ordered)
+        return ordered
+
+    def is_symmetric(self) -> bool:
+        """Whether all ranks of a group take part alike in whatever communicates."""
+        barriers = (_is_barrier(traits, node.get("collective")) for traits, node in zip(self._traits, self.nodes))
+        return not any(barriers)
 
     def _add(self, index: int, snode: BaseSchedulerNode) -> None:
         """Takes a node over, all of it at once: torch's objects lie all over the memory, and to come back to each of
@@ -167,6 +179,8 @@ class Program:
                 kind = "data" if type(dep) is not WeakDep else self._kind_of(dep, index, maker)
                 if kind != "order":
                     before.append(maker)
+                else:
+                    self._order_edges.append(OrderEdge(maker, index, name))
                 if name not in deps:
                     deps[name] = {"buffer": name, "kinds": [kind]}
                 elif kind not in deps[name]["kinds"]:

@@ -1,0 +1,85 @@
+"""What Inductor derived from edges and positions before our pass ran, made true for the new order.
+
+Code generation still reads it afterwards. `decide_inplace_update` takes every name in a node's ``ancestors`` for
+an operation that has already run, and lets the node overwrite a buffer whose other readers are all among them.
+``ancestors`` holds what is reachable through order-only edges, too; a free order breaks some of these, and a
+reader that comes later would then find its input overwritten. So after our pass nothing stays in ``ancestors``
+that runs later, broken edges are gone, and positions are those of the new order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch.utils._ordered_set import OrderedSet
+
+
+class OrderEdge(NamedTuple):
+    """A dependency that only keeps two collectives in sequence: nodes by their index, and the buffer it names."""
+
+    before: int
+    after: int
+    buffer: str
+
+
+def set_positions(snodes: Iterable[BaseSchedulerNode]) -> None:
+    """Numbers nodes as they run."""
+    for position, snode in enumerate(snodes):
+        snode.min_order = snode.max_order = position
+
+
+def drop_broken_edges(
+    snodes: Sequence[BaseSchedulerNode], order: Sequence[int], edges: Sequence[OrderEdge], before: list[list[int]]
+) -> None:
+    """Removes order-only edges that an order breaks, and with them what only they made an ancestor.
+
+    ``before`` has each node's other predecessors. Costs nothing where no edge is broken.
+    """
+    position = [0] * len(order)
+    for place, index in enumerate(order):
+        position[index] = place
+    broken = [edge for edge in edges if position[edge.before] > position[edge.after]]
+    if not broken:
+        return
+    for edge in broken:
+        snode = snodes[edge.after]
+        snode.unmet_dependencies = OrderedSet(
+            dep for dep in snode.unmet_dependencies if dep.name != edge.buffer or not getattr(dep, "is_fake", False)
+        )
+    _forget_what_comes_later(snodes, order, _closure(before, edges))
+
+
+def _closure(before: list[list[int]], edges: Sequence[OrderEdge]) -> list[int]:
+    """Every node's ancestors as bits, over all edges: the input order is a topological order of them."""
+    direct = [list(nodes) for nodes in before]
+    for edge in edges:
+        direct[edge.after].append(edge.before)
+    closure: list[int] = []
+    for nodes in direct:
+        bits = 0
+        for node in nodes:
+            bits |= closure[node] | 1 << node
+        closure.append(bits)
+    return closure
+
+
+def _forget_what_comes_later(snodes: Sequence[BaseSchedulerNode], order: Sequence[int], closure: list[int]) -> None:
+    has_run = 0
+    for index in order:
+        late = closure[index] & ~has_run
+        if late:
+            names = OrderedSet[str]()
+            for other in _set_bits(late):
+                names |= snodes[other].get_operation_names()
+            for part in {snodes[index], *snodes[index].get_nodes()}:
+                part.ancestors = part.ancestors - names
+        has_run |= 1 << index
+
+
+def _set_bits(bits: int) -> Iterable[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
