@@ -32,10 +32,11 @@ from ._settings import (  # noqa: E402
     check_settings,
     compile_anew,
     compile_backward_at_once,
+    generate_both,
     keep_failures_out,
     plug_in,
 )
-from ._pass import Options, OverlapPass, Ran, session, times_key  # noqa: E402
+from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
 from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
 from ._times import Times, device_here  # noqa: E402
@@ -85,6 +86,8 @@ class Enabled:
     def _switch_on(self) -> None:
         session.report_dir, session.check_ranks = self._report_dir, self._check_ranks
         plug_in(self._settings, self.overlap_pass)
+        if self.overlap_pass.options.collective_order == "auto":
+            generate_both(self._settings, tell_half)
         keep_failures_out(self._settings, session.is_kept_out)
         if self._check_ranks is not None:
             compile_anew(self._settings)
@@ -96,7 +99,7 @@ class Enabled:
 def enable(
     *,
     memory_budget: float | str = "1x",
-    collective_order: str = "kept",
+    collective_order: str = "auto",
     effort: str = "quick",
     device: str | None = None,
     profile: str | os.PathLike[str] | Mapping[str, float] | None = None,
@@ -109,7 +112,7 @@ def enable(
     ``memory_budget``: the most that an order may need, as `halflap.schedule` takes it; by default no more than
     Inductor's order. ``collective_order``: ``"kept"`` has collectives stay in the program's order, which is safe
     whatever other ranks run; ``"free"`` lets them pass each other, for programs whose ranks all compile the same
-    graphs. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
+    graphs; ``"auto"`` compiles both, and ranks agree on one before they first run a graph. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
 
     Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as Inductor's
     ``estimate_op_runtime``), else ``profile`` (`profile_from_trace`), else Inductor, else the model of
@@ -128,7 +131,7 @@ def enable(
     times = read_profile(profile)
     options = Options(
         memory_budget=_checked_budget(memory_budget),
-        collective_order=_one_of("collective_order", collective_order, ("kept", "free")),
+        collective_order=_one_of("collective_order", collective_order, ("auto", "kept", "free")),
         effort=_one_of("effort", effort, ("quick", "default", "thorough")),
         device=device,
         times=times_key(times, estimate),

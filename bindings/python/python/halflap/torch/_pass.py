@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch._inductor.virtualized import V
@@ -27,8 +27,11 @@ from torch._logging import getArtifactLogger, trace_structured
 
 from .. import _halflap
 from .._api import Graph, Schedule, schedule
+from ._agree import Skeleton, collectives_of, decisions, groups_of, skeleton_name, withdraw
+from ._both import Build, current_build
 from ._handover import Program, Unsupported, has_collectives
 from ._ranks import Decision, RanksDiffer, compare, topology
+from ._sequence import in_sequence, places
 from ._times import Times
 from ._undisturbed import undisturbed
 
@@ -63,6 +66,8 @@ class Ran:
     handover_seconds: float
     seconds: float
     failure: str | None = None
+    #: ``"kept"``, ``"free"``, or ``"either"``: ranks agree on one of them before they first run it.
+    collective_order: str = "kept"
 
 
 @dataclass
@@ -101,7 +106,10 @@ class OverlapPass:
 
     def __getstate__(self) -> dict[str, Any]:
         """What caches are keyed by."""
-        return {"halflap": _halflap.__version__, "handover": HANDOVER, "options": self.options, "topology": topology()}
+        state = {"halflap": _halflap.__version__, "handover": HANDOVER, "options": self.options, "topology": topology()}
+        if self.options.collective_order == "auto":
+            state["decided"] = decisions.key()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.options = state["options"]
@@ -113,6 +121,9 @@ class OverlapPass:
         session.compiling.has_failed = False
         if not has_collectives(snodes):
             return snodes
+        build = current_build()
+        if build is not None and build.is_second:
+            return self.give_free(snodes, build)
         started = time.perf_counter()
         name = _graph_name()
         graph: dict[str, Any] | None = None
@@ -121,11 +132,11 @@ class OverlapPass:
             for folder in session.capture_dirs:
                 _write(folder, f"{name}.json", text)
             given = time.perf_counter()
-            result = self.schedule(Graph(text))
-            found = time.perf_counter()
-            ordered = program.ordered(result.order)
+            found = self.find(program, graph, text)
+            searched = time.perf_counter()
+            ordered = program.ordered(found.first.order)
             if session.check_ranks is not None:
-                compare(graph, Decision(repr(self), result.order), session.check_ranks)
+                compare(graph, Decision(repr(self), found.best.order), session.check_ranks)
         except RanksDiffer:
             raise
         except Exception as problem:
@@ -136,18 +147,68 @@ class OverlapPass:
             self.fall_back(snodes, graph, problem)
             return snodes
         ended = time.perf_counter()
-        collectives = sum("collective" in node for node in graph["nodes"])
-        session.history.append(
-            Ran(name, len(snodes), collectives, result, ended - started - (found - given), ended - started)
-        )
-        _tell(session.history[-1])
+        collectives = len(collectives_of(graph))
+        handover = ended - started - (searched - given)
+        ran = Ran(name, len(snodes), collectives, found.best, handover, ended - started, None, found.collective_order)
+        session.history.append(ran)
+        if build is not None:
+            build.ran = ran
+        _tell(ran)
         return ordered
 
+    def give_free(self, snodes: list[Any], build: Build) -> list[Any]:
+        """The free order, for the second program; whoever generates it catches what goes wrong."""
+        started = time.perf_counter()
+        program, _, text = undisturbed(self.hand_over, snodes)
+        if text != build.text:
+            raise RuntimeError("the graph is another one the second time")
+        ordered = program.ordered(build.free.order)
+        seconds = time.perf_counter() - started
+        build.ran.handover_seconds += seconds
+        build.ran.seconds += seconds
+        return ordered
+
+    def find(self, program: Program, graph: dict[str, Any], text: bytes) -> Found:
+        """The order to generate a program with, and the best one."""
+        wanted = self.options.collective_order
+        build = current_build()
+        if wanted != "auto" or build is None or not program.is_symmetric():
+            order = "kept" if wanted == "auto" else wanted
+            result = self.schedule(Graph(text), order)
+            return Found(result, result, order)
+        groups = groups_of(graph)
+        name = skeleton_name(graph, groups, repr(self))
+        free = self.free_order(graph, text, name)
+        if free is None:
+            kept = self.schedule(Graph(text), "kept")
+            return Found(kept, kept, "kept")
+        build.skeleton = Skeleton(name, groups, places(graph, free.order))
+        if build.skeleton.is_kept:
+            return Found(free, free, "kept")
+        build.free, build.text = free, text
+        return Found(self.schedule(Graph(text), "kept"), free, "either")
+
+    def free_order(self, graph: dict[str, Any], text: bytes, name: str) -> Schedule | None:
+        """The best free order that goes with what was decided before; None where that was to keep the program's."""
+        decided = decisions.current()
+        if name in decided.orders and decided.orders[name] is None:
+            return None
+        free = self.schedule(Graph(text), "free")
+        offered = decided.offered.get(name)
+        if offered is None or offered == places(graph, free.order):
+            return free
+        chained = in_sequence(graph, offered, free.order)
+        return None if chained is None else self.schedule(Graph(chained), "kept", order_collectives="all")
+
     def fall_back(self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception) -> None:
-        """Raises where the other ranks may not do the same as this one, and torch's order would not do."""
+        """Tells the other ranks, and raises where they may not do the same as this one, and torch's order would
+        not do."""
         if session.check_ranks is not None and graph is not None:
             names = [snode.get_name() for snode in snodes]
             compare(graph, Decision(repr(self), names, str(problem)), session.check_ranks)
+        if self.options.collective_order == "auto" and graph is not None:
+            groups = groups_of(graph)
+            withdraw(Skeleton(skeleton_name(graph, groups, repr(self)), groups, ()))
         # What is said of a graph and options is said on every rank that has them.
         is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))
         if self.options.collective_order == "free" and not is_everybodys:
@@ -168,7 +229,7 @@ class OverlapPass:
         graph = program.graph()
         return program, graph, _halflap.to_json(graph)
 
-    def schedule(self, graph: Graph) -> Schedule:
+    def schedule(self, graph: Graph, collective_order: str, **more: Any) -> Schedule:
         """The best order of a graph."""
         options = self.options
         with warnings.catch_warnings():
@@ -177,10 +238,30 @@ class OverlapPass:
             return schedule(
                 graph,
                 memory_budget=options.memory_budget,
-                collective_order=options.collective_order,
+                collective_order=collective_order,
                 effort=options.effort,
                 threads=_threads(),
+                **more,
             )
+
+
+class Found(NamedTuple):
+    """What a program is generated with first, the best order, and what it does to collectives."""
+
+    first: Schedule
+    best: Schedule
+    collective_order: str
+
+
+def tell_half(build: Build, problem: Exception) -> None:
+    """Says that a graph has the program's order of collectives alone."""
+    session.compiling.has_failed = True
+    build.ran.collective_order, build.ran.failure = "kept", str(problem)
+    warnings.warn(
+        f"halflap keeps the program's order of collectives in {build.ran.name}: {type(problem).__name__}: {problem}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def times_key(profile: dict[str, float], estimate: Callable[[Any], float | None] | None) -> str:

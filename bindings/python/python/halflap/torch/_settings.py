@@ -12,7 +12,9 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._inductor import comms, config, config_comms
 from torch._inductor.codecache import FxGraphCache
+from torch._inductor.graph import GraphLowering
 
+from ._both import generates_both
 from ._version import UnknownTorch
 
 def check_settings() -> None:
@@ -108,6 +110,12 @@ def keep_failures_out(settings: Settings, is_kept_out: Callable[[], bool]) -> No
             cache(*given, **named)
 
     settings.replace(FxGraphCache, "_save_graph", staticmethod(save_graph))
+
+
+def generate_both(settings: Settings, on_failure: Callable[[Any, Exception], None]) -> None:
+    """Has programs generated in both orders of collectives, where our pass asks for that."""
+    generate = vars(GraphLowering)["codegen"]
+    settings.replace(GraphLowering, "codegen", generates_both(generate, on_failure))
 
 
 def run_passes(snodes: list[Any]) -> list[Any]:

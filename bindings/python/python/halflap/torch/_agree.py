@@ -1,0 +1,244 @@
+"""Whether all ranks that communicate in a graph may issue its collectives in a free order.
+
+Ranks agree on a *skeleton*: the collectives of a graph in the program's order, and the options. Each rank has one
+cell for it in the process group's store, which is written once, by compare-and-set: by the rank itself, with the
+free order that it would run, or by somebody who has waited for it in vain, with `KEPT`. The decision is a
+function of the cells of all ranks that the graph's process groups connect: free if all of them hold the same
+order, kept otherwise. Cells never change, so that every rank that reads them decides alike, whether it compiled
+the graph or took it from a cache, early or late.
+
+A decision binds the process from then on: a graph with the same skeleton (the same program for another sequence
+length) that is compiled later gets the collective order that was decided, because a rank may run it while others
+still run the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+#: What stands in the cell of a rank that does not run a free order.
+KEPT = "kept"
+
+#: How long a rank waits for the others, unless it is told otherwise. It would wait in the graph's first collective
+#: anyway, unless they never come.
+PATIENCE = 120.0
+
+#: How long for a rank that has let it wait in vain before.
+SHORT_PATIENCE = 5.0
+
+#: How often a rank looks at the cells of those it waits for.
+INTERVAL = 0.02
+
+
+class Skeleton(NamedTuple):
+    """What ranks agree on, and what this rank has to offer."""
+
+    name: str
+    #: The names of the process groups, in the sequence of their first use: names and ranks differ between ranks.
+    groups: tuple[str, ...]
+    #: The free order: the collectives by their place in the program's order.
+    order: tuple[int, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it has collectives in the program's order."""
+        return all(place == number for number, place in enumerate(self.order))
+
+
+def skeleton_name(graph: dict[str, Any], groups: Sequence[str], options: str) -> str:
+    """A hash of the collectives in the program's order and of all options that decide."""
+    numbers = {name: number for number, name in enumerate(groups)}
+    issued = [
+        [one["op"], numbers[one["group"]], one["group_size"], one["async"]] for one in collectives_of(graph).values()
+    ]
+    return hashlib.sha256(json.dumps([options, issued]).encode()).hexdigest()[:24]
+
+
+def collectives_of(graph: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The collectives of a graph by node, in the program's order."""
+    return {node["name"]: node["collective"] for node in graph["nodes"] if "collective" in node}
+
+
+def groups_of(graph: dict[str, Any]) -> tuple[str, ...]:
+    """Process groups in the sequence of their first use."""
+    return tuple(dict.fromkeys(one["group"] for one in collectives_of(graph).values()))
+
+
+@dataclass
+class Decisions:
+    """What was decided in this process, for the process group that is up now."""
+
+    world: Any = None
+    #: By skeleton: the free order that this process has code for.
+    offered: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: By skeleton: the order of collectives that all run; None for the program's own.
+    orders: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    #: Ranks that did not come.
+    silent: set[int] = field(default_factory=set)
+    patience: float = PATIENCE
+
+    def current(self) -> Decisions:
+        """Forgets everything where there is another process group than before."""
+        world = dist.group.WORLD if dist.is_initialized() else None
+        if world is not self.world:
+            self.world, self.offered, self.orders, self.silent = world, {}, {}, set()
+        return self
+
+    def key(self) -> str:
+        """For compile caches: what is compiled depends on what was decided before."""
+        now = self.current()
+        if not now.offered and not now.orders:
+            return ""
+        decided = json.dumps([now.offered, now.orders], sort_keys=True)
+        return hashlib.sha256(decided.encode()).hexdigest()[:16]
+
+
+decisions = Decisions()
+
+
+def withdraw(skeleton: Skeleton) -> None:
+    """Says that this rank keeps the program's order, unless it has said otherwise. Never raises."""
+    try:
+        if not _is_alone():
+            Cells(skeleton).put(dist.get_rank(), KEPT)
+    except Exception as problem:
+        _tell_unreachable(problem)
+
+
+def may_run_free(skeleton: Skeleton) -> bool:
+    """The decision; waits for the other ranks, not for ever. Never raises."""
+    orders = decisions.current().orders
+    if skeleton.name not in orders:
+        try:
+            is_free = _all_agree(skeleton)
+        except Exception as problem:
+            _tell_unreachable(problem)
+            is_free = False
+        orders[skeleton.name] = skeleton.order if is_free else None
+    return orders[skeleton.name] == skeleton.order
+
+
+def _tell_unreachable(problem: Exception) -> None:
+    warnings.warn(
+        f"halflap could not ask the process group's store what other ranks run ({type(problem).__name__}: {problem}); "
+        "it keeps the program's order of collectives",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _all_agree(skeleton: Skeleton) -> bool:
+    if _is_alone():
+        return dist.is_initialized()
+    cells = Cells(skeleton)
+    if cells.write_own() != cells.own:
+        return False
+    try:
+        return _Agreement(cells).reached()
+    finally:
+        cells.wait_for(())
+
+
+def _is_alone() -> bool:
+    """Whether there is nobody to agree with."""
+    return not dist.is_initialized() or dist.get_backend() == "fake"
+
+
+class Cells:
+    """The cells of one skeleton in the store."""
+
+    def __init__(self, skeleton: Skeleton) -> None:
+        self._store = dist.PrefixStore("halflap/agree", distributed_c10d._get_default_store())
+        self._name = skeleton.name
+        ranks = [sorted(_ranks_of(group)) for group in skeleton.groups]
+        #: What this rank writes.
+        self.own = json.dumps({"order": skeleton.order, "groups": ranks})
+
+    def put(self, rank: int, value: str) -> str:
+        """Writes a cell if nobody has, and gives what is in it."""
+        return self._store.compare_set(f"{self._name}/{rank}", "", value).decode()
+
+    def write_own(self) -> str:
+        """Writes this rank's own cell, and gives what is in it."""
+        return self.put(dist.get_rank(), self.own)
+
+    def read(self, rank: int) -> str | None:
+        """What is in a cell, without waiting for it."""
+        key = f"{self._name}/{rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def wait_for(self, ranks: Iterable[int]) -> None:
+        """Says whom this rank waits for, and in what."""
+        waiting = {"in": self._name, "for": sorted(ranks)}
+        self._store.set(f"waiting/{dist.get_rank()}", json.dumps(waiting))
+
+    def is_elsewhere(self, rank: int) -> bool:
+        """Whether a rank waits for this one in another graph: then neither would ever come."""
+        key = f"waiting/{rank}"
+        if not self._store.check([key]):
+            return False
+        waiting = json.loads(self._store.get(key))
+        return waiting["in"] != self._name and dist.get_rank() in waiting["for"]
+
+
+def _ranks_of(group: str) -> list[int]:
+    return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(group))
+
+
+class _Agreement:
+    """Reads the cells of all ranks that process groups connect with this one."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._began = time.monotonic()
+        self._order = json.loads(cells.own)["order"]
+        self._missing: set[int] = {dist.get_rank()}
+        self._seen: set[int] = set()
+        #: The numbers that a set of ranks has as process groups, which must be the same for all of them.
+        self._numbers: dict[tuple[int, ...], list[int]] = {}
+
+    def reached(self) -> bool:
+        """Whether all cells hold the same order. Where one stays empty, it is filled: kept."""
+        while self._missing:
+            found = {rank: value for rank in sorted(self._missing) if (value := self._cells.read(rank))}
+            if not found:
+                found = self._give_up_on_some()
+            for rank, value in found.items():
+                if value == KEPT or not self._fits(rank, json.loads(value)):
+                    return False
+        return True
+
+    def _give_up_on_some(self) -> dict[int, str]:
+        """Waits a little, or fills the cells of those that will not come."""
+        self._cells.wait_for(self._missing)
+        lost = [rank for rank in sorted(self._missing) if self._is_lost(rank)]
+        if not lost:
+            time.sleep(INTERVAL)
+        return {rank: self._cells.put(rank, KEPT) for rank in lost}
+
+    def _is_lost(self, rank: int) -> bool:
+        waited = time.monotonic() - self._began
+        patience = decisions.patience
+        if waited < (min(patience, SHORT_PATIENCE) if rank in decisions.silent else patience):
+            return self._cells.is_elsewhere(rank)
+        decisions.silent.add(rank)
+        return True
+
+    def _fits(self, rank: int, cell: dict[str, Any]) -> bool:
+        self._missing.discard(rank)
+        self._seen.add(rank)
+        numbers: dict[tuple[int, ...], list[int]] = {}
+        for number, ranks in enumerate(cell["groups"]):
+            numbers.setdefault(tuple(ranks), []).append(number)
+            self._missing |= set(ranks) - self._seen
+        agrees = all(self._numbers.setdefault(ranks, one) == one for ranks, one in numbers.items())
+        return agrees and cell["order"] == self._order

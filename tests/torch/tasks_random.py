@@ -1,0 +1,133 @@
+"""Random programs on real ranks: compiled by torch alone and with halflap, in every order, bit for bit the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+
+import random_programs
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from random_programs import SIDE
+from torch._inductor import config
+from torch._inductor.utils import is_collective, is_wait
+from torch.distributed import _functional_collectives as collectives
+
+import halflap.torch
+from halflap.torch import _agree
+
+_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+_scatter = getattr(collectives, "reduce_scatter_single_autograd", None) or collectives.reduce_scatter_tensor_autograd
+
+
+def slow_link(snode):
+    """Milliseconds on a link that is so slow that collectives have much to gain by changing places."""
+    if is_wait(snode.node):
+        return 0.0
+    return 0.3 if is_collective(snode.node) else 0.1
+
+
+def compiled_step(program):
+    """The function that a program's text defines, compiled."""
+    groups = {"first": dist.group.WORLD, "second": second_group()}
+    names = {
+        "torch": torch,
+        "F": F,
+        "SIDE": SIDE,
+        "gather": lambda x, group: _gather(x, 0, group),
+        "scatter": lambda x, group: _scatter(x, "sum", 0, group),
+        "exchange": lambda x, group: collectives.all_to_all_single_autograd(x, None, None, group),
+        "reduce": lambda x, group: collectives.all_reduce(x, "sum", group),
+        **groups,
+    }
+    exec(compile(program.text, "<random program>", "exec"), names)
+    return torch.compile(names["step"], fullgraph=True, dynamic=False)
+
+
+_second = []
+
+
+def second_group():
+    if not _second:
+        _second.append(dist.new_group(list(range(dist.get_world_size()))))
+    return _second[0]
+
+
+def results(program, seed):
+    """Everything that two steps leave behind: what is returned, inputs, gradients."""
+    torch._dynamo.reset()
+    step = compiled_step(program)
+    torch.manual_seed(1000 * seed + dist.get_rank())
+    inputs = [torch.randn(SIDE, SIDE) * 0.5 for _ in range(program.inputs)]
+    if program.is_differentiated:
+        inputs = [value.requires_grad_() for value in inputs]
+    found = []
+    for _ in range(2):
+        returned = step(inputs)
+        if program.is_differentiated:
+            sum(value.square().mean() for value in returned).backward()
+            found += [value.grad.clone() for value in inputs if value.grad is not None]
+        found += [value.detach().clone() for value in (*returned, *inputs)]
+    return found
+
+
+@contextmanager
+def ordered(order):
+    """`kept`, `free`, `auto`, or `refused`: auto where ranks do not agree, so that what is kept for that runs."""
+    before = _agree._all_agree
+    if order == "refused":
+        _agree._all_agree = lambda skeleton: False
+    # Of another process group, as it were: what was decided for other programs does not count.
+    _agree.decisions.world = None
+    enabled = "auto" if order == "refused" else order
+    try:
+        with halflap.torch.enable(collective_order=enabled, estimate=slow_link):
+            yield
+    finally:
+        _agree._all_agree = before
+
+
+def compare(seed, orders):
+    """What differs, as text; how often collectives changed places; what failed."""
+    program = random_programs.program(seed)
+    expected = results(program, seed)
+    differences, moved = [], 0
+    for order in orders:
+        began = len(halflap.torch.history())
+        with ordered(order):
+            found = results(program, seed)
+        ran = halflap.torch.history()[began:]
+        moved += sum(one.collective_order in ("free", "either") for one in ran)
+        if len(found) != len(expected) or not all(map(torch.equal, found, expected)):
+            differences.append(f"seed {seed}, {order}: values differ\n{program.text}")
+        differences += [f"seed {seed}, {order}: {one.failure}" for one in ran if one.failure]
+    return differences, moved
+
+
+def fuse_little(little):
+    """Kernels of one operation are compiled once for all programs; a compiler of C++ takes most of the time."""
+    config.max_fusion_size = 1 if little else 64
+    config.realize_opcount_threshold = 0 if little else 30
+    config.realize_reads_threshold = 0 if little else 4
+
+
+def sweep():
+    """The seeds and orders that the environment names; every eighth program in all orders, the others in one."""
+    first, count = int(os.environ["FIRST_SEED"]), int(os.environ["SEEDS"])
+    config.cpp_wrapper = os.environ.get("WRAPPER") == "cpp"
+    # One for all ranks: they compile the same kernels.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["FOLDER"], "kernels")
+    # Caches of graphs would hide what is compiled; those of kernels save most of the time.
+    config.fx_graph_cache = False
+    torch._functorch.config.enable_autograd_cache = False
+    config.cpp.simdlen = 1
+    orders = os.environ["ORDERS"].split(",")
+    differences, moved, began = [], 0, time.monotonic()
+    for seed in range(first, first + count):
+        fuse_little(seed % 8 != 0)
+        found, times = compare(seed, orders if seed % 8 == 0 else [orders[seed % len(orders)]])
+        differences += found
+        moved += times
+    return {"differences": differences, "moved": moved, "programs": count, "seconds": time.monotonic() - began}
