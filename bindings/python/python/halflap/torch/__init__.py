@@ -14,7 +14,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     import torch
@@ -26,6 +26,7 @@ from ._version import UnknownTorch, check_version
 
 check_version(torch.__version__)
 
+from . import _agree  # noqa: E402
 from ._handover import Unsupported  # noqa: E402
 from ._settings import (  # noqa: E402
     Settings,
@@ -59,16 +60,23 @@ __all__ = [
 _enabled: list[Enabled] = []
 
 
+class Waiting(NamedTuple):
+    """How many seconds ranks wait for each other: to be compared, if they are, and to agree."""
+
+    check_ranks: float | None
+    agree_within: float
+
+
 class Enabled:
     """What `enable` switched on. As a context manager, it is switched off at the end of the block, and what it was
     put in the place of is on again; backward graphs are compiled with their forward graphs, so that they are
     ordered, too."""
 
-    def __init__(self, our_pass: OverlapPass, report_dir: str | None, check_ranks: float | None) -> None:
+    def __init__(self, our_pass: OverlapPass, report_dir: str | None, waiting: Waiting) -> None:
         #: The pass that orders graphs.
         self.overlap_pass = our_pass
         self._report_dir = report_dir
-        self._check_ranks = check_ranks
+        self._waiting = waiting
         self._settings = Settings()
         self._has_block = False
         self._before = _enabled[-1] if _enabled else None
@@ -84,12 +92,13 @@ class Enabled:
             self._before._switch_on()
 
     def _switch_on(self) -> None:
-        session.report_dir, session.check_ranks = self._report_dir, self._check_ranks
+        session.report_dir, session.check_ranks = self._report_dir, self._waiting.check_ranks
+        _agree.decisions.patience = self._waiting.agree_within
         plug_in(self._settings, self.overlap_pass)
         if self.overlap_pass.options.collective_order == "auto":
             generate_both(self._settings, tell_half)
         keep_failures_out(self._settings, session.is_kept_out)
-        if self._check_ranks is not None:
+        if self._waiting.check_ranks is not None:
             compile_anew(self._settings)
         if self._has_block:
             compile_backward_at_once(self._settings)
@@ -106,6 +115,7 @@ def enable(
     estimate: Callable[[Any], float | None] | None = None,
     report_dir: str | os.PathLike[str] | None = None,
     check_ranks: bool | float = False,
+    agree_within: float = _agree.PATIENCE,
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
@@ -121,7 +131,8 @@ def enable(
     ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the orders of all
     ranks of a process group, waiting for at most 60 s or so many seconds, and raise `RanksDiffer` on all of them
     where they differ; compile caches are off meanwhile, because a rank that takes a graph from its cache decides
-    nothing.
+    nothing. ``agree_within``: with ``"auto"``, how many seconds a rank waits for the others before it first runs a
+    graph; then collectives stay in the program's order.
     """
     check_settings()
     if device is not None and not isinstance(device, str):
@@ -138,7 +149,8 @@ def enable(
     )
     session.times[options.times] = Times(device, times, estimate)
     folder = None if report_dir is None else os.fspath(report_dir)
-    enabled = Enabled(OverlapPass(options), folder, _patience(check_ranks))
+    waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
+    enabled = Enabled(OverlapPass(options), folder, waiting)
     disable()
     enabled._switch_on()
     return enabled
@@ -190,9 +202,14 @@ def _patience(check_ranks: bool | float) -> float | None:
     """How long ranks wait for each other, where they are compared."""
     if isinstance(check_ranks, bool):
         return PATIENCE if check_ranks else None
-    if not isinstance(check_ranks, (int, float)) or not 0 < check_ranks < math.inf:
-        raise ValueError(f"check_ranks must be True, False or a number of seconds above 0, not {check_ranks!r}")
-    return float(check_ranks)
+    return _seconds("check_ranks", check_ranks, "True, False or ")
+
+
+def _seconds(name: str, value: float, otherwise: str = "") -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be {otherwise}a number of seconds above 0, not {value!r}")
+    return float(value)
 
 
 def _checked_budget(budget: float | str) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-#: What stands in the cell of a rank that does not run a free order.
+#: How the cell of a rank begins that does not run a free order.
 KEPT = "kept"
 
 #: How long a rank waits for the others, unless it is told otherwise. It would wait in the graph's first collective
@@ -181,13 +181,18 @@ class Cells:
         waiting = {"in": self._name, "for": sorted(ranks)}
         self._store.set(f"waiting/{dist.get_rank()}", json.dumps(waiting))
 
-    def is_elsewhere(self, rank: int) -> bool:
-        """Whether a rank waits for this one in another graph: then neither would ever come."""
+    def part_from(self, rank: int) -> bool:
+        """Whether a rank waits for this one in another graph: then neither would ever come, and it is told so."""
         key = f"waiting/{rank}"
         if not self._store.check([key]):
             return False
         waiting = json.loads(self._store.get(key))
-        return waiting["in"] != self._name and dist.get_rank() in waiting["for"]
+        if waiting["in"] == self._name or dist.get_rank() not in waiting["for"]:
+            return False
+        # Where this rank's cell is filled already, the other has only not looked yet.
+        declined = f"{KEPT} by rank {dist.get_rank()} in {self._name}"
+        found = self._store.compare_set(f"{waiting['in']}/{dist.get_rank()}", "", declined)
+        return found.decode() == declined
 
 
 def _ranks_of(group: str) -> list[int]:
@@ -213,7 +218,7 @@ class _Agreement:
             if not found:
                 found = self._give_up_on_some()
             for rank, value in found.items():
-                if value == KEPT or not self._fits(rank, json.loads(value)):
+                if value.startswith(KEPT) or not self._fits(rank, json.loads(value)):
                     return False
         return True
 
@@ -229,7 +234,7 @@ class _Agreement:
         waited = time.monotonic() - self._began
         patience = decisions.patience
         if waited < (min(patience, SHORT_PATIENCE) if rank in decisions.silent else patience):
-            return self._cells.is_elsewhere(rank)
+            return self._cells.part_from(rank)
         decisions.silent.add(rank)
         return True
 

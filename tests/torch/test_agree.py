@@ -1,0 +1,85 @@
+"""`collective_order="auto"`: all ranks run the same order, whatever becomes of some of them."""
+
+import shutil
+
+import pytest
+from ranks import PYTHON, launch
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    return launch("agree.cells", tmp_path_factory.mktemp("cells"), seconds=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("agree")
+
+
+@pytest.fixture(scope="module")
+def mixes(folder):
+    return launch("agree.mixes", folder, ranks=2)
+
+
+@pytest.mark.parametrize("name", ["all the same", "a mesh", "the same again"])
+def test_ranks_that_agree_run_free(cells, name):
+    assert [rank[name] for rank in cells[:3]] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "another order",
+        "groups numbered otherwise",
+        "a rank failed",
+        "a late rank in a mesh",
+        "the same, another order",
+        "a dead rank",
+    ],
+)
+def test_where_one_does_not_agree_all_keep(cells, name):
+    assert [rank[name] for rank in cells[:3]] == [False] * 3
+
+
+def test_ranks_in_different_graphs_do_not_wait_for_each_other(cells):
+    assert [rank[f"graph of stage {number // 2}"] for number, rank in enumerate(cells[:3])] == [False] * 3
+
+
+def test_values_are_right_in_every_mix(mixes):
+    for rank in mixes:
+        assert {name: one["right"] for name, one in rank.items()} == dict.fromkeys(rank, True)
+
+
+def test_all_ranks_alike_run_free(mixes):
+    for rank in mixes:
+        assert rank["the same"]["orders"] == ["either"] and rank["the same"]["free"] == [True]
+
+
+def test_a_later_variant_follows_what_was_decided(mixes):
+    for rank in mixes:
+        assert rank["both again"]["free"] == [True]
+        assert "kept" not in rank["another length later"]["orders"] + rank["both again"]["orders"]
+
+
+@pytest.mark.parametrize(
+    "name", ["other lengths", "other options", "a pass fails", "a second program fails", "not enabled", "no store"]
+)
+def test_ranks_that_are_not_alike_keep_the_order(mixes, name):
+    assert [any(rank[name]["free"]) for rank in mixes] == [False, False]
+
+
+def test_failures_are_recorded(mixes):
+    assert mixes[1]["a pass fails"]["failures"] == mixes[1]["a second program fails"]["failures"] == ["broken here"]
+    assert mixes[0]["a pass fails"]["failures"] == [None]
+
+
+def test_warm_and_cold_caches_mix(mixes, folder):
+    shutil.rmtree(folder / "cache1")
+    mixed = launch("agree.cached", folder, ranks=2)
+    assert [rank["hits"] for rank in mixed] == [1, 0]
+    assert all(rank["right"] and rank["free"] == [True] for rank in mixed)
+    warm = launch("agree.cached", folder, ranks=2)
+    assert [rank["hits"] for rank in warm] == [1, 1]
+    assert all(rank["right"] and rank["free"] == [True] for rank in warm)
