@@ -69,6 +69,29 @@ class Program:
     is_differentiated: bool
 
 
+#: By the order-only edge between the two collectives, `late` is an ancestor of `early`, which could overwrite `shared`
+#: in place if `late` had run; in a free order it has not.
+READ_LATER = Program(
+    """def step(inputs):
+    a, w, z = inputs
+    shared = torch.tanh(a)
+    slow = w
+    for _ in range(8):
+        slow = (slow @ w) * 0.05
+    late = shared @ slow
+    c0 = reduce(late, first)
+    c1 = reduce(z, first)
+    early = shared * c1
+    value = reduce(early, first)
+    for _ in range(4):
+        value = (value @ w) * 0.05
+    return value + c0, early + 0.0
+""",
+    3,
+    False,
+)
+
+
 def program(seed: int) -> Program:
     """The program of a seed."""
     return _Writer(random.Random(seed)).write()

@@ -38,6 +38,10 @@ def cells():
     decide("all the same", (world,), FREE)
     decide("another order", (world,), OTHER if RANK == 2 else FREE)
     decide("a mesh", mesh, FREE)
+    # A rank that has offered its order for one group has none left for the same collectives over another.
+    decide("over rows, then columns", mesh[:1], FREE)
+    found["over rows"] = found["over rows, then columns"]
+    decide("over rows, then columns", mesh[1:], FREE)
     decide("groups numbered otherwise", mesh[::-1] if RANK == 3 else mesh, FREE)
     if RANK == 1:
         withdraw(Skeleton("a rank failed", (world,), ()))

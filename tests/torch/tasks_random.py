@@ -89,9 +89,9 @@ def ordered(order):
         _agree._all_agree = before
 
 
-def compare(seed, orders):
+def compare(seed, orders, program=None):
     """What differs, as text; how often collectives changed places; what failed."""
-    program = random_programs.program(seed)
+    program = program or random_programs.program(seed)
     expected = results(program, seed)
     differences, moved = [], 0
     for order in orders:
@@ -113,16 +113,28 @@ def fuse_little(little):
     config.realize_reads_threshold = 0 if little else 4
 
 
-def sweep():
-    """The seeds and orders that the environment names; every eighth program in all orders, the others in one."""
-    first, count = int(os.environ["FIRST_SEED"]), int(os.environ["SEEDS"])
-    config.cpp_wrapper = os.environ.get("WRAPPER") == "cpp"
+def read_later():
+    """A buffer that a free order reads later than its in-place candidate runs."""
+    prepare("python")
+    fuse_little(True)
+    differences, moved = compare(0, ["free", "auto"], random_programs.READ_LATER)
+    return {"differences": differences, "moved": moved}
+
+
+def prepare(wrapper):
+    config.cpp_wrapper = wrapper == "cpp"
     # One for all ranks: they compile the same kernels.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["FOLDER"], "kernels")
     # Caches of graphs would hide what is compiled; those of kernels save most of the time.
     config.fx_graph_cache = False
     torch._functorch.config.enable_autograd_cache = False
     config.cpp.simdlen = 1
+
+
+def sweep():
+    """The seeds and orders that the environment names; every eighth program in all orders, the others in one."""
+    first, count = int(os.environ["FIRST_SEED"]), int(os.environ["SEEDS"])
+    prepare(os.environ.get("WRAPPER", "python"))
     orders = os.environ["ORDERS"].split(",")
     differences, moved, began = [], 0, time.monotonic()
     for seed in range(first, first + count):

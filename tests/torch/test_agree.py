@@ -23,7 +23,7 @@ def mixes(folder):
     return launch("agree.mixes", folder, ranks=2)
 
 
-@pytest.mark.parametrize("name", ["all the same", "a mesh", "the same again"])
+@pytest.mark.parametrize("name", ["all the same", "a mesh", "over rows", "the same again"])
 def test_ranks_that_agree_run_free(cells, name):
     assert [rank[name] for rank in cells[:3]] == [True] * 3
 
@@ -33,6 +33,7 @@ def test_ranks_that_agree_run_free(cells, name):
     [
         "another order",
         "groups numbered otherwise",
+        "over rows, then columns",
         "a rank failed",
         "a late rank in a mesh",
         "the same, another order",
@@ -52,6 +53,11 @@ def test_values_are_right_in_every_mix(mixes):
         assert {name: one["right"] for name, one in rank.items()} == dict.fromkeys(rank, True)
 
 
+def test_ranks_decide_alike_in_every_mix(mixes):
+    for name in mixes[0]:
+        assert [any(rank[name]["free"]) for rank in mixes] in ([True, True], [False, False]), name
+
+
 def test_all_ranks_alike_run_free(mixes):
     for rank in mixes:
         assert rank["the same"]["orders"] == ["either"] and rank["the same"]["free"] == [True]
@@ -64,7 +70,7 @@ def test_a_later_variant_follows_what_was_decided(mixes):
 
 
 @pytest.mark.parametrize(
-    "name", ["other lengths", "other options", "a pass fails", "a second program fails", "not enabled", "no store"]
+    "name", ["other options", "a pass fails", "a second program fails", "not enabled", "no store"]
 )
 def test_ranks_that_are_not_alike_keep_the_order(mixes, name):
     assert [any(rank[name]["free"]) for rank in mixes] == [False, False]

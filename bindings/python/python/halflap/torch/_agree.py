@@ -49,6 +49,11 @@ class Skeleton(NamedTuple):
     order: tuple[int, ...]
 
     @property
+    def key(self) -> str:
+        """What it is known by in this process, which may run the same collectives over other groups, too."""
+        return f"{self.name} over {' '.join(self.groups)}"
+
+    @property
     def is_kept(self) -> bool:
         """Whether it has collectives in the program's order."""
         return all(place == number for number, place in enumerate(self.order))
@@ -117,14 +122,14 @@ def withdraw(skeleton: Skeleton) -> None:
 def may_run_free(skeleton: Skeleton) -> bool:
     """The decision; waits for the other ranks, not for ever. Never raises."""
     orders = decisions.current().orders
-    if skeleton.name not in orders:
+    if skeleton.key not in orders:
         try:
             is_free = _all_agree(skeleton)
         except Exception as problem:
             _tell_unreachable(problem)
             is_free = False
-        orders[skeleton.name] = skeleton.order if is_free else None
-    return orders[skeleton.name] == skeleton.order
+        orders[skeleton.key] = skeleton.order if is_free else None
+    return orders[skeleton.key] == skeleton.order
 
 
 def _tell_unreachable(problem: Exception) -> None:
@@ -138,9 +143,10 @@ def _tell_unreachable(problem: Exception) -> None:
 
 def _all_agree(skeleton: Skeleton) -> bool:
     if _is_alone():
-        return dist.is_initialized()
+        return dist.is_initialized() and not skeleton.is_kept
     cells = Cells(skeleton)
-    if cells.write_own() != cells.own:
+    # Who keeps the program's order says so, and need not know what others do.
+    if cells.write_own() != cells.own or skeleton.is_kept:
         return False
     try:
         return _Agreement(cells).reached()
@@ -207,9 +213,8 @@ class _Agreement:
         self._began = time.monotonic()
         self._order = json.loads(cells.own)["order"]
         self._missing: set[int] = {dist.get_rank()}
-        self._seen: set[int] = set()
-        #: The numbers that a set of ranks has as process groups, which must be the same for all of them.
-        self._numbers: dict[tuple[int, ...], list[int]] = {}
+        #: The process groups of every rank that was read, as their ranks.
+        self._groups: dict[int, list[tuple[int, ...]]] = {}
 
     def reached(self) -> bool:
         """Whether all cells hold the same order. Where one stays empty, it is filled: kept."""
@@ -218,9 +223,9 @@ class _Agreement:
             if not found:
                 found = self._give_up_on_some()
             for rank, value in found.items():
-                if value.startswith(KEPT) or not self._fits(rank, json.loads(value)):
+                if value.startswith(KEPT) or not self._read(rank, json.loads(value)):
                     return False
-        return True
+        return self._number_groups_alike()
 
     def _give_up_on_some(self) -> dict[int, str]:
         """Waits a little, or fills the cells of those that will not come."""
@@ -238,12 +243,19 @@ class _Agreement:
         decisions.silent.add(rank)
         return True
 
-    def _fits(self, rank: int, cell: dict[str, Any]) -> bool:
-        self._missing.discard(rank)
-        self._seen.add(rank)
-        numbers: dict[tuple[int, ...], list[int]] = {}
-        for number, ranks in enumerate(cell["groups"]):
-            numbers.setdefault(tuple(ranks), []).append(number)
-            self._missing |= set(ranks) - self._seen
-        agrees = all(self._numbers.setdefault(ranks, one) == one for ranks, one in numbers.items())
-        return agrees and cell["order"] == self._order
+    def _read(self, rank: int, cell: dict[str, Any]) -> bool:
+        """Takes a cell over; whether its order is this rank's."""
+        self._groups[rank] = [tuple(ranks) for ranks in cell["groups"]]
+        self._missing.update(*cell["groups"])
+        self._missing -= set(self._groups)
+        return cell["order"] == self._order
+
+    def _number_groups_alike(self) -> bool:
+        """Whether every group is the same one for all of its ranks: they name collectives by its number."""
+        numbers = {
+            (group, rank): [number for number, one in enumerate(self._groups[rank]) if one == group]
+            for groups in self._groups.values()
+            for group in groups
+            for rank in group
+        }
+        return all(found == numbers[group, group[0]] for (group, _), found in numbers.items())

@@ -27,7 +27,7 @@ class Either:
         self._chosen: Call | None = None
         self.skeleton = skeleton
         # Whatever is compiled from now on has to follow the order that this one has.
-        decisions.current().offered.setdefault(skeleton.name, skeleton.order)
+        decisions.current().offered.setdefault(skeleton.key, skeleton.order)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         if self._chosen is None:

@@ -176,25 +176,29 @@ class OverlapPass:
             order = "kept" if wanted == "auto" else wanted
             result = self.schedule(Graph(text), order)
             return Found(result, result, order)
-        groups = groups_of(graph)
-        name = skeleton_name(graph, groups, repr(self))
-        free = self.free_order(graph, text, name)
+        skeleton = self.skeleton(graph)
+        free = self.free_order(graph, text, skeleton)
         if free is None:
             kept = self.schedule(Graph(text), "kept")
             return Found(kept, kept, "kept")
-        build.skeleton = Skeleton(name, groups, places(graph, free.order))
+        build.skeleton = skeleton._replace(order=places(graph, free.order))
         if build.skeleton.is_kept:
             return Found(free, free, "kept")
         build.free, build.text = free, text
         return Found(self.schedule(Graph(text), "kept"), free, "either")
 
-    def free_order(self, graph: dict[str, Any], text: bytes, name: str) -> Schedule | None:
+    def skeleton(self, graph: dict[str, Any]) -> Skeleton:
+        """What ranks agree on, without an order."""
+        groups = groups_of(graph)
+        return Skeleton(skeleton_name(graph, groups, repr(self)), groups, ())
+
+    def free_order(self, graph: dict[str, Any], text: bytes, skeleton: Skeleton) -> Schedule | None:
         """The best free order that goes with what was decided before; None where that was to keep the program's."""
         decided = decisions.current()
-        if name in decided.orders and decided.orders[name] is None:
+        if decided.orders.get(skeleton.key, ()) is None:
             return None
         free = self.schedule(Graph(text), "free")
-        offered = decided.offered.get(name)
+        offered = decided.offered.get(skeleton.key)
         if offered is None or offered == places(graph, free.order):
             return free
         chained = in_sequence(graph, offered, free.order)
@@ -207,8 +211,7 @@ class OverlapPass:
             names = [snode.get_name() for snode in snodes]
             compare(graph, Decision(repr(self), names, str(problem)), session.check_ranks)
         if self.options.collective_order == "auto" and graph is not None:
-            groups = groups_of(graph)
-            withdraw(Skeleton(skeleton_name(graph, groups, repr(self)), groups, ()))
+            withdraw(self.skeleton(graph))
         # What is said of a graph and options is said on every rank that has them.
         is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))
         if self.options.collective_order == "free" and not is_everybodys:
