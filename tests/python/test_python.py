@@ -93,6 +93,9 @@ def test_profiles_and_devices_as_dictionaries(graph, tmp_path):
         expected = by_command(tmp_path, "simulate", corpus(NAME), f"--{option}={path}")
         assert halflap.simulate(graph, **{option: value}).to_dict() == expected
         assert halflap.simulate(graph, **{option: str(path)}).to_dict() == expected
+        assert halflap.simulate(graph, **{option: path}).to_dict() == expected
+    expected = by_command(tmp_path, "simulate", corpus(NAME), f"--device={path}", "--ranks-per-node=2")
+    assert halflap.simulate(graph, device=device, ranks_per_node=2).to_dict() == expected
 
 
 def test_modules_are_scheduled_and_written_again(tmp_path):
@@ -119,6 +122,7 @@ def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):
         ({"memory_budgt": "1x"}, "--memory-budgt=1x"),
         ({"memory_budget": "1GiB"}, "--memory-budget=1GiB"),
         ({"device": "h10"}, "--device=h10"),
+        ({"ranks_per_node": 4}, "--ranks-per-node=4"),
         ({"passes": ["sink_wait"]}, "--passes=sink_wait"),
     ],
 )

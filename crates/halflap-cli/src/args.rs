@@ -696,10 +696,14 @@ impl Default for MachineArgs {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Run times")]
 pub struct CostArgs {
-    /// Model run times on this device: v100, a100, h100, h200, b200, mi300x, tpu_v5e, or a JSON file
-    /// with figures of your own (docs/costs.md).
+    /// Model run times on this device: a name such as h100, a100_pcie, l40s, mi300x or cpu
+    /// (docs/costs.md lists all), or a JSON file with figures of your own.
     #[arg(long, value_name = "NAME|FILE")]
     pub device: Option<String>,
+    /// How many ranks share a node, where it is not what the device says: ranks 0 to N-1 share the
+    /// first.
+    #[arg(long, value_name = "N", requires = "device", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks_per_node: Option<u32>,
     /// Model all collectives over this link, whichever ranks take part: nvlink or network (the
     /// device's own), or one with a name such as nvlink4 or ib400.
     #[arg(long, value_name = "NAME")]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use halflap::Unknown;
 use halflap::cost::{CostError, Costs, Device, Link, Profile, Times};
 use halflap::graph::Graph;
 
@@ -25,23 +26,42 @@ pub fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
         let problem = "only one of graph, --device and --profile can come from standard input";
         return Err(Failed::BadInput(problem.to_owned()));
     }
-    let device = args.device.as_deref().map(device).transpose()?;
+    let mut device = args.device.as_deref().map(device).transpose()?;
+    if let (Some(device), Some(ranks)) = (&mut device, args.ranks_per_node) {
+        device.ranks_per_node = ranks;
+    }
     let link = args.link.as_deref().map(|name| link(name, device.as_ref())).transpose()?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     Ok(Costs { device, link, profile })
 }
 
-/// A preset, or what a file holds. What is no preset and does not look like a file was a slip.
 fn device(name: &str) -> Result<Device, Failed> {
-    let unknown = match Device::named(name) {
-        Ok(device) => return Ok(device),
-        Err(unknown) => unknown,
-    };
+    match Device::named(name) {
+        Ok(preset) => Ok(preset),
+        Err(unknown) => {
+            Device::read(&file(name, &unknown)?).map_err(|error| Failed::in_file(files::name_of(name), error))
+        }
+    }
+}
+
+/// What stands for the device that `--device` names, wherever its file may go: a preset's name, or
+/// the content of a file.
+pub fn described_device(name: &str) -> Result<String, Failed> {
+    match Device::named(name) {
+        Ok(_) => Ok(name.to_lowercase()),
+        Err(unknown) => {
+            Device::tidied(&file(name, &unknown)?).map_err(|error| Failed::in_file(files::name_of(name), error))
+        }
+    }
+}
+
+/// The content of a file. What is not a preset and does not look like a file was a slip.
+fn file(name: &str, unknown: &Unknown) -> Result<Vec<u8>, Failed> {
     let is_file = name == "-" || name.contains(['/', '\\', '.']) || Path::new(name).exists();
     if !is_file {
         return Err(Failed::BadInput(format!("--device: {unknown} (and there is no such file)")));
     }
-    Device::read(&files::read(name)?).map_err(|error| Failed::in_file(files::name_of(name), error))
+    files::read(name)
 }
 
 fn link(name: &str, device: Option<&Device>) -> Result<Link, Failed> {
@@ -74,7 +94,7 @@ mod tests {
     /// The times of both nodes in whole nanoseconds, or what is said.
     fn asked(device: &str, link: &str, profile: &str) -> Result<[f64; 2], String> {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let args = CostArgs { device: given(device), link: given(link), profile: given(profile) };
+        let args = CostArgs { device: given(device), link: given(link), profile: given(profile), ranks_per_node: None };
         let graph = read_graph(GRAPH.as_bytes()).unwrap();
         match times(&args, &graph, "g.json") {
             Ok(times) => Ok(["a", "gather"].map(|name| times.of(graph.find(name).unwrap()).0.round())),
@@ -83,7 +103,7 @@ mod tests {
         }
     }
 
-    fn file(name: &str, text: &str) -> String {
+    fn written(name: &str, text: &str) -> String {
         let path = std::env::temp_dir().join(format!("halflap-costs-{}-{name}", std::process::id()));
         fs::write(&path, text).unwrap();
         path.display().to_string()
@@ -93,13 +113,13 @@ mod tests {
     fn devices_links_and_profiles() {
         assert_eq!(asked("h100", "", ""), Ok([1_002_500.0, 2_397_065.0]));
         assert_eq!(asked("h100", "network", ""), Ok([1_002_500.0, 17_606_400.0]));
-        let own = file(
+        let own = written(
             "own.json",
             r#"{"peak_tflops": 98.9, "memory_gb_per_s": 1, "ranks_per_node": 8, "nvlink_gb_per_s": 370, "network_gb_per_s": 1, "launch_us": 0}"#,
         );
-        let times = file("times.json", r#"{"gather": 12}"#);
+        let times = written("times.json", r#"{"gather": 12}"#);
         assert_eq!(asked(&own, "", &times), Ok([10_000_000.0, 12.0]));
-        let strange = file("strange.json", r#"{"gathr": 12, "d": 1}"#);
+        let strange = written("strange.json", r#"{"gathr": 12, "d": 1}"#);
         let said = asked("h100", "", &strange).unwrap_err();
         assert_eq!(
             said,
@@ -110,6 +130,29 @@ mod tests {
         for path in [own, times, strange] {
             fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn ranks_may_share_nodes_otherwise_than_is_usual() {
+        let graph = read_graph(GRAPH.as_bytes()).unwrap();
+        let gather = |device: &str, ranks_per_node| {
+            let args = CostArgs { device: Some(device.to_owned()), ranks_per_node, ..CostArgs::default() };
+            let times = times(&args, &graph, "g.json").unwrap_or_else(|failed| panic!("{failed:?}"));
+            times.of(graph.find("gather").unwrap()).0.round()
+        };
+        assert_eq!(gather("h100", None), gather("h100", Some(8)));
+        // Two cards of each of four nodes: 8.4 us + 4 * 3.4 us + 3 * 14 us, 100 * 8/7 GB/s.
+        assert_eq!(gather("h100", Some(2)), 64_000.0 + 8_750_000.0);
+        let own = written(
+            "nodes.json",
+            r#"{"peak_tflops": 1, "memory_gb_per_s": 1, "ranks_per_node": 2, "nvlink_gb_per_s": 370, "network_gb_per_s": 50}"#,
+        );
+        assert_eq!(gather(&own, None), gather("h100", Some(2)));
+        assert_eq!(gather(&own, Some(8)), gather("h100", None));
+        let text = described_device(&own).unwrap_or_else(|failed| panic!("{failed:?}"));
+        assert!(text.starts_with(r#"{"memory_gb_per_s":1,"#), "{text}");
+        assert!(matches!(described_device("H100"), Ok(name) if name == "h100"));
+        fs::remove_file(own).unwrap();
     }
 
     #[test]

@@ -33,6 +33,7 @@ use std::panic::{self, AssertUnwindSafe};
 use clap::Parser;
 
 use args::{Args, Command};
+pub use costs::described_device;
 pub use exit::Failed;
 use log::{Level, Part};
 

@@ -1,5 +1,6 @@
 //! The nearest right name for a wrong one.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 /// A name that stands for nothing, with the one that was probably meant.
@@ -36,9 +37,15 @@ impl std::error::Error for Unknown {}
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What differs more in length alone cannot be near; long names would cost the most.
     let known = known.filter(|right| 2 * right.chars().count().abs_diff(name.chars().count()) <= right.len());
-    let by_distance = known.map(|right| (distance(name, right), right)).min();
+    // Of two that are as near, people meant the one that begins as they began.
+    let best = known.map(|right| (distance(name, right), Reverse(shared(name, right)), right)).min();
     // A name that shares less than half of its letters was not a slip of the pen.
-    by_distance.filter(|(distance, right)| 2 * distance <= right.len()).map(|(_, right)| right)
+    best.filter(|(distance, _, right)| 2 * distance <= right.len()).map(|(_, _, right)| right)
+}
+
+/// How many letters both begin with.
+fn shared(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count()
 }
 
 /// Levenshtein's distance: how many letters must be put in, left out or changed.
@@ -70,5 +77,6 @@ mod tests {
         );
         assert_eq!(Unknown::new("pass", "x", known).to_string(), "unknown pass 'x'; known are sink_waits, raise_comms");
         assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(nearest("h10", ["a10", "h20", "h100"].into_iter()), Some("h100"));
     }
 }

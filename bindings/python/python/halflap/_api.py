@@ -27,7 +27,9 @@ class Machine(TypedDict, total=False):
     """What orders are simulated on; every function takes these as keywords."""
 
     #: Model run times on this device: a name such as ``"h100"``, a file, or the figures themselves.
-    device: str | Mapping[str, Any]
+    device: str | os.PathLike[str] | Mapping[str, Any]
+    #: How many ranks share a node, where it is not what the device says.
+    ranks_per_node: int
     #: Model all collectives over this link.
     link: str
     #: Measured run times: a file, or nanoseconds by the names of nodes.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::error::DeviceError;
 use super::json;
 use super::link::{Hops, Link};
+use super::presets::{self, Node, PRESETS};
 use crate::Unknown;
 use crate::units::{Bandwidth, FlopRate, Nanos};
 
@@ -19,6 +20,9 @@ pub struct Device {
     pub launch: Nanos,
     /// How many ranks, counted from rank 0, share a node.
     pub ranks_per_node: u32,
+    /// Whether that is merely what hosts usually have, so that a launcher knows better: not where a
+    /// file says it, nor where `nvlink` joins several hosts.
+    pub is_usual: bool,
     /// What joins the ranks of a node.
     pub nvlink: Link,
     /// What joins nodes.
@@ -27,20 +31,6 @@ pub struct Device {
 
 /// What a kernel takes besides its work, where a file does not say: what launching one takes.
 const LAUNCH: Nanos = Nanos::micros(2.5);
-
-/// A preset: peak in TFLOP/s, memory in GB/s, ranks per node, link within a node, network.
-type Preset = (&'static str, f64, f64, u32, &'static str, &'static str);
-
-/// Peaks and memory are the makers' data-sheet figures; docs/costs.md says more.
-const PRESETS: [Preset; 7] = [
-    ("v100", 125.0, 900.0, 8, "nvlink2", "ib100"),
-    ("a100", 312.0, 2039.0, 8, "nvlink3", "ib200"),
-    ("h100", 989.0, 3350.0, 8, "nvlink4", "ib400"),
-    ("h200", 989.0, 4800.0, 8, "nvlink4", "ib400"),
-    ("b200", 2250.0, 8000.0, 8, "nvlink5", "ib400"),
-    ("mi300x", 1307.0, 5300.0, 8, "xgmi3", "ib400"),
-    ("tpu_v5e", 197.0, 819.0, 256, "ici5e", "dcn5e"),
-];
 
 /// The fields that a file must have.
 pub(super) const REQUIRED: [&str; 5] =
@@ -65,8 +55,12 @@ impl Device {
     pub fn named(name: &str) -> Result<Device, Unknown> {
         let unknown = || Unknown::new("device", name, Device::NAMES);
         let lower = name.to_lowercase();
-        let &(_, peak, memory, ranks_per_node, nvlink, network) =
+        let &(_, [peak, memory], node, [nvlink, network], _) =
             PRESETS.iter().find(|preset| preset.0 == lower).ok_or_else(unknown)?;
+        let (ranks_per_node, is_usual) = match node {
+            Node::Host(ranks) => (ranks, true),
+            Node::Rack(ranks) => (ranks, false),
+        };
         // A test names every preset, so that none has a link that there is not.
         let link = |name| Link::named(name, None).map_err(|_| unknown());
         Ok(Device {
@@ -74,20 +68,33 @@ impl Device {
             memory: Bandwidth::gigas(memory),
             launch: LAUNCH,
             ranks_per_node,
+            is_usual,
             nvlink: link(nvlink)?,
             network: link(network)?,
         })
     }
 
+    /// The name of the preset for what a driver calls its device, such as "NVIDIA H100 PCIe".
+    pub fn reported(name: &str) -> Option<&'static str> {
+        presets::reported(name)
+    }
+
     /// Reads a device from a file, plain or gzipped. A field that is not known is refused: an
     /// optional one with a slip in its name would have no effect and nobody would notice.
     pub fn read(bytes: &[u8]) -> Result<Device, DeviceError> {
-        let fields = json::fields(bytes).map_err(|error| DeviceError::NotAnObject { problem: error.to_string() })?;
-        let known = || REQUIRED.into_iter().chain(OPTIONAL);
-        if let Some((name, _)) = fields.iter().find(|(name, _)| !known().any(|field| field == name)) {
-            return Err(Unknown::new("field", name, known()).into());
-        }
-        let fields = Fields(fields);
+        Device::of(&Fields::read(bytes)?)
+    }
+
+    /// The device of a file as one line of JSON, however its fields are spaced and sorted: equal text
+    /// is the same device.
+    pub fn tidied(bytes: &[u8]) -> Result<String, DeviceError> {
+        let mut fields = Fields::read(bytes)?;
+        Device::of(&fields)?;
+        fields.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(Value::Object(fields.0.into_iter().collect()).to_string())
+    }
+
+    fn of(fields: &Fields) -> Result<Device, DeviceError> {
         let hops = |field, otherwise| match fields.time(field)? {
             Some(hop) => Ok(Hops::all(hop)),
             None => Ok::<_, DeviceError>(otherwise),
@@ -99,6 +106,7 @@ impl Device {
             memory: Bandwidth::gigas(fields.rate("memory_gb_per_s")?),
             launch: fields.time("launch_us")?.unwrap_or(LAUNCH),
             ranks_per_node: fields.count("ranks_per_node")?,
+            is_usual: false,
             nvlink: Link { hops: hops("nvlink_hop_us", nvlink.hops)?, ..nvlink },
             network: Link { hops: hops("network_hop_us", network.hops)?, ..network },
         })
@@ -109,6 +117,15 @@ impl Device {
 struct Fields(Vec<(String, Value)>);
 
 impl Fields {
+    fn read(bytes: &[u8]) -> Result<Fields, DeviceError> {
+        let fields = json::fields(bytes).map_err(|error| DeviceError::NotAnObject { problem: error.to_string() })?;
+        let known = || REQUIRED.into_iter().chain(OPTIONAL);
+        match fields.iter().find(|(name, _)| !known().any(|field| field == name)) {
+            Some((name, _)) => Err(Unknown::new("field", name, known()).into()),
+            None => Ok(Fields(fields)),
+        }
+    }
+
     /// A rate, above zero, because it divides.
     fn rate(&self, field: &'static str) -> Result<f64, DeviceError> {
         const RIGHT: &str = "a number above zero";
@@ -165,7 +182,8 @@ mod tests {
     #[test]
     fn presets_by_name_as_documented() {
         let document = include_str!("../../../../docs/costs.md");
-        for (name, peak, memory, ranks, nvlink, network) in PRESETS {
+        for (name, [peak, memory], node, [nvlink, network], _) in PRESETS {
+            let (Node::Host(ranks) | Node::Rack(ranks)) = node;
             let device = Device::named(name).unwrap();
             assert_eq!(device, Device::named(&name.to_uppercase()).unwrap());
             let (near, far) = (device.nvlink.bandwidth.0 / 1e9, device.network.bandwidth.0 / 1e9);
@@ -174,6 +192,72 @@ mod tests {
         }
         let said = Device::named("h10").unwrap_err().to_string();
         assert_eq!(said, "unknown device 'h10'; did you mean 'h100'?");
+    }
+
+    fn figures(name: &str) -> [f64; 4] {
+        let device = Device::named(name).unwrap();
+        [device.peak.0, device.memory.0, device.nvlink.bandwidth.0, device.network.bandwidth.0]
+    }
+
+    #[test]
+    fn figures_grow_with_the_generation() {
+        for line in [
+            &["v100", "a100", "h100", "b200", "gb200"][..],
+            &["h100", "h200"],
+            &["b200", "b300", "gb300"],
+            &["rtx_3090", "rtx_4090", "rtx_5090"],
+            &["l4", "l40", "l40s"],
+            &["mi210", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"],
+            &["h100_pcie", "h100_nvl", "h200_nvl", "h200"],
+            // What lacks memory, a module or links is no faster than what has all.
+            &["v100_pcie", "v100"],
+            &["a100_40gb", "a100"],
+            &["a100_pcie_40gb", "a100_pcie", "a100"],
+            &["a800_pcie", "a800", "a100"],
+            &["h800_pcie", "h800", "h100"],
+            &["h20", "h20_3e", "h200"],
+            &["a10g", "a10", "a30"],
+        ] {
+            for (slower, faster) in line.iter().zip(&line[1..]) {
+                let (less, more) = (figures(slower), figures(faster));
+                assert!(less.iter().zip(more).all(|(less, more)| *less <= more), "{slower} {less:?} {faster} {more:?}");
+                assert_ne!(less, more, "{slower} {faster}");
+            }
+        }
+        let gpus = Device::NAMES.into_iter().filter(|name| *name != "cpu");
+        assert!(gpus.map(figures).all(|gpu| figures("cpu")[..3] < gpu[..3]));
+    }
+
+    #[test]
+    fn the_network_is_slower_than_the_link_within_a_node() {
+        for name in Device::NAMES {
+            let device = Device::named(name).unwrap();
+            assert!(device.network.bandwidth <= device.nvlink.bandwidth, "{name}");
+            for (near, far) in device.nvlink.hops.ring.iter().zip(device.network.hops.ring) {
+                assert!(*near <= far, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_launcher_knows_no_racks_and_a_file_needs_none() {
+        let nodes = |name| Device::named(name).map(|device| (device.ranks_per_node, device.is_usual)).unwrap();
+        assert_eq!(nodes("h100"), (8, true));
+        assert_eq!(nodes("gb200"), (72, false));
+        assert_eq!(nodes("tpu_v5e"), (256, false));
+        assert!(!Device::read(OWN.as_bytes()).unwrap().is_usual);
+    }
+
+    #[test]
+    fn the_same_device_is_the_same_text() {
+        let text = Device::tidied(OWN.as_bytes()).unwrap();
+        assert!(
+            text.starts_with(r#"{"launch_us":3,"memory_gb_per_s":2600,"name":"mine","network_gb_per_s":45,"#),
+            "{text}"
+        );
+        assert_eq!(Device::read(text.as_bytes()), Device::read(OWN.as_bytes()));
+        assert_eq!(Device::tidied(text.as_bytes()), Ok(text));
+        assert_eq!(Device::tidied(b"{}").unwrap_err(), Device::read(b"{}").unwrap_err());
     }
 
     #[test]

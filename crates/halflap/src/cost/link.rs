@@ -38,6 +38,8 @@ pub struct Hops {
 impl Hops {
     /// NVLink and what is like it.
     pub const NVLINK: Hops = Hops::micros([0.6, 1.9, 3.4], [0.6, 1.25, 4.0]);
+    /// PCIe.
+    pub const PCIE: Hops = Hops::micros([1.0, 2.5, 5.7], [1.0, 1.9, 4.0]);
     /// InfiniBand, and Ethernet with RDMA.
     pub const NETWORK: Hops = Hops::micros([2.7, 4.0, 14.0], [5.0, 8.5, 14.0]);
 
@@ -54,17 +56,26 @@ impl Hops {
 }
 
 /// The links that have a name of their own. docs/costs.md lists them.
-const PRESETS: [(&str, Link); 11] = [
+const PRESETS: [(&str, Link); 20] = [
     ("nvlink2", Link::within_node(120.0)),
     ("nvlink3", Link::within_node(240.0)),
     ("nvlink4", Link::within_node(370.0)),
     ("nvlink5", Link::within_node(720.0)),
+    ("nvlink400", Link::within_node(160.0)),
+    ("xgmi2", Link::within_node(112.0)),
     ("xgmi3", Link::within_node(336.0)),
+    ("xgmi4", Link::within_node(403.0)),
+    ("pcie3", Link { hops: Hops::PCIE, ..Link::within_node(12.0) }),
+    ("pcie4", Link { hops: Hops::PCIE, ..Link::within_node(25.0) }),
+    ("pcie5", Link { hops: Hops::PCIE, ..Link::within_node(50.0) }),
+    ("loopback", Link { hops: Hops::all(Nanos::micros(10.0)), ..Link::within_node(5.0) }),
     ("ici5e", Link { hops: Hops::all(Nanos::micros(1.0)), ..Link::within_node(100.0) }),
     ("ib100", Link::across_nodes(12.0)),
     ("ib200", Link::across_nodes(25.0)),
     ("ib400", Link::across_nodes(50.0)),
     ("ib800", Link::across_nodes(100.0)),
+    ("eth10", Link { hops: Hops::all(Nanos::micros(30.0)), ..Link::across_nodes(1.1) }),
+    ("eth25", Link { hops: Hops::all(Nanos::micros(30.0)), ..Link::across_nodes(2.8) }),
     ("dcn5e", Link::across_nodes(3.125)),
 ];
 

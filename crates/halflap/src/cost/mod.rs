@@ -11,6 +11,7 @@ mod error;
 mod json;
 mod link;
 mod pbtxt;
+mod presets;
 mod profile;
 mod roofline;
 
