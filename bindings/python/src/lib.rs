@@ -95,11 +95,49 @@ type Work = (f64, i64);
 /// A collective's kind, the ranks that take part, and its bytes.
 type Issued = (String, Vec<u32>, i64);
 
+/// What stands for a device: a preset's name, or the content of the file that `name` is or that `text` would be
+/// in. Refuses what the command refuses, in the same words.
+#[pyfunction]
+#[pyo3(signature = (name, text=None))]
+fn described_device(name: &str, text: Option<Vec<u8>>) -> PyResult<String> {
+    match text {
+        None => halflap_cli::described_device(name).map_err(raised),
+        Some(text) => Device::tidied(&text).map_err(|error| BadInput::new_err(format!("{name}: {error}"))),
+    }
+}
+
+/// The preset for what a driver calls its device.
+#[pyfunction]
+fn reported_device(name: &str) -> Option<&'static str> {
+    Device::reported(name)
+}
+
+/// How many ranks share a node with a device as described, and whether a launcher knows better.
+#[pyfunction]
+fn ranks_per_node(device: &str) -> PyResult<(u32, bool)> {
+    figures(device).map(|device| (device.ranks_per_node, device.is_usual))
+}
+
+/// The figures of a device as described.
+fn figures(device: &str) -> PyResult<Device> {
+    match device.starts_with('{') {
+        true => Device::read(device.as_bytes()).map_err(|error| BadInput::new_err(error.to_string())),
+        false => Device::named(device).map_err(|error| BadInput::new_err(error.to_string())),
+    }
+}
+
 /// The run times in nanoseconds of kernels and of collectives as the model of a device has them. A kernel that
 /// does nothing takes no time.
 #[pyfunction]
-fn modelled_times(device: &str, work: Vec<Work>, issued: Vec<Issued>) -> PyResult<(Vec<f64>, Vec<f64>)> {
-    let device = Device::named(device).map_err(|error| BadInput::new_err(error.to_string()))?;
+#[pyo3(signature = (device, work, issued, ranks_per_node=None))]
+fn modelled_times(
+    device: &str,
+    work: Vec<Work>,
+    issued: Vec<Issued>,
+    ranks_per_node: Option<u32>,
+) -> PyResult<(Vec<f64>, Vec<f64>)> {
+    let mut device = figures(device)?;
+    device.ranks_per_node = ranks_per_node.unwrap_or(device.ranks_per_node);
     let costs = Costs { device: Some(device), ..Costs::default() };
     let kernels = work.iter().enumerate().map(|(number, work)| kernel(number, work)).collect();
     let mut parts = Parts { ops: kernels, ..Parts::default() };
@@ -150,6 +188,9 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("InternalError", py.get_type::<InternalError>())?;
     module.add_function(wrap_pyfunction!(call, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add_function(wrap_pyfunction!(described_device, module)?)?;
+    module.add_function(wrap_pyfunction!(reported_device, module)?)?;
+    module.add_function(wrap_pyfunction!(ranks_per_node, module)?)?;
     module.add_function(wrap_pyfunction!(modelled_times, module)?)?;
     module.add_function(wrap_pyfunction!(json::to_json, module)?)
 }

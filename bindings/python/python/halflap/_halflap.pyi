@@ -29,8 +29,21 @@ def call(arguments: Sequence[str], given: dict[str, bytes]) -> tuple[dict[str, b
 def main(arguments: Sequence[str]) -> int:
     """Is the ``halflap`` command; gives its exit code."""
 
+def described_device(name: str, text: bytes | None = None) -> str:
+    """What stands for a device: a preset's name, or the content of the file that ``name`` is or that ``text``
+    would be in. Refuses what the command refuses, in the same words."""
+
+def reported_device(name: str) -> str | None:
+    """The preset for what a driver calls its device, such as ``"NVIDIA H100 PCIe"``."""
+
+def ranks_per_node(device: str) -> tuple[int, bool]:
+    """How many ranks share a node with a device as described, and whether a launcher knows better."""
+
 def modelled_times(
-    device: str, work: Sequence[tuple[float, int]], issued: Sequence[tuple[str, Sequence[int], int]]
+    device: str,
+    work: Sequence[tuple[float, int]],
+    issued: Sequence[tuple[str, Sequence[int], int]],
+    ranks_per_node: int | None = None,
 ) -> tuple[list[float], list[float]]:
     """The run times in nanoseconds of kernels (operations and bytes) and of collectives (kind, ranks and bytes)
     as the model of a device has them. A kernel that does nothing takes no time."""

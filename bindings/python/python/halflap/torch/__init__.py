@@ -21,12 +21,12 @@ try:
 except ImportError as missing:
     raise ImportError("halflap.torch needs torch 2.10 or newer, and torch is not installed") from missing
 
-from .. import _halflap
 from ._version import UnknownTorch, check_version
 
 check_version(torch.__version__)
 
 from . import _agree  # noqa: E402
+from ._devices import described  # noqa: E402
 from ._handover import Unsupported  # noqa: E402
 from ._settings import (  # noqa: E402
     Settings,
@@ -40,7 +40,7 @@ from ._settings import (  # noqa: E402
 from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
 from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
-from ._times import Times, device_here  # noqa: E402
+from ._times import Times  # noqa: E402
 
 __all__ = [
     "Enabled",
@@ -110,7 +110,8 @@ def enable(
     memory_budget: float | str = "1x",
     collective_order: str = "auto",
     effort: str = "quick",
-    device: str | None = None,
+    device: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    ranks_per_node: int | None = None,
     profile: str | os.PathLike[str] | Mapping[str, float] | None = None,
     estimate: Callable[[Any], float | None] | None = None,
     report_dir: str | os.PathLike[str] | None = None,
@@ -126,7 +127,9 @@ def enable(
 
     Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as Inductor's
     ``estimate_op_runtime``), else ``profile`` (`profile_from_trace`), else Inductor, else the model of
-    ``device``. They must be the same on all ranks.
+    ``device``: a preset's name, a file or a dictionary of figures (docs/costs.md); by default what this process
+    runs on. ``ranks_per_node``: by default the launcher's count, else the device's. They must be the same on all
+    ranks.
 
     ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the orders of all
     ranks of a process group, waiting for at most 60 s or so many seconds, and raise `RanksDiffer` on all of them
@@ -135,19 +138,16 @@ def enable(
     graph; then collectives stay in the program's order.
     """
     check_settings()
-    if device is not None and not isinstance(device, str):
-        raise TypeError(f"device must be the name of one, not {device!r}")
-    device = device or device_here()
-    _halflap.modelled_times(device, [], [])
     times = read_profile(profile)
     options = Options(
         memory_budget=_checked_budget(memory_budget),
         collective_order=_one_of("collective_order", collective_order, ("auto", "kept", "free")),
         effort=_one_of("effort", effort, ("quick", "default", "thorough")),
-        device=device,
+        device=described(device),
+        ranks_per_node=_checked_ranks(ranks_per_node),
         times=times_key(times, estimate),
     )
-    session.times[options.times] = Times(device, times, estimate)
+    session.times[options.times] = Times(times, estimate)
     folder = None if report_dir is None else os.fspath(report_dir)
     waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
     enabled = Enabled(OverlapPass(options), folder, waiting)
@@ -210,6 +210,14 @@ def _seconds(name: str, value: float, otherwise: str = "") -> float:
     if not is_number or not 0 < value < math.inf:
         raise ValueError(f"{name} must be {otherwise}a number of seconds above 0, not {value!r}")
     return float(value)
+
+
+def _checked_ranks(ranks: int | None) -> int | None:
+    if ranks is None:
+        return None
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks < 2**32:
+        raise ValueError(f"ranks_per_node must be a whole number from 1 to 4294967295, not {ranks!r}")
+    return ranks
 
 
 def _checked_budget(budget: float | str) -> str:

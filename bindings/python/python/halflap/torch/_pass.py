@@ -29,6 +29,7 @@ from .. import _halflap
 from .._api import Graph, Schedule, schedule
 from ._agree import Skeleton, collectives_of, decisions, groups_of, skeleton_name, withdraw
 from ._both import Build, current_build
+from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
 from ._handover import Program, Unsupported, has_collectives
 from ._ranks import Decision, RanksDiffer, compare, topology
 from ._sequence import in_sequence, places
@@ -38,7 +39,7 @@ from ._undisturbed import undisturbed
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 2
+HANDOVER = 3
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class Options:
     memory_budget: str
     collective_order: str
     effort: str
-    device: str
+    #: As `described`, or None for that of the process that compiles.
+    device: str | None
+    #: What the user says of them.
+    ranks_per_node: int | None
     #: Of the profile and of the callable, which are not part of the state themselves.
     times: str
 
@@ -68,6 +72,8 @@ class Ran:
     failure: str | None = None
     #: ``"kept"``, ``"free"``, or ``"either"``: ranks agree on one of them before they first run it.
     collective_order: str = "kept"
+    #: Such as ``h100, 8 ranks per node``.
+    modelled_on: str = ""
 
 
 @dataclass
@@ -106,7 +112,14 @@ class OverlapPass:
 
     def __getstate__(self) -> dict[str, Any]:
         """What caches are keyed by."""
-        state = {"halflap": _halflap.__version__, "handover": HANDOVER, "options": self.options, "topology": topology()}
+        modelled = self.modelled_on()
+        state = {
+            "halflap": _halflap.__version__,
+            "handover": HANDOVER,
+            "options": self.options,
+            "device": modelled.device,
+            "topology": topology(modelled.ranks_per_node),
+        }
         if self.options.collective_order == "auto":
             state["decided"] = decisions.key()
         return state
@@ -116,6 +129,10 @@ class OverlapPass:
 
     def __repr__(self) -> str:
         return f"halflap.torch.OverlapPass({_halflap.__version__}, {HANDOVER}, {self.options})"
+
+    def modelled_on(self) -> Modelled:
+        """What run times are modelled on in this process."""
+        return modelled_on(self.options.device, self.options.ranks_per_node)
 
     def __call__(self, snodes: list[Any]) -> list[Any]:
         session.compiling.has_failed = False
@@ -136,7 +153,7 @@ class OverlapPass:
             searched = time.perf_counter()
             ordered = program.ordered(found.first.order)
             if session.check_ranks is not None:
-                compare(graph, Decision(repr(self), found.best.order), session.check_ranks)
+                compare(graph, Decision(self.deciding(), found.best.order), session.check_ranks)
         except RanksDiffer:
             raise
         except Exception as problem:
@@ -150,11 +167,16 @@ class OverlapPass:
         collectives = len(collectives_of(graph))
         handover = ended - started - (searched - given)
         ran = Ran(name, len(snodes), collectives, found.best, handover, ended - started, None, found.collective_order)
+        ran.modelled_on = str(self.modelled_on())
         session.history.append(ran)
         if build is not None:
             build.ran = ran
         _tell(ran)
         return ordered
+
+    def deciding(self) -> str:
+        """What must be the same on all ranks, besides the graph."""
+        return f"{self!r} on {self.modelled_on()!r}"
 
     def give_free(self, snodes: list[Any], build: Build) -> list[Any]:
         """The free order, for the second program; whoever generates it catches what goes wrong."""
@@ -190,7 +212,7 @@ class OverlapPass:
     def skeleton(self, graph: dict[str, Any]) -> Skeleton:
         """What ranks agree on, without an order."""
         groups = groups_of(graph)
-        return Skeleton(skeleton_name(graph, groups, repr(self)), groups, ())
+        return Skeleton(skeleton_name(graph, groups, self.deciding()), groups, ())
 
     def free_order(self, graph: dict[str, Any], text: bytes, skeleton: Skeleton) -> Schedule | None:
         """The best free order that goes with what was decided before; None where that was to keep the program's."""
@@ -209,7 +231,7 @@ class OverlapPass:
         not do."""
         if session.check_ranks is not None and graph is not None:
             names = [snode.get_name() for snode in snodes]
-            compare(graph, Decision(repr(self), names, str(problem)), session.check_ranks)
+            compare(graph, Decision(self.deciding(), names, str(problem)), session.check_ranks)
         if self.options.collective_order == "auto" and graph is not None:
             withdraw(self.skeleton(graph))
         # What is said of a graph and options is said on every rank that has them.
@@ -226,7 +248,9 @@ class OverlapPass:
         times = session.times.get(self.options.times)
         if times is None:
             raise RuntimeError("the profile or callable that run times come from is not in this process")
-        times.fill(program)
+        if self.options.device is None:
+            warn_of_unknown_gpu()
+        times.fill(program, self.modelled_on())
         if session.is_watched():
             program.describe()
         graph = program.graph()
@@ -297,8 +321,8 @@ def _source_of(function: Any) -> str:
 
 def _threads() -> int:
     """The ranks of a machine share its cores. Does not change the result."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, (os.cpu_count() or 1) // max(1, ranks))
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdecimal() else 1))
 
 
 def _graph_name() -> str:
@@ -324,8 +348,9 @@ def _tell(ran: Ran) -> None:
     """Says what was done, wherever somebody may look."""
     result = ran.schedule
     assert result is not None
-    log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, result)
-    _trace("halflap_summary", lambda: str(result))
+    summary = f"modelled on    {ran.modelled_on}\n{result}"
+    log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, summary)
+    _trace("halflap_summary", lambda: summary)
     _trace("halflap_schedule", lambda: json.dumps(result.to_dict()))
     if session.report_dir is not None:
         try:

@@ -25,7 +25,7 @@ class RanksDiffer(RuntimeError):
     ``inner_exception`` is this."""
 
 
-def topology(ranks_per_node: int = 8) -> str:
+def topology(ranks_per_node: int) -> str:
     """How process groups lie, as far as run times and streams depend on it; the same on all ranks of a job whose
     groups lie over nodes alike."""
     if not dist.is_initialized():

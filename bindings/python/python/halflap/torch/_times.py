@@ -19,45 +19,24 @@ from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.utils import get_fused_kernel_name
 
 from .. import _halflap
+from ._devices import Modelled
 from ._handover import Program, product
-
-#: What is modelled where no device is named and there is no GPU that we know.
-DEFAULT_DEVICE = "h100"
-
-#: Parts of the names of GPUs, and the device that models them.
-DEVICES = {
-    "V100": "v100",
-    "A100": "a100",
-    "H100": "h100",
-    "H200": "h200",
-    "B200": "b200",
-    "MI300X": "mi300x",
-}
-
-
-def device_here() -> str:
-    """The model of the GPU of this process."""
-    if not torch.cuda.is_available():
-        return DEFAULT_DEVICE
-    name = torch.cuda.get_device_name()
-    return next((device for part, device in DEVICES.items() if part in name), DEFAULT_DEVICE)
 
 
 class Times:
     """Where run times come from."""
 
     def __init__(
-        self, device: str, profile: Mapping[str, float], estimate: Callable[[Any], float | None] | None
+        self, profile: Mapping[str, float], estimate: Callable[[Any], float | None] | None
     ) -> None:
-        self.device = device
         self.profile = profile
         self.estimate = estimate
         #: Elsewhere Inductor has no estimates.
         self.on_gpu = torch.cuda.is_available() or torch.xpu.is_available()
 
-    def fill(self, program: Program) -> None:
+    def fill(self, program: Program, modelled: Modelled) -> None:
         """Gives every node of a program its run time."""
-        self._model(program)
+        _model(program, modelled)
         if self.profile or self.estimate is not None or self.on_gpu:
             for snode, node in zip(program.snodes, program.nodes):
                 if node["kind"] in ("compute", "collective"):
@@ -77,19 +56,20 @@ class Times:
             if given > 0:
                 node["runtime_ns"] = given
 
-    def _model(self, program: Program) -> None:
-        """Gives every node the run time that the model has of it: none where nothing is launched."""
-        computing = [node for node in program.nodes if node["kind"] == "compute"]
-        communicating = [node for node in program.nodes if node["kind"] == "collective"]
-        work = [(node.get("flops", 0), node["bytes"]) for node in computing]
-        collectives = [node["collective"] for node in communicating]
-        issued = [(one["op"], program.groups[one["group"]], one["bytes"]) for one in collectives]
-        for node in program.nodes:
-            node["runtime_ns"] = 0.0
-        times = _halflap.modelled_times(self.device, work, issued)
-        for nodes, modelled in zip((computing, communicating), times):
-            for node, time in zip(nodes, modelled):
-                node["runtime_ns"] = time
+
+def _model(program: Program, modelled: Modelled) -> None:
+    """Gives every node the run time that the model has of it: none where nothing is launched."""
+    computing = [node for node in program.nodes if node["kind"] == "compute"]
+    communicating = [node for node in program.nodes if node["kind"] == "collective"]
+    work = [(node.get("flops", 0), node["bytes"]) for node in computing]
+    collectives = [node["collective"] for node in communicating]
+    issued = [(one["op"], program.groups[one["group"]], one["bytes"]) for one in collectives]
+    for node in program.nodes:
+        node["runtime_ns"] = 0.0
+    times = _halflap.modelled_times(modelled.device, work, issued, modelled.ranks_per_node)
+    for nodes, taken in zip((computing, communicating), times):
+        for node, time in zip(nodes, taken):
+            node["runtime_ns"] = time
 
 
 def _nanoseconds(milliseconds: float, node: str) -> float:
