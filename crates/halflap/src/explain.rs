@@ -139,10 +139,12 @@ impl Case<'_> {
         if let Some(other) = self.stream_busy_until(start, collective) {
             return Holder::Stream(other);
         }
-        // Through a multi-output it needs another collective, not the multi-output.
-        let gated_by = self.graph.gated_by(collective);
-        let preds = self.graph.preds(collective, Edges::Real);
-        let until_start = gated_by.iter().chain(preds).copied().find(|&pred| self.simulation.end[pred] == start);
+        // Through a multi-output it needs another collective, not the multi-output. A collective that
+        // only had to be issued before it is not waited for.
+        let gated_by = self.graph.gated_by(collective).iter();
+        let preds = self.graph.preds(collective, Edges::Real).iter();
+        let ran = preds.filter(|&&pred| self.graph.kind(pred) != OpKind::AsyncCollective);
+        let until_start = gated_by.chain(ran).copied().find(|&pred| self.simulation.end[pred] == start);
         until_start.map_or(Holder::NothingGained, Holder::Operation)
     }
 

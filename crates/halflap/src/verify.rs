@@ -101,6 +101,7 @@ fn check_edges(graph: &Graph, places: &IdVec<OpId, usize>, order_edges: &OrderEd
     let binds = |kinds: DepKinds, maker: OpId, op: OpId| {
         kinds.data
             || kinds.weak
+            || kinds.issued
             || match (order_edges, &before) {
                 (OrderEdges::Kept, _) => true,
                 (OrderEdges::KeptSince(_), Some(before)) => before[maker] < before[op],
@@ -137,6 +138,7 @@ fn describe(kinds: DepKinds) -> &'static str {
     match kinds {
         DepKinds { data: true, .. } => "data",
         DepKinds { weak: true, .. } => "weak",
+        DepKinds { issued: true, .. } => "issued",
         _ => "order of collectives",
     }
 }

@@ -129,11 +129,11 @@ fn missing_and_mistyped_fields_name_their_node() {
     );
     check(
         |g| g["nodes"][3]["deps"][0]["kinds"] = json!(["strong"]),
-        "node 'w', field 'deps[0].kinds[0]': unknown variant `strong`, expected one of `data`, `weak`, `order`",
+        "node 'w', field 'deps[0].kinds[0]': unknown variant `strong`, expected one of `data`, `weak`, `issued`, `order`",
     );
     check(
         |g| g["nodes"][3]["deps"][0]["kinds"] = json!([]),
-        "node 'w' needs buffer 'y' for no reason: kinds must hold data, weak or order",
+        "node 'w' needs buffer 'y' for no reason: kinds must hold data, weak, issued or order",
     );
     check(|g| g["groups"]["g"] = json!([0]), "field 'groups.g': invalid type: sequence, expected an object");
 }

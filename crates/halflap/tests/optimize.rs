@@ -156,7 +156,8 @@ fn thorough_finds_what_brute_force_finds() {
         let found = find(&graph, &machine, limit, |task| task.effort = Effort::Thorough);
         match (&found, expected) {
             (Ok(found), Some(best)) => {
-                assert!((found.step_time - best).0.abs() < 1e-6, "seed {seed}: {found:?}, best {best}")
+                assert!((found.step_time - best).0.abs() < 1e-6, "seed {seed}: {found:?}, best {best}");
+                assert!(found.bound.0 <= best.0 + 1e-6, "seed {seed}: bound {}, best {best}", found.bound);
             }
             (Err(_), None) => {}
             other => panic!("seed {seed}: {other:?}"),

@@ -9,7 +9,7 @@ mod random;
 
 use std::cell::Cell;
 
-use halflap::graph::{Assignment, Edges, Graph, OpKind, Streams};
+use halflap::graph::{Assignment, Graph, OpKind, Streams};
 use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
 use halflap::order::Order;
@@ -157,8 +157,9 @@ fn overlap_by_definition(graph: &Graph, streams: &Streams, (order, collective): 
 
 /// Whether an operation needs a collective, itself or through multi-outputs.
 fn is_handed(graph: &Graph, op: OpId, collective: OpId) -> bool {
-    graph.preds(op, Edges::Real).iter().any(|&pred| {
-        pred == collective || graph.kind(pred) == OpKind::MultiOutput && is_handed(graph, pred, collective)
+    let awaited = graph.deps(op).iter().filter(|(_, kinds)| kinds.data || kinds.weak);
+    awaited.filter_map(|&(buffer, _)| graph.maker(buffer)).any(|maker| {
+        maker == collective || graph.kind(maker) == OpKind::MultiOutput && is_handed(graph, maker, collective)
     })
 }
 

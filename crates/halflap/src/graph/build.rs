@@ -91,17 +91,19 @@ impl Graph {
         parts.tidy();
         let by_name = parts.validate()?;
         parts.bind_stray_users();
+        let awaited = parts.adjacency(Edges::Awaited);
         let real = parts.adjacency(Edges::Real);
         let all = parts.adjacency(Edges::All);
         let users = Csr::from_lists(parts.buffers.iter().map(|(_, buffer)| buffer.users.iter().copied()));
         let freed = users.pairs().filter(|&(buffer, _)| !parts.buffers[buffer].output);
         let uses = Csr::from_pairs(parts.ops.len(), freed.map(|(buffer, op)| (op, buffer)));
         let pairs = Pairs::find(&parts);
-        let gates = Gates::find(&parts, &real);
+        let gates = Gates::find(&parts, &awaited);
         Ok(Graph {
             kind: parts.ops.iter().map(|(_, op)| op.kind).collect(),
             runtime: parts.ops.iter().map(|(_, op)| op.runtime.unwrap_or(Nanos::ZERO)).collect(),
             by_name,
+            awaited,
             real,
             all,
             uses,
@@ -126,11 +128,7 @@ impl Parts {
             let mut merged: Vec<(BufId, DepKinds)> = Vec::with_capacity(op.deps.len());
             for &(buffer, kinds) in &op.deps {
                 match merged.iter_mut().find(|(seen, _)| *seen == buffer) {
-                    Some((_, seen)) => {
-                        seen.data |= kinds.data;
-                        seen.weak |= kinds.weak;
-                        seen.order |= kinds.order;
-                    }
+                    Some((_, seen)) => *seen = seen.and(kinds),
                     None => merged.push((buffer, kinds)),
                 }
             }
@@ -314,7 +312,11 @@ impl Parts {
     }
 
     fn adjacency(&self, edges: Edges) -> Adjacency {
-        let counts = |kinds: DepKinds| edges == Edges::All || kinds.is_real();
+        let counts = |kinds: DepKinds| match edges {
+            Edges::Awaited => kinds.is_awaited(),
+            Edges::Real => kinds.is_real(),
+            Edges::All => true,
+        };
         let preds = Csr::from_lists(self.ops.iter().map(|(_, op)| {
             let needed = op.deps.iter().filter(|(_, kinds)| counts(*kinds));
             let mut preds: Vec<OpId> = needed.filter_map(|&(buffer, _)| self.buffers[buffer].maker).collect();

@@ -28,7 +28,7 @@ pub enum GraphError {
     UnknownUser { buffer: String, user: String },
     #[error("node '{node}': process group '{group}' is not among the groups")]
     UnknownGroup { node: String, group: String },
-    #[error("node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak or order")]
+    #[error("node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak, issued or order")]
     NoDepKind { node: String, buffer: String },
     #[error("the dependencies go in a circle: {}; a program has none", abridged(path))]
     Cycle { path: Vec<String> },

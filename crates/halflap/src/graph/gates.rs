@@ -3,7 +3,7 @@
 use super::{Adjacency, OpKind, Parts};
 use crate::ids::{Csr, IdVec, OpId};
 
-/// Operations and the collectives whose results they need.
+/// Operations and the collectives that must have finished before they run.
 pub(super) struct Gates {
     pub(super) gated_by: Csr<OpId, OpId>,
     pub(super) gates: Csr<OpId, OpId>,
@@ -11,12 +11,12 @@ pub(super) struct Gates {
 
 impl Gates {
     /// A multi-output hands on what it needs to those that need it.
-    pub(super) fn find(parts: &Parts, real: &Adjacency) -> Gates {
+    pub(super) fn find(parts: &Parts, awaited: &Adjacency) -> Gates {
         let kind = |op: OpId| parts.ops[op].kind;
         let mut handed: IdVec<OpId, Vec<OpId>> = IdVec::filled(Vec::new(), parts.ops.len());
         let mut lists: Vec<Vec<OpId>> = Vec::with_capacity(parts.ops.len());
         for op in parts.ops.ids() {
-            let preds = real.preds.of(op).iter().copied();
+            let preds = awaited.preds.of(op).iter().copied();
             let mut list: Vec<OpId> = preds.clone().filter(|&pred| kind(pred).is_collective()).collect();
             preds.for_each(|pred| list.extend_from_slice(&handed[pred]));
             list.sort_unstable();

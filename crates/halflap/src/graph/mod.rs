@@ -58,20 +58,22 @@ impl OpKind {
     }
 }
 
-/// Why an operation needs a buffer; at least one of the three.
+/// Why an operation needs a buffer; at least one of the four.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DepKinds {
     /// It reads the buffer.
     pub data: bool,
-    /// It must run after the buffer's maker (a mutation after what was there was read).
+    /// It must run after the buffer's maker has finished (a mutation after what was there was read).
     pub weak: bool,
+    /// It must come after the buffer's maker was launched; an asynchronous collective may still run.
+    pub issued: bool,
     /// It must run after the buffer's maker, for the order of collectives alone.
     pub order: bool,
 }
 
 impl fmt::Display for DepKinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [("data", self.data), ("weak", self.weak), ("order", self.order)];
+        let words = [("data", self.data), ("weak", self.weak), ("issued", self.issued), ("order", self.order)];
         let held: Vec<&str> = words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
         f.write_str(&held.join(", "))
     }
@@ -80,14 +82,31 @@ impl fmt::Display for DepKinds {
 impl DepKinds {
     /// Whether the edge binds every pass: not for the order of collectives alone.
     pub fn is_real(self) -> bool {
+        self.data || self.weak || self.issued
+    }
+
+    /// Whether the maker must have finished.
+    pub fn is_awaited(self) -> bool {
         self.data || self.weak
+    }
+
+    /// For all of these reasons.
+    pub fn and(self, other: DepKinds) -> DepKinds {
+        DepKinds {
+            data: self.data || other.data,
+            weak: self.weak || other.weak,
+            issued: self.issued || other.issued,
+            order: self.order || other.order,
+        }
     }
 }
 
 /// Which edges count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edges {
-    /// Data and weak ones: what no order may break.
+    /// Data and weak ones: those whose makers must have finished.
+    Awaited,
+    /// Issued ones, too: what no order may break.
     Real,
     /// Those that are there for the order of collectives, too.
     All,
@@ -113,6 +132,7 @@ pub struct Graph {
     kind: IdVec<OpId, OpKind>,
     runtime: IdVec<OpId, Nanos>,
     by_name: Vec<OpId>,
+    awaited: Adjacency,
     real: Adjacency,
     all: Adjacency,
     uses: Csr<OpId, BufId>,
@@ -294,14 +314,14 @@ impl Graph {
         self.waited_by.of(collective)
     }
 
-    /// The collectives whose results an operation needs, handed out or not, ascending: all that can
-    /// keep it waiting. None for a multi-output.
+    /// The collectives that must have finished before an operation runs, because it needs their
+    /// results, handed out or not, ascending: all that can keep it waiting. None for a multi-output.
     #[inline]
     pub fn gated_by(&self, op: OpId) -> &[OpId] {
         self.gated_by.of(op)
     }
 
-    /// The operations that need a collective's result, handed out or not, ascending.
+    /// The operations that need a collective to have finished, its result handed out or not, ascending.
     #[inline]
     pub fn gates(&self, collective: OpId) -> &[OpId] {
         self.gates.of(collective)
@@ -326,6 +346,7 @@ impl Graph {
     #[inline]
     fn adjacency(&self, edges: Edges) -> &Adjacency {
         match edges {
+            Edges::Awaited => &self.awaited,
             Edges::Real => &self.real,
             Edges::All => &self.all,
         }

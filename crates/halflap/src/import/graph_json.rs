@@ -70,6 +70,7 @@ struct RawDep {
 enum RawDepKind {
     Data,
     Weak,
+    Issued,
     Order,
 }
 
@@ -225,8 +226,12 @@ impl Names {
         let unknown = || GraphError::UnknownBuffer { node: node.into(), buffer: dep.buffer.clone() };
         let buffer = self.buffers.get(&dep.buffer).copied().ok_or_else(unknown)?;
         let has = |kind| dep.kinds.contains(&kind);
-        let kinds =
-            DepKinds { data: has(RawDepKind::Data), weak: has(RawDepKind::Weak), order: has(RawDepKind::Order) };
+        let kinds = DepKinds {
+            data: has(RawDepKind::Data),
+            weak: has(RawDepKind::Weak),
+            issued: has(RawDepKind::Issued),
+            order: has(RawDepKind::Order),
+        };
         Ok((buffer, kinds))
     }
 

@@ -1,36 +1,36 @@
 //! A lower bound on the step time of any order.
 //!
 //! Every stream is a machine that runs one operation at a time. An operation cannot start before its
-//! head has passed: all that it depends on must have run, and what of that shares a machine ran one
-//! after the other. Likewise its tail must pass after it. For operations with heads and tails on one
-//! machine, letting the one with the longest tail run first and be interrupted (Jackson's rule) gives
-//! a time that no order can beat.
+//! head has passed: all that it waits for must have run, and what of that shares a machine ran one
+//! after the other. What comes after the launch of an asynchronous collective waits for all that the
+//! compute stream ran before that launch, and not for the collective. Likewise its tail must pass
+//! after it. For operations with heads and tails on one machine, letting the one with the longest tail
+//! run first and be interrupted (Jackson's rule) gives a time that no order can beat.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::Machine;
 use crate::graph::{Edges, Graph, OpKind};
-use crate::ids::{Id, OpId};
+use crate::ids::{Id, IdVec, OpId};
 use crate::units::Nanos;
 
-/// Up to so many operations, all that each depends on is looked at, at a bit a pair; in longer
-/// programs only the longest path to it.
+/// Up to so many jobs, all that each waits for is looked at, at a bit a pair; in longer programs only
+/// the longest path to it.
 const CLOSURES: usize = 30_000;
 
 /// No order of the program has a shorter step on that machine, without contention and with a host
 /// that takes no time: either only adds to it.
 pub fn lower_bound(graph: &Graph, machine: &Machine) -> Nanos {
-    let machines = machines(graph, machine);
-    let time = |op: OpId| machine.times.of(op).0;
-    let ops: Vec<OpId> = graph.ops().collect();
-    let reversed: Vec<OpId> = graph.ops().rev().collect();
-    let loads = Loads { graph, machine, machines: &machines };
-    let head = loads.heads(&ops, |op| graph.preds(op, Edges::Real));
-    let tail = loads.heads(&reversed, |op| graph.succs(op, Edges::Real));
-    let path = ops.iter().map(|&op| head[op.index()] + time(op) + tail[op.index()]).fold(0.0, f64::max);
-    let one_machine = machines.iter().map(|jobs| {
-        jackson(jobs.iter().map(|&op| Job { head: head[op.index()], left: time(op), tail: tail[op.index()] }).collect())
+    let jobs = Jobs::new(graph, machine);
+    let reversed: Vec<usize> = jobs.sequence.iter().rev().copied().collect();
+    let head = jobs.heads(&jobs.sequence, &jobs.before);
+    let tail = jobs.heads(&reversed, &inverse(&jobs.before));
+    let all = |&job: &usize| Job { head: head[job], left: jobs.time[job], tail: tail[job] };
+    let path = jobs.sequence.iter().map(all).map(|job| job.head + job.left + job.tail).fold(0.0, f64::max);
+    let one_machine = (0..jobs.machines).map(|machine| {
+        let on_it = jobs.sequence.iter().filter(|&&job| jobs.on[job].contains(&machine));
+        jackson(on_it.map(all).collect())
     });
     Nanos(one_machine.fold(path, f64::max))
 }
@@ -40,62 +40,122 @@ pub fn is_optimal(step_time: Nanos, bound: Nanos) -> bool {
     step_time.0 <= bound.0 * (1.0 + 1e-9)
 }
 
-/// What runs one at a time: the compute stream with synchronous collectives, and each communication
-/// stream.
-fn machines(graph: &Graph, machine: &Machine) -> Vec<Vec<OpId>> {
-    let compute = graph.ops().filter(|&op| graph.kind(op) != OpKind::AsyncCollective).collect();
-    let of_stream = |stream: usize| {
-        let on_it = |op: &OpId| machine.streams.of(*op).is_some_and(|of| of.index() == stream);
-        graph.ops().filter(on_it).collect()
-    };
-    std::iter::once(compute).chain((0..machine.streams.len()).map(of_stream)).collect()
+/// What must have ended before what starts.
+///
+/// Every operation is a job of the same number. Where others must come after its launch alone, one
+/// that lets the compute stream go on is two: they come after its issue, which takes no time.
+struct Jobs {
+    /// All jobs, each behind those that must have ended before it.
+    sequence: Vec<usize>,
+    before: Vec<Vec<usize>>,
+    time: Vec<f64>,
+    /// The machines that run each: the compute stream is number 0 and runs synchronous collectives,
+    /// too; behind it come the communication streams.
+    on: Vec<Vec<usize>>,
+    machines: usize,
 }
 
-struct Loads<'a> {
-    graph: &'a Graph,
-    machine: &'a Machine,
-    machines: &'a [Vec<OpId>],
-}
+impl Jobs {
+    fn new(graph: &Graph, machine: &Machine) -> Jobs {
+        let mut jobs = Jobs {
+            sequence: Vec::new(),
+            before: vec![Vec::new(); graph.len()],
+            time: graph.ops().map(|op| machine.times.of(op).0).collect(),
+            on: graph.ops().map(|op| machines_of(graph, machine, op)).collect(),
+            machines: 1 + machine.streams.len(),
+        };
+        let is_split = split(graph);
+        let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
+        for op in graph.ops() {
+            let launch = |&pred: &OpId| issue[pred].unwrap_or(pred.index());
+            let mut before: Vec<usize> = graph.preds(op, Edges::Real).iter().map(launch).collect();
+            if is_split[op] {
+                let number = jobs.add_issue(before);
+                issue[op] = Some(number);
+                before = vec![number];
+            }
+            before.extend(graph.preds(op, Edges::Awaited).iter().map(|pred| pred.index()));
+            before.sort_unstable();
+            before.dedup();
+            jobs.before[op.index()] = before;
+            jobs.sequence.push(op.index());
+        }
+        jobs
+    }
 
-impl Loads<'_> {
-    /// How long after the start each operation can begin at the earliest.
-    fn heads<'g>(&self, order: &[OpId], near: impl Fn(OpId) -> &'g [OpId]) -> Vec<f64> {
-        let len = self.graph.len();
+    fn add_issue(&mut self, before: Vec<usize>) -> usize {
+        let number = self.before.len();
+        self.sequence.push(number);
+        self.before.push(before);
+        self.time.push(0.0);
+        self.on.push(Vec::new());
+        number
+    }
+
+    /// How long after the start each job can begin at the earliest.
+    fn heads(&self, sequence: &[usize], near: &[Vec<usize>]) -> Vec<f64> {
+        let len = self.time.len();
         let words = if len <= CLOSURES { len.div_ceil(64) } else { 0 };
         let mut before = vec![0u64; len * words];
         let mut heads = vec![0.0; len];
-        let mut on: Vec<Vec<usize>> = vec![Vec::new(); len];
-        for (index, jobs) in self.machines.iter().enumerate() {
-            jobs.iter().for_each(|op| on[op.index()].push(index));
-        }
-        let mut load = vec![0.0; self.machines.len()];
         let mut row = vec![0u64; words];
-        for &op in order {
+        for &job in sequence {
             let mut head: f64 = 0.0;
             row.fill(0);
-            for &other in near(op) {
-                let index = other.index();
-                row.iter_mut().zip(&before[index * words..(index + 1) * words]).for_each(|(to, from)| *to |= from);
+            for &other in &near[job] {
+                row.iter_mut().zip(&before[other * words..(other + 1) * words]).for_each(|(to, from)| *to |= from);
                 if words > 0 {
-                    row[index / 64] |= 1 << (index % 64);
+                    row[other / 64] |= 1 << (other % 64);
                 }
-                head = head.max(heads[index] + self.machine.times.of(other).0);
+                head = head.max(heads[other] + self.time[other]);
             }
-            load.fill(0.0);
-            for (word, &bits) in row.iter().enumerate() {
-                let mut bits = bits;
-                while bits != 0 {
-                    let index = word * 64 + bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let time = self.machine.times.of(OpId::from_index(index)).0;
-                    on[index].iter().for_each(|&machine| load[machine] += time);
-                }
-            }
-            heads[op.index()] = load.iter().copied().fold(head, f64::max);
-            before[op.index() * words..(op.index() + 1) * words].copy_from_slice(&row);
+            heads[job] = self.longest_load(&row).max(head);
+            before[job * words..(job + 1) * words].copy_from_slice(&row);
         }
         heads
     }
+
+    /// How long the machine that has most to do takes for a set of jobs.
+    fn longest_load(&self, set: &[u64]) -> f64 {
+        let mut load = vec![0.0; self.machines];
+        for (word, &bits) in set.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let job = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                self.on[job].iter().for_each(|&machine| load[machine] += self.time[job]);
+            }
+        }
+        load.into_iter().fold(0.0, f64::max)
+    }
+}
+
+fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
+    let compute = (graph.kind(op) != OpKind::AsyncCollective).then_some(0);
+    let stream = machine.streams.of(op).map(|stream| 1 + stream.index());
+    compute.into_iter().chain(stream).collect()
+}
+
+/// Which operations are two jobs: those that let the compute stream go on, and whose launch another
+/// one comes after, or another one's issue.
+fn split(graph: &Graph) -> IdVec<OpId, bool> {
+    let mut split = IdVec::filled(false, graph.len());
+    for op in graph.ops().rev() {
+        let awaited_by = graph.succs(op, Edges::Awaited);
+        let launches = |succ: &OpId| split[*succ] || awaited_by.binary_search(succ).is_err();
+        let goes_on = matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
+        split[op] = goes_on && graph.succs(op, Edges::Real).iter().any(launches);
+    }
+    split
+}
+
+/// For each job, those behind it.
+fn inverse(before: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let mut after = vec![Vec::new(); before.len()];
+    for (job, list) in before.iter().enumerate() {
+        list.iter().for_each(|&other| after[other].push(job));
+    }
+    after
 }
 
 #[derive(Clone, Copy)]

@@ -57,7 +57,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
     };
     let deps = deps(parts, random, kind);
     for &(buffer, kinds) in &deps {
-        if kinds.data || kinds.weak && random.chance(50) {
+        if kinds.data || kinds.is_real() && random.chance(50) {
             parts.buffers[buffer].users.push(op);
         }
     }
@@ -101,28 +101,37 @@ fn deps(parts: &Parts, random: &mut Random, kind: OpKind) -> Vec<(BufId, DepKind
     for _ in 0..count {
         let buffer = BufId::from_index(late(random, parts.buffers.len()));
         let kinds = match random.below(10) {
-            0 => DepKinds { weak: true, ..DepKinds::default() },
+            0 if random.chance(50) => DepKinds { weak: true, ..DepKinds::default() },
+            0 => DepKinds { issued: true, ..DepKinds::default() },
             1 | 2 => DepKinds { order: true, ..DepKinds::default() },
-            3 => DepKinds { data: true, order: true, weak: false },
+            3 => DepKinds { data: true, order: true, ..DepKinds::default() },
             _ => DepKinds { data: true, ..DepKinds::default() },
         };
         if deps.iter().all(|(seen, _)| *seen != buffer) {
             deps.push((buffer, kinds));
         }
     }
-    if matches!(kind, OpKind::Wait | OpKind::MultiOutput) && random.chance(90) {
-        let is_comm = |&(_, buffer): &(BufId, &BufferParts)| {
-            let made_by = buffer.maker.map(|maker| parts.ops[maker].kind);
-            matches!(made_by, Some(OpKind::AsyncCollective | OpKind::MultiOutput))
-        };
-        let made: Vec<BufId> = parts.buffers.iter().filter(is_comm).map(|(id, _)| id).collect();
-        if !made.is_empty() {
-            let buffer = made[late(random, made.len())];
-            deps.retain(|(seen, _)| *seen != buffer);
-            deps.push((buffer, DepKinds { data: true, ..DepKinds::default() }));
-        }
+    let receives = matches!(kind, OpKind::Wait | OpKind::MultiOutput);
+    if receives && random.chance(90) {
+        add_received(parts, random, (&mut deps, DepKinds { data: true, ..DepKinds::default() }));
+    } else if random.chance(15) {
+        add_received(parts, random, (&mut deps, DepKinds { issued: true, ..DepKinds::default() }));
     }
     deps
+}
+
+/// One more, on what an asynchronous collective made or a multi-output handed out.
+fn add_received(parts: &Parts, random: &mut Random, (deps, kinds): (&mut Vec<(BufId, DepKinds)>, DepKinds)) {
+    let is_comm = |&(_, buffer): &(BufId, &BufferParts)| {
+        let made_by = buffer.maker.map(|maker| parts.ops[maker].kind);
+        matches!(made_by, Some(OpKind::AsyncCollective | OpKind::MultiOutput))
+    };
+    let made: Vec<BufId> = parts.buffers.iter().filter(is_comm).map(|(id, _)| id).collect();
+    if !made.is_empty() {
+        let buffer = made[late(random, made.len())];
+        deps.retain(|(seen, _)| *seen != buffer);
+        deps.push((buffer, kinds));
+    }
 }
 
 /// One of the last ten, mostly.

@@ -193,8 +193,22 @@ class Program:
     def _kind_of(self, dep: WeakDep, index: int, maker: int) -> str:
         """Why a node runs after another whose values it does not read. Only what chains collectives may be broken;
         since torch 2.15 other dependencies are marked as fake, too: a mutation after the readers of what it
-        overwrites, and side effects."""
-        return "order" if dep.is_fake and self._is_chain(index, maker) else "weak"
+        overwrites, and side effects.
+
+        Nothing that generated code does after an asynchronous collective waits for its end, but for its wait, whose
+        buffer takes the collective's name in all dependencies that come later. So a dependency that is still on the
+        collective's own buffer (torch's FX-level scheduling makes such: start, then compute, then wait) only says
+        what is launched first. A mutation of what a collective under way uses is safe only after its end."""
+        if dep.is_fake and self._is_chain(index, maker):
+            return "order"
+        goes_on = self._traits[maker].kind in ("collective", "multi_output")
+        return "issued" if goes_on and not self._overwrites(dep, index) else "weak"
+
+    def _overwrites(self, dep: WeakDep, index: int) -> bool:
+        """Whether a dependency is there because the node overwrites something: it then names the buffer that does. A
+        wait is a mutation to torch, and overwrites nothing."""
+        mutating = self.snodes[index].outputs_by_name.get(dep.mutating_buf)
+        return mutating is not None and bool(mutating.get_mutations()) and self._traits[index].kind != "wait"
 
     def _is_chain(self, index: int, maker: int) -> bool:
         """Whether nothing but their sequence binds a collective to another, or to its wait."""

@@ -362,16 +362,19 @@ impl Lowering<'_> {
         self.steps.done[instr.index() - base].map(|step| step as usize)
     }
 
+    /// A control predecessor comes first in the schedule, which says nothing of when it ends: after an
+    /// asynchronous start, what was started may still run. A synchronous collective is done when it has
+    /// run, so that where we split it, its end comes first.
     fn add_controls(&mut self, index: usize) {
         let place = self.steps.places[index];
         if place.part == Part::Done {
             return;
         }
-        let before: Vec<InstrId> = self.module.control_predecessors(place.instr).collect();
-        for instr in before {
-            if let Some(step) = self.done_step(instr) {
-                self.bind(index, step);
-            }
+        let before = self.module.control_predecessors(place.instr).filter_map(|instr| self.done_step(instr));
+        let before: Vec<usize> = before.filter(|&step| step != index).collect();
+        for step in before {
+            let starts = self.steps.roles[step] == Role::Start;
+            self.depend(index, step, DepKinds { issued: starts, weak: !starts, ..DepKinds::default() });
         }
     }
 

@@ -180,3 +180,22 @@ fn streams_by_groups_and_kinds() {
     // What is in other memories does not count.
     assert!(buffers(graph).iter().all(|buffer| buffer.0 != "h" && buffer.0 != "j"), "{:?}", buffers(graph));
 }
+
+/// After an asynchronous start, what was started may still run; a synchronous collective has ended.
+#[test]
+fn control_predecessors_come_first_and_only_synchronous_ones_have_ended() {
+    let text = "HloModule m, num_partitions=2
+        ENTRY e { p = f32[8] parameter(0)
+          s = (f32[8], f32[16]) all-gather-start(p), replica_groups={{0,1}}, dimensions={0}
+          a = f32[8] negate(p), control-predecessors={s}
+          d = f32[16] all-gather-done(s)
+          g = f32[16] all-gather(p), replica_groups={{0,1}}, dimensions={0}
+          b = f32[8] negate(p), control-predecessors={g}
+          ROOT r = (f32[8], f32[16], f32[16], f32[8]) tuple(a, d, g, b) }";
+    let (_, lowered) = lowered(text);
+    let graph = &lowered.graph;
+    let of = |name| graph.find(name).unwrap();
+    assert_eq!((graph.preds(of("a"), Edges::Real), graph.gated_by(of("a"))), (&[of("s")][..], &[][..]));
+    assert_eq!(graph.preds(of("b"), Edges::Awaited), [of("g")]);
+    assert_eq!(graph.kind(of("g")), OpKind::Wait);
+}
