@@ -2,7 +2,7 @@
 //!
 //! The overlap of a collective is the run time of the operations other than collectives after it,
 //! up to the first of
-//! - a real reader of its output, handed out or not,
+//! - an operation that waits for it to end: a reader of its output, handed out or not,
 //! - a synchronous collective,
 //! - the wait of a collective on the same stream that was issued after it.
 //!

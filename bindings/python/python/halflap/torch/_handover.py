@@ -285,9 +285,9 @@ class Program:
                 last_pinned = index
 
     def _after(self, index: int, before: int) -> None:
-        """Has a node run after another in every order."""
+        """Has a node launched after another in every order."""
         node, earlier = self.nodes[index], self.nodes[before]
-        name = f"{earlier['name']}.done"
+        name = f"{earlier['name']}.issued"
         mark = self._marks.get(name)
         if mark is None:
             mark = self._marks[name] = {"name": name, "size_alloc": 0, "size_free": 0, "users": [], "output": False}
@@ -295,7 +295,7 @@ class Program:
             self.buffers.append(mark)
         if node["name"] not in mark["users"]:
             mark["users"].append(node["name"])
-            node["deps"].append({"buffer": name, "kinds": ["weak"]})
+            node["deps"].append({"buffer": name, "kinds": ["issued"]})
 
 
 def _assign_sizes(snodes: list[BaseSchedulerNode]) -> None:
