@@ -41,6 +41,7 @@ def trained(kind, *, compiled, steps=3):
         "hits": counters["inductor"]["fxgraph_cache_hit"],
         "misses": counters["inductor"]["fxgraph_cache_miss"],
         "ran": [[one.name, one.collectives, one.failure, one.schedule and one.schedule.order] for one in ran],
+        "collective_orders": {one.name: one.collective_order for one in ran},
     }
 
 

@@ -70,7 +70,8 @@ class Ran:
     handover_seconds: float
     seconds: float
     failure: str | None = None
-    #: ``"kept"``, ``"free"``, or ``"either"``: ranks agree on one of them before they first run it.
+    #: How it was searched for: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each other in the free
+    #: order and ranks agree on one of the two before they first run the graph.
     collective_order: str = "kept"
     #: Such as ``h100, 8 ranks per node``.
     modelled_on: str = ""
@@ -205,7 +206,7 @@ class OverlapPass:
             return Found(kept, kept, "kept")
         build.skeleton = skeleton._replace(order=places(graph, free.order))
         if build.skeleton.is_kept:
-            return Found(free, free, "kept")
+            return Found(free, free, "free")
         build.free, build.text = free, text
         return Found(self.schedule(Graph(text), "kept"), free, "either")
 
