@@ -1,6 +1,7 @@
-"""Random programs with collectives, as Python text: in-place candidates, views, mutations, reductions, extern kernels.
+"""Random programs with collectives, as Python text.
 
-Every value is a matrix of `SIDE` x `SIDE`; operations keep numbers small, so that nothing overflows.
+They have in-place candidates, views, mutations, reductions and extern kernels. Every value is a
+matrix of `SIDE` x `SIDE`; operations keep numbers small, so nothing overflows.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Program:
     is_differentiated: bool
 
 
-#: By the order-only edge between the two collectives, `late` is an ancestor of `early`, which could overwrite `shared`
-#: in place if `late` had run; in a free order it has not.
+#: Through the order-only edge between two collectives `late` is an ancestor of `early`. If it had run,
+#: `early` could overwrite `shared` in place; in a free order it has not.
 READ_LATER = Program(
     """def step(inputs):
     a, w, z = inputs
@@ -114,7 +115,8 @@ class _Writer:
             self._use()
         returned = ", ".join(self.values[self.inputs :][-6:])
         names = ", ".join(self.values[: self.inputs])
-        body = "\n".join(f"    {line}" for line in [f"{names}, = inputs", *self.lines, f"return {returned},"])
+        lines = [f"{names}, = inputs", *self.lines, f"return {returned},"]
+        body = "\n".join(f"    {line}" for line in lines)
         return Program(f"def step(inputs):\n{body}\n", self.inputs, self.is_differentiated)
 
     def _line(self) -> None:
@@ -125,7 +127,8 @@ class _Writer:
             self._use()
         elif kind < 0.56 and not self.is_differentiated:
             a, b = self._some(), self._some()
-            self.lines.append(self.choose.choice(MUTATIONS).format(a=a, b=f"({b} + 0.0)" if a == b else b))
+            b = f"({b} + 0.0)" if a == b else b
+            self.lines.append(self.choose.choice(MUTATIONS).format(a=a, b=b))
         else:
             self._new(self.choose.choice(UNARY + 2 * BINARY).format(a=self._some(), b=self._some()))
 

@@ -24,7 +24,7 @@ FREE, OTHER = (1, 0, 2), (2, 0, 1)
 
 
 def cells():
-    """Decisions of four ranks on skeletons that no graph stands behind, each under a name of its own."""
+    """Decisions of four ranks on skeletons without graphs, each under its own name."""
     world = dist.group.WORLD.group_name
     rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
@@ -38,7 +38,7 @@ def cells():
     decide("all the same", (world,), FREE)
     decide("another order", (world,), OTHER if RANK == 2 else FREE)
     decide("a mesh", mesh, FREE)
-    # A rank that has offered its order for one group has none left for the same collectives over another.
+    # A rank has one cell for a skeleton, and it names the groups that it was offered for.
     decide("over rows, then columns", mesh[:1], FREE)
     found["over rows"] = found["over rows, then columns"]
     decide("over rows, then columns", mesh[1:], FREE)
@@ -85,7 +85,7 @@ def late(x, y, z):
 
 
 def step(length=32):
-    """The result of a fresh compilation beside what it must be, and how collectives were ordered."""
+    """Whether a fresh compilation computes the right result, and how it was ordered."""
     torch.manual_seed(RANK)
     inputs = [torch.randn(length, 32), torch.randn(32, 32), torch.randn(32, 32) * 0.1]
     began = len(halflap.torch.history())
@@ -118,7 +118,7 @@ def raises(*_):
 
 
 def enabled(budget, **options):
-    """Budgets tell the skeletons of the same program apart; what was decided before is forgotten."""
+    """Each budget is a skeleton of its own; what was decided before is forgotten."""
     torch._dynamo.reset()
     _agree.decisions.world = None
     return halflap.torch.enable(estimate=slow_link, memory_budget=budget, **options)
@@ -129,7 +129,7 @@ def mixes():
     found = {}
     with enabled(2.0):
         found["the same"] = step()
-        # The same function for another length, on one rank alone, while the other runs what was decided.
+        # Another length on one rank alone, while the other runs what was decided.
         found["another length later"] = step(32 if RANK == 0 else 48)
         found["both again"] = step(48 if RANK == 0 else 32)
     with enabled(2.1):

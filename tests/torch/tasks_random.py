@@ -1,4 +1,4 @@
-"""Random programs on real ranks: compiled by torch alone and with halflap, in every order, bit for bit the same."""
+"""Random programs on real ranks: halflap in every order against torch alone, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import random_programs
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from models import _gather, _scatter
 from random_programs import SIDE
 from torch._inductor import config
 from torch._inductor.utils import is_collective, is_wait
@@ -18,12 +19,10 @@ from torch.distributed import _functional_collectives as collectives
 import halflap.torch
 from halflap.torch import _agree
 
-_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
-_scatter = getattr(collectives, "reduce_scatter_single_autograd", None) or collectives.reduce_scatter_tensor_autograd
 
 
 def slow_link(snode):
-    """Milliseconds on a link that is so slow that collectives have much to gain by changing places."""
+    """Milliseconds on a slow link, where collectives gain much by changing places."""
     if is_wait(snode.node):
         return 0.0
     return 0.3 if is_collective(snode.node) else 0.1
@@ -75,7 +74,7 @@ def results(program, seed):
 
 @contextmanager
 def ordered(order):
-    """`kept`, `free`, `auto`, or `refused`: auto where ranks do not agree, so that what is kept for that runs."""
+    """`kept`, `free`, `auto`, or `refused`: auto on ranks that do not agree."""
     before = _agree._all_agree
     if order == "refused":
         _agree._all_agree = lambda skeleton: False
@@ -107,7 +106,7 @@ def compare(seed, orders, program=None):
 
 
 def fuse_little(little):
-    """Kernels of one operation are compiled once for all programs; a compiler of C++ takes most of the time."""
+    """Kernels of one operation each are compiled once for all programs, which saves most time."""
     config.max_fusion_size = 1 if little else 64
     config.realize_opcount_threshold = 0 if little else 30
     config.realize_reads_threshold = 0 if little else 4
@@ -132,7 +131,7 @@ def prepare(wrapper):
 
 
 def sweep():
-    """The seeds and orders that the environment names; every eighth program in all orders, the others in one."""
+    """The seeds and orders of the environment: every eighth program in all orders, the rest in one."""
     first, count = int(os.environ["FIRST_SEED"]), int(os.environ["SEEDS"])
     prepare(os.environ.get("WRAPPER", "python"))
     orders = os.environ["ORDERS"].split(",")
@@ -142,4 +141,5 @@ def sweep():
         found, times = compare(seed, orders if seed % 8 == 0 else [orders[seed % len(orders)]])
         differences += found
         moved += times
-    return {"differences": differences, "moved": moved, "programs": count, "seconds": time.monotonic() - began}
+    seconds = time.monotonic() - began
+    return {"differences": differences, "moved": moved, "programs": count, "seconds": seconds}

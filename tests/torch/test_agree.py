@@ -45,7 +45,8 @@ def test_where_one_does_not_agree_all_keep(cells, name):
 
 
 def test_ranks_in_different_graphs_do_not_wait_for_each_other(cells):
-    assert [rank[f"graph of stage {number // 2}"] for number, rank in enumerate(cells[:3])] == [False] * 3
+    stages = [rank[f"graph of stage {number // 2}"] for number, rank in enumerate(cells[:3])]
+    assert stages == [False] * 3
 
 
 def test_values_are_right_in_every_mix(mixes):
@@ -77,7 +78,8 @@ def test_ranks_that_are_not_alike_keep_the_order(mixes, name):
 
 
 def test_failures_are_recorded(mixes):
-    assert mixes[1]["a pass fails"]["failures"] == mixes[1]["a second program fails"]["failures"] == ["broken here"]
+    for name in ("a pass fails", "a second program fails"):
+        assert mixes[1][name]["failures"] == ["broken here"]
     assert mixes[0]["a pass fails"]["failures"] == [None]
 
 

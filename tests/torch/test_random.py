@@ -1,4 +1,4 @@
-"""Random programs on two ranks, bit for bit as torch alone computes them. scripts/nightly has many more."""
+"""Random programs on two ranks, bit for bit against torch alone; scripts/nightly has more."""
 
 import pytest
 from ranks import PYTHON, launch

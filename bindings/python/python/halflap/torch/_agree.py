@@ -1,15 +1,15 @@
-"""Whether all ranks that communicate in a graph may issue its collectives in a free order.
+"""Decides whether all ranks that communicate in a graph may issue its collectives in a free order.
 
-Ranks agree on a *skeleton*: the collectives of a graph in the program's order, and the options. Each rank has one
-cell for it in the process group's store, which is written once, by compare-and-set: by the rank itself, with the
-free order that it would run, or by somebody who has waited for it in vain, with `KEPT`. The decision is a
-function of the cells of all ranks that the graph's process groups connect: free if all of them hold the same
-order, kept otherwise. Cells never change, so that every rank that reads them decides alike, whether it compiled
-the graph or took it from a cache, early or late.
+Ranks agree on a *skeleton*: the collectives of a graph in the program's order, and the options. In
+the process group's store every rank has one cell for it, which compare-and-set writes once: either
+the rank itself, with the free order that it would run, or a rank that gave up waiting for it, with
+`KEPT`. The decision is a function of the cells of all ranks that the graph's process groups connect:
+free if they all hold the same order, else kept. Cells never change, so all ranks that read them
+decide alike, whether they compiled the graph or loaded it from a cache, early or late.
 
-A decision binds the process from then on: a graph with the same skeleton (the same program for another sequence
-length) that is compiled later gets the collective order that was decided, because a rank may run it while others
-still run the first one.
+A decision binds the process from then on. A graph with the same skeleton that is compiled later (the
+same program for another sequence length) gets the collective order that was decided, because one
+rank may run it while others still run the first one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torch.distributed import distributed_c10d
 #: How the cell of a rank begins that does not run a free order.
 KEPT = "kept"
 
-#: How long a rank waits for the others, unless it is told otherwise. It would wait in the graph's first collective
-#: anyway, unless they never come.
+#: The seconds that a rank waits for the others by default. If they come at all, it would spend them
+#: waiting in the graph's first collective anyway.
 PATIENCE = 120.0
 
-#: How long for a rank that has let it wait in vain before.
+#: The seconds for a rank that did not come before.
 SHORT_PATIENCE = 5.0
 
 #: How often a rank looks at the cells of those it waits for.
@@ -43,14 +43,15 @@ class Skeleton(NamedTuple):
     """What ranks agree on, and what this rank has to offer."""
 
     name: str
-    #: The names of the process groups, in the sequence of their first use: names and ranks differ between ranks.
+    #: The process groups by name, in the sequence of their first use, which numbers them: names
+    #: differ between ranks.
     groups: tuple[str, ...]
     #: The free order: the collectives by their place in the program's order.
     order: tuple[int, ...]
 
     @property
     def key(self) -> str:
-        """What it is known by in this process, which may run the same collectives over other groups, too."""
+        """Its name in this process, which may run the same collectives over other groups, too."""
         return f"{self.name} over {' '.join(self.groups)}"
 
     @property
@@ -63,7 +64,8 @@ def skeleton_name(graph: dict[str, Any], groups: Sequence[str], options: str) ->
     """A hash of the collectives in the program's order and of all options that decide."""
     numbers = {name: number for number, name in enumerate(groups)}
     issued = [
-        [one["op"], numbers[one["group"]], one["group_size"], one["async"]] for one in collectives_of(graph).values()
+        [one["op"], numbers[one["group"]], one["group_size"], one["async"]]
+        for one in collectives_of(graph).values()
     ]
     return hashlib.sha256(json.dumps([options, issued]).encode()).hexdigest()[:24]
 
@@ -120,7 +122,7 @@ def withdraw(skeleton: Skeleton) -> None:
 
 
 def may_run_free(skeleton: Skeleton) -> bool:
-    """The decision; waits for the other ranks, not for ever. Never raises."""
+    """The decision. Waits for the other ranks, for `decisions.patience` at most; never raises."""
     orders = decisions.current().orders
     if skeleton.key not in orders:
         try:
@@ -134,8 +136,8 @@ def may_run_free(skeleton: Skeleton) -> bool:
 
 def _tell_unreachable(problem: Exception) -> None:
     warnings.warn(
-        f"halflap could not ask the process group's store what other ranks run ({type(problem).__name__}: {problem}); "
-        "it keeps the program's order of collectives",
+        "halflap keeps the program's order of collectives: it could not read from the process "
+        f"group's store what other ranks run ({type(problem).__name__}: {problem})",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -145,7 +147,7 @@ def _all_agree(skeleton: Skeleton) -> bool:
     if _is_alone():
         return dist.is_initialized() and not skeleton.is_kept
     cells = Cells(skeleton)
-    # Who keeps the program's order says so, and need not know what others do.
+    # A rank that keeps the program's order says so, and needs no answer.
     if cells.write_own() != cells.own or skeleton.is_kept:
         return False
     try:
@@ -188,14 +190,15 @@ class Cells:
         self._store.set(f"waiting/{dist.get_rank()}", json.dumps(waiting))
 
     def part_from(self, rank: int) -> bool:
-        """Whether a rank waits for this one in another graph: then neither would ever come, and it is told so."""
+        """Whether a rank waits for this one in another graph. Neither would ever come, so its wait
+        is ended, too."""
         key = f"waiting/{rank}"
         if not self._store.check([key]):
             return False
         waiting = json.loads(self._store.get(key))
         if waiting["in"] == self._name or dist.get_rank() not in waiting["for"]:
             return False
-        # Where this rank's cell is filled already, the other has only not looked yet.
+        # If this rank's cell is filled already, the other rank will see that and go on.
         declined = f"{KEPT} by rank {dist.get_rank()} in {self._name}"
         found = self._store.compare_set(f"{waiting['in']}/{dist.get_rank()}", "", declined)
         return found.decode() == declined
@@ -219,7 +222,8 @@ class _Agreement:
     def reached(self) -> bool:
         """Whether all cells hold the same order. Where one stays empty, it is filled: kept."""
         while self._missing:
-            found = {rank: value for rank in sorted(self._missing) if (value := self._cells.read(rank))}
+            cells = {rank: self._cells.read(rank) for rank in sorted(self._missing)}
+            found = {rank: value for rank, value in cells.items() if value}
             if not found:
                 found = self._give_up_on_some()
             for rank, value in found.items():
@@ -251,7 +255,7 @@ class _Agreement:
         return cell["order"] == self._order
 
     def _number_groups_alike(self) -> bool:
-        """Whether every group is the same one for all of its ranks: they name collectives by its number."""
+        """Whether every group has the same number on all of its ranks."""
         numbers = {
             (group, rank): [number for number, one in enumerate(self._groups[rank]) if one == group]
             for groups in self._groups.values()

@@ -1,7 +1,8 @@
-"""Generates a graph's program twice: with collectives in the program's order, and in the free order.
+"""Generates a graph's program twice: with collectives in the program's order and in the free one.
 
-Inductor's code generation starts from the lowered graph, makes a scheduler, on which our pass runs, and writes
-the program. It changes the graph's own tables on the way, so that what they held before is put back in between.
+Inductor's code generation starts from the lowered graph, builds a scheduler, on which our pass runs,
+and writes the program. It changes the graph's own tables on the way, so they are restored before the
+second generation.
 """
 
 from __future__ import annotations
@@ -123,13 +124,13 @@ def _ended(program: Any, skeleton: Skeleton, kept: str | None) -> Any:
 
 
 class _Tables:
-    """What a graph's tables held at some point; they stay the same objects, since others refer to them."""
+    """The contents of a graph's tables. The tables stay the same objects: others refer to them."""
 
     def __init__(self, graph: GraphLowering) -> None:
         self._graph = graph
         self._fields = dict(vars(graph))
         sizes = graph.sizevars
-        replaced = [getattr(sizes, name) for name in ("precomputed_replacements", "inv_precomputed_replacements")]
+        replaced = [sizes.precomputed_replacements, sizes.inv_precomputed_replacements]
         tables = [value for value in [*self._fields.values(), *replaced] if _is_table(value)]
         self._contents = [(table, _copy(table)) for table in tables]
 

@@ -1,10 +1,11 @@
-"""What Inductor derived from edges and positions before our pass ran, made true for the new order.
+"""Updates what Inductor derived from edges and positions before our pass ran.
 
-Code generation still reads it afterwards. `decide_inplace_update` takes every name in a node's ``ancestors`` for
-an operation that has already run, and lets the node overwrite a buffer whose other readers are all among them.
-``ancestors`` holds what is reachable through order-only edges, too; a free order breaks some of these, and a
-reader that comes later would then find its input overwritten. So after our pass nothing stays in ``ancestors``
-that runs later, broken edges are gone, and positions are those of the new order.
+Code generation still reads it afterwards. `decide_inplace_update` assumes that every operation in a
+node's ``ancestors`` has already run, and lets the node overwrite a buffer whose other readers are all
+among them. ``ancestors`` includes what is reachable through order-only edges; a free order breaks
+some of these, and a reader that comes later would find its input overwritten. So after our pass
+``ancestors`` holds nothing that runs later, broken edges are gone, and positions are those of the
+new order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 
 
 class OrderEdge(NamedTuple):
-    """A dependency that only keeps two collectives in sequence: nodes by their index, and the buffer it names."""
+    """A dependency that only keeps two collectives in sequence: two nodes by index, and a buffer."""
 
     before: int
     after: int
@@ -30,12 +31,15 @@ def set_positions(snodes: Iterable[BaseSchedulerNode]) -> None:
         snode.min_order = snode.max_order = position
 
 
-def drop_broken_edges(
-    snodes: Sequence[BaseSchedulerNode], order: Sequence[int], edges: Sequence[OrderEdge], before: list[list[int]]
-) -> None:
-    """Removes order-only edges that an order breaks, and with them what only they made an ancestor.
+Nodes = Sequence[BaseSchedulerNode]
 
-    ``before`` has each node's other predecessors. Costs nothing where no edge is broken.
+
+def drop_broken_edges(
+    snodes: Nodes, order: Sequence[int], edges: Sequence[OrderEdge], before: list[list[int]]
+) -> None:
+    """Removes order-only edges that an order breaks, and the ancestors that only they made.
+
+    ``before`` has each node's other predecessors. Costs next to nothing if no edge is broken.
     """
     position = [0] * len(order)
     for place, index in enumerate(order):
@@ -46,13 +50,15 @@ def drop_broken_edges(
     for edge in broken:
         snode = snodes[edge.after]
         snode.unmet_dependencies = OrderedSet(
-            dep for dep in snode.unmet_dependencies if dep.name != edge.buffer or not getattr(dep, "is_fake", False)
+            dep
+            for dep in snode.unmet_dependencies
+            if dep.name != edge.buffer or not getattr(dep, "is_fake", False)
         )
     _forget_what_comes_later(snodes, order, _closure(before, edges))
 
 
 def _closure(before: list[list[int]], edges: Sequence[OrderEdge]) -> list[int]:
-    """Every node's ancestors as bits, over all edges: the input order is a topological order of them."""
+    """Every node's ancestors as bits, over all edges, of which the input order is topological."""
     direct = [list(nodes) for nodes in before]
     for edge in edges:
         direct[edge.after].append(edge.before)
@@ -65,7 +71,7 @@ def _closure(before: list[list[int]], edges: Sequence[OrderEdge]) -> list[int]:
     return closure
 
 
-def _forget_what_comes_later(snodes: Sequence[BaseSchedulerNode], order: Sequence[int], closure: list[int]) -> None:
+def _forget_what_comes_later(snodes: Nodes, order: Sequence[int], closure: list[int]) -> None:
     has_run = 0
     for index in order:
         late = closure[index] & ~has_run

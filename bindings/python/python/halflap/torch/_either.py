@@ -1,8 +1,8 @@
-"""What a compiled graph that can run in two orders of collectives is called through.
+"""The entry point of a compiled graph that can run in two orders of collectives.
 
-Its generated program holds the free order, and the text of the same program with collectives in the program's
-order. Before the first collective is issued for the first time, ranks agree on one of them (`_agree`). The text
-is compiled only where the free order may not run.
+Its generated module holds the free program, and the text of the same program with collectives in the
+program's order. Before the first collective is issued for the first time, ranks agree on one of them
+(`_agree`). The text is compiled only if the free order may not run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ Call = Callable[[list[Any]], Sequence[Any]]
 class Either:
     """One of two programs, chosen when it is first called."""
 
-    def __init__(self, free: Call, names: dict[str, Any], skeleton: Skeleton, kept: str | None) -> None:
+    def __init__(
+        self, free: Call, names: dict[str, Any], skeleton: Skeleton, kept: str | None
+    ) -> None:
         self._free = free
         self._names = names
         self._kept = kept
         self._chosen: Call | None = None
         self.skeleton = skeleton
-        # Whatever is compiled from now on has to follow the order that this one has.
+        # Variants that are compiled from now on must follow this order.
         decisions.current().offered.setdefault(skeleton.key, skeleton.order)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:

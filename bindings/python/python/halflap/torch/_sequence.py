@@ -16,9 +16,11 @@ def places(graph: dict[str, Any], order: Sequence[str]) -> tuple[int, ...]:
     return tuple(numbers[name] for name in order if name in numbers)
 
 
-def in_sequence(graph: dict[str, Any], sequence: Sequence[int], order: Sequence[str]) -> bytes | None:
-    """The graph as text, its nodes as near to an order as they can be with collectives in a sequence, and without
-    other edges between these than real ones. None where the sequence cannot be."""
+def in_sequence(
+    graph: dict[str, Any], sequence: Sequence[int], order: Sequence[str]
+) -> bytes | None:
+    """The graph as text, without order-only edges, its nodes in an order that has collectives in the
+    given sequence and is otherwise close to ``order``. None if dependencies forbid the sequence."""
     names = list(collectives_of(graph))
     if sorted(sequence) != list(range(len(names))):
         return None
@@ -33,16 +35,21 @@ def in_sequence(graph: dict[str, Any], sequence: Sequence[int], order: Sequence[
 
 
 def _unchained(node: dict[str, Any]) -> dict[str, Any]:
-    deps = [{**dep, "kinds": [kind for kind in dep["kinds"] if kind != "order"]} for dep in node["deps"]]
-    return {**node, "deps": [dep for dep in deps if dep["kinds"]]}
+    kinds = [[kind for kind in dep["kinds"] if kind != "order"] for dep in node["deps"]]
+    deps = [{**dep, "kinds": real} for dep, real in zip(node["deps"], kinds) if real]
+    return {**node, "deps": deps}
 
 
 def _sorted(nodes: list[dict[str, Any]], chain: list[int], rank: dict[int, int]) -> list[int]:
     """A topological order, of what is ready always what ranks lowest."""
     maker = {buffer: number for number, node in enumerate(nodes) for buffer in node["outputs"]}
     after: list[list[int]] = [[] for _ in nodes]
-    edges = {(maker[dep["buffer"]], number) for number, node in enumerate(nodes) for dep in node["deps"]
-             if dep["buffer"] in maker}
+    edges = {
+        (maker[dep["buffer"]], number)
+        for number, node in enumerate(nodes)
+        for dep in node["deps"]
+        if dep["buffer"] in maker
+    }
     edges |= set(zip(chain, chain[1:]))
     waits_for = [0] * len(nodes)
     for before, number in sorted(edges):
