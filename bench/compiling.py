@@ -35,12 +35,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import halflap
 import halflap.torch
 from halflap import _halflap
+from halflap.torch._devices import modelled_on
 from halflap.torch._handover import Program
 from halflap.torch._times import Times
 from halflap.torch._undisturbed import undisturbed
 
 DEVICE = "h100"
-TIMES = Times(DEVICE, {}, None)
+MODELLED = modelled_on(DEVICE, None)
+TIMES = Times({}, None)
 SIMPLE = "aten_distributed_optimizations.enable_simple_overlap"
 
 
@@ -51,7 +53,7 @@ class Scheduled(Exception):
 def handed_over(snodes):
     """A program with run times."""
     program = Program(snodes)
-    TIMES.fill(program)
+    TIMES.fill(program, MODELLED)
     return program
 
 
