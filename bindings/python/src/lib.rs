@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halflap::cost::{Costs, Device};
-use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
+use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
 use halflap_cli::desk::{self, Answer, Call, Stop};
@@ -171,7 +171,7 @@ fn kernel(number: usize, &(flops, bytes): &Work) -> OpParts {
         outputs: Vec::new(),
         deps: Vec::new(),
         fused: Vec::new(),
-        source: String::new(),
+        provenance: Provenance::default(),
         kernel: None,
     }
 }

@@ -7,8 +7,8 @@ use halflap::memory::{Budget, Timeline};
 use halflap::order::Order;
 use halflap::report::page::Shown;
 use halflap::report::{
-    Explained, Played, Style, against_bound, count, labelled, render_explanation, simulation_json, total_exposed,
-    waiting_for_host,
+    Explained, Played, Style, against_bound, count, labelled, printable, render_explanation, simulation_json,
+    total_exposed, waiting_for_host,
 };
 use halflap::simulate::{Machine, Simulation, lower_bound};
 use halflap::units::{Bytes, Nanos};
@@ -48,6 +48,9 @@ pub fn explain_order(args: &args::Explain) -> Result<(), Failed> {
         ran.explanation.held.retain(|held| collectives.contains(&held.collective));
         if ran.explanation.held.is_empty() {
             text.push_str(&format!("{name} is hidden: nobody waits for it\n"));
+        }
+        for (what, known) in collectives.iter().flat_map(|&op| ran.graph.provenance(op).known()) {
+            text.push_str(&labelled(what, &printable(known), &style));
         }
     }
     if ran.write(&args.of)? {

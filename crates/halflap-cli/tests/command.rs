@@ -108,6 +108,12 @@ fn simulate_and_explain_take_what_they_need() {
     assert!(out.contains("issued too late: 42.3 us could be saved"), "{out}");
     let (of_wait, _) = ends(&halflap(&dir, &["explain", &graph, "--node", "op24"]), 0);
     assert_eq!(of_wait, out, "a wait stands for its collective");
+    let named = r#"{"format": "halflap.graph/1", "groups": {"g": {"ranks": [0, 1]}}, "buffers": [], "inputs": [], "nodes": [
+        {"name": "c", "kind": "collective", "runtime_ns": 1, "outputs": [], "deps": [], "parameter": "layers.3.wq.weight",
+         "collective": {"op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": false}}]}"#;
+    fs::write(dir.join("named.json"), named).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["explain", "named.json", "--node", "c"]), 0);
+    assert!(out.contains("parameter      layers.3.wq.weight"), "{out}");
     let (_, err) = ends(&halflap(&dir, &["explain", &graph, "--node", "op26"]), 2);
     assert!(err.contains("'op26' is neither a collective nor the wait of one"), "{err}");
     fs::write(dir.join("order.json"), r#"["op0"]"#).unwrap();

@@ -383,3 +383,23 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
         }
     }
 }
+
+#[test]
+fn a_node_may_say_where_it_comes_from() {
+    let mut graph = small();
+    let node = graph["nodes"][1].as_object_mut().expect("nodes are objects");
+    node.extend([
+        ("source".to_owned(), json!("model.py:42")),
+        ("module".to_owned(), json!("layers.3.wq")),
+        ("parameter".to_owned(), json!("layers.3.wq.weight")),
+    ]);
+    let graph = read_graph(graph.to_string().as_bytes()).expect("the graph is valid");
+    let of = |name: &str| {
+        let op = graph.find(name).expect("the node is there");
+        graph.provenance(op).known().collect::<Vec<_>>()
+    };
+    let known = [("parameter", "layers.3.wq.weight"), ("module", "layers.3.wq"), ("source", "model.py:42")];
+    assert_eq!(of("c"), known);
+    assert_eq!(of("w"), []);
+    assert!(error(|graph| graph["nodes"][1]["parameter"] = json!(3)).contains("expected a string"));
+}

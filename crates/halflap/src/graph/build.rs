@@ -37,10 +37,29 @@ pub struct OpParts {
     pub deps: Vec<(BufId, DepKinds)>,
     /// What was fused into it, for people.
     pub fused: Vec<String>,
-    /// Where it comes from in the user's program, such as `model.py:42`; empty where it is not known.
-    pub source: String,
+    /// Where it comes from in the user's program.
+    pub provenance: Provenance,
     /// The kernel that it runs as, as profilers call it, where known.
     pub kernel: Option<String>,
+}
+
+/// Where an operation comes from in the user's program, for people; each is empty where it is not known.
+#[derive(Clone, Debug, Default)]
+pub struct Provenance {
+    /// The line, such as `model.py:42`.
+    pub source: String,
+    /// The path of its module, such as `layers.3.attention.wq`.
+    pub module: String,
+    /// Of a collective and its wait, the parameter that is gathered, or whose gradient is reduced.
+    pub parameter: String,
+}
+
+impl Provenance {
+    /// What is known, each with what it is, the most telling first.
+    pub fn known(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("parameter", &self.parameter), ("module", &self.module), ("source", &self.source)];
+        all.into_iter().map(|(what, text)| (what, text.as_str())).filter(|(_, text)| !text.is_empty())
+    }
 }
 
 /// One buffer.

@@ -12,7 +12,7 @@ mod gates;
 mod streams;
 mod waits;
 
-pub use build::{BufferParts, GroupKind, GroupParts, OpParts, Parts};
+pub use build::{BufferParts, GroupKind, GroupParts, OpParts, Parts, Provenance};
 pub use chain::Chain;
 pub use error::GraphError;
 pub use streams::{Assignment, Streams};
@@ -229,7 +229,12 @@ impl Graph {
 
     /// Where an operation comes from in the user's program; empty where it is not known.
     pub fn source(&self, op: OpId) -> &str {
-        &self.parts.ops[op].source
+        &self.provenance(op).source
+    }
+
+    /// All that is known of where an operation comes from.
+    pub fn provenance(&self, op: OpId) -> &Provenance {
+        &self.parts.ops[op].provenance
     }
 
     /// What a collective does; `None` for every other operation.

@@ -8,7 +8,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
-use crate::graph::{BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts};
+use crate::graph::{
+    BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance,
+};
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
@@ -44,6 +46,8 @@ struct RawNode {
     #[serde(default)]
     ops: Vec<String>,
     source: Option<String>,
+    module: Option<String>,
+    parameter: Option<String>,
     kernel: Option<String>,
     #[serde(default)]
     gemm_like: bool,
@@ -201,7 +205,11 @@ impl Names {
             deps,
             fused: node.ops,
             kernel: node.kernel,
-            source: node.source.unwrap_or_default(),
+            provenance: Provenance {
+                source: node.source.unwrap_or_default(),
+                module: node.module.unwrap_or_default(),
+                parameter: node.parameter.unwrap_or_default(),
+            },
             name: node.name,
         })
     }

@@ -1,6 +1,8 @@
 //! Random programs with the odd shapes of real ones, from a seed.
 
-use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
+use halflap::graph::{
+    BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance,
+};
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::pass::{Pass, Settings};
 use halflap::units::{Bytes, Nanos};
@@ -85,7 +87,7 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         outputs,
         deps,
         fused: Vec::new(),
-        source: String::new(),
+        provenance: Provenance::default(),
         kernel: None,
     });
 }

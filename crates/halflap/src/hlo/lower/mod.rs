@@ -9,7 +9,7 @@ mod groups;
 mod nature;
 mod steps;
 
-use crate::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts};
+use crate::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
 use crate::hlo::storage::{Origin, Slot, Storage};
 use crate::hlo::values::{Content, Keep, Value, Values};
 use crate::hlo::work::{Works, total_size};
@@ -149,7 +149,7 @@ impl Lowering<'_> {
             outputs: Vec::new(),
             deps: Vec::new(),
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
-            source: self.module.source(place.instr),
+            provenance: Provenance { source: self.module.source(place.instr), ..Provenance::default() },
             kernel: None,
         };
         match self.steps.roles[index] {

@@ -179,9 +179,8 @@ impl Drawing<'_> {
         } else if !graph.fused(op).is_empty() {
             notes.push(("fused", Note::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
         }
-        if !graph.source(op).is_empty() {
-            notes.push(("source", Note::Text(printable_end(graph.source(op), 160))));
-        }
+        let known = graph.provenance(op).known();
+        notes.extend(known.map(|(what, text)| (what, Note::Text(printable_end(text, 160)))));
         notes
     }
 
