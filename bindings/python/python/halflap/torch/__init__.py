@@ -26,6 +26,7 @@ from ._version import UnknownTorch, check_version
 check_version(torch.__version__)
 
 from . import _agree  # noqa: E402
+from ._collectives import read_collectives  # noqa: E402
 from ._devices import described  # noqa: E402
 from ._handover import Unsupported  # noqa: E402
 from ._settings import (  # noqa: E402
@@ -117,6 +118,7 @@ def enable(
     report_dir: str | os.PathLike[str] | None = None,
     check_ranks: bool | float = False,
     agree_within: float = _agree.PATIENCE,
+    collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
@@ -136,6 +138,10 @@ def enable(
     where they differ; compile caches are off meanwhile, because a rank that takes a graph from its cache decides
     nothing. ``agree_within``: with ``"auto"``, how many seconds a rank waits for the others before it first runs a
     graph; then collectives stay in the program's order.
+
+    ``collectives``: operators of other libraries that communicate, such as
+    ``{"vllm::all_reduce": "all_reduce"}`` or, with a process group that is not that of all ranks,
+    ``{"vllm::all_reduce": {"kind": "all_reduce", "group": "tp"}}``; they must be registered.
     """
     check_settings()
     times = read_profile(profile)
@@ -146,6 +152,7 @@ def enable(
         device=described(device),
         ranks_per_node=_checked_ranks(ranks_per_node),
         times=times_key(times, estimate),
+        collectives=read_collectives(collectives),
     )
     session.times[options.times] = Times(times, estimate)
     folder = None if report_dir is None else os.fspath(report_dir)

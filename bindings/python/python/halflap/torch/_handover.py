@@ -3,8 +3,9 @@
 What must not move is bound by edges of the graph, so that the one proof of an order covers it:
 
 - nodes with side effects and random operations, one after the other;
-- control flow and collectives whose partners we do not know (point to point, barriers), against every other
-  collective: their bodies may communicate, and a receive above a send can wait for ever.
+- control flow, collectives whose partners we do not know (point to point, barriers) and operators
+  of other libraries that communicate or look like it, against every other collective: their bodies
+  may communicate, and a receive above a send can wait for ever.
 
 Such an edge goes through a buffer of no size that its first node makes besides its own.
 """
@@ -27,10 +28,8 @@ from torch._inductor.utils import contains_collective, is_collective, is_nonfree
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
+from ._collectives import SYMMETRIC, Opaque, group_of, looks_collective, operator_name
 from ._derived import OrderEdge, drop_broken_edges, set_positions
-
-#: Collectives that all ranks of a group take part in alike: these may pass each other where that is allowed.
-SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 CONTROL_FLOW = tuple(
     getattr(ir, name) for name in ("Conditional", "Switch", "WhileLoop", "InvokeSubgraph") if hasattr(ir, name)
@@ -47,13 +46,14 @@ class Unsupported(Exception):
 class Program:
     """A graph, and the scheduler nodes that it was made of."""
 
-    def __init__(self, snodes: list[BaseSchedulerNode]) -> None:
+    def __init__(self, snodes: list[BaseSchedulerNode], opaque: Iterable[Opaque] = ()) -> None:
         scheduler = snodes[0].scheduler
         if getattr(scheduler, "_multi_stream_nodes", False):
             raise Unsupported("the graph uses streams of its own")
         _assign_sizes(snodes)
         self.snodes = snodes
         self.scheduler = scheduler
+        self._opaque = {one.operator: one for one in opaque}
         self.groups: dict[str, list[int]] = {}
         self.nodes: list[dict[str, Any]] = []
         self.buffers: list[dict[str, Any]] = []
@@ -122,7 +122,8 @@ class Program:
         """Takes a node over, all of it at once: torch's objects lie all over the memory, and to come back to each of
         thousands for one thing after the other would take longer than anything else here."""
         parts = snode.get_nodes()
-        traits = traits_of(parts[0]) if len(parts) == 1 else merged([traits_of(part) for part in parts])
+        found = [self._traits_of(part) for part in parts]
+        traits = found[0] if len(found) == 1 else merged(found)
         self._traits.append(traits)
         for name in snode.outputs_by_name:
             self._maker[name] = index
@@ -145,8 +146,7 @@ class Program:
                 node["gemm_like"] = True
         elif traits.kind == "collective":
             received = sum([buffer["size_alloc"] for buffer in made])
-            # A group of nodes that issues and waits is done when it has run.
-            node["collective"] = self._collective(parts, not traits.is_wait, received)
+            node["collective"] = self._collective(parts, received)
         self.nodes.append(node)
 
     def _reads(self, index: int, snode: BaseSchedulerNode) -> list[str]:
@@ -251,18 +251,31 @@ class Program:
             raise Unsupported(f"{snode.get_name()} uses a buffer and is none of the nodes")
         return self._index[whole]
 
-    def _collective(self, parts: Sequence[BaseSchedulerNode], is_async: bool, received: int) -> dict[str, Any]:
-        kernel = next(part.node for part in parts if len(parts) == 1 or traits_of(part).is_collective)
-        name = _group_name(kernel)
+    def _collective(self, parts: Sequence[BaseSchedulerNode], received: int) -> dict[str, Any]:
+        kernel = next(part.node for part in parts if self._traits_of(part).is_collective)
+        opaque = self._opaque_of(kernel)
+        name = _group_name(kernel) if opaque is None else _opaque_group(opaque, kernel)
         if name not in self.groups:
             self.groups[name] = _group_ranks(name)
         return {
-            "op": operation_of(kernel),
+            "op": operation_of(kernel) if opaque is None else opaque.kind,
             "group": name,
             "group_size": len(self.groups[name]),
             "bytes": max(_bytes(kernel.inputs), received),
-            "async": is_async,
+            # A group of nodes that issues and waits is done when it has run.
+            "async": opaque is None and not any([traits_of(part).is_wait for part in parts]),
         }
+
+    def _traits_of(self, part: BaseSchedulerNode) -> Traits:
+        """What a part is, where the user may have said so."""
+        traits = traits_of(part)
+        if not self._opaque or self._opaque_of(part.node) is None:
+            return traits
+        said = traits._replace(kind="collective", is_collective=True, keeps_place=True)
+        return said._replace(is_heavy=False, gemm_like=False)
+
+    def _opaque_of(self, kernel: Any) -> Opaque | None:
+        return self._opaque.get(_operator(kernel)) if self._opaque else None
 
     def _bind(self) -> None:
         """Binds what must not move."""
@@ -343,7 +356,8 @@ class Traits(NamedTuple):
     kind: str
     is_collective: bool
     is_wait: bool
-    is_control_flow: bool
+    #: Among collectives: it communicates, or may, in ways that we do not know.
+    keeps_place: bool
     #: Others may notice when it runs: it has side effects, or uses the state of random generators.
     is_pinned: bool
     gemm_like: bool
@@ -372,15 +386,15 @@ _traits: dict[Any, Traits] = {}
 def _classify(part: BaseSchedulerNode) -> Traits:
     kernel = part.node
     communicates, waits = is_collective(kernel), is_wait(kernel)
-    is_control_flow = isinstance(kernel, CONTROL_FLOW)
+    keeps_place = isinstance(kernel, CONTROL_FLOW) or looks_collective(_operator(kernel))
     effects = not isinstance(part, SchedulerNode) and part.has_side_effects()
     is_multi_output = isinstance(kernel, ir.MultiOutput)
     return Traits(
         kind=_kind(communicates, waits, is_multi_output),
         is_collective=communicates,
         is_wait=waits,
-        is_control_flow=is_control_flow,
-        is_pinned=not (communicates or waits) and (effects or _is_random(kernel) or is_control_flow),
+        keeps_place=keeps_place,
+        is_pinned=not (communicates or waits) and (effects or _is_random(kernel) or keeps_place),
         gemm_like=is_gemm_like(kernel),
         is_heavy=not (communicates or waits) and (part.is_extern() or part.is_template()),
     )
@@ -393,9 +407,14 @@ def _is_random(kernel: Any) -> bool:
     return isinstance(overload, OpOverload) and torch.Tag.nondeterministic_seeded in overload.tags
 
 
-def has_collectives(snodes: list[BaseSchedulerNode]) -> bool:
+def has_collectives(snodes: list[BaseSchedulerNode], opaque: Iterable[Opaque] = ()) -> bool:
     """Whether there is anything to order."""
-    return any(contains_collective(snode) for snode in snodes)
+    if any(contains_collective(snode) for snode in snodes):
+        return True
+    operators = {one.operator for one in opaque}
+    if not operators:
+        return False
+    return any(_operator(part.node) in operators for snode in snodes for part in snode.get_nodes())
 
 
 def merged(parts: list[Traits]) -> Traits:
@@ -505,6 +524,21 @@ def operation_of(kernel: Any) -> str:
     return RENAMED.get(name, name)
 
 
+def _operator(kernel: Any) -> str:
+    """``vllm::all_reduce``, or nothing for what is not an operator's call."""
+    return operator_name(getattr(kernel, "op_overload", None)) or ""
+
+
+def _opaque_group(opaque: Opaque, kernel: Any) -> str:
+    name = group_of(opaque, kernel.constant_args)
+    if name is None and opaque.group is not None:
+        raise Unsupported(
+            f"this rank is in no process group {opaque.group!r}, which enable(collectives=...) "
+            f"names for {opaque.operator}"
+        )
+    return name or "unknown"
+
+
 def _group_name(kernel: Any) -> str:
     """The process group is the last constant argument of a functional collective."""
     last = kernel.constant_args[-1] if kernel.constant_args else None
@@ -515,7 +549,8 @@ def _group_ranks(name: str) -> list[int]:
     from torch.distributed import distributed_c10d
 
     if name == "unknown":
-        return list(range(torch.distributed.get_world_size()))
+        is_alone = not torch.distributed.is_initialized()
+        return [0] if is_alone else list(range(torch.distributed.get_world_size()))
     return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(name))
 
 
@@ -530,6 +565,6 @@ def hint(size: Any, fallback: int) -> int:
 
 
 def _is_barrier(traits: Traits, collective: dict[str, Any] | None) -> bool:
-    if collective is not None:
-        return not collective["op"].startswith(SYMMETRIC)
-    return traits.is_control_flow
+    if traits.keeps_place or collective is None:
+        return traits.keeps_place
+    return not collective["op"].startswith(SYMMETRIC)

@@ -29,6 +29,7 @@ from .. import _halflap
 from .._api import Graph, Schedule, schedule
 from ._agree import Skeleton, collectives_of, decisions, groups_of, skeleton_name, withdraw
 from ._both import Build, current_build
+from ._collectives import Opaque
 from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
 from ._handover import Program, Unsupported, has_collectives
 from ._ranks import Decision, RanksDiffer, compare, topology
@@ -39,7 +40,7 @@ from ._undisturbed import undisturbed
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 3
+HANDOVER = 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Options:
     ranks_per_node: int | None
     #: Of the profile and of the callable, which are not part of the state themselves.
     times: str
+    #: Operators of others that communicate.
+    collectives: tuple[Opaque, ...] = ()
 
 
 @dataclass
@@ -137,7 +140,7 @@ class OverlapPass:
 
     def __call__(self, snodes: list[Any]) -> list[Any]:
         session.compiling.has_failed = False
-        if not has_collectives(snodes):
+        if not has_collectives(snodes, self.options.collectives):
             return snodes
         build = current_build()
         if build is not None and build.is_second:
@@ -245,7 +248,7 @@ class OverlapPass:
 
     def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any], bytes]:
         """Scheduler nodes as a graph with run times, and as text."""
-        program = Program(snodes)
+        program = Program(snodes, self.options.collectives)
         times = session.times.get(self.options.times)
         if times is None:
             raise RuntimeError("the profile or callable that run times come from is not in this process")
