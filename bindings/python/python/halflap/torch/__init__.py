@@ -41,13 +41,16 @@ from ._settings import (  # noqa: E402
 from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
 from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
+from ._status import Status, status_of  # noqa: E402
 from ._times import Times  # noqa: E402
+from ._watch import watch  # noqa: E402
 
 __all__ = [
     "Enabled",
     "OverlapPass",
     "Ran",
     "RanksDiffer",
+    "Status",
     "UnknownTorch",
     "Unsupported",
     "align_profiles",
@@ -56,6 +59,7 @@ __all__ = [
     "enable",
     "history",
     "profile_from_trace",
+    "status",
 ]
 
 _enabled: list[Enabled] = []
@@ -80,6 +84,7 @@ class Enabled:
         self._waiting = waiting
         self._settings = Settings()
         self._has_block = False
+        self._sees_all = False
         self._before = _enabled[-1] if _enabled else None
 
     def __enter__(self) -> Enabled:
@@ -99,6 +104,7 @@ class Enabled:
         if self.overlap_pass.options.collective_order == "auto":
             generate_both(self._settings, tell_half)
         keep_failures_out(self._settings, session.is_kept_out)
+        self._sees_all = watch(self._settings, self.overlap_pass)
         if self._waiting.check_ranks is not None:
             compile_anew(self._settings)
         if self._has_block:
@@ -142,6 +148,8 @@ def enable(
     ``collectives``: operators of other libraries that communicate, such as
     ``{"vllm::all_reduce": "all_reduce"}`` or, with a process group that is not that of all ranks,
     ``{"vllm::all_reduce": {"kind": "all_reduce", "group": "tp"}}``; they must be registered.
+
+    `status` says whether all of that took effect.
     """
     check_settings()
     times = read_profile(profile)
@@ -192,6 +200,16 @@ def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
         settings.restore()
         if here is not None:
             disable()
+
+
+def status() -> Status:
+    """What is enabled, whether torch's settings let it work, and what became of each graph with
+    collectives: ``print(halflap.torch.status())``."""
+    if not _enabled:
+        return status_of(None, {}, sees_all=True)
+    enabled = _enabled[-1]
+    extra = {"report_dir": enabled._report_dir, **enabled._waiting._asdict()}
+    return status_of(enabled.overlap_pass, extra, enabled._sees_all)
 
 
 def history() -> list[Ran]:

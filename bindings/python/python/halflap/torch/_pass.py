@@ -139,7 +139,7 @@ class OverlapPass:
         return modelled_on(self.options.device, self.options.ranks_per_node)
 
     def __call__(self, snodes: list[Any]) -> list[Any]:
-        session.compiling.has_failed = False
+        session.compiling.has_failed, session.compiling.was_called = False, True
         if not has_collectives(snodes, self.options.collectives):
             return snodes
         build = current_build()

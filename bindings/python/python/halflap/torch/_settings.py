@@ -6,7 +6,7 @@ import types
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._functorch import config as functorch_config
@@ -81,17 +81,71 @@ def _set(module: Any, name: str, value: Any) -> None:
     setattr(module, last, value)
 
 
+ON = "reorder_for_compute_comm_overlap"
+PASSES = "reorder_for_compute_comm_overlap_passes"
+DETERMINISTIC = "deterministic"
+
+
+class Needed(NamedTuple):
+    """A setting, the value that we need, and what happens with another."""
+
+    module: types.ModuleType
+    name: str
+    value: Any
+    otherwise: str
+    #: Whether our pass does not run at all with another value.
+    stops: bool = False
+
+    def now(self) -> Any:
+        """Its value, as this thread sees it; ours where this torch has no such setting."""
+        return _get(self.module, self.name) if _has(self.module, self.name) else self.value
+
+
+def needed(our_pass: Any) -> list[Needed]:
+    """Every setting that decides whether and how our pass runs."""
+    own = "aten_distributed_optimizations"
+    align = "runtime_estimations_align_across_all_distributed_ranks"
+    reorders = "torch reorders what halflap ordered"
+    binds = "torch binds nodes to the order that it found"
+    hangs = "torch communicates while compiling, and hangs where one rank's cache has the graph"
+    return [
+        Needed(config, ON, True, "torch runs no passes, halflap's included", stops=True),
+        Needed(config, PASSES, [our_pass], "torch runs other passes than halflap's", stops=True),
+        Needed(config, DETERMINISTIC, False, "torch skips all passes", stops=True),
+        Needed(config, f"{own}.enable_simple_overlap", False, reorders),
+        Needed(config, "triton.reorder_for_reducing_graph_partitions", False, reorders),
+        Needed(config, f"{own}.insert_overlap_deps", False, binds),
+        Needed(config, f"{own}.spmd_check", False, hangs),
+        Needed(config_comms, align, False, hangs),
+    ]
+
+
+def shown(value: Any) -> Any:
+    """A setting's value for people: passes by their names, because in words they are very long."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    names = [getattr(one, "__name__", type(one).__name__) for one in value]
+    return [one if isinstance(one, str) else name for one, name in zip(value, names)]
+
+
+def differing(our_pass: Any) -> list[Needed]:
+    """The settings that are not as we need them, as this thread sees them now."""
+    return [one for one in needed(our_pass) if not _is_as_needed(one)]
+
+
+def _is_as_needed(one: Needed) -> bool:
+    if one.name == PASSES:
+        # Passes before ours do no harm. By their words: other threads see a copy of ours.
+        return repr([*one.now()][-1:]) == repr(one.value)
+    return one.now() == one.value
+
+
 def plug_in(settings: Settings, our_pass: Any) -> None:
     """Has our pass order every graph, and switches off what would undo that."""
-    settings.set(config, "reorder_for_compute_comm_overlap", True)
-    settings.set(config, "reorder_for_compute_comm_overlap_passes", [our_pass])
-    # These would reorder after us.
-    settings.set(config, "aten_distributed_optimizations.enable_simple_overlap", False)
-    settings.set(config, "triton.reorder_for_reducing_graph_partitions", False)
-    # Torch's FX-level scheduling, where it is on, would bind nodes to the order that it found.
-    settings.set(config, "aten_distributed_optimizations.insert_overlap_deps", False)
-    # This one communicates while compiling, and hangs where one rank finds a graph in its cache.
-    settings.set(config_comms, "runtime_estimations_align_across_all_distributed_ranks", False)
+    for one in needed(our_pass):
+        # Whoever wants deterministic results gets them, and a warning.
+        if one.name != DETERMINISTIC:
+            settings.set(one.module, one.name, one.value)
     if "get_rank" in comms.reorder_compute_and_comm_for_overlap.__code__.co_names:
         settings.replace(comms, "reorder_compute_and_comm_for_overlap", run_passes)
     if config.deterministic:

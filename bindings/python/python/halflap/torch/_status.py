@@ -1,0 +1,170 @@
+"""What is enabled, what became of the graphs that were compiled, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ._agree import decisions
+from ._pass import OverlapPass, session
+from ._settings import Needed, differing, needed, shown
+from ._watch import Compiled, Outcome, outcome_of, watched
+
+#: The text has as many lines on graphs of each outcome; the dictionary has all graphs.
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Status:
+    """What halflap does in this process, as text (`str`) and as a dictionary (`to_dict`)."""
+
+    #: What was enabled, or None.
+    options: Mapping[str, Any] | None
+    #: Torch's settings: what halflap needs, and what the calling thread saw.
+    settings: list[dict[str, Any]]
+    #: The graphs with collectives that were compiled while halflap was enabled.
+    graphs: list[Compiled]
+    #: How many others were.
+    graphs_without_collectives: int
+    #: Operators that look like collectives and were not named in ``enable(collectives=...)``.
+    hidden: list[str]
+    #: With ``collective_order="auto"``, how often ranks agreed on a free order, and on a kept one.
+    agreed: dict[str, int]
+    #: Whether this torch lets us see all that it compiles, and not only what our pass is given.
+    sees_all: bool
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether `enable` is in force; torch's settings may still be in its way."""
+        return self.options is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, in values that JSON has."""
+        return {
+            "enabled": self.is_enabled,
+            "options": None if self.options is None else dict(self.options),
+            "settings": self.settings,
+            "graphs": [_graph_dict(graph) for graph in self.graphs],
+            "graphs_without_collectives": self.graphs_without_collectives,
+            "hidden": self.hidden,
+            "agreed": self.agreed,
+            "sees_all": self.sees_all,
+        }
+
+    def __str__(self) -> str:
+        lines = [*self._enabled_text(), *self._settings_text(), *self._graphs_text()]
+        if any(self.agreed.values()):
+            counts = [f"{count} {order}" for order, count in self.agreed.items()]
+            lines.append(f"ranks have agreed: {', '.join(counts)}")
+        if self.hidden:
+            lines.append(
+                f"{', '.join(self.hidden)}: looks like a collective; if it communicates, name it: "
+                f"enable(collectives={{{self.hidden[0]!r}: 'all_reduce'}})"
+            )
+        if not self.sees_all:
+            lines.append("this torch does not show halflap what is compiled without it")
+        return "\n".join(lines)
+
+    def _enabled_text(self) -> list[str]:
+        if self.options is None:
+            return ["halflap is not enabled: call halflap.torch.enable()"]
+        given = {name: value for name, value in self.options.items() if value not in (None, [])}
+        texts = [f"{name}={value!r}" for name, value in given.items()]
+        return [f"halflap is enabled: {', '.join(texts)}"]
+
+    def _settings_text(self) -> list[str]:
+        wrong = [one for one in self.settings if not one["as_needed"]]
+        if not wrong:
+            return ["torch's settings are as halflap needs them"] if self.is_enabled else []
+        return ["torch's settings are not as halflap needs them:"] + [
+            f"  {one['name']} is {one['value']} and must be {one['needed']}: {one['otherwise']}"
+            for one in wrong
+        ]
+
+    def _graphs_text(self) -> list[str]:
+        counts = Counter(graph.outcome for graph in self.graphs)
+        if not counts:
+            others = self.graphs_without_collectives
+            found = f"no graph with collectives was compiled since enable(), {others} without"
+            return [f"{found}; what was compiled before stays as it is"]
+        counted = [f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome]]
+        lines = [f"graphs with collectives: {', '.join(counted)}"]
+        for outcome in Outcome:
+            told = _grouped([graph for graph in self.graphs if graph.outcome is outcome])
+            lines += [f"  {line}" for line in told[:MOST_SHOWN]]
+            if len(told) > MOST_SHOWN:
+                lines.append(f"  and {len(told) - MOST_SHOWN} more {outcome.value}")
+        return lines
+
+
+def _grouped(graphs: list[Compiled]) -> list[str]:
+    """Each with what became of it, once for all of which the same is true."""
+    names: dict[str, list[str]] = {}
+    for graph in graphs:
+        names.setdefault(_graph_text(graph), []).append(graph.name)
+    return [f"{', '.join(same)}: {text}" for text, same in names.items()]
+
+
+def _graph_text(graph: Compiled) -> str:
+    text = graph.outcome.value
+    ran = graph.ran
+    if ran is not None and ran.schedule is not None:
+        before, after = ran.schedule.step_time_before / 1e3, ran.schedule.step_time / 1e3
+        text += f", collectives {ran.collective_order}"
+        text += f", simulated step time {before:.1f} us -> {after:.1f} us"
+    return text if graph.cause is None else f"{text}; {graph.cause}"
+
+
+def _graph_dict(graph: Compiled) -> dict[str, Any]:
+    cause, ran = graph.cause, graph.ran
+    result = None if ran is None else ran.schedule
+    return {
+        "name": graph.name,
+        "outcome": graph.outcome.name.lower(),
+        "collectives": graph.collectives,
+        "reason": None if cause is None else cause.reason.value,
+        "setting": None if cause is None else cause.setting,
+        "what": None if cause is None else cause.what,
+        "to_do": None if cause is None else cause.to_do or None,
+        "collective_order": None if ran is None or result is None else ran.collective_order,
+        "step_time_before": None if result is None else result.step_time_before,
+        "step_time": None if result is None else result.step_time,
+    }
+
+
+def status_of(our_pass: OverlapPass | None, extra: Mapping[str, Any], sees_all: bool) -> Status:
+    """What there is to say of a pass, if one is enabled, and of all that was compiled so far."""
+    named = () if our_pass is None else our_pass.options.collectives
+    operators = {one.operator for one in named}
+    orders = decisions.current().orders.values()
+    kept = sum(order is None for order in orders)
+    history = [outcome_of(ran, []) for ran in session.history]
+    return Status(
+        options=None if our_pass is None else {**_options(our_pass), **extra},
+        settings=[] if our_pass is None else _settings(our_pass),
+        graphs=[*watched.graphs] if sees_all else history,
+        graphs_without_collectives=watched.without_collectives,
+        hidden=[operator for operator in watched.hidden if operator not in operators],
+        agreed={"free": len(orders) - kept, "kept": kept},
+        sees_all=sees_all,
+    )
+
+
+def _options(our_pass: OverlapPass) -> dict[str, Any]:
+    options = asdict(our_pass.options)
+    # A hash, for caches.
+    del options["times"]
+    options["collectives"] = [one._asdict() for one in our_pass.options.collectives]
+    return options
+
+
+def _settings(our_pass: OverlapPass) -> list[dict[str, Any]]:
+    wrong = {one.name for one in differing(our_pass)}
+    return [_setting(one, one.name not in wrong) for one in needed(our_pass)]
+
+
+def _setting(one: Needed, as_needed: bool) -> dict[str, Any]:
+    values = {"value": shown(one.now()), "needed": shown(one.value)}
+    return {"name": one.name, **values, "as_needed": as_needed, "otherwise": one.otherwise}
