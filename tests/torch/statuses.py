@@ -1,5 +1,6 @@
-"""What `status` says of graphs that are compiled in every way; opaque collectives. One rank of a
-fake process group, and mostly products and gathers, which need no C++ compiler."""
+"""What `status` says of graphs that are compiled in every way; opaque collectives; the names of
+captured graphs and of what is in them. One rank of a fake process group, and mostly products and
+gathers, which need no C++ compiler."""
 
 import json
 import pathlib
@@ -16,10 +17,13 @@ from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
 
 import halflap.torch
 from halflap.torch import _watch
+from halflap.torch._pass import session
 
 FOLDER = pathlib.Path(sys.argv[1])
 ON, PASSES = "reorder_for_compute_comm_overlap", "reorder_for_compute_comm_overlap_passes"
@@ -201,6 +205,17 @@ def captured(function):
     return json.loads((FOLDER / "captured" / f"{ran.name}.json").read_text())
 
 
+def check_a_second_run_keeps_what_was_captured():
+    def files():
+        return {path.name: path.read_bytes() for path in (FOLDER / "captured").iterdir()}
+
+    before = files()
+    # As in a new process.
+    session.graphs = 0
+    captured(gathered)
+    assert before and len(files()) == len(before) + 1 and before.items() <= files().items()
+
+
 def check_refusals():
     name = "mine::all_reduce"
     for given, why in (
@@ -222,6 +237,67 @@ def check_refusals():
     enabled = [halflap.torch.enable(collectives=one) for one in (None, {}, {name: "all_reduce"})]
     assert len({repr(one.overlap_pass) for one in enabled}) == 2
     halflap.torch.enable()
+
+
+def gather(shard):
+    return collectives.all_gather_tensor_autograd(shard.bfloat16(), 0, dist.group.WORLD)
+
+
+class Gather(nn.Module):
+    """A parameter of its shards, as SimpleFSDP has it."""
+
+    def forward(self, shard):
+        return gather(shard)
+
+
+class Block(nn.Module):
+    """Two parameters of shards: one by a parametrization, one by a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.wq = nn.Linear(8, 2, bias=False)
+        self.wo = nn.Parameter(torch.ones(2, 8))
+        parametrize.register_parametrization(self.wq, "weight", Gather(), unsafe=True)
+
+    def forward(self, x):
+        return self.wq(x) @ gather(self.wo)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        # The second gathers again in its backward graph.
+        return checkpoint(self.layers[1], self.layers[0](x), use_reentrant=False)
+
+
+#: Of the model: its parameters, and the modules that gather them.
+MODULES = {
+    "layers.0.wq.weight": "layers.0.wq",
+    "layers.0.wo": "layers.0",
+    "layers.1.wq.weight": "layers.1.wq",
+    "layers.1.wo": "layers.1",
+}
+
+
+def check_names():
+    """Every collective of forward and backward names its parameter, and its module."""
+    torch._dynamo.reset()
+    with halflap.torch.capture(FOLDER / "named"):
+        torch.compile(Model())(torch.ones(4, 8, dtype=torch.bfloat16)).sum().backward()
+    paths = sorted((FOLDER / "named").iterdir())
+    assert [path.name.split("_")[-1] for path in paths] == ["forward.json", "backward.json"]
+    for path, again in zip(paths, (0, 2)):
+        nodes = json.loads(path.read_text())["nodes"]
+        for kind in ("collective", "wait"):
+            found = [node for node in nodes if node["kind"] == kind]
+            assert {node["parameter"]: node["module"] for node in found} == MODULES, found
+            # torch 2.10 keeps what it gathered.
+            assert len(found) in (len(MODULES), len(MODULES) + again), found
+        products = {node["module"] for node in nodes if node.get("gemm_like")}
+        assert products == set(MODULES.values()), products
 
 
 def check_that_looking_breaks_nothing():
@@ -246,6 +322,8 @@ check_ddp()
 check_that_looking_breaks_nothing()
 check_refusals()
 check_opaque_collectives()
+check_a_second_run_keeps_what_was_captured()
+check_names()
 text = str(halflap.torch.status())
 assert "torch's settings are as halflap needs them" in text, text
 assert "compiled without halflap; backend 'eager'" in text, text

@@ -1,4 +1,4 @@
-"""`status` and opaque collectives, with real torch in one process."""
+"""`status`, opaque collectives, and the names in captured graphs, with real torch in one process."""
 
 import subprocess
 

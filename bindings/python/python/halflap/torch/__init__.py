@@ -185,6 +185,8 @@ def capture(folder: str | os.PathLike[str]) -> Iterator[None]:
     If halflap is not enabled, it is in the block. Graphs that come from a compile cache are not scheduled, so
     that caches are off in it, and backward graphs are compiled with their forward graphs. A file has all that
     decided: ``halflap schedule FILE``, with the options that were enabled, gives the same order.
+    Files are called ``rank0_graph0_forward.json`` and so on. What is in the folder stays: numbers
+    go on after it.
     """
     folder = os.fspath(folder)
     os.makedirs(folder, exist_ok=True)

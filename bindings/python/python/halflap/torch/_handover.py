@@ -30,6 +30,7 @@ from torch._ops import OpOverload
 
 from ._collectives import SYMMETRIC, Opaque, group_of, looks_collective, operator_name
 from ._derived import OrderEdge, drop_broken_edges, set_positions
+from ._names import Names
 
 CONTROL_FLOW = tuple(
     getattr(ir, name) for name in ("Conditional", "Switch", "WhileLoop", "InvokeSubgraph") if hasattr(ir, name)
@@ -88,12 +89,15 @@ class Program:
 
     def describe(self) -> None:
         """Adds what is for people alone: what was fused into each node, and where it comes from."""
+        names = Names()
         for snode, node in zip(self.snodes, self.nodes):
             origins = origins_of(snode)
             node["ops"] = [origin.name for origin in origins]
             source = next(filter(None, map(_source, origins)), None)
             if source is not None:
                 node["source"] = source
+            node.update(names.of(origins, node["kind"]))
+        names.keep_saved()
 
     def ordered(self, names: list[str]) -> list[BaseSchedulerNode]:
         """The scheduler nodes in an order, checked against the dependencies that they really have, and with what

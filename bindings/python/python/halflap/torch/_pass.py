@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import tempfile
 import threading
 import time
@@ -330,12 +331,23 @@ def _threads() -> int:
 
 
 def _graph_name() -> str:
-    """Such as ``rank0_graph3_backward``; numbered as graphs are compiled in this process."""
-    number = session.graphs
-    session.graphs += 1
+    """Such as ``rank0_graph3_backward``; numbered as graphs are compiled in this process, after
+    those that an earlier run has captured into the same folder."""
     kind = "backward" if V.graph.is_backward else "inference" if V.graph.is_inference else "forward"
     rank = dist.get_rank() if dist.is_initialized() else 0
+    number = max([session.graphs, *[_captured(folder, rank) for folder in session.capture_dirs]])
+    session.graphs = number + 1
     return f"rank{rank}_graph{number}_{kind}"
+
+
+def _captured(folder: str, rank: int) -> int:
+    """The first number that no graph of a rank in a folder has, nor any after it."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        names = []
+    numbers = [re.match(rf"rank{rank}_graph(\d+)_", name) for name in names]
+    return max((int(number[1]) + 1 for number in numbers if number), default=0)
 
 
 def _write(folder: str, name: str, content: bytes) -> str:

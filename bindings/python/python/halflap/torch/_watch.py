@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._guards import CompileContext
 
+from . import _names
 from ._collectives import SYMMETRIC_MEMORY, is_known, looks_collective, operator_name
 from ._pass import OverlapPass, Ran, log, session
 from ._settings import DETERMINISTIC, Needed, Settings, differing, shown
@@ -275,6 +276,8 @@ class Look:
     @_quietly
     def _begin(self, call: TorchCall) -> None:
         watched.backends[_compilation()] = _backend(call.given[0].compiler_fn)
+        if session.is_watched():
+            _names.keep_inputs(call.graph())
 
     @_quietly
     def _census(self, call: TorchCall) -> Census:
