@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import contains_collective
 
@@ -65,6 +66,8 @@ def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], 
 
 def _can_have_two(graph: GraphLowering) -> bool:
     """Programs that leave this process, and those that are no text, have one order."""
+    if getattr(torch.compiler.config, "compile_on_one_rank", False):
+        return False
     special = ("aot_mode", "fx_wrapper", "is_const_graph")
     return type(graph) is GraphLowering and not any(getattr(graph, name, False) for name in special)
 

@@ -265,7 +265,7 @@ class Program:
             "op": operation_of(kernel) if opaque is None else opaque.kind,
             "group": name,
             "group_size": len(self.groups[name]),
-            "bytes": max(_bytes(kernel.inputs), received),
+            "bytes": max(_bytes(_tensors(kernel)), received),
             # A group of nodes that issues and waits is done when it has run.
             "async": opaque is None and not any([traits_of(part).is_wait for part in parts]),
         }
@@ -544,9 +544,22 @@ def _opaque_group(opaque: Opaque, kernel: Any) -> str:
 
 
 def _group_name(kernel: Any) -> str:
-    """The process group is the last constant argument of a functional collective."""
-    last = kernel.constant_args[-1] if kernel.constant_args else None
-    return last if isinstance(last, str) else "unknown"
+    """The process group is the last argument of a functional collective: a name, or the group itself with torch's
+    ``compile_on_one_rank``, where it is a constant or the result of another node."""
+    given = [None, *kernel.constant_args, *[value for value in kernel.inputs if not _is_tensor(value)]]
+    last = given[-1]
+    group = getattr(last, "opaque_example_value", getattr(last, "value", last))
+    name = getattr(group, "group_name", group)
+    return name if isinstance(name, str) else "unknown"
+
+
+def _tensors(kernel: Any) -> list[Any]:
+    """What a kernel reads, without process groups."""
+    return [value for value in kernel.inputs if _is_tensor(value)]
+
+
+def _is_tensor(value: Any) -> bool:
+    return value.maybe_get_size() is not None
 
 
 def _group_ranks(name: str) -> list[int]:
