@@ -123,7 +123,7 @@ def broken(problem):
     """A pass that fails."""
     from halflap.torch._pass import OverlapPass
 
-    def raises(self, graph):
+    def raises(*_, **__):
         raise problem
 
     before, OverlapPass.schedule = OverlapPass.schedule, raises
