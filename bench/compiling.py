@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """One model, compiled by torch up to the generation of code, and what its order comes to.
 
-    PY bench/compiling.py KIND LAYERS WIDTH HEADS TOKENS RANKS WAY... -o OUT.json
+    PY bench/compiling.py KIND LAYERS WIDTH HEADS TOKENS RANKS WAY... -o OUT.json [--fx NAME=VALUE]...
 
 PY has torch and the wheel. Nothing is computed: tensors have shapes alone, and the process group does nothing.
 WAY is one of `WAYS`; what is found is written after each. What torch scheduled is handed over as `halflap.torch`
-does, with its model of an H100's run times, and simulated; forward and backward add up.
+does, with its model of an H100's run times, and simulated; forward and backward add up. The bound is that of the
+same program without the dependencies by which torch holds it to an order. `--fx` changes a setting of torch's
+FX-level scheduling, `torch._inductor.config.aten_distributed_optimizations`.
 """
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -35,13 +38,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import halflap
 import halflap.torch
 from halflap import _halflap
-from halflap.torch._devices import modelled_on
+from halflap.torch._devices import Modelled
 from halflap.torch._handover import Program
 from halflap.torch._times import Times
 from halflap.torch._undisturbed import undisturbed
 
-DEVICE = "h100"
-MODELLED = modelled_on(DEVICE, None)
+MODELLED = Modelled("h100", ranks_per_node=8)
 TIMES = Times({}, None)
 SIMPLE = "aten_distributed_optimizations.enable_simple_overlap"
 
@@ -79,10 +81,16 @@ def fx_time(node, override_size=None):
     if node.target.namespace == "_c10d_functional":
         size = max(read, made) if override_size is None else override_size
         issued = (node.target._overloadpacket.__name__, list(range(dist.get_world_size())), size)
-        return 0.0 if "wait" in issued[0] else _halflap.modelled_times(DEVICE, [], [issued])[1][0] / 1e6
+        return 0.0 if "wait" in issued[0] else modelled_time([], [issued])
     if node.target.is_view:
         return 0.0
-    return _halflap.modelled_times(DEVICE, [(count_flops_fx(node) or 0, read + made)], [])[0][0] / 1e6
+    return modelled_time([(count_flops_fx(node) or 0, read + made)], [])
+
+
+def modelled_time(work, issued):
+    """Milliseconds of one kernel or one collective."""
+    times = _halflap.modelled_times(MODELLED.device, work, issued, MODELLED.ranks_per_node)
+    return sum(map(sum, times)) / 1e6
 
 
 def size_of(value):
@@ -90,22 +98,33 @@ def size_of(value):
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def fx_level():
-    fx = "aten_distributed_optimizations"
-    # The other estimator measures on a GPU.
-    return config.patch({
-        f"{fx}.custom_runtime_estimation": fx_time,
-        f"{fx}.enable_overlap_scheduling": True,
-        f"{fx}.insert_overlap_deps": True,
-        f"{fx}.collective_bucketing": True,
-        f"{fx}.compute_estimator": "analytical",
-    })
+#: Settings that are not as torch has them.
+CHANGED = {}
+
+
+def fx_level(merges=False, holds=True):
+    """Torch's FX-level scheduling. It may merge collectives, and it may add dependencies that hold the graph to its
+    order, which Inductor has it do if nothing is said."""
+    settings = {
+        "custom_runtime_estimation": fx_time,
+        "enable_overlap_scheduling": True,
+        "insert_overlap_deps": holds,
+        "collective_bucketing": merges,
+        # The other estimator measures on a GPU.
+        "compute_estimator": "analytical",
+        **CHANGED,
+    }
+    return config.patch({f"aten_distributed_optimizations.{name}": value for name, value in settings.items()})
+
+
+def ours(collective_order, effort="default"):
+    return halflap.torch.enable(**MODELLED._asdict(), effort=effort, collective_order=collective_order)
 
 
 @contextlib.contextmanager
-def both():
-    """Torch's FX-level scheduling, and halflap on what it merged."""
-    with fx_level(), halflap.torch.enable(device=DEVICE, effort="default"):
+def both(collective_order):
+    """Torch's FX-level scheduling, and halflap on the order that it gives."""
+    with fx_level(), ours(collective_order):
         yield
 
 
@@ -114,11 +133,15 @@ WAYS = {
     "simple_overlap": lambda: config.patch({SIMPLE: True}),
     "iterative": iterative,
     "fx": fx_level,
-    "halflap quick": lambda: halflap.torch.enable(device=DEVICE, effort="quick"),
-    "halflap": lambda: halflap.torch.enable(device=DEVICE, effort="default"),
-    "halflap free": lambda: halflap.torch.enable(device=DEVICE, effort="default", collective_order="free"),
-    "fx, then halflap": both,
+    "fx merging": lambda: fx_level(merges=True),
+    "halflap quick": lambda: ours("kept", effort="quick"),
+    "halflap kept": lambda: ours("kept"),
+    "halflap free": lambda: ours("free"),
+    "fx, then halflap kept": lambda: both("kept"),
+    "fx, then halflap free": lambda: both("free"),
 }
+#: Ways that hold the program to an order by dependencies, and the same without these.
+UNHELD = {"fx": lambda: fx_level(holds=False), "fx merging": lambda: fx_level(merges=True, holds=False)}
 
 
 def in_order(snodes):
@@ -164,6 +187,12 @@ class Compilation:
         raise Scheduled
 
 
+def compiled(way, kind, size):
+    torch._dynamo.reset()
+    with way():
+        return Compilation(kind, size).graphs
+
+
 def handover_seconds(snodes):
     """What the processor takes to hand nodes over and an order back: all that the pass does but for the search."""
     names = [snode.get_name() for snode in snodes]
@@ -178,7 +207,7 @@ def handover_seconds(snodes):
     return time.thread_time() - started
 
 
-def figures(found, passes):
+def figures(found, unheld, passes):
     """Sums and the larger peak of both graphs."""
     simulations = [halflap.simulate(one["graph"], one["order"]) for one in found]
     collectives = [node for one in found for node in one["graph"]["nodes"] if "collective" in node]
@@ -187,13 +216,18 @@ def figures(found, passes):
         "collectives": len(collectives),
         "compile_seconds": sum(one["seconds"] for one in found),
         "step_time": sum(simulation.step_time for simulation in simulations),
-        "bound": sum(simulation.bound for simulation in simulations),
+        "bound": sum(halflap.simulate(one["graph"]).bound for one in unheld),
         "peak_memory": max(simulation.peak_memory for simulation in simulations),
         "handover": [one["handover"] for one in found],
         "passes": [
             {"seconds": ran.seconds, "handover": ran.handover_seconds, "failure": ran.failure} for ran in passes
         ],
     }
+
+
+def setting(text):
+    name, value = text.split("=", 1)
+    return name, ast.literal_eval(value)
 
 
 def main():
@@ -203,7 +237,9 @@ def main():
         arguments.add_argument(name, type=int)
     arguments.add_argument("ways", choices=WAYS, nargs="+", metavar="way")
     arguments.add_argument("-o", "--output", required=True)
+    arguments.add_argument("--fx", action="append", default=[], type=setting, metavar="NAME=VALUE")
     chosen = arguments.parse_args()
+    CHANGED.update(chosen.fx)
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=chosen.ranks)
     config.fx_graph_cache = False
@@ -212,11 +248,11 @@ def main():
     Compilation(chosen.kind, dataclasses.replace(size, layers=1))
     results = {}
     for way in chosen.ways:
-        torch._dynamo.reset()
         before = len(halflap.torch.history())
-        with WAYS[way]():
-            found = Compilation(chosen.kind, size).graphs
-        results[way] = figures(found, halflap.torch.history()[before:])
+        found = compiled(WAYS[way], chosen.kind, size)
+        passes = halflap.torch.history()[before:]
+        unheld = compiled(UNHELD[way], chosen.kind, size) if way in UNHELD else found
+        results[way] = figures(found, unheld, passes)
         pathlib.Path(chosen.output).write_text(json.dumps(results))
 
 
