@@ -540,13 +540,29 @@ fn duration(text: &str) -> Result<Nanos, String> {
     time.map(Nanos).ok_or_else(|| "it must be a time such as 4us, 500ns or 1.5ms".to_owned())
 }
 
+/// What becomes of the order of collectives.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct CollectiveArgs {
+    /// Whether order-only edges, and so the order of collectives, are kept [default: as the schedule
+    /// records it, else free].
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub collective_order: Option<CollectiveOrder>,
+    /// First chain the collectives, as schedule does, and keep that order [default: as the schedule
+    /// records it].
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub order_collectives: Option<ChainWhich>,
+}
+
 /// A graph and perhaps an order of it.
 #[derive(Debug, clap::Args)]
 pub struct Ordered {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
-    /// An order [default: the input order].
+    /// An order, or a schedule (halflap.schedule/1), whose options are used, too [default: the input
+    /// order].
     pub order: Option<String>,
+    #[command(flatten)]
+    pub collectives: CollectiveArgs,
     /// Write all of it to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
@@ -586,27 +602,33 @@ pub struct Explain {
     /// Only this collective.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// The memory limit that the order was made for: a multiple of the input order's peak, or a size.
-    #[arg(long, value_name = "LIMIT", default_value = "1x")]
-    pub memory_budget: Budget,
+    /// The memory limit that the order was made for: a multiple of the input order's peak, or a size
+    /// [default: as the schedule records it, else 1x].
+    #[arg(long, value_name = "LIMIT")]
+    pub memory_budget: Option<Budget>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct WhatIf {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
+    /// A schedule (halflap.schedule/1) of it, whose collective order and effort are used, and whose
+    /// order no point is worse than where it fits.
+    pub schedule: Option<String>,
     /// Memory limits to try.
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
     pub memory: Vec<Budget>,
     /// Communication speeds to try, as multiples of what the graph has.
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "0.5x,1x,2x", value_parser = factor)]
     pub bandwidth: Vec<f64>,
-    /// Whether order-only edges are kept.
-    #[arg(long, value_enum, default_value = "free")]
-    pub collective_order: CollectiveOrder,
-    /// How much work is done for each point.
-    #[arg(long, value_enum, default_value = "quick")]
-    pub effort: EffortArg,
+    #[command(flatten)]
+    pub collectives: CollectiveArgs,
+    /// How much work is done for each point [default: as the schedule records it, else quick].
+    #[arg(long, value_enum)]
+    pub effort: Option<EffortArg>,
+    /// How many threads may work [default: all cores]; does not change the result.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
     /// Write the points to this file as JSON; - is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,

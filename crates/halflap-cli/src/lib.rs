@@ -20,6 +20,7 @@ mod pictures;
 mod plan;
 mod program;
 mod progress;
+mod recorded;
 mod run;
 mod schedule;
 mod simulate;

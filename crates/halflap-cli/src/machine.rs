@@ -6,7 +6,7 @@ use halflap::import::read_order;
 use halflap::optimize::Effort;
 use halflap::order::Order;
 use halflap::simulate::Machine;
-use halflap::verify::{Demands, verify};
+use halflap::verify::{Demands, OrderEdges, verify};
 
 use crate::args::{CollectiveOrder, CommStreams, EffortArg, MachineArgs};
 use crate::costs;
@@ -36,21 +36,30 @@ pub fn with_times(graph: &Graph, times: Times, args: &MachineArgs) -> Machine {
     machine
 }
 
-/// The order in a file, or the input order; it must be one that can run.
-pub fn order(graph: &Graph, path: Option<&str>) -> Result<Order, Failed> {
+/// The order in a file, or the input order; it must be one that can run and keeps `edges`.
+pub fn order(graph: &Graph, path: Option<&str>, edges: Edges) -> Result<Order, Failed> {
     let Some(path) = path else { return Ok(Order::of_input(graph)) };
     let bytes = files::read(path)?;
     let names = read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(path), error))?;
     let unknown = |name: &String| Failed::in_file(files::name_of(path), format!("'{name}' is not a node of the graph"));
     let ops = names.iter().map(|name| graph.find(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()?;
-    verify(graph, &ops, &Demands::default()).map_err(|violation| Failed::in_file(files::name_of(path), violation))?;
+    let proved = |order_edges| verify(graph, &ops, &Demands { order_edges, memory_limit: None });
+    let wrong = |problem: String| Failed::in_file(files::name_of(path), problem);
+    proved(OrderEdges::Free).map_err(|violation| wrong(violation.to_string()))?;
+    if edges == Edges::All {
+        let not_kept = |violation| wrong(format!("{violation}; use --collective-order free for an order like this"));
+        proved(OrderEdges::Kept).map_err(not_kept)?;
+    }
     Order::from_ops(graph.len(), ops).ok_or_else(|| Failed::OurBug("a verified order is no permutation".to_owned()))
 }
 
-pub fn edges(order: CollectiveOrder) -> Edges {
+/// Which edges are kept: as asked, else all where collectives were chained, because that is what they are
+/// chained for.
+pub fn edges(order: Option<CollectiveOrder>, is_chained: bool) -> Edges {
     match order {
-        CollectiveOrder::Free => Edges::Real,
-        CollectiveOrder::Kept => Edges::All,
+        Some(CollectiveOrder::Kept) => Edges::All,
+        None if is_chained => Edges::All,
+        _ => Edges::Real,
     }
 }
 

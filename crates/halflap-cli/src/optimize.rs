@@ -12,11 +12,11 @@ use halflap::report::{
     self, Explained, OptimizerRun, Played, Summary, Timed, against_bound, count, describe_trust, labelled,
 };
 use halflap::schedule::Schedule;
-use halflap::simulate::Machine;
+use halflap::simulate::{Bound, Machine};
 use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
 
-use crate::args::{self, ChainWhich, CollectiveOrder, EffortArg, SearchArgs};
+use crate::args::{self, ChainWhich, EffortArg, SearchArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
@@ -29,7 +29,7 @@ use crate::terminal;
 /// What a search led to.
 pub struct Outcome {
     pub schedule: Schedule,
-    pub bound: Nanos,
+    pub bound: Bound,
     pub trust: Trust,
     pub input_kept: bool,
     pub limit: Bytes,
@@ -107,18 +107,13 @@ pub struct Wanted<'a> {
 pub fn search_for(graph: &Graph, machine: &Machine, wanted: &Wanted<'_>) -> Result<Outcome, Failed> {
     let (args, peak_before) = (wanted.search, wanted.peak_before);
     let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
-    // Who chains collectives wants them kept.
-    let order = args.collective_order.unwrap_or(match wanted.is_chained {
-        true => CollectiveOrder::Kept,
-        false => CollectiveOrder::Free,
-    });
     let bar = Bar::new("optimizing");
     let started = Instant::now();
     let task = Task {
         graph,
         machine,
         memory_limit: limit,
-        edges: machine::edges(order),
+        edges: machine::edges(args.collective_order, wanted.is_chained),
         known: &[],
         effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
         threads: machine::threads(args.threads),

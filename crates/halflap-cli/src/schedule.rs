@@ -63,7 +63,7 @@ fn run_passes(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     }
     let mut stopwatch = Stopwatch::new();
     let schedule = schedule::run(&graph, &request, &mut stopwatch).map_err(|failure| explain(&graph, failure, args))?;
-    let bound = lower_bound(&graph, &machine);
+    let bound = lower_bound(&graph, &machine, request.edges());
     let summary = Summary::of(&graph, &schedule, &machine, bound);
     let timed = Timed {
         graph: &graph,

@@ -18,11 +18,12 @@ use crate::exit::Failed;
 use crate::files;
 use crate::machine;
 use crate::pictures;
+use crate::recorded::{Collectives, Recorded};
 use crate::schedule::ROWS;
 use crate::terminal;
 
 pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
-    let ran = Ran::new(&args.of, Budget::Times(1.0))?;
+    let ran = Ran::new(&args.of, None)?;
     ran.draw(&args.of, "simulate")?;
     if ran.write(&args.of)? {
         return Ok(());
@@ -82,15 +83,18 @@ struct Ran {
 }
 
 impl Ran {
-    fn new(args: &args::Ordered, budget: Budget) -> Result<Ran, Failed> {
+    fn new(args: &args::Ordered, budget: Option<Budget>) -> Result<Ran, Failed> {
         if args.graph == "-" && args.order.as_deref() == Some("-") {
             return Err(Failed::BadInput("only one of graph and order can come from standard input".to_owned()));
         }
         args.pictures.check(&args.graph, args.output.as_deref())?;
+        let recorded = Recorded::read(args.order.as_deref())?;
+        let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let (graph, machine) = machine::load(&args.graph, &args.machine)?;
-        let order = machine::order(&graph, args.order.as_deref())?;
-        let limit = budget.limit(Timeline::of(&graph, &Order::of_input(&graph)).peak);
-        let limits = Limits { memory: limit, bound: lower_bound(&graph, &machine) };
+        let graph = files::chained(graph, chain);
+        let order = machine::order(&graph, args.order.as_deref(), edges)?;
+        let limit = recorded.limit(budget, None, Timeline::of(&graph, &Order::of_input(&graph)).peak);
+        let limits = Limits { memory: limit, bound: lower_bound(&graph, &machine, edges) };
         let explanation = explain(&graph, &machine, &order, limits);
         Ok(Ran { graph, machine, order, limit, explanation })
     }

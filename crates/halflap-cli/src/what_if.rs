@@ -1,22 +1,23 @@
 //! `halflap what-if`: what more memory or a faster network would buy.
 
 use halflap::explain::{Limits, explain};
-use halflap::graph::Graph;
+use halflap::graph::{Edges, Graph};
 use halflap::memory::Timeline;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
 use halflap::report::page::{self, Shown, sweep_page};
-use halflap::report::{Cell, Column, Played, Table, total_exposed};
+use halflap::report::{Cell, Column, Played, Table, collective_order, total_exposed};
 use halflap::simulate::{Machine, lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use serde_json::{Value, json};
 
-use crate::args::{self, PictureArgs};
+use crate::args::{self, EffortArg, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
 use crate::pictures;
 use crate::progress::Bar;
+use crate::recorded::{Collectives, Recorded};
 use crate::simulate::program;
 use crate::terminal;
 
@@ -35,27 +36,51 @@ struct Found {
     peak: Bytes,
 }
 
+/// What holds for every point.
+pub struct Rules {
+    /// The edges that orders keep.
+    pub edges: Edges,
+    /// How much work is done.
+    pub effort: EffortArg,
+    /// An order that is known before.
+    pub known: Option<Order>,
+}
+
 pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
+    if args.graph == "-" && args.schedule.as_deref() == Some("-") {
+        return Err(Failed::BadInput("only one of graph and schedule can come from standard input".to_owned()));
+    }
     let pictures = PictureArgs { report: args.report.clone(), trace: None };
     pictures.check(&args.graph, args.output.as_deref())?;
+    let recorded = Recorded::read(args.schedule.as_deref())?;
+    let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
     let (graph, machine) = machine::load(&args.graph, &args.machine)?;
-    run_on(args, graph, machine)
+    let graph = files::chained(graph, chain);
+    let schedule = args.schedule.as_deref();
+    let known = schedule.map(|path| machine::order(&graph, Some(path), edges)).transpose()?;
+    run_on(args, &Rules { edges, effort: recorded.effort(args.effort)?, known }, (&graph, &machine))
 }
 
 /// Sweeps over one graph.
-pub fn run_on(args: &args::WhatIf, graph: Graph, machine: Machine) -> Result<(), Failed> {
-    let peak = Timeline::of(&graph, &Order::of_input(&graph)).peak;
-    let points = sweep(args, &graph, &machine, peak)?;
+pub fn run_on(args: &args::WhatIf, rules: &Rules, on: (&Graph, &Machine)) -> Result<(), Failed> {
+    let peak = Timeline::of(on.0, &Order::of_input(on.0)).peak;
+    let points = sweep(args, rules, on, peak)?;
     if let Some(path) = &args.report {
-        draw(args, (&graph, &machine), (path, &points, peak))?;
+        draw(args, rules.edges, on, (path, &points, peak))?;
     }
-    match files::put_asked(args.output.as_deref(), args.json, || format!("{}\n", to_json(&points, peak)))? {
+    let text = || format!("{}\n", to_json(&points, peak, rules));
+    match files::put_asked(args.output.as_deref(), args.json, text)? {
         true => Ok(()),
         false => files::print(&render(&points, peak)),
     }
 }
 
-fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Result<Vec<Point>, Failed> {
+fn sweep(
+    args: &args::WhatIf,
+    rules: &Rules,
+    (graph, base): (&Graph, &Machine),
+    peak: Bytes,
+) -> Result<Vec<Point>, Failed> {
     let bar = Bar::new("sweeping");
     let all = args.memory.len() * args.bandwidth.len();
     let mut points = Vec::with_capacity(all);
@@ -63,9 +88,9 @@ fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Res
         let mut faster = base.clone();
         faster.times =
             base.times.map(|op, time| if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time });
-        let bound = lower_bound(graph, &faster);
+        let bound = lower_bound(graph, &faster, rules.edges).time;
         // From the tightest limit up: what was found under it is known under a looser one.
-        let mut known: Vec<Order> = Vec::new();
+        let mut known: Vec<Order> = rules.known.iter().cloned().collect();
         let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
         limits.sort_unstable();
         for limit in limits {
@@ -75,10 +100,10 @@ fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Res
                 graph,
                 machine: &faster,
                 memory_limit: limit,
-                edges: machine::edges(args.collective_order),
+                edges: rules.edges,
                 known: &known,
-                effort: machine::effort(args.effort),
-                threads: machine::threads(None),
+                effort: machine::effort(rules.effort),
+                threads: machine::threads(args.threads),
                 progress: &progress,
             };
             let (found, order) = point(&task)?;
@@ -93,18 +118,19 @@ fn sweep(args: &args::WhatIf, graph: &Graph, base: &Machine, peak: Bytes) -> Res
 /// Draws the points as curves, above the input order.
 fn draw(
     args: &args::WhatIf,
+    edges: Edges,
     on: (&Graph, &Machine),
     (path, points, peak): (&str, &[Point], Bytes),
 ) -> Result<(), Failed> {
     let (graph, machine) = on;
     let input = Order::of_input(graph);
-    let limits = Limits { memory: peak, bound: lower_bound(graph, machine) };
+    let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges) };
     let explanation = explain(graph, machine, &input, limits);
     let shown = Shown {
         title: &pictures::title(&args.graph),
         part: "",
         command: "what-if",
-        facts: vec![("program", program(graph))],
+        facts: vec![("program", program(graph)), ("collective order", collective_order(edges).to_owned())],
         orders: &[Played::new("input order", on, &input)],
         explanation: &explanation,
         memory_limit: None,
@@ -173,7 +199,7 @@ fn render(points: &[Point], peak: Bytes) -> String {
     table.render(&terminal::style())
 }
 
-fn to_json(points: &[Point], peak: Bytes) -> Value {
+fn to_json(points: &[Point], peak: Bytes, rules: &Rules) -> Value {
     let point = |point: &Point| match &point.found {
         Ok(found) => json!({
             "bandwidth": point.bandwidth, "memory_limit": point.limit.0, "bound": point.bound.0,
@@ -186,6 +212,8 @@ fn to_json(points: &[Point], peak: Bytes) -> Value {
     };
     json!({
         "format": "halflap.what-if/1",
+        "collective_order": collective_order(rules.edges),
+        "effort": rules.effort.name(),
         "input_peak_memory": peak.0,
         "points": points.iter().map(point).collect::<Vec<_>>(),
     })

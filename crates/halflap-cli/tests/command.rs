@@ -89,6 +89,56 @@ fn collectives_stay_in_order_if_asked() {
     ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept", "--memory-budget", "1x"]), 0);
 }
 
+/// What is said of an order is said under the rules that it was made with.
+#[test]
+fn a_schedule_is_explained_with_its_own_options() {
+    let dir = folder("recorded");
+    let graph = corpus("fsdp_backward.graph.json.gz");
+    let made = ["--effort", "quick", "--collective-order", "kept", "--memory-budget", "1.1x", "-o", "kept.json"];
+    let (out, _) = ends(&halflap(&dir, &[&["schedule", &graph], made.as_slice()].concat()), 0);
+    assert!(out.contains("for the kept collective order"), "{out}");
+    assert!(out.contains("collective order is kept: free would save"), "{out}");
+    let kept = read_json(dir.join("kept.json"));
+    assert_eq!(kept["collective_order"], "kept");
+    let asked = |command: &str, args: &[&str]| -> Value {
+        let (out, _) = ends(&halflap(&dir, &[&[command, &graph], args, &["--json"]].concat()), 0);
+        serde_json::from_str(&out).unwrap()
+    };
+    let explained = asked("explain", &["kept.json"]);
+    assert_eq!((&explained["bound"], &explained["collective_order"]), (&kept["bound"], &json!("kept")));
+    assert_eq!(asked("explain", &["kept.json", "--memory-budget", "1.1x"]), explained, "the limit is recorded, too");
+    assert_eq!(asked("simulate", &["kept.json"])["bound"], kept["bound"]);
+    assert_eq!(asked("simulate", &["--collective-order", "kept"])["bound"], kept["bound"]);
+    let free = asked("explain", &["kept.json", "--collective-order", "free"]);
+    assert!(free["bound"].as_f64() < kept["bound"].as_f64());
+    let kinds = |value: &Value| value["collectives"].to_string();
+    assert!(kinds(&explained).contains("kept_order") && !kinds(&explained).contains("misplaced"), "{explained}");
+    assert!(kinds(&free).contains("misplaced") && !kinds(&free).contains("kept_order"), "{free}");
+    let point = ["--memory", "1.1x", "--bandwidth", "1x"];
+    let sweep = asked("what-if", &[&["kept.json"], point.as_slice()].concat());
+    assert_eq!((&sweep["collective_order"], &sweep["effort"]), (&json!("kept"), &json!("quick")));
+    assert_eq!(sweep["points"][0]["bound"], kept["bound"]);
+    let step = |value: &Value| value["step_time"].as_f64().unwrap();
+    assert!(step(&sweep["points"][0]) < step(&kept) + 1.0, "its order is known, and no nanosecond is lost");
+    let sweep = asked("what-if", &[&["kept.json", "--collective-order", "free"], point.as_slice()].concat());
+    assert_eq!(sweep["points"][0]["bound"], free["bound"]);
+}
+
+#[test]
+fn what_a_schedule_records_must_fit() {
+    let dir = folder("recorded_wrong");
+    let graph = corpus("fsdp_backward.graph.json.gz");
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", "free.json"]), 0);
+    let (_, err) = ends(&halflap(&dir, &["explain", &graph, "free.json", "--collective-order", "kept"]), 2);
+    assert!(err.contains("(order of collectives); use --collective-order free"), "{err}");
+    let mut file = read_json(dir.join("free.json"));
+    assert_eq!(file["collective_order"], "free");
+    file["collective_order"] = json!("loose");
+    fs::write(dir.join("free.json"), file.to_string()).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["simulate", &graph, "free.json"]), 2);
+    assert!(err.contains("free.json: 'collective_order' is \"loose\": it must be free or kept"), "{err}");
+}
+
 #[test]
 fn simulate_and_explain_take_what_they_need() {
     let dir = folder("simulate");
@@ -311,7 +361,10 @@ fn chained_collectives_stay_in_order_and_the_schedule_says_so() {
     let dir = folder("chained");
     let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
     ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--order-collectives", "all", "-o", "all.json"]), 0);
-    assert_eq!(read_json(dir.join("all.json"))["order_collectives"], "all");
+    let file = read_json(dir.join("all.json"));
+    assert_eq!((&file["order_collectives"], &file["collective_order"]), (&json!("all"), &json!("kept")));
+    let (out, _) = ends(&halflap(&dir, &["explain", &graph, "all.json", "--json"]), 0);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["bound"], file["bound"], "chained as it was made");
     let kept = ["--collective-order", "kept", "--order-collectives", "all"];
     ends(&halflap(&dir, &[&["verify", &graph, "all.json"], kept.as_slice()].concat()), 0);
     let passes = ["--passes", REORDER, "--compat", "torch-2.10", "--order-collectives", "group"];

@@ -3,9 +3,9 @@
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::memory::Timeline;
-use crate::optimize::{Probe, Side};
+use crate::optimize::{Probe, Program, Side};
 use crate::order::Order;
-use crate::simulate::{Machine, Simulation, is_optimal, simulate};
+use crate::simulate::{Bound, Machine, Simulation, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// An order explained.
@@ -13,8 +13,8 @@ use crate::units::{Bytes, Nanos};
 pub struct Explanation {
     /// The order in time.
     pub simulation: Simulation,
-    /// What no order can beat.
-    pub bound: Nanos,
+    /// What no order can beat, of those that keep the same edges.
+    pub bound: Bound,
     /// The exposed collectives, the most exposed first.
     pub held: Vec<Held>,
     /// Where most memory is alive.
@@ -51,7 +51,10 @@ pub enum Holder {
     Operation(OpId),
     /// It blocks: no wait belongs to it.
     Synchronous,
-    /// No other place of it or of its wait makes the step shorter.
+    /// The order of collectives is kept. Moving it or its wait alone helps only where that breaks the
+    /// order, and then makes the step shorter by so much, within the limit.
+    KeptOrder(Nanos),
+    /// No gain was found in moving it earlier or its wait later, with all else as it is.
     NothingGained,
 }
 
@@ -74,22 +77,28 @@ const OWNERS: usize = 5;
 pub struct Limits {
     /// The most that may be alive.
     pub memory: Bytes,
-    /// What no order can beat: [`crate::simulate::lower_bound`], which takes its time.
-    pub bound: Nanos,
+    /// What no order can beat: [`crate::simulate::lower_bound`], which takes its time. The edges that it
+    /// is for are those that the order keeps, and that operations are tried at other places with.
+    pub bound: Bound,
 }
 
 /// Explains an order.
 pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limits: Limits) -> Explanation {
     let simulation = simulate(graph, order.as_slice(), machine);
-    let bound = limits.bound;
     let mut held = waited_for(graph, &simulation);
-    if !is_optimal(simulation.step_time, bound) {
-        let probe = Probe::new(graph, machine, order, limits.memory);
-        let case = Case { graph, machine, order, simulation: &simulation };
-        case.find_holders(&probe, &mut held);
+    let program = Program::new(graph, machine, Edges::Real);
+    let mut probe = Probe::new(&program, graph, order, limits.memory);
+    let case = Case { graph, machine, order, simulation: &simulation };
+    for held in &mut held {
+        if !limits.bound.is_reached_by(simulation.step_time) {
+            held.by = case.holder(&mut probe, held, limits.bound.edges);
+        }
+        if limits.bound.edges == Edges::All && held.by.is_stuck() {
+            held.by = free_would_save(&mut probe, held).map_or(held.by, Holder::KeptOrder);
+        }
     }
     let peak = find_peak(graph, order);
-    Explanation { simulation, bound, held, peak }
+    Explanation { simulation, bound: limits.bound, held, peak }
 }
 
 /// The collectives that are waited for, the longest first, with nothing known of what holds them.
@@ -116,21 +125,20 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Tries each collective earlier and its wait later; where neither helps, says what it starts
-    /// after.
-    fn find_holders(&self, probe: &Probe, held: &mut [Held]) {
-        let earlier: Vec<_> = held.iter().map(|held| (held.collective, Side::Earlier)).collect();
-        let later: Vec<_> = held.iter().map(|held| (held.at, Side::Later)).collect();
-        let (earlier, later) = (probe.worth(&earlier), probe.worth(&later));
-        for ((held, earlier), later) in held.iter_mut().zip(earlier).zip(later) {
-            let waits = held.at != held.collective;
-            held.by = match earlier.barred_by {
-                _ if self.graph.kind(held.collective) == OpKind::SyncCollective => Holder::Synchronous,
-                _ if earlier.saved > Nanos::ZERO => Holder::Misplaced(earlier.saved),
-                _ if waits && later.saved > Nanos::ZERO => Holder::WaitMisplaced(held.at, later.saved),
-                Some(bytes) => Holder::Memory(bytes),
-                None => self.starts_after(held.collective),
-            };
+    /// Tries a collective earlier and its wait later; where neither helps, says what it starts after.
+    fn holder(&self, probe: &mut Probe<'_>, held: &Held, edges: Edges) -> Holder {
+        if self.graph.kind(held.collective) == OpKind::SyncCollective {
+            return Holder::Synchronous;
+        }
+        let earlier = probe.worth(held.collective, Side::Earlier, edges);
+        if earlier.saved > Nanos::ZERO {
+            return Holder::Misplaced(earlier.saved);
+        }
+        let wait = held.wait().map(|wait| (wait, probe.worth(wait, Side::Later, edges).saved));
+        match (wait.filter(|(_, saved)| *saved > Nanos::ZERO), earlier.barred_by) {
+            (Some((wait, saved)), _) => Holder::WaitMisplaced(wait, saved),
+            (None, Some(bytes)) => Holder::Memory(bytes),
+            (None, None) => self.starts_after(held.collective),
         }
     }
 
@@ -155,6 +163,31 @@ impl Case<'_> {
         let same_stream = |&&op: &&OpId| streams.of(op) == streams.of(collective);
         let busy = before.iter().rev().filter(same_stream).find(|&&op| self.graph.kind(op).is_collective());
         busy.copied().filter(|&op| start > Nanos::ZERO && self.simulation.end[op] == start)
+    }
+}
+
+/// What a collective or its wait would save at a place that only the order of collectives bars.
+fn free_would_save(probe: &mut Probe<'_>, held: &Held) -> Option<Nanos> {
+    let by_wait = held.wait().map_or(Nanos::ZERO, |wait| probe.worth_free(wait, Side::Later).saved);
+    let saved = probe.worth_free(held.collective, Side::Earlier).saved.max(by_wait);
+    (saved > Nanos::ZERO).then_some(saved)
+}
+
+impl Held {
+    /// Who waits for it, if it does not just end the step.
+    fn wait(&self) -> Option<OpId> {
+        Some(self.at).filter(|&at| at != self.collective)
+    }
+}
+
+impl Holder {
+    /// Whether no move of the collective or of its wait was found to help.
+    fn is_stuck(self) -> bool {
+        match self {
+            Holder::Optimal | Holder::Stream(_) | Holder::Operation(_) | Holder::NothingGained => true,
+            Holder::Misplaced(_) | Holder::WaitMisplaced(..) | Holder::Memory(_) => false,
+            Holder::Synchronous | Holder::KeptOrder(_) => false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::graph::Graph;
+use crate::graph::{Edges, Graph};
 use crate::memory::{Mismatch, Timeline};
 use crate::order::Order;
 use crate::overlap::Fidelity;
@@ -19,6 +19,14 @@ pub struct Request {
     pub options: Options,
     /// Hold the ledger against the full account after every swap.
     pub check_memory: bool,
+}
+
+impl Request {
+    /// Which edges the result keeps: all, if every pass keeps those that it was given.
+    pub fn edges(&self) -> Edges {
+        let keeps = |pass: &Pass| pass.promise(&self.options).order_edges;
+        if self.passes.iter().all(keeps) { Edges::All } else { Edges::Real }
+    }
 }
 
 /// Sees a schedule being made. The library has no clock and no terminal: who measures or shows

@@ -80,7 +80,7 @@ fn compute_goes_on_behind_multi_outputs() {
     assert_eq!(simulation.start[op(&graph, "beside")], Nanos(0.0));
     assert_eq!(simulation.start[op(&graph, "use_first")], Nanos(100.0));
     assert_eq!(simulation.step_time, Nanos(150.0));
-    assert_eq!(simulation.step_time, lower_bound(&graph, &machine));
+    assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real).time);
     let hiding = Overlap::new(&graph, Fidelity::Mended, 1.0, 1.0).of_collective(&order, op(&graph, "gather"));
     assert_eq!(hiding.exposed(), Nanos(40.0));
     // The host has nothing to issue for them.
@@ -142,7 +142,8 @@ fn the_collective_behind_a_multi_output_is_named() {
     // The input order is as good as any; with a host that is slow it is not proved to be.
     machine.launch = Nanos(1.0);
     let order = Order::of_input(&graph);
-    let limits = Limits { memory: Timeline::of(&graph, &order).peak, bound: lower_bound(&graph, &machine) };
+    let limits =
+        Limits { memory: Timeline::of(&graph, &order).peak, bound: lower_bound(&graph, &machine, Edges::Real) };
     let explanation = explain(&graph, &machine, &order, limits);
     let held: Vec<_> = explanation.held.iter().map(|held| (graph.name(held.collective), held.by)).collect();
     assert_eq!(held, [("again", Holder::Stream(op(&graph, "gather")))]);

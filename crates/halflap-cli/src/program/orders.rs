@@ -1,11 +1,12 @@
 //! `simulate`, `explain`, `verify` and `what-if` on a module: given orders, or its own.
 
 use halflap::explain::{Explanation, Limits, explain as explain_order};
+use halflap::graph::Edges;
 use halflap::ids::OpId;
 use halflap::import::read_orders;
 use halflap::memory::Budget;
 use halflap::order::Order;
-use halflap::report::{count, simulation_json};
+use halflap::report::{collective_order, count, simulation_json};
 use halflap::simulate::lower_bound;
 use halflap::units::Bytes;
 use halflap::verify::{Demands, OrderEdges, verify as prove, verify_names};
@@ -14,11 +15,13 @@ use serde_json::{Value, json};
 use super::draw::draw;
 use super::show::{SECTIONS, Section, headline, picked, render_section};
 use super::{Done, Ready, Source, chosen};
-use crate::args::{self, CollectiveOrder};
+use crate::args::{self, CollectiveArgs, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::recorded::Recorded;
 use crate::simulate::named;
 use crate::terminal;
+use crate::what_if::Rules;
 
 /// Orders by the names of computations.
 pub(super) struct Orders<'a> {
@@ -59,7 +62,7 @@ impl<'a> Orders<'a> {
 }
 
 pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
-    look(&args.of, ("simulate", None), Budget::Times(1.0))
+    look(&args.of, ("simulate", None), None)
 }
 
 pub fn explain(args: &args::Explain) -> Result<(), Failed> {
@@ -67,11 +70,17 @@ pub fn explain(args: &args::Explain) -> Result<(), Failed> {
 }
 
 /// Runs orders and shows what comes of it.
-fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), budget: Budget) -> Result<(), Failed> {
+fn look(
+    args: &args::Ordered,
+    (command, node): (&'static str, Option<&str>),
+    budget: Option<Budget>,
+) -> Result<(), Failed> {
     if args.graph == "-" && args.order.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of module and orders can come from standard input".to_owned()));
     }
     args.pictures.check(&args.graph, args.output.as_deref())?;
+    let recorded = Recorded::read(args.order.as_deref())?;
+    let edges = kept_edges(&recorded, &args.collectives)?;
     let source = Source::read(&args.graph, &args.machine)?;
     let orders = args.order.as_deref().map(Orders::read).transpose()?;
     let all = source.walk(|ready| {
@@ -81,8 +90,10 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
         };
         Ok((order, ()))
     })?;
-    let limit = |ready: &Ready| budget.limit(ready.unit.peak_before);
-    let mut sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready))).collect();
+    let limit = |Ready { unit, .. }: &Ready| {
+        recorded.limit(budget, Some(source.module.computation_name(unit.computation)), unit.peak_before)
+    };
+    let mut sections: Vec<Section<'_>> = all.iter().map(|done| section(done, limit(&done.ready), edges)).collect();
     let name = match node {
         Some(node) => Some(narrow(&source, &mut sections, node)?),
         None => args.which.computation.clone(),
@@ -100,6 +111,14 @@ fn look(args: &args::Ordered, (command, node): (&'static str, Option<&str>), bud
     files::print(&text)
 }
 
+/// Which edges orders of a module keep. Its collectives are not chained.
+fn kept_edges(recorded: &Recorded<'_>, asked: &CollectiveArgs) -> Result<Edges, Failed> {
+    match asked.order_collectives {
+        Some(_) => Err(super::schedule::no_chains()),
+        None => Ok(recorded.collectives(asked)?.edges),
+    }
+}
+
 /// Explains one node alone; gives the computation that it is in.
 fn narrow(source: &Source<'_>, sections: &mut [Section<'_>], node: &str) -> Result<String, Failed> {
     let found = sections.iter_mut().find(|section| section.ready.graph.find(node).is_some());
@@ -109,7 +128,7 @@ fn narrow(source: &Source<'_>, sections: &mut [Section<'_>], node: &str) -> Resu
     Ok(source.module.computation_name(section.ready.unit.computation).to_owned())
 }
 
-fn section(done: &Done<()>, limit: Bytes) -> Section<'_> {
+fn section(done: &Done<()>, limit: Bytes, edges: Edges) -> Section<'_> {
     let Ready { graph, machine, .. } = &done.ready;
     Section {
         ready: &done.ready,
@@ -118,7 +137,7 @@ fn section(done: &Done<()>, limit: Bytes) -> Section<'_> {
         exposed: done.exposed(),
         exposed_in_all: done.exposed_in_all,
         limit,
-        bound: lower_bound(graph, machine),
+        bound: lower_bound(graph, machine, edges),
         only: None,
         trust: None,
         seconds: 0.0,
@@ -133,6 +152,7 @@ fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
         let mut value = simulation_json(graph, section.order, &explanation);
         if let Some(object) = value.as_object_mut() {
             object.remove("format");
+            object.remove("collective_order");
             object.insert("computation".to_owned(), json!(source.module.computation_name(unit.computation)));
             object.insert("runs".to_owned(), json!(unit.runs));
         }
@@ -143,6 +163,7 @@ fn to_json(source: &Source<'_>, sections: &[Section<'_>]) -> Value {
         "format": "halflap.simulation/1",
         "module": source.module.name(),
         "device_assumed": source.assumed,
+        "collective_order": sections.last().map(|entry| collective_order(entry.bound.edges)),
         "step_time": sections.last().map(|entry| entry.step_time.1),
         "peak_memory": sections.last().map(|entry| entry.peak()),
         "computations": shown.map(computation).collect::<Vec<_>>(),
@@ -182,12 +203,18 @@ pub fn verify(args: &args::Verify) -> Result<(), Failed> {
 }
 
 pub fn what_if(args: &args::WhatIf) -> Result<(), Failed> {
+    let recorded = Recorded::read(args.schedule.as_deref())?;
+    let edges = kept_edges(&recorded, &args.collectives)?;
+    let orders = args.schedule.as_deref().map(Orders::read).transpose()?;
     let source = Source::read(&args.graph, &args.machine)?;
     let all = source.walk(|ready| Ok((Order::of_input(&ready.graph), ())))?;
-    let Ready { graph, machine, unit, .. } = &chosen(&source, &all, args.which.computation.as_deref())?.ready;
+    let ready = &chosen(&source, &all, args.which.computation.as_deref())?.ready;
+    let Ready { graph, machine, unit, .. } = ready;
+    let known = orders.map(|orders| orders.order(&source, ready)).transpose()?;
     if !args.json && args.output.as_deref().is_none_or(|output| !files::is_stdout(output)) {
         files::print(&format!("computation {}\n", source.module.computation_name(unit.computation)))?;
         files::print(&source.device().map_or(String::new(), |device| format!("{device}\n")))?;
     }
-    crate::what_if::run_on(args, graph.clone(), machine.clone())
+    let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
+    crate::what_if::run_on(args, &rules, (graph, machine))
 }

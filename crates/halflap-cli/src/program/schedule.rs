@@ -1,9 +1,11 @@
 //! `halflap schedule` on a module.
 
+use halflap::graph::Edges;
 use halflap::hlo::{Place, write};
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::report::{OptimizerRun, Summary, Timed, describe_trust};
+use halflap::report::{OptimizerRun, Summary, Timed, collective_order, describe_trust};
+use halflap::simulate::Bound;
 use serde_json::{Value, json};
 
 use super::draw::draw;
@@ -12,6 +14,7 @@ use super::{Done, Ready, Source};
 use crate::args::{self, EffortArg, Emit};
 use crate::exit::Failed;
 use crate::files;
+use crate::machine;
 use crate::optimize::{self, Outcome};
 
 pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
@@ -22,7 +25,8 @@ pub fn schedule(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         eprintln!("read {} instructions in {:.1} ms", source.module.len(), source.read_seconds * 1e3);
     }
     let all = source.walk(|ready| find(&source, ready, args))?;
-    let sections: Vec<Section<'_>> = all.iter().map(section).collect();
+    let edges = edges(args);
+    let sections: Vec<Section<'_>> = all.iter().map(|done| section(done, edges)).collect();
     draw(&source, &sections, (&args.pictures, &args.which), "schedule")?;
     let printed = match args.emit.unwrap_or(Emit::Schedule) {
         Emit::Schedule => put_schedule(&source, &all, args)?,
@@ -45,11 +49,15 @@ fn refuse(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.json && args.emit == Some(Emit::Hlo) => {
             Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
         }
-        _ if args.order_collectives.is_some() => {
-            refused("--order-collectives", "all devices run the same module, so that any order will do")
-        }
+        _ if args.order_collectives.is_some() => Err(no_chains()),
         _ => Ok(()),
     }
+}
+
+/// Why collectives of a module are not chained.
+pub(super) fn no_chains() -> Failed {
+    let why = "all devices run the same module, so that any order will do";
+    Failed::BadInput(format!("--order-collectives is not for HLO modules: {why}"))
 }
 
 /// The best order of a computation; where nothing can run beside compute, its own.
@@ -70,7 +78,12 @@ fn find(source: &Source<'_>, ready: &Ready, args: &args::Schedule) -> Result<(Or
     Ok((found.schedule.order.clone(), Some(found)))
 }
 
-fn section(done: &Done<Option<Outcome>>) -> Section<'_> {
+fn edges(args: &args::Schedule) -> Edges {
+    machine::edges(args.search.collective_order, false)
+}
+
+/// A computation that does not communicate is as fast as it can be.
+fn section(done: &Done<Option<Outcome>>, edges: Edges) -> Section<'_> {
     let limit = done.result.as_ref().map(|found| found.limit);
     let bound = done.result.as_ref().map(|found| found.bound);
     Section {
@@ -80,7 +93,7 @@ fn section(done: &Done<Option<Outcome>>) -> Section<'_> {
         exposed: done.exposed(),
         exposed_in_all: done.exposed_in_all,
         limit: limit.unwrap_or(done.ready.unit.peak_before),
-        bound: bound.unwrap_or(done.step_time),
+        bound: bound.unwrap_or(Bound { time: done.step_time, edges }),
         only: None,
         trust: done.result.as_ref().map(|found| format!("in its own order: {}", describe_trust(&found.trust))),
         seconds: done.result.as_ref().map_or(0.0, |found| found.seconds),
@@ -120,6 +133,7 @@ fn to_json(source: &Source<'_>, all: &[Done<Option<Outcome>>], args: &args::Sche
         "halflap": env!("CARGO_PKG_VERSION"),
         "module": source.module.name(),
         "device_assumed": source.assumed,
+        "collective_order": collective_order(edges(args)),
         "step_time": entry.step_time,
         "step_time_before": entry.step_time_before,
         "exposed": entry.exposed_in_all.1,
@@ -162,9 +176,8 @@ fn computation_json(
     });
     if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
         // What all computations have in common stands above them.
-        into.extend(
-            fields.into_iter().filter(|(key, _)| !matches!(key.as_str(), "format" | "halflap" | "read_seconds")),
-        );
+        let common = ["format", "halflap", "collective_order", "read_seconds"];
+        into.extend(fields.into_iter().filter(|(key, _)| !common.contains(&key.as_str())));
     }
     Ok(computation)
 }

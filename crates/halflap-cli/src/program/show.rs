@@ -12,7 +12,7 @@ use halflap::report::{
     Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
     render_explanation,
 };
-use halflap::simulate::simulate;
+use halflap::simulate::{Bound, simulate};
 use halflap::units::{Bytes, Nanos};
 
 use super::{Ready, Source};
@@ -36,7 +36,7 @@ pub(super) struct Section<'a> {
     /// The same with all that it runs.
     pub(super) exposed_in_all: (Nanos, Nanos),
     pub(super) limit: Bytes,
-    pub(super) bound: Nanos,
+    pub(super) bound: Bound,
     /// Which collectives are explained; all, unless some were asked for.
     pub(super) only: Option<Vec<OpId>>,
     pub(super) trust: Option<String>,
@@ -129,7 +129,8 @@ fn overview(source: &Source<'_>, sections: &[Section<'_>], style: &Style) -> Str
     ]);
     for section in shown.iter().take(ROWS) {
         let unit = &section.ready.unit;
-        let of_bound = if section.bound > Nanos::ZERO { section.step_time.1.0 / section.bound.0 } else { 1.0 };
+        let bound = section.bound.time;
+        let of_bound = if bound > Nanos::ZERO { section.step_time.1.0 / bound.0 } else { 1.0 };
         table.row(vec![
             printable(source.module.computation_name(unit.computation)).into(),
             unit.runs.to_string().into(),

@@ -13,6 +13,7 @@ mod probe;
 mod program;
 
 pub(crate) use probe::{Probe, Side};
+pub(crate) use program::Program;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,13 +26,12 @@ use crate::memory::Timeline;
 use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
-use crate::simulate::{Machine, is_optimal, lower_bound, simulate};
+use crate::simulate::{Bound, Machine, lower_bound, simulate};
 use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal};
 use board::Board;
-use program::Program;
 
 /// How much work is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,8 +99,8 @@ pub struct Optimized {
     pub order: Order,
     /// Its step time.
     pub step_time: Nanos,
-    /// What no order can beat.
-    pub bound: Nanos,
+    /// What no order that keeps the task's edges can beat.
+    pub bound: Bound,
     /// Its peak.
     pub peak: Bytes,
     /// What was found against the input order, with everything a little different.
@@ -127,8 +127,8 @@ pub enum OptimizeError {
 pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let bound = lower_bound(task.graph, task.machine);
-    let mut found = find(task, &program, (&starts[0], bound.0))?;
+    let bound = lower_bound(task.graph, task.machine, task.edges);
+    let mut found = find(task, &program, (&starts[0], bound))?;
     found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
@@ -148,14 +148,14 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
 /// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Result<Vec<Found>, OptimizeError> {
+fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], Bound)) -> Result<Vec<Found>, OptimizeError> {
     let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
         true => exact::search(program, task.memory_limit.0),
         false => None,
     };
     match exact {
         Some(order) => {
-            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound };
+            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound: bound.time.0 };
             Ok(vec![
                 Found { peak: Board::new(program, order.clone()).peak(), order: order.clone() },
                 anneal(program, &order, &chain, &|_| ControlFlow::Continue(())),
@@ -197,7 +197,7 @@ impl Ranked {
 }
 
 /// Runs all stages; gives what every chain of every stage found.
-fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> Result<Vec<Found>, OptimizeError> {
+fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], Bound)) -> Result<Vec<Found>, OptimizeError> {
     let stages = task.effort.stages(program.len);
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
     let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -216,7 +216,7 @@ fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], f64)) -> 
         let from = if stage.cooled > 0.0 { &best.1 } else { start };
         let run = |index: usize| {
             let (seed, limit) = ((100 * number + index) as u64, task.memory_limit.0);
-            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit, bound };
+            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit, bound: bound.time.0 };
             anneal(program, from, &chain, &tick)
         };
         let more = on_threads(task.threads, stage.chains, &run);
@@ -249,8 +249,8 @@ impl Key {
         self.excess.cmp(&other.excess).then(self.step_time.total_cmp(&other.step_time))
     }
 
-    fn is_at(&self, bound: f64) -> bool {
-        self.excess == 0 && is_optimal(Nanos(self.step_time), Nanos(bound))
+    fn is_at(&self, bound: Bound) -> bool {
+        self.excess == 0 && bound.is_reached_by(Nanos(self.step_time))
     }
 }
 

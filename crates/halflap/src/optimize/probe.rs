@@ -1,11 +1,12 @@
 //! What one operation's place is worth: the board's answers for whoever explains an order.
 
+use std::ops::RangeInclusive;
+
 use super::board::{Board, Move};
 use super::program::Program;
 use crate::graph::{Edges, Graph};
 use crate::ids::{Id, OpId};
 use crate::order::Order;
-use crate::simulate::Machine;
 use crate::units::{Bytes, Nanos};
 
 /// On which side of its place other places are tried.
@@ -26,54 +27,83 @@ pub(crate) struct Worth {
 }
 
 /// An order whose operations can be tried at other places.
-pub(crate) struct Probe {
-    program: Program,
-    order: Vec<u32>,
-    limit: i64,
+pub(crate) struct Probe<'a> {
+    graph: &'a Graph,
+    order: &'a Order,
+    board: Board<'a>,
+    step_time: f64,
+    limit: Bytes,
 }
 
 /// So many places are tried on a side: all of them where there are no more, else evenly spread.
 const PLACES: usize = 48;
 
-impl Probe {
-    /// An order within a limit.
-    pub(crate) fn new(graph: &Graph, machine: &Machine, order: &Order, limit: Bytes) -> Probe {
-        let program = Program::new(graph, machine, Edges::Real);
-        Probe { program, order: order.as_slice().iter().map(|op| op.index() as u32).collect(), limit: limit.0 }
+impl<'a> Probe<'a> {
+    /// An order of a program within a limit.
+    pub(crate) fn new(program: &'a Program, graph: &'a Graph, order: &'a Order, limit: Bytes) -> Probe<'a> {
+        let ops = order.as_slice().iter().map(|op| op.index() as u32).collect();
+        let board = Board::new(program, ops);
+        Probe { graph, order, step_time: board.step_time(), board, limit }
     }
 
-    /// What each operation would bring at other places on that side.
-    pub(crate) fn worth(&self, ops: &[(OpId, Side)]) -> Vec<Worth> {
-        let mut board = Board::new(&self.program, self.order.clone());
-        let now = board.step_time();
-        ops.iter().map(|&(op, side)| self.worth_of(&mut board, now, (op, side))).collect()
+    /// What an operation would bring at other places on that side that keep `edges`.
+    pub(crate) fn worth(&mut self, op: OpId, side: Side, edges: Edges) -> Worth {
+        let reach = self.reach(op, side, edges);
+        self.try_at(op, side, 1..=reach)
     }
 
-    fn worth_of(&self, board: &mut Board<'_>, now: f64, (op, side): (OpId, Side)) -> Worth {
-        let from = board.place(op.index());
-        let (low, high) = board.room(from);
-        let reach = match side {
-            Side::Earlier => from - low,
-            Side::Later => high - from,
-        };
+    /// What an operation would bring at places on that side that only order-only edges bar.
+    pub(crate) fn worth_free(&mut self, op: OpId, side: Side) -> Worth {
+        let [kept, free] = [Edges::All, Edges::Real].map(|edges| self.reach(op, side, edges));
+        self.try_at(op, side, kept + 1..=free)
+    }
+
+    /// How far an operation can go alone.
+    fn reach(&self, op: OpId, side: Side, edges: Edges) -> usize {
+        let place = |&other: &OpId| self.order.pos(other).index();
+        let from = place(&op);
+        match side {
+            Side::Earlier => {
+                let last = self.graph.preds(op, edges).iter().map(place).max();
+                last.map_or(from, |last| from - 1 - last)
+            }
+            Side::Later => {
+                let next = self.graph.succs(op, edges).iter().map(place).min();
+                next.unwrap_or(self.order.len()) - 1 - from
+            }
+        }
+    }
+
+    /// What an operation would bring at places that are so far away.
+    fn try_at(&mut self, op: OpId, side: Side, away: RangeInclusive<usize>) -> Worth {
+        let from = self.order.pos(op).index();
         let mut worth = Worth::default();
-        for index in 1..=reach.min(PLACES) {
-            let distance = if reach <= PLACES { index } else { index * reach / PLACES };
+        for distance in spread(away) {
             let to = if side == Side::Earlier { from - distance } else { from + distance };
             let step = Move { from, to };
-            let saved = now - board.ask_time(step);
+            let saved = self.step_time - self.board.ask_time(step);
             // Less than a nanosecond is rounding.
-            if saved < 1.0 {
-                continue;
-            }
-            match board.ask_peak(step) - self.limit {
-                over if over > 0 => {
-                    let least = worth.barred_by.map_or(over, |least| least.0.min(over));
-                    worth.barred_by = Some(Bytes(least));
-                }
-                _ => worth.saved = worth.saved.max(Nanos(saved)),
+            if saved >= 1.0 {
+                worth.add(Nanos(saved), Bytes(self.board.ask_peak(step)) - self.limit);
             }
         }
         worth
     }
+}
+
+impl Worth {
+    /// A place that saves time and needs so much more than the limit, or less.
+    fn add(&mut self, saved: Nanos, over: Bytes) {
+        match over > Bytes::ZERO {
+            true => self.barred_by = Some(self.barred_by.map_or(over, |least| least.min(over))),
+            false => self.saved = self.saved.max(saved),
+        }
+    }
+}
+
+/// All of a range, or as many of it as are tried, the last among them.
+fn spread(range: RangeInclusive<usize>) -> impl Iterator<Item = usize> {
+    let (start, count) = (*range.start(), range.count());
+    let tried = count.min(PLACES);
+    (1..=tried).map(move |index| start + index * count / tried - 1)
 }

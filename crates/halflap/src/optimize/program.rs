@@ -5,7 +5,7 @@ use crate::ids::{BufId, Id, OpId};
 use crate::simulate::Machine;
 
 /// What never changes while orders are tried.
-pub(super) struct Program {
+pub(crate) struct Program {
     pub(super) len: usize,
     pub(super) streams: usize,
     pub(super) kind: Vec<OpKind>,
@@ -53,7 +53,7 @@ impl Lists {
 
 impl Program {
     /// `edges` are those that orders must keep.
-    pub(super) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Program {
+    pub(crate) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Program {
         let is_async = |op: &OpId| graph.kind(*op) == OpKind::AsyncCollective;
         let has_size = |buffer: &BufId| graph.size_free(*buffer).0 > 0;
         let unused = |buffer: &BufId| !graph.is_output(*buffer) && graph.users(*buffer).is_empty();

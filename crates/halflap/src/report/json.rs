@@ -6,8 +6,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::Summary;
-use super::limit;
+use super::{Summary, collective_order, limit};
 use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::pass::Slide;
@@ -75,12 +74,13 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("halflap", env!("CARGO_PKG_VERSION"))?;
         map.serialize_entry("compat", &self.compat)?;
         map.serialize_entry("order_collectives", &self.order_collectives)?;
+        map.serialize_entry("collective_order", collective_order(summary.bound.edges))?;
         map.serialize_entry("order", &Names { graph, ops: schedule.order.as_slice() })?;
         map.serialize_entry("peak_memory", &schedule.peak)?;
         map.serialize_entry("peak_memory_before", &schedule.peak_before)?;
         map.serialize_entry("step_time", &summary.step_time)?;
         map.serialize_entry("step_time_before", &summary.step_time_before)?;
-        map.serialize_entry("bound", &summary.bound)?;
+        map.serialize_entry("bound", &summary.bound.time)?;
         map.serialize_entry("exposed", &summary.exposed)?;
         map.serialize_entry("exposed_before", &summary.exposed_before)?;
         map.serialize_entry("simulated_exposed", &summary.simulated_exposed)?;

@@ -29,6 +29,6 @@ pub use summary::{Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, printable_end, render, warning};
 pub use timing::{
-    Explained, against_bound, describe_holder, describe_trust, exposed_by_collective, render_explanation,
-    simulation_json, total_exposed, waiting_for_host,
+    Explained, against_bound, collective_order, describe_holder, describe_trust, exposed_by_collective,
+    render_explanation, simulation_json, total_exposed, waiting_for_host,
 };

@@ -7,7 +7,7 @@ use crate::order::Order;
 use crate::overlap::{Fidelity, Overlap};
 use crate::pass::Limit;
 use crate::schedule::Schedule;
-use crate::simulate::{Machine, simulate};
+use crate::simulate::{Bound, Machine, simulate};
 use crate::units::{Bytes, Nanos};
 
 /// A schedule against the input order. Exposed time is measured by the one rule of
@@ -30,8 +30,8 @@ pub struct Summary {
     pub step_time_before: Nanos,
     /// The simulated step time now.
     pub step_time: Nanos,
-    /// What no order can beat.
-    pub bound: Nanos,
+    /// What no order can beat, of those that keep the same edges.
+    pub bound: Bound,
     /// The input order's peak.
     pub peak_before: Bytes,
     /// The peak now.
@@ -69,8 +69,9 @@ pub struct Stop {
 }
 
 impl Summary {
-    /// Compares a schedule with the input order; `bound` is what no order can beat.
-    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine, bound: Nanos) -> Summary {
+    /// Compares a schedule with the input order; `bound` is what no order that keeps the
+    /// same edges can beat.
+    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine, bound: Bound) -> Summary {
         let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
         let input = Order::of_input(graph);
         let limits = last_limits(graph, schedule);

@@ -1,4 +1,4 @@
-//! A lower bound on the step time of any order.
+//! A lower bound on the step time of every order that keeps some edges.
 //!
 //! Every stream is a machine that runs one operation at a time. An operation cannot start before its
 //! head has passed: all that it waits for must have run, and what of that shares a machine ran one
@@ -6,12 +6,16 @@
 //! compute stream ran before that launch, and not for the collective. Likewise its tail must pass
 //! after it. For operations with heads and tails on one machine, letting the one with the longest tail
 //! run first and be interrupted (Jackson's rule) gives a time that no order can beat.
+//!
+//! An order-only edge says no more than an issued one does: which operation comes first. But what comes
+//! first on the compute stream has ended, and so has a collective when another one starts on its stream,
+//! which runs what it is given in sequence.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::Machine;
-use crate::graph::{Edges, Graph, OpKind};
+use crate::graph::{Edges, Graph, OpKind, Streams};
 use crate::ids::{Id, IdVec, OpId};
 use crate::units::Nanos;
 
@@ -19,10 +23,26 @@ use crate::units::Nanos;
 /// the longest path to it.
 const CLOSURES: usize = 30_000;
 
-/// No order of the program has a shorter step on that machine, without contention and with a host
-/// that takes no time: either only adds to it.
-pub fn lower_bound(graph: &Graph, machine: &Machine) -> Nanos {
-    let jobs = Jobs::new(graph, machine);
+/// What no order can beat, of those that keep some edges.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Their steps are at least this long.
+    pub time: Nanos,
+    /// What they keep: with [`Edges::All`] the order of collectives, too.
+    pub edges: Edges,
+}
+
+impl Bound {
+    /// Whether a step is as short as the bound, but for rounding: no order that keeps the edges is faster.
+    pub fn is_reached_by(self, step_time: Nanos) -> bool {
+        step_time.0 <= self.time.0 * (1.0 + 1e-9)
+    }
+}
+
+/// No order of the program that keeps `edges` has a shorter step on that machine, without contention
+/// and with a host that takes no time: either only adds to it.
+pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges) -> Bound {
+    let jobs = Jobs::new(graph, machine, edges);
     let reversed: Vec<usize> = jobs.sequence.iter().rev().copied().collect();
     let head = jobs.heads(&jobs.sequence, &jobs.before);
     let tail = jobs.heads(&reversed, &inverse(&jobs.before));
@@ -32,12 +52,7 @@ pub fn lower_bound(graph: &Graph, machine: &Machine) -> Nanos {
         let on_it = jobs.sequence.iter().filter(|&&job| jobs.on[job].contains(&machine));
         jackson(on_it.map(all).collect())
     });
-    Nanos(one_machine.fold(path, f64::max))
-}
-
-/// Whether a step is as short as the bound, but for rounding: no order is faster.
-pub fn is_optimal(step_time: Nanos, bound: Nanos) -> bool {
-    step_time.0 <= bound.0 * (1.0 + 1e-9)
+    Bound { time: Nanos(one_machine.fold(path, f64::max)), edges }
 }
 
 /// What must have ended before what starts.
@@ -56,7 +71,7 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn new(graph: &Graph, machine: &Machine) -> Jobs {
+    fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Jobs {
         let mut jobs = Jobs {
             sequence: Vec::new(),
             before: vec![Vec::new(); graph.len()],
@@ -64,17 +79,22 @@ impl Jobs {
             on: graph.ops().map(|op| machines_of(graph, machine, op)).collect(),
             machines: 1 + machine.streams.len(),
         };
-        let is_split = split(graph);
+        let is_split = split(graph, edges);
+        // Where no job is split, what comes first has ended anyway.
+        let mut ahead = is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams));
         let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
         for op in graph.ops() {
             let launch = |&pred: &OpId| issue[pred].unwrap_or(pred.index());
-            let mut before: Vec<usize> = graph.preds(op, Edges::Real).iter().map(launch).collect();
+            let in_front = graph.preds(op, edges);
+            let mut before: Vec<usize> = in_front.iter().map(launch).collect();
             if is_split[op] {
                 let number = jobs.add_issue(before);
                 issue[op] = Some(number);
                 before = vec![number];
             }
-            before.extend(graph.preds(op, Edges::Awaited).iter().map(|pred| pred.index()));
+            let ahead = ahead.as_mut().map_or(Vec::new(), |ahead| ahead.of(op, in_front));
+            let awaited = graph.preds(op, Edges::Awaited).iter().chain(&ahead);
+            before.extend(awaited.map(|pred| pred.index()));
             before.sort_unstable();
             before.dedup();
             jobs.before[op.index()] = before;
@@ -136,15 +156,44 @@ fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
     compute.into_iter().chain(stream).collect()
 }
 
+/// Which collectives are ahead of others on their streams.
+struct Ahead<'a> {
+    streams: &'a Streams,
+    /// The last collective of each stream that is known to come no later than an operation.
+    last: IdVec<OpId, Vec<Option<OpId>>>,
+}
+
+impl Ahead<'_> {
+    fn new(streams: &Streams) -> Ahead<'_> {
+        Ahead { streams, last: Vec::new().into() }
+    }
+
+    /// The collectives that must have ended when the next operation starts, because they were issued before
+    /// it on its stream; `in_front` is what comes before it.
+    fn of(&mut self, op: OpId, in_front: &[OpId]) -> Vec<OpId> {
+        let mut last = vec![None; self.streams.len()];
+        for &pred in in_front {
+            last.iter_mut().zip(&self.last[pred]).for_each(|(last, &other)| *last = other.max(*last));
+        }
+        let mut ahead = Vec::new();
+        if let Some(stream) = self.streams.of(op) {
+            ahead.extend(in_front.iter().filter_map(|&pred| self.last[pred][stream.index()]));
+            last[stream.index()] = Some(op);
+        }
+        self.last.push(last);
+        ahead
+    }
+}
+
 /// Which operations are two jobs: those that let the compute stream go on, and whose launch another
 /// one comes after, or another one's issue.
-fn split(graph: &Graph) -> IdVec<OpId, bool> {
+fn split(graph: &Graph, edges: Edges) -> IdVec<OpId, bool> {
     let mut split = IdVec::filled(false, graph.len());
     for op in graph.ops().rev() {
         let awaited_by = graph.succs(op, Edges::Awaited);
         let launches = |succ: &OpId| split[*succ] || awaited_by.binary_search(succ).is_err();
         let goes_on = matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
-        split[op] = goes_on && graph.succs(op, Edges::Real).iter().any(launches);
+        split[op] = goes_on && graph.succs(op, edges).iter().any(launches);
     }
     split
 }

@@ -12,7 +12,7 @@
 mod bound;
 mod exposure;
 
-pub use bound::{is_optimal, lower_bound};
+pub use bound::{Bound, lower_bound};
 pub use exposure::{Cause, Exposure};
 
 use crate::cost::Times;

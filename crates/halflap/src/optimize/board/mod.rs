@@ -125,11 +125,6 @@ impl<'p> Board<'p> {
         self.under_way.extend(self.order[..end].iter().copied().filter(spans));
     }
 
-    /// Where an operation stands.
-    pub(super) fn place(&self, op: usize) -> usize {
-        self.pos[op] as usize
-    }
-
     /// The places where the operation at `from` could stand, inside the region: first and last.
     pub(super) fn room(&self, from: usize) -> (usize, usize) {
         let op = self.order[from] as usize;

@@ -125,7 +125,7 @@ fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
         name: played.name.to_owned(),
         begin: Time::default(),
         length: Time(simulation.step_time),
-        bound: Some(Time(shown.explanation.bound)),
+        bound: Some(Time(shown.explanation.bound.time)),
         headline: headline(shown, played),
         slices: slices(played, &lanes),
         lanes: lanes.lanes,

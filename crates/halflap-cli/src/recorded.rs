@@ -1,0 +1,88 @@
+//! What a schedule file records of how it was made.
+
+use clap::ValueEnum;
+use halflap::graph::Edges;
+use halflap::import::unzip;
+use halflap::memory::Budget;
+use halflap::units::Bytes;
+use serde_json::Value;
+
+use crate::args::{ChainWhich, CollectiveArgs, CollectiveOrder, EffortArg};
+use crate::exit::Failed;
+use crate::files;
+use crate::machine;
+
+/// The fields of a `halflap.schedule/1` file; none of any other order.
+pub struct Recorded<'a> {
+    path: &'a str,
+    fields: Value,
+}
+
+/// What becomes of the order of collectives.
+#[derive(Clone, Copy, Debug)]
+pub struct Collectives {
+    /// Which are chained first.
+    pub chain: Option<ChainWhich>,
+    /// Which edges are then kept.
+    pub edges: Edges,
+}
+
+impl<'a> Recorded<'a> {
+    /// Reads the file of an order, if there is one. What is wrong with an order is for others to say.
+    pub fn read(path: Option<&'a str>) -> Result<Recorded<'a>, Failed> {
+        let Some(path) = path else { return Ok(Recorded { path: "", fields: Value::Null }) };
+        let bytes = files::read(path)?;
+        let fields: Option<Value> = unzip(&bytes).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let is_schedule = |fields: &Value| fields["format"] == "halflap.schedule/1";
+        Ok(Recorded { path, fields: fields.filter(is_schedule).unwrap_or_default() })
+    }
+
+    /// What becomes of the order of collectives: as asked, else as recorded.
+    pub fn collectives(&self, asked: &CollectiveArgs) -> Result<Collectives, Failed> {
+        let chain = match asked.order_collectives {
+            None => self.choice("order_collectives", &self.fields["order_collectives"])?,
+            chain => chain,
+        };
+        let order: Option<CollectiveOrder> = match (asked.collective_order, asked.order_collectives) {
+            (None, None) => self.choice("collective_order", &self.fields["collective_order"])?,
+            (order, _) => order,
+        };
+        Ok(Collectives { chain, edges: machine::edges(order, chain.is_some()) })
+    }
+
+    /// How much work is allowed: as asked, else as recorded, which is the same for all computations of a
+    /// module, else quick.
+    pub fn effort(&self, asked: Option<EffortArg>) -> Result<EffortArg, Failed> {
+        let of_module = &self.fields["computations"][0];
+        let part = if of_module.is_null() { &self.fields } else { of_module };
+        let recorded = self.choice("effort", &part["optimizer"]["effort"])?;
+        Ok(asked.or(recorded).unwrap_or(EffortArg::Quick))
+    }
+
+    /// The most that may be alive: as asked, else as recorded, of one of a module's computations if its
+    /// name is given.
+    pub fn limit(&self, asked: Option<Budget>, computation: Option<&str>, peak_before: Bytes) -> Bytes {
+        let is_meant = |part: &&Value| computation.is_none_or(|name| part["computation"] == name);
+        let parts = self.fields["computations"].as_array().map_or(std::slice::from_ref(&self.fields), Vec::as_slice);
+        let recorded = parts.iter().find(is_meant).and_then(|part| part["optimizer"]["memory_limit"].as_i64());
+        match (asked, recorded) {
+            (None, Some(bytes)) => Bytes(bytes),
+            (budget, _) => budget.unwrap_or(Budget::Times(1.0)).limit(peak_before),
+        }
+    }
+
+    /// One of the values that an option takes.
+    fn choice<T: ValueEnum>(&self, name: &str, value: &Value) -> Result<Option<T>, Failed> {
+        if value.is_null() {
+            return Ok(None);
+        }
+        let found = value.as_str().and_then(|text| T::from_str(text, false).ok());
+        let wrong = || {
+            let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let known: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+            let problem = format!("'{name}' is {value}: it must be {}", known.join(" or "));
+            Failed::in_file(files::name_of(self.path), problem)
+        };
+        found.map(Some).ok_or_else(wrong)
+    }
+}
