@@ -71,15 +71,42 @@ def test_every_option_means_what_it_means_to_the_command(graph, tmp_path):
 
 
 def test_simulate_explain_and_what_if(graph, scheduled, tmp_path):
-    order = tmp_path / "order.json"
+    order, schedule = tmp_path / "order.json", tmp_path / "schedule.json"
     order.write_text(json.dumps(scheduled.order))
+    schedule.write_text(json.dumps(scheduled.to_dict()))
+    forms = {order: (scheduled.order, order), schedule: (scheduled, scheduled.to_dict(), schedule)}
     for function, command in ((halflap.simulate, "simulate"), (halflap.explain, "explain")):
-        expected = by_command(tmp_path, command, corpus(NAME), order, "--comm-streams=one")
-        for given in (scheduled, scheduled.order, scheduled.to_dict(), order):
-            assert function(graph, given, comm_streams="one").to_dict() == expected
+        for file, same in forms.items():
+            expected = by_command(tmp_path, command, corpus(NAME), file, "--comm-streams=one")
+            for given in same:
+                assert function(graph, given, comm_streams="one").to_dict() == expected
     sweep = halflap.what_if(graph, memory=[1.0, "1.2x"], bandwidth=[2])
     assert sweep.to_dict() == by_command(tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2")
     assert len(sweep.points) == 2
+
+
+def held_by(explained):
+    """What holds the collectives that are exposed."""
+    return {collective["held_by"]["kind"] for collective in explained.collectives if collective["held_by"]}
+
+
+def test_a_schedules_options_are_used_again():
+    backward = corpus("fsdp_backward")
+    kept = halflap.schedule(backward, effort="quick", collective_order="kept")
+    assert kept.to_dict()["collective_order"] == "kept"
+    assert "kept_order" in held_by(halflap.explain(backward, kept))
+    free = halflap.explain(backward, kept, collective_order="free")
+    assert "kept_order" not in held_by(free) and "misplaced" in held_by(free)
+    assert halflap.simulate(backward, kept).bound == kept.bound > free.bound
+    assert halflap.simulate(backward, kept, collective_order="free").bound == free.bound
+    assert halflap.simulate(backward, kept.order, collective_order="kept").bound == kept.bound
+    chained = halflap.simulate(backward, order_collectives="all")
+    assert chained.to_dict()["collective_order"] == "kept"
+    sweep = halflap.what_if(backward, kept, memory=[1.0], bandwidth=[1], threads=1)
+    assert (sweep.to_dict()["collective_order"], sweep.to_dict()["effort"]) == ("kept", "quick")
+    assert sweep.points[0]["bound"] == kept.bound and sweep.points[0]["step_time"] < kept.step_time + 1
+    page = "free would save"
+    assert page in kept.report().html and page not in halflap.report(backward, kept.order).html
 
 
 def test_profiles_and_devices_as_dictionaries(graph, tmp_path):

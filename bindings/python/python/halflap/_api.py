@@ -172,7 +172,8 @@ class Schedule(_Result):
 
     @property
     def bound(self) -> float | None:
-        """What no order can beat; of an HLO module that of its entry computation."""
+        """What no order can beat, of those that keep the same collective order; of an HLO module that of its
+        entry computation."""
         parts = self._fields.get("computations") or [{}]
         return self._fields.get("bound", parts[-1].get("bound"))
 
@@ -207,7 +208,8 @@ class Simulation(_Result):
 
     @property
     def bound(self) -> float | None:
-        """What no order can beat; None for an HLO module, whose computations each have one."""
+        """What no order can beat, of those that keep the same collective order; None for an HLO module, whose
+        computations each have one."""
         return self._fields.get("bound")
 
     @property
@@ -354,8 +356,7 @@ def schedule(
     for name, value in (settings or {}).items():
         command.arguments.append(f"--set={name}={value}")
     answer = command.answer()
-    again = _Command("explain").graph(graph).order(answer.fields)
-    again.options({"memory_budget": memory_budget if passes is None else None, **machine})
+    again = _Command("explain").graph(graph).order(answer.fields).options(machine)
     return Schedule(answer, again)
 
 
@@ -365,9 +366,24 @@ def emit_hlo(module: GraphLike, **options: Any) -> str:
     return command.run("--emit=hlo", "--output=<module>")[0]["<module>"].decode()
 
 
-def simulate(graph: GraphLike, order: Order | None = None, **machine: Any) -> Simulation:
-    """Runs an order, or the input order, on streams; the rest is `Machine`."""
-    command = _Command("simulate").graph(graph).order(order).options(machine)
+def simulate(
+    graph: GraphLike,
+    order: Order | None = None,
+    *,
+    collective_order: CollectiveOrder | None = None,
+    order_collectives: Literal["group", "all"] | None = None,
+    **machine: Any,
+) -> Simulation:
+    """Runs an order, or the input order, on streams; the rest is `Machine`.
+
+    Of a `Schedule` its own options are used, unless others are given: they decide which bound it has.
+    """
+    command = _Command("simulate").graph(graph).order(order)
+    command.options({
+        "collective_order": collective_order,
+        "order_collectives": order_collectives,
+        **machine,
+    })
     return Simulation(command.answer(), command)
 
 
@@ -377,11 +393,22 @@ def explain(
     *,
     node: str | None = None,
     memory_budget: float | str | None = None,
+    collective_order: CollectiveOrder | None = None,
+    order_collectives: Literal["group", "all"] | None = None,
     **machine: Any,
 ) -> Simulation:
-    """Says what holds every collective that is exposed, or ``node`` alone; the rest is `Machine`."""
+    """Says what holds every collective that is exposed, or ``node`` alone; the rest is `Machine`.
+
+    Of a `Schedule` its own options are used, unless others are given.
+    """
     command = _Command("explain").graph(graph).order(order)
-    command.options({"node": node, "memory_budget": memory_budget, **machine})
+    command.options({
+        "node": node,
+        "memory_budget": memory_budget,
+        "collective_order": collective_order,
+        "order_collectives": order_collectives,
+        **machine,
+    })
     return Simulation(command.answer(), command)
 
 
@@ -405,21 +432,30 @@ def verify(
 
 def what_if(
     graph: GraphLike,
+    schedule: Order | None = None,
     *,
     memory: Sequence[float | str] | None = None,
     bandwidth: Sequence[float] | None = None,
     collective_order: CollectiveOrder | None = None,
+    order_collectives: Literal["group", "all"] | None = None,
     effort: Effort | None = None,
+    threads: int | None = None,
     computation: str | None = None,
     **machine: Any,
 ) -> Sweep:
-    """What more memory or a faster network would buy; the rest is `Machine`."""
-    command = _Command("what-if").graph(graph)
+    """What more memory or a faster network would buy; the rest is `Machine`.
+
+    Of a ``schedule`` its own options are used, unless others are given, and no point where its order fits is
+    worse than that.
+    """
+    command = _Command("what-if").graph(graph).order(schedule)
     command.options({
         "memory": memory,
         "bandwidth": bandwidth,
         "collective_order": collective_order,
+        "order_collectives": order_collectives,
         "effort": effort,
+        "threads": threads,
         "computation": computation,
         **machine,
     })
