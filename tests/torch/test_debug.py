@@ -10,6 +10,7 @@ import subprocess
 from command import HALFLAP
 
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
+LIFETIMES = PROGRAMS.parents[2] / "crates/halflap-cli/src/debug/torch/lifetimes.py"
 
 
 def debug(folder, program, *arguments, timeout="600s"):
@@ -77,9 +78,47 @@ def test_a_correct_program_raises_no_alarm(tmp_path):
     assert (code, report["verdict"]) == (0, "clean"), report
 
 
-def ranks(*words):
+def test_an_operator_that_keeps_a_buffer(tmp_path):
+    code, report = debug(tmp_path, "lifetimes.py", "keep")
+    found = report["finding"]
+    assert (code, found["kind"], found["buffer"]) == (1, "lifetime", "buf0"), report
+    assert found["kernel"] == "torch.ops.mine.keep.default"
+    assert "__main__.kept still holds buf0 (float32[8, 8], 256 bytes)" in found["what"]
+    assert "should have been freed after extern_kernels.mm (generated code: " in found["what"]
+    assert any("in model: z = operator(y)" in line for line in found["source"])
+    assert [stage["name"] for stage in report["stages"]][-1] == "lifetimes"
+    assert report["notes"] == []
+
+
+def ranks(*words, program="ranks.py"):
     """A launcher that starts two of them, in sessions of their own."""
-    return ["-m", "torch.distributed.run", "--nproc-per-node", "2", PROGRAMS / "ranks.py", *words]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    return [*launcher, PROGRAMS / program, *words]
+
+
+def test_lifetimes_on_two_ranks(tmp_path):
+    """Every deviation of rank 1 is found, and none in correct graphs nor on rank 0. A program's own
+    sitecustomize still runs."""
+    hook, theirs = tmp_path / "hook", tmp_path / "theirs"
+    hook.mkdir()
+    theirs.mkdir()
+    (hook / "sitecustomize.py").write_text(LIFETIMES.read_text())
+    (theirs / "sitecustomize.py").write_text("print('theirs')")
+    paths = {"PYTHONPATH": f"{hook}:{theirs}", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    faults = ["keep", "same", "swap", "grow"]
+    launched = ranks("correct", *faults, program="lifetimes.py")
+    command = [os.environ["HALFLAP_TORCH_PYTHON"], *launched]
+    variables = os.environ | paths
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "theirs" in done.stdout, done.stderr
+    lines = [line.split("halflap-lifetimes: ") for line in done.stderr.splitlines()]
+    told = [json.loads(line[1]) for line in lines if len(line) == 2]
+    # In branches Inductor itself frees late.
+    graphs = {one["file"]: one for one in reversed(told) if one["deviation"] != "late"}
+    found = [one["deviation"] for one in reversed(graphs.values())]
+    assert found == ["kept", "alias", "early", "resized"], told
+    assert all(one["file"] in graphs or one["deviation"] == "late" for one in told)
+    assert {one["buffer"] for one in graphs.values()} == {"buf0", "buf1"}
 
 
 def test_a_rank_that_sends_what_is_no_number_to_the_others(tmp_path):

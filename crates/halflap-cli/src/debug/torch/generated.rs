@@ -12,6 +12,10 @@ use super::python;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Call {
     pub kernel: String,
+    /// Its name and number, as its sources are listed.
+    pub handle: String,
+    /// The line of the generated code at which it starts.
+    pub line: usize,
     /// The operator that it is, where its name does not say so.
     pub operator: Option<String>,
     pub reads: BTreeSet<String>,
@@ -33,6 +37,13 @@ impl Call {
         }
     }
 
+    /// Whether it is an operator that does not come with torch.
+    pub fn is_custom(&self) -> bool {
+        let Some(name) = self.kernel.strip_prefix("torch.ops.") else { return false };
+        let namespace = name.split('.').next().unwrap_or(name);
+        !["aten", "prims", "inductor", "higher_order"].contains(&namespace) && !self.is_collective()
+    }
+
     /// Whether it brings what other ranks made. Kernels that were fused beside a collective have its name, too.
     pub fn is_collective(&self) -> bool {
         self.kernel.contains("c10d") || self.operator.as_ref().is_some_and(|operator| operator.contains("c10d"))
@@ -43,6 +54,10 @@ impl Call {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Graph {
     pub calls: Vec<Call>,
+    /// Where its code is.
+    pub file: String,
+    /// Whether Inductor follows the lifetimes of its buffers.
+    pub is_tracked: bool,
 }
 
 impl Graph {
@@ -51,6 +66,11 @@ impl Graph {
         self.calls[..place].iter().rposition(|call| call.writes.contains(buffer))
     }
 }
+
+/// What comes behind a call, in C++ and in Python.
+const ENDS: [&str; 5] = [" del ", "track_tensor(", CHECK, "output_handles", "torch_empty_strided"];
+/// What generated code calls after each kernel while Inductor follows the lifetimes of buffers.
+const CHECK: &str = "check_memory_step(";
 
 const HANDLE: &str = "[Provenance debug handles] ";
 
@@ -77,8 +97,10 @@ fn in_trace(text: &str) -> Vec<Graph> {
             }
             payload
         };
-        if record.get("inductor_output_code").is_some() {
-            graphs.push(Graph { calls: calls(&payload()) });
+        if let Some(about) = record.get("inductor_output_code") {
+            let code = payload();
+            let file = about["filename"].as_str().unwrap_or_default().to_owned();
+            graphs.push(Graph { calls: calls(&code), file, is_tracked: code.contains(CHECK) });
         } else if record["artifact"]["name"] == "inductor_provenance_tracking_kernel_stack_traces"
             && let (Some(graph), Ok(stacks)) = (graphs.last_mut(), serde_json::from_str(&payload()))
         {
@@ -90,8 +112,8 @@ fn in_trace(text: &str) -> Vec<Graph> {
 
 /// Gives every call the innermost lines of the program that it is made of.
 fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
-    for (place, call) in graph.calls.iter_mut().enumerate() {
-        let Some(of) = stacks.get(&format!("{}:{}", call.kernel, place + 1)) else { continue };
+    for call in &mut graph.calls {
+        let Some(of) = stacks.get(&call.handle) else { continue };
         for stack in of {
             let frames = python::frames(stack.lines());
             let own = frames.iter().rfind(|frame| !frame.is_installed()).or(frames.last());
@@ -105,11 +127,12 @@ fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
 fn calls(code: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut is_open = false;
-    for line in code.lines() {
+    for (number, line) in code.lines().enumerate() {
         if let Some(at) = line.find(HANDLE) {
             let handle = line[at + HANDLE.len()..].trim();
             let kernel = handle.rsplit_once(':').map_or(handle, |(kernel, _)| kernel).to_owned();
-            calls.push(Call { kernel, ..Call::default() });
+            let (handle, line) = (handle.to_owned(), number + 1);
+            calls.push(Call { kernel, handle, line, ..Call::default() });
             is_open = true;
         } else if let Some((to, from)) = moved(line) {
             // What a buffer's new name holds was written under its old one.
@@ -117,7 +140,7 @@ fn calls(code: &str) -> Vec<Call> {
                 calls[writer].writes.insert(to);
             }
             is_open = false;
-        } else if line.contains("aoti_torch_empty_strided") || line.contains("output_handles") {
+        } else if ENDS.iter().any(|end| line.contains(end)) {
             is_open = false;
         } else if let Some(call) = calls.last_mut().filter(|_| is_open) {
             add_line(call, line);
@@ -214,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_graphs_code_says_who_reads_and_writes_what() {
-        let graph = Graph { calls: calls(CODE) };
+        let graph = Graph { calls: calls(CODE), ..Graph::default() };
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
         let all: Vec<_> =
             graph.calls.iter().map(|call| (call.title(), names(&call.reads), names(&call.writes))).collect();
@@ -227,5 +250,27 @@ mod tests {
         let expected = expected.map(|(name, reads, writes)| (name.to_owned(), reads.to_owned(), writes.to_owned()));
         assert_eq!(all, expected);
         assert_eq!((graph.writer("buf2", 2), graph.writer("buf1", 1)), (Some(0), None));
+    }
+
+    const PYTHON: &str = r#"
+        buf0 = tracked_empty_strided((8, 8), (8, 1), dtype=torch.float32, device='cpu', name='buf0')
+        # [Provenance debug handles] cpp_fused_sin_0:1
+        cpp_fused_sin_0(arg0_1, buf0)
+        del arg0_1
+        check_memory_step(allocated=['buf0'], freed=[])
+        # [Provenance debug handles] torch.ops.mine.keep.default:2
+        buf1 = torch.ops.mine.keep.default(buf0)
+        track_tensor(buf1, 'buf1')
+        del buf0
+        check_memory_step(allocated=['buf1'], freed=['buf0'])
+"#;
+
+    #[test]
+    fn tracked_python_is_understood() {
+        let calls = calls(PYTHON);
+        let facts = |call: &Call| (call.line, call.touches("buf0"), call.is_custom());
+        let all: Vec<_> = calls.iter().map(facts).collect();
+        assert_eq!(all, [(3, true, false), (7, true, true)]);
+        assert!(calls[1].writes.contains("buf1") && !calls[0].touches("buf1"));
     }
 }

@@ -3,6 +3,7 @@
 
 mod generated;
 mod launches;
+mod lifetimes;
 mod python;
 mod run;
 mod suspect;
@@ -60,6 +61,10 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
             break;
         }
     }
+    let lifetime = lifetimes::check(session)?;
+    if let Some(found) = lifetime.as_ref().filter(|found| found.spoils_values) {
+        return Ok(Some(found.finding.clone()));
+    }
     if let Some(found) = not_numbers(session, &sanity, &guarded)? {
         return Ok(Some(found));
     }
@@ -68,10 +73,11 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
         return crashed(session, &plain, Guard::Off).map(Some);
     }
     let failed = [&plain, &sanity].into_iter().find(|ran| !ran.end.is_good());
-    Ok(failed.map(|ran| match ran.exception() {
+    let failed = failed.map(|ran| match ran.exception() {
         Some((rank, exception)) => raised(session, ran, (rank, &exception)),
         None => Finding::new(Kind::Exception, format!("the command {}", ran.end)),
-    }))
+    });
+    Ok(failed.or(lifetime.map(|found| found.finding)))
 }
 
 /// What ends programs that were given arrays of another shape or type.

@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use halflap_run::check::{Beyond, Side};
+use serde_json::Value as Json;
 
 use super::generated::{self, Call, Graph};
 use super::launches::{self, Event};
+use super::lifetimes;
 use super::python::{self, Exception, Frame};
 use super::suspect::{self, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
@@ -42,12 +44,14 @@ impl Guard {
 pub struct Variables {
     set: Vec<(&'static str, String)>,
     guard: Guard,
+    /// Whether Inductor follows the lifetimes of buffers.
+    tracks: bool,
 }
 
 impl Variables {
     /// As the program is run by its user.
     pub fn plain() -> Variables {
-        Variables { set: Vec::new(), guard: Guard::Off }
+        Variables { set: Vec::new(), guard: Guard::Off, tracks: false }
     }
 
     /// Step 1 of the guide.
@@ -57,7 +61,13 @@ impl Variables {
             ("TORCHINDUCTOR_SIZE_ASSERTS", "1"),
             ("AOTI_RUNTIME_CHECK_INPUTS", "1"),
         ];
-        Variables { set: owned(&set), guard: Guard::Off }
+        Variables { set: owned(&set), guard: Guard::Off, tracks: false }
+    }
+
+    /// When buffers are born and die; C++ wrappers cannot tell.
+    pub fn lifetimes() -> Variables {
+        let set = [("TORCHINDUCTOR_CPP_WRAPPER", "0"), ("INDUCTOR_PROVENANCE", "1")];
+        Variables { set: owned(&set), guard: Guard::Off, tracks: true }
     }
 
     /// Step 2: a fault happens where it is made, every time; and memory that nobody wrote is no number.
@@ -112,6 +122,8 @@ pub struct Session<'a> {
 }
 
 const HELPER: &str = include_str!("guard.c");
+/// The folder of what Python runs before the program.
+const HOOK: &str = "hook";
 
 impl<'a> Session<'a> {
     pub fn open(args: &'a args::Debug, folder: &Path, is_loud: bool) -> Result<Session<'a>, Failed> {
@@ -122,6 +134,8 @@ impl<'a> Session<'a> {
         let folder = fs::canonicalize(folder).map_err(cannot)?;
         let mut report = Report { folder: folder.display().to_string(), ..Report::default() };
         fs::write(folder.join("guard.c"), HELPER).map_err(cannot)?;
+        fs::create_dir_all(folder.join(HOOK)).map_err(cannot)?;
+        fs::write(folder.join(HOOK).join("sitecustomize.py"), lifetimes::MODULE).map_err(cannot)?;
         let helper = compile(&folder);
         if helper.is_none() {
             report.notes.push(
@@ -182,6 +196,15 @@ impl<'a> Session<'a> {
             // What was compiled before was compiled without these variables.
             all.push(("TORCHINDUCTOR_CACHE_DIR", folder.join("cache").into()));
             all.push(("TRITON_CACHE_DIR", folder.join("cache").join("triton").into()));
+        }
+        if variables.tracks {
+            let theirs = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
+            let mut path = self.folder.join(HOOK).into_os_string();
+            theirs.iter().for_each(|theirs| {
+                path.push(":");
+                path.push(theirs);
+            });
+            all.push(("PYTHONPATH", path));
         }
         let before = std::env::var("LD_PRELOAD").unwrap_or_default();
         match &self.helper {
@@ -306,8 +329,18 @@ impl Ran {
         launches::events(&self.file("out.txt", rank))
     }
 
-    fn graphs(&self) -> Vec<Graph> {
+    pub fn graphs(&self) -> Vec<Graph> {
         generated::graphs(&self.folder.join("trace"))
+    }
+
+    /// What was told as JSON behind some words, by each rank.
+    pub fn told(&self, words: &str) -> Vec<(Option<usize>, Json)> {
+        let of_rank = |rank: Option<usize>| {
+            let text = self.file("err.txt", rank);
+            let record = |line: &str| serde_json::from_str(line.split_once(words)?.1).ok();
+            text.lines().filter_map(record).map(|record| (rank, record)).collect::<Vec<_>>()
+        };
+        self.ranks().into_iter().flat_map(of_rank).collect()
     }
 
     /// The exception that ended it.

@@ -194,6 +194,7 @@ mod tests {
                 call("op", &["buf0"], &["buf1"]),
                 call("b", &["buf1"], &["buf2"]),
             ],
+            ..Graph::default()
         }
     }
 
