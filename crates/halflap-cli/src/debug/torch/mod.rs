@@ -106,7 +106,9 @@ fn is_about_inputs(exception: &Exception) -> bool {
 
 fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &Exception)) -> Finding {
     let left = ran.silent_ranks();
+    let freed = exception.freed_buffer();
     let (kind, what) = match exception {
+        _ if let Some((buffer, frame)) = freed => (Kind::Lifetime, freed_early(buffer, frame)),
         _ if is_about_inputs(exception) => (Kind::WrongInput, exception.message.clone()),
         _ if exception.is_echo() && !left.is_empty() => (Kind::Apart, left_alone(&left, exception)),
         _ => (Kind::Exception, exception.message.clone()),
@@ -118,8 +120,19 @@ fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &
         rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.').next().unwrap_or("")
     });
     finding.kernel = operator.map(|name| format!("torch.ops.{name}"));
+    if let Some((buffer, frame)) = freed {
+        finding.buffer = Some(buffer.to_owned());
+        finding.kernel = Some(frame.callee().to_owned());
+    }
     finding.reproduce = Some(session.again(&ran.variables));
     finding
+}
+
+/// What it means that generated code reads a name that it deleted.
+fn freed_early(buffer: &str, frame: &Frame) -> String {
+    let Frame { file, line, .. } = frame;
+    let kernel = frame.callee();
+    format!("Inductor's generated code frees {buffer} before {kernel} uses it ({file}:{line})")
 }
 
 /// What a rank means that says that somebody left.

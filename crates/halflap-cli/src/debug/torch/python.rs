@@ -27,6 +27,12 @@ impl Frame {
         self.file.starts_with(folder) || self.file.contains("/torchinductor_")
     }
 
+    /// The function that its line calls.
+    pub fn callee(&self) -> &str {
+        let call = self.code.split('(').next().unwrap_or_default();
+        call.rsplit(" = ").next().unwrap_or_default().trim()
+    }
+
     /// `train.py:12 in forward: h = self.a(x)`
     pub fn render(&self) -> String {
         let code = if self.code.is_empty() { String::new() } else { format!(": {}", self.code) };
@@ -82,6 +88,15 @@ impl Exception {
         let words = ["closed by peer", "reset by peer", "remote worker", "broken pipe", "remote process exited"];
         let message = self.message.to_lowercase();
         words.iter().any(|word| message.contains(word))
+    }
+
+    /// A buffer that generated code had deleted when it read it, and the line that reads it.
+    pub fn freed_buffer(&self) -> Option<(&str, &Frame)> {
+        let said = self.message.strip_prefix("UnboundLocalError: ")?;
+        let name = said.split('\'').nth(1)?;
+        let frame = self.frames.last()?;
+        let number = name.rsplit_once("buf")?.1;
+        number.parse::<usize>().is_ok().then_some((name, frame))
     }
 }
 
@@ -165,6 +180,19 @@ mod tests {
         assert_eq!(found.message, "RuntimeError: Connection closed by peer [127.0.0.1]:49884");
         assert_eq!(found.frames[0].code, "boom()");
         assert!(found.is_echo());
+    }
+
+    #[test]
+    fn a_buffer_that_was_freed_too_early_has_no_value() {
+        let text = "Traceback (most recent call last):\n  File \"/c/x.py\", line 9, in call\n    \
+                    extern_kernels.mm(buf19, buf3, out=buf20)\nUnboundLocalError: cannot access \
+                    local variable 'buf19' where it is not associated with a value\n";
+        let found = exception(text).unwrap();
+        let freed = found.freed_buffer().map(|(name, frame)| (name, frame.line));
+        assert_eq!(freed, Some(("buf19", 9)));
+        assert_eq!(found.frames[0].callee(), "extern_kernels.mm");
+        let other = Exception { message: text.replace("buf19", "result"), ..found };
+        assert_eq!(other.freed_buffer(), None);
     }
 
     #[test]
