@@ -1,4 +1,4 @@
-"""Process groups as torch hands them over."""
+"""Process groups that are objects, and collectives in nested regions."""
 
 import os
 import subprocess
@@ -9,13 +9,14 @@ from ranks import HERE, PYTHON
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
 
-def test_process_groups_may_be_objects(tmp_path):
+@pytest.mark.parametrize("script", ["groups", "regions"])
+def test_torch_alone(script, tmp_path):
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [PYTHON, HERE / "groups.py"]
+    command = [PYTHON, HERE / f"{script}.py"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import contains_collective
+from torch._inductor.virtualized import V
 
 from ._agree import Skeleton, withdraw
 from ._either import packed
@@ -26,6 +27,7 @@ Generate = Callable[[GraphLowering], Any]
 class Build:
     """What our pass and the generation of a graph's program know of each other."""
 
+    graph: GraphLowering
     #: What ranks would agree on; None where the program's order is kept without asking.
     skeleton: Skeleton | None = None
     #: The free order, where collectives change places in it, and the graph that it is for.
@@ -45,8 +47,10 @@ _threads = _Threads()
 
 
 def current_build() -> Build | None:
-    """Of the graph whose program this thread generates, if it may have two."""
-    return _threads.build
+    """Of the graph whose program this thread generates, if it may have two. Regions in it, which are graphs of their
+    own, have one order."""
+    build = _threads.build
+    return build if build is not None and build.graph is V.graph else None
 
 
 def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], None]) -> Generate:
@@ -55,9 +59,9 @@ def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], 
     def codegen(graph: GraphLowering) -> Any:
         if not _can_have_two(graph) or _threads.build is not None:
             return generate(graph)
-        build = _threads.build = Build()
+        build = _threads.build = Build(graph)
         try:
-            return _Generation(graph, build, generate, on_failure).program()
+            return _Generation(build, generate, on_failure).program()
         finally:
             _threads.build = None
 
@@ -76,21 +80,20 @@ def _can_have_two(graph: GraphLowering) -> bool:
 class _Generation:
     """The one or two generations of a graph's program."""
 
-    graph: GraphLowering
     build: Build
     generate: Generate
     on_failure: Callable[[Build, Exception], None]
 
     def program(self) -> Any:
         """The program that is to be compiled."""
-        before = _Tables(self.graph)
-        first = self.generate(self.graph)
+        before = _Tables(self.build.graph)
+        first = self.generate(self.build.graph)
         if self.build.skeleton is None:
             return first
         if self.build.free is None:
             return _ended(first, self.build.skeleton, None)
-        after = _Tables(self.graph)
-        names = _issued(self.graph)
+        after = _Tables(self.build.graph)
+        names = _issued(self.build.graph)
         try:
             before.put_back()
             self.build.is_second = True
@@ -103,8 +106,8 @@ class _Generation:
 
     def _second(self, names: list[str]) -> Any:
         """The free program; ``names`` are the collectives in the kept one."""
-        free = self.generate(self.graph)
-        if _issued(self.graph) != [names[place] for place in self.build.skeleton.order]:
+        free = self.generate(self.build.graph)
+        if _issued(self.build.graph) != [names[place] for place in self.build.skeleton.order]:
             raise RuntimeError("the generated program does not have the free order")
         return free
 
