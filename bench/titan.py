@@ -203,20 +203,29 @@ def trained(chosen, way, halflap):
     command += ["--steps", str(chosen.steps), "--collective-order", chosen.collective_order]
     command += ["--rank", *(["--halflap"] if halflap else [])]
     processes = [start(command, folder, number, port) for number in range(RANKS)]
-    ends = time.monotonic() + chosen.seconds
     try:
-        codes = [process.wait(max(1, ends - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        codes = ["no end"]
+        codes = ended(processes, chosen.seconds)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    if any(codes):
-        print(f"  failed ({codes}): {folder / 'rank0.log'}")
-        print("    " + "\n    ".join((folder / "rank0.log").read_text().splitlines()[-5:]))
+    if any(code != 0 for code in codes):
+        for number, code in enumerate(codes):
+            log = folder / f"rank{number}.log"
+            print(f"  rank {number}: {'no end' if code is None else f'exit {code}'}, {log}")
+            print("    " + "\n    ".join(log.read_text().splitlines()[-5:]))
         return None
     return [json.loads((folder / f"rank{number}.json").read_text()) for number in range(RANKS)]
+
+
+def ended(processes, seconds):
+    """How the ranks ended: None for those that had not when one failed, or time was up."""
+    ends = time.monotonic() + seconds
+    while True:
+        codes = [process.poll() for process in processes]
+        if None not in codes or any(codes) or time.monotonic() > ends:
+            return codes
+        time.sleep(0.5)
 
 
 def start(command, folder, number, port):
