@@ -126,7 +126,8 @@ class Program:
         """Takes a node over, all of it at once: torch's objects lie all over the memory, and to come back to each of
         thousands for one thing after the other would take longer than anything else here."""
         parts = snode.get_nodes()
-        found = [self._traits_of(part) for part in parts]
+        classify = self._traits_of if self._opaque else traits_of
+        found = [classify(part) for part in parts]
         traits = found[0] if len(found) == 1 else merged(found)
         self._traits.append(traits)
         for name in snode.outputs_by_name:
@@ -273,7 +274,7 @@ class Program:
     def _traits_of(self, part: BaseSchedulerNode) -> Traits:
         """What a part is, where the user may have said so."""
         traits = traits_of(part)
-        if not self._opaque or self._opaque_of(part.node) is None:
+        if self._opaque_of(part.node) is None:
             return traits
         said = traits._replace(kind="collective", is_collective=True, keeps_place=True)
         return said._replace(is_heavy=False, gemm_like=False)
