@@ -18,21 +18,22 @@ struct Json<'a, 'py>(&'a Bound<'py, PyAny>);
 impl Serialize for Json<'_, '_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let value = self.0;
-        if let Ok(text) = value.cast::<PyString>() {
+        // By exact type, which is one comparison each, and the commonest first.
+        if value.is_exact_instance_of::<PyString>() {
+            let text = value.cast::<PyString>().map_err(S::Error::custom)?;
             to.serialize_str(text.to_str().map_err(S::Error::custom)?)
-        } else if let Ok(fields) = value.cast::<PyDict>() {
-            to.collect_map(fields.iter().map(|(key, value)| (Owned(key), Owned(value))))
+        } else if value.is_exact_instance_of::<PyInt>() {
+            to.serialize_i64(value.extract().map_err(S::Error::custom)?)
         } else if let Ok(values) = value.cast::<PyList>() {
             to.collect_seq(values.iter().map(Owned))
-        } else if let Ok(values) = value.cast::<PyTuple>() {
-            to.collect_seq(values.iter().map(Owned))
-        // A truth value is a number, too.
+        } else if let Ok(fields) = value.cast::<PyDict>() {
+            to.collect_map(fields.iter().map(|(key, value)| (Owned(key), Owned(value))))
         } else if let Ok(truth) = value.cast::<PyBool>() {
             to.serialize_bool(truth.is_true())
-        } else if value.cast::<PyInt>().is_ok() {
-            to.serialize_i64(value.extract().map_err(S::Error::custom)?)
         } else if let Ok(number) = value.cast::<PyFloat>() {
             written_number(number.value(), to)
+        } else if let Ok(values) = value.cast::<PyTuple>() {
+            to.collect_seq(values.iter().map(Owned))
         } else if value.is_none() {
             to.serialize_unit()
         } else {

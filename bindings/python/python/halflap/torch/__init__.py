@@ -121,6 +121,7 @@ def enable(
     ranks_per_node: int | None = None,
     profile: str | os.PathLike[str] | Mapping[str, float] | None = None,
     estimate: Callable[[Any], float | None] | None = None,
+    unbacked: int | None = None,
     report_dir: str | os.PathLike[str] | None = None,
     check_ranks: bool | float = False,
     agree_within: float = _agree.PATIENCE,
@@ -138,6 +139,9 @@ def enable(
     ``device``: a preset's name, a file or a dictionary of figures (docs/costs.md); by default what this process
     runs on. ``ranks_per_node``: by default the launcher's count, else the device's. They must be the same on all
     ranks.
+
+    ``unbacked``: what a size that depends on data, such as the tokens of an expert, is assumed to
+    be; by default what Inductor assumes (``config.unbacked_symint_fallback``).
 
     ``report_dir``: a page for each graph that is compiled, and rank. ``check_ranks``: compare the orders of all
     ranks of a process group, waiting for at most 60 s or so many seconds, and raise `RanksDiffer` on all of them
@@ -159,6 +163,7 @@ def enable(
         effort=_one_of("effort", effort, ("quick", "default", "thorough")),
         device=described(device),
         ranks_per_node=_checked_ranks(ranks_per_node),
+        unbacked=_checked_size(unbacked),
         times=times_key(times, estimate),
         collectives=read_collectives(collectives),
     )
@@ -223,6 +228,15 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     return value
+
+
+def _checked_size(unbacked: int | None) -> int | None:
+    if unbacked is None:
+        return None
+    if isinstance(unbacked, bool) or not isinstance(unbacked, int) or not 0 < unbacked < 1 << 31:
+        right = f"a size from 1 to {(1 << 31) - 1}, such as 4096"
+        raise ValueError(f"unbacked must be {right}, not {unbacked!r}")
+    return unbacked
 
 
 def _patience(check_ranks: bool | float) -> float | None:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._inductor import ir
-from torch._inductor import memory as inductor_memory
 from torch._inductor.comms import is_gemm_like
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode, SchedulerNode
@@ -30,7 +29,12 @@ from torch._ops import OpOverload
 
 from ._collectives import SYMMETRIC, Opaque, group_of, looks_collective, operator_name
 from ._derived import OrderEdge, drop_broken_edges, set_positions
+from ._flops import flops_of
+from ._hints import Hints
 from ._names import Names
+
+#: Of a dependency of one kind; one list for all of them.
+KINDS = {kind: [kind] for kind in ("data", "weak", "issued", "order")}
 
 CONTROL_FLOW = tuple(
     getattr(ir, name) for name in ("Conditional", "Switch", "WhileLoop", "InvokeSubgraph") if hasattr(ir, name)
@@ -47,31 +51,44 @@ class Unsupported(Exception):
 class Program:
     """A graph, and the scheduler nodes that it was made of."""
 
-    def __init__(self, snodes: list[BaseSchedulerNode], opaque: Iterable[Opaque] = ()) -> None:
+    def __init__(
+        self,
+        snodes: list[BaseSchedulerNode],
+        opaque: Iterable[Opaque] = (),
+        unbacked: int | None = None,
+    ) -> None:
         scheduler = snodes[0].scheduler
         if getattr(scheduler, "_multi_stream_nodes", False):
             raise Unsupported("the graph uses streams of its own")
-        _assign_sizes(snodes)
         self.snodes = snodes
         self.scheduler = scheduler
+        self.hints = Hints(unbacked)
         self._opaque = {one.operator: one for one in opaque}
         self.groups: dict[str, list[int]] = {}
         self.nodes: list[dict[str, Any]] = []
         self.buffers: list[dict[str, Any]] = []
-        self._index = {snode: index for index, snode in enumerate(snodes)}
-        self._names = [snode.get_name() for snode in snodes]
+        self._names: list[str] = []
         self._graph_outputs = set(V.graph.get_output_names())
-        self._maker: dict[str, int] = {}
-        self._sizes = Sizes()
-        self._input_users: dict[str, list[str]] = {name: [] for name in _freeable(V.graph.graph_inputs)}
+        self._inputs = {name: self._input(name) for name in _freeable(V.graph.graph_inputs)}
+        #: The buffers that were made, with their makers.
+        self._made: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._sizes = Sizes(self.hints)
+        #: What buffers allocate and free, if Inductor has not counted it all.
+        self._counted = self._count()
         self._traits: list[Traits] = []
         #: What must run before each node.
         self._before: list[list[int]] = []
         self._order_edges: list[OrderEdge] = []
+        #: What each node reads.
+        self._reads: list[list[str]] = []
         for index, snode in enumerate(snodes):
             self._add(index, snode)
+        self._share_memory()
+        self._add_work()
         self._marks: dict[str, dict[str, Any]] = {}
         self._bind()
+        #: The names of nodes whose work depends on sizes that were assumed.
+        self.assuming = self._assuming() if self.hints.has_unbacked else set()
 
     def graph(self) -> dict[str, Any]:
         """The whole of it."""
@@ -81,9 +98,9 @@ class Program:
             "nodes": self.nodes,
             "buffers": self.buffers,
             "inputs": [
-                {"name": name, "size": self._sizes[name], "users": users, "output": name in self._graph_outputs}
-                for name, users in self._input_users.items()
-                if users
+                {**given, "size": self._sizes[name]}
+                for name, given in self._inputs.items()
+                if given["users"]
             ],
         }
 
@@ -123,77 +140,107 @@ class Program:
         return not any(barriers)
 
     def _add(self, index: int, snode: BaseSchedulerNode) -> None:
-        """Takes a node over, all of it at once: torch's objects lie all over the memory, and to come back to each of
-        thousands for one thing after the other would take longer than anything else here."""
+        """Takes over what a node is, makes and needs. Torch's objects lie all over the memory, and
+        most of the time here is spent waiting for it, so this looks at no more than it must."""
         parts = snode.get_nodes()
         classify = self._traits_of if self._opaque else traits_of
         found = [classify(part) for part in parts]
         traits = found[0] if len(found) == 1 else merged(found)
+        name = copied(snode.get_name())
         self._traits.append(traits)
-        for name in snode.outputs_by_name:
-            self._maker[name] = index
-        made = [self._buffer(name, buffer) for name, buffer in snode.outputs_by_name.items()]
-        self.buffers += made
-        node: dict[str, Any] = {
-            "name": self._names[index],
-            "kind": traits.kind,
-            "runtime_ns": None,
-            "outputs": [*snode.outputs_by_name],
-            "deps": self._deps(index, snode),
-        }
-        reads = self._reads(index, snode)
-        if traits.kind == "compute":
-            names = {*reads, *[dep.name for dep in members(snode.read_writes.writes)]}
-            node["bytes"] = self._traffic(names, 4 * max([_elements(part) for part in parts]))
-            if traits.is_heavy:
-                node["flops"] = sum([flops_of(part) for part in parts if traits_of(part).is_heavy])
-            if traits.gemm_like:
-                node["gemm_like"] = True
-        elif traits.kind == "collective":
-            received = sum([buffer["size_alloc"] for buffer in made])
-            node["collective"] = self._collective(parts, received)
+        self._names.append(name)
+        outputs, deps = self._make(index, snode), self._deps(index, snode)
+        node: dict[str, Any] = {"name": name, "kind": traits.kind, "runtime_ns": None}
+        node["outputs"], node["deps"] = outputs, deps
         self.nodes.append(node)
+        if traits.kind == "compute":
+            node["bytes"] = 0 if traits.is_idle or len(parts) > 1 else self._traffic(index, parts)
+        elif traits.kind == "collective":
+            node["collective"] = self._collective(index, parts)
 
-    def _reads(self, index: int, snode: BaseSchedulerNode) -> list[str]:
-        """What it reads, which keeps inputs alive."""
-        all_reads = members(snode.read_writes.reads)
-        reads = [dep.name for dep in all_reads if type(dep) is not WeakDep or not dep.is_fake]
-        for name in reads:
-            users = self._input_users.get(name)
-            if users is not None and users[-1:] != [self._names[index]]:
-                users.append(self._names[index])
-        return reads
+    def _add_work(self) -> None:
+        """Adds floating-point operations, and the traffic of fused nodes, for which all users must
+        be known."""
+        for index, traits in enumerate(self._traits):
+            if traits.kind == "compute" and not traits.is_idle:
+                node, parts = self.nodes[index], self.snodes[index].get_nodes()
+                if len(parts) > 1:
+                    node["bytes"] = self._traffic(index, parts)
+                if traits.is_heavy:
+                    heavy = parts
+                    if len(parts) > 1:
+                        heavy = [part for part in parts if self._traits_of(part).is_heavy]
+                    node["flops"] = sum([flops_of(part.node, self.hints) for part in heavy])
+                if traits.gemm_like:
+                    node["gemm_like"] = True
 
-    def _traffic(self, names: set[str], most: int) -> int:
-        """What is read and written, each buffer once. Of one that a node looks things up in it reads no more than it
-        has indices."""
-        sizes = self._sizes
+    def _traffic(self, index: int, parts: Sequence[BaseSchedulerNode]) -> int:
+        """What is read and written, each buffer once."""
+        outputs = self.nodes[index]["outputs"]
+        sizes, names = self._sizes, {*self._reads[index], *outputs}
+        if not self._traits[index].is_generated:
+            return sum([sizes[name] for name in names])
+        if len(parts) > 1:
+            names.difference_update([name for name in outputs if self._is_inner(name)])
+        # Of a buffer that it looks things up in it reads no more than it has indices.
+        most = 4 * max([self._elements(part) for part in parts])
         return sum([size if (size := sizes[name]) < most else most for name in names])
 
+    def _is_inner(self, name: str) -> bool:
+        """What nobody outside of its maker sees is never in memory."""
+        _, buffer = self._made[name]
+        is_renamed = name in self.scheduler.mutation_real_name
+        return not (buffer["users"] or buffer["output"] or is_renamed)
+
     def _deps(self, index: int, snode: BaseSchedulerNode) -> list[dict[str, Any]]:
+        """What it must run after; and what it reads, which it keeps alive."""
         deps: dict[str, dict[str, Any]] = {}
         before: list[int] = []
-        makers = self._maker
-        for dep in members(snode.unmet_dependencies):
+        reads: list[str] = []
+        made, user = self._made, self._names[index]
+        unmet = members(snode.unmet_dependencies)
+        for dep in unmet:
             name = dep.name
-            maker = makers.get(name)
-            if maker is None:
+            if name not in made:
                 self._check_given(name, index)
-            elif maker != index:
-                # Not `isinstance`: their classes are abstract, and it would take longer than all the rest.
-                kind = "data" if type(dep) is not WeakDep else self._kind_of(dep, index, maker)
-                if kind != "order":
-                    before.append(maker)
-                else:
-                    self._order_edges.append(OrderEdge(maker, index, name))
-                if name not in deps:
-                    deps[name] = {"buffer": name, "kinds": [kind]}
-                elif kind not in deps[name]["kinds"]:
-                    deps[name]["kinds"] = sorted([*deps[name]["kinds"], kind])
+                continue
+            maker, buffer = made[name]
+            # Not `isinstance`: the classes are abstract, and it would take longer than the rest.
+            kind = "data" if type(dep) is not WeakDep else self._kind_of(dep, index, maker)
+            if kind == "data" or not dep.is_fake:
+                reads.append(name)
+                users = buffer["users"]
+                if not users or users[-1] != user:
+                    users.append(user)
+            if maker == index:
+                continue
+            if kind != "order":
+                before.append(maker)
+            else:
+                self._order_edges.append(OrderEdge(maker, index, name))
+            if name not in deps:
+                deps[name] = {"buffer": buffer["name"], "kinds": KINDS[kind]}
+            elif kind not in deps[name]["kinds"]:
+                deps[name]["kinds"] = sorted([*deps[name]["kinds"], kind])
+        all_reads = members(snode.read_writes.reads)
+        if len(all_reads) != len(unmet):
+            reads = self._with_inputs(user, all_reads)
+        self._reads.append(reads)
         self._before.append(before)
         if len(deps) < 2:
             return [*deps.values()]
-        return [deps[name] for name in sorted(sorted(deps), key=makers.__getitem__)]
+        return [deps[name] for name in sorted(deps, key=lambda name: (made[name][0], name))]
+
+    def _with_inputs(self, user: str, deps: Iterable[Any]) -> list[str]:
+        """What a node reads, if it is not only what others make: inputs are kept alive, too."""
+        inputs = self._inputs
+        reads = [dep.name for dep in deps if type(dep) is not WeakDep or not dep.is_fake]
+        for name in reads:
+            if name in inputs:
+                users = inputs[name]["users"]
+                if not users or users[-1] != user:
+                    users.append(user)
+        return reads
 
     def _kind_of(self, dep: WeakDep, index: int, maker: int) -> str:
         """Why a node runs after another whose values it does not read. Only what chains collectives may be broken;
@@ -230,45 +277,86 @@ class Program:
         if not any(name in names for names in given) and name in self.scheduler.name_to_buf:
             raise Unsupported(f"{self._names[index]} needs {name}, which no node before it makes")
 
-    def _buffer(self, name: str, made: Any) -> dict[str, Any]:
-        sizes = made.mpi_buffer
-        size, users, is_output = int(sizes.size_free), self._users(sizes.succ_nodes), name in self._graph_outputs
-        real = self.scheduler.mutation_real_name.get(name)
-        if real is not None:
-            self._sizes[name] = self._sizes[real]
-        else:
-            # What nobody outside of its maker sees is never in memory.
-            self._sizes[name] = size if users or is_output else 0
-        alloc = int(sizes.size_alloc)
-        return {"name": name, "size_alloc": alloc, "size_free": size, "users": users, "output": is_output}
+    def _input(self, name: str) -> dict[str, Any]:
+        return {"name": name, "size": 0, "users": [], "output": name in self._graph_outputs}
 
-    def _users(self, snodes: Iterable[BaseSchedulerNode]) -> list[str]:
-        """The nodes of the graph that these are, or were fused into."""
-        index_of, names = self._index, self._names
-        found = [index_of[snode] if snode in index_of else self._fused(snode) for snode in members(snodes)]
-        if len(found) > 1:
-            found = sorted(set(found))
-        return [names[index] for index in found]
+    def _count(self) -> dict[str, tuple[int, int]]:
+        outputs = (made for snode in self.snodes for made in snode.get_outputs())
+        has_sizes = any(made.mpi_buffer.size_alloc for made in outputs)
+        if has_sizes and not self.hints.has_unbacked:
+            return {}
+        return self.hints.buffers(self.scheduler.name_to_buf)
 
-    def _fused(self, snode: BaseSchedulerNode) -> int:
-        whole = self.scheduler.name_to_fused_node.get(snode.get_first_name(), snode)
-        if whole not in self._index:
-            raise Unsupported(f"{snode.get_name()} uses a buffer and is none of the nodes")
-        return self._index[whole]
+    def _assuming(self) -> set[str]:
+        least = Hints(1).buffers(self.scheduler.name_to_buf)
+        assumed = {name for name, size in self._counted.items() if size != least[name]}
+        for name, given in V.graph.graph_inputs_original.items():
+            if any(map(self.hints.is_assumed, given.layout.size)):
+                assumed.add(name)
+        return {
+            node["name"]
+            for node, reads in zip(self.nodes, self._reads)
+            if not assumed.isdisjoint([*reads, *node["outputs"]])
+        }
 
-    def _collective(self, parts: Sequence[BaseSchedulerNode], received: int) -> dict[str, Any]:
+    def _make(self, index: int, snode: BaseSchedulerNode) -> list[str]:
+        """Takes over the buffers that a node makes; their names."""
+        counted, sizes, outputs = self._counted, self._sizes, self._graph_outputs
+        renamed = self.scheduler.mutation_real_name
+        names = []
+        for name, made in snode.outputs_by_name.items():
+            if name in renamed:
+                alloc = free = 0
+                sizes[name] = sizes[renamed[name]]
+            else:
+                planned = made.mpi_buffer
+                alloc, free = counted[name] if counted else (planned.size_alloc, planned.size_free)
+                sizes[name] = alloc if alloc > free else free
+            own = copied(name)
+            buffer = {
+                "name": own,
+                "size_alloc": alloc,
+                "size_free": free,
+                "users": [],
+                "output": name in outputs,
+            }
+            self._made[name] = index, buffer
+            self.buffers.append(buffer)
+            names.append(own)
+        return names
+
+    def _share_memory(self) -> None:
+        """Has what is used under another name stay alive for those users."""
+        made = self._made
+        # Backwards, so that it passes from one name to the next.
+        for name, real in reversed(self.scheduler.mutation_real_name.items()):
+            if name in made and real in made:
+                _add_users(made[real][1], made[name][1]["users"])
+        views = [index for index, traits in enumerate(self._traits) if traits.is_view]
+        for index in reversed(views):
+            shown = self.snodes[index].node.get_inputs_that_alias_output()
+            owners = [made[name][1] if name in made else self._inputs.get(name) for name in shown]
+            for view in [made[name][1] for name in self.nodes[index]["outputs"]]:
+                view["size_alloc"] = view["size_free"] = 0
+                for owner in filter(None, owners):
+                    _add_users(owner, view["users"])
+                    owner["output"] |= view["output"]
+
+    def _collective(self, index: int, parts: Sequence[BaseSchedulerNode]) -> dict[str, Any]:
         kernel = next(part.node for part in parts if self._traits_of(part).is_collective)
         opaque = self._opaque_of(kernel)
         name = _group_name(kernel) if opaque is None else _opaque_group(opaque, kernel)
         if name not in self.groups:
             self.groups[name] = _group_ranks(name)
+        made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
+        received = sum([buffer["size_alloc"] for buffer in made])
         return {
             "op": operation_of(kernel) if opaque is None else opaque.kind,
             "group": name,
             "group_size": len(self.groups[name]),
-            "bytes": max(_bytes(_tensors(kernel)), received),
+            "bytes": max(self._bytes(kernel.inputs), received),
             # A group of nodes that issues and waits is done when it has run.
-            "async": opaque is None and not any([traits_of(part).is_wait for part in parts]),
+            "async": opaque is None and not self._traits[index].is_wait,
         }
 
     def _traits_of(self, part: BaseSchedulerNode) -> Traits:
@@ -277,10 +365,21 @@ class Program:
         if self._opaque_of(part.node) is None:
             return traits
         said = traits._replace(kind="collective", is_collective=True, keeps_place=True)
-        return said._replace(is_heavy=False, gemm_like=False)
+        return said._replace(is_heavy=False, gemm_like=False, is_view=False)
 
     def _opaque_of(self, kernel: Any) -> Opaque | None:
         return self._opaque.get(_operator(kernel)) if self._opaque else None
+
+    def _bytes(self, inputs: Iterable[Any]) -> int:
+        # Process groups may be among them.
+        layouts = [value.get_layout() for value in inputs if _is_tensor(value)]
+        return sum([self.hints.product(layout.size) * layout.dtype.itemsize for layout in layouts])
+
+    def _elements(self, part: BaseSchedulerNode) -> int:
+        """How much a generated kernel goes through; others may go through all that they read."""
+        if isinstance(part, SchedulerNode):
+            return self.hints.product([size for sizes in part.get_ranges() for size in sizes])
+        return 0 if isinstance(part, NopKernelSchedulerNode) else 1 << 60
 
     def _bind(self) -> None:
         """Binds what must not move."""
@@ -288,6 +387,8 @@ class Program:
         last_barrier: int | None = None
         since: list[int] = []
         for index, traits in enumerate(self._traits):
+            if not (traits.is_collective or traits.is_pinned or traits.keeps_place):
+                continue
             collective = self.nodes[index].get("collective")
             if _is_barrier(traits, collective):
                 for before in since or ([] if last_barrier is None else [last_barrier]):
@@ -316,12 +417,10 @@ class Program:
             node["deps"].append({"buffer": name, "kinds": ["issued"]})
 
 
-def _assign_sizes(snodes: list[BaseSchedulerNode]) -> None:
-    """Has Inductor work out sizes and users, where it has not yet."""
-    sizes = (made.mpi_buffer for snode in snodes for made in snode.get_outputs())
-    if not any(size.size_alloc or size.succ_nodes for size in sizes):
-        names = snodes[0].scheduler.name_to_buf
-        inductor_memory.assign_memory_planning_info_for_scheduler_buffers(snodes, names)
+def _add_users(buffer: dict[str, Any], users: list[str]) -> None:
+    for user in users:
+        if user not in buffer["users"]:
+            buffer["users"].append(user)
 
 
 def _freeable(inputs: Iterable[str]) -> list[str]:
@@ -338,6 +437,11 @@ def _freeable(inputs: Iterable[str]) -> list[str]:
     return freeable
 
 
+def copied(name: str) -> str:
+    """A name that lies beside the others that were copied, and not somewhere in torch's memory."""
+    return name[:1] + name[1:]
+
+
 def members(ordered: Any) -> Iterable[Any]:
     """What is in one of torch's ordered sets, whose own iterator is written in Python, and takes several times as
     long."""
@@ -347,11 +451,14 @@ def members(ordered: Any) -> Iterable[Any]:
 class Sizes(dict[str, int]):
     """The sizes in bytes of what nodes read and write, by name."""
 
+    def __init__(self, hints: Hints) -> None:
+        self._hints = hints
+
     def __missing__(self, name: str) -> int:
         """Of an input of the graph."""
         given = V.graph.graph_inputs_original.get(name)
-        size = 0 if given is None else product(given.layout.size) * given.layout.dtype.itemsize
-        self[name] = size
+        elements = 0 if given is None else self._hints.product(given.layout.size)
+        size = self[name] = elements * given.layout.dtype.itemsize if elements else 0
         return size
 
 
@@ -368,21 +475,31 @@ class Traits(NamedTuple):
     gemm_like: bool
     #: Whether its floating-point operations count.
     is_heavy: bool
+    #: Inductor writes it, so it is known how much of its inputs it goes through.
+    is_generated: bool
+    #: Runs nothing on the device.
+    is_idle: bool
+    #: Shows the memory of others in another form.
+    is_view: bool
 
 
 def traits_of(part: BaseSchedulerNode) -> Traits:
     """Classified once for each kind of kernel."""
     kernel = part.node
-    overload = getattr(kernel, "op_overload", None)
-    # Overloads live as long as torch does, and take long to hash.
-    named = id(overload) if overload is not None else getattr(kernel, "python_kernel_name", None)
+    if isinstance(part, SchedulerNode):
+        named, is_pinned = None, part.has_side_effects()
+    else:
+        overload = getattr(kernel, "op_overload", None)
+        # Overloads live as long as torch does, and take long to hash.
+        named = id(overload)
+        if overload is None:
+            named = getattr(kernel, "python_kernel_name", None)
+        is_pinned = False
     key = (type(part), type(kernel), named)
     traits = _traits.get(key)
     if traits is None:
         traits = _traits[key] = _classify(part)
-    if isinstance(part, SchedulerNode) and part.has_side_effects():
-        return traits._replace(is_pinned=True)
-    return traits
+    return traits._replace(is_pinned=True) if is_pinned else traits
 
 
 _traits: dict[Any, Traits] = {}
@@ -394,6 +511,8 @@ def _classify(part: BaseSchedulerNode) -> Traits:
     keeps_place = isinstance(kernel, CONTROL_FLOW) or looks_collective(_operator(kernel))
     effects = not isinstance(part, SchedulerNode) and part.has_side_effects()
     is_multi_output = isinstance(kernel, ir.MultiOutput)
+    is_view = not (communicates or waits) and _is_view(kernel)
+    is_assertion = isinstance(kernel, ir.AssertScalar)
     return Traits(
         kind=_kind(communicates, waits, is_multi_output),
         is_collective=communicates,
@@ -402,7 +521,18 @@ def _classify(part: BaseSchedulerNode) -> Traits:
         is_pinned=not (communicates or waits) and (effects or _is_random(kernel) or keeps_place),
         gemm_like=is_gemm_like(kernel),
         is_heavy=not (communicates or waits) and (part.is_extern() or part.is_template()),
+        is_generated=isinstance(part, SchedulerNode),
+        is_idle=is_view or isinstance(part, NopKernelSchedulerNode) or is_assertion,
+        is_view=is_view,
     )
+
+
+def _is_view(kernel: Any) -> bool:
+    """By its schema: it writes nothing, and all that it gives is what it was given."""
+    overload = getattr(kernel, "op_overload", None)
+    if not isinstance(overload, OpOverload) or not overload.is_view:
+        return False
+    return all(given.alias_info is not None for given in overload._schema.returns)
 
 
 def _is_random(kernel: Any) -> bool:
@@ -425,7 +555,8 @@ def has_collectives(snodes: list[BaseSchedulerNode], opaque: Iterable[Opaque] = 
 def merged(parts: list[Traits]) -> Traits:
     """Of a node of several parts: what any of them is, but for a multi-output, which is one alone."""
     whole = Traits("", *map(any, zip(*[part[1:] for part in parts])))
-    return whole._replace(kind=_kind(whole.is_collective, whole.is_wait, False))
+    kind = _kind(whole.is_collective, whole.is_wait, False)
+    return whole._replace(kind=kind, is_idle=all(part.is_idle for part in parts), is_view=False)
 
 
 def _kind(communicates: bool, waits: bool, is_multi_output: bool) -> str:
@@ -434,71 +565,6 @@ def _kind(communicates: bool, waits: bool, is_multi_output: bool) -> str:
     if waits:
         return "wait"
     return "multi_output" if is_multi_output else "compute"
-
-
-#: Where the matrix that is summed over stands among the arguments.
-PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_int_mm": 0}
-
-
-def flops_of(part: BaseSchedulerNode) -> int:
-    """The floating-point operations of a kernel. Torch counts them by running a model of each operation, which
-    takes a thousand times as long: only for those that are no plain product."""
-    for origin in _possible_origins(part.node):
-        packet = getattr(origin.target, "_overloadpacket", None)
-        name = "" if packet is None else packet.__name__
-        if name in PRODUCTS:
-            summed = origin.args[PRODUCTS[name]].meta["val"].shape[-1]
-            return 2 * _whole(origin.meta["val"].numel() * summed)
-        if "attention" in name:
-            return _attention_flops(origin, is_backward="backward" in name)
-        if "convolution" in name:
-            return int(part.estimate_flops() or 0)
-    return 0
-
-
-def _possible_origins(kernel: Any) -> Iterable[torch.fx.Node]:
-    """The operation that a kernel computes is one of these; the others are views of what it reads. It is not named
-    where there are several outputs, and where torch's FX-level scheduling has put it into a graph of its own."""
-    if kernel is None:
-        return ()
-    origin = kernel.get_origin_node()
-    return (origin,) if origin is not None and type(origin.target) is OpOverload else kernel.get_origins()
-
-
-def _attention_flops(origin: torch.fx.Node, is_backward: bool) -> int:
-    """Of every query with every key: products along a head, and along a value; backward three and two."""
-    tensors = [value.meta["val"] for value in origin.args if isinstance(value, torch.fx.Node)]
-    query, key, value = tensors[1:4] if is_backward else tensors[:3]
-    pairs = query.shape[:-1].numel() * key.shape[-2]
-    summed = 3 * query.shape[-1] + 2 * value.shape[-1] if is_backward else query.shape[-1] + value.shape[-1]
-    return 2 * _whole(pairs * summed)
-
-
-def _whole(size: Any) -> int:
-    """A size as a number; of one that is not known, the one that it was traced with."""
-    return size if isinstance(size, int) else int(hint(size.node.expr, fallback=0))
-
-
-def _elements(part: BaseSchedulerNode) -> int:
-    """How many elements a generated kernel goes through; any other may go through all that it reads."""
-    if isinstance(part, NopKernelSchedulerNode):
-        return 0
-    if not isinstance(part, SchedulerNode):
-        return 1 << 60
-    return product([size for sizes in part.get_ranges() for size in sizes])
-
-
-def product(sizes: Iterable[Any]) -> int:
-    """Of sizes that are numbers or symbols."""
-    elements = 1
-    for size in sizes:
-        is_whole = getattr(size, "is_Integer", None)
-        if is_whole is None:
-            elements *= int(size)
-        else:
-            # What `int` of a whole number of sympy's comes to, after several calls.
-            elements *= size.p if is_whole else hint(size, fallback=1)
-    return elements
 
 
 def origins_of(snode: BaseSchedulerNode) -> list[torch.fx.Node]:
@@ -554,11 +620,6 @@ def _group_name(kernel: Any) -> str:
     return name if isinstance(name, str) else "unknown"
 
 
-def _tensors(kernel: Any) -> list[Any]:
-    """What a kernel reads, without process groups."""
-    return [value for value in kernel.inputs if _is_tensor(value)]
-
-
 def _is_tensor(value: Any) -> bool:
     return value.maybe_get_size() is not None
 
@@ -570,16 +631,6 @@ def _group_ranks(name: str) -> list[int]:
         is_alone = not torch.distributed.is_initialized()
         return [0] if is_alone else list(range(torch.distributed.get_world_size()))
     return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(name))
-
-
-def _bytes(inputs: Iterable[Any]) -> int:
-    return sum([product(value.get_size()) * value.get_dtype().itemsize for value in inputs])
-
-
-def hint(size: Any, fallback: int) -> int:
-    sizes = V.graph.sizevars
-    # torch 2.10 has the one, later ones the other.
-    return (getattr(sizes, "optimization_hint", None) or sizes.size_hint)(size, fallback=fallback)
 
 
 def _is_barrier(traits: Traits, collective: dict[str, Any] | None) -> bool:

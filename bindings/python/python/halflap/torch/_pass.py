@@ -41,7 +41,7 @@ from ._undisturbed import undisturbed
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 4
+HANDOVER = 5
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Options:
     device: str | None
     #: What the user says of them.
     ranks_per_node: int | None
+    #: What sizes are assumed to be that depend on data; None is Inductor's own assumption.
+    unbacked: int | None
     #: Of the profile and of the callable, which are not part of the state themselves.
     times: str
     #: Operators of others that communicate.
@@ -79,6 +81,8 @@ class Ran:
     collective_order: str = "kept"
     #: Such as ``h100, 8 ranks per node``.
     modelled_on: str = ""
+    #: The sizes that depend on data, and what they were assumed to be.
+    assumed_sizes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -173,6 +177,7 @@ class OverlapPass:
         handover = ended - started - (searched - given)
         ran = Ran(name, len(snodes), collectives, found.best, handover, ended - started, None, found.collective_order)
         ran.modelled_on = str(self.modelled_on())
+        ran.assumed_sizes = program.hints.assumed
         session.history.append(ran)
         if build is not None:
             build.ran = ran
@@ -249,13 +254,15 @@ class OverlapPass:
 
     def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any], bytes]:
         """Scheduler nodes as a graph with run times, and as text."""
-        program = Program(snodes, self.options.collectives)
         times = session.times.get(self.options.times)
         if times is None:
             raise RuntimeError("the profile or callable that run times come from is not in this process")
         if self.options.device is None:
             warn_of_unknown_gpu()
-        times.fill(program, self.modelled_on())
+        # We guard no sizes; this is for what Inductor's and the user's estimates do with them.
+        with V.graph.sizevars.shape_env.suppress_guards():
+            program = Program(snodes, self.options.collectives, self.options.unbacked)
+            times.fill(program, self.modelled_on())
         if session.is_watched():
             program.describe()
         graph = program.graph()
@@ -364,7 +371,7 @@ def _tell(ran: Ran) -> None:
     """Says what was done, wherever somebody may look."""
     result = ran.schedule
     assert result is not None
-    summary = f"modelled on    {ran.modelled_on}\n{result}"
+    summary = f"modelled on    {ran.modelled_on}\n{_told_sizes(ran.assumed_sizes)}{result}"
     log.debug("halflap ordered %s (%d nodes) in %.3f s\n%s", ran.name, ran.nodes, ran.seconds, summary)
     _trace("halflap_summary", lambda: summary)
     _trace("halflap_schedule", lambda: json.dumps(result.to_dict()))
@@ -373,6 +380,14 @@ def _tell(ran: Ran) -> None:
             _write(session.report_dir, f"{ran.name}.html", result.report().html.encode())
         except Exception as problem:
             warnings.warn(f"halflap: no report of {ran.name}: {problem}", stacklevel=2)
+
+
+def _told_sizes(assumed: dict[str, int]) -> str:
+    """A line of a summary, if any were."""
+    if not assumed:
+        return ""
+    sizes = ", ".join(f"{symbol} = {size}" for symbol, size in assumed.items())
+    return f"sizes assumed  {sizes} (they depend on data; enable(unbacked=N) sets them)\n"
 
 
 def _trace(name: str, payload: Callable[[], str]) -> None:

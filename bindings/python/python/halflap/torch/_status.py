@@ -114,6 +114,8 @@ def _graph_text(graph: Compiled) -> str:
         before, after = ran.schedule.step_time_before / 1e3, ran.schedule.step_time / 1e3
         text += f", collectives {ran.collective_order}"
         text += f", simulated step time {before:.1f} us -> {after:.1f} us"
+        if ran.assumed_sizes:
+            text += f", {len(ran.assumed_sizes)} sizes assumed that depend on data"
     return text if graph.cause is None else f"{text}; {graph.cause}"
 
 

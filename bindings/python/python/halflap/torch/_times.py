@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from torch._inductor.utils import get_fused_kernel_name
 
 from .. import _halflap
 from ._devices import Modelled
-from ._handover import Program, product
+from ._handover import Program
+from ._hints import Hints
 
 
 class Times:
@@ -40,36 +41,56 @@ class Times:
         if self.profile or self.estimate is not None or self.on_gpu:
             for snode, node in zip(program.snodes, program.nodes):
                 if node["kind"] in ("compute", "collective"):
-                    self._correct(snode, node)
+                    self._correct(program, snode, node)
 
-    def _correct(self, snode: BaseSchedulerNode, node: dict[str, Any]) -> None:
+    def _correct(self, program: Program, snode: BaseSchedulerNode, node: dict[str, Any]) -> None:
         """Puts what is known better in the place of what the model says."""
+        is_assumed = node["name"] in program.assuming
+        profiled = None
         if self.profile:
-            node["kernel"] = signature(snode, node)
+            node["kernel"] = signature(program, snode, node)
+            profiled = self._profiled(node["kernel"])
         milliseconds = None if self.estimate is None else self.estimate(snode)
         if milliseconds is not None:
             node["runtime_ns"] = _nanoseconds(milliseconds, node["name"])
-        elif node.get("kernel") in self.profile:
-            node["runtime_ns"] = float(self.profile[node["kernel"]])
-        elif self.on_gpu and node["kind"] == "compute" and not _measures():
+        elif profiled is not None:
+            node["runtime_ns"] = profiled
+        elif self.on_gpu and node["kind"] == "compute" and not is_assumed and not _measures():
             given = float(snode.get_estimated_runtime()) * 1e6
-            if given > 0:
+            # Inductor has a time for the memory that a view shows.
+            if given > 0 and (node["bytes"] or node.get("flops")):
                 node["runtime_ns"] = given
+
+    def _profiled(self, kernel: str) -> float | None:
+        """The measured time of a kernel; if its sizes depend on data, the median of all sizes."""
+        if kernel in self.profile:
+            return float(self.profile[kernel])
+        if ANY not in kernel:
+            return None
+        pattern = re.compile(re.escape(kernel).replace(re.escape(ANY), r"\d+"))
+        measured = sorted(time for name, time in self.profile.items() if pattern.fullmatch(name))
+        return float(measured[(len(measured) - 1) // 2]) if measured else None
 
 
 def _model(program: Program, modelled: Modelled) -> None:
-    """Gives every node the run time that the model has of it: none where nothing is launched."""
-    computing = [node for node in program.nodes if node["kind"] == "compute"]
-    communicating = [node for node in program.nodes if node["kind"] == "collective"]
-    work = [(node.get("flops", 0), node["bytes"]) for node in computing]
-    collectives = [node["collective"] for node in communicating]
-    issued = [(one["op"], program.groups[one["group"]], one["bytes"]) for one in collectives]
+    """Gives every node the run time that the model has of it: none where nothing is launched. What
+    is alike is modelled once."""
+    kernels: dict[tuple[float, int], list[dict[str, Any]]] = {}
+    issued: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for node in program.nodes:
         node["runtime_ns"] = 0.0
-    times = _halflap.modelled_times(modelled.device, work, issued, modelled.ranks_per_node)
-    for nodes, taken in zip((computing, communicating), times):
-        for node, time in zip(nodes, taken):
-            node["runtime_ns"] = time
+        if node["kind"] == "compute":
+            kernels.setdefault((node.get("flops", 0), node["bytes"]), []).append(node)
+        elif node["kind"] == "collective":
+            one = node["collective"]
+            issued.setdefault((one["op"], one["group"], one["bytes"]), []).append(node)
+    collectives = [(op, program.groups[group], size) for op, group, size in issued]
+    ranks_per_node = modelled.ranks_per_node
+    times = _halflap.modelled_times(modelled.device, [*kernels], collectives, ranks_per_node)
+    for alike, taken in zip((kernels.values(), issued.values()), times):
+        for nodes, time in zip(alike, taken):
+            for node in nodes:
+                node["runtime_ns"] = time
 
 
 def _nanoseconds(milliseconds: float, node: str) -> float:
@@ -88,23 +109,29 @@ def _measures() -> bool:
     )
 
 
-def signature(snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:
+#: What a size that depends on data is in the name of a kernel.
+ANY = "?"
+
+
+def signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:
     """What a profile calls a node: the same for nodes that take the same time."""
     collective = node.get("collective")
     if collective is not None:
-        return collective_signature(collective["op"], collective["group_size"], collective["bytes"])
+        size = ANY if node["name"] in program.assuming else collective["bytes"]
+        return collective_signature(collective["op"], collective["group_size"], size)
     kernel = snode.get_nodes()[0].node
     overload = getattr(kernel, "op_overload", None)
     if len(snode.get_nodes()) == 1 and isinstance(overload, torch._ops.OpOverload):
-        return operator_signature(overload._overloadpacket.__name__, [_shape(value) for value in kernel.inputs])
+        shapes = [_shape(value, program.hints) for value in kernel.inputs]
+        return operator_signature(overload._overloadpacket.__name__, shapes)
     return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
 
 
-def _shape(value: Any) -> list[int]:
-    return [product([size]) for size in value.get_size()]
+def _shape(value: Any, hints: Hints) -> list[int | str]:
+    return [ANY if hints.is_assumed(size) else hints.product([size]) for size in value.get_size()]
 
 
-def collective_signature(operation: str, group_size: int, size: int) -> str:
+def collective_signature(operation: str, group_size: int, size: int | str) -> str:
     """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are one."""
     plain = operation.lower().replace("_", "")
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv", "reduce")
@@ -112,9 +139,9 @@ def collective_signature(operation: str, group_size: int, size: int) -> str:
     return f"{kind} of {group_size}, {size} bytes"
 
 
-def operator_signature(name: str, shapes: list[list[int]]) -> str:
+def operator_signature(name: str, shapes: Sequence[Sequence[int | str]]) -> str:
     """Such as ``mm [16, 32] [32, 64]``."""
-    return " ".join([name, *(str(shape) for shape in shapes)])
+    return " ".join([name, *(f"[{', '.join(map(str, shape))}]" for shape in shapes)])
 
 
 #: The name of a kernel that Inductor wrote, without the kind before it and the number after it.
