@@ -39,17 +39,19 @@ def tried(case, ranks, times, library):
 
 
 def row(case, times, library):
-    cells, shown, said = [], 0, 0
+    """A row of the table, and how many walks did not find the fault."""
+    cells, shown, said, missed = [], 0, 0, 0
     for ranks in (1, 8):
         if ranks not in case.ranks:
             cells.append("")
             continue
         found, again, right = tried(case, ranks, times, library)
         cells.append(f"{found}/{times}")
-        shown, said = shown + again, said + right
+        shown, said, missed = shown + again, said + right, missed + times - found
     tries = times * len(case.ranks)
     blamed = f"`{case.kernel or case.buffer}`" if case.kernel or case.buffer else "the input" if "input" in case.name else "the rank"
-    return f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {shown}/{tries} | {said}/{tries} |"
+    line = f"| {case.name} | {case.what} | {blamed} | {cells[0]} | {cells[1]} | {shown}/{tries} | {said}/{tries} |"
+    return line, missed
 
 
 def alarms(times, library):
@@ -67,14 +69,18 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         library = build(folder)
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-            rows = []
-            for made in pool.map(lambda case: row(case, args.times, library), CASES):
-                rows.append(made)
-                print(made, flush=True)
+            rows, missed = [], 0
+            for line, more in pool.map(lambda case: row(case, args.times, library), CASES):
+                rows.append(line)
+                missed += more
+                print(line, flush=True)
         wrongly, runs = alarms(args.times, library)
     foot = f"\nThe correct modules beside them raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot)
+    walks = args.times * sum(len(case.ranks) for case in CASES)
+    print(f"{walks - missed} of {walks} walks found the fault; {wrongly} alarms in {runs} walks of correct modules")
+    return 1 if missed or wrongly else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

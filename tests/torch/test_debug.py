@@ -13,13 +13,15 @@ PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
 LIFETIMES = PROGRAMS.parents[2] / "crates/halflap-cli/src/debug/torch/lifetimes.py"
 
 
-def debug(folder, program, *arguments, timeout="600s"):
-    """The exit code and what was found."""
+def debug(folder, program, *arguments, timeout="600s", threads="1"):
+    """The exit code and what was found. Torch's own pools of compilers take longer to start than these programs do."""
     python = os.environ["HALFLAP_TORCH_PYTHON"]
     program = program if program == "-m" else PROGRAMS / program
     options = ["--json", "--timeout", timeout, "--artifacts", folder / "kept"]
     command = [HALFLAP, "debug", *options, "--", python, program, *arguments]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=3000)
+    variables = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": threads}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=3000)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -130,7 +132,7 @@ def test_a_rank_that_sends_what_is_no_number_to_the_others(tmp_path):
 
 
 def test_ranks_that_wait_for_each_other(tmp_path):
-    code, report = debug(tmp_path, *ranks("apart", str(tmp_path)), timeout="30s")
+    code, report = debug(tmp_path, *ranks("apart", str(tmp_path)), timeout="60s")
     found = report["finding"]
     assert (code, found["kind"]) == (1, "hang"), report
     first, second = found["source"]
