@@ -64,7 +64,7 @@ def test_times_of_a_function_reach_the_graph(captured):
     modelled = times(captured / "model")
     # Of what it gives no time for, the model's.
     estimated = times(captured / "estimate")
-    assert estimated[-2:] == [5e5, 5e5] and set(estimated[:2]) < set(modelled)
+    assert estimated[-2:] == [5e5, 5e5] and set(estimated[:2]) <= set(modelled)
 
 
 def test_work_is_counted_also_after_torchs_own_scheduling(captured):
