@@ -74,10 +74,11 @@ def wait_until_others_decided(name):
         time.sleep(0.05)
 
 
-def late(x, y, z):
+def late(x, y, z, group=None):
     """The first result is needed last: a free order issues the second one first."""
-    first = collectives.all_reduce(x.t() @ x, "sum", dist.group.WORLD)
-    second = collectives.all_reduce(y, "sum", dist.group.WORLD)
+    group = group or dist.group.WORLD
+    first = collectives.all_reduce(x.t() @ x, "sum", group)
+    second = collectives.all_reduce(y, "sum", group)
     value = second
     for _ in range(6):
         value = torch.tanh(value @ z)
@@ -146,6 +147,54 @@ def mixes():
     with enabled(2.7), on_rank_1(_agree.Cells, "write_own", raises):
         _agree.decisions.patience = 2.0
         found["no store"] = step()
+    return found
+
+
+def numbered(numbers):
+    """As `late`, with a constant of the graph."""
+
+    def computed(x, y, z):
+        return late(x, y, z) + torch.tensor(numbers).view(4, 8).repeat(8, 4)
+
+    return computed
+
+
+def constants():
+    """Two graphs with the same text and other constants, whose kept programs run."""
+    agrees, _agree._all_agree = _agree._all_agree, lambda skeleton: False
+    inputs = [torch.ones(32, 32), torch.eye(32), torch.eye(32) * 0.1]
+    right = []
+    with enabled(2.0):
+        for factor in (0.5, 0.25):
+            # What was decided of the first would keep the second without another program.
+            _agree.decisions.world = None
+            function = numbered([factor * place for place in range(32)])
+            value = torch.compile(function, fullgraph=True)(*inputs)
+            right.append(torch.allclose(value, function(*inputs), rtol=1e-4, atol=1e-5))
+            torch._dynamo.reset()
+        orders = [one.collective_order for one in halflap.torch.history()]
+        text = str(halflap.torch.status())
+    _agree._all_agree = agrees
+    return {"right": right, "orders": orders, "status": text}
+
+
+def anew():
+    """Another process group, in which one rank compiles again, without halflap."""
+    # By its name, which the next group has, too: a group itself would be guarded.
+    inputs = [*[torch.randn(32, 32) * 0.1 for _ in range(3)], dist.group.WORLD.group_name]
+    found = {}
+    with enabled(2.0, agree_within=2.0):
+        compiled = torch.compile(late, fullgraph=True, dynamic=False)
+        compiled(*inputs)
+        found["free before"] = [one is not None for one in _agree.decisions.orders.values()]
+        dist.destroy_process_group()
+        store = dist.FileStore(str(FOLDER / "store"), 2)
+        dist.init_process_group("gloo", store=store, rank=RANK, world_size=2)
+        if RANK == 1:
+            torch._dynamo.reset()
+            halflap.torch.disable()
+        value = compiled(*inputs)
+        found["right"] = torch.allclose(value, late(*inputs), rtol=1e-4, atol=1e-5)
     return found
 
 

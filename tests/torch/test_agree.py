@@ -1,9 +1,11 @@
 """`collective_order="auto"`: all ranks run the same order, whatever becomes of some of them."""
 
+import os
 import shutil
+import subprocess
 
 import pytest
-from ranks import PYTHON, launch
+from ranks import HERE, PYTHON, launch
 
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
 
@@ -91,3 +93,23 @@ def test_warm_and_cold_caches_mix(mixes, folder):
     warm = launch("agree.cached", folder, ranks=2)
     assert [rank["hits"] for rank in warm] == [1, 1]
     assert all(rank["right"] and rank["free"] == [True] for rank in warm)
+
+
+def test_kept_programs_have_the_constants_of_their_graphs(tmp_path):
+    for rank in launch("agree.constants", tmp_path, ranks=2):
+        assert rank["orders"] == ["either", "either"]
+        assert rank["right"] == [True, True]
+        assert "collectives either (kept)" in rank["status"], rank["status"]
+
+
+def test_another_process_group_is_asked_again(tmp_path):
+    for rank in launch("agree.anew", tmp_path, ranks=2):
+        assert rank["free before"] == [True]
+        assert rank["right"]
+
+
+def test_later_graphs_follow_within_the_memory_limit(tmp_path):
+    command = [PYTHON, HERE / "followed.py"]
+    variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import json
 import os
@@ -147,6 +148,17 @@ class _Result:
 
 class Schedule(_Result):
     """A proved order."""
+
+    def _compared_with(self, other: Schedule) -> Schedule:
+        """The same order, beside the input order that another result for the program has."""
+        compared = copy.copy(self)
+        before = {name: other._fields[name] for name in other._fields if name.endswith("_before")}
+        compared._fields = {**self._fields, **before}
+        compared._text = (
+            f"in the sequence of collectives that ranks agreed on, before: "
+            f"{other.step_time_before / 1e3:.1f} us\n{self._text}"
+        )
+        return compared
 
     @property
     def order(self) -> list[str]:

@@ -61,7 +61,7 @@ class Skeleton(NamedTuple):
 
 
 def skeleton_name(graph: dict[str, Any], groups: Sequence[str], options: str) -> str:
-    """A hash of the collectives in the program's order and of all options that decide."""
+    """A hash of the collectives in the program's order and of all that decides besides."""
     numbers = {name: number for number, name in enumerate(groups)}
     issued = [
         [one["op"], numbers[one["group"]], one["group_size"], one["async"]]
@@ -99,6 +99,13 @@ class Decisions:
         if world is not self.world:
             self.world, self.offered, self.orders, self.silent = world, {}, {}, set()
         return self
+
+    def outcome(self, skeleton: Skeleton) -> str:
+        """What came of it: ``free``, ``kept``, or ``not run yet``."""
+        orders = self.current().orders
+        if skeleton.key not in orders:
+            return "not run yet"
+        return "free" if orders[skeleton.key] == skeleton.order else KEPT
 
     def key(self) -> str:
         """For compile caches: what is compiled depends on what was decided before."""
@@ -138,6 +145,16 @@ def _tell_unreachable(problem: Exception) -> None:
     warnings.warn(
         "halflap keeps the program's order of collectives: it could not read from the process "
         f"group's store what other ranks run ({type(problem).__name__}: {problem})",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _tell_silent(rank: int, waited: float) -> None:
+    warnings.warn(
+        f"halflap keeps the program's order of collectives: rank {rank} did not come to the same "
+        f"graph within {waited:.0f} s; it may have ended, run something else, or not use halflap. "
+        "If it always comes later, raise enable(agree_within=...)",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -244,6 +261,8 @@ class _Agreement:
         patience = decisions.patience
         if waited < (min(patience, SHORT_PATIENCE) if rank in decisions.silent else patience):
             return self._cells.part_from(rank)
+        if rank not in decisions.silent:
+            _tell_silent(rank, waited)
         decisions.silent.add(rank)
         return True
 

@@ -12,13 +12,15 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch.distributed.distributed_c10d import GroupMember
+
 from ._agree import Skeleton, decisions, may_run_free
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
 class Either:
-    """One of two programs, chosen when it is first called."""
+    """One of two programs, chosen when it is first called in a process group."""
 
     def __init__(
         self, free: Call, names: dict[str, Any], skeleton: Skeleton, kept: str | None
@@ -27,34 +29,45 @@ class Either:
         self._names = names
         self._kept = kept
         self._chosen: Call | None = None
+        #: The process group of all ranks that it was chosen in.
+        self._world: Any = None
         self.skeleton = skeleton
-        # Variants that are compiled from now on must follow this order.
-        decisions.current().offered.setdefault(skeleton.key, skeleton.order)
+        self._offer()
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
-        if self._chosen is None:
-            self._chosen = self._choose()
+        if self._chosen is None or self._world is not GroupMember.WORLD:
+            self._world, self._chosen = GroupMember.WORLD, self._choose()
         return self._chosen(arguments)
 
+    def _offer(self) -> None:
+        """Variants that are compiled from now on must follow this order."""
+        decisions.current().offered.setdefault(self.skeleton.key, self.skeleton.order)
+
     def _choose(self) -> Call:
+        self._offer()
         is_free = may_run_free(self.skeleton)
-        return self._free if is_free or self._kept is None else self._load(self._kept)
+        return self._free if is_free or self._kept is None else load(self._kept, self._names)
 
-    def _load(self, packed: str) -> Call:
-        from torch._inductor.codecache import PyCodeCache
-
-        module = PyCodeCache.load(unpacked(packed))
-        # Inductor has put constants into the other module, beside what its text defines.
-        for name, value in self._names.items():
-            if not hasattr(module, name):
-                setattr(module, name, value)
-        return module.call
 
 
 def either(free: Call, names: dict[str, Any], offered: dict[str, Any], kept: str | None) -> Either:
     """What the last line of a generated program calls."""
     skeleton = Skeleton(offered["name"], tuple(offered["groups"]), tuple(offered["order"]))
     return Either(free, names, skeleton, kept)
+
+
+def load(packed: str, names: dict[str, Any]) -> Call:
+    """Another program of the graph whose module has these names."""
+    from torch._inductor.codecache import PyCodeCache
+
+    # With attributes, torch makes a module of its own: graphs with the same text may have
+    # different constants.
+    module = PyCodeCache.load_by_key_path(*PyCodeCache.write(unpacked(packed)), attrs={})
+    # Inductor has put constants into the first module, where the text has None or nothing.
+    for name, value in names.items():
+        if getattr(module, name, None) is None:
+            setattr(module, name, value)
+    return module.call
 
 
 def packed(text: str) -> str:

@@ -79,6 +79,9 @@ class Ran:
     #: How it was searched for: ``"kept"``, ``"free"``, or ``"either"``, where collectives pass each other in the free
     #: order and ranks agree on one of the two before they first run the graph.
     collective_order: str = "kept"
+    #: With ``"either"``: what ranks agree on, and the order that runs where they do not.
+    skeleton: Skeleton | None = None
+    kept: Schedule | None = None
     #: Such as ``h100, 8 ranks per node``.
     modelled_on: str = ""
     #: The sizes that depend on data, and what they were assumed to be.
@@ -176,6 +179,8 @@ class OverlapPass:
         collectives = len(collectives_of(graph))
         handover = ended - started - (searched - given)
         ran = Ran(name, len(snodes), collectives, found.best, handover, ended - started, None, found.collective_order)
+        if found.collective_order == "either":
+            ran.skeleton, ran.kept = build.skeleton, found.first
         ran.modelled_on = str(self.modelled_on())
         ran.assumed_sizes = program.hints.assumed
         session.history.append(ran)
@@ -215,14 +220,17 @@ class OverlapPass:
             return Found(kept, kept, "kept")
         build.skeleton = skeleton._replace(order=places(graph, free.order))
         if build.skeleton.is_kept:
-            return Found(free, free, "free")
+            # The search was free, and found nothing to move.
+            return Found(free, free, "kept")
         build.free, build.text = free, text
         return Found(self.schedule(Graph(text), "kept"), free, "either")
 
     def skeleton(self, graph: dict[str, Any]) -> Skeleton:
         """What ranks agree on, without an order."""
         groups = groups_of(graph)
-        return Skeleton(skeleton_name(graph, groups, self.deciding()), groups, ())
+        # While one rank runs a forward graph, none runs a backward graph with the same collectives.
+        deciding = f"{self.deciding()}, {'backward' if V.graph.is_backward else 'forward'}"
+        return Skeleton(skeleton_name(graph, groups, deciding), groups, ())
 
     def free_order(self, graph: dict[str, Any], text: bytes, skeleton: Skeleton) -> Schedule | None:
         """The best free order that goes with what was decided before; None where that was to keep the program's."""
@@ -233,8 +241,23 @@ class OverlapPass:
         offered = decided.offered.get(skeleton.key)
         if offered is None or offered == places(graph, free.order):
             return free
-        chained = in_sequence(graph, offered, free.order)
-        return None if chained is None else self.schedule(Graph(chained), "kept", order_collectives="all")
+        return self.followed(in_sequence(graph, offered, free.order), Graph(text), free)
+
+    def followed(self, chained: bytes | None, graph: Graph, free: Schedule) -> Schedule | None:
+        """The best order of a graph in the sequence that was decided for others with the same
+        collectives; None if it does not fit, or is slower than the program's own sequence."""
+        if chained is None:
+            return None
+        try:
+            limit = _limit(self.options.memory_budget, free.peak_memory_before)
+            given = {"order_collectives": "all", "memory_budget": limit}
+            found = self.schedule(Graph(chained), "kept", **given)
+        except _halflap.Error:
+            return None
+        if found.step_time > self.schedule(graph, "kept").step_time:
+            return None
+        # It was found from another order than Inductor's.
+        return found._compared_with(free)
 
     def fall_back(self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception) -> None:
         """Tells the other ranks, and raises where they may not do the same as this one, and torch's order would
@@ -274,13 +297,9 @@ class OverlapPass:
         with warnings.catch_warnings():
             # Of the graph: they are for those who made it, and here that is Inductor.
             warnings.simplefilter("ignore")
+            given = {"memory_budget": options.memory_budget, "effort": options.effort, **more}
             return schedule(
-                graph,
-                memory_budget=options.memory_budget,
-                collective_order=collective_order,
-                effort=options.effort,
-                threads=_threads(),
-                **more,
+                graph, collective_order=collective_order, threads=_threads(), **given
             )
 
 
@@ -329,6 +348,11 @@ def _source_of(function: Any) -> str:
         body = f"{code.co_code.hex()} {code.co_consts!r}"
     bound = (getattr(function, "__self__", None), function.__defaults__, function.__kwdefaults__)
     return f"{function.__module__}.{function.__qualname__}\n{body}\n{pickle.dumps(bound).hex()}"
+
+
+def _limit(budget: str, peak: int) -> str:
+    """A memory budget in bytes, of a graph whose own order has this peak."""
+    return f"{int(float(budget[:-1]) * peak)}B" if budget.endswith("x") else budget
 
 
 def _threads() -> int:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ._agree import decisions
-from ._pass import OverlapPass, session
+from .._api import Schedule
+from ._agree import KEPT, decisions
+from ._pass import OverlapPass, Ran, session
 from ._settings import Needed, differing, needed, shown
 from ._watch import Compiled, Outcome, outcome_of, watched
 
@@ -57,7 +58,7 @@ class Status:
         lines = [*self._enabled_text(), *self._settings_text(), *self._graphs_text()]
         if any(self.agreed.values()):
             counts = [f"{count} {order}" for order, count in self.agreed.items()]
-            lines.append(f"ranks have agreed: {', '.join(counts)}")
+            lines.append(f"sequences of collectives that ranks agreed on: {', '.join(counts)}")
         if self.hidden:
             lines.append(
                 f"{', '.join(self.hidden)}: looks like a collective; if it communicates, name it: "
@@ -111,17 +112,27 @@ def _graph_text(graph: Compiled) -> str:
     text = graph.outcome.value
     ran = graph.ran
     if ran is not None and ran.schedule is not None:
-        before, after = ran.schedule.step_time_before / 1e3, ran.schedule.step_time / 1e3
+        runs = _running(ran)
+        before, after = runs.step_time_before / 1e3, runs.step_time / 1e3
         text += f", collectives {ran.collective_order}"
+        if ran.skeleton is not None:
+            text += f" ({decisions.outcome(ran.skeleton)})"
         text += f", simulated step time {before:.1f} us -> {after:.1f} us"
         if ran.assumed_sizes:
             text += f", {len(ran.assumed_sizes)} sizes assumed that depend on data"
     return text if graph.cause is None else f"{text}; {graph.cause}"
 
 
+def _running(ran: Ran) -> Schedule:
+    """The order of the program that runs, or will as far as is known."""
+    is_kept = ran.skeleton is not None and decisions.outcome(ran.skeleton) == KEPT
+    return ran.kept if is_kept else ran.schedule
+
+
 def _graph_dict(graph: Compiled) -> dict[str, Any]:
     cause, ran = graph.cause, graph.ran
-    result = None if ran is None else ran.schedule
+    result = None if ran is None or ran.schedule is None else _running(ran)
+    decided = None if ran is None or ran.skeleton is None else decisions.outcome(ran.skeleton)
     return {
         "name": graph.name,
         "outcome": graph.outcome.name.lower(),
@@ -131,6 +142,7 @@ def _graph_dict(graph: Compiled) -> dict[str, Any]:
         "what": None if cause is None else cause.what,
         "to_do": None if cause is None else cause.to_do or None,
         "collective_order": None if ran is None or result is None else ran.collective_order,
+        "decided": decided,
         "step_time_before": None if result is None else result.step_time_before,
         "step_time": None if result is None else result.step_time,
     }
