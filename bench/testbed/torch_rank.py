@@ -1,0 +1,262 @@
+"""One rank of a torch program: compiles it in every mode, and runs steps when it is asked to.
+
+Started by torch_bed.py, with RANK and the like in its environment. Reads a command from each line of its input and
+answers with a line: both are JSON. What torch prints goes to standard error.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+# Before torch starts threads: all of them stay on the core, and end when the testbed does.
+os.sched_setaffinity(0, {int(os.environ["TESTBED_CORE"])})
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+import contextlib  # noqa: E402
+import gc  # noqa: E402
+import hashlib  # noqa: E402
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import time  # noqa: E402
+import traceback  # noqa: E402
+from pathlib import Path  # noqa: E402
+from unittest import mock  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "examples")]
+
+import models  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch._inductor import compile_fx, config, scheduler  # noqa: E402
+
+import halflap.torch  # noqa: E402
+from halflap.torch._devices import Modelled  # noqa: E402
+from halflap.torch._handover import Program  # noqa: E402
+from halflap.torch._times import Times  # noqa: E402
+from testbed import payload  # noqa: E402
+
+#: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
+WARM_STEPS = 3
+#: What matrices and copies are timed with.
+TIMED_SIZE, COPIED_BYTES = 512, 32 << 20
+ORDERS = ("kept", "free", "auto")
+
+
+def without_overlap():
+    simple = "aten_distributed_optimizations.enable_simple_overlap"
+    # torch 2.10 has no such pass: there, nothing is overlapped by default.
+    return config.patch({simple: False}) if hasattr(config.aten_distributed_optimizations, "enable_simple_overlap") else contextlib.nullcontext()
+
+
+def ordered_by(mode, estimates):
+    """What is on while a mode is compiled. `kept@1.5x` has a memory budget."""
+    name, _, budget = mode.partition("@")
+    if name in ORDERS:
+        given = {"memory_budget": budget} if budget else {}
+        return halflap.torch.enable(collective_order=name, effort="default", **estimates, **given)
+    return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
+
+
+class Subject:
+    """What is trained: a model of examples/models.py, or `build()`, `batch(step)` and perhaps `loss(output)` of a file."""
+
+    def __init__(self, name, size):
+        if name in models.BLOCKS:
+            self.build = lambda: models.build(name, models.Size(**size))
+            self.batch = models.batch(0, models.Size(**size))
+            self.loss = mean_square
+            return
+        spec = importlib.util.spec_from_file_location("subject", name)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.build, self.batch = module.build, module.batch(0)
+        self.loss = getattr(module, "loss", mean_square)
+
+
+def mean_square(output):
+    return output.square().mean()
+
+
+class Trained:
+    """A model compiled in one mode; all modes begin with the same parameters."""
+
+    def __init__(self, subject):
+        self.subject = subject
+        self.model = subject.build()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+        def inductor(module, inputs):
+            return compile_fx.compile_fx(module, inputs)
+
+        # A backend of its own: with an equal one, Dynamo would run what it compiled in another mode.
+        self.run = torch.compile(self.model, backend=inductor, fullgraph=True)
+
+    def warm_up(self):
+        """Compiles, and runs some steps; gives their losses."""
+        losses = [self.step().item() for _ in range(WARM_STEPS)]
+        #: Parameters after as many steps in every mode.
+        self.warm = [parameter.detach().clone() for parameter in self.model.parameters()]
+        return losses
+
+    def step(self):
+        loss = self.subject.loss(self.run(self.subject.batch))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+class Rank:
+    """What the testbed can ask for."""
+
+    def __init__(self, subject, size):
+        self.subject = Subject(subject, size)
+        self.trained = {}
+        #: What was compiled in each mode, in its final order.
+        self.graphs = {}
+        #: Where halflap has run times from, as `enable` and `simulate` take it.
+        self.estimates = {}
+
+    def hello(self):
+        return {"torch": torch.__version__}
+
+    def compile(self, mode):
+        """Compiles a mode; gives what its graphs send, and a digest of the values after some steps."""
+        before = len(halflap.torch.history())
+        with scheduled() as graphs, ordered_by(mode, self.estimates):
+            trained = self.trained[mode] = Trained(self.subject)
+            losses = trained.warm_up()
+        self.graphs[mode] = graphs
+        failed = [ran for ran in halflap.torch.history()[before:] if ran.failure]
+        if failed or (mode.partition("@")[0] in ORDERS and len(halflap.torch.history()) == before):
+            raise RuntimeError(f"halflap ordered nothing in mode {mode}: {failed or halflap.torch.status()}")
+        return {
+            "payload": sum(payload.of_graph(graph, payload.Transport.GLOO) for graph in graphs),
+            "nodes": [len(graph["nodes"]) for graph in graphs],
+            "losses": losses,
+            "digest": digest(trained.warm),
+        }
+
+    def simulate(self, mode):
+        """Seconds of a step by halflap's simulator, with the estimates that orders were found with."""
+        orders = [(graph, [node["name"] for node in graph["nodes"]]) for graph in self.graphs[mode]]
+        found = [halflap.simulate(graph, order, **self.estimates) for graph, order in orders]
+        return {"step": sum(one.step_time for one in found) / 1e9, "bound": sum(one.bound for one in found) / 1e9}
+
+    def calibrate(self):
+        """What this machine achieves: operations, bytes of memory and of the link in a second, seconds of latency."""
+        matrix = torch.rand(TIMED_SIZE, TIMED_SIZE)
+        source = torch.zeros(COPIED_BYTES // 4)
+        target = torch.empty_like(source)
+        small, large = torch.zeros(dist.get_world_size()), torch.zeros(1 << 20)
+        return {
+            "flops": 2 * TIMED_SIZE**3 / least(lambda: matrix @ matrix),
+            "memory": 2 * COPIED_BYTES / least(lambda: target.copy_(source)),
+            "latency": least(lambda: dist.all_reduce(small)),
+            "link": payload.sent("all_reduce", 4 << 20, dist.get_world_size(), payload.Transport.GLOO) / least(lambda: dist.all_reduce(large)),
+        }
+
+    def estimate(self, figures, profile):
+        """Sets the run times that halflap orders by: a model of compute, and one of collectives over the link. Times of
+        a profile, by name and in nanoseconds, come before both."""
+        link = figures["link"]
+        device = {
+            "name": "testbed",
+            "peak_tflops": figures["flops"] / 1e12,
+            "memory_gb_per_s": figures["memory"] / 1e9,
+            "ranks_per_node": 1,
+            "nvlink_gb_per_s": link / 1e9,
+            "network_gb_per_s": link / 1e9,
+        }
+        times = {}
+        for node in (node for graph in self.graphs["none"] for node in graph["nodes"] if "collective" in node):
+            one = node["collective"]
+            sent = payload.sent(one["op"], one["bytes"], one["group_size"], payload.Transport.GLOO)
+            times[node["kernel"]] = 1e9 * (figures["latency"] + sent / link)
+        self.estimates = {"device": device, "profile": {**times, **profile}}
+        return {}
+
+    def step(self, mode, at):
+        """One step, from the given time on."""
+        trained = self.trained[mode]
+        while (began := time.monotonic()) < at:
+            pass
+        trained.step()
+        return {"began": began, "ended": time.monotonic()}
+
+    def rest(self):
+        """Between measurements: garbage is collected now, and not in a step."""
+        gc.collect()
+        gc.disable()
+        return {}
+
+    def difference(self, mode, reference):
+        """How far a mode's parameters are from another's, as a share of the largest one of each tensor."""
+        pairs = zip(self.trained[mode].warm, self.trained[reference].warm)
+        return {"difference": max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)}
+
+
+@contextlib.contextmanager
+def scheduled():
+    """Gives a list to which every graph is added that Inductor generates code of, in its final order."""
+    graphs = []
+    generate = scheduler.Scheduler.codegen
+
+    def codegen(self):
+        # Passes may break the dependencies that chain collectives; a graph must have all of them in order.
+        graph = handed_over(self.topological_sort_schedule(list(self.nodes)))
+        if any("collective" in node for node in graph["nodes"]):
+            graphs.append(graph)
+        return generate(self)
+
+    with mock.patch.object(scheduler.Scheduler, "codegen", codegen):
+        yield graphs
+
+
+def handed_over(nodes):
+    """Scheduler nodes as a graph, each with the name that a profile has for it."""
+    program = Program(nodes)
+    # Times are given later, by `estimate`; names are not looked up without a profile.
+    Times({"": 0.0}, None).fill(program, Modelled("cpu", 1))
+    return program.graph()
+
+
+def digest(tensors):
+    content = hashlib.sha256()
+    for tensor in tensors:
+        content.update(tensor.numpy().tobytes())
+    return content.hexdigest()
+
+
+def least(work, times=5):
+    """Seconds of the fastest run."""
+    seconds = []
+    for _ in range(times):
+        began = time.monotonic()
+        work()
+        seconds.append(time.monotonic() - began)
+    return min(seconds)
+
+
+def main():
+    torch.set_num_threads(1)
+    config.fx_graph_cache = False
+    dist.init_process_group("gloo")
+    rank = Rank(*json.loads(os.environ["TESTBED_SUBJECT"]))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = getattr(rank, asked.pop("do"))(**asked)
+        except Exception as problem:
+            traceback.print_exc()
+            answer = {"problem": f"{type(problem).__name__}: {problem}"}
+        ANSWERS.write(json.dumps(answer) + "\n")
+        ANSWERS.flush()
+
+
+if __name__ == "__main__":
+    main()
