@@ -1,1 +1,1 @@
-"""Measures training steps on ranks that a rate-limited network joins, on one machine (docs/measured.md)."""
+"""Measures steps on ranks of one machine, joined by links of a given rate (docs/measured.md)."""

@@ -1,15 +1,16 @@
-"""Measures programs on ranks of this machine, joined by links of a given rate; needs root (docs/measured.md).
+"""Measures steps on ranks of this machine, joined by links of a given rate (docs/measured.md).
 
-    python3 bench/testbed --torch-python PY [--models fsdp,tp,ep] [--modes none,default,kept,free] [--rate 1gbit | --ratio 1.0]
-    python3 bench/testbed --mpi [--halflap BIN] [--modules FILE.txt,...] [--rate 1gbit | --ratio 1.0]
+    python3 bench/testbed --torch-python PY [--models fsdp,tp,ep] [--modes none,default,kept,free]
+    python3 bench/testbed --mpi [--halflap BIN] [--modules layers,FILE] [--modes input,free]
 
-Ends with 0 if all results hold; with 1 if one is void or a rank failed; with 2 if this machine or the arguments will not do.
+Needs root. Exit code 0: all results are valid; 1: one is void, or a rank failed; 2: the arguments
+are wrong, or this machine lacks something.
 """
 
 import argparse
+import dataclasses
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -18,39 +19,59 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parent)
 
-from testbed import mpi_bed, report, torch_bed  # noqa: E402
+from testbed import mpi_bed, report, rounds, torch_bed  # noqa: E402
 from testbed.network import Rate, Unavailable, check_available  # noqa: E402
 from testbed.ranks import RankFailed  # noqa: E402
 
 MODELS = {"fsdp": "fsdp", "tp": "tensor_parallel", "ep": "expert_parallel"}
+#: Of the models, with what they are by default.
+SIZES = {"layers": 4, "width": 512, "heads": 8, "tokens": 384}
 TORCH_MODES = ("none", "default", "kept", "free", "auto")
 MPI_MODES = ("input", "kept", "free")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench/testbed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch-python", metavar="PY", help="a Python that has torch and halflap: measures torch programs")
-    parser.add_argument("--models", type=names, default=["fsdp"], help=f"{', '.join(MODELS)}, or files with build() and batch(step) [default: fsdp]")
-    for name, usual in (("layers", 4), ("width", 512), ("heads", 8), ("tokens", 384)):
-        parser.add_argument(f"--{name}", type=positive, default=usual, help=f"of a model [default: {usual}]")
-    parser.add_argument("--profile", type=profile, default={}, metavar="FILE", help="measured run times for halflap, by name, in ns")
-    parser.add_argument("--mpi", action="store_true", help="measures halflap run over Open MPI")
-    parser.add_argument("--halflap", default=shutil.which("halflap") or str(HERE.parent.parent / "target/release/halflap"), metavar="BIN")
-    parser.add_argument("--modules", type=names, default=["layers"], help="HLO modules, or layers: that of bench/run.py [default]")
-    parser.add_argument("--modes", type=names, help="none, default, kept, free, auto, each also with a memory budget, as in free@1.5x; "
-                        f"with --mpi {', '.join(MPI_MODES)} [default: {','.join(TORCH_MODES[:4])}; input,free]")  # fmt: skip
-    parser.add_argument("--ranks", type=positive, default=2, help="[default: 2]")
-    speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--rate", type=rate, help="of each link, in both directions [default: 1gbit]")
-    speed.add_argument("--ratio", type=share, help="a rate at which communication takes so many times as long as a step on links without a limit")
-    parser.add_argument("--rounds", type=positive, default=7, help="in each of which all modes run in turn [default: 7]")
-    parser.add_argument("--steps", type=positive, default=5, help="of each mode in a round [default: 5]")
-    parser.add_argument("--patience", type=share, default=900.0, metavar="SECONDS", help="for compiling, or for a step [default: 900]")
-    parser.add_argument("--json", action="store_true", help="prints all figures, instead of tables")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where all figures are written, as JSON")
+    parser = argparse.ArgumentParser(
+        prog="bench/testbed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_programs(parser)
+    add_measurement(parser)
     chosen = parser.parse_args()
     check(parser, chosen)
     return chosen
+
+
+def add_programs(parser):
+    add = parser.add_argument
+    add("--torch-python", metavar="PY", help="measure torch programs: a Python with torch, halflap")
+    known = ", ".join(MODELS)
+    add("--models", type=names, default=["fsdp"], help=f"{known}, or FILE.py [default: fsdp]")
+    for name, usual in SIZES.items():
+        add(f"--{name}", type=positive, default=usual, help=f"of a model [default: {usual}]")
+    add("--profile", type=profile, default={}, metavar="FILE", help="run times by name, in ns")
+    add("--mpi", action="store_true", help="measure HLO modules: halflap run over Open MPI")
+    built = str(HERE.parent.parent / "target" / "release" / "halflap")
+    add("--halflap", default=built, metavar="BIN", help="[default: target/release/halflap]")
+    add("--modules", type=names, default=["layers"], help="layers [default], or FILE")
+
+
+def add_measurement(parser):
+    add = parser.add_argument
+    modes = f"{', '.join(TORCH_MODES)}; with --mpi {', '.join(MPI_MODES)}"
+    add("--modes", type=names, help=f"{modes}; free@1.5x has a memory budget")
+    add("--ranks", type=positive, default=2, help="[default: 2]")
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument("--rate", type=rate, help="of a link, each direction [default: 1gbit]")
+    ratio = "instead of a rate: how long communication takes, relative to an unlimited step"
+    speed.add_argument("--ratio", type=share, help=ratio)
+    add("--rounds", type=positive, default=7, help="all modes run in each [default: 7]")
+    add("--steps", type=positive, default=5, help="of each mode in a round [default: 5]")
+    patience = "for compiling, or for a step [default: 900]"
+    add("--patience", type=share, default=900.0, metavar="SECONDS", help=patience)
+    add("--json", action="store_true", help="print all figures instead of tables")
+    add("-o", "--output", metavar="FILE", help="write all figures to a file, as JSON")
 
 
 def check(parser, chosen):
@@ -102,27 +123,33 @@ def profile(path):
         found = json.loads(Path(path).read_text())
         return {str(name): float(time) for name, time in found.items()}
     except (OSError, ValueError, AttributeError, TypeError) as problem:
-        raise argparse.ArgumentTypeError(f"{path}: {problem}; it must be an object of names and nanoseconds") from None
+        raise argparse.ArgumentTypeError(
+            f"{path}: {problem}; it must be an object of names and nanoseconds"
+        ) from None
 
 
 def measured(chosen):
     """The result of each program."""
     say = progress()
-    common = {name: getattr(chosen, name) for name in ("ranks", "modes", "rate", "ratio", "rounds", "steps", "patience")}
+    shared = [field.name for field in dataclasses.fields(rounds.Plan)]
+    plan = rounds.Plan(**{name: getattr(chosen, name) for name in shared})
     if chosen.mpi:
         for module in chosen.modules:
-            yield mpi_bed.measure(mpi_bed.Plan(halflap=chosen.halflap, module=module, **common), say)
+            yield mpi_bed.measure(plan, chosen.halflap, module, say)
         return
-    size = {name: getattr(chosen, name) for name in ("layers", "width", "heads", "tokens")}
+    size = {name: getattr(chosen, name) for name in SIZES}
     for model in chosen.models:
-        subject = MODELS.get(model) or str(Path(model).resolve())
-        plan = torch_bed.Plan(python=chosen.torch_python, subject=subject, size=size, profile=chosen.profile, **common)
-        yield torch_bed.measure(plan, say)
+        name = MODELS.get(model) or str(Path(model).resolve())
+        size_of_it = size if model in MODELS else {}
+        subject = torch_bed.Subject(chosen.torch_python, name, size_of_it, chosen.profile)
+        yield torch_bed.measure(plan, subject, say)
 
 
 def progress():
     began = time.monotonic()
-    return lambda text: print(f"[{time.monotonic() - began:5.0f} s] {text}", file=sys.stderr, flush=True)
+    return lambda text: print(
+        f"[{time.monotonic() - began:5.0f} s] {text}", file=sys.stderr, flush=True
+    )
 
 
 def main():

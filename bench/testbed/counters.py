@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from testbed.network import CONTROL, DATA
 
-#: Between these shares of the payload, what an interface sent is the payload with the headers of TCP/IP and acknowledgements.
+#: What an interface sends for each byte of payload, with headers and acknowledgements.
 LEAST, MOST = 0.9, 1.3
 #: The control network may carry this share of the payload, and these bytes in any case.
 CONTROL_SHARE, CONTROL_BYTES = 0.02, 1 << 20
@@ -42,7 +42,9 @@ def verdict(sent, payload):
         return Verdict.PAST if sent.control > LEAST * payload - sent.data else Verdict.TOO_FEW
     if sent.data > MOST * payload:
         return Verdict.TOO_MANY
-    return Verdict.PAST if sent.control > CONTROL_BYTES + CONTROL_SHARE * payload else Verdict.MATCHES
+    return (
+        Verdict.PAST if sent.control > CONTROL_BYTES + CONTROL_SHARE * payload else Verdict.MATCHES
+    )
 
 
 def parse(table):

@@ -19,12 +19,19 @@ class Median:
 
     @classmethod
     def of(cls, values):
-        """The interval lies between two of the values: the narrowest pair of the same rank from both ends that will do."""
+        """The interval lies between two of the values, as many places from either end: the
+        narrowest that has the confidence."""
         ordered = sorted(values)
         count = len(ordered)
-        trimmed = max((cut for cut in range((count + 1) // 2) if _coverage(count, cut) >= CONFIDENCE), default=0)
+        trimmed = max(
+            (cut for cut in range((count + 1) // 2) if _coverage(count, cut) >= CONFIDENCE),
+            default=0,
+        )
         return cls(
-            statistics.median(ordered), ordered[trimmed], ordered[-1 - trimmed], max(_coverage(count, trimmed), 0.0)
+            statistics.median(ordered),
+            ordered[trimmed],
+            ordered[-1 - trimmed],
+            max(_coverage(count, trimmed), 0.0),
         )
 
     @property
@@ -34,8 +41,9 @@ class Median:
 
 
 def _coverage(count, cut):
-    """How often a true median lies between the values that remain when `cut` are left out at either end: it is outside
-    where at most `cut` of `count` values, each with even odds, lie on one side."""
+    """How often the true median lies between the values that remain when `cut` are left out at
+    either end: it is outside if at most `cut` of all values, each with even odds, lie on one
+    side of it."""
     return 1 - 2 * sum(math.comb(count, below) for below in range(cut + 1)) / 2**count
 
 
@@ -48,8 +56,8 @@ def turns(modes, round_number):
 
 
 def summarize(rounds, reference):
-    """For each mode the median of its rounds' medians, and of their ratios to the reference in the same round.
-    `rounds` has the step times of every mode, one dictionary for each round."""
+    """For each mode the median of its rounds' medians, and of their ratios to the reference's in
+    the same round. `rounds` has a dictionary for each round: the step times of every mode."""
     middles = [{mode: statistics.median(times) for mode, times in one.items()} for one in rounds]
     found = {}
     for mode in rounds[0]:

@@ -11,15 +11,17 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds of the processor that the ranks' cores spent: on all programs, on the ranks, and stolen by the host of a
-    virtual machine. Interrupts are not counted: packets of the ranks cause most of them."""
+    """Seconds that the ranks' cores spent on all programs, on the ranks themselves, and that the
+    host of a virtual machine stole. Interrupts do not count: the ranks' packets cause most."""
 
     programs: float
     ranks: float
     stolen: float
 
     def __sub__(self, other):
-        return Usage(self.programs - other.programs, self.ranks - other.ranks, self.stolen - other.stolen)
+        return Usage(
+            self.programs - other.programs, self.ranks - other.ranks, self.stolen - other.stolen
+        )
 
 
 def usage(cores, ranks):
@@ -45,7 +47,7 @@ def core_rows(text):
 
 
 def cpu_seconds(text):
-    """What a process used, from its stat file: user and system, and its children's that have ended."""
+    """User and system time of a process and its ended children, from its stat file."""
     # The name, in parentheses, may have spaces.
     ticks = text.rpartition(")")[2].split()[11:15]
     return sum(map(int, ticks)) * TICK

@@ -7,156 +7,177 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from testbed import load, payload, rounds
 from testbed.counters import Counters
-from testbed.network import CONTROL, DATA, Network, Rate, Unavailable
-from testbed.ranks import RankFailed, cores_of
+from testbed.network import CONTROL, DATA, Network, Unavailable
+from testbed.ranks import PR_SET_PDEATHSIG, RankFailed, cores_of
 
 #: The module of bench/run.py: layers, rows and width.
 LAYERS = (8, 1024, 256)
-#: Arguments of halflap in each mode; all but the first go by times that were measured in the first.
-MODES = {"input": ["--input-order"], "kept": ["--collective-order", "kept"], "free": ["--collective-order", "free"]}
-#: Runs a rank, and writes what it used of the processor: mpirun ends before it could be asked.
-TIMED = ["sh", "-c", '"$@"; code=$?; times > "$TESTBED_USED.$OMPI_COMM_WORLD_RANK"; exit $code', "rank"]
+#: Arguments of halflap; all orders but the first are found with times measured in the first.
+MODES = {
+    "input": ["--input-order"],
+    "kept": ["--collective-order", "kept"],
+    "free": ["--collective-order", "free"],
+}
 #: The first step of a run warms up.
 WARM_STEPS = 1
+#: Runs a rank and writes the CPU time that it used, which mpirun does not hand on.
+TIMED = ["sh", "-c", '"$@"; code=$?; times > "$USED.$OMPI_COMM_WORLD_RANK"; exit $code', "rank"]
+SETTINGS = {
+    # Messages go over the links that are measured, those of the launcher do not.
+    "btl": "tcp,self",
+    "btl_tcp_if_include": DATA,
+    "pml": "ob1",
+    "oob_tcp_if_include": CONTROL,
+    # Whoever polls for a message leaves the core to compute.
+    "mpi_yield_when_idle": "1",
+}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured."""
-
-    halflap: str
-    module: str
-    ranks: int
-    modes: list
-    #: Either of both, as in torch_bed.
-    rate: Rate | None
-    ratio: float | None
-    rounds: int
-    steps: int
-    patience: float
-
-
-def measure(plan, say):
+def measure(plan, halflap, module, say):
     """Measures one module; gives values that JSON has."""
     for tool in ("mpirun", "nsenter", "unshare", "taskset"):
         if shutil.which(tool) is None:
             raise Unavailable(f"{tool} is missing (Debian: apt-get install openmpi-bin util-linux)")
-    if not Path(plan.halflap).is_file():
-        raise Unavailable(f"{plan.halflap}: there is no such command; build it with cargo build --release, or say --halflap BIN")
-    with tempfile.TemporaryDirectory(prefix="halflap-testbed-") as folder, Network(plan.ranks) as network:
-        network.limit(None)
+    if not Path(halflap).is_file():
+        raise Unavailable(
+            f"{halflap}: no such command; "
+            "build it with cargo build --release, or name it with --halflap BIN"
+        )
+    with tempfile.TemporaryDirectory(prefix="hl-") as folder, Network(plan.ranks) as network:
+        launcher = Launcher(network, Path(folder), plan.patience)
+        program = Program(plan, launcher, halflap, module)
         with Counters(network) as counters:
-            measurement = Measurement(plan, network, Path(folder))
-            return measurement.run(rounds.Bed(counters, cores_of(plan.ranks), measurement.used), say)
+            bed = rounds.Bed(network, counters, cores_of(plan.ranks), launcher.used, say)
+            return rounds.measure(bed, plan, program)
 
 
-class Measurement:
-    """One module, from its first run to the last round."""
+class Program:
+    """A module in several orders, as `rounds.measure` takes it."""
 
-    def __init__(self, plan, network, folder):
-        self.plan, self.network, self.folder = plan, network, folder
-        self.module = self.folder / "module.txt"
-        self.module.write_text(text_of(plan))
-        self.times = folder / "times.json"
-        self.agent = agent(network, folder)
-        self.used_by_ranks = 0.0
+    def __init__(self, plan, launcher, halflap, module):
+        self.plan, self.launcher, self.halflap, self.name = plan, launcher, halflap, module
+        self.module, self.times = launcher.folder / "module.txt", launcher.folder / "times.json"
+        text = layers(plan.ranks) if module == "layers" else Path(module).read_text()
+        self.module.write_text(text)
+        self.payload = payload.of_module(text, payload.Transport.MPI)
+        self.outputs = payload.output_bytes(text)
+        self.reference = plan.modes[0]
+
+    def unlimited_step(self):
+        return self.run("input")["step_time"] / 1e9
+
+    def prepare(self):
+        self.run("input", "--profile-out", self.times)
+
+    def block(self, mode):
+        in_steps = (self.plan.steps + WARM_STEPS) * self.payload
+        # In the end, rank 0 gets the outputs of all others.
+        payloads = [in_steps] + [in_steps + self.outputs] * (self.plan.ranks - 1)
+        return [time / 1e9 for time in self.run(mode)["step_times"]], payloads
+
+    def run(self, mode, *more):
+        """The summary of a run on all ranks."""
+        command = [self.halflap, "run", self.module, "--backend", "mpi", "--json"]
+        command += ["--threads-per-rank", "1", "--steps", self.plan.steps + WARM_STEPS]
+        command += [*self.order(mode), *more]
+        return json.loads(self.launcher.run(list(map(str, command))))
+
+    def order(self, mode):
+        name, _, budget = mode.partition("@")
+        times = [] if name == "input" else ["--profile", self.times]
+        return MODES[name] + times + (["--memory-budget", budget] if budget else [])
+
+    def findings(self):
+        return {
+            "program": Path(self.name).name,
+            "size": {},
+            "backend": "Open MPI",
+            "simulated": {mode: self.simulated(mode) for mode in self.plan.modes},
+            "values": {},
+        }
+
+    def simulated(self, mode):
+        """Seconds of a step by halflap's simulator, with times measured in the input order."""
+        order = ["simulate", "--profile", self.times]
+        if mode != "input":
+            order = ["schedule", *self.order(mode)]
+        command = [self.halflap, *order, self.module, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            shown = " ".join(map(str, command))
+            raise RankFailed(f"{shown}: exit code {done.returncode}\n{done.stderr}")
+        return json.loads(done.stdout)["step_time"] / 1e9
+
+
+def layers(ranks):
+    from run import layers
+
+    return layers(*LAYERS, ranks)
+
+
+class Launcher:
+    """mpirun in the switch's namespace, which starts ranks in theirs."""
+
+    def __init__(self, network, folder, patience):
+        self.network, self.folder, self.patience = network, folder, patience
+        self._used_by_ranks = 0.0
+        self._agent = agent(network, folder)
 
     def used(self):
-        return load.used_by([os.getpid()]) + self.used_by_ranks
+        """CPU seconds of all that was launched and of this process, so far."""
+        return load.used_by([os.getpid()]) + self._used_by_ranks
 
-    def run(self, bed, say):
-        plan = self.plan
-        text = self.module.read_text()
-        sent = payload.of_module(text, payload.Transport.MPI)
-        in_steps = (plan.steps + WARM_STEPS) * sent
-        # In the end, rank 0 gets what all others have computed.
-        payloads = [in_steps] + [in_steps + payload.output_bytes(text)] * (plan.ranks - 1)
-        compute = self.halflap("input")["step_time"] / 1e9
-        rate = plan.rate or Rate(8 * sent / (plan.ratio * compute))
-        say(f"a step takes {compute:.3f} s on links without a limit and sends {sent / 1e6:.1f} MB; links have {rate}")
-        self.network.limit(rate)
-        self.halflap("input", "--profile-out", self.times)
-
-        def block(mode):
-            return [time / 1e9 for time in self.halflap(mode)["step_times"]], payloads
-
-        found = rounds.measure(bed, plan.modes, plan.rounds, block)
-        result = rounds.summary(found, plan.rounds, plan.modes[0])
-        return {
-            "program": Path(plan.module).name, "size": {}, "backend": "Open MPI", "ranks": plan.ranks,
-            "cores": bed.cores, "is_oversubscribed": len(set(bed.cores)) < plan.ranks,
-            "rate_bits": rate.bits, "payload_bytes": sent, "unlimited_step": compute,
-            "communication": sent / rate.bytes, "values": {}, "simulated": self.simulated(),
-            **result,
-        }  # fmt: skip
-
-    def halflap(self, mode, *more):
-        """The summary of a run on all ranks."""
-        name, _, budget = mode.partition("@")
-        command = [self.plan.halflap, "run", self.module, "--backend", "mpi", "--json", "--threads-per-rank", 1]
-        command += ["--steps", self.plan.steps + WARM_STEPS, *MODES[name], *more]
-        command += ["--memory-budget", budget] if budget else []
-        command += ["--profile", self.times] if name != "input" else []
-        return json.loads(self.launched(list(map(str, command))))
-
-    def launched(self, command):
-        """What rank 0 prints. All processes are in a namespace of their own, and end with the first of them."""
-        # Every launcher and daemon has files of its own: by process numbers and names alone, they would share them.
-        files = tempfile.mkdtemp(prefix="", dir=self.folder)
-        contexts = []
-        for rank, core in enumerate(cores_of(self.plan.ranks)):
-            contexts += [":"] if contexts else []
-            contexts += ["-n", "1", "--host", self.network.address(rank, CONTROL), *TIMED, "taskset", "-c", str(core), *command]
+    def run(self, command):
+        """What rank 0 prints. All processes share a process namespace, and end with mpirun."""
+        settings = {"plm_rsh_agent": str(self._agent), **SETTINGS}
+        mpirun = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--leave-session-attached"]
+        mpirun += [word for name, value in settings.items() for word in ("--mca", name, value)]
         with self.network.switch.entered():
             process = subprocess.Popen(
-                ["unshare", "--pid", "--fork", "--kill-child", *mpirun(self.agent), *contexts],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "TMPDIR": files, "TESTBED_USED": str(self.folder / "used")}, start_new_session=True, preexec_fn=end_with_parent,
-            )  # fmt: skip
+                ["unshare", "--pid", "--fork", "--kill-child", *mpirun, *self._ranks(command)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self._environment(),
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         try:
-            output, said = process.communicate(timeout=self.plan.patience)
+            output, said = process.communicate(timeout=self.patience)
         except subprocess.TimeoutExpired:
-            raise RankFailed(f"mpirun did not end within {self.plan.patience:.0f} s") from None
+            raise RankFailed(f"mpirun did not end within {self.patience:.0f} s") from None
         finally:
             process.kill()
             process.wait()
         if process.returncode != 0:
             raise RankFailed(f"mpirun: exit code {process.returncode}\n{said.strip()[-3000:]}")
-        self.used_by_ranks += sum(children_seconds(path.read_text()) for path in self.folder.glob("used.*"))
+        files = self.folder.glob("used.*")
+        self._used_by_ranks += sum(children_seconds(path.read_text()) for path in files)
         return output
 
-    def simulated(self):
-        """Seconds of a step by halflap's simulator, with the times that were measured in the input order."""
-        found = {}
-        for mode in self.plan.modes:
-            name, _, budget = mode.partition("@")
-            command = [self.plan.halflap, "simulate" if name == "input" else "schedule", self.module, "--json", "--profile", self.times]
-            command += MODES[name] if name != "input" else []
-            command += ["--memory-budget", budget] if budget else []
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise RankFailed(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr}")
-            found[mode] = {"step": json.loads(done.stdout)["step_time"] / 1e9}
-        return found
+    def _ranks(self, command):
+        """mpirun's arguments: each rank on a host and a core of its own."""
+        words = []
+        for rank, core in enumerate(cores_of(len(self.network.ranks))):
+            host = self.network.address(rank, CONTROL)
+            words += [":", "-n", "1", "--host", host, *TIMED, "taskset", "-c", str(core), *command]
+        return words[1:]
 
-
-def text_of(plan):
-    if plan.module != "layers":
-        return Path(plan.module).read_text()
-    from run import layers
-
-    return layers(*LAYERS, plan.ranks)
+    def _environment(self):
+        # Open MPI names its files by process numbers, which are the same in every run here.
+        files = tempfile.mkdtemp(prefix="", dir=self.folder)
+        return {**os.environ, "TMPDIR": files, "USED": str(self.folder / "used")}
 
 
 def agent(network, folder):
-    """What mpirun runs a command on a host with: it enters the host's namespace, with a host name of its own."""
+    """The program by which mpirun runs a command on a host: it enters that host's namespace."""
+    spaces = {network.address(rank, CONTROL): one.path for rank, one in enumerate(network.ranks)}
+    cases = "\n".join(f"{host}) namespace={path};;" for host, path in spaces.items())
     path = folder / "agent"
-    cases = "\n".join(f"{network.address(rank, CONTROL)}) namespace={space.path};;" for rank, space in enumerate(network.ranks))
     path.write_text(f"""#!/bin/sh
 host=$1; shift
 case $host in
@@ -170,25 +191,11 @@ exec nsenter --net="$namespace" unshare --uts sh -c "hostname rank-$host; exec $
     return path
 
 
-def mpirun(agent):
-    settings = {
-        "plm_rsh_agent": agent,
-        # Messages go over the links that are measured, those of the launcher do not.
-        "btl": "tcp,self",
-        "btl_tcp_if_include": DATA,
-        "pml": "ob1",
-        "oob_tcp_if_include": CONTROL,
-        "mpi_yield_when_idle": 1,
-    }
-    command = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--leave-session-attached"]
-    return command + [str(word) for name, value in settings.items() for word in ("--mca", name, value)]
-
-
 def children_seconds(times):
-    """Of the children of a shell, from what its `times` prints."""
-    minutes = [part.removesuffix("s").split("m") for part in times.splitlines()[1].split()]
-    return sum(60 * float(whole) + float(rest) for whole, rest in minutes)
+    """CPU seconds of a shell's children, from what its `times` prints."""
+    parts = [part.removesuffix("s").split("m") for part in times.splitlines()[1].split()]
+    return sum(60 * float(minutes) + float(seconds) for minutes, seconds in parts)
 
 
 def end_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

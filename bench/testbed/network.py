@@ -1,11 +1,12 @@
 """A network of ranks on one machine: a network namespace for each rank, and links of a given rate.
 
-No namespace has a name: each exists as long as this process holds it open or a rank runs in it. When the last of
-them ends, by whatever cause, the kernel removes the namespace with its interfaces, so that nothing is left behind,
-not even after a SIGKILL, and any number of networks can exist side by side.
+Namespaces have no names: each exists while this process holds it open or a rank runs in it. When
+the last of them ends, for whatever reason, the kernel removes the namespace and its interfaces. So
+nothing is left behind, not even after a SIGKILL, and networks can exist side by side.
 
-Every rank has two interfaces. `eth0` is the link that is measured: both its directions have the given rate. `ctl0`
-is not limited, and takes what rendezvous and launchers say, so that the link carries only what a step sends.
+Every rank has two interfaces. `eth0` is the link that is measured, with the given rate in both
+directions. `ctl0` has no limit and is for rendezvous and launchers, so that the link carries only
+what a step sends.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ CLONE_NEWNET = 0x40000000
 #: The link that is measured, and the one for control.
 DATA, CONTROL = "eth0", "ctl0"
 SUBNETS = {DATA: "10.0.0", CONTROL: "10.0.1"}
-#: A token bucket holds what passes in this time, and at least the largest packet that the kernel hands to a link
-#: (64 KiB with the headers of all its segments): it would cut larger ones, which takes time of the processor.
+#: A token bucket holds what passes in this time, and at least the largest packet that the kernel
+#: hands to a link (64 KiB and the headers of all segments): cutting packets up takes CPU time.
 BURST_SECONDS, LARGEST_PACKET = 1e-3, 72_000
 #: How much a queue holds. No packet is ever dropped: senders have less than this in flight.
 QUEUE_BYTES = 64 << 20
@@ -35,14 +36,22 @@ class Unavailable(Exception):
 def check_available():
     """Raises `Unavailable` where namespaces cannot be made."""
     if os.geteuid() != 0:
-        raise Unavailable("network namespaces need root: run this with sudo, or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN")
+        raise Unavailable(
+            "network namespaces need root: run this with sudo, "
+            "or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+        )
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
-            raise Unavailable(f"{tool} is missing: install iproute2 (Debian: apt-get install iproute2)")
+            raise Unavailable(
+                f"{tool} is missing: install iproute2 (Debian: apt-get install iproute2)"
+            )
     try:
         Namespace().close()
     except PermissionError as refused:
-        raise Unavailable(f"the kernel refuses network namespaces ({refused}): run this outside of the container, or with CAP_SYS_ADMIN") from None
+        raise Unavailable(
+            f"the kernel refuses network namespaces ({refused}): "
+            "run this outside of the container, or with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,9 @@ class Rate:
         try:
             rate = cls(float(number) * cls.UNITS[unit])
         except (KeyError, ValueError):
-            raise ValueError(f"{text!r} is no rate; a rate is a number and kbit, mbit or gbit, such as 1gbit") from None
+            raise ValueError(
+                f"{text!r} is no rate; a rate is a number and kbit, mbit or gbit, such as 1gbit"
+            ) from None
         if not 0 < rate.bits < float("inf"):
             raise ValueError(f"a rate must be above 0, not {text!r}")
         return rate
@@ -71,7 +82,11 @@ class Rate:
         return self.bits / 8
 
     def __str__(self):
-        unit = next(unit for unit in ("gbit", "mbit", "kbit") if self.bits >= self.UNITS[unit] or unit == "kbit")
+        unit = next(
+            unit
+            for unit in ("gbit", "mbit", "kbit")
+            if self.bits >= self.UNITS[unit] or unit == "kbit"
+        )
         return f"{self.bits / self.UNITS[unit]:.4g}{unit}"
 
 
@@ -98,7 +113,9 @@ class Namespace:
         with self.entered():
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
+            raise RuntimeError(
+                f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}"
+            )
 
     def close(self):
         os.close(self.fd)
@@ -154,7 +171,9 @@ class Network:
         """Gives every link this rate in both directions; None takes the limit away."""
         for rank, namespace in enumerate(self.ranks):
             for place, device in ((namespace, DATA), (self.switch, f"{DATA}-{rank}")):
-                shaped = ("root", "tbf", *_bucket(rate)) if rate else ("root", "pfifo", "limit", "10000")
+                shaped = (
+                    ("root", "tbf", *_bucket(rate)) if rate else ("root", "pfifo", "limit", "10000")
+                )
                 place.run("tc", "qdisc", "replace", "dev", device, *shaped)
 
     def _namespace(self):
@@ -164,7 +183,7 @@ class Network:
         return namespace
 
     def _connect(self, device):
-        """Gives each rank an interface of this name, all of them joined by a bridge of the same name."""
+        """Gives each rank an interface of this name; a bridge of the same name joins them."""
         self.switch.run("ip", "link", "add", "name", device, "type", "bridge")
         self.switch.run("ip", "link", "set", "dev", device, "up")
         if device == CONTROL:

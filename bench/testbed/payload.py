@@ -11,7 +11,7 @@ class Transport(enum.Enum):
 
 
 def sent(collective, size, ranks, transport):
-    """Bytes that each rank sends in a collective; `size` is the larger of what it takes and gives."""
+    """Bytes that each rank sends; `size` is the larger of what a collective takes and gives."""
     share = (ranks - 1) / ranks * size
     kind = collective.replace("-", "_")
     if kind.startswith("all_reduce"):
@@ -21,14 +21,18 @@ def sent(collective, size, ranks, transport):
         return 2 * share if transport is Transport.GLOO else share
     if kind.startswith(("all_gather", "all_to_all")):
         return share
-    raise ValueError(f"it is not known how much a rank sends in {collective}: give testbed/payload.py its rule")
+    raise ValueError(
+        f"it is not known how much a rank sends in {collective}: give testbed/payload.py its rule"
+    )
 
 
 def of_graph(graph, transport):
     """Bytes that each rank sends in a step of a halflap.graph/1."""
     collectives = [node["collective"] for node in graph["nodes"] if "collective" in node]
     groups = {name: len(group["ranks"]) for name, group in graph["groups"].items()}
-    return sum(sent(one["op"], one["bytes"], groups[one["group"]], transport) for one in collectives)
+    return sum(
+        sent(one["op"], one["bytes"], groups[one["group"]], transport) for one in collectives
+    )
 
 
 #: `name = shape operation(operands), attributes`, as HLO has it.
@@ -46,11 +50,17 @@ def of_module(text, transport):
             continue
         name, shape, operation, operands, attributes = found.groups()
         if operation in ("while", "conditional"):
-            raise ValueError(f"'{name}' is a {operation}: what a module with loops or branches sends is not known beforehand")
+            raise ValueError(
+                f"'{name}' is a {operation}: bytes are known only without loops and branches"
+            )
         sizes[name] = shape_bytes(shape)
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
-            taken = sum(sizes[operand] for operand in re.findall(r"%?([\w.-]+)(?:,|$)", operands) if operand in sizes)
+            taken = sum(
+                sizes[operand]
+                for operand in re.findall(r"%?([\w.-]+)(?:,|$)", operands)
+                if operand in sizes
+            )
             given = sizes[name] - (taken if kind != operation else 0)
             total += sent(kind, max(taken, given), group_size(attributes), transport)
     return total
@@ -59,12 +69,19 @@ def of_module(text, transport):
 def output_bytes(text):
     """What a module gives on each rank."""
     entry = text[text.index("ENTRY ") :].splitlines()
-    return next(shape_bytes(found[2]) for line in entry if "ROOT " in line and (found := DEFINITION.match(line)))
+    return next(
+        shape_bytes(found[2])
+        for line in entry
+        if "ROOT " in line and (found := DEFINITION.match(line))
+    )
 
 
 def shape_bytes(shape):
     """Of an array or of all arrays of a tuple."""
-    return sum(element_bytes(kind) * math.prod(map(int, filter(None, sides.split(",")))) for kind, sides in SHAPE.findall(shape))
+    return sum(
+        element_bytes(kind) * math.prod(map(int, filter(None, sides.split(","))))
+        for kind, sides in SHAPE.findall(shape)
+    )
 
 
 def element_bytes(kind):

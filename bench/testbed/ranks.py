@@ -1,4 +1,4 @@
-"""Processes that are ranks: started in their namespaces, asked through pipes, ended with this process."""
+"""Ranks as processes: started in their namespaces, controlled through pipes, always ended."""
 
 import contextlib
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 
 #: How long ranks have to begin a step after they were asked, so that all begin at once.
 NOTICE_SECONDS = 2e-3
+#: Of prctl: the signal that a process gets when its parent ends.
+PR_SET_PDEATHSIG = 1
 
 
 class RankFailed(Exception):
@@ -17,7 +19,8 @@ class RankFailed(Exception):
 
 
 class Ranks:
-    """One process for each rank, which answers a line of JSON with another. A context manager: all are ended."""
+    """A process for each rank, which answers every line of JSON with another. A context manager,
+    which ends them all."""
 
     def __init__(self, command, network, environments, folder):
         self._all = contextlib.ExitStack()
@@ -116,6 +119,6 @@ def _end(process):
 
 
 def cores_of(ranks):
-    """A core for each rank, from those that this process may use; with too few, ranks share them."""
+    """A core for each rank, of those that this process may use; with too few, ranks share."""
     usable = sorted(os.sched_getaffinity(0))
     return [usable[rank % len(usable)] for rank in range(ranks)]

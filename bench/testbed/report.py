@@ -17,49 +17,63 @@ def document(results):
 
 
 def text(result):
-    """A table of modes, and what limits its worth."""
-    return "\n".join([title(result), "", *table(result), "", *notes(result), ""])
+    """A table of modes, and what to know about it."""
+    return "\n".join([*title(result), "", *table(result), "", *notes(result), ""])
 
 
 def title(result):
     size = ", ".join(f"{value} {name}" for name, value in result["size"].items())
-    share = result["communication"] / result["unlimited_step"]
-    return (
-        f"{result['program']} ({size}), {result['ranks']} ranks, {result['backend']}, links of {Rate(result['rate_bits'])}: "
-        f"{result['payload_bytes'] / 1e6:.1f} MB take {milliseconds(result['communication'])} on the wire, {share:.2f} times a step without a limit "
-        f"({milliseconds(result['unlimited_step'])})"
-    )
+    program = f"{result['program']} ({size})" if size else result["program"]
+    wire, unlimited = result["communication"], result["unlimited_step"]
+    return [
+        f"{program}, {result['ranks']} ranks on {result['backend']}, "
+        f"links of {Rate(result['rate_bits'])}",
+        f"a step sends {result['payload_bytes'] / 1e6:.1f} MB from each rank, "
+        f"{milliseconds(wire)} on the wire: {wire / unlimited:.2f} times a step on links "
+        f"without a limit ({milliseconds(unlimited)})",
+    ]
 
 
 def table(result):
-    lines = [["mode", "step", "interval", f"of {result['reference']}", "interval", "simulated", "values"]]
-    for mode, found in result["modes"].items():
-        step, ratio = found["step"], found["ratio"]
-        simulated = result["simulated"].get(mode)
-        lines.append([
-            mode, milliseconds(step["value"]), f"{milliseconds(step['low'])} to {milliseconds(step['high'])}",
-            f"{ratio['value']:.3f}", f"{ratio['low']:.3f} to {ratio['high']:.3f}",
-            milliseconds(simulated["step"]) if simulated else "", values(result["values"].get(mode)),
-        ])  # fmt: skip
+    reference = f"of {result['reference']}"
+    lines = [["mode", "step", "interval", reference, "interval", "simulated", "values"]]
+    lines += [row(result, mode) for mode in result["modes"]]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in lines]
+    return ["  ".join(line).rstrip() for line in padded]
+
+
+def row(result, mode):
+    step, ratio = (result["modes"][mode][name] for name in ("step", "ratio"))
+    simulated = result["simulated"].get(mode)
+    return [
+        mode,
+        milliseconds(step["value"]),
+        f"{milliseconds(step['low'])} to {milliseconds(step['high'])}",
+        f"{ratio['value']:.3f}",
+        f"{ratio['low']:.3f} to {ratio['high']:.3f}",
+        milliseconds(simulated) if simulated else "",
+        values(result["values"].get(mode)),
+    ]
 
 
 def notes(result):
-    """What to know of a result before it is used."""
-    step = next(iter(result["modes"].values()))["step"]
-    lines = [f"Medians of {result['rounds']} rounds; intervals hold the true median with a confidence of {100 * step['confidence']:.0f}%."]
-    if result["void"]:
-        lines += [f"VOID: {why}" for why in result["void"]]
+    """What to know about a result before using it."""
+    count = result["rounds"]
+    confidence = next(iter(result["modes"].values()))["step"]["confidence"]
+    lines = [f"Medians of {count} rounds, with intervals of {100 * confidence:.0f}% confidence."]
+    lines += [f"VOID: {why}" for why in result["void"]]
     if result["rounds_disturbed"]:
+        share = 100 * result["most_foreign_share"]
         lines.append(
-            f"DISTURBED: in {result['rounds_disturbed']} of {result['rounds']} rounds other programs used the ranks' cores, up to "
-            f"{100 * result['most_foreign_share']:.0f}% of their time: measure again when the machine is quiet."
+            f"DISTURBED: in {result['rounds_disturbed']} of {count} rounds other programs used "
+            f"the ranks' cores, for up to {share:.0f}% of the time; measure again when it is quiet."
         )
     if result["rounds_left_out"]:
-        lines.append(f"{result['rounds_left_out']} more rounds were disturbed and are left out.")
+        lines.append(f"{result['rounds_left_out']} more rounds were disturbed and do not count.")
     if result["is_oversubscribed"]:
-        lines.append(f"OVERSUBSCRIBED: {result['ranks']} ranks share {len(set(result['cores']))} cores.")
+        cores = len(set(result["cores"]))
+        lines.append(f"OVERSUBSCRIBED: {result['ranks']} ranks share {cores} cores.")
     return lines
 
 

@@ -3,58 +3,49 @@
 import json
 import os
 import statistics
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed import load, rounds
 from testbed.counters import Counters
-from testbed.network import CONTROL, DATA, Network, Rate
+from testbed.network import CONTROL, DATA, Network
 from testbed.ranks import Ranks, cores_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 #: Steps by which the time of a step on links without a limit is found.
 UNLIMITED_STEPS = 5
-#: Values of modes may differ by so much: kernels that are fused in another way add up in another order.
+#: How far values may be apart: kernels that are fused differently add up in another order.
 CLOSE = 1e-4
 PORT = 29500
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is measured."""
+class Subject:
+    """What is trained, and by which Python."""
 
     python: str
-    subject: str
+    #: A model of examples/models.py, with its size, or a file.
+    name: str
     size: dict
-    ranks: int
-    modes: list
-    #: Either of both: the rate of links, or how long communication takes, as a multiple of the rest of a step.
-    rate: Rate | None
-    ratio: float | None
-    rounds: int
-    steps: int
     #: Times that come before those of the testbed's model, by name, in nanoseconds.
     profile: dict
-    #: How long compiling or a step may take, in seconds.
-    patience: float
 
 
-def measure(plan, say):
+def measure(plan, subject, say):
     """Measures one program; gives values that JSON has."""
-    cores = cores_of(plan.ranks)
-    with tempfile.TemporaryDirectory(prefix="halflap-testbed-") as folder, Network(plan.ranks) as network:
-        network.limit(None)
-        environments = [environment(plan, network, rank, folder) for rank in range(plan.ranks)]
-        command = [plan.python, str(HERE / "torch_rank.py")]
+    with tempfile.TemporaryDirectory(prefix="halflap-") as folder, Network(plan.ranks) as network:
+        environments = [environment(plan, subject, network, rank) for rank in range(plan.ranks)]
+        command = [subject.python, str(HERE / "torch_rank.py")]
         with Counters(network) as counters, Ranks(command, network, environments, folder) as ranks:
-            bed = rounds.Bed(counters, cores, lambda: load.used_by([os.getpid(), *ranks.pids]))
-            return Measurement(plan, say, network, ranks).run(bed)
+            own = [os.getpid(), *ranks.pids]
+            cores = cores_of(plan.ranks)
+            bed = rounds.Bed(network, counters, cores, lambda: load.used_by(own), say)
+            return rounds.measure(bed, plan, Program(plan, subject, ranks, say))
 
 
-def environment(plan, network, rank, folder):
+def environment(plan, subject, network, rank):
     return {
         **os.environ,
         "RANK": str(rank),
@@ -64,79 +55,87 @@ def environment(plan, network, rank, folder):
         "MASTER_PORT": str(PORT),
         "GLOO_SOCKET_IFNAME": DATA,
         "TESTBED_CORE": str(cores_of(plan.ranks)[rank]),
-        "TESTBED_SUBJECT": json.dumps([plan.subject, plan.size]),
-        # One for each, as on machines of their own.
-        "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / f"cache{rank}"),
+        "TESTBED_SUBJECT": json.dumps([subject.name, subject.size]),
+        # Keeps kernels alone, by their source: whole graphs are not cached.
+        "TORCHINDUCTOR_CACHE_DIR": str(ROOT / "target" / "testbed"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
-class Measurement:
-    """One program, from its compilation to the last round."""
+class Program:
+    """A program that all ranks have, as `rounds.measure` takes it."""
 
-    def __init__(self, plan, say, network, ranks):
-        self.plan, self.say, self.network, self.ranks = plan, say, network, ranks
+    def __init__(self, plan, subject, ranks, say):
+        self.plan, self.subject, self.ranks, self.say = plan, subject, ranks, say
         self.compiled = {}
-
-    def run(self, bed):
-        plan = self.plan
-        torch = self.ask("hello")[0]["torch"]
-        self.compile("none")
-        payload = self.compiled["none"][0]["payload"]
-        compute = statistics.median(self.steps("none", UNLIMITED_STEPS))
-        rate = plan.rate or Rate(8 * payload / (plan.ratio * compute))
-        self.say(f"a step takes {compute:.3f} s on links without a limit and sends {payload / 1e6:.1f} MB; links have {rate}")
-        self.network.limit(rate)
-        figures = self.calibrated()
-        self.ask("estimate", figures=figures, profile=plan.profile)
-        for mode in plan.modes:
-            if mode not in self.compiled:
-                self.compile(mode)
-        found = rounds.measure(bed, plan.modes, plan.rounds, lambda mode: (self.steps(mode, plan.steps), [plan.steps * payload] * plan.ranks))
-        values, void = self.compared()
-        result = rounds.summary(found, plan.rounds, reference(plan.modes))
-        result["void"] += void
-        return {
-            "program": Path(plan.subject).name, "size": plan.size, "backend": "gloo", "torch": torch, "ranks": plan.ranks,
-            "cores": bed.cores, "is_oversubscribed": len(set(bed.cores)) < plan.ranks,
-            "rate_bits": rate.bits, "payload_bytes": payload, "unlimited_step": compute,
-            "communication": payload / rate.bytes, "calibration": figures, "values": values,
-            "simulated": {mode: self.ask("simulate", mode=mode)[0] for mode in plan.modes if not mode.startswith("auto")},
-            **result,
-        }  # fmt: skip
+        self.figures = {}
+        #: Torch's default, if it is measured.
+        self.reference = "default" if "default" in plan.modes else plan.modes[0]
 
     def ask(self, command, **arguments):
         return self.ranks.ask(command, self.plan.patience, **arguments)
 
     def compile(self, mode):
-        self.say(f"compiling {self.plan.subject}, {mode}")
+        self.say(f"compiling {Path(self.subject.name).name}, {mode}")
         self.compiled[mode] = self.ask("compile", mode=mode)
 
+    def unlimited_step(self):
+        self.compile("none")
+        return statistics.median(self.steps("none", UNLIMITED_STEPS))
+
+    @property
+    def payload(self):
+        return self.compiled["none"][0]["payload"]
+
+    def prepare(self):
+        """Compiles all other modes, with run times for the link as it is now."""
+        found = self.ask("calibrate")
+        # All ranks must have the same figures: those of the slowest.
+        slowest = {"latency": max}
+        self.figures = {
+            name: slowest.get(name, min)(one[name] for one in found) for name in found[0]
+        }
+        self.ask("estimate", figures=self.figures, profile=self.subject.profile)
+        for mode in self.plan.modes:
+            if mode not in self.compiled:
+                self.compile(mode)
+
+    def block(self, mode):
+        payloads = [self.plan.steps * self.payload] * self.plan.ranks
+        return self.steps(mode, self.plan.steps), payloads
+
     def steps(self, mode, count):
-        """Seconds of so many steps; one before them is not counted, as caches and connections are cold."""
         self.ask("rest")
         return [self.ranks.step(mode, self.plan.patience) for _ in range(count)]
 
-    def calibrated(self):
-        """What the slowest rank achieves: all ranks must have the same figures."""
-        found = self.ask("calibrate")
-        worst = {"latency": max}
-        return {name: worst.get(name, min)(one[name] for one in found) for name in found[0]}
+    def findings(self):
+        values = {mode: self.compared(mode) for mode in self.plan.modes}
+        apart = {mode: one["largest_difference"] for mode, one in values.items()}
+        # Of `auto`, two orders were compiled.
+        single = [mode for mode in self.plan.modes if not mode.startswith("auto")]
+        return {
+            "program": Path(self.subject.name).name,
+            "size": self.subject.size,
+            "backend": "gloo",
+            "torch": self.ask("hello")[0]["torch"],
+            "calibration": self.figures,
+            "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
+            "bound": self.ask("simulate", mode="none")[0]["bound"],
+            "values": values,
+            "void": [
+                f"parameters of {mode} are not those of none: they differ by {difference:.2g}"
+                for mode, difference in apart.items()
+                if not difference <= CLOSE
+            ],
+        }
 
-    def compared(self):
-        """How values of each mode compare with those without overlap, and why the result is void if they differ."""
-        values, void = {}, []
-        for mode, answers in self.compiled.items():
-            same = all(one["digest"] == plain["digest"] and one["losses"] == plain["losses"] for one, plain in zip(answers, self.compiled["none"]))
-            apart = 0.0 if same else max(one["difference"] for one in self.ask("difference", mode=mode, reference="none"))
-            values[mode] = {"equal_bits": same, "largest_difference": apart}
-            if apart > CLOSE:
-                void.append(f"{mode} gives other parameters than none: they are apart by {apart:.2g}")
-        return values, void
-
-
-def reference(modes):
-    """What others are compared with: torch's default, if it is measured."""
-    return "default" if "default" in modes else modes[0]
+    def compared(self, mode):
+        """Whether the values of a mode are those without overlap."""
+        pairs = zip(self.compiled[mode], self.compiled["none"])
+        names = ("digest", "losses")
+        if all(one[name] == plain[name] for one, plain in pairs for name in names):
+            return {"equal_bits": True, "largest_difference": 0.0}
+        found = self.ask("difference", mode=mode, reference="none")
+        return {"equal_bits": False, "largest_difference": max(one["difference"] for one in found)}

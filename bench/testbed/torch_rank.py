@@ -1,7 +1,7 @@
 """One rank of a torch program: compiles it in every mode, and runs steps when it is asked to.
 
-Started by torch_bed.py, with RANK and the like in its environment. Reads a command from each line of its input and
-answers with a line: both are JSON. What torch prints goes to standard error.
+torch_bed.py starts it. It reads a command from each line of its input and answers each with a line
+of its output, both JSON. What torch prints goes to standard error.
 """
 
 import ctypes
@@ -49,7 +49,11 @@ ORDERS = ("kept", "free", "auto")
 def without_overlap():
     simple = "aten_distributed_optimizations.enable_simple_overlap"
     # torch 2.10 has no such pass: there, nothing is overlapped by default.
-    return config.patch({simple: False}) if hasattr(config.aten_distributed_optimizations, "enable_simple_overlap") else contextlib.nullcontext()
+    return (
+        config.patch({simple: False})
+        if hasattr(config.aten_distributed_optimizations, "enable_simple_overlap")
+        else contextlib.nullcontext()
+    )
 
 
 def ordered_by(mode, estimates):
@@ -62,7 +66,8 @@ def ordered_by(mode, estimates):
 
 
 class Subject:
-    """What is trained: a model of examples/models.py, or `build()`, `batch(step)` and perhaps `loss(output)` of a file."""
+    """What is trained: a model of examples/models.py, or a file that has `build()`, `batch(step)`
+    and, if the loss is not the mean square, `loss(output)`."""
 
     def __init__(self, name, size):
         if name in models.BLOCKS:
@@ -92,7 +97,8 @@ class Trained:
         def inductor(module, inputs):
             return compile_fx.compile_fx(module, inputs)
 
-        # A backend of its own: with an equal one, Dynamo would run what it compiled in another mode.
+        # A new function for each mode: with an equal backend, Dynamo would reuse the code that it
+        # compiled in another mode.
         self.run = torch.compile(self.model, backend=inductor, fullgraph=True)
 
     def warm_up(self):
@@ -125,7 +131,7 @@ class Rank:
         return {"torch": torch.__version__}
 
     def compile(self, mode):
-        """Compiles a mode; gives what its graphs send, and a digest of the values after some steps."""
+        """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
         before = len(halflap.torch.history())
         with scheduled() as graphs, ordered_by(mode, self.estimates):
             trained = self.trained[mode] = Trained(self.subject)
@@ -133,7 +139,9 @@ class Rank:
         self.graphs[mode] = graphs
         failed = [ran for ran in halflap.torch.history()[before:] if ran.failure]
         if failed or (mode.partition("@")[0] in ORDERS and len(halflap.torch.history()) == before):
-            raise RuntimeError(f"halflap ordered nothing in mode {mode}: {failed or halflap.torch.status()}")
+            raise RuntimeError(
+                f"halflap ordered nothing in mode {mode}: {failed or halflap.torch.status()}"
+            )
         return {
             "payload": sum(payload.of_graph(graph, payload.Transport.GLOO) for graph in graphs),
             "nodes": [len(graph["nodes"]) for graph in graphs],
@@ -142,13 +150,17 @@ class Rank:
         }
 
     def simulate(self, mode):
-        """Seconds of a step by halflap's simulator, with the estimates that orders were found with."""
+        """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
         orders = [(graph, [node["name"] for node in graph["nodes"]]) for graph in self.graphs[mode]]
         found = [halflap.simulate(graph, order, **self.estimates) for graph, order in orders]
-        return {"step": sum(one.step_time for one in found) / 1e9, "bound": sum(one.bound for one in found) / 1e9}
+        return {
+            "step": sum(one.step_time for one in found) / 1e9,
+            "bound": sum(one.bound for one in found) / 1e9,
+        }
 
     def calibrate(self):
-        """What this machine achieves: operations, bytes of memory and of the link in a second, seconds of latency."""
+        """What this rank achieves in a second: operations, bytes of memory and of the link. And the
+        seconds of the smallest collective."""
         matrix = torch.rand(TIMED_SIZE, TIMED_SIZE)
         source = torch.zeros(COPIED_BYTES // 4)
         target = torch.empty_like(source)
@@ -157,12 +169,15 @@ class Rank:
             "flops": 2 * TIMED_SIZE**3 / least(lambda: matrix @ matrix),
             "memory": 2 * COPIED_BYTES / least(lambda: target.copy_(source)),
             "latency": least(lambda: dist.all_reduce(small)),
-            "link": payload.sent("all_reduce", 4 << 20, dist.get_world_size(), payload.Transport.GLOO) / least(lambda: dist.all_reduce(large)),
+            "link": payload.sent(
+                "all_reduce", 4 << 20, dist.get_world_size(), payload.Transport.GLOO
+            )
+            / least(lambda: dist.all_reduce(large)),
         }
 
     def estimate(self, figures, profile):
-        """Sets the run times that halflap orders by: a model of compute, and one of collectives over the link. Times of
-        a profile, by name and in nanoseconds, come before both."""
+        """Sets the run times that halflap works with: a model of compute, and of collectives over
+        the link. Times of a profile, by name and in nanoseconds, come first."""
         link = figures["link"]
         device = {
             "name": "testbed",
@@ -173,7 +188,9 @@ class Rank:
             "network_gb_per_s": link / 1e9,
         }
         times = {}
-        for node in (node for graph in self.graphs["none"] for node in graph["nodes"] if "collective" in node):
+        for node in (
+            node for graph in self.graphs["none"] for node in graph["nodes"] if "collective" in node
+        ):
             one = node["collective"]
             sent = payload.sent(one["op"], one["bytes"], one["group_size"], payload.Transport.GLOO)
             times[node["kernel"]] = 1e9 * (figures["latency"] + sent / link)
@@ -195,19 +212,19 @@ class Rank:
         return {}
 
     def difference(self, mode, reference):
-        """How far a mode's parameters are from another's, as a share of the largest one of each tensor."""
+        """How far a mode's parameters are from another's, relative to each tensor's largest."""
         pairs = zip(self.trained[mode].warm, self.trained[reference].warm)
         return {"difference": max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)}
 
 
 @contextlib.contextmanager
 def scheduled():
-    """Gives a list to which every graph is added that Inductor generates code of, in its final order."""
+    """Collects every graph with collectives that Inductor generates code for, in final order."""
     graphs = []
     generate = scheduler.Scheduler.codegen
 
     def codegen(self):
-        # Passes may break the dependencies that chain collectives; a graph must have all of them in order.
+        # Passes may break the dependencies that chain collectives; a graph must satisfy all.
         graph = handed_over(self.topological_sort_schedule(list(self.nodes)))
         if any("collective" in node for node in graph["nodes"]):
             graphs.append(graph)

@@ -44,7 +44,9 @@ def test_intervals_of_medians():
 def test_modes_are_compared_within_rounds():
     # The machine is twice as slow in every other round, which ratios do not see.
     slow = [1 + number % 2 for number in range(6)]
-    found = intervals.summarize([{"a": [2 * s, 2 * s, 9], "b": [1 * s, 1 * s, 1 * s]} for s in slow], "a")
+    found = intervals.summarize(
+        [{"a": [2 * s, 2 * s, 9], "b": [1 * s, 1 * s, 1 * s]} for s in slow], "a"
+    )
     assert found["a"]["ratio"].value == found["a"]["ratio"].low == 1
     assert (found["b"]["ratio"].low, found["b"]["ratio"].high) == (0.5, 0.5)
     assert (found["b"]["step"].low, found["b"]["step"].high) == (1, 2)
@@ -75,13 +77,16 @@ def test_bytes_are_judged(sent, verdict):
 
 
 def test_interface_table():
-    table = "Inter-|   Receive   |  Transmit\n face |bytes ...\n  eth0: 11 2 0 0 0 0 0 0 4321 5 0 0 0 0 0 0\n"
+    table = "Inter-|   Receive   |  Transmit\n face |bytes ...\n"
+    table += "  eth0: 11 2 0 0 0 0 0 0 4321 5 0 0 0 0 0 0\n"
     assert counters.parse(table) == {"eth0": 4321}
 
 
 def test_what_others_used():
-    before = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 0 100 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nctxt 1\n"
-    after = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 150 10 120 0 0 99 99 5 0 0\ncpu1 7 7 7 7 7 7 7 7 0 0\nctxt 1\n"
+    before = (
+        "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 0 100 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nctxt 1\n"
+    )
+    after = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 150 10 120 0 0 99 99 5 0 0\ncpu1 7 7 7 7 7 7 7 7\n"
     rows = [load.core_rows(text)[0] for text in (before, after)]
     used = load.Usage(rows[1][0], 0.6, rows[1][1]) - load.Usage(rows[0][0], 0.0, rows[0][1])
     # 0.8 s of programs, of which ranks had 0.6, and 0.05 stolen.
@@ -102,7 +107,7 @@ def test_payloads():
     module = layers(8, 1024, 256)
     assert payload.of_module(module, mpi) == 8 * 256 * 256 * 4 / 2
     assert payload.output_bytes(module) == 1024 * 256 * 4
-    started = "  a = (f32[4]{0}, f32[8]) all-gather-start(f32[4] %p), replica_groups={{0,1}}, dimensions={0}\n"
+    started = "  a = (f32[4]{0}, f32[8]) all-gather-start(f32[4] %p), replica_groups={{0,1}}\n"
     assert payload.of_module("ENTRY e {\n  p = f32[4] parameter(0)\n" + started, mpi) == 16
     with pytest.raises(ValueError, match="while"):
         payload.of_module("  w = f32[4] while(p), condition=c, body=b\n", mpi)
@@ -129,7 +134,11 @@ def test_disturbed_rounds_are_left_out_or_told():
     enough = rounds.summary([quiet, loud, quiet], 2, "default")
     assert (enough["rounds"], enough["rounds_disturbed"], enough["rounds_left_out"]) == (2, 0, 1)
     too_few = rounds.summary([quiet, loud, loud, loud], 2, "default")
-    assert (too_few["rounds"], too_few["rounds_disturbed"], too_few["most_foreign_share"]) == (4, 3, 0.5)
+    assert (too_few["rounds"], too_few["rounds_disturbed"], too_few["most_foreign_share"]) == (
+        4,
+        3,
+        0.5,
+    )
     shown = {"is_oversubscribed": False, "ranks": 2, "cores": [0, 1], **too_few}
     assert any(line.startswith("DISTURBED: in 3 of 4") for line in report.notes(shown))
 
@@ -194,9 +203,14 @@ with socket.create_connection(("10.0.0.1", 5000), timeout=10) as connection:
 
 @needs_networks
 def test_links_count_and_limit():
-    """Two networks side by side; what is sent is counted in its own alone, and takes as long as its link allows."""
+    """Of two networks side by side, the one that is used counts bytes, and limits them."""
     size = 4_000_000
-    with Network(2) as network, Network(2) as other, Counters(network) as ours, Counters(other) as theirs:
+    with (
+        Network(2) as network,
+        Network(2) as other,
+        Counters(network) as ours,
+        Counters(other) as theirs,
+    ):
         network.limit(Rate.parse("80mbit"))
         before, theirs_before = ours.read(), theirs.read()
         with network.ranks[0].entered():
@@ -212,7 +226,7 @@ def test_links_count_and_limit():
         assert counters.verdict(sent[1], size) is Verdict.MATCHES
         assert counters.verdict(sent[0], size) is Verdict.TOO_FEW
         assert max(one.data for one in counters.between(theirs_before, theirs.read())) < 10_000
-        # 0.4 s on the wire: a link without a limit takes a hundredth. There is no upper limit, for busy machines.
+        # 0.4 s on the wire, a hundredth of it without a limit. A busy machine may take longer.
         assert seconds > 0.35
 
 
@@ -227,7 +241,8 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 for line in sys.stdin:
     print("{}", flush=True)
 '''
-with Network(2) as network, Ranks([sys.executable, "-c", RANK], network, [None, None], sys.argv[2]) as ranks:
+RANK = [sys.executable, "-c", RANK]
+with Network(2) as network, Ranks(RANK, network, [None, None], sys.argv[2]) as ranks:
     ranks.ask("hello", 30)
     print(*ranks.pids, flush=True)
     time.sleep(60)
@@ -253,9 +268,14 @@ def namespaces():
 @needs_networks
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left(number, tmp_path):
-    """However a testbed ends, its ranks end, and with them their namespaces, which have no names."""
+    """However a testbed ends, its ranks end, and so do their namespaces."""
     links = pathlib.Path("/proc/net/dev").read_text().count(":")
-    holder = subprocess.Popen([sys.executable, "-c", HOLDS, BENCH, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, BENCH, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     pids = list(map(int, holder.stdout.readline().split()))
     made = {namespace_of(pid) for pid in pids}
     assert len(made) == 2 and namespace_of(os.getpid()) not in made
@@ -276,7 +296,10 @@ def test_a_rank_that_fails_is_told(tmp_path):
     dies = "import sys; sys.stdin.readline(); print('no more', file=sys.stderr); sys.exit(3)"
     waits = "import sys; sys.stdin.readline(); sys.stdin.readline()"
     with Network(1) as network:
-        for program, told in ((dies, "rank 0: has ended with 3\nno more"), (waits, "rank 0: did not answer 'hello' in time")):
+        for program, told in (
+            (dies, "rank 0: has ended with 3\nno more"),
+            (waits, "rank 0: did not answer 'hello' in time"),
+        ):
             with Ranks([sys.executable, "-c", program], network, [None], tmp_path) as ranks:
                 with pytest.raises(RankFailed, match=told):
                     ranks.ask("hello", 1.0)
