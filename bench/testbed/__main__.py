@@ -154,8 +154,8 @@ def progress():
 
 def main():
     chosen = arguments()
-    # As Ctrl-C: what was begun is ended on the way out.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # Whatever was begun is ended on the way out.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         check_available()
@@ -176,8 +176,6 @@ def main():
     except RankFailed as problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
     sys.exit(1 if any(result["void"] for result in results) else 0)
 
 

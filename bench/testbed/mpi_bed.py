@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from testbed import load, payload, rounds
+from testbed import load, payload, rounds, scratch
 from testbed.counters import Counters
 from testbed.network import CONTROL, DATA, Network, Unavailable
 from testbed.ranks import PR_SET_PDEATHSIG, RankFailed, cores_of
@@ -47,8 +47,8 @@ def measure(plan, halflap, module, say):
             f"{halflap}: no such command; "
             "build it with cargo build --release, or name it with --halflap BIN"
         )
-    with tempfile.TemporaryDirectory(prefix="hl-") as folder, Network(plan.ranks) as network:
-        launcher = Launcher(network, Path(folder), plan.patience)
+    with scratch.folder() as folder, Network(plan.ranks) as network:
+        launcher = Launcher(network, folder, plan.patience)
         program = Program(plan, launcher, halflap, module)
         with Counters(network) as counters:
             bed = rounds.Bed(network, counters, cores_of(plan.ranks), launcher.used, say)

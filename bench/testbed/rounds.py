@@ -99,8 +99,8 @@ def measured_rounds(bed, plan, program):
         rounds.append(Round())
         for mode in intervals.turns(plan.modes, len(rounds) - 1):
             run_block(bed, rounds[-1], mode, program)
-        disturbed = " (disturbed)" if rounds[-1].is_disturbed else ""
-        bed.say(f"round {len(rounds)} of {plan.rounds}{disturbed}")
+        quiet = f"{len(undisturbed(rounds))} of {plan.rounds} undisturbed"
+        bed.say(f"round {len(rounds)}: {quiet}")
     return rounds
 
 

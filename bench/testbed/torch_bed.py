@@ -3,11 +3,10 @@
 import json
 import os
 import statistics
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import load, rounds
+from testbed import load, rounds, scratch
 from testbed.counters import Counters
 from testbed.network import CONTROL, DATA, Network
 from testbed.ranks import Ranks, cores_of
@@ -35,7 +34,7 @@ class Subject:
 
 def measure(plan, subject, say):
     """Measures one program; gives values that JSON has."""
-    with tempfile.TemporaryDirectory(prefix="halflap-") as folder, Network(plan.ranks) as network:
+    with scratch.folder() as folder, Network(plan.ranks) as network:
         environments = [environment(plan, subject, network, rank) for rank in range(plan.ranks)]
         command = [subject.python, str(HERE / "torch_rank.py")]
         with Counters(network) as counters, Ranks(command, network, environments, folder) as ranks:

@@ -41,19 +41,17 @@ from testbed import payload  # noqa: E402
 
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
 WARM_STEPS = 3
-#: What matrices and copies are timed with.
-TIMED_SIZE, COPIED_BYTES = 512, 32 << 20
+#: The side of matrices, and the bytes of copies and collectives, that are timed.
+TIMED_SIZE, COPIED_BYTES, REDUCED_BYTES = 512, 32 << 20, 4 << 20
+GLOO = payload.Transport.GLOO
 ORDERS = ("kept", "free", "auto")
 
 
 def without_overlap():
-    simple = "aten_distributed_optimizations.enable_simple_overlap"
-    # torch 2.10 has no such pass: there, nothing is overlapped by default.
-    return (
-        config.patch({simple: False})
-        if hasattr(config.aten_distributed_optimizations, "enable_simple_overlap")
-        else contextlib.nullcontext()
-    )
+    if not hasattr(config.aten_distributed_optimizations, "enable_simple_overlap"):
+        # torch 2.10 overlaps nothing by default.
+        return contextlib.nullcontext()
+    return config.patch({"aten_distributed_optimizations.enable_simple_overlap": False})
 
 
 def ordered_by(mode, estimates):
@@ -122,7 +120,7 @@ class Rank:
     def __init__(self, subject, size):
         self.subject = Subject(subject, size)
         self.trained = {}
-        #: What was compiled in each mode, in its final order.
+        #: What was compiled in each mode: graphs and their orders.
         self.graphs = {}
         #: Where halflap has run times from, as `enable` and `simulate` take it.
         self.estimates = {}
@@ -137,22 +135,18 @@ class Rank:
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
         self.graphs[mode] = graphs
-        failed = [ran for ran in halflap.torch.history()[before:] if ran.failure]
-        if failed or (mode.partition("@")[0] in ORDERS and len(halflap.torch.history()) == before):
-            raise RuntimeError(
-                f"halflap ordered nothing in mode {mode}: {failed or halflap.torch.status()}"
-            )
+        check_ordered(mode, halflap.torch.history()[before:])
         return {
-            "payload": sum(payload.of_graph(graph, payload.Transport.GLOO) for graph in graphs),
-            "nodes": [len(graph["nodes"]) for graph in graphs],
+            "payload": sum(payload.of_graph(graph, GLOO) for graph, _ in graphs),
+            "nodes": [len(graph["nodes"]) for graph, _ in graphs],
             "losses": losses,
             "digest": digest(trained.warm),
         }
 
     def simulate(self, mode):
         """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
-        orders = [(graph, [node["name"] for node in graph["nodes"]]) for graph in self.graphs[mode]]
-        found = [halflap.simulate(graph, order, **self.estimates) for graph, order in orders]
+        graphs = self.graphs[mode]
+        found = [halflap.simulate(graph, order, **self.estimates) for graph, order in graphs]
         return {
             "step": sum(one.step_time for one in found) / 1e9,
             "bound": sum(one.bound for one in found) / 1e9,
@@ -164,15 +158,13 @@ class Rank:
         matrix = torch.rand(TIMED_SIZE, TIMED_SIZE)
         source = torch.zeros(COPIED_BYTES // 4)
         target = torch.empty_like(source)
-        small, large = torch.zeros(dist.get_world_size()), torch.zeros(1 << 20)
+        small, large = torch.zeros(2), torch.zeros(REDUCED_BYTES // 4)
+        sent = payload.sent("all_reduce", REDUCED_BYTES, dist.get_world_size(), GLOO)
         return {
             "flops": 2 * TIMED_SIZE**3 / least(lambda: matrix @ matrix),
             "memory": 2 * COPIED_BYTES / least(lambda: target.copy_(source)),
             "latency": least(lambda: dist.all_reduce(small)),
-            "link": payload.sent(
-                "all_reduce", 4 << 20, dist.get_world_size(), payload.Transport.GLOO
-            )
-            / least(lambda: dist.all_reduce(large)),
+            "link": sent / least(lambda: dist.all_reduce(large)),
         }
 
     def estimate(self, figures, profile):
@@ -188,12 +180,10 @@ class Rank:
             "network_gb_per_s": link / 1e9,
         }
         times = {}
-        for node in (
-            node for graph in self.graphs["none"] for node in graph["nodes"] if "collective" in node
-        ):
-            one = node["collective"]
-            sent = payload.sent(one["op"], one["bytes"], one["group_size"], payload.Transport.GLOO)
-            times[node["kernel"]] = 1e9 * (figures["latency"] + sent / link)
+        for node in (node for graph, _ in self.graphs["none"] for node in graph["nodes"]):
+            if one := node.get("collective"):
+                sent = payload.sent(one["op"], one["bytes"], one["group_size"], GLOO)
+                times[node["kernel"]] = 1e9 * (figures["latency"] + sent / link)
         self.estimates = {"device": device, "profile": {**times, **profile}}
         return {}
 
@@ -219,15 +209,17 @@ class Rank:
 
 @contextlib.contextmanager
 def scheduled():
-    """Collects every graph with collectives that Inductor generates code for, in final order."""
+    """Collects every graph with collectives that Inductor generates code for, with the names of
+    its nodes in their final order."""
     graphs = []
     generate = scheduler.Scheduler.codegen
 
     def codegen(self):
+        order = [node.get_name() for node in self.nodes]
         # Passes may break the dependencies that chain collectives; a graph must satisfy all.
         graph = handed_over(self.topological_sort_schedule(list(self.nodes)))
         if any("collective" in node for node in graph["nodes"]):
-            graphs.append(graph)
+            graphs.append((graph, order))
         return generate(self)
 
     with mock.patch.object(scheduler.Scheduler, "codegen", codegen):
@@ -240,6 +232,15 @@ def handed_over(nodes):
     # Times are given later, by `estimate`; names are not looked up without a profile.
     Times({"": 0.0}, None).fill(program, Modelled("cpu", 1))
     return program.graph()
+
+
+def check_ordered(mode, history):
+    """Raises where halflap should have ordered graphs and did not."""
+    failures = [ran.failure for ran in history if ran.failure]
+    if failures:
+        raise RuntimeError(f"halflap failed in mode {mode}: {failures[0]}")
+    if mode.partition("@")[0] in ORDERS and not history:
+        raise RuntimeError(f"halflap ordered no graph in mode {mode}: {halflap.torch.status()}")
 
 
 def digest(tensors):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from testbed import counters, intervals, load, payload, report, rounds  # noqa: E402
+from testbed import counters, intervals, load, payload, report, rounds, scratch  # noqa: E402
 from testbed.counters import Counters, Sent, Verdict  # noqa: E402
 from testbed.network import Namespace, Network, Rate, Unavailable, check_available  # noqa: E402
 
@@ -147,6 +148,16 @@ def test_results_are_void_without_their_bytes():
     found = rounds.summary([made_up_round(0.0), made_up_round(0.0, Verdict.TOO_FEW)], 2, "none")
     assert len(found["void"]) == 1
     assert "did not all go over the link (round 1, none, rank 0; 2 in all)" in found["void"][0]
+
+
+def test_abandoned_folders_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned = tmp_path / f"{scratch.PREFIX}old"
+    abandoned.mkdir()
+    (abandoned / scratch.LOCK).touch()
+    with scratch.folder() as first, scratch.folder() as second:
+        assert first.is_dir() and second.is_dir() and not abandoned.exists()
+    assert not list(tmp_path.iterdir())
 
 
 def command(*arguments, **options):
