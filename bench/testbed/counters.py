@@ -32,9 +32,6 @@ class Sent:
     def __sub__(self, other):
         return Sent(self.data - other.data, self.control - other.control)
 
-    def __add__(self, other):
-        return Sent(self.data + other.data, self.control + other.control)
-
 
 def verdict(sent, payload):
     """Judges what one rank sent against the bytes that it had to send."""

@@ -34,11 +34,6 @@ class Median:
             max(_coverage(count, trimmed), 0.0),
         )
 
-    @property
-    def spread(self):
-        """Half the interval, as a share of the median."""
-        return (self.high - self.low) / 2 / self.value if self.value else math.inf
-
 
 def _coverage(count, cut):
     """How often the true median lies between the values that remain when `cut` are left out at
