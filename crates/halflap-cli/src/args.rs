@@ -495,6 +495,9 @@ pub struct MachineArgs {
     /// How much slower compute is while communication runs beside it.
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
     pub slowdown: f64,
+    /// How much slower communication is while compute runs beside it.
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
+    pub comm_slowdown: f64,
     /// What the host needs to issue a node, such as 4us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub launch: Nanos,
@@ -708,6 +711,7 @@ impl Default for MachineArgs {
         MachineArgs {
             costs: CostArgs::default(),
             slowdown: 1.0,
+            comm_slowdown: 1.0,
             launch: Nanos::ZERO,
             comm_streams: CommStreams::Shared,
         }

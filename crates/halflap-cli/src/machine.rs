@@ -32,6 +32,7 @@ pub fn with_times(graph: &Graph, times: Times, args: &MachineArgs) -> Machine {
     let mut machine = Machine::new(graph, times);
     machine.streams = Streams::assign(graph, assignment);
     machine.slowdown = args.slowdown;
+    machine.comm_slowdown = args.comm_slowdown;
     machine.launch = args.launch;
     machine
 }

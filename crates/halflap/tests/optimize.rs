@@ -14,6 +14,7 @@ use halflap::cost::Times;
 use halflap::explain::{Held, Holder, Limits, explain};
 use halflap::graph::{Assignment, Chain, Edges, Graph, OpKind, Streams};
 use halflap::ids::{Id, OpId};
+use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
@@ -127,6 +128,62 @@ fn contention_launch_and_skew_only_add_time() {
         assert!(step(&|machine| machine.launch = Nanos(4e3)).0 >= 4e3 * issued as f64, "seed {seed}");
         let trust = Trust::of(&graph, &plain, &order, &order);
         assert_eq!((trust.range(), trust.lost()), ((0.0, 0.0), 0), "an order is as good as itself");
+    }
+}
+
+/// A collective of 10 ns, compute of `time` ns after its launch, and its wait.
+fn beside(time: f64, slowdown: f64, comm_slowdown: f64) -> (f64, f64) {
+    let text = format!(
+        r#"{{"format": "halflap.graph/1", "groups": {{"g": {{"ranks": [0, 1]}}}},
+        "nodes": [
+            {{"name": "gather", "kind": "collective", "runtime_ns": 10, "outputs": ["a"], "deps": [],
+              "collective": {{"op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true}}}},
+            {{"name": "compute", "kind": "compute", "runtime_ns": {time}, "outputs": ["b"], "deps": []}},
+            {{"name": "wait", "kind": "wait", "runtime_ns": 0, "outputs": ["c"],
+              "deps": [{{"buffer": "a", "kinds": ["data"]}}]}}],
+        "buffers": [
+            {{"name": "a", "size_alloc": 8, "size_free": 8, "users": ["wait"], "output": false}},
+            {{"name": "b", "size_alloc": 8, "size_free": 8, "users": [], "output": true}},
+            {{"name": "c", "size_alloc": 8, "size_free": 8, "users": [], "output": true}}],
+        "inputs": []}}"#
+    );
+    let graph = read_graph(text.as_bytes()).unwrap();
+    let order: Vec<OpId> = graph.ops().collect();
+    let mut machine = machine(&graph);
+    (machine.slowdown, machine.comm_slowdown) = (slowdown, comm_slowdown);
+    let found = simulate(&graph, &order, &machine);
+    (found.end[order[0]].0, found.end[order[1]].0)
+}
+
+#[test]
+fn compute_and_communication_slow_each_other_while_both_run() {
+    assert_eq!(beside(6.0, 1.0, 1.0), (10.0, 6.0));
+    // Compute does half of its work until the collective ends, and the rest alone.
+    assert_eq!(beside(10.0, 2.0, 1.0), (10.0, 15.0));
+    assert_eq!(beside(10.0, 1.0, 2.0), (15.0, 10.0));
+    assert_eq!(beside(10.0, 2.0, 2.0), (20.0, 20.0));
+    // Compute ends first, after 8 ns, in which the collective did 2 of 10.
+    assert_eq!(beside(4.0, 2.0, 4.0), (16.0, 8.0));
+}
+
+#[test]
+fn what_slows_communication_never_saves_time() {
+    for seed in 0..200 {
+        let graph = random::graph(&mut Random(seed + 900), 40);
+        let order: Vec<OpId> = graph.ops().collect();
+        let mut machine = machine(&graph);
+        let base = simulate(&graph, &order, &machine);
+        let mut before = base.step_time;
+        for factor in [1.0 + 1e-12, 1.3, 2.0] {
+            machine.comm_slowdown = factor;
+            let slow = simulate(&graph, &order, &machine);
+            assert!(slow.step_time.0 >= before.0 - 1e-6, "seed {seed}");
+            assert!(slow.step_time.0 <= base.step_time.0 * factor + 1e-6, "seed {seed}");
+            before = slow.step_time;
+            for op in graph.ops() {
+                assert!(slow.end[op] >= slow.start[op], "seed {seed}");
+            }
+        }
     }
 }
 

@@ -37,6 +37,8 @@ class Machine(TypedDict, total=False):
     profile: str | os.PathLike[str] | Mapping[str, float]
     #: How much slower compute is while communication runs beside it.
     slowdown: float
+    #: How much slower communication is while compute runs beside it.
+    comm_slowdown: float
     #: What the host needs to issue a node, such as ``"4us"``.
     launch: str
     #: Which process groups take turns on one communication stream.

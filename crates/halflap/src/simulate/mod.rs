@@ -6,14 +6,17 @@
 //! collective's result stops the compute stream until it is there; a synchronous collective occupies
 //! both streams. The step ends when everything has.
 //!
-//! Two effects can be added: compute is slower while communication runs beside it, and the host
-//! needs time to issue an operation, which cannot start before it was issued.
+//! Two effects can be added: compute and communication are slower while they run beside each other,
+//! and the host needs time to issue an operation, which cannot start before it was issued.
 
+mod beside;
 mod bound;
 mod exposure;
 
 pub use bound::{Bound, lower_bound};
 pub use exposure::{Cause, Exposure};
+
+use beside::{Transfer, UnderWay};
 
 use crate::cost::Times;
 use crate::graph::{Assignment, Graph, OpKind, Streams};
@@ -29,6 +32,8 @@ pub struct Machine {
     pub times: Times,
     /// How much slower compute is while communication runs beside it: 1 is not at all.
     pub slowdown: f64,
+    /// How much slower communication is while compute runs beside it: 1 is not at all.
+    pub comm_slowdown: f64,
     /// What the host needs to issue an operation.
     pub launch: Nanos,
     /// Before when each collective cannot start, because another rank comes later.
@@ -39,7 +44,7 @@ impl Machine {
     /// Streams by shared ranks, no contention, a host that takes no time, ranks that keep step.
     pub fn new(graph: &Graph, times: Times) -> Machine {
         let streams = Streams::assign(graph, Assignment::SharedRanks);
-        Machine { streams, times, slowdown: 1.0, launch: Nanos::ZERO, peers: None }
+        Machine { streams, times, slowdown: 1.0, comm_slowdown: 1.0, launch: Nanos::ZERO, peers: None }
     }
 }
 
@@ -77,9 +82,8 @@ struct Clock<'a> {
     /// When the compute stream is done with all so far.
     now: Nanos,
     free: IdVec<StreamId, Nanos>,
-    busy: IdVec<StreamId, Nanos>,
-    /// When communication runs, ascending and apart; only what may still lie ahead of `now`.
-    communication: Vec<(Nanos, Nanos)>,
+    /// What communicates now or later, where that and compute slow each other.
+    under_way: Option<UnderWay>,
     /// The collectives of each stream, in the order in which they were issued.
     issued: IdVec<StreamId, Vec<OpId>>,
     compute_busy: Nanos,
@@ -97,8 +101,7 @@ impl<'a> Clock<'a> {
             host: Nanos::ZERO,
             now: Nanos::ZERO,
             free: IdVec::filled(Nanos::ZERO, streams),
-            busy: IdVec::filled(Nanos::ZERO, streams),
-            communication: Vec::new(),
+            under_way: (machine.slowdown > 1.0 || machine.comm_slowdown > 1.0).then(|| UnderWay::new(streams)),
             issued: IdVec::filled(Vec::new(), streams),
             compute_busy: Nanos::ZERO,
             start: IdVec::filled(Nanos::ZERO, graph.len()),
@@ -125,13 +128,13 @@ impl<'a> Clock<'a> {
 
     fn start_collective(&mut self, op: OpId) {
         let Some(stream) = self.machine.streams.of(op) else { return };
-        let start = self.ready(op).max(self.free[stream]).max(self.peers_ready(op));
+        let ready = self.ready(op).max(self.peers_ready(op));
+        let start = ready.max(self.free[stream]);
         let end = start + self.machine.times.of(op);
         (self.start[op], self.end[op], self.free[stream]) = (start, end, end);
-        self.busy[stream] += self.machine.times.of(op);
         self.issued[stream].push(op);
-        if self.machine.slowdown > 1.0 && end > start {
-            self.add_communication(start, end);
+        if let Some(under_way) = &mut self.under_way {
+            under_way.add(stream, Transfer { op, ready, left: end - start });
         }
     }
 
@@ -145,7 +148,6 @@ impl<'a> Clock<'a> {
         (self.start[op], self.end[op]) = (start, self.now);
         if let Some(stream) = stream {
             self.free[stream] = self.now;
-            self.busy[stream] += time;
             self.issued[stream].push(op);
         }
         self.exposures.push(Exposure { at: op, of: op, start, time, cause: Cause::Synchronous });
@@ -172,42 +174,17 @@ impl<'a> Clock<'a> {
         gated_by.fold(self.now.max(self.host), |ready, &collective| ready.max(self.end[collective]))
     }
 
-    /// When compute that starts at `start` ends, slowed while communication runs.
+    /// When compute that starts at `start` ends. Where it and communication slow each other, the
+    /// ends of what is under way move, too.
     fn finish_compute(&mut self, start: Nanos, time: Nanos) -> Nanos {
-        let slowdown = self.machine.slowdown;
-        if slowdown <= 1.0 {
-            return start + time;
+        let Some(under_way) = &mut self.under_way else { return start + time };
+        let end = under_way.run_beside(start, time, self.machine);
+        for (stream, transfers) in under_way.placed() {
+            for (op, from, until) in transfers {
+                (self.start[op], self.end[op], self.free[stream]) = (from, until, until);
+            }
         }
-        self.communication.retain(|&(_, end)| end > start);
-        let (mut at, mut left) = (start, time);
-        for &(from, until) in &self.communication {
-            let alone = (from - at).max(Nanos::ZERO);
-            if left <= alone {
-                break;
-            }
-            left -= alone;
-            at = at.max(from);
-            let beside = (until - at) * (1.0 / slowdown);
-            if left <= beside {
-                return at + left * slowdown;
-            }
-            left -= beside;
-            at = until;
-        }
-        at + left
-    }
-
-    /// Merges an interval into those when communication runs.
-    fn add_communication(&mut self, mut start: Nanos, mut end: Nanos) {
-        self.communication.retain(|&(from, until)| {
-            let apart = until < start || end < from;
-            if !apart {
-                (start, end) = (Nanos(start.0.min(from.0)), end.max(until));
-            }
-            apart
-        });
-        let place = self.communication.partition_point(|&(from, _)| from < start);
-        self.communication.insert(place, (start, end));
+        end
     }
 
     fn finish(mut self) -> Simulation {
@@ -216,13 +193,19 @@ impl<'a> Clock<'a> {
         if let Some(op) = last.filter(|_| step_time > self.now) {
             self.expose((op, Cause::EndOfStep), op, step_time);
         }
+        let taken = |op: OpId| match self.under_way {
+            Some(_) => self.end[op] - self.start[op],
+            None => self.machine.times.of(op),
+        };
+        let busy = |ops: &Vec<OpId>| ops.iter().fold(Nanos::ZERO, |sum, &op| sum + taken(op));
+        let stream_idle = self.issued.as_slice().iter().map(|ops| step_time - busy(ops)).collect();
         Simulation {
             step_time,
             start: self.start,
             end: self.end,
             exposures: self.exposures,
             compute_idle: step_time - self.compute_busy,
-            stream_idle: self.busy.as_slice().iter().map(|&busy| step_time - busy).collect(),
+            stream_idle,
         }
     }
 
