@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 try:
@@ -39,18 +39,28 @@ from ._settings import (  # noqa: E402
     plug_in,
 )
 from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
-from ._profile import align_profiles, profile_from_trace, read_profile  # noqa: E402
+from . import _measure, _tune  # noqa: E402
+from ._profile import (  # noqa: E402
+    Measured,
+    Profile,
+    align_profiles,
+    profile_from_trace,
+    read_profile,
+)
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
 from ._status import Status, status_of  # noqa: E402
 from ._times import Times  # noqa: E402
+from ._tune import Candidate, Trial, Tuned, read_tuned  # noqa: E402
 from ._watch import watch  # noqa: E402
 
 __all__ = [
     "Enabled",
+    "Measured",
     "OverlapPass",
     "Ran",
     "RanksDiffer",
     "Status",
+    "Tuned",
     "UnknownTorch",
     "Unsupported",
     "align_profiles",
@@ -58,8 +68,10 @@ __all__ = [
     "disable",
     "enable",
     "history",
+    "measure",
     "profile_from_trace",
     "status",
+    "tune",
 ]
 
 _enabled: list[Enabled] = []
@@ -119,13 +131,14 @@ def enable(
     effort: str = "quick",
     device: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ranks_per_node: int | None = None,
-    profile: str | os.PathLike[str] | Mapping[str, float] | None = None,
+    profile: Profile | None = None,
     estimate: Callable[[Any], float | None] | None = None,
     unbacked: int | None = None,
     report_dir: str | os.PathLike[str] | None = None,
     check_ranks: bool | float = False,
     agree_within: float = _agree.PATIENCE,
     collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
+    tuned: Tuned | str | os.PathLike[str] | None = None,
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
@@ -135,7 +148,7 @@ def enable(
     graphs; ``"auto"`` compiles both, and ranks agree on one before they first run a graph. ``effort``: ``"quick"``, ``"default"`` or ``"thorough"``.
 
     Run times come from ``estimate`` (called with a scheduler node, gives milliseconds or None, as Inductor's
-    ``estimate_op_runtime``), else ``profile`` (`profile_from_trace`), else Inductor, else the model of
+    ``estimate_op_runtime``), else ``profile`` (`measure`, `profile_from_trace`), else Inductor, else the model of
     ``device``: a preset's name, a file or a dictionary of figures (docs/costs.md); by default what this process
     runs on. ``ranks_per_node``: by default the launcher's count, else the device's. They must be the same on all
     ranks.
@@ -153,10 +166,19 @@ def enable(
     ``{"vllm::all_reduce": "all_reduce"}`` or, with a process group that is not that of all ranks,
     ``{"vllm::all_reduce": {"kind": "all_reduce", "group": "tp"}}``; they must be registered.
 
+    ``tuned``: what `tune` found, or its file; sets ``collective_order``, ``memory_budget``,
+    ``effort`` and ``profile``.
+
     `status` says whether all of that took effect.
     """
     check_settings()
-    times = read_profile(profile)
+    torchs = None
+    if tuned is not None:
+        chosen, profile, effort = read_tuned(tuned)
+        memory_budget = chosen.memory_budget
+        collective_order = "auto" if chosen.order == "free" else "kept"
+        torchs = chosen.order if chosen.order in ("default", "none") else None
+    measured = read_profile(profile)
     options = Options(
         memory_budget=_checked_budget(memory_budget),
         collective_order=_one_of("collective_order", collective_order, ("auto", "kept", "free")),
@@ -164,13 +186,15 @@ def enable(
         device=described(device),
         ranks_per_node=_checked_ranks(ranks_per_node),
         unbacked=_checked_size(unbacked),
-        times=times_key(times, estimate),
+        times=times_key(measured.times, estimate),
         collectives=read_collectives(collectives),
+        slowdown=measured.slowdown,
+        comm_slowdown=measured.comm_slowdown,
     )
-    session.times[options.times] = Times(times, estimate)
+    session.times[options.times] = Times(measured.times, estimate)
     folder = None if report_dir is None else os.fspath(report_dir)
     waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
-    enabled = Enabled(OverlapPass(options), folder, waiting)
+    enabled = Enabled(OverlapPass(options, torchs), folder, waiting)
     disable()
     enabled._switch_on()
     return enabled
@@ -181,6 +205,75 @@ def disable() -> None:
     while _enabled:
         _enabled.pop()._settings.restore()
     session.report_dir = session.check_ranks = None
+
+
+def measure(
+    step: Callable[[], Any],
+    *,
+    steps: int = _measure.STEPS,
+    out: str | os.PathLike[str] | None = None,
+    collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
+    unbacked: int | None = None,
+) -> Measured:
+    """Measures what the kernels and collectives of a step take, for ``enable(profile=...)``.
+
+    All ranks call it, and get the same. ``step`` runs ``steps`` + 2 times. What it calls compiled
+    is compiled anew for this, in an order without overlap, and again when it is next called; it must
+    be compiled by Inductor and run on a CPU. For GPUs take `profile_from_trace`. ``out`` also writes
+    the result to a file. ``collectives`` and ``unbacked`` are those of `enable`.
+    """
+    check_settings()
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number from 1 on, not {steps!r}")
+    opaque = read_collectives(collectives)
+    found = _measure.measure(
+        step, steps=steps, collectives=opaque, unbacked=_checked_size(unbacked)
+    )
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def tune(
+    make_step: Callable[[], Callable[[], Any]],
+    *,
+    seconds: float = 300.0,
+    memory_budgets: Sequence[float | str] = ("1x",),
+    profile: Profile | None = None,
+    effort: str = "default",
+    out: str | os.PathLike[str] | None = None,
+) -> Tuned:
+    """Tries orders of a training step on this machine, and gives the fastest.
+
+    All ranks call it, and get the same. ``make_step`` gives a function that does one step, and calls
+    what is compiled. It is tried with torch's own default, without overlap, and in halflap's orders
+    with collectives kept and free, each within ``memory_budgets``, in turns, until the differences
+    are clear or ``seconds`` have passed. Where nothing is faster beyond doubt, the choice is torch's
+    default. ``profile``: run times that are known; by default they are measured first (`measure`).
+    ``out`` also writes the result to a file. The model is trained meanwhile.
+    """
+    check_settings()
+    limit = _seconds("seconds", seconds)
+    budgets = [_checked_budget(budget) for budget in memory_budgets]
+    candidates = [Candidate("default"), Candidate("none")]
+    candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
+    step = make_step()
+    measured = read_profile(profile) if profile is not None else measure(step)
+    options = Options(
+        memory_budget="1x",
+        collective_order="kept",
+        effort=_one_of("effort", effort, ("quick", "default", "thorough")),
+        device=None,
+        ranks_per_node=None,
+        unbacked=None,
+        times="",
+        slowdown=measured.slowdown,
+        comm_slowdown=measured.comm_slowdown,
+    )
+    found = _tune.tune(step, candidates, Trial(options, measured, limit))
+    if out is not None:
+        found.save(out)
+    return found
 
 
 @contextlib.contextmanager

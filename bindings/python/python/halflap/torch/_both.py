@@ -57,7 +57,7 @@ def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], 
     """Inductor's ``GraphLowering.codegen``, which generates both where our pass asks for it."""
 
     def codegen(graph: GraphLowering) -> Any:
-        if not _can_have_two(graph) or _threads.build is not None:
+        if not can_have_several(graph) or _threads.build is not None:
             return generate(graph)
         build = _threads.build = Build(graph)
         try:
@@ -68,7 +68,7 @@ def generates_both(generate: Generate, on_failure: Callable[[Build, Exception], 
     return codegen
 
 
-def _can_have_two(graph: GraphLowering) -> bool:
+def can_have_several(graph: GraphLowering) -> bool:
     """Programs that leave this process, and those that are no text, have one order."""
     if getattr(torch.compiler.config, "compile_on_one_rank", False):
         return False
@@ -86,13 +86,13 @@ class _Generation:
 
     def program(self) -> Any:
         """The program that is to be compiled."""
-        before = _Tables(self.build.graph)
+        before = Tables(self.build.graph)
         first = self.generate(self.build.graph)
         if self.build.skeleton is None:
             return first
         if self.build.free is None:
             return _ended(first, self.build.skeleton, None)
-        after = _Tables(self.build.graph)
+        after = Tables(self.build.graph)
         names = _issued(self.build.graph)
         try:
             before.put_back()
@@ -129,7 +129,7 @@ def _ended(program: Any, skeleton: Skeleton, kept: str | None) -> Any:
     return (text, *others)
 
 
-class _Tables:
+class Tables:
     """The contents of a graph's tables. The tables stay the same objects: others refer to them."""
 
     def __init__(self, graph: GraphLowering) -> None:

@@ -49,7 +49,6 @@ class Either:
         return self._free if is_free or self._kept is None else load(self._kept, self._names)
 
 
-
 def either(free: Call, names: dict[str, Any], offered: dict[str, Any], kept: str | None) -> Either:
     """What the last line of a generated program calls."""
     skeleton = Skeleton(offered["name"], tuple(offered["groups"]), tuple(offered["order"]))

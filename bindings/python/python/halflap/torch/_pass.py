@@ -35,6 +35,7 @@ from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
 from ._handover import Program, Unsupported, has_collectives
 from ._ranks import Decision, RanksDiffer, compare, topology
 from ._sequence import in_sequence, places
+from ._settings import torch_default
 from ._times import Times
 from ._undisturbed import undisturbed
 
@@ -61,6 +62,9 @@ class Options:
     times: str
     #: Operators of others that communicate.
     collectives: tuple[Opaque, ...] = ()
+    #: How many times as long compute takes beside communication, and the other way round.
+    slowdown: float = 1.0
+    comm_slowdown: float = 1.0
 
 
 @dataclass
@@ -119,8 +123,12 @@ session = Session()
 class OverlapPass:
     """What is put into ``config.reorder_for_compute_comm_overlap_passes``."""
 
-    def __init__(self, options: Options) -> None:
+    is_halflaps = True
+
+    def __init__(self, options: Options, torchs: str | None = None) -> None:
         self.options = options
+        #: An order of torch's own that was found to be faster than ours: ``default`` or ``none``.
+        self.torchs = torchs
 
     def __getstate__(self) -> dict[str, Any]:
         """What caches are keyed by."""
@@ -129,6 +137,7 @@ class OverlapPass:
             "halflap": _halflap.__version__,
             "handover": HANDOVER,
             "options": self.options,
+            "torchs": self.torchs,
             "device": modelled.device,
             "topology": topology(modelled.ranks_per_node),
         }
@@ -137,10 +146,10 @@ class OverlapPass:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.options = state["options"]
+        self.options, self.torchs = state["options"], state["torchs"]
 
     def __repr__(self) -> str:
-        return f"halflap.torch.OverlapPass({_halflap.__version__}, {HANDOVER}, {self.options})"
+        return f"halflap.torch.OverlapPass({_halflap.__version__}, {HANDOVER}, {self.torchs}, {self.options})"
 
     def modelled_on(self) -> Modelled:
         """What run times are modelled on in this process."""
@@ -150,6 +159,8 @@ class OverlapPass:
         session.compiling.has_failed, session.compiling.was_called = False, True
         if not has_collectives(snodes, self.options.collectives):
             return snodes
+        if self.torchs is not None:
+            return snodes if self.torchs == "none" else torch_default(snodes)
         build = current_build()
         if build is not None and build.is_second:
             return self.give_free(snodes, build)
@@ -299,7 +310,12 @@ class OverlapPass:
             warnings.simplefilter("ignore")
             given = {"memory_budget": options.memory_budget, "effort": options.effort, **more}
             return schedule(
-                graph, collective_order=collective_order, threads=_threads(), **given
+                graph,
+                collective_order=collective_order,
+                threads=_threads(),
+                slowdown=options.slowdown,
+                comm_slowdown=options.comm_slowdown,
+                **given,
             )
 
 

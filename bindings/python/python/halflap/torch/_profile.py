@@ -9,34 +9,86 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 from .._api import analyze
 from ._times import FUSED, collective_signature, operator_signature
 
 
-def read_profile(profile: str | os.PathLike[str] | Mapping[str, float] | None) -> dict[str, float]:
-    """A profile from a file, or as it is."""
+FORMAT = "halflap.profile/1"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What kernels and collectives take, and how they slow each other."""
+
+    #: Nanoseconds by the names that nodes have in profiles.
+    times: dict[str, float] = field(default_factory=dict)
+    #: How many times as long compute takes beside communication, and communication beside compute.
+    slowdown: float = 1.0
+    comm_slowdown: float = 1.0
+    #: Nanoseconds of a step that no order changes: what lies outside of its graphs with
+    #: collectives, and what issuing these takes.
+    outside_ns: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As files have it."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that `enable(profile=...)` takes."""
+        write_profile(self.to_dict(), path)
+
+
+Profile = str | os.PathLike[str] | Mapping[str, Any] | Measured
+
+
+def read_profile(profile: Profile | None) -> Measured:
+    """A profile: a file, the contents of one, nanoseconds by name, or as it is."""
     if profile is None:
-        return {}
+        return Measured()
+    if isinstance(profile, Measured):
+        return profile
     if isinstance(profile, Mapping):
         return _checked("profile", dict(profile))
     if not isinstance(profile, (str, os.PathLike)):
         raise TypeError(f"profile must be a path, or names and nanoseconds, not {profile!r}")
     try:
         with _opened(profile) as file:
-            times = json.load(file)
+            found = json.load(file)
     except ValueError as problem:
         raise ValueError(f"{os.fspath(profile)}: not JSON: {problem}") from None
-    return _checked(os.fspath(profile), times)
+    return _checked(os.fspath(profile), found)
 
 
-def _checked(name: str, times: Any) -> dict[str, float]:
-    if not isinstance(times, dict):
+def _checked(name: str, found: Any) -> Measured:
+    if not isinstance(found, dict):
         raise ValueError(f"{name}: a profile is an object of names and nanoseconds")
+    if "format" not in found:
+        return Measured(_checked_times(name, found))
+    if found["format"] != FORMAT:
+        raise ValueError(f"{name}: the format is {found['format']!r}; it must be {FORMAT!r}")
+    if not isinstance(found.get("times"), dict):
+        raise ValueError(f"{name}: 'times' must be an object of names and nanoseconds")
+    figures = {one: _figure(name, found, one) for one in ("slowdown", "comm_slowdown")}
+    figures["outside_ns"] = _figure(name, found, "outside_ns")
+    return Measured(_checked_times(name, found["times"]), **figures)
+
+
+def _figure(name: str, found: Mapping[str, Any], key: str) -> float:
+    """One of the numbers of a profile."""
+    least = 0.0 if key == "outside_ns" else 1.0
+    value = found.get(key, least)
+    if not isinstance(value, (int, float)) or not least <= value < math.inf:
+        raise ValueError(f"{name}: {key!r} is {value!r}; it must be a number from {least:g} on")
+    return float(value)
+
+
+def _checked_times(name: str, times: dict[str, Any]) -> dict[str, float]:
     for kernel, time in times.items():
         if not isinstance(time, (int, float)) or not 0 <= time < math.inf:
-            raise ValueError(f"{name}: {kernel!r} takes {time!r}, which is no number of nanoseconds")
+            raise ValueError(f"{name}: {kernel!r} takes {time!r}, not a number of nanoseconds from 0 on")
     return times
 
 
@@ -139,7 +191,7 @@ def align_profiles(
 
     own: dict[str, float] | Exception
     try:
-        own = read_profile(profile)
+        own = read_profile(profile).times
     except Exception as problem:
         # The others wait for this rank, whatever it has.
         own = problem
@@ -161,7 +213,7 @@ def median(values: Iterable[float]) -> float:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def write_profile(profile: Mapping[str, float], path: str | os.PathLike[str]) -> None:
+def write_profile(profile: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes it beside its place, then renames it."""
     beside = f"{os.fspath(path)}.{os.getpid()}.tmp"
     with open(beside, "w", encoding="utf-8") as file:

@@ -84,6 +84,7 @@ def _set(module: Any, name: str, value: Any) -> None:
 ON = "reorder_for_compute_comm_overlap"
 PASSES = "reorder_for_compute_comm_overlap_passes"
 DETERMINISTIC = "deterministic"
+SIMPLE = "aten_distributed_optimizations.enable_simple_overlap"
 
 
 class Needed(NamedTuple):
@@ -112,7 +113,7 @@ def needed(our_pass: Any) -> list[Needed]:
         Needed(config, ON, True, "torch runs no passes, halflap's included", stops=True),
         Needed(config, PASSES, [our_pass], "torch runs other passes than halflap's", stops=True),
         Needed(config, DETERMINISTIC, False, "torch skips all passes", stops=True),
-        Needed(config, f"{own}.enable_simple_overlap", False, reorders),
+        Needed(config, SIMPLE, False, reorders),
         Needed(config, "triton.reorder_for_reducing_graph_partitions", False, reorders),
         Needed(config, f"{own}.insert_overlap_deps", False, binds),
         Needed(config, f"{own}.spmd_check", False, hangs),
@@ -140,8 +141,28 @@ def _is_as_needed(one: Needed) -> bool:
     return one.now() == one.value
 
 
+#: The passes that torch runs without us, in sequence, as they were when we were last plugged in.
+_torchs: list[Any] = []
+
+
+def torch_default(snodes: list[Any]) -> list[Any]:
+    """What torch makes of nodes without us."""
+    return _run(_torchs, snodes)
+
+
+def _note_default() -> None:
+    """Notes what torch would do, unless we are plugged in."""
+    passes = [*getattr(config, PASSES)] if getattr(config, ON) else []
+    if any(hasattr(one, "is_halflaps") for one in passes):
+        return
+    if _has(config, SIMPLE) and _get(config, SIMPLE):
+        passes.append("simple_overlap")
+    _torchs[:] = passes
+
+
 def plug_in(settings: Settings, our_pass: Any) -> None:
     """Has our pass order every graph, and switches off what would undo that."""
+    _note_default()
     for one in needed(our_pass):
         # Whoever wants deterministic results gets them, and a warning.
         if one.name != DETERMINISTIC:
@@ -174,7 +195,11 @@ def generate_both(settings: Settings, on_failure: Callable[[Any, Exception], Non
 
 def run_passes(snodes: list[Any]) -> list[Any]:
     """Runs the passes. torch 2.10's own also asks for a rank, which fails without a process group, and prints."""
-    for named in config.reorder_for_compute_comm_overlap_passes:
+    return _run(getattr(config, PASSES), snodes)
+
+
+def _run(passes: list[Any], snodes: list[Any]) -> list[Any]:
+    for named in passes:
         snodes = (getattr(comms, named) if isinstance(named, str) else named)(snodes)
     return snodes
 

@@ -48,7 +48,9 @@ class Times:
         is_assumed = node["name"] in program.assuming
         profiled = None
         if self.profile:
-            node["kernel"] = signature(program, snode, node)
+            node["kernel"] = measured_signature(program, snode, node)
+            if node["kernel"] not in self.profile:
+                node["kernel"] = signature(program, snode, node)
             profiled = self._profiled(node["kernel"])
         milliseconds = None if self.estimate is None else self.estimate(snode)
         if milliseconds is not None:
@@ -125,6 +127,15 @@ def signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any
         shapes = [_shape(value, program.hints) for value in kernel.inputs]
         return operator_signature(overload._overloadpacket.__name__, shapes)
     return get_fused_kernel_name(snode.get_nodes(), config.triton.descriptive_names or "original_aten")
+
+
+def measured_signature(program: Program, snode: BaseSchedulerNode, node: Mapping[str, Any]) -> str:
+    """What a measured profile calls a node: fused kernels with the bytes that they read and write,
+    because many of different sizes have the same name."""
+    name = signature(program, snode, node)
+    if node["kind"] != "compute" or "[" in name or node["name"] in program.assuming:
+        return name
+    return f"{name}, {node['bytes']} bytes"
 
 
 def _shape(value: Any, hints: Hints) -> list[int | str]:

@@ -1,0 +1,272 @@
+"""Measured run times of a step's kernels and collectives.
+
+The step's graphs are compiled anew, in an order where every collective is waited for at once, and
+marked (`_variants`), so that every node runs alone and says when it starts. Ranks then put together
+what they measured: a collective's transfer begins when the last rank has come to it, and ends when
+the last rank has its result.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._inductor.virtualized import V
+
+from ._collectives import Opaque
+from ._contention import Contention, contention
+from ._handover import Program, has_collectives
+from ._profile import Measured
+from ._settings import Settings, compile_anew, compile_backward_at_once, plug_in
+from ._times import measured_signature
+from ._undisturbed import undisturbed
+from ._variants import Graph, Variants, current_building
+
+#: How often a step runs to be measured, after the one that compiles and one more to warm up.
+STEPS = 5
+APART = "apart"
+
+
+@dataclass
+class Node:
+    """What is known of a node besides when it ran."""
+
+    key: str = ""
+    kind: str = ""
+    #: The ranks that it communicates with, and the bytes.
+    ranks: tuple[int, ...] = ()
+    bytes: int = 0
+
+
+class Apart:
+    """The pass that has every collective waited for at once."""
+
+    def __init__(self, opaque: tuple[Opaque, ...], unbacked: int | None) -> None:
+        self._opaque = opaque
+        self._unbacked = unbacked
+
+    def __call__(self, snodes: list[Any]) -> list[Any]:
+        building = current_building()
+        if building is None or not has_collectives(snodes, self._opaque):
+            return snodes
+        with V.graph.sizevars.shape_env.suppress_guards():
+            program = undisturbed(Program, snodes, self._opaque, self._unbacked)
+            building.graph.known = _known(program)
+        return program.ordered(waited_at_once(program.nodes))
+
+
+def _known(program: Program) -> dict[str, Node]:
+    """The nodes of a program by name."""
+    known = {}
+    for snode, node in zip(program.snodes, program.nodes):
+        found = known[node["name"]] = Node(measured_signature(program, snode, node), node["kind"])
+        if "collective" in node:
+            found.ranks = tuple(program.groups[node["collective"]["group"]])
+            found.bytes = node["collective"]["bytes"]
+    return known
+
+
+def waited_at_once(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names in the order of nodes, but for waits, each of which follows its collective."""
+    issued = [node for node in nodes if node["kind"] == "collective"]
+    makers = {name: node["name"] for node in issued for name in node["outputs"]}
+    waits: dict[str, list[str]] = defaultdict(list)
+    moved = set()
+    for node in (node for node in nodes if node["kind"] == "wait"):
+        made = [makers[dep["buffer"]] for dep in node["deps"] if dep["buffer"] in makers]
+        if made:
+            waits[made[-1]].append(node["name"])
+            moved.add(node["name"])
+    order = []
+    for node in nodes:
+        if node["name"] not in moved:
+            order += [node["name"], *waits[node["name"]]]
+    return order
+
+
+def measure(
+    step: Callable[[], Any],
+    *,
+    steps: int = STEPS,
+    collectives: tuple[Opaque, ...] = (),
+    unbacked: int | None = None,
+) -> Measured:
+    """What the kernels and collectives of a step take; see `halflap.torch.measure`."""
+    apart = Variants({APART: Apart(collectives, unbacked)}, is_marked=True)
+    with ExitStack() as stack:
+        compile_variants(stack, apart)
+        for _ in range(2):
+            seconds_of(step)
+        apart.is_recording = True
+        durations = [seconds_of(step) for _ in range(steps)]
+    own = _Own([graph for graph in apart.graphs if graph.known], durations)
+    return _together(own)
+
+
+def compile_variants(stack: ExitStack, variants: Variants) -> None:
+    """Has what is compiled from now on generated in variants, and all compiled again afterwards."""
+    settings = Settings()
+    stack.callback(torch._dynamo.reset)
+    stack.callback(settings.restore)
+    compile_anew(settings)
+    compile_backward_at_once(settings)
+    plug_in(settings, variants)
+    torch._dynamo.reset()
+    stack.enter_context(variants.installed())
+
+
+def seconds_of(step: Callable[[], Any]) -> float:
+    """From when all ranks are there until this one has done a step."""
+    if dist.is_initialized():
+        dist.barrier()
+    began = time.perf_counter()
+    step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+@dataclass
+class _Own:
+    """What one rank measured."""
+
+    graphs: list[Graph]
+    #: Seconds of each step.
+    durations: list[float]
+    nodes: list[list[Node]] = field(default_factory=list)
+    runs: list[list[list[int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for graph in self.graphs:
+            variant = graph.variants[APART]
+            self.nodes.append([graph.known.get(name, Node()) for name in variant.nodes])
+            self.runs.append(variant.runs)
+
+    def sent(self) -> dict[str, Any]:
+        """For other ranks."""
+        nodes = [[asdict(node) for node in graph] for graph in self.nodes]
+        return {"clock": _clock(), "durations": self.durations, "nodes": nodes, "runs": self.runs}
+
+    def typical_bytes(self) -> int:
+        """Of a collective; those that are large count as often as they are."""
+        sizes = sorted(node.bytes for graph in self.nodes for node in graph if node.bytes)
+        half, passed = sum(sizes) / 2, 0
+        for size in sizes:
+            passed += size
+            if passed >= half:
+                return size
+        return 0
+
+
+def _clock() -> str:
+    """The same where times of two processes can be compared."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def put_on_one_clock(every: list[Any]) -> None:
+    """Shifts what ranks of other hosts measured: on the first rank's clock, the collectives that
+    both have end at the same times."""
+    first = every[0]
+    for other in every[1:]:
+        if other["clock"] == first["clock"]:
+            continue
+        apart = [b - a for a, b in zip(_ends(first), _ends(other))]
+        shift = statistics.median(apart) if apart else 0
+        other["runs"] = [
+            [[mark - shift for mark in run] for run in runs] for runs in other["runs"]
+        ]
+
+
+def _ends(found: Mapping[str, Any]) -> list[int]:
+    """When a rank's collectives ended, in sequence."""
+    return [
+        run[index + 3]
+        for nodes, runs in zip(found["nodes"], found["runs"])
+        for run in runs
+        for index, node in enumerate(nodes)
+        if node["kind"] == "collective"
+    ]
+
+
+def _together(own: _Own) -> Measured:
+    """One result of what all ranks measured."""
+    every: list[Any] = [own.sent()]
+    slower = Contention()
+    if dist.is_initialized():
+        every = [None] * dist.get_world_size()
+        dist.all_gather_object(every, own.sent())
+        put_on_one_clock(every)
+        if all(rank["nodes"] for rank in every):
+            sizes: list[Any] = [None] * len(every)
+            dist.all_gather_object(sizes, own.typical_bytes())
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            slower = contention(max(sizes), device)
+    times: dict[str, list[float]] = defaultdict(list)
+    outside = [_Rank(every, rank).add(times) for rank in range(len(every))]
+    merged = {key: statistics.mean(values) for key, values in sorted(times.items())}
+    return Measured(merged, slower.compute, slower.communication, statistics.mean(outside))
+
+
+@dataclass
+class _Rank:
+    """One of those that measured something."""
+
+    every: list[Any]
+    rank: int
+
+    def add(self, times: dict[str, list[float]]) -> float:
+        """Adds the times of its nodes; gives the nanoseconds of a step outside of them."""
+        found = self.every[self.rank]
+        inside = [0.0] * len(found["durations"])
+        for number, runs in enumerate(found["runs"]):
+            issue = self._add(number, times)
+            for at, run in enumerate(runs[-len(inside) :]):
+                inside[at] += run[-1] - run[0] - issue
+        beyond = [1e9 * whole - part for whole, part in zip(found["durations"], inside)]
+        return max(0.0, statistics.median(beyond))
+
+    def _add(self, number: int, times: dict[str, list[float]]) -> float:
+        """Adds those of a graph; gives the nanoseconds that issuing its collectives takes."""
+        runs, issue = self.every[self.rank]["runs"][number], 0.0
+        for index, node in enumerate(self.every[self.rank]["nodes"][number]):
+            # The first mark is that of the call.
+            lasted = statistics.median(run[index + 2] - run[index + 1] for run in runs)
+            if node["kind"] == "compute":
+                times[node["key"]].append(lasted)
+            elif node["kind"] == "collective":
+                issue += lasted
+                times[node["key"]].append(self._transfer(number, index))
+        return issue
+
+    def _transfer(self, number: int, index: int) -> float:
+        """Nanoseconds of a collective, from when the last of its ranks has come to it."""
+        ranks = self.every[self.rank]["nodes"][number][index]["ranks"] or [self.rank]
+        peers = [self._runs_of(rank, number) for rank in ranks]
+        transfers = []
+        for at in range(min(map(len, peers))):
+            marks = [peer[at] for peer in peers]
+            ended = max(mark[index + 3] for mark in marks)
+            transfers.append(ended - max(mark[index + 2] for mark in marks))
+        return max(0.0, statistics.median(transfers))
+
+    def _runs_of(self, rank: int, number: int) -> list[list[int]]:
+        """Of the same graph on another rank; our own if that has none, or another one."""
+        own, other = self.every[self.rank], self.every[rank]
+        keys = [node["key"] for node in own["nodes"][number]]
+        is_same = number < len(other["nodes"]) and keys == [
+            node["key"] for node in other["nodes"][number]
+        ]
+        return (other if is_same else own)["runs"][number]
+

@@ -1,0 +1,271 @@
+"""Tries orders of a step on the machine that it runs on, and keeps the fastest.
+
+All orders are in one compiled program (`_variants`), and run in turns, round by round, so that what
+else happens on the machine happens to all of them. Every rank sees the durations of all ranks, and
+comes to the same choice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from ._measure import compile_variants, seconds_of
+from ._pass import Options, OverlapPass, session, times_key
+from ._profile import Measured, read_profile, write_profile
+from ._times import Times
+from ._variants import Variants
+
+FORMAT = "halflap.tuned/1"
+#: What torch does without us; everything is compared with it, and it is kept where nothing is faster.
+DEFAULT = "default"
+#: Rounds before a choice is made, and after which no more are run.
+LEAST_ROUNDS, MOST_ROUNDS = 7, 61
+#: An interval of a ratio that is narrower than this is narrow enough.
+NARROW = 0.01
+
+
+class Candidate(NamedTuple):
+    """A way to order graphs: `default`, `none`, `kept` or `free`, the last two within a budget."""
+
+    order: str
+    memory_budget: str = "1x"
+
+    @property
+    def name(self) -> str:
+        return self.order if self.memory_budget == "1x" else f"{self.order} {self.memory_budget}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a candidate did: seconds of a step, and the median of its ratios to torch's default, with
+    an interval that has the true one with a probability of 95%."""
+
+    candidate: Candidate
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest of what was tried. ``enable(tuned=...)`` takes it, or a file that it was saved to."""
+
+    chosen: Candidate
+    rows: tuple[Row, ...]
+    rounds: int
+    measured: Measured
+    #: Of the search, as `enable` takes it.
+    effort: str
+    #: Why candidates were not tried, by name.
+    left_out: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As files have it."""
+        rows = [{**asdict(row), "candidate": row.candidate._asdict()} for row in self.rows]
+        found = {"chosen": self.chosen._asdict(), "rows": rows, "rounds": self.rounds}
+        return {
+            "format": FORMAT,
+            **found,
+            "effort": self.effort,
+            "left_out": self.left_out,
+            "measured": self.measured.to_dict(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that `enable(tuned=...)` takes."""
+        write_profile(self.to_dict(), path)
+
+    def __str__(self) -> str:
+        lines = [f"{'':12} {'step':>10} {'of default':>11}  95% of medians"]
+        for row in sorted(self.rows, key=lambda row: row.ratio):
+            chosen = "  chosen" if row.candidate == self.chosen else ""
+            lines.append(
+                f"{row.candidate.name:12} {1e3 * row.seconds:7.1f} ms {row.ratio:10.3f}x  "
+                f"{row.low:.3f} to {row.high:.3f}{chosen}"
+            )
+        lines += [f"{name:12} not tried: {why}" for name, why in self.left_out.items()]
+        return "\n".join([*lines, f"{self.rounds} rounds"])
+
+
+def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial) -> Tuned:
+    """Tries candidates; see `halflap.torch.tune`."""
+    key = times_key(trial.measured.times, None)
+    session.times[key] = Times(trial.measured.times, None)
+    options = replace(trial.options, times=key)
+    ways = {one.name: _way(one, options) for one in candidates}
+    variants = Variants(ways, is_marked=False)
+    with ExitStack() as stack:
+        compile_variants(stack, variants)
+        step()
+        left_out = _unusable(variants, candidates)
+        tried = [one for one in candidates if one.name not in left_out]
+        rounds = _rounds(step, variants, (tried, trial.seconds))
+    rows = tuple(row_of(one, [times[one.name] for times in rounds], rounds) for one in tried)
+    return Tuned(choice(rows), rows, len(rounds), trial.measured, options.effort, left_out)
+
+
+class Trial(NamedTuple):
+    """What candidates are tried with, and how long."""
+
+    options: Options
+    measured: Measured
+    seconds: float
+
+
+def _way(candidate: Candidate, options: Options) -> Callable[[list[Any]], list[Any]]:
+    """A candidate as a pass, which raises where it cannot be had."""
+    is_ours = candidate.order in ("kept", "free")
+    if is_ours:
+        budget, order = candidate.memory_budget, candidate.order
+        options = replace(options, collective_order=order, memory_budget=budget)
+    overlap_pass = OverlapPass(options, None if is_ours else candidate.order)
+
+    def ordered(snodes: list[Any]) -> list[Any]:
+        found = overlap_pass(snodes)
+        if session.is_kept_out():
+            raise RuntimeError(session.history[-1].failure)
+        return found
+
+    return ordered
+
+
+def _unusable(variants: Variants, candidates: Iterable[Candidate]) -> dict[str, str]:
+    """Candidates that a rank could not compile, or with which ranks would hang."""
+    own = {way: variants.described(way) for way in variants.ways}
+    found: dict[str, str] = {}
+    every = _gathered(own)
+    for candidate in candidates:
+        name = candidate.name
+        failures = [rank[name].failure for rank in every if rank[name].failure]
+        sequences = [rank[name].collectives for rank in every]
+        if failures:
+            found[name] = failures[0]
+        elif candidate.order == "free" and any(one != sequences[0] for one in sequences):
+            found[name] = "ranks would issue collectives in different orders"
+    return found
+
+
+def _rounds(
+    step: Callable[[], Any], variants: Variants, limits: tuple[list[Candidate], float]
+) -> list[dict[str, float]]:
+    """Seconds of each candidate, as the slowest rank has it, in each round."""
+    candidates, limit = limits
+    names = [one.name for one in candidates]
+    began, rounds = time.monotonic(), []
+    for name in names:
+        # What is loaded when it first runs is in no duration.
+        variants.chosen = name
+        step()
+    while len(rounds) < MOST_ROUNDS:
+        turn = len(rounds) % len(names)
+        own = {}
+        for variants.chosen in names[turn:] + names[:turn]:
+            own[variants.chosen] = seconds_of(step)
+        every = _gathered((own, time.monotonic() - began))
+        rounds.append({name: max(times[name] for times, _ in every) for name in names})
+        passed = max(seconds for _, seconds in every)
+        _show(len(rounds), passed, limit)
+        if passed > limit or (len(rounds) >= LEAST_ROUNDS and _is_clear(names, rounds)):
+            break
+    _show(len(rounds), 0.0, 0.0)
+    return rounds
+
+
+def _gathered(own: Any) -> list[Any]:
+    """What every rank has."""
+    if not dist.is_initialized():
+        return [own]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
+def _is_clear(names: Iterable[str], rounds: list[dict[str, float]]) -> bool:
+    """Whether all ratios are known well enough."""
+    intervals = [interval(ratios_of(name, rounds)) for name in names]
+    return all(high - low <= 2 * NARROW for low, high in intervals)
+
+
+def ratios_of(name: str, rounds: Iterable[Mapping[str, float]]) -> list[float]:
+    """A candidate's times beside torch's default in the same round."""
+    return [times[name] / times[DEFAULT] for times in rounds]
+
+
+def interval(values: Iterable[float]) -> tuple[float, float]:
+    """Two of the values, between which their distribution's median lies with 95%: how many of them
+    are below it is binomial."""
+    ordered = sorted(values)
+    count = len(ordered)
+    tail, ways, below = 0.0, 0.5**count, 0
+    while below < count // 2 and tail + ways <= 0.025:
+        tail += ways
+        below += 1
+        ways *= (count - below + 1) / below
+    skipped = max(0, below - 1) if tail else 0
+    return ordered[skipped], ordered[-1 - skipped]
+
+
+def row_of(
+    candidate: Candidate, seconds: Iterable[float], rounds: Sequence[Mapping[str, float]]
+) -> Row:
+    """How a candidate did."""
+    ratios = ratios_of(candidate.name, rounds)
+    low, high = interval(ratios)
+    return Row(candidate, statistics.median(seconds), statistics.median(ratios), low, high)
+
+
+def choice(rows: Sequence[Row]) -> Candidate:
+    """The fastest, if it is faster than torch's default beyond doubt; else that."""
+    best = min(rows, key=lambda row: row.ratio)
+    return best.candidate if best.high < 1.0 else Candidate(DEFAULT)
+
+
+def _show(rounds: int, passed: float, limit: float) -> None:
+    """One line on a terminal, which vanishes at the end."""
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    if is_first and sys.stderr.isatty():
+        text = f"halflap: round {rounds}, {passed:.0f} s of at most {limit:.0f} s" if limit else ""
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+class Choice(NamedTuple):
+    """What was chosen, and what it was found with."""
+
+    candidate: Candidate
+    measured: Measured
+    effort: str
+
+
+def read_tuned(tuned: Tuned | str | os.PathLike[str]) -> Choice:
+    """What `tune` gave, or a file of it."""
+    if isinstance(tuned, Tuned):
+        return Choice(tuned.chosen, tuned.measured, tuned.effort)
+    if not isinstance(tuned, (str, os.PathLike)):
+        raise TypeError(f"tuned must be what tune() gave, or a file, not {tuned!r}")
+    name = os.fspath(tuned)
+    with open(tuned, encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+        except ValueError as problem:
+            raise ValueError(f"{name}: not JSON: {problem}") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"{name}: this is not a file of tune(), whose format is {FORMAT!r}")
+    try:
+        chosen = Candidate(**found["chosen"])
+        choice = Choice(chosen, read_profile(found["measured"]), found["effort"])
+    except (KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"{name}: {problem}; run tune() again") from None
+    if chosen.order not in ("default", "none", "kept", "free"):
+        raise ValueError(f"{name}: 'chosen' has the order {chosen.order!r}; run tune() again")
+    return choice

@@ -1,0 +1,100 @@
+"""What `measure` and `tune` make of what they are given; no ranks."""
+
+import json
+import math
+import pathlib
+import random
+import sys
+
+import halflap.torch
+from halflap.torch._measure import put_on_one_clock, waited_at_once
+from halflap.torch._profile import Measured, read_profile
+from halflap.torch._tune import Candidate, Row, choice, interval, read_tuned, row_of
+
+FOLDER = pathlib.Path(sys.argv[1])
+
+
+def raises(kind, part, function, *given):
+    try:
+        function(*given)
+    except kind as problem:
+        assert part in str(problem), problem
+    else:
+        raise AssertionError(f"{function} took {given}")
+
+
+# An interval of a median, against the binomial distribution: how often it has the true one.
+assert interval([3.0]) == (3.0, 3.0)
+assert interval(range(5)) == (0, 4)
+assert interval(range(9)) == (1, 7)
+assert interval(range(20)) == (5, 14)
+dice = random.Random(0)
+inside = 0
+for _ in range(2000):
+    low, high = interval([dice.expovariate(1.0) for _ in range(15)])
+    inside += low <= math.log(2) <= high
+assert 0.94 < inside / 2000 < 0.99, inside
+
+# The fastest, if that is beyond doubt.
+default = Row(Candidate("default"), 1.0, 1.0, 1.0, 1.0)
+free = Row(Candidate("free"), 0.9, 0.9, 0.85, 0.95)
+unsure = Row(Candidate("kept"), 0.8, 0.8, 0.7, 1.01)
+assert choice([default, free]) == free.candidate
+assert choice([default, unsure]) == default.candidate
+rounds = [{"default": 2.0, "free": 1.0}, {"default": 4.0, "free": 3.0}, {"default": 1.0, "free": 0.9}]
+row = row_of(Candidate("free"), [1.0, 3.0, 0.9], rounds)
+assert (row.seconds, row.ratio, row.low, row.high) == (1.0, 0.75, 0.5, 0.9)
+
+
+def node(name, kind, outputs=(), reads=()):
+    deps = [{"buffer": buffer, "kinds": ["data"]} for buffer in reads]
+    return {"name": name, "kind": kind, "outputs": list(outputs), "deps": deps}
+
+
+# Each wait follows its collective; one of a collective elsewhere stays.
+program = [
+    node("elsewhere", "wait", ["w"], ["given"]),
+    node("gather", "collective", ["g"]),
+    node("compute", "compute", ["c"]),
+    node("scatter", "collective", ["s"], ["c"]),
+    node("wait gather", "wait", ["wg"], ["g"]),
+    node("wait scatter", "wait", ["ws"], ["c", "s"]),
+]
+order = ["elsewhere", "gather", "wait gather", "compute", "scatter", "wait scatter"]
+assert waited_at_once(program) == order
+
+# Clocks of other hosts are shifted, so that collectives end at the same times.
+nodes = [[{"kind": "collective"}, {"kind": "wait"}, {"kind": "compute"}]]
+here = {"clock": "a", "nodes": nodes, "runs": [[[0, 10, 11, 30, 50], [100, 110, 111, 130, 150]]]}
+there = {"clock": "b", "nodes": nodes, "runs": [[[7000, 7012, 7013, 7030, 7052]]]}
+same = {"clock": "a", "nodes": nodes, "runs": [[[5, 15, 16, 35, 55]]]}
+every = [here, there, same]
+put_on_one_clock(every)
+assert there["runs"] == [[[0, 12, 13, 30, 52]]] and same["runs"] == [[[5, 15, 16, 35, 55]]]
+
+# Profiles are plain times, or have all that was measured.
+measured = Measured({"mm [2, 2] [2, 2]": 5.0}, 1.2, 1.5, 7.0)
+measured.save(FOLDER / "profile.json")
+assert read_profile(FOLDER / "profile.json") == read_profile(measured.to_dict()) == measured
+assert read_profile({"mm": 1.0}) == Measured({"mm": 1.0})
+raises(ValueError, "'comm_slowdown' is 0.5", read_profile, {**measured.to_dict(), "comm_slowdown": 0.5})
+raises(ValueError, "the format is 'x'", read_profile, {"format": "x"})
+raises(ValueError, "'times' must be an object", read_profile, {**measured.to_dict(), "times": 3})
+
+# Files of tune.
+bad = FOLDER / "bad.json"
+for content, part in (("{", "not JSON"), ("[]", "not a file of tune()")):
+    bad.write_text(content)
+    raises(ValueError, part, read_tuned, bad)
+kept = {"format": "halflap.tuned/1", "measured": measured.to_dict(), "effort": "quick"}
+for chosen, part in (({"order": "best"}, "the order 'best'"), ({"name": 1}, "run tune() again")):
+    bad.write_text(json.dumps({**kept, "chosen": chosen}))
+    raises(ValueError, part, read_tuned, bad)
+bad.write_text(json.dumps({**kept, "chosen": {"order": "free", "memory_budget": "1.5x"}}))
+found = read_tuned(bad)
+assert found.candidate == Candidate("free", "1.5x") and found.measured == measured
+with halflap.torch.enable(tuned=bad) as enabled:
+    options = enabled.overlap_pass.options
+    assert (options.memory_budget, options.collective_order) == ("1.5x", "auto")
+    assert (options.slowdown, options.comm_slowdown, options.effort) == (1.2, 1.5, "quick")
+raises(ValueError, "steps must be", lambda: halflap.torch.measure(print, steps=0))

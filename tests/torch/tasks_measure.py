@@ -1,0 +1,105 @@
+"""`measure` and `tune` on real ranks. Nothing here depends on how long anything takes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import models
+import torch
+import torch.distributed as dist
+
+import halflap.torch
+from halflap.torch import _pass, _tune
+
+SIZE = models.SMALL
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+
+
+def make_step(kind="fsdp", size=SIZE):
+    """A training step of a small model, and what it leaves behind."""
+    torch.manual_seed(0)
+    model = models.build(kind, size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run = torch.compile(model, fullgraph=True)
+    batch = models.batch(0, size)
+
+    def step():
+        loss = run(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step.model = model
+    return step
+
+
+def left_by(step):
+    return [parameter.detach().clone() for parameter in step.model.parameters()]
+
+
+def profile():
+    """What `measure` gives, and what it changes."""
+    plain = make_step()
+    for _ in range(6):
+        plain()
+    expected = left_by(plain)
+    torch._dynamo.reset()
+    step = make_step()
+    path = FOLDER / f"profile{dist.get_rank()}.json"
+    measured = halflap.torch.measure(step, steps=2, out=path)
+    # It has compiled in an order of its own, and this is compiled again.
+    with halflap.torch.capture(FOLDER / f"graphs{dist.get_rank()}"):
+        halflap.torch.enable(profile=path)
+        for _ in range(2):
+            step()
+    halflap.torch.disable()
+    return {
+        "times": measured.times,
+        "figures": [measured.slowdown, measured.comm_slowdown, measured.outside_ns],
+        "is_equal": all(map(torch.equal, left_by(step), expected)),
+        "settings": str(halflap.torch.status()),
+    }
+
+
+def tuned():
+    """What `tune` gives on ranks that are alike."""
+    path = FOLDER / f"tuned{dist.get_rank()}.json"
+    found = halflap.torch.tune(make_step, seconds=1.0, memory_budgets=["1x", "1.5x"], out=path)
+    uses = {}
+    for order in ("default", "none", "kept", "free"):
+        torch._dynamo.reset()
+        began = len(halflap.torch.history())
+        chosen = _tune.Tuned(_tune.Candidate(order), (), 0, found.measured, "quick", {})
+        with halflap.torch.enable(tuned=chosen):
+            step = make_step()
+            step()
+        uses[order] = [ran.collective_order for ran in halflap.torch.history()[began:]]
+    return {"tuned": found.to_dict(), "text": str(found), "uses": uses}
+
+
+def left_out():
+    """Ways that fail on one rank, and ranks that have different programs."""
+    find = _pass.OverlapPass.find
+
+    def failing(self, *given):
+        if self.options.collective_order == "kept" and dist.get_rank() == 1:
+            raise MemoryError("no room")
+        return find(self, *given)
+
+    _pass.OverlapPass.find = failing
+    one_fails = halflap.torch.tune(make_step, seconds=1.0, profile={})
+    _pass.OverlapPass.find = find
+    torch._dynamo.reset()
+
+    described = _tune.Variants.described
+
+    def different(self, way):
+        # As if each rank had another program.
+        return described(self, way)._replace(collectives=[[f"op{dist.get_rank()}"]])
+
+    _tune.Variants.described = different
+    differ = halflap.torch.tune(make_step, seconds=1.0, profile={})
+    _tune.Variants.described = described
+    return {"one_fails": one_fails.left_out, "differ": differ.left_out}
