@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn devices_links_and_profiles() {
-        assert_eq!(asked("h100", "", ""), Ok([1_002_500.0, 2_397_065.0]));
-        assert_eq!(asked("h100", "network", ""), Ok([1_002_500.0, 17_606_400.0]));
+        assert_eq!(asked("h100", "", ""), Ok([1_002_500.0, 2_610_840.0]));
+        assert_eq!(asked("h100", "network", ""), Ok([1_002_500.0, 18_129_341.0]));
         let own = written(
             "own.json",
             r#"{"peak_tflops": 98.9, "memory_gb_per_s": 1, "ranks_per_node": 8, "nvlink_gb_per_s": 370, "network_gb_per_s": 1, "launch_us": 0}"#,
@@ -141,11 +141,12 @@ mod tests {
             times.of(graph.find("gather").unwrap()).0.round()
         };
         assert_eq!(gather("h100", None), gather("h100", Some(8)));
-        // Two cards of each of four nodes: 8.4 us + 4 * 3.4 us + 3 * 14 us, 100 * 8/7 GB/s.
-        assert_eq!(gather("h100", Some(2)), 64_000.0 + 8_750_000.0);
+        // Two cards of each of four nodes: 16.5 us + 4 * 1.48 us + 3 * 5 us, 100 * 8/7 GB/s, and
+        // 2 * sqrt(4.77 us * 8.75 ms) for the ramp.
+        assert_eq!(gather("h100", Some(2)), 37_420.0 + 8_750_000.0 + 408_595.0);
         let own = written(
             "nodes.json",
-            r#"{"peak_tflops": 1, "memory_gb_per_s": 1, "ranks_per_node": 2, "nvlink_gb_per_s": 370, "network_gb_per_s": 50}"#,
+            r#"{"peak_tflops": 1, "memory_gb_per_s": 1, "ranks_per_node": 2, "nvlink_gb_per_s": 369, "network_gb_per_s": 50}"#,
         );
         assert_eq!(gather(&own, None), gather("h100", Some(2)));
         assert_eq!(gather(&own, Some(8)), gather("h100", None));

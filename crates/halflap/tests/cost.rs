@@ -63,11 +63,11 @@ fn measured_before_modelled_before_given() {
     let given = Costs::default();
     assert_eq!(times(&given, &graph), [1.0, 2.0, 3.0, 4.0, 0.0]);
     let modelled = Costs { device: h100(), ..given.clone() };
-    assert_eq!(times(&modelled, &graph), [1_002_500.0, 2.0, 2_397_065.0, 4.0, 0.0]);
+    assert_eq!(times(&modelled, &graph), [1_002_500.0, 2.0, 2_610_840.0, 4.0, 0.0]);
     let link = Some(Link::named("ib400", None).unwrap());
     let linked = Costs { link, ..given };
-    assert_eq!(times(&linked, &graph), [1.0, 2.0, 17_606_400.0, 4.0, 0.0]);
-    assert_eq!(times(&Costs { device: h100(), ..linked.clone() }, &graph)[..3], [1_002_500.0, 2.0, 17_606_400.0]);
+    assert_eq!(times(&linked, &graph), [1.0, 2.0, 18_129_341.0, 4.0, 0.0]);
+    assert_eq!(times(&Costs { device: h100(), ..linked.clone() }, &graph)[..3], [1_002_500.0, 2.0, 18_129_341.0]);
     let profile = profile(r#"{ "gather": 5, "b": 6.0, "w": 7 }"#);
     assert_eq!(times(&Costs { profile, ..modelled }, &graph), [1_002_500.0, 6.0, 5.0, 4.0, 7.0]);
 }
@@ -79,7 +79,7 @@ fn a_graph_may_have_no_times() {
     assert_eq!((graph.runtime(a), graph.has_runtime(a)), (Nanos::ZERO, false));
     assert_eq!((graph.flops(a), graph.bytes(a)), (Some(Flops(989e9)), Some(Bytes(335_000_000))));
     let costs = Costs { device: h100(), link: None, profile: profile(r#"{ "b": 1, "s": 2 }"#) };
-    assert_eq!(times(&costs, &graph), [1_002_500.0, 1.0, 2_397_065.0, 2.0, 0.0]);
+    assert_eq!(times(&costs, &graph), [1_002_500.0, 1.0, 2_610_840.0, 2.0, 0.0]);
 }
 
 #[test]

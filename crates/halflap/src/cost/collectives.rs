@@ -1,12 +1,15 @@
-//! Communication: the latency of the hops, and the bytes over the bandwidth.
+//! Communication: six parameters a link, the same formula for all of them.
 //!
-//! NCCL has a ring and, for all-reduce, a tree, each with three protocols that trade latency for
-//! bandwidth, and takes whichever is fastest; so does this model. With `n` ranks a ring of bus
-//! bandwidth `b` moves a collective's bytes (the larger of what goes in and what comes out) at
-//! `b * n / steps`. Of the `n - 1` hops around it, one for each node but one goes over the network,
-//! where each rank of a node has a card of its own: all of them together carry what leaves the
-//! node, and never more than the link within it brings there. Where ranks talk in pairs (all-to-all,
-//! point to point) a rank has its own card alone.
+//! A collective takes the link's base, the latency of its hops, the time of its bytes on the bus,
+//! and twice the root of that time multiplied by the link's ramp. The last term is what a pipeline
+//! costs: a transfer is cut into pieces to keep all hops busy, every piece costs some time, and this
+//! is the sum for the best number of pieces. bench/link_fit.py fits the parameters to measurements
+//! with the same formula.
+//!
+//! Of the `n - 1` hops around a ring, one for each node but one goes over the network, where each
+//! rank of a node has a card of its own: all of them together carry what leaves the node, and never
+//! more than the link within it brings there. Where ranks talk in pairs (all-to-all, point to
+//! point) a rank has its own card alone.
 
 use super::{Device, Link, Reach};
 use crate::graph::Collective;
@@ -51,16 +54,18 @@ pub(super) const KNOWN: [(&str, Shape); 12] = [
     ("ragged_all_to_all", Shape::AllToAll),
 ];
 
-/// LL, LL128 and Simple. What they make of a link's bandwidth: LL sends a flag with every four bytes
-/// and cannot keep a link busy, LL128 sends one with every 120.
-const SHARES: [f64; 3] = [0.25, 0.92, 1.0];
+/// What a collective of one rank takes: nothing is sent.
+const ALONE: Nanos = Nanos::micros(6.6);
 
-/// What starting takes.
-const RING_BASE: [Nanos; 3] = [Nanos::micros(6.6), Nanos::micros(14.0), Nanos::micros(8.4)];
-const TREE_BASE: [Nanos; 3] = [Nanos::micros(6.8), Nanos::micros(14.0), Nanos::micros(8.4)];
+/// A level of a tree takes as long as so many hops of a ring: it waits for two branches, and a ring
+/// has many hops under way at once.
+const TREE_LEVEL: f64 = 3.0;
 
-/// All goes up a tree and down again, so half of the bandwidth, and some is lost where it branches.
-const TREE_SHARE: f64 = 0.9 / 2.0;
+/// What two ranks take of a base. They were measured in a loop, so without the start of a program.
+const PAIRWISE_BASE: f64 = 0.6;
+
+/// How much slower two ranks reach their bandwidth: fewer channels are theirs.
+const PAIRWISE_RAMP: f64 = 4.0;
 
 /// How a group lies over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,24 +98,27 @@ impl Fabric<'_> {
         let shape = Shape::of(&collective.op)?;
         let span = Span::new(collective.group_size, ranks, self.ranks_per_node);
         if span.ranks <= 1 {
-            return Some(RING_BASE[0]);
+            return Some(ALONE);
         }
-        let bus = self.bus(shape, span);
-        let ring = |protocol: usize| {
-            let bandwidth = bus * SHARES[protocol] * shape.ratio(span.ranks);
-            self.ring_latency(shape, span, protocol) + collective.bytes / bandwidth
+        let link = self.slowest(span);
+        let (base, ramp) = match shape {
+            Shape::PointToPoint => (link.base * PAIRWISE_BASE, link.ramp * PAIRWISE_RAMP),
+            _ => (link.base, link.ramp),
         };
-        let tree = |protocol: usize| {
-            let bandwidth = bus * SHARES[protocol] * TREE_SHARE;
-            self.tree_latency(span, protocol) + collective.bytes / bandwidth
-        };
-        let rings = (0..SHARES.len()).map(ring);
-        let trees = (0..SHARES.len()).map(tree).filter(|_| shape == Shape::AllReduce);
-        rings.chain(trees).reduce(Nanos::min)
+        let transfer = collective.bytes / self.bus(shape, span) * shape.passes(span.ranks, link);
+        let ramping = Nanos((ramp.0 * transfer.0).sqrt()) * 2.0;
+        Some(base + self.latency(shape, span) + transfer + ramping)
+    }
+
+    /// The link that all others wait for.
+    fn slowest(&self, span: Span) -> &Link {
+        if span.nodes == 1 { self.within } else { self.across }
     }
 
     fn bus(&self, shape: Shape, span: Span) -> Bandwidth {
-        let within = self.within.bandwidth;
+        let pairs = shape == Shape::PointToPoint;
+        let peers = if pairs { 1 } else { span.fewest.saturating_sub(1).max(1) };
+        let within = self.within.bandwidth.min(self.within.pair * f64::from(peers));
         let cards = match shape {
             Shape::AllReduce | Shape::Once | Shape::Chain => f64::from(span.fewest),
             Shape::AllToAll | Shape::PointToPoint => 1.0,
@@ -118,22 +126,20 @@ impl Fabric<'_> {
         if span.nodes == 1 { within } else { within.min(self.across.bandwidth * cards) }
     }
 
-    fn ring_latency(&self, shape: Shape, span: Span, protocol: usize) -> Nanos {
-        let (within, across) = (self.within.hops.ring[protocol], self.across.hops.ring[protocol]);
-        let hops = match shape {
-            Shape::PointToPoint if span.nodes == 1 => within,
-            Shape::PointToPoint => across,
-            _ => within * f64::from(span.ranks - span.nodes) + across * f64::from(span.nodes - 1),
-        };
-        RING_BASE[protocol] + hops * shape.rounds()
-    }
-
-    /// A chain within each node, a binary tree over the nodes, there and back.
-    fn tree_latency(&self, span: Span, protocol: usize) -> Nanos {
-        let (within, across) = (self.within.hops.tree[protocol], self.across.hops.tree[protocol]);
-        let chain = f64::from(span.ranks.div_ceil(span.nodes) - 1);
-        let depth = f64::from(u32::BITS - (span.nodes - 1).leading_zeros());
-        TREE_BASE[protocol] + (within * chain + across * depth) * 2.0
+    /// The hops that follow one another.
+    fn latency(&self, shape: Shape, span: Span) -> Nanos {
+        let (within, across) = (self.within.hop, self.across.hop);
+        let ring = within * f64::from(span.ranks - span.nodes) + across * f64::from(span.nodes - 1);
+        let depths = [span.ranks.div_ceil(span.nodes), span.nodes].map(|ranks| f64::from(ranks.ilog2()));
+        let tree = (within * depths[0] + across * depths[1]) * TREE_LEVEL;
+        match shape {
+            Shape::PointToPoint => self.slowest(span).hop,
+            Shape::Once | Shape::Chain => ring,
+            // There and back.
+            Shape::AllReduce => ring.min(tree) * 2.0,
+            // Nobody waits for what a peer has from another.
+            Shape::AllToAll => ring * 0.5,
+        }
     }
 }
 
@@ -147,19 +153,13 @@ impl Shape {
         names.max_by_key(|(name, _)| name.len()).map(|&(_, shape)| shape)
     }
 
-    /// How often everything goes around the ring.
-    fn rounds(self) -> f64 {
+    /// How often each byte of a collective passes the bus of a rank.
+    fn passes(self, ranks: u32, link: &Link) -> f64 {
+        let once = f64::from(ranks - 1) / f64::from(ranks);
         match self {
-            Shape::AllReduce | Shape::AllToAll => 2.0,
-            Shape::Once | Shape::Chain | Shape::PointToPoint => 1.0,
-        }
-    }
-
-    /// What a ring of `ranks` moves of a collective for each byte that goes over the bus.
-    fn ratio(self, ranks: u32) -> f64 {
-        match self {
+            Shape::AllReduce => (2.0 * once).min(link.all_reduce),
+            Shape::Once | Shape::AllToAll => once,
             Shape::Chain | Shape::PointToPoint => 1.0,
-            _ => f64::from(ranks) / (self.rounds() * f64::from(ranks - 1)),
         }
     }
 }
@@ -207,58 +207,91 @@ mod tests {
 
     #[test]
     fn large_ones_ride_the_bandwidth() {
-        // Simple: 8.4 us + 7 * 3.4 us, and 1 GB at 370 * 8/7 GB/s.
-        assert_eq!(h100("all_gather", &node(), 1_000_000_000), 32_200.0 + 2_364_865.0);
-        assert_eq!(h100("reduce_scatter", &node(), 1_000_000_000), 32_200.0 + 2_364_865.0);
-        // Twice around: 8.4 us + 14 * 3.4 us, 370 * 8/14 GB/s; so much for all-to-all, too.
-        assert_eq!(h100("all_reduce", &node(), 1_000_000_000), 56_000.0 + 4_729_730.0);
-        assert_eq!(h100("all_to_all", &node(), 1_000_000_000), 56_000.0 + 4_729_730.0);
-        // One hop: 8.4 us + 3.4 us, 370 GB/s.
-        assert_eq!(h100("send", &[0, 1], 1_000_000_000), 11_800.0 + 2_702_703.0);
+        // 16.5 us + 7 * 1.48 us, 1 GB * 7/8 at 369 GB/s (2371.274 us), and 2 * sqrt(4.77 us * that).
+        let gather = 26_860.0 + 2_371_274.0 + 212_706.0;
+        assert_eq!(h100("all_gather", &node(), 1_000_000_000), gather);
+        assert_eq!(h100("reduce_scatter", &node(), 1_000_000_000), gather);
+        // Half of the hops.
+        assert_eq!(h100("all_to_all", &node(), 1_000_000_000), gather - 5_180.0);
+        // There and back, and 1.5 times over the bus, because switches sum: 16.5 us + 14 * 1.48 us,
+        // 1.5 GB at 369 GB/s, 2 * sqrt(4.77 us * 4065.041 us).
+        assert_eq!(h100("all_reduce", &node(), 1_000_000_000), 37_220.0 + 4_065_041.0 + 278_497.0);
+        // A pair: 0.6 * 16.5 us + 1.48 us, 1 GB at 305 GB/s, 2 * sqrt(4 * 4.77 us * 3278.689 us).
+        assert_eq!(h100("send", &[0, 1], 1_000_000_000), 11_380.0 + 3_278_689.0 + 500_229.0);
     }
 
     #[test]
-    fn small_ones_take_the_protocol_of_least_latency() {
-        // LL: 6.6 us + 7 * 0.6 us, and 8 KB at a quarter of 370 * 8/7 GB/s.
-        assert_eq!(h100("all_gather", &node(), 8000), 10_800.0 + 76.0);
-        // LL128: 14 us + 7 * 1.9 us, and 4 MB at 0.92 of it; LL would take 48.6 us, Simple 41.7 us.
-        assert_eq!(h100("all_gather", &node(), 4_000_000), 27_300.0 + 10_282.0);
+    fn small_ones_take_the_latency() {
+        // 26.86 us, 8 KB * 7/8 at 369 GB/s (18.97 ns), and 2 * sqrt(4770 ns * that).
+        assert_eq!(h100("all_gather", &node(), 8000), 27_481.0);
+        // 4 MB: 9485 ns, and 2 * sqrt(4770 ns * that) = 13453 ns, more than the bytes themselves.
+        assert_eq!(h100("all_gather", &node(), 4_000_000), 26_860.0 + 9_485.0 + 13_453.0);
+        assert_eq!(h100("all_gather", &node(), 0), 26_860.0);
     }
 
     #[test]
-    fn small_all_reduces_take_the_tree() {
+    fn all_reduces_of_many_ranks_take_a_tree() {
+        let rack = Device::named("gb200").unwrap();
+        let time = |size: u32| {
+            let ranks: Vec<u32> = (0..size).collect();
+            Fabric::of(&rack).time(&collective("all_reduce", size, 0), &ranks).unwrap().0.round()
+        };
+        // A ring: 10.9 us + 2 * 7 * 1.21 us.
+        assert_eq!(time(8), 10_900.0 + 14.0 * 1_210.0);
+        // A tree of 6 levels: 10.9 us + 2 * 6 * 3 * 1.21 us, and no more for 72 ranks.
+        assert_eq!(time(64), 10_900.0 + 36.0 * 1_210.0);
+        assert_eq!(time(72), time(64));
+        // Eight nodes of eight: 16.5 us + 2 * 3 * (3 * 1.48 us + 3 * 5 us).
         let all: Vec<u32> = (0..64).collect();
-        // Tree, LL: 6.8 us + 2 * (7 * 0.6 us + 3 * 5 us), and 8 KB at 370 / 4 * 0.45 GB/s.
-        assert_eq!(h100("all_reduce", &all, 8000), 45_200.0 + 192.0);
-        // A ring would take 6.6 us + 2 * (56 * 0.6 us + 7 * 2.7 us) before the first byte. A large one
-        // takes it, with Simple: 8.4 us + 2 * (56 * 3.4 us + 7 * 14 us), 370 * 64/126 GB/s.
-        assert_eq!(h100("all_reduce", &all, 4_000_000_000), 585_200.0 + 21_283_784.0);
-        // Within a node the ring starts sooner: 6.6 us + 14 * 0.6 us, 370 / 4 * 8/14 GB/s.
-        assert_eq!(h100("all_reduce", &node(), 8000), 15_000.0 + 151.0);
+        assert_eq!(h100("all_reduce", &all, 0), 16_500.0 + 116_640.0);
     }
 
     #[test]
     fn ranks_say_whether_the_network_is_used() {
-        // One rank of each node: 8.4 us + 7 * 14 us, 50 * 8/7 GB/s.
+        // Without the term of the ramp, which large transfers hardly have.
+        let time = |op: &str, ranks: &[u32], nanos: f64| {
+            let found = h100(op, ranks, 1_000_000_000);
+            assert!(nanos < found && found < 1.1 * nanos, "{op} {ranks:?}: {found}, not {nanos}");
+        };
+        // One rank of each node: 16.5 us + 7 * 5 us, 50 * 8/7 GB/s.
         let apart: Vec<u32> = (0..8).map(|node| node * 8).collect();
-        assert_eq!(h100("all_gather", &apart, 1_000_000_000), 106_400.0 + 17_500_000.0);
-        // Four of each of two nodes, four cards: 8.4 us + 6 * 3.4 us + 14 us, 200 * 8/7 GB/s.
+        time("all_gather", &apart, 51_500.0 + 17_500_000.0);
+        // Four of each of two nodes, four cards: 16.5 us + 6 * 1.48 us + 5 us, 200 * 8/7 GB/s.
         let half = [0, 1, 2, 3, 8, 9, 10, 11];
-        assert_eq!(h100("all_gather", &half, 1_000_000_000), 42_800.0 + 4_375_000.0);
-        // In pairs each has its own: 8.4 us + 2 * 34.4 us, 50 * 8/14 GB/s.
-        assert_eq!(h100("all_to_all", &half, 1_000_000_000), 77_200.0 + 35_000_000.0);
-        // One of another node is enough.
-        assert_eq!(h100("send", &[7, 8], 1_000_000_000), 22_400.0 + 20_000_000.0);
+        time("all_gather", &half, 30_380.0 + 4_375_000.0);
+        // In pairs each has its own, 50 * 8/7 GB/s.
+        time("all_to_all", &half, 23_440.0 + 17_500_000.0);
+        // Switches of a node do not sum what comes from others: twice 7/8.
+        time("all_reduce", &half, 44_260.0 + 8_750_000.0);
+        // One of another node is enough: 0.6 * 16.5 us + 5 us, 50 GB/s.
+        time("send", &[7, 8], 14_900.0 + 20_000_000.0);
+        // With it: 2 * sqrt(4.77 us * 17.5 ms).
+        assert_eq!(h100("all_gather", &apart, 1_000_000_000), 51_500.0 + 17_500_000.0 + 577_841.0);
+    }
+
+    #[test]
+    fn a_mesh_gives_each_pair_a_part() {
+        let mesh = Device::named("mi355x").unwrap();
+        let time = |size: u32| {
+            let ranks: Vec<u32> = (0..size).collect();
+            let gather = collective("all_gather", size, 1_000_000_000);
+            Fabric::of(&mesh).time(&gather, &ranks).unwrap().0.round()
+        };
+        // 59.4 us and hops of 2.99 us; half of the bytes at 63.5 GB/s, 3/4 at three times that, 7/8 at
+        // a rank's 400 GB/s.
+        assert_eq!(time(2), 62_390.0 + 7_874_016.0);
+        assert_eq!(time(4), 68_370.0 + 3_937_008.0);
+        assert_eq!(time(8), 80_330.0 + 2_187_500.0);
     }
 
     #[test]
     fn one_link_for_everybody() {
         let time = |link: &Link, ranks: &[u32]| {
-            let gather = collective("all-gather-start", ranks.len() as u32, 1_000_000_000);
+            let gather = collective("all-gather-start", ranks.len() as u32, 0);
             Fabric::one(link).time(&gather, ranks).unwrap().0.round()
         };
-        assert_eq!(time(&Link::across_nodes(50.0), &node()), 106_400.0 + 17_500_000.0);
-        assert_eq!(time(&Link::within_node(370.0), &[0, 8, 16, 24, 32, 40, 48, 56]), 32_200.0 + 2_364_865.0);
+        assert_eq!(time(&Link::across_nodes(50.0), &node()), 16_500.0 + 7.0 * 5_000.0);
+        assert_eq!(time(&Link::within_node(370.0), &[0, 8, 16, 24, 32, 40, 48, 56]), 26_860.0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::error::DeviceError;
 use super::json;
-use super::link::{Hops, Link};
+use super::link::Link;
 use super::presets::{self, Node, PRESETS};
 use crate::Unknown;
 use crate::units::{Bandwidth, FlopRate, Nanos};
@@ -37,7 +37,19 @@ pub(super) const REQUIRED: [&str; 5] =
     ["peak_tflops", "memory_gb_per_s", "ranks_per_node", "nvlink_gb_per_s", "network_gb_per_s"];
 
 /// The fields that a file may have.
-const OPTIONAL: [&str; 4] = ["name", "launch_us", "nvlink_hop_us", "network_hop_us"];
+const OPTIONAL: [&str; 11] = [
+    "name",
+    "launch_us",
+    "nvlink_base_us",
+    "nvlink_hop_us",
+    "nvlink_pair_gb_per_s",
+    "nvlink_ramp_us",
+    "nvlink_all_reduce",
+    "network_base_us",
+    "network_hop_us",
+    "network_ramp_us",
+    "network_all_reduce",
+];
 
 impl Device {
     /// The names of all presets.
@@ -95,20 +107,41 @@ impl Device {
     }
 
     fn of(fields: &Fields) -> Result<Device, DeviceError> {
-        let hops = |field, otherwise| match fields.time(field)? {
-            Some(hop) => Ok(Hops::all(hop)),
-            None => Ok::<_, DeviceError>(otherwise),
-        };
-        let nvlink = Link::within_node(fields.rate("nvlink_gb_per_s")?);
-        let network = Link::across_nodes(fields.rate("network_gb_per_s")?);
         Ok(Device {
             peak: FlopRate::teras(fields.rate("peak_tflops")?),
             memory: Bandwidth::gigas(fields.rate("memory_gb_per_s")?),
-            launch: fields.time("launch_us")?.unwrap_or(LAUNCH),
+            launch: fields.time("launch_us", LAUNCH)?,
             ranks_per_node: fields.count("ranks_per_node")?,
             is_usual: false,
-            nvlink: Link { hops: hops("nvlink_hop_us", nvlink.hops)?, ..nvlink },
-            network: Link { hops: hops("network_hop_us", network.hops)?, ..network },
+            nvlink: Device::nvlink(fields)?,
+            network: Device::network(fields)?,
+        })
+    }
+
+    fn nvlink(fields: &Fields) -> Result<Link, DeviceError> {
+        let usual = Link::within_node(fields.rate("nvlink_gb_per_s")?);
+        let pair = match fields.get("nvlink_pair_gb_per_s") {
+            Some(_) => Bandwidth::gigas(fields.rate("nvlink_pair_gb_per_s")?),
+            None => usual.pair,
+        };
+        Ok(Link {
+            base: fields.time("nvlink_base_us", usual.base)?,
+            hop: fields.time("nvlink_hop_us", usual.hop)?,
+            pair,
+            ramp: fields.time("nvlink_ramp_us", usual.ramp)?,
+            all_reduce: fields.passes("nvlink_all_reduce", usual.all_reduce)?,
+            ..usual
+        })
+    }
+
+    fn network(fields: &Fields) -> Result<Link, DeviceError> {
+        let usual = Link::across_nodes(fields.rate("network_gb_per_s")?);
+        Ok(Link {
+            base: fields.time("network_base_us", usual.base)?,
+            hop: fields.time("network_hop_us", usual.hop)?,
+            ramp: fields.time("network_ramp_us", usual.ramp)?,
+            all_reduce: fields.passes("network_all_reduce", usual.all_reduce)?,
+            ..usual
         })
     }
 }
@@ -149,12 +182,23 @@ impl Fields {
     }
 
     /// An optional time in microseconds.
-    fn time(&self, field: &'static str) -> Result<Option<Nanos>, DeviceError> {
+    fn time(&self, field: &'static str, otherwise: Nanos) -> Result<Nanos, DeviceError> {
         const RIGHT: &str = "a time in microseconds, zero or more";
-        let Some(value) = self.get(field) else { return Ok(None) };
+        let Some(value) = self.get(field) else { return Ok(otherwise) };
         match json::number(value) {
-            Ok(number) if number >= 0.0 => Ok(Some(Nanos::micros(number))),
+            Ok(number) if number >= 0.0 => Ok(Nanos::micros(number)),
             Ok(_) => Err(bad(field, value, ("negative", RIGHT))),
+            Err(problem) => Err(bad(field, value, (problem, RIGHT))),
+        }
+    }
+
+    /// How often the bytes of an all-reduce pass a link, optional.
+    fn passes(&self, field: &'static str, otherwise: f64) -> Result<f64, DeviceError> {
+        const RIGHT: &str = "a number from 1 to 2";
+        let Some(value) = self.get(field) else { return Ok(otherwise) };
+        match json::number(value) {
+            Ok(number) if (1.0..=2.0).contains(&number) => Ok(number),
+            Ok(_) => Err(bad(field, value, ("out of range", RIGHT))),
             Err(problem) => Err(bad(field, value, (problem, RIGHT))),
         }
     }
@@ -233,9 +277,7 @@ mod tests {
         for name in Device::NAMES {
             let device = Device::named(name).unwrap();
             assert!(device.network.bandwidth <= device.nvlink.bandwidth, "{name}");
-            for (near, far) in device.nvlink.hops.ring.iter().zip(device.network.hops.ring) {
-                assert!(*near <= far, "{name}");
-            }
+            assert!(device.nvlink.hop <= device.network.hop, "{name}");
         }
     }
 
@@ -267,7 +309,14 @@ mod tests {
         assert_eq!(device.memory, Bandwidth(2.6e12));
         assert_eq!((device.launch, device.ranks_per_node), (Nanos(3000.0), 4));
         assert_eq!(device.nvlink, Link::within_node(330.0));
-        assert_eq!(device.network, Link { hops: Hops::all(Nanos(20_000.0)), ..Link::across_nodes(45.0) });
+        assert_eq!(device.network, Link { hop: Nanos(20_000.0), ..Link::across_nodes(45.0) });
+        let more = OWN.replace(
+            r#""launch_us": 3"#,
+            r#""nvlink_base_us": 12, "nvlink_pair_gb_per_s": 50, "nvlink_ramp_us": 0, "nvlink_all_reduce": 1.5"#,
+        );
+        let nvlink = Device::read(more.as_bytes()).unwrap().nvlink;
+        let own = Link { base: Nanos(12_000.0), ramp: Nanos::ZERO, ..Link::within_node(330.0) };
+        assert_eq!(nvlink, Link { pair: Bandwidth(50e9), all_reduce: 1.5, ..own });
         let less = OWN.replace(r#""launch_us": 3, "network_hop_us": 20"#, r#""network_hop_us": 0"#);
         assert_eq!(Device::read(less.as_bytes()).unwrap().launch, LAUNCH);
     }
@@ -287,6 +336,10 @@ mod tests {
         assert_eq!(
             said("\"launch_us\": 3", "\"launch_us\": -3"),
             "field 'launch_us': -3 is negative; it must be a time in microseconds, zero or more"
+        );
+        assert_eq!(
+            said("\"launch_us\": 3", "\"nvlink_all_reduce\": 3"),
+            "field 'nvlink_all_reduce': 3 is out of range; it must be a number from 1 to 2"
         );
         assert_eq!(said("launch_us", "lunch_us"), "unknown field 'lunch_us'; did you mean 'launch_us'?");
         let missing = said("\"peak_tflops\": 450,", "");

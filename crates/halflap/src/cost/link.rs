@@ -1,20 +1,31 @@
-//! What ranks talk over: bandwidth, and the latency of a hop.
+//! What ranks talk over: six parameters a link.
 
 use super::Device;
 use super::error::LinkError;
 use crate::Unknown;
 use crate::units::{Bandwidth, Nanos};
 
-/// One kind of link.
+/// One kind of link. `collectives.rs` has the formula.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// Whom it joins.
     pub reach: Reach,
+    /// What a collective takes besides its hops and bytes.
+    pub base: Nanos,
+    /// What it takes to pass the link once.
+    pub hop: Nanos,
     /// The bus bandwidth that collectives achieve: of a rank within a node, of a rank's network
     /// card across nodes.
     pub bandwidth: Bandwidth,
-    /// What it takes to pass it once.
-    pub hops: Hops,
+    /// What two ranks of a node have between them: in a mesh a part of a rank's bandwidth. It
+    /// limits small groups, and means nothing across nodes.
+    pub pair: Bandwidth,
+    /// How slowly the bandwidth is reached: the time that a piece of a transfer takes besides its
+    /// bytes.
+    pub ramp: Nanos,
+    /// How often the bytes of an all-reduce pass the link, at most: a ring tends to 2, switches
+    /// that sum take less.
+    pub all_reduce: f64,
 }
 
 /// Whom a link joins.
@@ -26,56 +37,29 @@ pub enum Reach {
     Network,
 }
 
-/// The latency of one hop for each of NCCL's protocols: LL, LL128, Simple.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hops {
-    /// Along a ring.
-    pub ring: [Nanos; 3],
-    /// Along a tree.
-    pub tree: [Nanos; 3],
-}
-
-impl Hops {
-    /// NVLink and what is like it.
-    pub const NVLINK: Hops = Hops::micros([0.6, 1.9, 3.4], [0.6, 1.25, 4.0]);
-    /// PCIe.
-    pub const PCIE: Hops = Hops::micros([1.0, 2.5, 5.7], [1.0, 1.9, 4.0]);
-    /// InfiniBand, and Ethernet with RDMA.
-    pub const NETWORK: Hops = Hops::micros([2.7, 4.0, 14.0], [5.0, 8.5, 14.0]);
-
-    /// The same for every protocol.
-    pub const fn all(hop: Nanos) -> Hops {
-        Hops { ring: [hop; 3], tree: [hop; 3] }
-    }
-
-    const fn micros([a, b, c]: [f64; 3], [d, e, f]: [f64; 3]) -> Hops {
-        let ring = [Nanos::micros(a), Nanos::micros(b), Nanos::micros(c)];
-        let tree = [Nanos::micros(d), Nanos::micros(e), Nanos::micros(f)];
-        Hops { ring, tree }
-    }
-}
-
-/// The links that have a name of their own. docs/costs.md lists them.
-const PRESETS: [(&str, Link); 20] = [
+/// The links that have a name of their own. docs/costs.md lists them, and says which are fitted to
+/// measurements and how the others were derived.
+const PRESETS: [(&str, Link); 21] = [
     ("nvlink2", Link::within_node(120.0)),
     ("nvlink3", Link::within_node(240.0)),
-    ("nvlink4", Link::within_node(370.0)),
-    ("nvlink5", Link::within_node(720.0)),
+    ("nvlink4", Link::of([16.5, 1.48, 369.0, 305.0, 4.77, 1.5])),
+    ("nvlink5", Link::of([25.3, 1.31, 716.0, 533.0, 10.3, 1.8])),
+    ("nvl72", Link::of([10.9, 1.21, 722.0, 541.0, 8.96, 1.55])),
     ("nvlink400", Link::within_node(160.0)),
-    ("xgmi2", Link::within_node(112.0)),
-    ("xgmi3", Link::within_node(336.0)),
-    ("xgmi4", Link::within_node(403.0)),
-    ("pcie3", Link { hops: Hops::PCIE, ..Link::within_node(12.0) }),
-    ("pcie4", Link { hops: Hops::PCIE, ..Link::within_node(25.0) }),
-    ("pcie5", Link { hops: Hops::PCIE, ..Link::within_node(50.0) }),
-    ("loopback", Link { hops: Hops::all(Nanos::micros(10.0)), ..Link::within_node(5.0) }),
-    ("ici5e", Link { hops: Hops::all(Nanos::micros(1.0)), ..Link::within_node(100.0) }),
+    ("xgmi2", Link::of([59.4, 2.99, 112.0, 41.0, 0.0, 2.0])),
+    ("xgmi3", Link::of([59.4, 2.99, 333.0, 53.0, 0.0, 1.65])),
+    ("xgmi4", Link::of([59.4, 2.99, 400.0, 63.5, 0.0, 1.65])),
+    ("pcie3", Link::within_node(12.0).with_hop(2.5)),
+    ("pcie4", Link::within_node(25.0).with_hop(2.5)),
+    ("pcie5", Link::within_node(50.0).with_hop(2.5)),
+    ("loopback", Link::within_node(5.0).with_hop(10.0)),
+    ("ici5e", Link::of([6.6, 1.0, 100.0, 100.0, 0.0, 2.0])),
     ("ib100", Link::across_nodes(12.0)),
     ("ib200", Link::across_nodes(25.0)),
     ("ib400", Link::across_nodes(50.0)),
     ("ib800", Link::across_nodes(100.0)),
-    ("eth10", Link { hops: Hops::all(Nanos::micros(30.0)), ..Link::across_nodes(1.1) }),
-    ("eth25", Link { hops: Hops::all(Nanos::micros(30.0)), ..Link::across_nodes(2.8) }),
+    ("eth10", Link::across_nodes(1.1).with_hop(30.0)),
+    ("eth25", Link::across_nodes(2.8).with_hop(30.0)),
     ("dcn5e", Link::across_nodes(3.125)),
 ];
 
@@ -96,14 +80,31 @@ impl Link {
         Ok(found.ok_or_else(unknown)?.1)
     }
 
-    /// A link like NVLink, with so many GB/s.
+    /// A link like NVLink, with so many GB/s: what `nvlink4` has, but no switches that sum.
     pub const fn within_node(gigas: f64) -> Link {
-        Link { reach: Reach::Node, bandwidth: Bandwidth::gigas(gigas), hops: Hops::NVLINK }
+        Link::of([16.5, 1.48, gigas, gigas, 4.77, 2.0])
     }
 
     /// A network with so many GB/s for each rank.
     pub const fn across_nodes(gigas: f64) -> Link {
-        Link { reach: Reach::Network, bandwidth: Bandwidth::gigas(gigas), hops: Hops::NETWORK }
+        Link { reach: Reach::Network, ..Link::within_node(gigas).with_hop(5.0) }
+    }
+
+    /// Microseconds, GB/s and a ratio, as docs/costs.md lists them.
+    const fn of([base, hop, bandwidth, pair, ramp, all_reduce]: [f64; 6]) -> Link {
+        Link {
+            reach: Reach::Node,
+            base: Nanos::micros(base),
+            hop: Nanos::micros(hop),
+            bandwidth: Bandwidth::gigas(bandwidth),
+            pair: Bandwidth::gigas(pair),
+            ramp: Nanos::micros(ramp),
+            all_reduce,
+        }
+    }
+
+    const fn with_hop(self, micros: f64) -> Link {
+        Link { hop: Nanos::micros(micros), ..self }
     }
 }
 
@@ -120,11 +121,25 @@ mod tests {
     fn a_link_is_found_by_its_name() {
         assert_eq!(Link::named("ib400", None), Ok(Link::across_nodes(50.0)));
         let h100 = Device::named("h100").unwrap();
-        assert_eq!(Link::named("NVLink", Some(&h100)), Ok(Link::within_node(370.0)));
+        assert_eq!(Link::named("NVLink", Some(&h100)), Link::named("nvlink4", None));
         assert_eq!(Link::named("network", Some(&h100)), Ok(Link::across_nodes(50.0)));
         let said = |name| Link::named(name, None).unwrap_err().to_string();
         assert_eq!(said("nvlink6"), "unknown link 'nvlink6'; did you mean 'nvlink'?");
         let own = said("nvlink");
         assert!(own.starts_with("'nvlink' is a device's own link: say whose with --device, or"), "{own}");
+    }
+
+    /// What bench/link_fit.py wrote into the document.
+    #[test]
+    fn fitted_links_are_as_documented() {
+        let document = include_str!("../../../../docs/costs.md");
+        for name in ["nvlink4", "nvlink5", "nvl72", "xgmi4"] {
+            let Link { base, hop, bandwidth, pair, ramp, all_reduce, .. } = Link::named(name, None).unwrap();
+            let times = [base, hop].map(|time| (time.0 / 1e3).to_string()).join(" | ");
+            let rates = [bandwidth, pair].map(|rate| (rate.0 / 1e9).to_string()).join(" | ");
+            let row = format!(" | {times} | {rates} | {} | {all_reduce} |", ramp.0 / 1e3);
+            let mut lines = document.lines().filter(|line| line.starts_with(&format!("| `{name}` | ")));
+            assert!(lines.any(|line| line.ends_with(&row)), "docs/costs.md must have {name}: {row}");
+        }
     }
 }

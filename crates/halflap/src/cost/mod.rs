@@ -17,7 +17,7 @@ mod roofline;
 
 pub use device::Device;
 pub use error::{CostError, DeviceError, LinkError, ProfileError};
-pub use link::{Hops, Link, Reach};
+pub use link::{Link, Reach};
 pub use profile::Profile;
 
 use crate::graph::{Graph, GroupKind, OpKind};
