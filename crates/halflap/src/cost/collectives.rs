@@ -2,9 +2,9 @@
 //!
 //! A collective takes the link's base, the latency of its hops, the time of its bytes on the bus,
 //! and twice the root of that time multiplied by the link's ramp. The last term is what a pipeline
-//! costs: a transfer is cut into pieces to keep all hops busy, every piece costs some time, and this
-//! is the sum for the best number of pieces. bench/link_fit.py fits the parameters to measurements
-//! with the same formula.
+//! costs: a transfer is cut into pieces to keep all hops busy, every piece costs some time, and
+//! this is the sum for the best number of pieces. bench/link_fit.py fits the parameters to
+//! measurements with the same formula.
 //!
 //! Of the `n - 1` hops around a ring, one for each node but one goes over the network, where each
 //! rank of a node has a card of its own: all of them together carry what leaves the node, and never
@@ -130,8 +130,9 @@ impl Fabric<'_> {
     fn latency(&self, shape: Shape, span: Span) -> Nanos {
         let (within, across) = (self.within.hop, self.across.hop);
         let ring = within * f64::from(span.ranks - span.nodes) + across * f64::from(span.nodes - 1);
-        let depths = [span.ranks.div_ceil(span.nodes), span.nodes].map(|ranks| f64::from(ranks.ilog2()));
-        let tree = (within * depths[0] + across * depths[1]) * TREE_LEVEL;
+        let levels = |ranks: u32| f64::from(ranks.ilog2());
+        let per_node = span.ranks.div_ceil(span.nodes);
+        let tree = (within * levels(per_node) + across * levels(span.nodes)) * TREE_LEVEL;
         match shape {
             Shape::PointToPoint => self.slowest(span).hop,
             Shape::Once | Shape::Chain => ring,
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn large_ones_ride_the_bandwidth() {
-        // 16.5 us + 7 * 1.48 us, 1 GB * 7/8 at 369 GB/s (2371.274 us), and 2 * sqrt(4.77 us * that).
+        // 16.5 us + 7 * 1.48 us, 1 GB * 7/8 at 369 GB/s, and 2 * sqrt(4.77 us * 2371.274 us).
         let gather = 26_860.0 + 2_371_274.0 + 212_706.0;
         assert_eq!(h100("all_gather", &node(), 1_000_000_000), gather);
         assert_eq!(h100("reduce_scatter", &node(), 1_000_000_000), gather);
@@ -277,8 +278,8 @@ mod tests {
             let gather = collective("all_gather", size, 1_000_000_000);
             Fabric::of(&mesh).time(&gather, &ranks).unwrap().0.round()
         };
-        // 59.4 us and hops of 2.99 us; half of the bytes at 63.5 GB/s, 3/4 at three times that, 7/8 at
-        // a rank's 400 GB/s.
+        // 59.4 us and hops of 2.99 us; half of the bytes at 63.5 GB/s, 3/4 at three times that,
+        // 7/8 at a rank's 400 GB/s.
         assert_eq!(time(2), 62_390.0 + 7_874_016.0);
         assert_eq!(time(4), 68_370.0 + 3_937_008.0);
         assert_eq!(time(8), 80_330.0 + 2_187_500.0);
