@@ -59,9 +59,13 @@ def row(result, mode):
 
 def notes(result):
     """What to know about a result before using it."""
-    count = result["rounds"]
+    count, bound = result["rounds"], result.get("bound")
     confidence = next(iter(result["modes"].values()))["step"]["confidence"]
     lines = [f"Medians of {count} rounds, with intervals of {100 * confidence:.0f}% confidence."]
+    if bound:
+        lines.append(
+            f"No order takes less than {milliseconds(bound)} by the simulator, without contention."
+        )
     lines += [f"VOID: {why}" for why in result["void"]]
     if result["rounds_disturbed"]:
         share = 100 * result["most_foreign_share"]

@@ -28,7 +28,7 @@ class Subject:
     #: A model of examples/models.py, with its size, or a file.
     name: str
     size: dict
-    #: Times that come before those of the testbed's model, by name, in nanoseconds.
+    #: A profile's contents, instead of measured run times.
     profile: dict
 
 
@@ -89,15 +89,10 @@ class Program:
         return self.compiled["none"][0]["payload"]
 
     def prepare(self):
-        """Compiles all other modes, with run times for the link as it is now."""
-        found = self.ask("calibrate")
-        # All ranks must have the same figures: those of the slowest.
-        slowest = {"latency": max}
-        self.figures = {
-            name: slowest.get(name, min)(one[name] for one in found) for name in found[0]
-        }
-        self.ask("estimate", figures=self.figures, profile=self.subject.profile)
-        for mode in self.plan.modes:
+        """Compiles all modes, with run times for the link as it is now."""
+        self.figures = self.ask("measure", profile=self.subject.profile)[0]
+        self.compiled.clear()
+        for mode in ("none", *self.plan.modes):
             if mode not in self.compiled:
                 self.compile(mode)
 
@@ -119,7 +114,7 @@ class Program:
             "size": self.subject.size,
             "backend": "gloo",
             "torch": self.ask("hello")[0]["torch"],
-            "calibration": self.figures,
+            "measured": self.figures,
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
             "bound": self.ask("simulate", mode="none")[0]["bound"],
             "values": values,

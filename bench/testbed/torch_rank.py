@@ -36,13 +36,12 @@ from torch._inductor import compile_fx, config, scheduler  # noqa: E402
 import halflap.torch  # noqa: E402
 from halflap.torch._devices import Modelled  # noqa: E402
 from halflap.torch._handover import Program  # noqa: E402
+from halflap.torch._profile import Measured, read_profile  # noqa: E402
 from halflap.torch._times import Times  # noqa: E402
 from testbed import payload  # noqa: E402
 
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
 WARM_STEPS = 3
-#: The side of matrices, and the bytes of copies and collectives, that are timed.
-TIMED_SIZE, COPIED_BYTES, REDUCED_BYTES = 512, 32 << 20, 4 << 20
 GLOO = payload.Transport.GLOO
 ORDERS = ("kept", "free", "auto")
 
@@ -54,12 +53,13 @@ def without_overlap():
     return config.patch({"aten_distributed_optimizations.enable_simple_overlap": False})
 
 
-def ordered_by(mode, estimates):
+def ordered_by(mode, measured):
     """What is on while a mode is compiled. `kept@1.5x` has a memory budget."""
     name, _, budget = mode.partition("@")
     if name in ORDERS:
         given = {"memory_budget": budget} if budget else {}
-        return halflap.torch.enable(collective_order=name, effort="default", **estimates, **given)
+        given |= {"effort": "default", "profile": measured}
+        return halflap.torch.enable(collective_order=name, **given)
     return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
 
 
@@ -122,8 +122,8 @@ class Rank:
         self.trained = {}
         #: What was compiled in each mode: graphs and their orders.
         self.graphs = {}
-        #: Where halflap has run times from, as `enable` and `simulate` take it.
-        self.estimates = {}
+        #: The run times that halflap works with.
+        self.measured = Measured()
 
     def hello(self):
         return {"torch": torch.__version__}
@@ -131,7 +131,7 @@ class Rank:
     def compile(self, mode):
         """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
         before = len(halflap.torch.history())
-        with scheduled() as graphs, ordered_by(mode, self.estimates):
+        with scheduled(self.measured) as graphs, ordered_by(mode, self.measured):
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
         self.graphs[mode] = graphs
@@ -145,47 +145,27 @@ class Rank:
 
     def simulate(self, mode):
         """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
+        slower = {
+            "slowdown": self.measured.slowdown,
+            "comm_slowdown": self.measured.comm_slowdown,
+        }
         graphs = self.graphs[mode]
-        found = [halflap.simulate(graph, order, **self.estimates) for graph, order in graphs]
+        found = [halflap.simulate(graph, order, **slower) for graph, order in graphs]
+        outside = self.measured.outside_ns
         return {
-            "step": sum(one.step_time for one in found) / 1e9,
-            "bound": sum(one.bound for one in found) / 1e9,
+            "step": (outside + sum(one.step_time for one in found)) / 1e9,
+            "bound": (outside + sum(one.bound for one in found)) / 1e9,
         }
 
-    def calibrate(self):
-        """What this rank achieves in a second: operations, bytes of memory and of the link. And the
-        seconds of the smallest collective."""
-        matrix = torch.rand(TIMED_SIZE, TIMED_SIZE)
-        source = torch.zeros(COPIED_BYTES // 4)
-        target = torch.empty_like(source)
-        small, large = torch.zeros(2), torch.zeros(REDUCED_BYTES // 4)
-        sent = payload.sent("all_reduce", REDUCED_BYTES, dist.get_world_size(), GLOO)
-        return {
-            "flops": 2 * TIMED_SIZE**3 / least(lambda: matrix @ matrix),
-            "memory": 2 * COPIED_BYTES / least(lambda: target.copy_(source)),
-            "latency": least(lambda: dist.all_reduce(small)),
-            "link": sent / least(lambda: dist.all_reduce(large)),
-        }
-
-    def estimate(self, figures, profile):
-        """Sets the run times that halflap works with: a model of compute, and of collectives over
-        the link. Times of a profile, by name and in nanoseconds, come first."""
-        link = figures["link"]
-        device = {
-            "name": "testbed",
-            "peak_tflops": figures["flops"] / 1e12,
-            "memory_gb_per_s": figures["memory"] / 1e9,
-            "ranks_per_node": 1,
-            "nvlink_gb_per_s": link / 1e9,
-            "network_gb_per_s": link / 1e9,
-        }
-        times = {}
-        for node in (node for graph, _ in self.graphs["none"] for node in graph["nodes"]):
-            if one := node.get("collective"):
-                sent = payload.sent(one["op"], one["bytes"], one["group_size"], GLOO)
-                times[node["kernel"]] = 1e9 * (figures["latency"] + sent / link)
-        self.estimates = {"device": device, "profile": {**times, **profile}}
-        return {}
+    def measure(self, profile):
+        """Sets the run times that halflap works with: those of a profile, or measured ones."""
+        if profile:
+            self.measured = read_profile(profile)
+        else:
+            # What was compiled before is forgotten by that.
+            self.trained.clear()
+            self.measured = halflap.torch.measure(Trained(self.subject).step)
+        return {name: value for name, value in vars(self.measured).items() if name != "times"}
 
     def step(self, mode, at):
         """One step, from the given time on."""
@@ -208,7 +188,7 @@ class Rank:
 
 
 @contextlib.contextmanager
-def scheduled():
+def scheduled(measured):
     """Collects every graph with collectives that Inductor generates code for, with the names of
     its nodes in their final order."""
     graphs = []
@@ -217,7 +197,7 @@ def scheduled():
     def codegen(self):
         order = [node.get_name() for node in self.nodes]
         # Passes may break the dependencies that chain collectives; a graph must satisfy all.
-        graph = handed_over(self.topological_sort_schedule(list(self.nodes)))
+        graph = handed_over(self.topological_sort_schedule(list(self.nodes)), measured)
         if any("collective" in node for node in graph["nodes"]):
             graphs.append((graph, order))
         return generate(self)
@@ -226,11 +206,10 @@ def scheduled():
         yield graphs
 
 
-def handed_over(nodes):
-    """Scheduler nodes as a graph, each with the name that a profile has for it."""
+def handed_over(nodes, measured):
+    """Scheduler nodes as a graph, with measured run times where there are any."""
     program = Program(nodes)
-    # Times are given later, by `estimate`; names are not looked up without a profile.
-    Times({"": 0.0}, None).fill(program, Modelled("cpu", 1))
+    Times(measured.times, None).fill(program, Modelled("cpu", 1))
     return program.graph()
 
 
@@ -248,16 +227,6 @@ def digest(tensors):
     for tensor in tensors:
         content.update(tensor.numpy().tobytes())
     return content.hexdigest()
-
-
-def least(work, times=5):
-    """Seconds of the fastest run."""
-    seconds = []
-    for _ in range(times):
-        began = time.monotonic()
-        work()
-        seconds.append(time.monotonic() - began)
-    return min(seconds)
 
 
 def main():
