@@ -108,6 +108,7 @@ class Program:
         values = {mode: self.compared(mode) for mode in self.plan.modes}
         apart = {mode: one["largest_difference"] for mode, one in values.items()}
         # Of `auto`, two orders were compiled.
+        plain = self.ask("simulate", mode="none")[0]
         single = [mode for mode in self.plan.modes if not mode.startswith("auto")]
         return {
             "program": Path(self.subject.name).name,
@@ -116,7 +117,8 @@ class Program:
             "torch": self.ask("hello")[0]["torch"],
             "measured": self.figures,
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
-            "bound": self.ask("simulate", mode="none")[0]["bound"],
+            "bound": plain["bound"],
+            "compute": plain["compute"],
             "values": values,
             "void": [
                 f"parameters of {mode} are not those of none: they differ by {difference:.2g}"

@@ -155,6 +155,7 @@ class Rank:
         return {
             "step": (outside + sum(one.step_time for one in found)) / 1e9,
             "bound": (outside + sum(one.bound for one in found)) / 1e9,
+            "compute": sum(compute_time(graph) for graph, _ in graphs) / 1e9,
         }
 
     def measure(self, profile):
@@ -211,6 +212,11 @@ def handed_over(nodes, measured):
     program = Program(nodes)
     Times(measured.times, None).fill(program, Modelled("cpu", 1))
     return program.graph()
+
+
+def compute_time(graph):
+    """Nanoseconds of all kernels."""
+    return sum(node["runtime_ns"] for node in graph["nodes"] if node["kind"] == "compute")
 
 
 def check_ordered(mode, history):

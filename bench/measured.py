@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Measured steps of torch programs over limited links: writes the results in docs/measured.md.
+
+    sudo python3 bench/measured.py --torch-python PY [--rounds N]
+
+PY has torch and halflap. Runs bench/testbed for each model at each ratio of communication to a step
+on links without a limit, one after the other, which takes about 20 minutes on a quiet machine.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE.parent / "docs" / "measured.md"
+MODELS = {"fsdp": "FSDP", "tp": "tensor parallel", "ep": "expert parallel"}
+#: Of a step on links without a limit, in which gloo takes about 40% of the time.
+RATIOS = (0.3, 0.6, 1.2)
+MODES = ("none", "default", "kept", "free")
+MARK = "## Results\n"
+
+HEAD = """
+Made by `bench/measured.py` on {date}, with torch {torch}: {ranks} ranks on gloo, each with a core of its own, transformers of {layers} layers, width {width} and {tokens} tokens. Medians of {rounds} rounds of {steps} steps; intervals in the files that `bench/testbed -o` writes. *Wire* is the time that a step's bytes take on the link, *compute* that of all kernels. *Recovered* is the part of what lies between torch's default and the bound that the free order gains; the bound knows nothing of contention between compute and communication.
+
+| model | link | wire : compute | no overlap | default | kept | free | free of default | bound | recovered | simulated free |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def measured(args, model, ratio):
+    """What bench/testbed found."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = pathlib.Path(folder) / "result.json"
+        command = [sys.executable, HERE / "testbed", "--torch-python", args.torch_python]
+        command += ["--models", model, "--ratio", ratio, "--modes", ",".join(MODES)]
+        command += ["--rounds", args.rounds, "--steps", args.steps, "-o", output]
+        subprocess.run([str(word) for word in command], check=True, timeout=1800)
+        [result] = json.loads(output.read_text())["results"]
+        return result
+
+
+def row(model, result):
+    step = {mode: result["modes"][mode]["step"]["value"] for mode in MODES}
+    ratio = result["modes"]["free"]["ratio"]
+    bound, wire = result["bound"], result["communication"]
+    recovered = (step["default"] - step["free"]) / (step["default"] - bound)
+    simulated = result["simulated"]["free"]
+    cells = [
+        MODELS[model],
+        f"{result['rate_bits'] / 1e9:.2f} Gbit/s",
+        f"{wire / result['compute']:.2f}",
+        *[f"{1e3 * step[mode]:.0f} ms" for mode in MODES],
+        f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+        f"{1e3 * bound:.0f} ms",
+        f"{100 * recovered:.0f}%",
+        f"{1e3 * simulated:.0f} ms ({100 * (simulated / step['free'] - 1):+.1f}%)",
+    ]
+    notes = " ".join(["DISTURBED"] * bool(result["rounds_disturbed"]) + ["VOID"] * bool(result["void"]))
+    return f"| {' | '.join(cells)} |{f' {notes}' if notes else ''}"
+
+
+def simulated_apart(results):
+    """How far simulated steps are from measured ones, over all modes and results."""
+    apart = sorted(
+        abs(result["simulated"][mode] / result["modes"][mode]["step"]["value"] - 1)
+        for result in results
+        for mode in MODES
+    )
+    return 100 * apart[len(apart) // 2], 100 * apart[-1]
+
+
+def write(results, args):
+    first = results[0][1]
+    rows = [row(model, result) for model, result in results]
+    median, worst = simulated_apart([result for _, result in results])
+    told = {**first["size"], "torch": first["torch"], "ranks": first["ranks"]}
+    head = HEAD.format(
+        date=datetime.date.today(), rounds=args.rounds, steps=args.steps, **told
+    )
+    foot = (
+        f"\n\nSimulated steps, over all modes and rows, are {median:.1f}% from the measured ones in "
+        f"the median, and {worst:.1f}% at most.\n"
+    )
+    before = RESULTS.read_text().split(MARK)[0].rstrip("\n")
+    RESULTS.write_text(f"{before}\n\n{MARK}{head}" + "\n".join(rows) + foot)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--torch-python", required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3)
+    args = parser.parse_args()
+    results = []
+    for model in MODELS:
+        for ratio in RATIOS:
+            results.append((model, measured(args, model, ratio)))
+            write(results, args)
+
+
+if __name__ == "__main__":
+    main()
