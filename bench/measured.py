@@ -59,8 +59,11 @@ def row(model, result):
         f"{100 * recovered:.0f}%",
         f"{1e3 * simulated:.0f} ms ({100 * (simulated / step['free'] - 1):+.1f}%)",
     ]
-    notes = " ".join(["DISTURBED"] * bool(result["rounds_disturbed"]) + ["VOID"] * bool(result["void"]))
-    return f"| {' | '.join(cells)} |{f' {notes}' if notes else ''}"
+    if result["rounds_disturbed"]:
+        cells[0] += ", DISTURBED"
+    if result["void"]:
+        cells[0] += ", VOID"
+    return f"| {' | '.join(cells)} |"
 
 
 def simulated_apart(results):

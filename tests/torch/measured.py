@@ -41,8 +41,9 @@ free = Row(Candidate("free"), 0.9, 0.9, 0.85, 0.95)
 unsure = Row(Candidate("kept"), 0.8, 0.8, 0.7, 1.01)
 assert choice([default, free]) == free.candidate
 assert choice([default, unsure]) == default.candidate
-rounds = [{"default": 2.0, "free": 1.0}, {"default": 4.0, "free": 3.0}, {"default": 1.0, "free": 0.9}]
-row = row_of(Candidate("free"), [1.0, 3.0, 0.9], rounds)
+durations = [(2.0, 1.0), (4.0, 3.0), (1.0, 0.9)]
+rounds = [{"default": default, "free": free} for default, free in durations]
+row = row_of(Candidate("free"), rounds)
 assert (row.seconds, row.ratio, row.low, row.high) == (1.0, 0.75, 0.5, 0.9)
 
 
@@ -77,7 +78,8 @@ measured = Measured({"mm [2, 2] [2, 2]": 5.0}, 1.2, 1.5, 7.0)
 measured.save(FOLDER / "profile.json")
 assert read_profile(FOLDER / "profile.json") == read_profile(measured.to_dict()) == measured
 assert read_profile({"mm": 1.0}) == Measured({"mm": 1.0})
-raises(ValueError, "'comm_slowdown' is 0.5", read_profile, {**measured.to_dict(), "comm_slowdown": 0.5})
+faster = {**measured.to_dict(), "comm_slowdown": 0.5}
+raises(ValueError, "'comm_slowdown' is 0.5", read_profile, faster)
 raises(ValueError, "the format is 'x'", read_profile, {"format": "x"})
 raises(ValueError, "'times' must be an object", read_profile, {**measured.to_dict(), "times": 3})
 

@@ -54,8 +54,8 @@ impl Category {
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 
 /// What stands in the names of others.
-const COMMUNICATES_WITHIN: [&str; 5] =
-    ["c10d::symmetric_memory", "cross_device_reduce", "deep_ep::", "mscclpp::", "userbuffers_"];
+const COMMUNICATES_WITHIN: [&str; 6] =
+    ["c10d::symmetric_memory", "cross_device_reduce", "deep_ep::", "dpsk::ep::", "mscclpp::", "userbuffers_"];
 
 /// What waits and does no work, however it is categorised.
 const SYNCHRONISES: [&str; 7] = [
@@ -109,7 +109,7 @@ pub enum Operation {
 }
 
 /// Letters that stand in an operation's name, without `_`; the first that fits decides.
-const OPERATIONS: [(&str, Operation); 12] = [
+const OPERATIONS: [(&str, Operation); 14] = [
     ("allreduce", Operation::AllReduce),
     ("allgather", Operation::AllGather),
     ("reducescatter", Operation::ReduceScatter),
@@ -122,6 +122,9 @@ const OPERATIONS: [(&str, Operation); 12] = [
     ("reduce", Operation::Reduce),
     ("send", Operation::Send),
     ("recv", Operation::Recv),
+    // Of tokens to experts, and back: DeepEP.
+    ("dispatch", Operation::AllToAll),
+    ("combine", Operation::AllToAll),
 ];
 
 impl Operation {
@@ -194,6 +197,7 @@ mod tests {
             "rcclGenericKernel",
             "void mscclpp::allreduce",
             "void vllm::cross_device_reduce_1stage<float>",
+            "void dpsk::ep::internode::dispatch<false, 8, false, 16384, 8>(int4*, float*)",
             "NCCL_thing",
         ] {
             assert_eq!(class(name), Some(Class::Communication), "{name}");
@@ -219,6 +223,7 @@ mod tests {
             ("ncclDevKernel_Generic(sendrecv*)", Operation::Unknown),
             ("reduce", Operation::Reduce),
             ("recv", Operation::Recv),
+            ("void dpsk::ep::internode::combine<false, 8>(int4*)", Operation::AllToAll),
         ];
         for (name, operation) in cases {
             assert_eq!(Operation::of(name), operation, "{name}");

@@ -26,7 +26,7 @@ from ._times import Times
 from ._variants import Variants
 
 FORMAT = "halflap.tuned/1"
-#: What torch does without us; everything is compared with it, and it is kept where nothing is faster.
+#: What torch does without us. All else is compared with it.
 DEFAULT = "default"
 #: Rounds before a choice is made, and after which no more are run.
 LEAST_ROUNDS, MOST_ROUNDS = 7, 61
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest of what was tried. ``enable(tuned=...)`` takes it, or a file that it was saved to."""
+    """The fastest of what was tried. ``enable(tuned=...)`` takes it, or its file."""
 
     chosen: Candidate
     rows: tuple[Row, ...]
@@ -110,8 +110,8 @@ def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial)
         step()
         left_out = _unusable(variants, candidates)
         tried = [one for one in candidates if one.name not in left_out]
-        rounds = _rounds(step, variants, (tried, trial.seconds))
-    rows = tuple(row_of(one, [times[one.name] for times in rounds], rounds) for one in tried)
+        rounds = _rounds(step, variants, [one.name for one in tried], trial.seconds)
+    rows = tuple(row_of(one, rounds) for one in tried)
     return Tuned(choice(rows), rows, len(rounds), trial.measured, options.effort, left_out)
 
 
@@ -157,11 +157,9 @@ def _unusable(variants: Variants, candidates: Iterable[Candidate]) -> dict[str, 
 
 
 def _rounds(
-    step: Callable[[], Any], variants: Variants, limits: tuple[list[Candidate], float]
+    step: Callable[[], Any], variants: Variants, names: list[str], limit: float
 ) -> list[dict[str, float]]:
     """Seconds of each candidate, as the slowest rank has it, in each round."""
-    candidates, limit = limits
-    names = [one.name for one in candidates]
     began, rounds = time.monotonic(), []
     for name in names:
         # What is loaded when it first runs is in no duration.
@@ -216,13 +214,11 @@ def interval(values: Iterable[float]) -> tuple[float, float]:
     return ordered[skipped], ordered[-1 - skipped]
 
 
-def row_of(
-    candidate: Candidate, seconds: Iterable[float], rounds: Sequence[Mapping[str, float]]
-) -> Row:
+def row_of(candidate: Candidate, rounds: Sequence[Mapping[str, float]]) -> Row:
     """How a candidate did."""
+    seconds = statistics.median(times[candidate.name] for times in rounds)
     ratios = ratios_of(candidate.name, rounds)
-    low, high = interval(ratios)
-    return Row(candidate, statistics.median(seconds), statistics.median(ratios), low, high)
+    return Row(candidate, seconds, statistics.median(ratios), *interval(ratios))
 
 
 def choice(rows: Sequence[Row]) -> Candidate:
