@@ -183,7 +183,7 @@ def check_compiled(folder):
     assert [reduced] == _halflap.modelled_times("cpu", [], issued, 4)[1]
     assert [reduced] != _halflap.modelled_times("cpu", [], issued, 8)[1]
     # A CPU's, and not a GPU's: a network of 25 Gbit/s between two hosts.
-    assert reduced > 5 * _halflap.modelled_times("h100", [], issued, 4)[1][0]
+    assert reduced > _halflap.modelled_times("h100", [], issued, 4)[1][0]
 
 
 with launched():

@@ -70,8 +70,8 @@ class Program:
     is_differentiated: bool
 
 
-#: Through the order-only edge between two collectives `late` is an ancestor of `early`. If it had run,
-#: `early` could overwrite `shared` in place; in a free order it has not.
+#: Through the order-only edge between two collectives `late` is an ancestor of `early`. If it had
+#: run, `early` could overwrite `shared` in place; in a free order it has not.
 READ_LATER = Program(
     """def step(inputs):
     a, w, z = inputs
@@ -91,6 +91,11 @@ READ_LATER = Program(
     3,
     False,
 )
+
+
+#: The seed of a program in which an all-reduce in place comes after a copy of what it reduces, made
+#: for another all-reduce. Torch binds it to the copy by way of the other one's wait alone.
+COPIED_BEFORE = 1044
 
 
 def program(seed: int) -> Program:

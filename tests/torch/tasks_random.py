@@ -111,12 +111,16 @@ def fuse_little(little):
     config.realize_reads_threshold = 0 if little else 4
 
 
-def read_later():
-    """A buffer that a free order reads later than its in-place candidate runs."""
+def overwritten():
+    """A buffer that a free order reads later than what may overwrite it in place runs."""
     prepare("python")
     fuse_little(True)
-    differences, moved = compare(0, ["free", "auto"], random_programs.READ_LATER)
-    return {"differences": differences, "moved": moved}
+    read_later = compare(0, ["free", "auto"], random_programs.READ_LATER)
+    copied_before = compare(random_programs.COPIED_BEFORE, ["free"])
+    return {
+        "differences": read_later[0] + copied_before[0],
+        "moved": read_later[1],
+    }
 
 
 def prepare(wrapper):

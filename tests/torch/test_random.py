@@ -20,5 +20,5 @@ def test_values_are_those_of_torch(tmp_path, monkeypatch, wrapper, seeds):
 
 
 def test_a_buffer_that_is_read_later_is_not_overwritten(tmp_path):
-    for rank in launch("random.read_later", tmp_path, ranks=2):
+    for rank in launch("random.overwritten", tmp_path, ranks=2):
         assert rank["differences"] == [] and rank["moved"] == 1

@@ -79,11 +79,14 @@ class Program:
         #: What must run before each node.
         self._before: list[list[int]] = []
         self._order_edges: list[OrderEdge] = []
+        #: Collectives that overwrite what others read, and are bound to these by chains alone.
+        self._overwriting: list[int] = []
         #: What each node reads.
         self._reads: list[list[str]] = []
         for index, snode in enumerate(snodes):
             self._add(index, snode)
         self._share_memory()
+        self._add_readers()
         self._add_work()
         self._marks: dict[str, dict[str, Any]] = {}
         self._bind()
@@ -252,6 +255,8 @@ class Program:
         collective's own buffer (torch's FX-level scheduling makes such: start, then compute, then wait) only says
         what is launched first. A mutation of what a collective under way uses is safe only after its end."""
         if dep.is_fake and self._is_chain(index, maker):
+            if self._overwrites(dep, index) and self._overwriting[-1:] != [index]:
+                self._overwriting.append(index)
             return "order"
         goes_on = self._traits[maker].kind in ("collective", "multi_output")
         return "issued" if goes_on and not self._overwrites(dep, index) else "weak"
@@ -271,6 +276,36 @@ class Program:
         overwritten = {named.get(name, name) for buffer in made for name in buffer.get_mutations()}
         reads = self.snodes[maker].read_writes.reads if overwritten else ()
         return overwritten.isdisjoint([named.get(dep.name, dep.name) for dep in reads])
+
+    def _add_readers(self) -> None:
+        """Binds a collective that overwrites a buffer to all earlier readers of it. Torch says that by
+        the last name of what a reader made, which may be that of a wait for another collective: if
+        such a dependency is broken like a chain, the reader itself must still come first."""
+        indices = {name: index for index, name in enumerate(self._names)} if self._overwriting else {}
+        for index in self._overwriting:
+            readers = {indices[user] for user in self._users_of_overwritten(index)}
+            missing = sorted(one for one in readers - {*self._before[index]} if one < index)
+            node = self.nodes[index]
+            for reader in missing:
+                self._before[index].append(reader)
+                node["deps"].append({"buffer": self.nodes[reader]["outputs"][0], "kinds": ["weak"]})
+            node["deps"].sort(key=lambda dep: (self._made[dep["buffer"]][0], dep["buffer"]))
+
+    def _users_of_overwritten(self, index: int) -> list[str]:
+        """All that read a buffer that a node overwrites, by whatever name."""
+        named = self.scheduler.mutation_real_name
+        made = self.snodes[index].get_outputs()
+        same = {named.get(name, name) for buffer in made for name in buffer.get_mutations()}
+        users = [user for name in same if name in self._inputs for user in self._inputs[name]["users"]]
+        # In the order of nodes, so that views of views are found, too.
+        for snode in self.snodes[:index]:
+            for buffer in snode.get_outputs():
+                name = buffer.get_name()
+                shown = [named.get(alias, alias) for alias in buffer.get_aliases()]
+                if named.get(name, name) in same or not same.isdisjoint(shown):
+                    same.add(name)
+                    users += self._made[name][1]["users"]
+        return users
 
     def _check_given(self, name: str, index: int) -> None:
         given = (V.graph.graph_inputs, V.graph.constants, getattr(V.graph, "torchbind_constants", {}))

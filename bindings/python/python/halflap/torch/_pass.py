@@ -42,7 +42,7 @@ from ._undisturbed import undisturbed
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
 #: Changes with what is handed over, so that an order of before is not taken from a cache.
-HANDOVER = 5
+HANDOVER = 6
 
 
 @dataclass(frozen=True)
