@@ -18,7 +18,7 @@ UNARY = [
     "{a} * 0.75 + 0.125",
     # Views.
     "{a}.t()",
-    "{a}.view(SIDE // 2, 2 * SIDE).view(SIDE, SIDE)",
+    "{a}.reshape(SIDE // 2, 2 * SIDE).view(SIDE, SIDE)",
     "{a}.t().contiguous()",
     "torch.cat([{a}[:, SIDE // 2 :], {a}[:, : SIDE // 2]], 1)",
     "{a}.flip(0)",
