@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from torch._inductor.ir import NonOwningLayout
 from torch._inductor.scheduler import BaseSchedulerNode
+from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
 
@@ -89,3 +91,13 @@ def _set_bits(bits: int) -> Iterable[int]:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
         bits ^= lowest
+
+
+def keep_parts_apart(snodes: list[BaseSchedulerNode]) -> None:
+    """Has nothing take the memory of a part of another buffer, such as what is written into a
+    concatenation at once. Inductor may overwrite such a part in place after its last reader, and
+    still frees the whole by its own readers alone: in its own order the part is read before."""
+    for snode in snodes:
+        for made in snode.get_outputs():
+            if isinstance(getattr(made.node, "layout", None), NonOwningLayout):
+                V.graph.never_reuse_buffers.add(made.get_name())

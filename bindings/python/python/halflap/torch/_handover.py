@@ -28,7 +28,7 @@ from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
 from ._collectives import SYMMETRIC, Opaque, group_of, looks_collective, operator_name
-from ._derived import OrderEdge, drop_broken_edges, set_positions
+from ._derived import OrderEdge, drop_broken_edges, keep_parts_apart, set_positions
 from ._flops import flops_of
 from ._hints import Hints
 from ._names import Names
@@ -135,6 +135,7 @@ class Program:
         drop_broken_edges(self.snodes, order, self._order_edges, self._before)
         ordered = [self.snodes[index] for index in order]
         set_positions(ordered)
+        keep_parts_apart(ordered)
         return ordered
 
     def is_symmetric(self) -> bool:
