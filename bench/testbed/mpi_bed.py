@@ -32,7 +32,7 @@ SETTINGS = {
     "btl_tcp_if_include": DATA,
     "pml": "ob1",
     "oob_tcp_if_include": CONTROL,
-    # Whoever polls for a message leaves the core to compute.
+    # A thread that polls for a message yields the core to compute.
     "mpi_yield_when_idle": "1",
 }
 

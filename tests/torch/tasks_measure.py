@@ -72,10 +72,11 @@ def tuned():
         torch._dynamo.reset()
         began = len(halflap.torch.history())
         chosen = _tune.Tuned(_tune.Candidate(order), (), 0, found.measured, "quick", {})
-        with halflap.torch.enable(tuned=chosen):
+        with halflap.torch.enable(tuned=chosen) as enabled:
             step = make_step()
             step()
-        uses[order] = [ran.collective_order for ran in halflap.torch.history()[began:]]
+        ran = [ran.collective_order for ran in halflap.torch.history()[began:]]
+        uses[order] = {"ran": ran, "option": enabled.overlap_pass.options.collective_order}
     return {"tuned": found.to_dict(), "text": str(found), "uses": uses}
 
 

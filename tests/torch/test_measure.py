@@ -35,10 +35,12 @@ def test_the_fastest_order_is_chosen(tmp_path):
     assert [*rows] == [("default", "1x"), ("none", "1x"), *orders]
     assert rows["default", "1x"]["ratio"] == 1
     assert first["text"].count("chosen") == 1
-    # Torch's own orders are not ours to search for; a free one needs the ranks' agreement.
-    assert first["uses"]["default"] == first["uses"]["none"] == []
-    assert set(first["uses"]["kept"]) == {"kept"}
-    assert "either" in first["uses"]["free"]
+    uses = first["uses"]
+    # Torch's own orders are not ours to search for; a free one needs the ranks' agreement. Whether
+    # it moves anything depends on measured times.
+    assert uses["default"]["ran"] == uses["none"]["ran"] == []
+    assert set(uses["kept"]["ran"]) == {"kept"} and uses["kept"]["option"] == "kept"
+    assert uses["free"]["ran"] and uses["free"]["option"] == "auto"
 
 
 def test_what_cannot_run_everywhere_is_left_out(tmp_path):

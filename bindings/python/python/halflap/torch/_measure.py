@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,7 @@ def measure(
             seconds_of(step)
         apart.is_recording = True
         durations = [seconds_of(step) for _ in range(steps)]
-    own = _Own([graph for graph in apart.graphs if graph.known], durations)
-    return _together(own)
+    return _together(gathered(_own([one for one in apart.graphs if one.known], durations)))
 
 
 def compile_variants(stack: ExitStack, variants: Variants) -> None:
@@ -135,36 +134,31 @@ def seconds_of(step: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-@dataclass
-class _Own:
-    """What one rank measured."""
+def _own(graphs: list[Graph], durations: list[float]) -> dict[str, Any]:
+    """What this rank measured, for all of them."""
+    variants = [graph.variants[APART] for graph in graphs]
+    nodes = [
+        [asdict(graph.known.get(name, Node())) for name in variant.nodes]
+        for graph, variant in zip(graphs, variants)
+    ]
+    runs = [variant.runs for variant in variants]
+    return {"clock": _clock(), "durations": durations, "nodes": nodes, "runs": runs}
 
-    graphs: list[Graph]
-    #: Seconds of each step.
-    durations: list[float]
-    nodes: list[list[Node]] = field(default_factory=list)
-    runs: list[list[list[int]]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        for graph in self.graphs:
-            variant = graph.variants[APART]
-            self.nodes.append([graph.known.get(name, Node()) for name in variant.nodes])
-            self.runs.append(variant.runs)
+def gathered(own: Any) -> list[Any]:
+    """What every rank has."""
+    if not dist.is_initialized():
+        return [own]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
 
-    def sent(self) -> dict[str, Any]:
-        """For other ranks."""
-        nodes = [[asdict(node) for node in graph] for graph in self.nodes]
-        return {"clock": _clock(), "durations": self.durations, "nodes": nodes, "runs": self.runs}
 
-    def typical_bytes(self) -> int:
-        """Of a collective; those that are large count as often as they are."""
-        sizes = sorted(node.bytes for graph in self.nodes for node in graph if node.bytes)
-        half, passed = sum(sizes) / 2, 0
-        for size in sizes:
-            passed += size
-            if passed >= half:
-                return size
-        return 0
+def _typical_bytes(found: Mapping[str, Any]) -> int:
+    """Of a rank's collectives: half of all bytes are in those that are as large, or larger."""
+    sizes = sorted(node["bytes"] for graph in found["nodes"] for node in graph)
+    half, passed = sum(sizes) / 2, 0
+    return next(size for size in sizes if (passed := passed + size) >= half)
 
 
 def _clock() -> str:
@@ -200,19 +194,13 @@ def _ends(found: Mapping[str, Any]) -> list[int]:
     ]
 
 
-def _together(own: _Own) -> Measured:
+def _together(every: list[Any]) -> Measured:
     """One result of what all ranks measured."""
-    every: list[Any] = [own.sent()]
+    put_on_one_clock(every)
     slower = Contention()
-    if dist.is_initialized():
-        every = [None] * dist.get_world_size()
-        dist.all_gather_object(every, own.sent())
-        put_on_one_clock(every)
-        if all(rank["nodes"] for rank in every):
-            sizes: list[Any] = [None] * len(every)
-            dist.all_gather_object(sizes, own.typical_bytes())
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            slower = contention(max(sizes), device)
+    if dist.is_initialized() and all(rank["nodes"] for rank in every):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        slower = contention(max(map(_typical_bytes, every)), device)
     times: dict[str, list[float]] = defaultdict(list)
     outside = [_Rank(every, rank).add(times) for rank in range(len(every))]
     merged = {key: statistics.mean(values) for key, values in sorted(times.items())}

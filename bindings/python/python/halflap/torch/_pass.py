@@ -7,6 +7,7 @@ order, and nothing else.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -225,16 +226,20 @@ class OverlapPass:
             result = self.schedule(Graph(text), order)
             return Found(result, result, order)
         skeleton = self.skeleton(graph)
-        free = self.free_order(graph, text, skeleton)
+        # Not always needed, and never searched for twice.
+        kept = functools.cache(lambda: self.schedule(Graph(text), "kept"))
+        free = self.schedule(Graph(text), "free") if self.may_be_free(skeleton) else None
+        offered = decisions.current().offered.get(skeleton.key)
+        if free is not None and offered not in (None, places(graph, free.order)):
+            free = self.followed(in_sequence(graph, offered, free.order), kept, free)
         if free is None:
-            kept = self.schedule(Graph(text), "kept")
-            return Found(kept, kept, "kept")
+            return Found(kept(), kept(), "kept")
         build.skeleton = skeleton._replace(order=places(graph, free.order))
         if build.skeleton.is_kept:
             # The search was free, and found nothing to move.
             return Found(free, free, "kept")
         build.free, build.text = free, text
-        return Found(self.schedule(Graph(text), "kept"), free, "either")
+        return Found(kept(), free, "either")
 
     def skeleton(self, graph: dict[str, Any]) -> Skeleton:
         """What ranks agree on, without an order."""
@@ -243,32 +248,25 @@ class OverlapPass:
         deciding = f"{self.deciding()}, {'backward' if V.graph.is_backward else 'forward'}"
         return Skeleton(skeleton_name(graph, groups, deciding), groups, ())
 
-    def free_order(self, graph: dict[str, Any], text: bytes, skeleton: Skeleton) -> Schedule | None:
-        """The best free order that goes with what was decided before; None where that was to keep the program's."""
-        decided = decisions.current()
-        if decided.orders.get(skeleton.key, ()) is None:
-            return None
-        free = self.schedule(Graph(text), "free")
-        offered = decided.offered.get(skeleton.key)
-        if offered is None or offered == places(graph, free.order):
-            return free
-        return self.followed(in_sequence(graph, offered, free.order), Graph(text), free)
+    def may_be_free(self, skeleton: Skeleton) -> bool:
+        """Whether ranks have not decided to keep the program's order."""
+        return decisions.current().orders.get(skeleton.key, ()) is not None
 
-    def followed(self, chained: bytes | None, graph: Graph, free: Schedule) -> Schedule | None:
+    def followed(
+        self, chained: bytes | None, kept: Callable[[], Schedule], free: Schedule
+    ) -> Schedule | None:
         """The best order of a graph in the sequence that was decided for others with the same
         collectives; None if it does not fit, or is slower than the program's own sequence."""
         if chained is None:
             return None
+        limit = _limit(self.options.memory_budget, free.peak_memory_before)
         try:
-            limit = _limit(self.options.memory_budget, free.peak_memory_before)
             given = {"order_collectives": "all", "memory_budget": limit}
             found = self.schedule(Graph(chained), "kept", **given)
         except _halflap.Error:
             return None
-        if found.step_time > self.schedule(graph, "kept").step_time:
-            return None
         # It was found from another order than Inductor's.
-        return found._compared_with(free)
+        return None if found.step_time > kept().step_time else found._compared_with(free)
 
     def fall_back(self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception) -> None:
         """Tells the other ranks, and raises where they may not do the same as this one, and torch's order would

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from ._measure import compile_variants, seconds_of
+from ._measure import compile_variants, gathered, seconds_of
 from ._pass import Options, OverlapPass, session, times_key
 from ._profile import Measured, read_profile, write_profile
 from ._times import Times
@@ -144,7 +144,7 @@ def _unusable(variants: Variants, candidates: Iterable[Candidate]) -> dict[str, 
     """Candidates that a rank could not compile, or with which ranks would hang."""
     own = {way: variants.described(way) for way in variants.ways}
     found: dict[str, str] = {}
-    every = _gathered(own)
+    every = gathered(own)
     for candidate in candidates:
         name = candidate.name
         failures = [rank[name].failure for rank in every if rank[name].failure]
@@ -170,7 +170,7 @@ def _rounds(
         own = {}
         for variants.chosen in names[turn:] + names[:turn]:
             own[variants.chosen] = seconds_of(step)
-        every = _gathered((own, time.monotonic() - began))
+        every = gathered((own, time.monotonic() - began))
         rounds.append({name: max(times[name] for times, _ in every) for name in names})
         passed = max(seconds for _, seconds in every)
         _show(len(rounds), passed, limit)
@@ -178,15 +178,6 @@ def _rounds(
             break
     _show(len(rounds), 0.0, 0.0)
     return rounds
-
-
-def _gathered(own: Any) -> list[Any]:
-    """What every rank has."""
-    if not dist.is_initialized():
-        return [own]
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
-    return every
 
 
 def _is_clear(names: Iterable[str], rounds: list[dict[str, float]]) -> bool:

@@ -164,15 +164,11 @@ def _marks_nodes(entering: Any) -> Any:
         if building is not None and V.graph is building.lowering and not config.cpp_wrapper:
             # Kernels of several nodes would be one.
             scheduler.flush()
-            V.graph.wrapper_code.writeline(f"_halflap_mark({len(_nodes(building))})")
-            _nodes(building).append(snode.get_name())
+            V.graph.wrapper_code.writeline("_halflap_mark()")
+            building.graph.variants[building.way].nodes.append(snode.get_name())
         entering(scheduler, snode)
 
     return enter_context
-
-
-def _nodes(building: Building) -> list[str]:
-    return building.graph.variants[building.way].nodes
 
 
 def _ended(program: Any, number: int, texts: dict[str, str]) -> Any:
@@ -220,6 +216,6 @@ class Several:
 _marks: list[int] = []
 
 
-def mark(number: int) -> None:
+def mark() -> None:
     """What a marked program calls before each node."""
     _marks.append(time.perf_counter_ns())
