@@ -29,7 +29,9 @@ def sweep(args, launch):
         os.environ.update(FIRST_SEED=str(first), SEEDS=str(count), ORDERS="2", WRAPPER=args.wrapper)
         with tempfile.TemporaryDirectory() as folder:
             ranks = launch("random.sweep", pathlib.Path(folder), ranks=2, seconds=3600)
-        differences += [one for rank in ranks for one in rank["differences"]]
+        found = [one for rank in ranks for one in rank["differences"]]
+        print(*found, sep="\n", end="\n" if found else "", flush=True)
+        differences += found
         moved += ranks[0]["moved"]
         print(f"seeds {first} to {first + count - 1}: {len(differences)} differ", flush=True)
     return differences, moved
@@ -51,7 +53,6 @@ def main():
 
     began = time.monotonic()
     differences, moved = sweep(args, launch)
-    print(*differences, sep="\n")
     minutes = (time.monotonic() - began) / 60
     print(
         f"{args.programs} programs, {args.wrapper} wrapper, {minutes:.0f} min: "

@@ -66,6 +66,12 @@ def notes(result):
         lines.append(
             f"No order takes less than {milliseconds(bound)} by the simulator, without contention."
         )
+    if worked := result.get("core_seconds"):
+        least = min(worked.values())
+        lines.append(
+            f"A rank keeps its core busy for {milliseconds(least)} of a step or more, gloo's "
+            "threads included: with a core for each rank, no step takes less."
+        )
     lines += [f"VOID: {why}" for why in result["void"]]
     if result["rounds_disturbed"]:
         share = 100 * result["most_foreign_share"]

@@ -110,6 +110,7 @@ class Program:
         # Of `auto`, two orders were compiled.
         plain = self.ask("simulate", mode="none")[0]
         single = [mode for mode in self.plan.modes if not mode.startswith("auto")]
+        worked = {mode: self.ask("work", mode=mode) for mode in self.plan.modes}
         return {
             "program": Path(self.subject.name).name,
             "size": self.subject.size,
@@ -119,6 +120,9 @@ class Program:
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
             "bound": plain["bound"],
             "compute": plain["compute"],
+            "core_seconds": {
+                mode: max(rank["seconds"] for rank in ranks) for mode, ranks in worked.items()
+            },
             "values": values,
             "void": [
                 f"parameters of {mode} are not those of none: they differ by {difference:.2g}"

@@ -20,8 +20,10 @@ import gc  # noqa: E402
 import hashlib  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
+import statistics  # noqa: E402
 import time  # noqa: E402
 import traceback  # noqa: E402
+from collections import defaultdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 from unittest import mock  # noqa: E402
 
@@ -38,12 +40,13 @@ from halflap.torch._devices import Modelled  # noqa: E402
 from halflap.torch._handover import Program  # noqa: E402
 from halflap.torch._profile import Measured, read_profile  # noqa: E402
 from halflap.torch._times import Times  # noqa: E402
-from testbed import payload  # noqa: E402
+from testbed import fx_level, payload  # noqa: E402
 
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
 WARM_STEPS = 3
 GLOO = payload.Transport.GLOO
 ORDERS = ("kept", "free", "auto")
+FX_MODES = {"fx": False, "fx-merging": True}
 
 
 def without_overlap():
@@ -53,13 +56,17 @@ def without_overlap():
     return config.patch({"aten_distributed_optimizations.enable_simple_overlap": False})
 
 
-def ordered_by(mode, measured):
-    """What is on while a mode is compiled. `kept@1.5x` has a memory budget."""
+def ordered_by(mode, measured, plain):
+    """What is on while a mode is compiled. `kept@1.5x` has a memory budget. `plain` are the graphs
+    without overlap, with measured times."""
     name, _, budget = mode.partition("@")
     if name in ORDERS:
         given = {"memory_budget": budget} if budget else {}
         given |= {"effort": "default", "profile": measured}
         return halflap.torch.enable(collective_order=name, **given)
+    if name in FX_MODES:
+        rates = fx_level.Rates.of([graph for graph, _ in plain])
+        return fx_level.scheduling(rates, merges=FX_MODES[name])
     return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
 
 
@@ -124,6 +131,8 @@ class Rank:
         self.graphs = {}
         #: The run times that halflap works with.
         self.measured = Measured()
+        #: CPU seconds of each step, of all threads, by mode.
+        self.worked = defaultdict(list)
 
     def hello(self):
         return {"torch": torch.__version__}
@@ -131,7 +140,8 @@ class Rank:
     def compile(self, mode):
         """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
         before = len(halflap.torch.history())
-        with scheduled(self.measured) as graphs, ordered_by(mode, self.measured):
+        ordered = ordered_by(mode, self.measured, self.graphs.get("none", []))
+        with scheduled(self.measured) as graphs, ordered:
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
         self.graphs[mode] = graphs
@@ -173,8 +183,15 @@ class Rank:
         trained = self.trained[mode]
         while (began := time.monotonic()) < at:
             pass
+        worked = time.process_time()
         trained.step()
-        return {"began": began, "ended": time.monotonic()}
+        ended = time.monotonic()
+        self.worked[mode].append(time.process_time() - worked)
+        return {"began": began, "ended": ended}
+
+    def work(self, mode):
+        """CPU seconds of a step of a mode: gloo's threads share the core with compute."""
+        return {"seconds": statistics.median(self.worked[mode])}
 
     def rest(self):
         """Between measurements: garbage is collected now, and not in a step."""

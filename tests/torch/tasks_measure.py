@@ -104,3 +104,24 @@ def left_out():
     differ = halflap.torch.tune(make_step, seconds=1.0, profile={})
     _tune.Variants.described = described
     return {"one_fails": one_fails.left_out, "differ": differ.left_out}
+
+
+def timeline():
+    """A step as it ran, in torch's order and in a free one."""
+    plain = make_step()
+    for _ in range(4):
+        plain()
+    expected = left_by(plain)
+    found = {}
+    for order in ("default", "free"):
+        torch._dynamo.reset()
+        step = make_step()
+        path = FOLDER / f"{order}{dist.get_rank()}.json"
+        ran = halflap.torch.timeline(step, order=order, profile={}, steps=2, out=path)
+        found[order] = {
+            "comparison": ran.comparison.to_dict(),
+            "text": str(ran),
+            "page": len(ran.report().html),
+            "is_equal": all(map(torch.equal, left_by(step), expected)),
+        }
+    return found

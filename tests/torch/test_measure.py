@@ -50,6 +50,48 @@ def test_what_cannot_run_everywhere_is_left_out(tmp_path):
     assert first["differ"] == {"free": "ranks would issue collectives in different orders"}
 
 
+def test_a_step_is_shown_beside_its_simulation(tmp_path):
+    first, second = launch("measure.timeline", tmp_path, ranks=2)
+    assert first == second
+    for order in ("default", "free"):
+        assert first[order]["is_equal"], "looking changes no values"
+        assert "spent on" in first[order]["text"] and first[order]["page"] > 10000
+        document = json.loads((tmp_path / f"{order}0.json").read_text())
+        assert [graph["name"] for graph in document["graphs"]] == ["forward", "backward"]
+        comparison = first[order]["comparison"]
+        parts = ("compute", "waiting", "issuing", "outside")
+        measured = comparison["measured"]
+        assert measured["step"] == pytest.approx(sum(measured[part] for part in parts))
+        steps = [rank["step_ns"] for rank in document["ranks"]]
+        assert measured["step"] == pytest.approx(sum(steps) / 2)
+        for rank in document["ranks"]:
+            for graph, run in zip(document["graphs"], rank["graphs"]):
+                check_run(graph, run)
+
+
+def check_run(graph, run):
+    """Everything ran in the order that is told, and gloo was done before a wait for it ended."""
+    kinds = {node["name"]: node["kind"] for node in graph["graph"]["nodes"]}
+    assert sorted(kinds) == sorted(graph["order"])
+    ran = [span["name"] for span in run["ran"]]
+    assert ran == [name for name in graph["order"] if name in ran]
+    ends = [run["begin_ns"], *(span["end_ns"] for span in run["ran"]), run["end_ns"]]
+    assert ends == sorted(ends)
+    sent = {span["name"]: span for span in run["transfers"]}
+    collectives = [name for name, kind in kinds.items() if kind == "collective"]
+    assert sorted(sent) == sorted(collectives) and collectives
+    makers = {
+        output: node["name"] for node in graph["graph"]["nodes"] for output in node["outputs"]
+    }
+    waited = {span["name"]: span["end_ns"] for span in run["ran"]}
+    for node in graph["graph"]["nodes"]:
+        for dep in node["deps"] if node["kind"] == "wait" else ():
+            if makers.get(dep["buffer"]) in sent:
+                # On another clock, which is put on this one by a mark.
+                done = sent[makers[dep["buffer"]]]["end_ns"]
+                assert done <= waited[node["name"]] + 1e6, (node["name"], done)
+
+
 def test_intervals_clocks_and_files(tmp_path):
     command = [PYTHON, HERE / "measured.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -38,6 +38,8 @@ pub enum Command {
     /// Say what really ran, from profiler traces: what was exposed, behind what the rest was hidden,
     /// and who waited for whom.
     Analyze(Analyze),
+    /// Compare a measured step (halflap.torch.timeline) with its simulation, operation by operation.
+    Timeline(Timeline),
     /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
@@ -607,7 +609,7 @@ pub struct Explain {
     pub node: Option<String>,
     /// The memory limit that the order was made for: a multiple of the input order's peak, or a size
     /// [default: as the schedule records it, else 1x].
-    #[arg(long, value_name = "LIMIT")]
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub memory_budget: Option<Budget>,
 }
 
@@ -620,6 +622,7 @@ pub struct WhatIf {
     pub schedule: Option<String>,
     /// Memory limits to try.
     #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
+    #[arg(allow_hyphen_values = true)]
     pub memory: Vec<Budget>,
     /// Communication speeds to try, as multiples of what the graph has.
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "0.5x,1x,2x", value_parser = factor)]
@@ -748,6 +751,24 @@ pub struct Align {
     /// The folder to write the aligned graphs to, under the names that they have.
     #[arg(short, long, value_name = "DIR")]
     pub output: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Timeline {
+    /// A measured step (halflap.timeline/1), plain or gzipped; - reads standard input.
+    #[arg(value_name = "STEP.json")]
+    pub step: String,
+    /// Write the comparison (halflap.comparison/1) to this file; - is standard output, in place of the tables.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print the comparison (halflap.comparison/1) instead of the tables.
+    #[arg(long, conflicts_with = "output")]
+    pub json: bool,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+    /// How many operations the table has.
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub top: usize,
 }
 
 #[derive(Debug, clap::Args)]

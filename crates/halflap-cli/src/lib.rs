@@ -25,6 +25,7 @@ mod run;
 mod schedule;
 mod simulate;
 mod terminal;
+mod timeline;
 mod verify;
 mod what_if;
 
@@ -75,6 +76,7 @@ fn run(args: &Args) -> Result<(), Failed> {
         Command::Verify(command) => verify::run(command, verbose),
         Command::Align(command) => align::run(command, verbose),
         Command::Analyze(command) => analyze::run(command, verbose),
+        Command::Timeline(command) => timeline::run(command),
         Command::Plan(command) => plan::run(command),
         Command::Run(command) => run::run(command),
         Command::Diff(command) => diff::run(command),

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use halflap::report::Ran;
 use halflap::report::page::{Page, Shown, program_page, write_page};
-use halflap::report::trace::{write_json, write_perfetto};
+use halflap::report::trace::{write_json, write_perfetto, write_ran_json, write_ran_perfetto};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
@@ -35,6 +36,23 @@ impl PictureArgs {
             files::write(path, |mut out| match is_json {
                 true => write_json(&parts, &mut out),
                 false => write_perfetto(&parts, &mut out),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl PictureArgs {
+    /// Draws what really ran.
+    pub fn draw_ran(&self, ranks: &[Ran], page: impl FnOnce() -> Page) -> Result<(), Failed> {
+        if let Some(path) = &self.report {
+            write_report(path, &[page()])?;
+        }
+        if let Some(path) = &self.trace {
+            let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
+            files::write(path, |mut out| match is_json {
+                true => write_ran_json(ranks, &mut out),
+                false => write_ran_perfetto(ranks, &mut out),
             })?;
         }
         Ok(())

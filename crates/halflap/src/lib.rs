@@ -30,6 +30,7 @@ pub mod graph;
 pub mod hlo;
 pub mod ids;
 pub mod import;
+pub mod measured;
 pub mod memory;
 mod nearest;
 pub mod observe;

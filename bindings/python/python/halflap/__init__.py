@@ -10,6 +10,7 @@ Every function is a command of the same name, with the same options, the same re
 
 from ._api import (
     Analysis,
+    Comparison,
     Graph,
     GraphLike,
     Order,
@@ -23,6 +24,7 @@ from ._api import (
     report,
     schedule,
     simulate,
+    timeline,
     verify,
     what_if,
 )
@@ -31,6 +33,7 @@ from ._halflap import BadInput, Error, InternalError, NotValid, RunFailed, __ver
 __all__ = [
     "Analysis",
     "BadInput",
+    "Comparison",
     "Error",
     "Graph",
     "GraphLike",
@@ -49,6 +52,7 @@ __all__ = [
     "report",
     "schedule",
     "simulate",
+    "timeline",
     "verify",
     "what_if",
 ]

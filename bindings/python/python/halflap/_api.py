@@ -6,6 +6,7 @@ import copy
 import html
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, Union
@@ -261,6 +262,25 @@ class Analysis(_Result):
         return self._again.written("--profile-out")
 
 
+class Comparison(_Result):
+    """A measured step beside its simulation."""
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the step's time went to, in nanoseconds, in the mean of ranks."""
+        return self._fields["measured"]
+
+    @property
+    def simulated(self) -> dict[str, float]:
+        """The same, simulated."""
+        return self._fields["simulated"]
+
+    @property
+    def differences(self) -> list[dict[str, Any]]:
+        """Every operation, measured and simulated, the largest difference first."""
+        return self._fields["differences"]
+
+
 class _Answer:
     def __init__(self, fields: Any, text: str) -> None:
         self.fields = fields
@@ -315,7 +335,10 @@ class _Command:
         return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
     def run(self, *more: str) -> tuple[dict[str, bytes], str]:
-        written, printed, told = _halflap.call([*self.arguments, *more], self.given)
+        try:
+            written, printed, told = _halflap.call([*self.arguments, *more], self.given)
+        except _halflap.BadInput as problem:
+            raise _halflap.BadInput(_of_arguments(str(problem))) from None
         for warning in told:
             warnings.warn(warning, stacklevel=4)
         return written, printed
@@ -329,6 +352,18 @@ class _Command:
 
     def page(self) -> Report:
         return Report(self.run("--report=<page>")[0]["<page>"].decode())
+
+
+#: An option, with what it stands for, as messages have it.
+OPTION = re.compile(r"'--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'|(?<!\S)--([a-z]+(?:-[a-z]+)*)(?=:)")
+#: What the command line says of words that begin with a dash.
+TIP = re.compile(r"\s*tip: to pass .*", re.DOTALL)
+
+
+def _of_arguments(problem: str) -> str:
+    """A message of the command, with Python's arguments in the place of options."""
+    named = OPTION.sub(lambda found: (found[1] or found[2]).replace("-", "_"), problem)
+    return TIP.sub("", named)
 
 
 def _budget(value: float | str) -> str:
@@ -479,6 +514,17 @@ def what_if(
 def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Report:
     """A page of the input order and, if one is given, another below it; the rest is `Machine`."""
     return _Command("explain").graph(graph).order(order).options(machine).page()
+
+
+def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
+    """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its simulation."""
+    command = _Command("timeline")
+    if isinstance(step, Mapping):
+        command.given["<step>"] = _halflap.to_json(step)
+        command.arguments.append("<step>")
+    else:
+        command.arguments.append(os.fspath(step))
+    return Comparison(command.answer(), command)
 
 
 def analyze(*traces: str | os.PathLike[str]) -> Analysis:

@@ -2,7 +2,6 @@
 
 use halflap::ids::{Id, StreamId};
 use halflap::report::page::measured_page;
-use halflap::report::trace::{write_ran_json, write_ran_perfetto};
 use halflap::report::{Ran, RanKind, RanLane, RanSlice, printable};
 use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
@@ -10,7 +9,6 @@ use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
 use super::Job;
 use super::show::Finished;
 use crate::exit::Failed;
-use crate::files;
 use crate::pictures;
 
 pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed> {
@@ -20,21 +18,14 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
     }
     let ranks = finished.outcome.ranks.iter().enumerate();
     let ranks: Vec<Ran> = ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
-    if let Some(path) = &pictures.report {
+    let page = || {
         let facts = vec![
             ("module", printable(job.source.module.name())),
             ("shown", "the last step of every rank, as it was measured".to_owned()),
         ];
-        pictures::write_report(path, &[measured_page(&pictures::title(&job.args.module), facts, &ranks)])?;
-    }
-    if let Some(path) = &pictures.trace {
-        let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
-        files::write(path, |mut out| match is_json {
-            true => write_ran_json(&ranks, &mut out),
-            false => write_ran_perfetto(&ranks, &mut out),
-        })?;
-    }
-    Ok(())
+        measured_page(&pictures::title(&job.args.module), facts, &ranks)
+    };
+    pictures.draw_ran(&ranks, page)
 }
 
 fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {

@@ -7,10 +7,12 @@ mod diagnose;
 mod graph_json;
 mod gzip;
 mod order_json;
+mod step_json;
 
 pub(crate) use diagnose::quote_non_finite;
 pub use gzip::unzip;
 pub use order_json::{OrderError, read_order, read_orders};
+pub use step_json::{StepError, read_step};
 
 use thiserror::Error;
 

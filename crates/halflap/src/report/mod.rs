@@ -2,10 +2,12 @@
 //!
 //! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
 //! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
-//! `analysis` is what traces show.
+//! `analysis` is what traces show, `comparison` a measured step beside its simulation, and `lanes` both to be drawn.
 
 mod analysis;
+mod comparison;
 mod json;
+mod lanes;
 mod limit;
 mod listing;
 mod mismatch;
@@ -19,7 +21,9 @@ mod timing;
 pub mod trace;
 
 pub use analysis::{analysis_notes, render_analysis, write_analysis};
+pub use comparison::{comparison_json, render_comparison};
 pub use json::{OptimizerRun, Timed, write_schedule};
+pub use lanes::lanes_of;
 pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;

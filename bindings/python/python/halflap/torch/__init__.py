@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 try:
@@ -39,7 +40,7 @@ from ._settings import (  # noqa: E402
     plug_in,
 )
 from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
-from . import _measure, _tune  # noqa: E402
+from . import _measure, _timeline, _tune  # noqa: E402
 from ._profile import (  # noqa: E402
     Measured,
     Profile,
@@ -50,7 +51,8 @@ from ._profile import (  # noqa: E402
 from ._ranks import PATIENCE, RanksDiffer  # noqa: E402
 from ._status import Status, status_of  # noqa: E402
 from ._times import Times  # noqa: E402
-from ._tune import Candidate, Trial, Tuned, read_tuned  # noqa: E402
+from ._timeline import Looked, Timeline  # noqa: E402
+from ._tune import Candidate, Trial, Tuned, pass_of, read_tuned  # noqa: E402
 from ._watch import watch  # noqa: E402
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "Ran",
     "RanksDiffer",
     "Status",
+    "Timeline",
     "Tuned",
     "UnknownTorch",
     "Unsupported",
@@ -71,6 +74,7 @@ __all__ = [
     "measure",
     "profile_from_trace",
     "status",
+    "timeline",
     "tune",
 ]
 
@@ -223,12 +227,48 @@ def measure(
     the result to a file. ``collectives`` and ``unbacked`` are those of `enable`.
     """
     check_settings()
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number from 1 on, not {steps!r}")
+    _check_steps(steps)
     opaque = read_collectives(collectives)
     found = _measure.measure(
         step, steps=steps, collectives=opaque, unbacked=_checked_size(unbacked)
     )
+    if out is not None:
+        found.save(out)
+    return found
+
+
+def timeline(
+    step: Callable[[], Any],
+    *,
+    order: str | None = None,
+    profile: Profile | None = None,
+    steps: int = _measure.STEPS,
+    out: str | os.PathLike[str] | None = None,
+) -> Timeline:
+    """Shows where the time of a step goes: what ran when on each rank, beside the simulation.
+
+    All ranks call it, and get the same. ``order``: ``"default"`` (torch's own), ``"none"`` (no
+    overlap), ``"kept"`` or ``"free"``; by default what is enabled, else torch's own. ``profile``: run
+    times for the simulation; by default they are measured first (`measure`). The step is compiled
+    anew for this and runs ``steps`` + 2 times; the one in the middle by its duration is shown. It
+    must be compiled by Inductor with its Python wrapper, and run on a CPU with gloo. For GPUs,
+    `halflap.analyze` shows what ran. ``out`` also writes a file for ``halflap timeline``.
+    """
+    check_settings()
+    _check_steps(steps)
+    enabled = _enabled[-1].overlap_pass if _enabled else None
+    measured = read_profile(profile) if profile is not None else measure(step)
+    if order is None and enabled is not None:
+        used = enabled.options.collective_order
+        order = enabled.torchs or ("free" if used == "auto" else used)
+    known = ("default", "none", "kept", "free")
+    chosen = _one_of("order", "default" if order is None else order, known)
+    options = enabled.options if enabled is not None else _plain_options("default", measured)
+    key = times_key(measured.times, None)
+    session.times[key] = Times(measured.times, None)
+    options = replace(options, times=key)
+    looked = Looked(pass_of(Candidate(chosen, options.memory_budget), options), measured)
+    found = _timeline.timeline(step, looked, steps)
     if out is not None:
         found.save(out)
     return found
@@ -259,17 +299,7 @@ def tune(
     candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
     step = make_step()
     measured = read_profile(profile) if profile is not None else measure(step)
-    options = Options(
-        memory_budget="1x",
-        collective_order="kept",
-        effort=_one_of("effort", effort, ("quick", "default", "thorough")),
-        device=None,
-        ranks_per_node=None,
-        unbacked=None,
-        times="",
-        slowdown=measured.slowdown,
-        comm_slowdown=measured.comm_slowdown,
-    )
+    options = _plain_options(_one_of("effort", effort, ("quick", "default", "thorough")), measured)
     found = _tune.tune(step, candidates, Trial(options, measured, limit))
     if out is not None:
         found.save(out)
@@ -315,6 +345,26 @@ def status() -> Status:
 def history() -> list[Ran]:
     """What the pass did to each graph in this process, in sequence."""
     return session.history
+
+
+def _plain_options(effort: str, measured: Measured) -> Options:
+    """What decides an order where the user says no more than this."""
+    return Options(
+        memory_budget="1x",
+        collective_order="kept",
+        effort=effort,
+        device=None,
+        ranks_per_node=None,
+        unbacked=None,
+        times="",
+        slowdown=measured.slowdown,
+        comm_slowdown=measured.comm_slowdown,
+    )
+
+
+def _check_steps(steps: int) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number from 1 on, not {steps!r}")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

@@ -117,7 +117,7 @@ def _check_registered(name: str) -> None:
     if hasattr(getattr(torch.ops, namespace), operation):
         return
     known = {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}
-    near = difflib.get_close_matches(name, sorted(known), 1)
+    near = difflib.get_close_matches(name, sorted(known), 1, cutoff=0.8)
     hint = f". Did you mean '{near[0]}'?" if near else ""
     raise ValueError(
         f"collectives: no operator {name} is registered; import what registers it before enable()"

@@ -142,7 +142,7 @@ def _own(graphs: list[Graph], durations: list[float]) -> dict[str, Any]:
         for graph, variant in zip(graphs, variants)
     ]
     runs = [variant.runs for variant in variants]
-    return {"clock": _clock(), "durations": durations, "nodes": nodes, "runs": runs}
+    return {"clock": clock(), "durations": durations, "nodes": nodes, "runs": runs}
 
 
 def gathered(own: Any) -> list[Any]:
@@ -161,7 +161,7 @@ def _typical_bytes(found: Mapping[str, Any]) -> int:
     return next(size for size in sizes if (passed := passed + size) >= half)
 
 
-def _clock() -> str:
+def clock() -> str:
     """The same where times of two processes can be compared."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -176,11 +176,16 @@ def put_on_one_clock(every: list[Any]) -> None:
     for other in every[1:]:
         if other["clock"] == first["clock"]:
             continue
-        apart = [b - a for a, b in zip(_ends(first), _ends(other))]
-        shift = statistics.median(apart) if apart else 0
+        shift = shift_between(_ends(first), _ends(other))
         other["runs"] = [
             [[mark - shift for mark in run] for run in runs] for runs in other["runs"]
         ]
+
+
+def shift_between(ends: Iterable[int], others: Iterable[int]) -> float:
+    """How far the clock of other times is ahead, if both are when the same things ended."""
+    apart = [other - end for end, other in zip(ends, others)]
+    return statistics.median(apart) if apart else 0
 
 
 def _ends(found: Mapping[str, Any]) -> list[int]:

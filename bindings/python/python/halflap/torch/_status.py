@@ -169,7 +169,10 @@ def status_of(our_pass: OverlapPass | None, extra: Mapping[str, Any], sees_all: 
 def _options(our_pass: OverlapPass) -> dict[str, Any]:
     options = asdict(our_pass.options)
     # A hash, for caches.
-    del options["times"]
+    times = session.times.get(options.pop("times"))
+    if times is not None:
+        options["profile"] = f"{len(times.profile)} run times" if times.profile else None
+        options["estimate"] = getattr(times.estimate, "__name__", times.estimate)
     options["collectives"] = [one._asdict() for one in our_pass.options.collectives]
     return options
 

@@ -103,7 +103,7 @@ def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial)
     key = times_key(trial.measured.times, None)
     session.times[key] = Times(trial.measured.times, None)
     options = replace(trial.options, times=key)
-    ways = {one.name: _way(one, options) for one in candidates}
+    ways = {one.name: way_of(pass_of(one, options)) for one in candidates}
     variants = Variants(ways, is_marked=False)
     with ExitStack() as stack:
         compile_variants(stack, variants)
@@ -123,13 +123,16 @@ class Trial(NamedTuple):
     seconds: float
 
 
-def _way(candidate: Candidate, options: Options) -> Callable[[list[Any]], list[Any]]:
-    """A candidate as a pass, which raises where it cannot be had."""
-    is_ours = candidate.order in ("kept", "free")
-    if is_ours:
-        budget, order = candidate.memory_budget, candidate.order
-        options = replace(options, collective_order=order, memory_budget=budget)
-    overlap_pass = OverlapPass(options, None if is_ours else candidate.order)
+def pass_of(candidate: Candidate, options: Options) -> OverlapPass:
+    """The pass that orders graphs like a candidate."""
+    if candidate.order not in ("kept", "free"):
+        return OverlapPass(options, candidate.order)
+    budget, order = candidate.memory_budget, candidate.order
+    return OverlapPass(replace(options, collective_order=order, memory_budget=budget))
+
+
+def way_of(overlap_pass: OverlapPass) -> Callable[[list[Any]], list[Any]]:
+    """A pass that raises where it cannot do its work."""
 
     def ordered(snodes: list[Any]) -> list[Any]:
         found = overlap_pass(snodes)

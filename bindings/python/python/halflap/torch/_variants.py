@@ -31,8 +31,10 @@ Order = Callable[[list[Any]], list[Any]]
 class Variant:
     """A graph's program in one way."""
 
-    #: The names of its nodes as they run, and of the collectives among them.
+    #: The names of its nodes as they run.
     nodes: list[str] = field(default_factory=list)
+    #: The names of all nodes, also of those that no code is generated for.
+    order: list[str] = field(default_factory=list)
     collectives: list[str] = field(default_factory=list)
     failure: str | None = None
     #: Nanoseconds at which each node started, and the last ended, for each run that was recorded.
@@ -44,8 +46,9 @@ class Graph:
     """A graph whose programs are measured."""
 
     variants: dict[str, Variant] = field(default_factory=dict)
-    #: What a pass that orders it says of its nodes, by name.
+    #: What a pass that orders it says of it.
     known: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass
@@ -143,6 +146,7 @@ class Variants:
                 variant.failure = f"{type(problem).__name__}: {problem}"
                 continue
             snodes = lowering.scheduler.nodes
+            variant.order = [one.get_name() for one in snodes]
             variant.collectives = [one.get_name() for one in snodes if contains_collective(one)]
             texts[way] = packed(program[0].value)
         return _ended(program, number, texts)

@@ -6,12 +6,17 @@ use super::model::{
     Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, Slices, Stalls, Table, Time, Unit,
     View,
 };
+use crate::measured::{Comparison, Step};
+use crate::report::comparison::op_name;
 use crate::report::ran::{Ran, RanKind, RanSlice, outside};
 use crate::report::text::{printable, printable_up_to};
 use crate::units::Nanos;
 
 /// Names are cut to so many characters: enough to tell them apart.
 const NAME: usize = 160;
+
+/// A table has so many rows at most.
+const ROWS: usize = 2000;
 
 /// The page of one step of a run.
 pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[Ran]) -> Page {
@@ -28,6 +33,51 @@ pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[R
         ops: numbers.ops,
         ..Page::default()
     }
+}
+
+/// The page of a measured step beside its simulation, which is the first of `lanes`.
+pub fn compared_page(title: &str, (step, found): (&Step, &Comparison), lanes: &[Ran]) -> Page {
+    let mut page = measured_page(title, Vec::new(), lanes);
+    page.command = "timeline";
+    let ops: BTreeMap<&str, u64> = page.ops.name.iter().map(String::as_str).zip(0..).collect();
+    page.tables.insert(0, differences(step, found, &ops));
+    if let Some(figure) = page.views.first_mut().and_then(|view| view.headline.first_mut()) {
+        figure.note = "simulated".to_owned();
+    }
+    page
+}
+
+fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Table {
+    let column = |title, unit, bar| Column { title, unit, bar };
+    let mut table = Table {
+        title: "differences",
+        columns: vec![
+            column("operation", Unit::Text, false),
+            column("what", Unit::Text, false),
+            column("measured", Unit::Ns, true),
+            column("simulated", Unit::Ns, true),
+            column("apart", Unit::Ns, true),
+        ],
+        rows: Vec::new(),
+        op: Vec::new(),
+        details: None,
+        view: None,
+        cut: (found.differences.len() > ROWS).then_some((found.differences.len(), "the largest")),
+    };
+    for one in found.differences.iter().take(ROWS) {
+        let part = &step.parts[one.part];
+        let drawn = part.graph.waits_for(one.op).last().copied().unwrap_or(one.op);
+        let name = printable_up_to(&op_name(step, part, drawn), NAME);
+        table.op.push(Maybe(ops.get(name.as_str()).copied()));
+        table.rows.push(vec![
+            Cell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
+            Cell::Text(one.what.name().to_owned()),
+            Cell::Time(Time(one.measured)),
+            Cell::Time(Time(one.simulated)),
+            Cell::Time(Time(Nanos(one.excess().0.abs()))),
+        ]);
+    }
+    table
 }
 
 /// Numbers for operations and groups, given when first needed.

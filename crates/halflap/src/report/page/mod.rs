@@ -9,7 +9,7 @@ mod model;
 mod observed;
 mod program;
 
-pub use measured::measured_page;
+pub use measured::{compared_page, measured_page};
 pub use model::*;
 pub use observed::{SLICES, observed_page};
 pub use program::{Shown, program_page, sweep_page};
