@@ -156,13 +156,21 @@ def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):
 def test_errors_are_those_of_the_command(options, typed):
     with pytest.raises(halflap.BadInput) as raised:
         halflap.schedule(corpus(NAME), **options)
-    assert told("schedule", corpus(NAME), typed).startswith(str(raised.value))
+    by_command = halflap._api._of_arguments(told("schedule", corpus(NAME), typed))
+    assert by_command.startswith(str(raised.value))
+    assert "--" not in str(raised.value)
 
 
 def test_a_graph_that_is_wrong_says_where(graph):
     broken = {**graph, "nodes": [{**graph["nodes"][0], "runtime_ns": "soon"}, *graph["nodes"][1:]]}
     with pytest.raises(halflap.BadInput, match="^<graph>: node 'op0', field 'runtime_ns': "):
         halflap.Graph(broken).check()
+    with pytest.raises(halflap.BadInput, match="^invalid value 'much' for memory_budget: "):
+        halflap.schedule(corpus(NAME), memory_budget="much")
+    with pytest.raises(halflap.BadInput, match="^unexpected argument speed found$"):
+        halflap.schedule(corpus(NAME), speed=2)
+    with pytest.raises(halflap.BadInput, match="^node: 'op' is not a node of the graph"):
+        halflap.explain(corpus(NAME), node="op")
     with pytest.raises(halflap.BadInput, match="^nothing-there.json: cannot be read"):
         halflap.schedule("nothing-there.json")
 

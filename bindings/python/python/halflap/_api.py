@@ -355,14 +355,14 @@ class _Command:
 
 
 #: An option, with what it stands for, as messages have it.
-OPTION = re.compile(r"'--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'|(?<!\S)--([a-z]+(?:-[a-z]+)*)(?=:)")
+OPTION = re.compile(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?")
 #: What the command line says of words that begin with a dash.
 TIP = re.compile(r"\s*tip: to pass .*", re.DOTALL)
 
 
 def _of_arguments(problem: str) -> str:
     """A message of the command, with Python's arguments in the place of options."""
-    named = OPTION.sub(lambda found: (found[1] or found[2]).replace("-", "_"), problem)
+    named = OPTION.sub(lambda found: found[1].replace("-", "_"), problem)
     return TIP.sub("", named)
 
 
@@ -520,8 +520,8 @@ def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
     """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its simulation."""
     command = _Command("timeline")
     if isinstance(step, Mapping):
-        command.given["<step>"] = _halflap.to_json(step)
-        command.arguments.append("<step>")
+        command.given["step"] = _halflap.to_json(step)
+        command.arguments.append("step")
     else:
         command.arguments.append(os.fspath(step))
     return Comparison(command.answer(), command)

@@ -54,9 +54,9 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Ta
         columns: vec![
             column("operation", Unit::Text, false),
             column("what", Unit::Text, false),
+            column("apart", Unit::Ns, true),
             column("measured", Unit::Ns, true),
             column("simulated", Unit::Ns, true),
-            column("apart", Unit::Ns, true),
         ],
         rows: Vec::new(),
         op: Vec::new(),
@@ -72,9 +72,9 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Ta
         table.rows.push(vec![
             Cell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
             Cell::Text(one.what.name().to_owned()),
+            Cell::Time(Time(Nanos(one.excess().0.abs()))),
             Cell::Time(Time(one.measured)),
             Cell::Time(Time(one.simulated)),
-            Cell::Time(Time(Nanos(one.excess().0.abs()))),
         ]);
     }
     table

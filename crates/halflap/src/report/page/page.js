@@ -109,7 +109,7 @@ function viewChoice(number) {
   box.setAttribute('aria-label', number === 0 ? 'View' : 'View below it');
   if (number === 1) box.append(new Option('none below', ''));
   views.forEach((view, index) => box.append(new Option(view.name, index)));
-  box.value = number === 0 ? '0' : '';
+  box.value = String(state.shown[number] ?? '');
   box.addEventListener('change', () => {
     const chosen = ['view-0', 'view-1'].map((id) => byId(id).value).filter((value) => value !== '');
     showViews(chosen.map(Number));

@@ -32,7 +32,8 @@ const marks = byId('marks').getContext('2d');
 const state = {
   from: 0,
   to: longest,
-  shown: data.compare ? [0, 1] : [0],
+  // A measured step is looked at beside its simulation.
+  shown: data.compare || data.command === 'timeline' ? [0, 1] : [0],
   selected: null, // { op, view, slice }: slice is -1 where the operation has none
   hover: null, // { view, lane, slice, stall }
   cursor: null, // { time, view, entry }: entry pins one entry of the memory curve
