@@ -37,6 +37,18 @@ def test_it_fits_a_telephone(page_of_run, open_page):
     assert page.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_a_module_without_loops_stands_beside_its_simulation(tmp_path, open_page):
+    module = ROOT / "tests" / "hlo" / "fsdp_shmap_L2.after_optimizations.txt.gz"
+    path = tmp_path / "page.html"
+    run("run", module, "--input-order", "--steps", 2, "--report", path)
+    page = open_page(path)
+    assert [view["name"] for view in page.data["views"]][:2] == ["simulated", "rank 0"]
+    assert page.page.evaluate("halflap.state().shown") == [0, 1]
+    [differences, _] = page.data["tables"]
+    kinds = {row[1] for row in differences["rows"]}
+    assert kinds == {"kernel", "transfer", "wait"}
+
+
 def measured_step():
     """A corpus graph as two ranks might have run it, one after the other's kernels."""
     graph = read_json(corpus("ddp_mlp_4"))

@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
         let mut all = Vec::new();
         while let Some(unit) = walk.next_unit() {
             let unit = unit.map_err(|error| Failed::in_file(files::name_of(self.path), error))?;
-            let ready = self.ready(&walk, unit)?;
+            let ready = self.ready(&self.costs, &walk, unit)?;
             let (order, result) = find(&ready)?;
             let input = Order::of_input(&ready.graph);
             let step_time_before = run_order(&ready.graph, input.as_slice(), &ready.before).step_time;
@@ -133,8 +133,8 @@ impl<'a> Source<'a> {
         Ok(all)
     }
 
-    fn ready(&self, walk: &Walk<'_>, unit: Unit) -> Result<Ready, Failed> {
-        let mut costs = self.costs.clone();
+    fn ready(&self, costs: &Costs, walk: &Walk<'_>, unit: Unit) -> Result<Ready, Failed> {
+        let mut costs = costs.clone();
         costs.profile = costs.profile.map(|profile| profile_of(&unit, &profile));
         let times = costs.times(&unit.lowered.graph).map_err(|error| match (&error, &self.args.costs.profile) {
             (CostError::Profile(_), Some(profile)) => Failed::in_file(files::name_of(profile), error),

@@ -1,16 +1,18 @@
 //! The orders that a module is run in, and what running it then comes to.
 
-use halflap::cost::Profile;
+use halflap::cost::{Costs, Profile};
 use halflap::hlo::check;
 use halflap::ids::{ComputationId, Id, OpId};
+use halflap::measured::Part;
 use halflap::order::Order;
 use halflap::plan::{Program, build, fuse};
+use halflap::program::Walk;
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify as prove};
 use halflap_run::exec::fits;
 
 use super::orders::Orders;
-use super::{Done, Source};
+use super::{Done, Ready, Source};
 use crate::args::SearchArgs;
 use crate::exit::Failed;
 use crate::files;
@@ -76,6 +78,22 @@ impl Source<'_> {
             Ok((orders.of(ready.unit.computation).cloned().unwrap_or_else(|| Order::of_input(&ready.graph)), ()))
         })?;
         found(&all)
+    }
+
+    /// The module in these orders with measured times, if all of it runs in one computation.
+    pub fn only_part(&self, orders: &Found, times: Profile) -> Result<Option<Part>, Failed> {
+        let mut walk = Walk::new(&self.module);
+        let Some(unit) = walk.next_unit() else { return Ok(None) };
+        let unit = unit.map_err(|error| Failed::in_file(files::name_of(self.path), error))?;
+        // Callees come first.
+        if unit.computation != self.module.entry() {
+            return Ok(None);
+        }
+        let costs = Costs { profile: Some(times), ..self.costs.clone() };
+        let Ready { unit, graph, machine, .. } = self.ready(&costs, &walk, unit)?;
+        let order = orders.of(unit.computation).cloned().unwrap_or_else(|| Order::of_input(&graph));
+        let name = self.module.computation_name(unit.computation).to_owned();
+        Ok(Some(Part { name, graph, order, machine }))
     }
 
     /// What running the module in these orders comes to, with kernels that are fused or not.

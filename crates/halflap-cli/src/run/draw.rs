@@ -1,12 +1,14 @@
 //! What really ran, as a page and as a trace: the last step of every rank.
 
 use halflap::ids::{Id, StreamId};
-use halflap::report::page::measured_page;
-use halflap::report::{Ran, RanKind, RanLane, RanSlice, printable};
+use halflap::measured::Comparison;
+use halflap::report::page::{Page, compared_page, measured_page};
+use halflap::report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
 use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
 
 use super::Job;
+use super::beside;
 use super::show::Finished;
 use crate::exit::Failed;
 use crate::pictures;
@@ -18,14 +20,20 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
     }
     let ranks = finished.outcome.ranks.iter().enumerate();
     let ranks: Vec<Ran> = ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
-    let page = || {
-        let facts = vec![
-            ("module", printable(job.source.module.name())),
-            ("shown", "the last step of every rank, as it was measured".to_owned()),
-        ];
-        measured_page(&pictures::title(&job.args.module), facts, &ranks)
-    };
-    pictures.draw_ran(&ranks, page)
+    let facts = vec![
+        ("module", printable(job.source.module.name())),
+        ("shown", "the last step of every rank, as it was measured".to_owned()),
+    ];
+    let title = pictures::title(&job.args.module);
+    match beside::step(job, finished)? {
+        None => pictures.draw_ran(&ranks, || measured_page(&title, facts, &ranks)),
+        Some(step) => {
+            let found = Comparison::of(&step);
+            let lanes = lanes_of(&step, &found);
+            let page = || Page { facts, command: "run", ..compared_page(&title, (&step, &found), &lanes) };
+            pictures.draw_ran(&ranks, page)
+        }
+    }
 }
 
 fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {

@@ -1,5 +1,6 @@
 //! `halflap run`: a module on all its ranks.
 
+mod beside;
 mod debug;
 mod draw;
 mod inputs;

@@ -33,7 +33,7 @@ const state = {
   from: 0,
   to: longest,
   // A measured step is looked at beside its simulation.
-  shown: data.compare || data.command === 'timeline' ? [0, 1] : [0],
+  shown: data.compare || data.views[0].name === 'simulated' ? [0, 1] : [0],
   selected: null, // { op, view, slice }: slice is -1 where the operation has none
   hover: null, // { view, lane, slice, stall }
   cursor: null, // { time, view, entry }: entry pins one entry of the memory curve

@@ -1,0 +1,72 @@
+//! What really ran as a step that can stand beside its simulation.
+
+use halflap::graph::{Graph, OpKind};
+use halflap::ids::OpId;
+use halflap::measured::{PartRun, RankStep, Span, Step};
+use halflap::units::Nanos;
+use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, Span as Ran};
+
+use super::show::Finished;
+use super::{Job, profile};
+use crate::exit::Failed;
+
+/// The last step of every rank, with the times that were measured. `None` for a module with loops or
+/// branches: what runs in them has no place in one order.
+pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step>, Failed> {
+    let times = profile(finished.program, finished.outcome)?;
+    let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
+    let ranks = &finished.outcome.ranks;
+    let ranks = ranks.iter().map(|rank| rank_step(&part.graph, finished.program, rank)).collect();
+    Ok(Some(Step { parts: vec![part], ranks, outside: None }))
+}
+
+fn rank_step(graph: &Graph, program: &Prepared, rank: &RankOutcome) -> RankStep {
+    let spans = rank.spans.last().map_or(&[][..], Vec::as_slice);
+    let time = rank.steps.last().copied().unwrap_or(Nanos::ZERO);
+    let mut run = PartRun { begin: Nanos::ZERO, end: time, ran: Vec::new(), transfers: Vec::new() };
+    for span in spans {
+        let label = &program.labels[span.label as usize];
+        match label.kind {
+            LabelKind::Collective => run.transfers.extend(transfer(graph, label, span)),
+            LabelKind::Wait => run.ran.extend(wait(graph, label, span)),
+            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => run.ran.extend(kernels(graph, label, span)),
+        }
+    }
+    RankStep { time, parts: vec![run] }
+}
+
+/// A collective, from when all ranks had come, as far as that is known.
+fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
+    let op = collective(graph, label)?;
+    let start = span.met.map_or(span.start, |met| met.max(span.start));
+    Some(Span { op, start, end: span.end.max(start) })
+}
+
+/// The collective that a label names: itself, or, where it is one instruction, its wait.
+fn collective(graph: &Graph, label: &Label) -> Option<OpId> {
+    let op = graph.find(&label.name)?;
+    Some(graph.waits_for(op).last().copied().unwrap_or(op))
+}
+
+/// The wait of a collective.
+fn wait(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
+    let collective = collective(graph, label)?;
+    let op = graph.waited_by(collective).first().copied();
+    // One that is synchronous is its own wait.
+    let op = op.or((graph.kind(collective) == OpKind::SyncCollective).then_some(collective))?;
+    Some(Span { op, start: span.start, end: span.end })
+}
+
+/// What a kernel computes: each instruction in turn, for its share of the time.
+fn kernels(graph: &Graph, label: &Label, span: &Ran) -> Vec<Span> {
+    let whole = [(label.name.clone(), 1.0)];
+    let shares = if label.shares.is_empty() { &whole[..] } else { &label.shares };
+    let mut now = span.start;
+    let mut each = Vec::new();
+    for (name, share) in shares {
+        let end = now + (span.end - span.start) * *share;
+        each.extend(graph.find(name).map(|op| Span { op, start: now, end }));
+        now = end;
+    }
+    each
+}
