@@ -25,7 +25,8 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
         let trace = read(path, done, &progress)?;
         done += size;
         if verbose {
-            eprintln!("{}: {} GPU events of {} events", files::name_of(path), trace.slices.len(), trace.events);
+            let (processor, name) = (trace.processor.name(), files::name_of(path));
+            eprintln!("{name}: {} {processor} events of {} events", trace.slices.len(), trace.events);
         }
         // The trace goes before the next is read: only what it comes to is kept.
         let rank = Rank::of(&trace, files::name_of(path));

@@ -1,11 +1,13 @@
-//! What a GPU event is: the only place that tells by names.
+//! What an event is: the only place that tells by names.
 //!
 //! The category decides first, then what the profiler says about a collective, then the name.
 //! docs/analyze.md has these tables for users.
 
 use serde::Serialize;
 
-/// What runs on a GPU.
+use super::trace::Processor;
+
+/// What runs on a GPU, or on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -35,17 +37,32 @@ pub(super) enum Category {
     Kernel,
     /// Memory was copied or filled.
     Memory,
+    /// A CPU's thread ran an operator, compiled code or a node of autograd.
+    Operator,
+    /// A CPU's thread was in something that has a name: gloo's collectives are.
+    Annotation,
 }
 
 impl Category {
-    /// The categories that are GPU work, in today's and older spellings. Synchronisation
-    /// (`cuda_sync`) and annotations (`gpu_user_annotation`) stand on GPU lanes and are none.
+    /// The categories of work, in today's and older spellings. Synchronisation (`cuda_sync`) and
+    /// annotations (`gpu_user_annotation`) stand on GPU lanes and are none.
     #[inline]
     pub(super) fn of(text: &[u8]) -> Option<Category> {
         match text {
             b"kernel" | b"Kernel" | b"concurrent_kernel" => Some(Category::Kernel),
             b"gpu_memcpy" | b"gpu_memset" | b"Memcpy" | b"Memset" => Some(Category::Memory),
+            b"cpu_op" | b"Operator" => Some(Category::Operator),
+            b"user_annotation" => Some(Category::Annotation),
             _ => None,
+        }
+    }
+
+    /// Where it ran.
+    #[inline]
+    pub(super) fn processor(self) -> Processor {
+        match self {
+            Category::Kernel | Category::Memory => Processor::Gpu,
+            Category::Operator | Category::Annotation => Processor::Cpu,
         }
     }
 }
@@ -71,14 +88,50 @@ const SYNCHRONISES: [&str; 7] = [
 /// The class of an event, or nothing for one that is no work. `collective` is whether the profiler
 /// says which collective it belongs to.
 pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<Class> {
-    if SYNCHRONISES.contains(&name) {
-        return None;
+    match category {
+        Category::Kernel | Category::Memory if SYNCHRONISES.contains(&name) => None,
+        Category::Memory => Some(Class::Memory),
+        Category::Kernel if collective || communicates(name) => Some(Class::Communication),
+        Category::Kernel => Some(Class::Compute),
+        Category::Operator | Category::Annotation if name.starts_with(GLOO) => Some(Class::Communication),
+        Category::Operator => Some(Class::Compute),
+        Category::Annotation => None,
     }
-    Some(match category {
-        Category::Memory => Class::Memory,
-        Category::Kernel if collective || communicates(name) => Class::Communication,
-        Category::Kernel => Class::Compute,
-    })
+}
+
+/// How gloo names what it does.
+const GLOO: &str = "gloo:";
+
+/// How the names of operators begin that start collectives or wait for them.
+const CALLS: [&str; 3] = ["c10d::", "_c10d_functional", "c10d_functional::"];
+
+/// What an event of a CPU's thread is to those that it runs inside of or that run inside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A collective that gloo carries out.
+    Gloo,
+    /// Starts a collective or waits for one: no compute, whatever it calls.
+    Call,
+    /// An operator such as `aten::mm`: stands for all that it calls.
+    Operator,
+    /// Compiled code, a node of autograd: stands only for what is in nothing else.
+    Region,
+}
+
+impl Role {
+    #[inline]
+    pub(super) fn is_gloo(name: &[u8]) -> bool {
+        name.starts_with(GLOO.as_bytes())
+    }
+
+    pub(super) fn of(name: &str) -> Role {
+        match name {
+            gloo if gloo.starts_with(GLOO) => Role::Gloo,
+            call if CALLS.iter().any(|begin| call.starts_with(begin)) => Role::Call,
+            operator if operator.contains("::") && !operator.contains(' ') => Role::Operator,
+            _ => Role::Region,
+        }
+    }
 }
 
 fn communicates(name: &str) -> bool {
@@ -171,14 +224,14 @@ impl Operation {
     }
 }
 
-/// The bytes of one element of a type as torch calls it.
+/// The bytes of one element of a type as torch or C++ calls it.
 pub(super) fn element_size(dtype: &str) -> Option<i64> {
     match dtype.strip_prefix("c10::").unwrap_or(dtype) {
-        "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" => Some(1),
-        "Short" | "Half" | "BFloat16" | "UInt16" => Some(2),
-        "Int" | "Float" | "UInt32" | "QInt32" => Some(4),
-        "Long" | "Double" | "ComplexFloat" | "UInt64" => Some(8),
-        "ComplexDouble" => Some(16),
+        "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" | "unsigned char" | "signed char" | "char" | "bool" => Some(1),
+        "Short" | "Half" | "BFloat16" | "UInt16" | "short" | "short int" => Some(2),
+        "Int" | "Float" | "UInt32" | "QInt32" | "int" | "float" => Some(4),
+        "Long" | "Double" | "ComplexFloat" | "UInt64" | "long" | "long int" | "double" | "complex<float>" => Some(8),
+        "ComplexDouble" | "complex<double>" => Some(16),
         float8 if float8.starts_with("Float8") => Some(1),
         _ => None,
     }

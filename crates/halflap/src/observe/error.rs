@@ -49,13 +49,15 @@ pub enum TraceError {
     )]
     NoEvents,
     #[error(
-        "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset): profile with ProfilerActivity.CUDA"
+        "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset) or a collective of gloo: profile with ProfilerActivity.CUDA or, on CPUs, a program that communicates over gloo"
     )]
-    NoGpu { events: u64 },
+    NoWork { events: u64 },
+    #[error("{0}")]
+    Host(String),
     #[error(
-        "its GPU events ({negative}) all have a negative duration: its times are wrong, and nothing is left to analyse"
+        "its {of} events ({negative}) all have a negative duration: its times are wrong, and nothing is left to analyse"
     )]
-    OnlyNegative { negative: u64 },
+    OnlyNegative { of: &'static str, negative: u64 },
     #[error("'distributedInfo' is not as it must be: {0}")]
     DistributedInfo(String),
 }

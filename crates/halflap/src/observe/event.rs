@@ -2,7 +2,7 @@
 //!
 //! All fields are noted in one pass, in whatever sequence they stand; of two fields of the same name
 //! the last counts, as for every JSON reader. The fields inside `args` are looked at in a second pass
-//! and only for events that are work of a GPU, a small part of a trace.
+//! and only for GPU work and collectives, a small part of a trace.
 
 use super::scan::{Cursor, Stop};
 
@@ -41,7 +41,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// What `args` of a GPU event may say.
+/// What `args` of an event may say.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Args<'a> {
     pub(super) device: Option<&'a [u8]>,
@@ -55,6 +55,8 @@ pub(super) struct Args<'a> {
     pub(super) group_ranks: Option<&'a [u8]>,
     pub(super) group_size: Option<&'a [u8]>,
     pub(super) sequence: Option<&'a [u8]>,
+    pub(super) input_dims: Option<&'a [u8]>,
+    pub(super) input_types: Option<&'a [u8]>,
 }
 
 impl<'a> Args<'a> {
@@ -77,6 +79,8 @@ impl<'a> Args<'a> {
                 b"Process Group Ranks" => args.group_ranks = value,
                 b"Group size" => args.group_size = value,
                 b"Seq" => args.sequence = value,
+                b"Input Dims" => args.input_dims = value,
+                b"Input type" => args.input_types = value,
                 _ => {}
             }
             Ok(())

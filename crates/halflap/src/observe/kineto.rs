@@ -1,7 +1,7 @@
 //! A trace that torch.profiler (Kineto) wrote, read as a stream.
 //!
 //! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
-//! unless it is work of a GPU. Memory is bounded by what the GPU did ([`Limits`]: 32 bytes a launch,
+//! unless it is work of a GPU or, without one, of a CPU. Memory is bounded by what that did ([`Limits`]: 32 bytes a launch,
 //! some more for collectives, at most a kilobyte a kernel's name), not by the file. Text is read once, so that time is
 //! in proportion to the file.
 //!
@@ -11,11 +11,12 @@
 
 use std::io::Read;
 
-use super::build::{Builder, Limits};
+use super::build::Builder;
 use super::error::TraceError;
 use super::scan::Fault;
 use super::trace::Trace;
 use super::window::Window;
+use super::work::Limits;
 
 /// Reads a trace from its unpacked text.
 pub fn read_trace(source: impl Read, limits: Limits) -> Result<Trace, TraceError> {

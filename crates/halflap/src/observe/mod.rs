@@ -1,6 +1,7 @@
 //! What really ran: traces of the profiler, and what they show of communication and compute.
 //!
-//! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU. [`Rank`] says how
+//! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one, of
+//! its CPU. [`Rank`] says how
 //! that rank's time was spent, what each collective exposed and behind what it was hidden, [`Peers`]
 //! which launches on several ranks are one collective, so that the transfer can be told from waiting
 //! for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn. docs/analyze.md defines every figure.
@@ -16,6 +17,8 @@ mod collectives;
 mod decimal;
 mod error;
 mod event;
+mod groups;
+mod host;
 mod kineto;
 mod names;
 mod peers;
@@ -25,8 +28,8 @@ mod timeline;
 mod times;
 mod trace;
 mod window;
+mod work;
 
-pub use build::Limits;
 pub use busy::{Busy, Stretch};
 pub use class::{Class, Operation};
 pub use collectives::{Collective, Stall};
@@ -36,7 +39,8 @@ pub use peers::{Match, Member, Peers, RankPeers};
 pub use rank::{KernelUse, OperationUse, Rank, Spent};
 pub use timeline::{Drawing, Drawn, Pause, Timeline, Track};
 pub use times::kernel_times;
-pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Slice, Trace};
+pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace};
+pub use work::Limits;
 
 /// What one trace, or several of one job, show.
 #[derive(Debug, Clone)]

@@ -39,6 +39,15 @@ impl<I: Id, T: Clone + Eq + Hash> Numbered<I, T> {
         Ok(id)
     }
 
+    /// The item of a number that was given.
+    pub(super) fn item(&self, id: I) -> &T {
+        &self.items[id]
+    }
+
+    pub(super) fn items(&self) -> &IdVec<I, T> {
+        &self.items
+    }
+
     pub(super) fn into_items(self) -> IdVec<I, T> {
         self.items
     }

@@ -169,7 +169,9 @@ impl SharedGroups {
         let mut numbers: BTreeMap<GroupKey, usize> = BTreeMap::new();
         let mut launches: Vec<Vec<Vec<Member>>> = Vec::new();
         for (place, rank) in ranks.iter().enumerate() {
-            for (id, group) in rank.groups.iter() {
+            // Who takes part must be known, or launches of two groups might be taken as one collective.
+            let known = rank.groups.iter().filter(|(_, group)| !matches!(group.name, GroupName::OneOf(_)));
+            for (id, group) in known {
                 let members = members(rank, place, id);
                 if members.is_empty() {
                     continue;

@@ -1,4 +1,4 @@
-//! One rank: what its GPU did with its time.
+//! One rank: what its GPU or CPU did with its time.
 //!
 //! `compute`, `communication` and `memory` are the times at which at least one of them runs; they
 //! overlap. `exposed` is communication without compute. `idle` is the rest of the span, at which
@@ -7,7 +7,7 @@
 use super::busy::{Busy, Computing};
 use super::class::{Class, Operation};
 use super::collectives::{Collective, collectives};
-use super::trace::{Group, Kernel, Lane, Moment, Oddities, Slice, Trace};
+use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
 use crate::ids::{GroupId, Id, IdVec, KernelId, LaneId};
 use crate::units::{Bytes, Nanos};
 
@@ -20,7 +20,9 @@ pub struct Rank {
     pub rank: Option<u32>,
     /// How many ranks it says there are.
     pub world_size: Option<u32>,
-    /// When the first GPU event begins.
+    /// What it has work of.
+    pub processor: Processor,
+    /// When its first event begins.
     pub first: Moment,
     /// How its time was spent.
     pub times: Spent,
@@ -47,7 +49,7 @@ pub struct Rank {
 /// How a rank's time was spent, from unions of intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spent {
-    /// From the begin of the first GPU event to the end of the last.
+    /// From the begin of the first event that counts to the end of the last.
     pub span: Nanos,
     /// Something computes.
     pub compute: Nanos,
@@ -113,6 +115,7 @@ impl Rank {
             label: label.to_owned(),
             rank: trace.rank,
             world_size: trace.world_size,
+            processor: trace.processor,
             first,
             times: Spent {
                 span,

@@ -1,6 +1,9 @@
-//! What is kept of a trace: the work on the GPU, and who took part in its collectives.
+//! What is kept of a trace: the work of its GPU or, without one, of its CPU, and who took part in its
+//! collectives.
 
 use std::ops::Sub;
+
+use serde::Serialize;
 
 use super::class::{Class, Operation};
 use crate::ids::{GroupId, IdVec, KernelId, LaneId, LaunchId};
@@ -20,7 +23,43 @@ impl Sub for Moment {
     }
 }
 
-/// Something that ran on a GPU. 32 bytes: a trace has millions.
+/// What a trace has work of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Processor {
+    /// Kernels and copies.
+    Gpu,
+    /// Operators and compiled code, with collectives over gloo.
+    Cpu,
+}
+
+impl Processor {
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Processor::Gpu => "GPU",
+            Processor::Cpu => "CPU",
+        }
+    }
+
+    /// What runs one thing after the other.
+    pub fn lane(self) -> &'static str {
+        match self {
+            Processor::Gpu => "stream",
+            Processor::Cpu => "thread",
+        }
+    }
+
+    /// What runs there.
+    pub fn work(self) -> &'static str {
+        match self {
+            Processor::Gpu => "kernel",
+            Processor::Cpu => "operator",
+        }
+    }
+}
+
+/// Something that ran. 32 bytes: a trace has millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     /// When it began.
@@ -52,12 +91,14 @@ pub struct Kernel {
     pub class: Class,
 }
 
-/// A stream of a GPU, as the trace numbers both.
+/// A stream of a GPU, as the trace numbers both, or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
+    /// Which of the two.
+    pub processor: Processor,
     /// The GPU, if the trace says.
     pub device: Option<i64>,
-    /// The stream, if the trace says.
+    /// The stream or thread, if the trace says.
     pub stream: Option<i64>,
 }
 
@@ -94,17 +135,25 @@ pub enum GroupName {
     Named(String),
     /// The profiler has none: all communication of one stream is taken to be of one group.
     Stream(Option<i64>),
+    /// The profiler says of no collective of gloo which group's it is: all are taken to be of one.
+    Gloo,
+    /// The same in a job with so many groups of different ranks: nobody knows who took part.
+    OneOf(usize),
 }
 
 /// What was left out or is remarkable, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Oddities {
-    /// GPU events with a negative duration: left out.
+    /// Events with a negative duration: left out.
     pub negative: u64,
-    /// GPU events without a duration: taken as zero.
+    /// Events without a duration: taken as zero.
     pub endless: u64,
     /// The list of events has no end, which that form allows.
     pub open_list: bool,
+    /// Collectives of gloo beside the work of a GPU: left out.
+    pub gloo: u64,
+    /// Compiled code starts collectives, and the profiler saw no wait for any.
+    pub unseen_waits: bool,
 }
 
 /// One rank's trace. Invariant: slices ascend by start, then end, then as they stood in the file.
@@ -114,7 +163,9 @@ pub struct Trace {
     pub rank: Option<u32>,
     /// How many ranks it says there are.
     pub world_size: Option<u32>,
-    /// All that ran on its GPUs.
+    /// What it has work of.
+    pub processor: Processor,
+    /// All that ran there.
     pub slices: Vec<Slice>,
     /// What ran, by name.
     pub kernels: IdVec<KernelId, Kernel>,
@@ -156,7 +207,8 @@ impl Trace {
 impl Lane {
     /// As reports call it.
     pub fn name(&self) -> String {
-        self.stream.map_or("unknown stream".to_owned(), |stream| format!("stream {stream}"))
+        let lane = self.processor.lane();
+        self.stream.map_or(format!("unknown {lane}"), |number| format!("{lane} {number}"))
     }
 }
 
@@ -167,6 +219,8 @@ impl GroupName {
             GroupName::Named(name) => name.clone(),
             GroupName::Stream(Some(stream)) => format!("stream {stream}"),
             GroupName::Stream(None) => "unknown stream".to_owned(),
+            GroupName::Gloo => "gloo".to_owned(),
+            GroupName::OneOf(groups) => format!("one of {groups} groups"),
         }
     }
 }

@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::analysis_notes;
 use crate::ids::{Id, IdVec, KernelId};
-use crate::observe::{Analysis, Class, Collective, GroupName, Match, Moment, Operation, OperationUse, Rank, RankPeers};
+use crate::observe::{
+    Analysis, Class, Collective, GroupName, Match, Moment, Operation, OperationUse, Processor, Rank, RankPeers,
+};
 use crate::units::{Bytes, Nanos};
 
 #[derive(Serialize)]
@@ -24,6 +26,7 @@ struct RankJson<'a> {
     trace: &'a str,
     rank: Option<u32>,
     world_size: Option<u32>,
+    processor: Processor,
     devices: usize,
     events: u64,
     begin: Nanos,
@@ -164,6 +167,7 @@ fn of_rank<'a>(analysis: &'a Analysis, place: usize, zero: Moment, matches: &[Op
         trace: &rank.label,
         rank: rank.rank,
         world_size: rank.world_size,
+        processor: rank.processor,
         devices: rank.devices,
         events: rank.events,
         begin: rank.first - zero,

@@ -9,7 +9,7 @@ pub(super) use names::without_middle;
 pub use text::render_analysis;
 
 use super::text::{count, printable, ranks};
-use crate::observe::{Analysis, Group, GroupName, Oddities, Rank};
+use crate::observe::{Analysis, Group, GroupName, Oddities, Processor, Rank};
 use crate::units::Nanos;
 
 /// What a reader of the figures should know, one sentence each.
@@ -41,19 +41,30 @@ fn world_note(analysis: &Analysis) -> Option<String> {
 }
 
 fn rank_notes(rank: &Rank) -> Vec<String> {
-    let Oddities { negative, endless, open_list } = rank.oddities;
+    let Oddities { negative, endless, open_list, gloo, unseen_waits } = rank.oddities;
+    let processor = rank.processor.name();
+    let events = |number: u64| count(number as usize, &format!("{processor} event"));
     let label = printable(&rank.label);
     let mut notes = Vec::new();
     let mut note = |applies: bool, text: String| notes.extend(applies.then(|| format!("{label}: {text}")));
-    note(negative > 0, format!("{} with a negative duration left out", count(negative as usize, "GPU event")));
-    note(endless > 0, format!("{} without a duration taken as of none", count(endless as usize, "GPU event")));
+    note(negative > 0, format!("{} with a negative duration left out", events(negative)));
+    note(endless > 0, format!("{} without a duration taken as of none", events(endless)));
     note(open_list, "the list of events has no end; what is there is taken".to_owned());
     let span = rank.times.span;
-    note(span > IMPLAUSIBLE, format!("first and last GPU event are {span} apart: some of its times must be wrong"));
+    let apart = format!("first and last {processor} event are {span} apart: some of its times must be wrong");
+    note(span > IMPLAUSIBLE, apart);
     note(rank.devices > 1, format!("work of {} GPUs is taken as that of one", rank.devices));
-    let nameless = |group: &Group| matches!(group.name, GroupName::Stream(_));
-    let stand_in = rank.groups.as_slice().iter().any(nameless);
-    note(stand_in, "names no process groups; the streams of its collectives stand for them".to_owned());
+    note(gloo > 0, format!("{} over gloo left out: GPU work alone counts", count(gloo as usize, "collective")));
+    let unseen = "its compiled code waits for collectives where the profiler does not see it (cpp_wrapper); \
+        that time counts as compute, so exposed time is at least what is said";
+    note(unseen_waits, unseen.to_owned());
+    let any = |is: fn(&GroupName) -> bool| rank.groups.as_slice().iter().any(|group| is(&group.name));
+    let streams = "names no process groups; the streams of its collectives stand for them".to_owned();
+    note(any(|name| matches!(name, GroupName::Stream(_))), streams);
+    let one = "does not say which group its collectives are of; they are taken as of one".to_owned();
+    note(any(|name| matches!(name, GroupName::Gloo)), one);
+    let several = "does not say which of its groups its collectives are of; they are not compared with other ranks'";
+    note(any(|name| matches!(name, GroupName::OneOf(_))), several.to_owned());
     notes
 }
 
@@ -83,6 +94,12 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
     if disagree > 0 {
         notes.push(format!("{disagree} collectives have a number that other ranks give to something else"));
     }
+}
+
+/// What to call that which runs: all traces are of CPUs, or some of GPUs.
+pub(super) fn work_name(analysis: &Analysis) -> &'static str {
+    let of_cpu = analysis.ranks.iter().all(|rank| rank.processor == Processor::Cpu);
+    if of_cpu { Processor::Cpu.work() } else { Processor::Gpu.work() }
 }
 
 /// What a group is called, and who is in it, in words.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::names::{short, without_middle};
-use super::{analysis_notes, group_text};
+use super::{analysis_notes, group_text, work_name};
 use crate::ids::{GroupId, KernelId};
 use crate::observe::{Analysis, Class, Collective, Match, Member, Operation, Rank};
 use crate::report::printable;
@@ -300,7 +300,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     let longest_name = if style.width.is_none() { 300 } else { 60 };
     let number = Column::number;
     let mut columns = vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
-    columns.extend([number("longest").optional(), Column::text("class").optional(), Column::text("kernel")]);
+    columns.extend([number("longest").optional(), Column::text("class").optional(), Column::text(work_name(analysis))]);
     let row = |((class, name), sum): &((Class, &str), KernelSum)| {
         vec![
             cell(sum.total),

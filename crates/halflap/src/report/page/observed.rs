@@ -9,7 +9,7 @@ use super::model::{
 use crate::observe::{
     Analysis, Class, Collective, Drawing, GroupName, KernelUse, Moment, Rank, Spent, Timeline, Track,
 };
-use crate::report::analysis::{analysis_notes, group_text, without_middle};
+use crate::report::analysis::{analysis_notes, group_text, without_middle, work_name};
 use crate::report::text::{printable, printable_up_to};
 use crate::units::Nanos;
 
@@ -249,7 +249,7 @@ fn lane(rank: &Rank, track: &Track) -> Lane {
             let (name, note) = group_text(&rank.groups[group]);
             let name = match rank.groups[group].name {
                 GroupName::Named(_) => format!("group {name}"),
-                GroupName::Stream(_) => format!("{name}, comm."),
+                GroupName::Stream(_) | GroupName::Gloo | GroupName::OneOf(_) => format!("{name}, comm."),
             };
             Lane { name, kind: LaneKind::Communication, note }
         }
@@ -359,7 +359,7 @@ fn details(numbers: &Numbers<'_>, (place, collective): (usize, usize)) -> Vec<(&
     let found = numbers.matches[place][collective].map(|found| &numbers.analysis.peers.matches[found]);
     let collective = &rank.collectives[collective];
     let name = |kernel| without_middle(rank.kernel(kernel), NAME);
-    let mut details = vec![("kernel", name(collective.kernel))];
+    let mut details = vec![(rank.processor.work(), name(collective.kernel))];
     details
         .extend(collective.behind.iter().map(|&(kernel, time)| ("hidden behind", format!("{time} {}", name(kernel)))));
     if let Some(stall) = collective.stall {
@@ -427,7 +427,8 @@ fn kernels(numbers: &mut Numbers<'_>) -> Table {
     let cut = (all.len() > ROWS).then_some((all.len(), "the longest"));
     all.truncate(ROWS);
     let several = analysis.ranks.len() > 1;
-    let mut columns = vec![column("kernel", Unit::Text, false), column("class", Unit::Text, false)];
+    let work = work_name(analysis);
+    let mut columns = vec![column(work, Unit::Text, false), column("class", Unit::Text, false)];
     columns.extend(several.then_some(column("ranks", Unit::Count, false)));
     columns.extend([column("launches", Unit::Count, false), column("total", Unit::Ns, true)]);
     match several {
@@ -436,7 +437,7 @@ fn kernels(numbers: &mut Numbers<'_>) -> Table {
     }
     columns.push(column("longest", Unit::Ns, false));
     Table {
-        title: "kernels",
+        title: if work == "kernel" { "kernels" } else { "operators" },
         columns,
         op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
         details: several.then(|| all.iter().map(|(_, uses)| kernel_details(numbers, uses)).collect()),
