@@ -34,7 +34,7 @@ def analyze(binary, path):
 
 def check(binary, path):
     """In words, what differs from the sweep."""
-    ours, events = analyze(binary, path), sweep.gpu_events(sweep.load(path))
+    ours, events = analyze(binary, path), sweep.work(sweep.load(path))
     truth = sweep.spent(events)
     found = [f"{name}: sweep {truth[name]}, halflap {ours[name]}" for name in FIGURES if truth[name] != ours[name]]
     charges = [c["exposed"] for c in ours["collectives"]]

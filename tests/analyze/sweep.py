@@ -1,7 +1,8 @@
 """The figures of `halflap analyze`, computed another way: a plain sweep over all begins and ends.
 
 No unions, no binary search: the begins and ends of all GPU events are sorted, and at every moment
-in between it is counted what runs. Shares no code and no method with the Rust side.
+in between it is counted what runs. In a trace without GPU events, each thread of the CPU is asked at
+every moment what it computes. Shares no code and no method with the Rust side.
 """
 
 import gzip
@@ -9,6 +10,7 @@ import json
 from decimal import ROUND_HALF_UP, Decimal
 
 GPU = {"kernel", "Kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
+CALLS = ("c10d::", "_c10d_functional", "c10d_functional::")
 
 
 def load(path):
@@ -42,6 +44,56 @@ def gpu_events(trace):
     return sorted(found, key=lambda e: (e[0], e[1]))
 
 
+def work(trace):
+    """All that counts, by start: that of the GPU or, without any, of the CPU."""
+    return gpu_events(trace) or cpu_events(trace)
+
+
+def cpu_events(trace):
+    """Collectives of gloo, and what each thread computed when."""
+    threads = {}
+    for place, event in enumerate(trace if isinstance(trace, list) else trace["traceEvents"]):
+        category, name = event.get("cat"), event.get("name", "")
+        counts = category == "cpu_op" or category == "user_annotation" and name.startswith("gloo:")
+        if event.get("ph") == "X" and counts and nanos(event.get("dur", 0)) >= 0:
+            start = nanos(event["ts"])
+            threads.setdefault(event["tid"], []).append((start, -start - nanos(event.get("dur", 0)), place, name))
+    found = []
+    for events in threads.values():
+        gloo = [event for event in events if event[3].startswith("gloo:")]
+        found += [(start, -end, "communication", name) for start, end, _, name in gloo]
+        if not gloo or any(event[3].startswith(CALLS) for event in events):
+            found += computed([event for event in events if not event[3].startswith("gloo:")])
+    return sorted(found, key=lambda e: (e[0], e[1]))
+
+
+def computed(events):
+    """What a thread computed, asked at every begin and end."""
+    events, found, last = sorted(events), [], None
+    moments = sorted({moment for event in events for moment in (event[0], -event[1])})
+    running, at = [], 0
+    for moment, following in zip(moments, moments[1:]):
+        while at < len(events) and events[at][0] <= moment:
+            running.append(events[at])
+            at += 1
+        running = [event for event in running if -event[1] > moment]
+        now = computing(running)
+        if now and now == last and found[-1][1] == moment:
+            found[-1] = (found[-1][0], following, "compute", now[3])
+        elif now:
+            found.append((moment, following, "compute", now[3]))
+        last = now
+    return found
+
+
+def computing(running):
+    """Of what runs on a thread, the outer first: that which computes."""
+    if any(event[3].startswith(CALLS) for event in running):
+        return None
+    operators = [event for event in running if "::" in event[3] and " " not in event[3]]
+    return operators[0] if operators else running[-1] if running else None
+
+
 def spent(events):
     """Where the time went, by counting what runs between every two neighbouring moments."""
     changes = []
@@ -64,6 +116,14 @@ def spent(events):
         sums["exposed"] += length * (communication and not compute)
         sums["exposed_beside_memory"] += length * (communication and not compute and memory)
         sums["idle"] += length * (not (compute or communication or memory))
+    return sums
+
+
+def totals(events):
+    """How long all that has a name took."""
+    sums = {}
+    for start, end, _, name in events:
+        sums[name] = sums.get(name, 0) + end - start
     return sums
 
 

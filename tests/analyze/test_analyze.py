@@ -40,6 +40,11 @@ def kernel(name, start, duration, stream=7, cat="kernel", **args):
             "args": {"device": 0, "stream": stream, "correlation": start, **args}}
 
 
+def host(name, start, duration, thread=1):
+    cat = "user_annotation" if name.startswith(("gloo:", "Optimizer")) else "cpu_op"
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration, "args": {}}
+
+
 def write(path, events, **top):
     path.write_text(json.dumps({"schemaVersion": 1, **top, "traceEvents": events}))
     return path
@@ -61,15 +66,64 @@ def random_trace(seed):
     return events
 
 
+def random_cpu_trace(seed):
+    """Threads with nested, touching, empty and crossing events, and two threads of gloo."""
+    rng = random.Random(seed)
+    names = ["aten::mm", "aten::add", "Torch-Compiled Region: 0/0", "CompiledFunction", "c10d::allreduce_",
+             "_c10d_functional::wait_tensor", "Optimizer.step#SGD.step", "gloo:recv"]
+    events = [host("c10d::barrier", 0, 0.5, thread) for thread in (1, 2)]
+
+    def nest(thread, start, end, depth):
+        at = start
+        while at < end and depth < 5:
+            duration = rng.choice([0, 1, 5.125, 20, 60.5])
+            over = rng.choice([0, 0, 0, 0.25])
+            events.append(host(rng.choice(names), round(at, 3), round(duration + over, 3), thread))
+            nest(thread, at, at + duration, depth + 1)
+            at += duration + rng.choice([0.5, 0.5, 3])
+
+    for thread in (1, 2):
+        nest(thread, 10 + rng.randrange(20), 400, 0)
+    for thread in (8, 9):
+        at = 0
+        while at < 400:
+            duration = rng.choice([0, 4, 30.5])
+            events += [host("gloo:all_reduce", at, duration, thread), host("aten::copy_", at, duration, thread)]
+            at += duration + rng.choice([0.5, 9])
+    rng.shuffle(events)
+    return events
+
+
+@pytest.mark.parametrize("make", [random_trace, random_cpu_trace])
 @pytest.mark.parametrize("seed", range(40))
-def test_figures_agree_with_a_sweep(tmp_path, seed):
-    path = write(tmp_path / "t.json", random_trace(seed))
-    ours, events = analyze(path)["ranks"][0], sweep.gpu_events(sweep.load(path))
+def test_figures_agree_with_a_sweep(tmp_path, seed, make):
+    path = write(tmp_path / "t.json", make(seed))
+    ours, events = analyze(path)["ranks"][0], sweep.work(sweep.load(path))
     assert {name: ours[name] for name in FIGURES} == sweep.spent(events)
+    assert {kernel["name"]: kernel["total"] for kernel in ours["kernels"]} == sweep.totals(events)
     charged = [collective["exposed"] for collective in ours["collectives"]]
     assert charged == sweep.charges(events)
     assert sum(charged) == ours["exposed"]
     assert sum(used["exposed"] for used in ours["operations"]) == ours["exposed"]
+
+
+def test_a_real_cpu_trace(tmp_path):
+    """One step of examples/models.py's fsdp, compiled, on two ranks over gloo (torch 2.15, shapes recorded)."""
+    paths = [Path(__file__).parent / f"fsdp_gloo_{rank}.json.gz" for rank in (0, 1)]
+    file = analyze(*paths, "--profile-out", tmp_path / "times.json", "--report", tmp_path / "page.html")
+    for rank, path in zip(file["ranks"], paths):
+        events = sweep.work(sweep.load(path))
+        assert {name: rank[name] for name in FIGURES} == sweep.spent(events)
+        assert [collective["exposed"] for collective in rank["collectives"]] == sweep.charges(events)
+        assert rank["processor"] == "cpu" and rank["overlapped"] > 0 and rank["memory"] == 0
+        operations = {used["operation"]: (used["launches"], used["bytes"]) for used in rank["operations"]}
+        # Four parameters of 768 KiB in all; three are gathered once more in the backward pass.
+        assert operations == {"all_gather": (7, 1344 << 10), "all_reduce": (4, 768 << 10)}
+        assert [(group["name"], group["ranks"]) for group in rank["groups"]] == [("0", [0, 1])]
+        assert rank["peers"]["unmatched"] == 0
+    assert {"aten::mm", "gloo:all_gather"} <= set(json.loads((tmp_path / "times.json").read_text()))
+    texts = [halflap("analyze", *paths).stdout, (tmp_path / "page.html").read_text().split("halflap.page/1")[-1]]
+    assert all("gloo" in text and "GPU" not in text for text in texts)
 
 
 def test_gzip_and_a_bare_list_give_the_same(tmp_path):
@@ -154,6 +208,6 @@ def agrees_with_hta(path):
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces")
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.json.gz")), ids=lambda path: path.name)
 def test_real_traces_agree_with_a_sweep(path):
-    ours, events = analyze(path)["ranks"][0], sweep.gpu_events(sweep.load(path))
+    ours, events = analyze(path)["ranks"][0], sweep.work(sweep.load(path))
     assert {name: ours[name] for name in FIGURES} == sweep.spent(events)
     assert [collective["exposed"] for collective in ours["collectives"]] == sweep.charges(events)

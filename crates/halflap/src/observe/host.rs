@@ -86,7 +86,7 @@ impl Host {
             return Err(TraceError::Host(problem));
         }
         let negative = self.work.as_ref().map_or(0, |work| work.oddities.negative);
-        let collectives = |work: &Work| work.launches.len() > 0;
+        let collectives = |work: &Work| !work.launches.is_empty();
         let Some(mut work) = self.work.filter(collectives) else {
             return Err(match self.gloo > 0 && negative > 0 {
                 true => TraceError::OnlyNegative { of: Processor::Cpu.name(), negative },
@@ -194,5 +194,150 @@ pub(super) fn gathered(launches: &mut IdVec<LaunchId, Launch>, groups: &IdVec<Gr
     for launch in launches.as_mut_slice().iter_mut().filter(|launch| launch.operation == Operation::AllGather) {
         let of_all = launch.bytes.zip(groups[launch.group].size());
         launch.bytes = of_all.and_then(|(bytes, size)| bytes.0.checked_mul(i64::from(size))).map(Bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::trace::GroupName;
+    use super::super::{Analysis, Rank, Trace, read_trace};
+    use super::*;
+
+    fn event(name: &str, thread: i64, start: i64, time: i64) -> Value {
+        let category = if name.starts_with("gloo:") { "user_annotation" } else { "cpu_op" };
+        json!({ "ph": "X", "cat": category, "name": name, "pid": 9, "tid": thread, "ts": start,
+            "dur": time, "args": {} })
+    }
+
+    fn read(job: &Value, events: &[Value]) -> Result<Trace, TraceError> {
+        let trace = json!({ "distributedInfo": job, "traceEvents": events });
+        read_trace(trace.to_string().as_bytes(), Limits::default())
+    }
+
+    fn job() -> Value {
+        let group = json!({ "pg_name": "0", "pg_desc": "default_pg", "backend_config": "cpu:gloo", "ranks": [0, 1] });
+        json!({ "backend": "gloo", "rank": 0, "world_size": 2, "pg_config": [group] })
+    }
+
+    /// A compiled program that starts a gather, computes, waits and computes.
+    fn step() -> Vec<Value> {
+        let mut gather = event("gloo:all_gather", 2, 30, 50);
+        gather["args"] = json!({ "Input Dims": [[8, 4]], "Input type": ["float"] });
+        vec![
+            event("Torch-Compiled Region: 0/0", 1, 0, 120),
+            event("## Call CompiledFxGraph f ##", 1, 10, 100),
+            event("_c10d_functional::all_gather_into_tensor", 1, 15, 10),
+            event("aten::chunk", 1, 17, 5),
+            event("aten::mm", 1, 30, 20),
+            event("aten::resolve_conj", 1, 31, 2),
+            event("_c10d_functional::wait_tensor", 1, 60, 30),
+            gather,
+            event("aten::copy_", 2, 40, 30),
+            event("aten::add", 1, 130, 10),
+        ]
+    }
+
+    fn pieces(trace: &Trace) -> Vec<(&str, i64, i64)> {
+        let piece =
+            |slice: &Slice| (trace.kernels[slice.kernel].name.as_str(), slice.start.0 / 1000, slice.end.0 / 1000);
+        trace.slices.iter().map(piece).collect()
+    }
+
+    #[test]
+    fn threads_compute_unless_they_wait() {
+        let trace = read(&job(), &step()).unwrap();
+        let (region, graph) = ("Torch-Compiled Region: 0/0", "## Call CompiledFxGraph f ##");
+        let expected = [
+            (region, 0, 10),
+            (graph, 10, 15),
+            (graph, 25, 30),
+            ("aten::mm", 30, 50),
+            ("gloo:all_gather", 30, 80),
+            (graph, 50, 60),
+            (graph, 90, 110),
+            (region, 110, 120),
+            ("aten::add", 130, 140),
+        ];
+        assert_eq!(pieces(&trace), expected);
+        let rank = Rank::of(&trace, "t.json");
+        assert_eq!(rank.processor, Processor::Cpu);
+        let times = rank.times;
+        let spent = [times.span, times.compute, times.communication, times.exposed, times.idle];
+        assert_eq!(spent.map(|time| time.0 / 1e3), [140.0, 90.0, 50.0, 20.0, 30.0]);
+        let gather = &rank.collectives[0];
+        assert_eq!((gather.operation, gather.bytes), (Operation::AllGather, Some(Bytes(8 * 4 * 4 * 2))));
+        assert_eq!(rank.groups[gather.group].name, GroupName::Named("0".to_owned()));
+        assert!(!rank.oddities.unseen_waits);
+    }
+
+    #[test]
+    fn the_sequence_of_events_does_not_matter() {
+        let trace = read(&job(), &step()).unwrap();
+        let mut events = step();
+        events.reverse();
+        assert_eq!(pieces(&trace), pieces(&read(&job(), &events).unwrap()));
+        // A receive lasts on the thread that starts it, beside what that computes.
+        events.push(event("c10d::recv_", 1, 28, 1));
+        events.push(event("gloo:recv", 1, 28, 20));
+        let rank = Rank::of(&read(&job(), &events).unwrap(), "t.json");
+        assert_eq!((rank.collectives.len(), rank.times.compute.0), (2, 89e3));
+    }
+
+    #[test]
+    fn gpu_work_counts_alone() {
+        let mut events = step();
+        events.insert(5, json!({ "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2 }));
+        let trace = read(&job(), &events).unwrap();
+        assert_eq!((trace.processor, trace.slices.len(), trace.oddities.gloo), (Processor::Gpu, 1, 1));
+    }
+
+    #[test]
+    fn traces_without_collectives_or_times_are_refused() {
+        let said = |job: &Value, events: &[Value]| read(job, events).map(|_| ()).unwrap_err().to_string();
+        let none = "none of its 1 events is work of a GPU";
+        assert!(said(&job(), &[event("aten::mm", 1, 0, 5)]).starts_with(none));
+        // Without gloo in the job operators are not even kept.
+        assert!(said(&json!({ "backend": "nccl" }), &[event("gloo:barrier", 1, 0, 5)]).starts_with(none));
+        assert!(said(&job(), &[event("gloo:barrier", 1, 0, -5)]).starts_with("its CPU events (1) all have"));
+        let mut events = step();
+        events[4]["ts"] = json!("soon");
+        assert!(said(&job(), &events).starts_with("event 4 'aten::mm': 'ts' is "), "{}", said(&job(), &events));
+    }
+
+    #[test]
+    fn groups_are_those_of_the_job() {
+        let group = |ranks: &[u32]| json!({ "pg_name": "g", "backend_config": "cpu:gloo", "ranks": ranks });
+        let name = |groups: Vec<Value>| {
+            let trace = read(&json!({ "backend": "gloo", "pg_config": groups }), &step()).unwrap();
+            trace.groups.as_slice()[0].name.clone()
+        };
+        assert_eq!(name(vec![]), GroupName::Gloo);
+        assert_eq!(name(vec![group(&[0, 1]), group(&[0])]), GroupName::Named("g".to_owned()));
+        assert_eq!(name(vec![group(&[0, 1]), group(&[0, 1])]), GroupName::Gloo);
+        assert_eq!(name(vec![group(&[0, 1]), group(&[0, 2])]), GroupName::OneOf(2));
+    }
+
+    #[test]
+    fn waits_that_nobody_saw_are_noticed() {
+        let mut events = step();
+        events.remove(6);
+        assert!(read(&job(), &events).unwrap().oddities.unseen_waits);
+    }
+
+    #[test]
+    fn ranks_are_paired_by_sequence() {
+        // The first ends last on one rank alone: ends would pair it with the second.
+        let ran = [[(0, 900), (100, 400)], [(10, 390), (150, 750)]];
+        let rank = |ran: &[(i64, i64); 2]| {
+            let reduce = |&(start, time): &(i64, i64)| event("gloo:all_reduce", start, start, time);
+            let events: Vec<Value> = ran.iter().map(reduce).collect();
+            Rank::of(&read(&job(), &events).unwrap(), "t.json")
+        };
+        let analysis = Analysis::of(ran.iter().map(rank).collect());
+        let transfers: Vec<f64> = analysis.peers.matches.iter().map(|found| found.transfer.0 / 1e3).collect();
+        assert_eq!(transfers.len(), 2);
+        assert_eq!((transfers.iter().sum::<f64>(), analysis.peers.ranks[0].unmatched), (790.0, 0));
     }
 }

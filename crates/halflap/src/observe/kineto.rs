@@ -1,9 +1,9 @@
 //! A trace that torch.profiler (Kineto) wrote, read as a stream.
 //!
 //! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
-//! unless it is work of a GPU or, without one, of a CPU. Memory is bounded by what that did ([`Limits`]: 32 bytes a launch,
-//! some more for collectives, at most a kilobyte a kernel's name), not by the file. Text is read once, so that time is
-//! in proportion to the file.
+//! unless it is work of a GPU or, without one, of a CPU. Memory is bounded by what that did
+//! ([`Limits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's name), not
+//! by the file. Text is read once, so that time is in proportion to the file.
 //!
 //! Taken are the object form (`traceEvents` anywhere among other fields) and the bare list, fields in
 //! any sequence, events in any sequence, times as numbers or strings. docs/analyze.md says what is

@@ -1,10 +1,10 @@
 //! What really ran: traces of the profiler, and what they show of communication and compute.
 //!
 //! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one, of
-//! its CPU. [`Rank`] says how
-//! that rank's time was spent, what each collective exposed and behind what it was hidden, [`Peers`]
-//! which launches on several ranks are one collective, so that the transfer can be told from waiting
-//! for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn. docs/analyze.md defines every figure.
+//! its CPU. [`Rank`] says how that rank's time was spent, what each collective exposed and behind what
+//! it was hidden, [`Peers`] which launches on several ranks are one collective, so that the transfer
+//! can be told from waiting for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn.
+//! docs/analyze.md defines every figure.
 //!
 //! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
 //! are broken by time, then by place in the file.

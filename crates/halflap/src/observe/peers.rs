@@ -8,9 +8,10 @@
 //! compared. Where the profiler numbers them (`Seq`) the numbers decide. Where it does not, their
 //! ends do: a collective ends on all ranks at nearly the same time, once the clocks are aligned
 //! (`clocks`). Counting from the first or the last would pair wrongly as soon as one trace has one
-//! launch more. What lies between two pairs is paired by sequence if it is as many on both sides. In
-//! any case operation and size must agree, and launches that no time connects are left alone: what is
-//! not certain is reported as unmatched.
+//! launch more. Only gloo's are paired by sequence, if it is the same on all ranks. What lies between
+//! two pairs is paired by sequence if it is as many on both sides. In any case operation and size must
+//! agree, and launches that no time connects are left alone: what is not certain is reported as
+//! unmatched.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use super::class::Operation;
 use super::clocks::align_clocks;
 use super::collectives::Collective;
 use super::rank::Rank;
-use super::trace::{Group, GroupName};
+use super::trace::{Group, GroupName, Processor};
 use crate::ids::GroupId;
 use crate::units::{Bytes, Nanos};
 
@@ -95,7 +96,9 @@ impl Peers {
                 launches.iter().filter(|list| peers.clocks[list[0].rank].is_some()).collect();
             let rows = match launches.iter().flatten().all(|member| numbered(ranks, member)) {
                 true => by_number(ranks, launches, &mut peers.ranks),
-                false => by_end(ranks, &known, &peers.clocks),
+                false => {
+                    by_sequence(ranks, &known, &peers.clocks).unwrap_or_else(|| by_end(ranks, &known, &peers.clocks))
+                }
             };
             peers.matches.extend(rows.into_iter().filter(|row| row.len() > 1).map(|row| matched(ranks, row)));
         }
@@ -224,6 +227,35 @@ fn by_number(ranks: &[Rank], lists: &[Vec<Member>], sums: &mut [RankPeers]) -> V
         }
     }
     rows.into_values().collect()
+}
+
+/// Pairs launches of gloo as they began: all ranks start the collectives of a group in one sequence,
+/// and its threads take them up in that sequence. Where several run at once, or processes must wait for
+/// a core, their ends may be in another. Nothing, unless all ranks have the same sequence and each
+/// collective ran on all of them at once.
+fn by_sequence(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> Option<Vec<Vec<Member>>> {
+    /// How far clocks, aligned by ends, may be off.
+    const OFF: i64 = 1_000_000;
+    let first = lists.first()?;
+    let of_cpu = |list: &&Vec<Member>| ranks[list[0].rank].processor == Processor::Cpu;
+    if !lists.iter().all(|list| of_cpu(list) && list.len() == first.len()) {
+        return None;
+    }
+    let mut rows: Vec<Vec<Member>> = vec![Vec::new(); first.len()];
+    for list in lists {
+        // Collectives are listed by start.
+        let mut begun = (*list).clone();
+        begun.sort_by_key(|member| member.collective);
+        rows.iter_mut().zip(begun).for_each(|(row, member)| row.push(member));
+    }
+    let one = |row: &Vec<Member>| {
+        let timed = |member: &Member| Timed::of(ranks, member, clocks);
+        let latest = row.iter().map(|member| timed(member).start).max();
+        let soonest = row.iter().map(|member| timed(member).end).min();
+        let at_once = latest.zip(soonest).is_some_and(|(latest, soonest)| latest < soonest + OFF);
+        at_once && row.iter().all(|member| alike(of(ranks, &row[0]), of(ranks, member)))
+    };
+    rows.iter().all(one).then_some(rows)
 }
 
 /// Pairs launches that end at the same time on aligned clocks, one rank after the other.
