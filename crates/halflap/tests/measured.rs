@@ -109,7 +109,8 @@ fn what_is_wrong_is_named() {
         change(&mut step);
         read(&step).unwrap_err()
     };
-    let cases: [(fn(&mut Value), &str); 8] = [
+    type Change = fn(&mut Value);
+    let cases: [(Change, &str); 8] = [
         (|step| step["format"] = json!("other"), "its format is \"other\""),
         (|step| step["slowdown"] = json!(0.5), "a slowdown is 0.5; it must be a number from 1 on"),
         (|step| step["ranks"] = json!([]), "it has no graph or no rank"),

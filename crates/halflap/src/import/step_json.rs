@@ -22,13 +22,13 @@ const FORMAT: &str = "halflap.timeline/1";
 #[allow(missing_docs)]
 pub enum StepError {
     #[error(transparent)]
-    Unreadable(#[from] ImportError),
+    Unreadable(Box<ImportError>),
     #[error("not a measured step: {0}; halflap.torch.timeline writes such files ({FORMAT})")]
     NotAStep(String),
     #[error("graph '{name}': {problem}")]
-    Graph { name: String, problem: ImportError },
+    Graph { name: String, problem: Box<ImportError> },
     #[error("graph '{name}': {problem}")]
-    Times { name: String, problem: CostError },
+    Times { name: String, problem: Box<CostError> },
     #[error("the order of graph '{name}': {problem}")]
     Order { name: String, problem: Violation },
     #[error("{place}: {problem}")]
@@ -81,7 +81,7 @@ struct RawSpan {
 
 /// Reads a `halflap.timeline/1` file, plain or gzipped.
 pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
-    let text = unzip(bytes)?;
+    let text = unzip(bytes).map_err(|problem| StepError::Unreadable(Box::new(problem)))?;
     let raw: RawStep = serde_json::from_slice(&text).map_err(|error| StepError::NotAStep(error.to_string()))?;
     if raw.format != FORMAT {
         return Err(StepError::NotAStep(format!("its format is {:?}", raw.format)));
@@ -102,14 +102,15 @@ pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
 fn read_part(raw: RawPart, [slowdown, comm_slowdown]: [f64; 2]) -> Result<Part, StepError> {
     let name = raw.name;
     let graph = read_graph(raw.graph.to_string().as_bytes());
-    let graph = graph.map_err(|problem| StepError::Graph { name: name.clone(), problem })?;
+    let graph = graph.map_err(|problem| StepError::Graph { name: name.clone(), problem: Box::new(problem) })?;
     let wrong = |problem| StepError::Order { name: name.clone(), problem };
     let find = |name: &String| graph.find(name).ok_or_else(|| Violation::UnknownNode { name: name.clone() });
     let ops = raw.order.iter().map(find).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     verify(&graph, &ops, &Demands::default()).map_err(wrong)?;
     let order = Order::from_ops(graph.len(), ops);
     let order = order.ok_or_else(|| StepError::NotAStep(format!("the order of graph '{name}' is no permutation")))?;
-    let times = Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem })?;
+    let times =
+        Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
     let machine = Machine { slowdown, comm_slowdown, ..Machine::new(&graph, times) };
     Ok(Part { name, graph, order, machine })
 }
