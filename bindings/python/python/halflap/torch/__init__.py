@@ -79,6 +79,8 @@ __all__ = [
 ]
 
 _enabled: list[Enabled] = []
+#: What is left on after `disable`.
+_following = Settings()
 
 
 class Waiting(NamedTuple):
@@ -114,6 +116,7 @@ class Enabled:
             self._before._switch_on()
 
     def _switch_on(self) -> None:
+        _following.restore()
         session.report_dir, session.check_ranks = self._report_dir, self._waiting.check_ranks
         _agree.decisions.patience = self._waiting.agree_within
         plug_in(self._settings, self.overlap_pass)
@@ -205,10 +208,20 @@ def enable(
 
 
 def disable() -> None:
-    """Switches it off and sets everything back; what is compiled stays as it is."""
+    """Switches it off and sets everything back; what is compiled stays as it is. Only where ranks have
+    agreed on an order of collectives, graphs with the same collectives still get it, as long as the
+    process group is up: other ranks may run what was compiled before."""
+    session.report_dir = session.check_ranks = None
+    others_rely_on_it = bool(_agree.decisions.binding())
+    if not others_rely_on_it:
+        _following.restore()
+    if not _enabled:
+        return
+    options = _enabled[-1].overlap_pass.options
     while _enabled:
         _enabled.pop()._settings.restore()
-    session.report_dir = session.check_ranks = None
+    if others_rely_on_it:
+        plug_in(_following, OverlapPass(options, "default"))
 
 
 def measure(

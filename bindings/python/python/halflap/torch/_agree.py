@@ -1,15 +1,17 @@
 """Decides whether all ranks that communicate in a graph may issue its collectives in a free order.
 
-Ranks agree on a *skeleton*: the collectives of a graph in the program's order, and the options. In
-the process group's store every rank has one cell for it, which compare-and-set writes once: either
+Ranks agree on a *skeleton*: the collectives of a graph in the program's order. In the process
+group's store every rank has one cell for it, which compare-and-set writes once: either
 the rank itself, with the free order that it would run, or a rank that gave up waiting for it, with
 `KEPT`. The decision is a function of the cells of all ranks that the graph's process groups connect:
 free if they all hold the same order, else kept. Cells never change, so all ranks that read them
 decide alike, whether they compiled the graph or loaded it from a cache, early or late.
 
-A decision binds the process from then on. A graph with the same skeleton that is compiled later (the
-same program for another sequence length) gets the collective order that was decided, because one
-rank may run it while others still run the first one.
+A decision binds the process from then on. Whatever has the same skeleton and is compiled later (the
+same program for another sequence length, with other options, or after halflap was switched off) gets
+the collective order that was decided, because one rank may run it while others still run what was
+compiled first. Where its dependencies forbid that order, it is another program, and has a skeleton
+of its own, *apart*: it runs only if all ranks come to it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from ._ranks import RanksDiffer
 
 #: How the cell of a rank begins that does not run a free order.
 KEPT = "kept"
@@ -48,6 +52,8 @@ class Skeleton(NamedTuple):
     groups: tuple[str, ...]
     #: The free order: the collectives by their place in the program's order.
     order: tuple[int, ...]
+    #: Whether another program with these collectives runs in an order that this one cannot have.
+    apart: bool = False
 
     @property
     def key(self) -> str:
@@ -60,19 +66,37 @@ class Skeleton(NamedTuple):
         return all(place == number for number, place in enumerate(self.order))
 
 
-def skeleton_name(graph: dict[str, Any], groups: Sequence[str], options: str) -> str:
-    """A hash of the collectives in the program's order and of all that decides besides."""
+def skeleton_name(graph: dict[str, Any], groups: Sequence[str], besides: Any) -> str:
+    """A hash of the collectives in the program's order, and of what else tells programs apart."""
     numbers = {name: number for number, name in enumerate(groups)}
     issued = [
         [one["op"], numbers[one["group"]], one["group_size"], one["async"]]
         for one in collectives_of(graph).values()
     ]
-    return hashlib.sha256(json.dumps([options, issued]).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps([besides, issued]).encode()).hexdigest()[:24]
 
 
 def collectives_of(graph: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The collectives of a graph by node, in the program's order."""
     return {node["name"]: node["collective"] for node in graph["nodes"] if "collective" in node}
+
+
+def dependencies_of(graph: dict[str, Any]) -> list[list[int]]:
+    """For each collective those that must come before it, by their places in the program's order."""
+    makers = {name: node["name"] for node in graph["nodes"] for name in node["outputs"]}
+    # Bits, one for each collective: nodes are in a topological order.
+    before: dict[str, int] = {}
+    found: list[list[int]] = []
+    for node in graph["nodes"]:
+        bits = 0
+        for dep in node["deps"]:
+            if dep["kinds"] != ["order"] and dep["buffer"] in makers:
+                bits |= before[makers[dep["buffer"]]]
+        if "collective" in node:
+            found.append([place for place in range(len(found)) if bits >> place & 1])
+            bits |= 1 << (len(found) - 1)
+        before[node["name"]] = bits
+    return found
 
 
 def groups_of(graph: dict[str, Any]) -> tuple[str, ...]:
@@ -99,6 +123,11 @@ class Decisions:
         if world is not self.world:
             self.world, self.offered, self.orders, self.silent = world, {}, {}, set()
         return self
+
+    def binding(self) -> dict[str, tuple[int, ...]]:
+        """By skeleton: the free orders that other ranks rely on."""
+        free = {key: order for key, order in self.current().orders.items() if order is not None}
+        return {} if not free or _is_alone() else free
 
     def outcome(self, skeleton: Skeleton) -> str:
         """What came of it: ``free``, ``kept``, or ``not run yet``."""
@@ -129,11 +158,14 @@ def withdraw(skeleton: Skeleton) -> None:
 
 
 def may_run_free(skeleton: Skeleton) -> bool:
-    """The decision. Waits for the other ranks, for `decisions.patience` at most; never raises."""
+    """The decision. Waits for the other ranks, for `decisions.patience` at most. Raises
+    `RanksDiffer` alone, where a rank does not come to a program that is apart."""
     orders = decisions.current().orders
     if skeleton.key not in orders:
         try:
             is_free = _all_agree(skeleton)
+        except RanksDiffer:
+            raise
         except Exception as problem:
             _tell_unreachable(problem)
             is_free = False
@@ -165,12 +197,20 @@ def _all_agree(skeleton: Skeleton) -> bool:
         return dist.is_initialized() and not skeleton.is_kept
     cells = Cells(skeleton)
     # A rank that keeps the program's order says so, and needs no answer.
-    if cells.write_own() != cells.own or skeleton.is_kept:
+    if cells.write_own() != cells.own or (skeleton.is_kept and not skeleton.apart):
         return False
+    agreement = _Agreement(cells)
     try:
-        return _Agreement(cells).reached()
+        is_free = agreement.reached()
     finally:
         cells.wait_for(())
+    if skeleton.apart and agreement.lost:
+        raise RanksDiffer(
+            f"rank {agreement.lost[0]} did not come to a graph whose collectives cannot have the "
+            "order that ranks agreed on for another graph with the same collectives; if ranks run "
+            "different graphs at the same time, use halflap.torch.enable(collective_order='kept')"
+        )
+    return is_free
 
 
 def _is_alone() -> bool:
@@ -235,6 +275,8 @@ class _Agreement:
         self._missing: set[int] = {dist.get_rank()}
         #: The process groups of every rank that was read, as their ranks.
         self._groups: dict[int, list[tuple[int, ...]]] = {}
+        #: Ranks that did not come.
+        self.lost: list[int] = []
 
     def reached(self) -> bool:
         """Whether all cells hold the same order. Where one stays empty, it is filled: kept."""
@@ -254,6 +296,7 @@ class _Agreement:
         lost = [rank for rank in sorted(self._missing) if self._is_lost(rank)]
         if not lost:
             time.sleep(INTERVAL)
+        self.lost += lost
         return {rank: self._cells.put(rank, KEPT) for rank in lost}
 
     def _is_lost(self, rank: int) -> bool:

@@ -51,7 +51,9 @@ class Either:
 
 def either(free: Call, names: dict[str, Any], offered: dict[str, Any], kept: str | None) -> Either:
     """What the last line of a generated program calls."""
-    skeleton = Skeleton(offered["name"], tuple(offered["groups"]), tuple(offered["order"]))
+    skeleton = Skeleton(
+        offered["name"], tuple(offered["groups"]), tuple(offered["order"]), offered["apart"]
+    )
     return Either(free, names, skeleton, kept)
 
 

@@ -7,7 +7,6 @@ order, and nothing else.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import json
@@ -24,12 +23,21 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
+from torch._inductor.utils import contains_collective
 from torch._inductor.virtualized import V
 from torch._logging import getArtifactLogger, trace_structured
 
 from .. import _halflap
 from .._api import Graph, Schedule, schedule
-from ._agree import Skeleton, collectives_of, decisions, groups_of, skeleton_name, withdraw
+from ._agree import (
+    Skeleton,
+    collectives_of,
+    decisions,
+    dependencies_of,
+    groups_of,
+    skeleton_name,
+    withdraw,
+)
 from ._both import Build, current_build
 from ._collectives import Opaque
 from ._devices import Modelled, modelled_on, warn_of_unknown_gpu
@@ -39,6 +47,7 @@ from ._sequence import in_sequence, places
 from ._settings import torch_default
 from ._times import Times
 from ._undisturbed import undisturbed
+from ._variants import current_building
 
 log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
 
@@ -142,7 +151,7 @@ class OverlapPass:
             "device": modelled.device,
             "topology": topology(modelled.ranks_per_node),
         }
-        if self.options.collective_order == "auto":
+        if self.options.collective_order == "auto" or decisions.binding():
             state["decided"] = decisions.key()
         return state
 
@@ -160,6 +169,9 @@ class OverlapPass:
         session.compiling.has_failed, session.compiling.was_called = False, True
         if not has_collectives(snodes, self.options.collectives):
             return snodes
+        bound = self.bound(snodes)
+        if bound is not None:
+            return bound
         if self.torchs is not None:
             return snodes if self.torchs == "none" else torch_default(snodes)
         build = current_build()
@@ -184,9 +196,9 @@ class OverlapPass:
             # Another time it may work, or another rank's may have worked.
             session.compiling.has_failed = True
             _tell_failure(name, graph, problem)
-            session.history.append(Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, str(problem)))
-            self.fall_back(snodes, graph, problem)
-            return snodes
+            told = f"{type(problem).__name__}: {problem}"
+            session.history.append(Ran(name, len(snodes), 0, None, 0.0, time.perf_counter() - started, told))
+            return self.fall_back(snodes, graph, problem)
         ended = time.perf_counter()
         collectives = len(collectives_of(graph))
         handover = ended - started - (searched - given)
@@ -226,63 +238,126 @@ class OverlapPass:
             result = self.schedule(Graph(text), order)
             return Found(result, result, order)
         skeleton = self.skeleton(graph)
-        # Not always needed, and never searched for twice.
-        kept = functools.cache(lambda: self.schedule(Graph(text), "kept"))
-        free = self.schedule(Graph(text), "free") if self.may_be_free(skeleton) else None
-        offered = decisions.current().offered.get(skeleton.key)
-        if free is not None and offered not in (None, places(graph, free.order)):
-            free = self.followed(in_sequence(graph, offered, free.order), kept, free)
-        if free is None:
-            return Found(kept(), kept(), "kept")
-        build.skeleton = skeleton._replace(order=places(graph, free.order))
+        if not self.may_be_free(skeleton):
+            kept = self.schedule(Graph(text), "kept")
+            return Found(kept, kept, "kept")
+        free = self.schedule(Graph(text), "free")
+        found = self.offered(graph, skeleton, free)
+        if found is None:
+            skeleton = self.skeleton(graph, apart=True)
+            found = self.offered(graph, skeleton, free) or free
+        build.skeleton = skeleton._replace(order=places(graph, found.order))
         if build.skeleton.is_kept:
             # The search was free, and found nothing to move.
-            return Found(free, free, "kept")
-        build.free, build.text = free, text
-        return Found(kept(), free, "either")
+            return Found(found, found, "kept")
+        build.free, build.text = found, text
+        return Found(self.schedule(Graph(text), "kept"), found, "either")
 
-    def skeleton(self, graph: dict[str, Any]) -> Skeleton:
+    def skeleton(self, graph: dict[str, Any], apart: bool = False) -> Skeleton:
         """What ranks agree on, without an order."""
         groups = groups_of(graph)
         # While one rank runs a forward graph, none runs a backward graph with the same collectives.
-        deciding = f"{self.deciding()}, {'backward' if V.graph.is_backward else 'forward'}"
-        return Skeleton(skeleton_name(graph, groups, deciding), groups, ())
+        part = "backward" if V.graph.is_backward else "forward"
+        besides = [part, dependencies_of(graph)] if apart else part
+        return Skeleton(skeleton_name(graph, groups, besides), groups, (), apart)
 
     def may_be_free(self, skeleton: Skeleton) -> bool:
         """Whether ranks have not decided to keep the program's order."""
         return decisions.current().orders.get(skeleton.key, ()) is not None
 
-    def followed(
-        self, chained: bytes | None, kept: Callable[[], Schedule], free: Schedule
+    def offered(
+        self, graph: dict[str, Any], skeleton: Skeleton, free: Schedule
     ) -> Schedule | None:
-        """The best order of a graph in the sequence that was decided for others with the same
-        collectives; None if it does not fit, or is slower than the program's own sequence."""
+        """The free order, or, where another graph with the same collectives has one already, the best
+        in the same sequence; None if dependencies forbid that."""
+        sequence = decisions.current().offered.get(skeleton.key)
+        if sequence in (None, places(graph, free.order)):
+            return free
+        chained = in_sequence(graph, sequence, free.order)
         if chained is None:
             return None
-        limit = _limit(self.options.memory_budget, free.peak_memory_before)
-        try:
-            given = {"order_collectives": "all", "memory_budget": limit}
-            found = self.schedule(Graph(chained), "kept", **given)
-        except _halflap.Error:
-            return None
         # It was found from another order than Inductor's.
-        return None if found.step_time > kept().step_time else found._compared_with(free)
+        return self.chained(chained, free.peak_memory_before)._compared_with(free)
 
-    def fall_back(self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception) -> None:
-        """Tells the other ranks, and raises where they may not do the same as this one, and torch's order would
-        not do."""
+    def chained(self, graph: bytes, peak: int) -> Schedule:
+        """The best order of a graph that keeps collectives as they are. Ranks that have agreed on a
+        sequence have no choice: where it needs more memory than there may be, it is said."""
+        limit = _limit(self.options.memory_budget, peak)
+        given = {"order_collectives": "all"}
+        try:
+            return self.schedule(Graph(graph), "kept", memory_budget=limit, **given)
+        except _halflap.Error:
+            found = self.schedule(Graph(graph), "kept", memory_budget="1x", **given)
+        warnings.warn(
+            f"halflap: ranks have agreed on an order of collectives that needs {found.peak_memory} "
+            f"bytes in this graph, more than memory_budget={self.options.memory_budget!r} allows",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return found
+
+    def follow(self, snodes: list[Any]) -> list[Any] | None:
+        """Nodes with collectives in the sequence that ranks have agreed on for a graph with the same
+        collectives; None if they have not, or if dependencies forbid it. Needs no run times."""
+        if not decisions.binding():
+            return None
+        program = self.plain(snodes)
+        graph = program.graph()
+        sequence = decisions.binding().get(self.skeleton(graph).key)
+        if sequence is None:
+            return None
+        chained = in_sequence(graph, sequence, [node["name"] for node in graph["nodes"]])
+        if chained is None:
+            return None
+        given = {"memory_budget": "1x", "order_collectives": "all"}
+        return program.ordered(self.schedule(Graph(chained), "kept", **given).order)
+
+    def plain(self, snodes: list[Any]) -> Program:
+        """A program with modelled run times: what the user has to say of them may be what fails."""
+        with V.graph.sizevars.shape_env.suppress_guards():
+            program = Program(snodes, self.options.collectives, self.options.unbacked)
+            Times({}, None).fill(program, self.modelled_on())
+        return program
+
+    def bound(self, snodes: list[Any]) -> list[Any] | None:
+        """The same for a pass that asks nobody: other ranks may still run what was agreed on."""
+        asks = self.options.collective_order == "auto" and self.torchs is None
+        # What is measured runs on all ranks at once.
+        if asks or current_building() is not None or not decisions.binding():
+            return None
+        return undisturbed(self.follow, snodes)
+
+    def fall_back(
+        self, snodes: list[Any], graph: dict[str, Any] | None, problem: Exception
+    ) -> list[Any]:
+        """Torch's order, or the one that ranks agreed on; tells the other ranks. Raises where they
+        may not do the same as this one, and torch's order would not do."""
         if session.check_ranks is not None and graph is not None:
             names = [snode.get_name() for snode in snodes]
             compare(graph, Decision(self.deciding(), names, str(problem)), session.check_ranks)
-        if self.options.collective_order == "auto" and graph is not None:
-            withdraw(self.skeleton(graph))
         # What is said of a graph and options is said on every rank that has them.
         is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))
         if self.options.collective_order == "free" and not is_everybodys:
-            raise RanksDiffer(
-                f"halflap failed on this rank, perhaps on this one alone ({type(problem).__name__}: {problem}); with "
-                "collective_order='free' the others may issue their collectives in another order than torch's"
-            ) from problem
+            raise self.may_differ(problem) from problem
+        if self.options.collective_order != "auto":
+            return snodes
+        try:
+            followed = undisturbed(self.follow, snodes)
+            if followed is None:
+                withdraw(self.skeleton(self.plain(snodes).graph()))
+            return snodes if followed is None else followed
+        except Exception:
+            issued = sum(map(contains_collective, snodes))
+            if any(len(order) == issued for order in decisions.binding().values()):
+                raise self.may_differ(problem) from problem
+            return snodes
+
+    def may_differ(self, problem: Exception) -> RanksDiffer:
+        """Where torch's order will not do."""
+        return RanksDiffer(
+            f"halflap failed on this rank, perhaps on this one alone ({type(problem).__name__}: {problem}); the "
+            "others may issue their collectives in another order than torch's"
+        )
 
     def hand_over(self, snodes: list[Any]) -> tuple[Program, dict[str, Any], bytes]:
         """Scheduler nodes as a graph with run times, and as text."""
@@ -434,7 +509,7 @@ def _trace(name: str, payload: Callable[[], str]) -> None:
 
 
 def _tell_failure(name: str, graph: dict[str, Any] | None, problem: Exception) -> None:
-    where = "; it could not be captured"
+    where = ""
     if graph is not None:
         folder = session.report_dir or os.path.join(tempfile.gettempdir(), f"halflap-{os.getpid()}")
         try:

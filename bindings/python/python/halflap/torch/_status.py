@@ -70,7 +70,13 @@ class Status:
 
     def _enabled_text(self) -> list[str]:
         if self.options is None:
-            return ["halflap is not enabled: call halflap.torch.enable()"]
+            lines = ["halflap is not enabled: call halflap.torch.enable()"]
+            if self.agreed["free"]:
+                lines.append(
+                    "graphs with collectives that ranks have agreed on still get the agreed order, "
+                    "because other ranks may run what was compiled before"
+                )
+            return lines
         given = {name: value for name, value in self.options.items() if value not in (None, [])}
         texts = [f"{name}={value!r}" for name, value in given.items()]
         return [f"halflap is enabled: {', '.join(texts)}"]
