@@ -29,6 +29,18 @@ ENTRY e { p = f32[4] parameter(0)
   ROOT r = f32[4] all-reduce(n), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=add }
 """
 
+# A sum that can run beside products.
+BESIDE = """HloModule beside, num_partitions=2
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e { p = f32[64,64] parameter(0)
+  r = f32[64,64] all-reduce(p), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=add
+  d = f32[64,64] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[64,64] dot(d, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = f32[64,64] add(r, s) }
+"""
+
 
 def module(name, stage="after_spmd_partitioning"):
     return HLO / f"{name}.{stage}.txt.gz"
@@ -127,6 +139,20 @@ def test_both_orders_are_compared():
     code, text, errors, _ = mpi(8, module("fsdp_L2"), "--compare", "--steps", 3, "--effort", "quick")
     assert code == 0, errors
     assert "ours over own" in text
+
+
+def test_orders_are_tried(tmp_path):
+    text, order, ours, threads = (tmp_path / name for name in ["m.txt", "order.json", "ours.npz", "threads.npz"])
+    text.write_text(BESIDE)
+    files = ["--order-out", order, "-o", ours]
+    code, printed, errors, _ = mpi(2, text, "--tune=2s", "--memory-budgets", "1x,2x", "--json", *files)
+    assert code == 0, errors
+    tuned = json.loads(printed)["tuned"]
+    assert tuned["chosen"] in [row["candidate"] for row in tuned["rows"]]
+    assert tuned["rows"][0]["candidate"] == {"order": "input", "memory_budget": None}
+    assert len(tuned["rows"]) > 1 and len(tuned["rows"]) + len(tuned["left_out"]) == 5, printed
+    run("run", text, "--order", order, "-o", threads)
+    assert worst(read(ours), read(threads), 1e-6, 1e-7) <= 1
 
 
 def started(steps=1000000):
@@ -235,6 +261,7 @@ def test_ranks_whose_mpirun_is_killed_end():
         ("negate(p)", "abs(p)", ["rank 0: n = f32[4] negate(p)", "rank 1: n = f32[4] abs(p)"]),
         ("negate(p)", "negate(p) --steps 3", ["rank 0: 1 steps, ", "rank 1: 3 steps, "]),
         ("negate(p)", "negate(p) --compare", ["without --compare", "with --compare"]),
+        ("negate(p)", "negate(p) --tune --memory-budget 2x", ["without", "with --tune of input, kept 2x, free 2x"]),
     ],
 )
 def test_ranks_that_are_given_different_things(first, second, said, tmp_path):

@@ -188,7 +188,7 @@ pub struct Run {
     pub inputs: Option<String>,
     /// Run this kernel or collective alone; --inputs is then a folder of values that were saved (--debug-values 1)
     /// with it.
-    #[arg(long, value_name = "KERNEL", requires = "inputs", conflicts_with_all = ["order", "compare"])]
+    #[arg(long, value_name = "KERNEL", requires = "inputs", conflicts_with_all = ["order", "compare", "tune"])]
     pub only: Option<String>,
     /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
     #[arg(short, long, value_name = "OUT.npz")]
@@ -229,6 +229,17 @@ pub struct Run {
     /// Run the module's own order, too, and print measured and simulated step times side by side.
     #[arg(long)]
     pub compare: bool,
+    /// Try the module's own order and ours on this machine, in turns, for as long as this at most, and run
+    /// the fastest [default: 300s].
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "300s",
+        value_parser = limit, conflicts_with_all = ["order", "order_for", "input_order", "compare"])]
+    pub tune: Option<Nanos>,
+    /// The memory limits that --tune tries, each as for --memory-budget [default: 1x,1.5x].
+    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', requires = "tune", conflicts_with = "memory_budget")]
+    pub memory_budgets: Vec<Budget>,
+    /// Write the order that was run to this file, for --order.
+    #[arg(long, value_name = "ORDER.json")]
+    pub order_out: Option<String>,
     /// Write the median time of every kernel and collective to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,

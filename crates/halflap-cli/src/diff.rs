@@ -205,6 +205,16 @@ fn tolerance(dtype: DType) -> (f64, f64) {
     }
 }
 
+/// How two arrays differ beyond the tolerance of their type, in words.
+pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
+    Some(match apart(a, b, (None, None))? {
+        Apart::Shape(words) => words,
+        Apart::By { elements, of, absolute, relative, .. } => {
+            format!("{elements} of {of} elements, by {absolute:.3e} at most, {relative:.3e} of it")
+        }
+    })
+}
+
 /// How two arrays differ beyond the tolerance of the coarser type.
 fn apart(a: &Tensor, b: &Tensor, (rtol, atol): (Option<f64>, Option<f64>)) -> Option<Apart> {
     if a.dims() != b.dims() {

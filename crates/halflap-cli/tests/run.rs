@@ -295,3 +295,87 @@ fn wrong_shapes_are_refused() {
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
     assert!(err.contains("all-reduce 'r': replica_groups name device 0 twice: each should be there once"), "{err}");
 }
+
+/// Two ranks whose layers gather their weights right before they need them.
+fn layers(count: usize) -> String {
+    let mut text = "HloModule layers, num_partitions=2\nENTRY e {\n  x0 = f32[16,16] parameter(0)\n".to_owned();
+    for at in 0..count {
+        let (channel, next) = (at + 1, at + 1);
+        let groups = format!("channel_id={channel}, replica_groups=[1,2]<=[2]");
+        let root = if next == count { "ROOT " } else { "" };
+        text.push_str(&format!("  w{at} = f32[8,16] parameter({next})\n"));
+        text.push_str(&format!(
+            "  g{at} = f32[16,16] all-gather(w{at}), {groups}, dimensions={{0}}, use_global_device_ids=true\n"
+        ));
+        let dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        text.push_str(&format!("  d{at} = f32[16,16] dot(x{at}, g{at}), {dims}\n"));
+        text.push_str(&format!("  {root}x{next} = f32[16,16] tanh(d{at})\n"));
+    }
+    text + "}\n"
+}
+
+#[test]
+fn orders_are_tried_and_the_choice_is_run() {
+    let folder = with_module("orders_are_tried", &layers(4));
+    let run = |args: &[&str]| ends(&halflap(&folder, &[&["run", "m.txt", "--effort", "quick"], args].concat()), 0);
+    let link = ["--emulate-link", "1GB/s,200us"];
+    let files = ["--order-out", "order.json", "-o", "out.npz", "--profile-out", "times.json"];
+    let budgets = ["--memory-budgets", "1x,3x"];
+    let (out, err) = run(&[&["--tune=3s", "--steps", "3", "--json"], &link[..], &files, &budgets].concat());
+    assert_eq!(err, "");
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let tuned = &said["tuned"];
+    let rows = tuned["rows"].as_array().unwrap();
+    let candidates: Vec<_> = rows.iter().map(|row| &row["candidate"]).collect();
+    assert_eq!(candidates[0], &serde_json::json!({ "order": "input", "memory_budget": null }));
+    assert!(candidates.contains(&&tuned["chosen"]), "{out}");
+    // Within three times the memory all weights can be gathered at once.
+    assert!(rows.len() > 1 && rows.len() + tuned["left_out"].as_array().unwrap().len() == 5, "{out}");
+    assert_eq!((&rows[0]["ratio"], &rows[0]["equal_bits"]), (&1.0.into(), &true.into()));
+    assert!(rows.iter().all(|row| row["equal_bits"] == true), "{out}");
+    // What comes after is of the order that was chosen.
+    let chosen = rows.iter().find(|row| row["candidate"] == tuned["chosen"]).unwrap();
+    assert_eq!((&said["peak_memory"], &said["planned_peak_memory"]), (&chosen["peak_memory"], &chosen["peak_memory"]));
+    assert_eq!(said["step_times"].as_array().unwrap().len(), 2);
+    assert!(read_json(folder.join("times.json"))["g0"].as_f64().unwrap() >= 200e3);
+    // The file is an order: of all nodes, with the same peak and outputs.
+    let output = fs::read(folder.join("out.npz")).unwrap();
+    let (out, _) = run(&["--order", "order.json", "-o", "out.npz", "--json"]);
+    let again: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(again["peak_memory"], said["peak_memory"]);
+    assert_eq!((again["tuned"].is_null(), fs::read(folder.join("out.npz")).unwrap()), (true, output));
+    assert!(ends(&halflap(&folder, &["verify", "m.txt", "order.json"]), 0).0.starts_with("valid: e, "));
+}
+
+#[test]
+fn without_time_the_own_order_is_run() {
+    let folder = with_module("without_time", &layers(2));
+    let args = ["run", "m.txt", "--tune=1ms", "--emulate-link", "1GB/s,1ms", "--order-out", "order.json"];
+    let (out, err) = ends(&halflap(&folder, &args), 0);
+    assert!(out.contains(" the module's own\n") && err.is_empty(), "{out}{err}");
+    let rows: Vec<&str> = out.lines().filter(|line| line.starts_with("input ")).collect();
+    assert!(matches!(rows[..], [row] if row.contains(" 1.000x ") && row.ends_with(" equal bits  chosen")), "{out}");
+    for name in ["kept", "free", "kept 1.5x", "free 1.5x"] {
+        assert!(out.contains(&format!("\n{name} left out: the time was up\n")), "{out}");
+    }
+    let plan = |args: &[&str]| ends(&halflap(&folder, &[&["plan", "m.txt"], args].concat()), 0).0;
+    assert_eq!(plan(&["order.json"]), plan(&["--input-order"]));
+    // With artifacts, too, which have the plan and the order.
+    ends(&halflap(&folder, &["run", "m.txt", "--tune=1ms", "--artifacts", "kept"]), 0);
+    assert_eq!(fs::read_to_string(folder.join("kept/plan.txt")).unwrap(), plan(&["kept/order.json"]));
+}
+
+#[test]
+fn what_does_not_go_with_tune() {
+    let folder = with_module("not_with_tune", SUM);
+    let said = |args: &[&str]| ends(&halflap(&folder, &[&["run", "m.txt"], args].concat()), 2).1;
+    for other in [&["--input-order"][..], &["--compare"], &["--order", "o.json"]] {
+        let err = said(&[&["--tune"], other].concat());
+        assert!(err.contains("cannot be used with") && err.contains("--tune") && err.contains(other[0]), "{err}");
+    }
+    assert!(said(&["--memory-budgets", "1x"]).contains("--tune"));
+    assert!(said(&["--tune", "--memory-budgets", "1x", "--memory-budget", "2x"]).contains("cannot be used with"));
+    assert!(said(&["--tune=60"]).contains("it needs a unit"));
+    assert!(said(&["--tune", "--order-out", "m.txt"]).contains("m.txt: is the graph itself"));
+    assert_eq!(entries(&folder), ["m.txt"]);
+}

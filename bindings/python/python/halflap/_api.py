@@ -323,7 +323,7 @@ class _Command:
         return self
 
     def _written(self, name: str, value: Any) -> str:
-        if name in ("memory_budget", "memory"):
+        if name in ("memory_budget", "memory_budgets", "memory"):
             values = value if isinstance(value, (list, tuple)) else [value]
             return ",".join(_budget(value) for value in values)
         if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ use halflap::program::Walk;
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify as prove};
 use halflap_run::exec::fits;
+use serde_json::{Value, json};
 
 use super::orders::Orders;
 use super::{Done, Ready, Source};
@@ -96,6 +97,20 @@ impl Source<'_> {
         Ok(Some(Part { name, graph, order, machine }))
     }
 
+    /// Orders as files have them (docs/formats.md).
+    pub fn written(&self, orders: &Found) -> Result<Value, Failed> {
+        let mut computations = Vec::new();
+        self.walk(|ready| {
+            let order = orders.of(ready.unit.computation).cloned();
+            let order = order.unwrap_or_else(|| Order::of_input(&ready.graph));
+            let names: Vec<&str> = order.as_slice().iter().map(|&op| ready.graph.name(op)).collect();
+            let computation = self.module.computation_name(ready.unit.computation);
+            computations.push(json!({ "computation": computation, "order": names }));
+            Ok((order, ()))
+        })?;
+        Ok(json!({ "module": self.module.name(), "computations": computations }))
+    }
+
     /// What running the module in these orders comes to, with kernels that are fused or not.
     pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
         let program = build(&self.module, |unit| {
@@ -134,6 +149,11 @@ fn found(all: &[Done<()>]) -> Result<Found, Failed> {
 impl Found {
     fn of(&self, computation: ComputationId) -> Option<&Order> {
         self.orders.iter().find(|(of, _)| *of == computation).map(|(_, order)| order)
+    }
+
+    /// Whether all orders are those of another.
+    pub fn is_same(&self, other: &Found) -> bool {
+        self.to_bytes() == other.to_bytes()
     }
 
     /// As bytes, for ranks that are processes.

@@ -7,7 +7,9 @@ mod inputs;
 mod measure;
 mod mpi;
 mod only;
+mod ranks;
 mod show;
+mod tune;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +19,8 @@ use std::time::Duration;
 use halflap::cost::Profile;
 use halflap::plan::Text;
 use halflap_run::check::{self, Fault, Split};
-use halflap_run::exec::{self, Failure, Options, Outcome, Prepared};
+use halflap_run::exec::{Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
-use halflap_run::tensor::Tensor;
 
 use crate::args::{self, Backend};
 use crate::artifacts::Artifacts;
@@ -31,8 +32,8 @@ use crate::pictures;
 use crate::plan::{refuse_graph, which};
 use crate::program::{Found, Source, Which};
 use crate::progress::Bar;
-use inputs::Inputs;
-use show::{Compared, Finished};
+use ranks::{Given, Ranks, Threads, Turn};
+use show::{Compared, Finished, Others};
 
 pub fn run(args: &args::Run) -> Result<(), Failed> {
     if let Some(kernel) = &args.only {
@@ -94,9 +95,21 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     args.debug.flight_recorder = args.debug.flight_recorder.or_else(|| file("flight.json"));
     args.debug.fault_report = args.debug.fault_report.or_else(|| file("fault.jsonl"));
     args.debug.values_dir = artifacts.file("values");
-    let done = plan_into(&args, artifacts).and_then(|()| run(&args));
+    let done = match args.tune {
+        Some(_) => tune_into(&mut args, artifacts),
+        None => plan_into(&args, artifacts).and_then(|()| run(&args)),
+    };
     artifacts.write_page("")?;
     done
+}
+
+/// The same with `--tune`, where the order is known in the end.
+fn tune_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
+    run(args)?;
+    (args.tune, args.memory_budgets, args.order_out) = (None, Vec::new(), None);
+    args.order = Some(order);
+    plan_into(args, artifacts)
 }
 
 /// The order that is run, and its plan.
@@ -107,7 +120,7 @@ fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
         &artifacts.file("plan.txt"),
         &Text::of(&job.source.module, &job.source.plan(&orders, !args.orders.no_fuse)?).render(),
     )?;
-    files::write(&artifacts.file("order.json"), |out| out.write_all(&orders.to_bytes()))
+    files::put(&artifacts.file("order.json"), &job.order_text(&orders)?).map(|_| ())
 }
 
 /// What is wrong with the arguments, before anything is read.
@@ -116,7 +129,7 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
     args.pictures.check(&args.module, args.output.as_deref())?;
-    let written = [args.profile_out.as_deref(), args.output.as_deref()];
+    let written = [&args.profile_out, &args.order_out, &args.output].map(Option::as_deref);
     for input in args.inputs.iter().map(String::as_str).chain([args.module.as_str()]) {
         pictures::check_outputs(input, &written)?;
     }
@@ -191,6 +204,11 @@ impl<'a> Job<'a> {
         Ok(prepared)
     }
 
+    /// Orders as `--order` takes them.
+    fn order_text(&self, orders: &Found) -> Result<String, Failed> {
+        Ok(format!("{:#}\n", self.source.written(orders)?))
+    }
+
     fn which(&self) -> Which<'_> {
         which(self.args.order.as_deref(), &self.args.orders)
     }
@@ -201,76 +219,69 @@ fn load(paths: &[&Path]) -> Result<Libraries, Failed> {
 }
 
 fn threads(args: &args::Run) -> Result<(), Failed> {
-    let mut job = Job::read(args)?;
-    if args.compare {
-        return compare_threads(&mut job);
-    }
-    let orders = job.source.found(job.which())?;
-    let program = job.prepare(&orders)?;
-    let mut programs = vec![program.clone(); program.ranks];
-    for (rank, path) in &args.order_for {
-        let other = job.source.found(Which::File(path))?;
-        let Some(slot) = programs.get_mut(*rank) else {
-            return Err(Failed::BadInput(format!("--order-for: there is no rank {rank}")));
-        };
-        *slot = job.prepare(&other)?;
-    }
-    let inputs = given(args, &program)?;
-    log::say(Part::Exec, Level::Info, || {
-        let count = program.labels.len();
-        format!(
-            "{} ranks run {} {} times, {count} kernels, collectives and waits each",
-            program.ranks, program.module, args.steps
-        )
-    });
-    let outcome = run_shown(&job, &programs, inputs)?;
-    finish(&mut job, &Finished { program: &program, outcome: &outcome, orders: &orders }, None)
+    run_on(&mut Job::read(args)?, &Threads)
 }
 
-/// Runs all ranks in this process, and shows how far they are.
-fn run_shown(job: &Job<'_>, programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>) -> Result<Outcome, Failed> {
+/// Runs what was asked for on all ranks.
+fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
+    if let Some(limit) = job.args.tune {
+        return tune::run(job, ranks, limit);
+    }
+    if job.args.compare {
+        return compare(job, ranks);
+    }
+    let orders = ranks.found(job, job.which())?;
+    let program = ranks.prepare(job, &orders)?;
+    let inputs = ranks.inputs(job, &program)?;
+    let finished = match run_steps(job, ranks, (&program, inputs))? {
+        Some(outcome) => {
+            let finished = Finished { program: &program, outcome: &outcome, orders: &orders };
+            finish(job, &finished, &Others::default())
+        }
+        None => Ok(()),
+    };
+    ranks.agreed(finished)
+}
+
+/// Runs as many steps as were asked for, and shows how far they are.
+fn run_steps<R: Ranks>(job: &Job<'_>, ranks: &R, given: Given<'_>) -> Result<Option<Outcome>, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
-    let mut show = |done| bar.show(done as f64 / options.steps as f64);
-    let outcome = exec::run_shown(programs, inputs, &options, &mut show);
+    let show = |done| bar.show(done as f64 / options.steps as f64);
+    let outcome = ranks.run(job, given, &Turn { options: &options, show: &show });
     bar.clear();
-    outcome.map_err(|failure| debug::reported(job.args, failure))
+    outcome
 }
 
-/// What all ranks get, after a look at all of it where that was asked for.
-fn given(args: &args::Run, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
-    inputs::check_memory(program, files::name_of(&args.module))?;
-    let inputs = Inputs::open(args)?;
-    if args.debug.check_inputs {
-        inputs.check(program, 0..program.ranks)?;
-    }
-    inputs.all(program)
-}
-
-/// Runs both orders. Ours is found with the times that were measured in the module's own.
-fn compare_threads(job: &mut Job<'_>) -> Result<(), Failed> {
-    let own = job.source.found(Which::Input)?;
-    let program = job.prepare(&own)?;
-    let inputs = given(job.args, &program)?;
-    let run = |job: &Job<'_>, program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>| {
-        run_shown(job, &vec![program.clone(); program.ranks], inputs)
+/// Runs both orders. Ours is found with the times that were measured in the module's own, which the first
+/// process has; it finds it for all.
+fn compare<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
+    let own = ranks.found(job, Which::Input)?;
+    let program = ranks.prepare(job, &own)?;
+    let inputs = ranks.inputs(job, &program)?;
+    let before = run_steps(job, ranks, (&program, inputs.clone()))?;
+    let times = before.as_ref().map(|outcome| profile(&program, outcome)).transpose();
+    ranks.agreed(times)?.into_iter().for_each(|times| job.source.measured(times));
+    let ours = ranks.found(job, job.which())?;
+    let ours_program = ranks.prepare(job, &ours)?;
+    let after = run_steps(job, ranks, (&ours_program, inputs))?;
+    let finished = match (&before, &after) {
+        (Some(before), Some(after)) => {
+            let runs = [
+                Finished { program: &program, outcome: before, orders: &own },
+                Finished { program: &ours_program, outcome: after, orders: &ours },
+            ];
+            finish_compared(job, &runs)
+        }
+        _ => Ok(()),
     };
-    let before = run(job, &program, inputs.clone())?;
-    job.source.measured(profile(&program, &before)?);
-    let ours = job.source.found(job.which())?;
-    let ours_program = job.prepare(&ours)?;
-    let after = run(job, &ours_program, inputs)?;
-    let runs = [
-        Finished { program: &program, outcome: &before, orders: &own },
-        Finished { program: &ours_program, outcome: &after, orders: &ours },
-    ];
-    finish_compared(job, &runs)
+    ranks.agreed(finished)
 }
 
 /// Says what both orders came to, and writes what was asked for of the second.
 fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
-    let compared = Compared::new(job, runs)?;
-    finish(job, &runs[1], Some(&compared))
+    let compared = Some(Compared::new(job, runs)?);
+    finish(job, &runs[1], &Others { compared, ..Others::default() })
 }
 
 /// The median of what everything took.
@@ -281,23 +292,25 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
 }
 
 /// Writes and says what came of a run.
-fn finish(job: &mut Job<'_>, finished: &Finished<'_>, compared: Option<&Compared>) -> Result<(), Failed> {
+fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(), Failed> {
     let args = job.args;
     if let Some(path) = &args.output {
         inputs::write(path, finished.outcome)?;
     }
     draw::draw(job, finished)?;
+    let mut printed = false;
+    if let Some(path) = &args.order_out {
+        printed |= files::put(path, &job.order_text(finished.orders)?)?;
+    }
     if let Some(path) = &args.profile_out {
         let times = measure::profile(&[(finished.program, finished.outcome)]);
         let times = times.into_iter().map(|(name, time)| (name, time.0.into()));
-        let printed = files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
-        if printed {
-            return Ok(());
-        }
+        printed |= files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
     }
     match args.json {
-        true => files::print(&format!("{:#}\n", show::to_json(job, finished, compared))),
-        false => files::print(&(show::render(job, finished) + &compared.map_or(String::new(), Compared::render))),
+        _ if printed => Ok(()),
+        true => files::print(&format!("{:#}\n", show::to_json(job, finished, others))),
+        false => files::print(&show::render(job, finished, others)),
     }
 }
 

@@ -10,8 +10,8 @@ use halflap_run::exec::{Outcome, Prepared};
 use halflap_run::tensor::Tensor;
 
 use super::inputs::Inputs;
-use super::show::Finished;
-use super::{Job, debug, failed, finish, finish_compared, profile};
+use super::ranks::{Given, Ranks, Turn};
+use super::{Job, debug, failed, run_on, tune};
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
@@ -39,44 +39,56 @@ fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
     let job = Job::read(args).and_then(|job| check_size(world, job));
     let mut job = agreed(world, job)?;
     compare_settings(world, &job)?;
-    let first = if args.compare { Which::Input } else { job.which() };
-    let orders = shared(world, &job, first)?;
-    let ready = job.prepare(&orders).and_then(|program| {
-        let inputs = Inputs::open(args)?;
-        if args.debug.check_inputs {
-            inputs.check(&program, world.rank()..world.rank() + 1)?;
-        }
-        inputs.check_names(&program)?;
-        let arrays = inputs.of(&program, world.rank())?;
-        Ok((program, arrays))
-    });
-    let (program, inputs) = agreed(world, ready)?;
-    compare_plans(world, &program)?;
-    let outcome = run_rank(world, &job, (&program, inputs.clone()))?;
-    if !args.compare {
-        let Some(outcome) = outcome else { return agreed(world, Ok(())) };
-        let finished = Finished { program: &program, outcome: &outcome, orders: &orders };
-        let finished = finish(&mut job, &finished, None);
-        return agreed(world, finished);
+    run_on(&mut job, &Processes { world })
+}
+
+/// Ranks that are processes, of which this is one.
+struct Processes<'a> {
+    world: &'a World,
+}
+
+impl Ranks for Processes<'_> {
+    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
+        shared(self.world, job, which)
     }
-    // Only rank 0 has measured times; it finds the order for all.
-    let measured = match &outcome {
-        Some(outcome) => profile(&program, outcome).map(|profile| job.source.measured(profile)),
-        None => Ok(()),
-    };
-    agreed(world, measured)?;
-    let ours = shared(world, &job, job.which())?;
-    let prepared = job.prepare(&ours);
-    let ours_program = agreed(world, prepared)?;
-    compare_plans(world, &ours_program)?;
-    let after = run_rank(world, &job, (&ours_program, inputs))?;
-    let (Some(before), Some(after)) = (outcome, after) else { return agreed(world, Ok(())) };
-    let runs = [
-        Finished { program: &program, outcome: &before, orders: &orders },
-        Finished { program: &ours_program, outcome: &after, orders: &ours },
-    ];
-    let finished = finish_compared(&mut job, &runs);
-    agreed(world, finished)
+
+    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+        let program = agreed(self.world, job.prepare(orders))?;
+        compare_plans(self.world, &program)?;
+        Ok(program)
+    }
+
+    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+        let rank = self.world.rank();
+        let inputs = Inputs::open(job.args).and_then(|inputs| {
+            if job.args.debug.check_inputs {
+                inputs.check(program, rank..rank + 1)?;
+            }
+            inputs.check_names(program)?;
+            Ok(vec![inputs.of(program, rank)?])
+        });
+        agreed(self.world, inputs)
+    }
+
+    fn run(&self, job: &Job<'_>, (program, inputs): Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+        let own = inputs.into_iter().next().unwrap_or_default();
+        self.world.run(program, own, turn.options).map_err(|failure| {
+            // The others wait for us or will: they cannot agree on anything any more.
+            let told = debug::reported(job.args, failure);
+            let code = told.code();
+            told.report();
+            self.world.abort(i32::from(code));
+            Failed::ToldElsewhere(code)
+        })
+    }
+
+    fn agreed<T>(&self, result: Result<T, Failed>) -> Result<T, Failed> {
+        agreed(self.world, result)
+    }
+
+    fn heard(&self, said: Vec<u8>) -> Result<Vec<u8>, Failed> {
+        self.world.share(0, said).map_err(failed)
+    }
 }
 
 fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
@@ -99,7 +111,14 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
 /// Ranks that were told different things would wait for each other forever.
 fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
     let args = job.args;
-    let kind = if args.compare { "with --compare" } else { "without --compare" };
+    let kind = match (args.tune, args.compare) {
+        (Some(_), _) => {
+            let ways: Vec<String> = tune::ways(args).into_iter().map(tune::Way::name).collect();
+            format!("with --tune of {}", ways.join(", "))
+        }
+        (None, true) => "with --compare".to_owned(),
+        (None, false) => "without --compare".to_owned(),
+    };
     let told = format!("{} steps, seed {}, {kind}", args.steps, args.seed);
     let lines: Vec<&str> = std::iter::once(told.as_str()).chain(job.source.module.text().lines()).collect();
     let hashes: Vec<u64> = lines.iter().map(|line| hash_of(line.as_bytes())).collect();
@@ -143,21 +162,6 @@ fn shared(world: &World, job: &Job<'_>, which: Which<'_>) -> Result<Found, Faile
 fn compare_plans(world: &World, program: &Prepared) -> Result<(), Failed> {
     let differ = world.compare(program).err().map(|failure| Failed::BrokenRun(failure.to_string()));
     agreed(world, differ.map_or(Ok(()), Err))
-}
-
-fn run_rank(
-    world: &World,
-    job: &Job<'_>,
-    (program, inputs): (&Arc<Prepared>, Vec<Tensor>),
-) -> Result<Option<Outcome>, Failed> {
-    world.run(program, inputs, &job.options()).map_err(|failure| {
-        // The others wait for us or will: they cannot agree on anything any more.
-        let told = debug::reported(job.args, failure);
-        let code = told.code();
-        told.report();
-        world.abort(i32::from(code));
-        Failed::ToldElsewhere(code)
-    })
 }
 
 /// The first rank on which something is wrong says so; all others end, too.

@@ -6,6 +6,7 @@ use halflap_run::exec::{Outcome, Prepared};
 use serde_json::{Value, json};
 
 use super::measure::{self, Totals};
+use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
@@ -19,8 +20,15 @@ pub(super) struct Finished<'a> {
     pub(super) orders: &'a Found,
 }
 
+/// What came of the other orders that were run.
+#[derive(Default)]
+pub(super) struct Others {
+    pub(super) compared: Option<Compared>,
+    pub(super) tuned: Option<Tuned>,
+}
+
 /// The summary of a run.
-pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
+pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> String {
     let Finished { program, outcome, .. } = finished;
     let args = job.args;
     let style = terminal::style();
@@ -37,7 +45,7 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
     let mut lines = vec![
         ("module", printable(job.source.module.name())),
         ("ranks", format!("{}: {backend}", outcome.ranks.len())),
-        ("order", order(args)),
+        ("order", order(args, others)),
         ("step time", step_time(outcome)),
         ("exposed", format!("{} of it compute waited for communication", totals.exposed)),
         ("peak memory", peak(program, outcome)),
@@ -46,10 +54,15 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>) -> String {
         let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
     }));
-    lines.iter().map(|(label, value)| labelled(label, value, &style)).collect()
+    let summary: String = lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
+    let compared = others.compared.as_ref().map_or(String::new(), Compared::render);
+    summary + &compared + &others.tuned.as_ref().map_or(String::new(), Tuned::render)
 }
 
-fn order(args: &args::Run) -> String {
+fn order(args: &args::Run, others: &Others) -> String {
+    if let Some(tuned) = &others.tuned {
+        return tuned.order();
+    }
     match (&args.order, args.orders.input_order) {
         (Some(path), _) => printable(path),
         (None, true) => "the module's own".to_owned(),
@@ -58,7 +71,7 @@ fn order(args: &args::Run) -> String {
 }
 
 /// The summary for machines: times in nanoseconds, sizes in bytes.
-pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&Compared>) -> Value {
+pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Value {
     let Finished { program, outcome, .. } = finished;
     let args = job.args;
     let backend = match args.backend {
@@ -69,7 +82,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&
     let times = measure::step_times(outcome);
     let totals = Totals::of(program, outcome);
     let peaks: Vec<i64> = outcome.ranks.iter().map(|rank| rank.peak.0).collect();
-    let compared = compared.map(|both| {
+    let compared = others.compared.as_ref().map(|both| {
         let of = |index: usize| {
             json!({
                 "step_time": both.measured[index], "simulated_step_time": both.simulated[index],
@@ -84,7 +97,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&
         "ranks": outcome.ranks.len(),
         "backend": backend,
         "emulated_link": link,
-        "order": order(args),
+        "order": order(args, others),
         "step_times": times,
         "step_time": measure::median(times.clone()),
         "compute": totals.compute.0,
@@ -93,6 +106,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, compared: Option<&
         "peak_memory": peaks.iter().max(),
         "planned_peak_memory": program.peak,
         "compared": compared,
+        "tuned": others.tuned.as_ref().map(Tuned::to_json),
     })
 }
 

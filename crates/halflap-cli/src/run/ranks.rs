@@ -1,0 +1,89 @@
+//! Ranks, wherever they are: what a run asks of them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use halflap_run::exec::{self, Options, Outcome, Prepared};
+use halflap_run::tensor::Tensor;
+
+use super::inputs::{self, Inputs};
+use super::{Job, debug};
+use crate::exit::Failed;
+use crate::files;
+use crate::log::{self, Level, Part};
+use crate::program::{Found, Which};
+
+/// A program, and the inputs of each rank of this process.
+pub(super) type Given<'a> = (&'a Arc<Prepared>, Vec<Vec<Tensor>>);
+
+/// How often a program runs, and where its progress goes.
+pub(super) struct Turn<'a> {
+    pub(super) options: &'a Options,
+    /// Takes the number of steps that are done, and says whether to go on.
+    pub(super) show: &'a dyn Fn(usize) -> ControlFlow<()>,
+}
+
+/// All ranks of a module. Every process calls the same functions in the same sequence, and where one
+/// fails, all do.
+pub(super) trait Ranks {
+    /// Orders, the same for all ranks.
+    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed>;
+    /// A program, the same for all ranks.
+    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed>;
+    /// What each rank of this process gets.
+    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed>;
+    /// Runs a program. Of several processes the first alone gets the outcome.
+    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed>;
+    /// A failure of one process as a failure of all.
+    fn agreed<T>(&self, result: Result<T, Failed>) -> Result<T, Failed>;
+    /// What the first process says.
+    fn heard(&self, said: Vec<u8>) -> Result<Vec<u8>, Failed>;
+}
+
+/// Ranks that are threads of this process.
+pub(super) struct Threads;
+
+impl Ranks for Threads {
+    fn found(&self, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
+        job.source.found(which)
+    }
+
+    fn prepare(&self, job: &Job<'_>, orders: &Found) -> Result<Arc<Prepared>, Failed> {
+        job.prepare(orders)
+    }
+
+    fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed> {
+        inputs::check_memory(program, files::name_of(&job.args.module))?;
+        let inputs = Inputs::open(job.args)?;
+        if job.args.debug.check_inputs {
+            inputs.check(program, 0..program.ranks)?;
+        }
+        inputs.all(program)
+    }
+
+    fn run(&self, job: &Job<'_>, (program, inputs): Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+        let mut programs = vec![program.clone(); program.ranks];
+        for (rank, path) in &job.args.order_for {
+            let other = job.source.found(Which::File(path))?;
+            let Some(slot) = programs.get_mut(*rank) else {
+                return Err(Failed::BadInput(format!("--order-for: there is no rank {rank}")));
+            };
+            *slot = job.prepare(&other)?;
+        }
+        log::say(Part::Exec, Level::Info, || {
+            let (ranks, module, steps) = (program.ranks, &program.module, turn.options.steps);
+            let count = program.labels.len();
+            format!("{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits each")
+        });
+        let outcome = exec::run_shown(&programs, inputs, turn.options, &mut |done| (turn.show)(done));
+        outcome.map(Some).map_err(|failure| debug::reported(job.args, failure))
+    }
+
+    fn agreed<T>(&self, result: Result<T, Failed>) -> Result<T, Failed> {
+        result
+    }
+
+    fn heard(&self, said: Vec<u8>) -> Result<Vec<u8>, Failed> {
+        Ok(said)
+    }
+}
