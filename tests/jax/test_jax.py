@@ -57,6 +57,19 @@ def test_the_example_computes_what_jax_does(example):
     close(module.run(model, x, options={"input_order": True}).value, expected)
 
 
+def test_orders_are_tried(example, tmp_path):
+    model, x = example["placed"]()
+    module = halflap.jax.lower(jax.jit(example["step"]), model, x)
+    order = tmp_path / "order.json"
+    options = {"tune": "1s", "effort": "quick", "memory_budgets": [1.0, "2x"], "order_out": order}
+    ran = module.run(model, x, options=options)
+    assert "chosen" in str(ran)
+    again = module.run(model, x, order=order)
+    assert all((a == b).all() for a, b in zip(jax.tree.leaves(ran.value), jax.tree.leaves(again.value)))
+    with pytest.raises(halflap.BadInput, match="cannot be used with"):
+        module.run(model, x, order=order, options={"tune": True})
+
+
 def test_the_example_runs_as_it_is(tmp_path):
     page = tmp_path / "page.html"
     done = subprocess.run([sys.executable, EXAMPLE, "--report", page], capture_output=True, text=True, timeout=600)
