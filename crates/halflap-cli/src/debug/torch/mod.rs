@@ -300,10 +300,11 @@ fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
     let found = names.last_call();
     let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
-    let (rank, _) = plain.crash().unwrap_or_default();
+    let rank = plain.rank_that_says().flatten();
     let stack = own(plain.stack(rank).iter(), plain);
     let place = found.as_ref().map(|(call, _)| call.title()).or_else(|| stack.first().cloned());
-    let what = format!("nothing comes after {}", place.as_deref().unwrap_or("the start"));
+    let place = place.as_deref().unwrap_or("the start");
+    let what = format!("nothing comes after {place}; a program that is only slow needs a longer --timeout");
     let mut finding = Finding::new(Kind::Hang, what);
     finding.rank = rank;
     finding.source = found.as_ref().map_or(Vec::new(), |(call, _)| call.source.clone());

@@ -22,9 +22,14 @@ impl Frame {
         self.file.starts_with('<') || places.iter().any(|part| self.file.contains(part))
     }
 
-    /// Whether torch wrote it: into the folder that we gave it or into the usual one.
+    /// Whether torch wrote it: into the folder that we gave it, into the usual one, or into one of the user's,
+    /// by the way that it names files: `ab/cab` and the rest of a hash.
     pub fn is_generated(&self, folder: &str) -> bool {
-        self.file.starts_with(folder) || self.file.contains("/torchinductor_")
+        let mut parts = self.file.rsplit('/');
+        let (name, parent) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let names_parent = name.strip_prefix('c').is_some_and(|hash| hash.starts_with(parent));
+        let is_hash = name.len() > 40 && parent.len() == 2 && names_parent;
+        is_hash || self.file.starts_with(folder) || self.file.contains("/torchinductor_")
     }
 
     /// The function that its line calls.
@@ -155,6 +160,7 @@ pub fn fatal_stack(text: &str) -> Vec<Frame> {
         return Vec::new();
     }
     let stack = lines.skip_while(|line| !line.starts_with("Current thread")).skip(1);
+    let stack = stack.skip_while(|line| line.trim() == "Garbage-collecting");
     let mut stack = frames(stack.take_while(|line| line.trim_start().starts_with("File ")));
     stack.iter_mut().for_each(|frame| frame.code = code(&frame.file, frame.line));
     stack
@@ -171,6 +177,15 @@ mod tests {
         assert_eq!(found.message, "AssertionError: wrong number of dimensions");
         assert_eq!((found.frames[0].line, found.frames[0].code.as_str()), (7, "inner()"));
         assert!(!found.frames[0].is_own("/cache"));
+    }
+
+    #[test]
+    fn a_stack_is_read_while_garbage_is_collected() {
+        let text = "Fatal Python error: Aborted\n\nCurrent thread 0x01 (most recent call first):\n  Garbage-collecting\n  File \"/x/hk/chk3d2nyqsnqqypae4tkpepgkkbqn2el3xvdhd6czpts4nskdgkj.py\", line 67 in call\n  File \"a.py\", line 9 in <module>\n";
+        let stack = fatal_stack(text);
+        let generated: Vec<bool> = stack.iter().map(|frame| frame.is_generated("/cache")).collect();
+        assert_eq!(generated, [true, false]);
+        assert_eq!(stack[1].line, 9);
     }
 
     #[test]

@@ -374,18 +374,24 @@ impl Ran {
         if self.end.is_good() {
             return None;
         }
-        let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
-        let mut ranks = self.ranks();
-        ranks.rotate_left(1);
-        let guarded = ranks.iter().find(|rank| Fault::parse(&self.file("err.txt", **rank)).is_some());
-        let said = guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied();
-        let said = said.map(|rank| (rank, signal_of(&self.file("err.txt", rank))));
+        let said = self.rank_that_says().map(|rank| (rank, signal_of(&self.file("err.txt", rank))));
         // Those that nobody else needs any more are ended by SIGTERM.
         let killed = || self.first_failure().filter(|(_, code)| *code < 0).map(|(rank, code)| (rank, -code));
         match self.end {
             End::Signal(number) => Some((said.and_then(|(rank, _)| rank), number)),
+            // Our own signal ended it, to see where it was.
+            End::TimedOut => said.filter(|(rank, _)| self.guard_fault(*rank).is_some()),
             _ => said.or_else(killed),
         }
+    }
+
+    /// The rank that says how it was ended: best by a fault of memory.
+    pub fn rank_that_says(&self) -> Option<Option<usize>> {
+        let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
+        let mut ranks = self.ranks();
+        ranks.rotate_left(1);
+        let guarded = ranks.iter().find(|rank| self.guard_fault(**rank).is_some());
+        guarded.or_else(|| ranks.iter().find(|rank| fatal(rank))).copied()
     }
 
     pub fn guard_fault(&self, rank: Option<usize>) -> Option<Fault> {
