@@ -156,7 +156,7 @@ def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):
 def test_errors_are_those_of_the_command(options, typed):
     with pytest.raises(halflap.BadInput) as raised:
         halflap.schedule(corpus(NAME), **options)
-    by_command = halflap._api._of_arguments(told("schedule", corpus(NAME), typed))
+    by_command = halflap._api.of_arguments(told("schedule", corpus(NAME), typed))
     assert by_command.startswith(str(raised.value))
     assert "--" not in str(raised.value)
 

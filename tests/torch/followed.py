@@ -1,5 +1,5 @@
-"""Different graphs with the same collectives: those that come later follow the sequence that was
-decided, if that fits and gains. One rank of a group that does nothing."""
+"""Different graphs with the same collectives, on a rank that has nobody to agree with: each has the
+best order of its own, within its memory limit."""
 
 import random
 import warnings

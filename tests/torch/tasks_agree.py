@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 from tasks_random import slow_link
+from torch._inductor.utils import is_collective, is_wait
 from torch._dynamo.utils import counters
 from torch.distributed import _functional_collectives as collectives
 
@@ -17,6 +18,7 @@ import halflap.torch
 from halflap.torch import _agree, _both
 from halflap.torch._agree import Skeleton, may_run_free, withdraw
 from halflap.torch._pass import OverlapPass
+from halflap.torch._ranks import RanksDiffer
 
 RANK = int(os.environ["RANK"])
 FOLDER = pathlib.Path(os.environ["FOLDER"])
@@ -33,7 +35,8 @@ def cells():
 
     def decide(name, groups, order, patience=600.0):
         _agree.decisions.patience = patience
-        found[name] = may_run_free(Skeleton(name, groups, order))
+        shared = "shared" if name == "apart" else ""
+        found[name] = may_run_free(Skeleton(name, groups, order, "", shared))
 
     decide("all the same", (world,), FREE)
     decide("another order", (world,), OTHER if RANK == 2 else FREE)
@@ -55,6 +58,10 @@ def cells():
     # What was decided stays, for whatever has the same skeleton.
     found["the same again"] = may_run_free(Skeleton("all the same", (world,), FREE))
     found["the same, another order"] = may_run_free(Skeleton("all the same", (world,), OTHER))
+    # A program apart from others runs if all come to it, and not at all if one does not.
+    decide("apart", (world,), FREE)
+    _agree.decisions.apart_patience = 0.5
+    found["alone"] = RANK != 3 and is_refused(Skeleton("alone", (world,), FREE, "", "shared"))
     living = dist.new_group([0, 1, 2])
     dist.barrier()
     if RANK == 3:
@@ -63,6 +70,14 @@ def cells():
     # The store goes with rank 0.
     dist.barrier(living)
     return found
+
+
+def is_refused(skeleton):
+    try:
+        may_run_free(skeleton)
+    except RanksDiffer:
+        return True
+    return False
 
 
 def wait_until_others_decided(name):
@@ -118,36 +133,96 @@ def raises(*_):
     raise MemoryError("broken here")
 
 
-def enabled(budget, **options):
-    """Each budget is a skeleton of its own; what was decided before is forgotten."""
+def forget(number):
+    """As in another process group: what was decided before is forgotten, by the store, too."""
     torch._dynamo.reset()
     _agree.decisions.world = None
-    return halflap.torch.enable(estimate=slow_link, memory_budget=budget, **options)
+    _agree.decisions.prefix = f"halflap/agree {number}"
+
+
+def enabled(number, **options):
+    """With other options than any before, so that nothing comes from a compile cache."""
+    forget(number)
+    return halflap.torch.enable(
+        **{"estimate": slow_link, "memory_budget": 2.0 + number / 100, **options}
+    )
 
 
 def mixes():
     """Whole programs on two ranks that do not do the same."""
     found = {}
-    with enabled(2.0):
+    with enabled(0):
         found["the same"] = step()
         # Another length on one rank alone, while the other runs what was decided.
         found["another length later"] = step(32 if RANK == 0 else 48)
         found["both again"] = step(48 if RANK == 0 else 32)
-    with enabled(2.1):
+    with enabled(1):
         found["other lengths"] = step(32 if RANK == 0 else 48)
-    with enabled(2.2 if RANK == 0 else 2.3):
+    with enabled(2, memory_budget=2.0 if RANK == 0 else 2.5):
         found["other options"] = step()
-    with enabled(2.4), on_rank_1(OverlapPass, "schedule", raises):
+    with enabled(3, estimate=slow_link if RANK == 0 else fails):
+        found["an estimate fails"] = step()
+    with enabled(4), on_rank_1(OverlapPass, "schedule", raises):
         found["a pass fails"] = step()
-    with enabled(2.5), on_rank_1(_both._Generation, "_second", raises):
+    with enabled(5), on_rank_1(_both._Generation, "_second", raises):
         found["a second program fails"] = step()
-    with enabled(2.6, agree_within=2.0) if RANK == 0 else nullcontext():
-        torch._dynamo.reset()
+    forget(6)
+    with enabled(6, agree_within=2.0) if RANK == 0 else nullcontext():
         found["not enabled"] = step()
-    with enabled(2.7), on_rank_1(_agree.Cells, "write_own", raises):
+    with enabled(7), on_rank_1(_agree.Cells, "write_own", raises):
         _agree.decisions.patience = 2.0
         found["no store"] = step()
     return found
+
+
+def fails(_):
+    raise KeyError("broken here")
+
+
+def reversed_link(snode):
+    """What makes the free order of `slow_link` slower than the program's."""
+    if is_wait(snode.node):
+        return 0.0
+    return 3.0 if is_collective(snode.node) and snode.get_name() == "op1" else 0.1
+
+
+def afterwards():
+    """Ranks have agreed on a free order; then one of them compiles another length in its own way,
+    while the other runs what it has."""
+    ways = {
+        "slower": {"estimate": reversed_link},
+        "other options": {"effort": "default"},
+        "fails": {"estimate": fails},
+        "kept": {"collective_order": "kept"},
+        "free": {"collective_order": "free"},
+        "tiny": {"memory_budget": "0.1x"},
+        "off": None,
+    }
+    found = {}
+    for number, (name, options) in enumerate(ways.items()):
+        with enabled(number, agree_within=20.0):
+            step()
+        if RANK == 1 and options is not None:
+            halflap.torch.enable(**{"estimate": slow_link, "memory_budget": 2.0, **options})
+        found[name] = step(32 if RANK == 0 else 48)
+        halflap.torch.disable()
+    # Which has other dependencies, and cannot have the order of what came before.
+    with enabled(len(ways)):
+        step()
+        inputs = [torch.randn(32, 32) * 0.1 for _ in range(3)]
+        value = torch.compile(in_turn, fullgraph=True)(*inputs)
+        found["apart"] = {
+            "right": torch.allclose(value, in_turn(*inputs), rtol=1e-4, atol=1e-5),
+            "free": [order is not None for order in _agree.decisions.current().orders.values()],
+        }
+    return found
+
+
+def in_turn(x, y, z):
+    """The collectives of `late`, one needing the other."""
+    first = collectives.all_reduce(x.t() @ x, "sum", dist.group.WORLD)
+    second = collectives.all_reduce(y + torch.tanh(first @ z), "sum", dist.group.WORLD)
+    return torch.tanh(second @ z)
 
 
 def numbered(numbers):
@@ -164,7 +239,7 @@ def constants():
     agrees, _agree._all_agree = _agree._all_agree, lambda skeleton: False
     inputs = [torch.ones(32, 32), torch.eye(32), torch.eye(32) * 0.1]
     right = []
-    with enabled(2.0):
+    with enabled(0):
         for factor in (0.5, 0.25):
             # What was decided of the first would keep the second without another program.
             _agree.decisions.world = None
@@ -183,7 +258,7 @@ def anew():
     # By its name, which the next group has, too: a group itself would be guarded.
     inputs = [*[torch.randn(32, 32) * 0.1 for _ in range(3)], dist.group.WORLD.group_name]
     found = {}
-    with enabled(2.0, agree_within=2.0):
+    with enabled(0, agree_within=2.0):
         compiled = torch.compile(late, fullgraph=True, dynamic=False)
         compiled(*inputs)
         found["free before"] = [one is not None for one in _agree.decisions.orders.values()]
@@ -200,5 +275,5 @@ def anew():
 
 def cached():
     """One step, with the caches that earlier processes have left."""
-    with enabled(2.0):
+    with enabled(0):
         return step()

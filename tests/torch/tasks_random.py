@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -47,6 +48,8 @@ def compiled_step(program):
     return torch.compile(names["step"], fullgraph=True, dynamic=False)
 
 
+#: The same on all ranks, which take them in step.
+NUMBERS = itertools.count()
 _second = []
 
 
@@ -80,8 +83,9 @@ def ordered(order):
     before = _agree._all_agree
     if order == "refused":
         _agree._all_agree = lambda skeleton: False
-    # Of another process group, as it were: what was decided for other programs does not count.
+    # As in another process group: what was decided for other programs does not count.
     _agree.decisions.world = None
+    _agree.decisions.prefix = f"halflap/agree {next(NUMBERS)}"
     enabled = "auto" if order == "refused" else order
     try:
         with halflap.torch.enable(collective_order=enabled, estimate=slow_link):

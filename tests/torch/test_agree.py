@@ -25,7 +25,7 @@ def mixes(folder):
     return launch("agree.mixes", folder, ranks=2)
 
 
-@pytest.mark.parametrize("name", ["all the same", "a mesh", "over rows", "the same again"])
+@pytest.mark.parametrize("name", ["all the same", "a mesh", "over rows", "the same again", "apart"])
 def test_ranks_that_agree_run_free(cells, name):
     assert [rank[name] for rank in cells[:3]] == [True] * 3
 
@@ -44,6 +44,10 @@ def test_ranks_that_agree_run_free(cells, name):
 )
 def test_where_one_does_not_agree_all_keep(cells, name):
     assert [rank[name] for rank in cells[:3]] == [False] * 3
+
+
+def test_a_graph_apart_does_not_run_where_others_do_not_come(cells):
+    assert [rank["alone"] for rank in cells[:3]] == [True] * 3
 
 
 def test_ranks_in_different_graphs_do_not_wait_for_each_other(cells):
@@ -73,16 +77,24 @@ def test_a_later_variant_follows_what_was_decided(mixes):
 
 
 @pytest.mark.parametrize(
-    "name", ["other options", "a pass fails", "a second program fails", "not enabled", "no store"]
+    "name",
+    ["an estimate fails", "a pass fails", "a second program fails", "not enabled", "no store"],
 )
 def test_ranks_that_are_not_alike_keep_the_order(mixes, name):
     assert [any(rank[name]["free"]) for rank in mixes] == [False, False]
 
 
 def test_failures_are_recorded(mixes):
-    for name in ("a pass fails", "a second program fails"):
-        assert mixes[1][name]["failures"] == ["broken here"]
+    for name in ("an estimate fails", "a pass fails", "a second program fails"):
+        assert "broken here" in mixes[1][name]["failures"][0]
     assert mixes[0]["a pass fails"]["failures"] == [None]
+
+
+def test_what_was_agreed_on_binds_whatever_comes_later(tmp_path):
+    for rank in launch("agree.afterwards", tmp_path, ranks=2):
+        assert {name: one["right"] for name, one in rank.items()} == dict.fromkeys(rank, True)
+        assert all(one["free"] == [True] for name, one in rank.items() if name != "apart"), rank
+        assert len(rank["apart"]["free"]) == 2
 
 
 def test_warm_and_cold_caches_mix(mixes, folder):
@@ -108,7 +120,7 @@ def test_another_process_group_is_asked_again(tmp_path):
         assert rank["right"]
 
 
-def test_later_graphs_follow_within_the_memory_limit(tmp_path):
+def test_graphs_with_the_same_collectives_have_orders_of_their_own_alone(tmp_path):
     command = [PYTHON, HERE / "followed.py"]
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)

@@ -338,7 +338,7 @@ class _Command:
         try:
             written, printed, told = _halflap.call([*self.arguments, *more], self.given)
         except _halflap.BadInput as problem:
-            raise _halflap.BadInput(_of_arguments(str(problem))) from None
+            raise _halflap.BadInput(of_arguments(str(problem))) from None
         for warning in told:
             warnings.warn(warning, stacklevel=4)
         return written, printed
@@ -360,7 +360,7 @@ OPTION = re.compile(r"'?(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: <[^>]*>)?'?")
 TIP = re.compile(r"\s*tip: to pass .*", re.DOTALL)
 
 
-def _of_arguments(problem: str) -> str:
+def of_arguments(problem: str) -> str:
     """A message of the command, with Python's arguments in the place of options."""
     named = OPTION.sub(lambda found: found[1].replace("-", "_"), problem)
     return TIP.sub("", named)

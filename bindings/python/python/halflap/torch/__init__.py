@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -181,6 +182,15 @@ def enable(
     check_settings()
     torchs = None
     if tuned is not None:
+        own = {
+            "memory_budget": memory_budget != "1x",
+            "collective_order": collective_order != "auto",
+            "effort": effort != "quick",
+            "profile": profile is not None,
+        }
+        if any(own.values()):
+            names = ", ".join(name for name, is_given in own.items() if is_given)
+            raise ValueError(f"tuned sets {names}: leave it out, or leave out tuned")
         chosen, profile, effort = read_tuned(tuned)
         memory_budget = chosen.memory_budget
         collective_order = "auto" if chosen.order == "free" else "kept"
@@ -241,10 +251,17 @@ def measure(
     """
     check_settings()
     _check_steps(steps)
+    _check_callable("step", step)
     opaque = read_collectives(collectives)
     found = _measure.measure(
         step, steps=steps, collectives=opaque, unbacked=_checked_size(unbacked)
     )
+    if not found.times:
+        warnings.warn(
+            "halflap: nothing to measure: this step compiled no graph with collectives",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if out is not None:
         found.save(out)
     return found
@@ -269,6 +286,7 @@ def timeline(
     """
     check_settings()
     _check_steps(steps)
+    _check_callable("step", step)
     enabled = _enabled[-1].overlap_pass if _enabled else None
     measured = read_profile(profile) if profile is not None else measure(step)
     if order is None and enabled is not None:
@@ -307,6 +325,11 @@ def tune(
     """
     check_settings()
     limit = _seconds("seconds", seconds)
+    if isinstance(memory_budgets, str) or not memory_budgets:
+        raise ValueError(
+            f"memory_budgets must be a list, such as ['1x', '1.5x'], not {memory_budgets!r}"
+        )
+    _check_callable("make_step", make_step)
     budgets = [_checked_budget(budget) for budget in memory_budgets]
     candidates = [Candidate("default"), Candidate("none")]
     candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
@@ -373,6 +396,11 @@ def _plain_options(effort: str, measured: Measured) -> Options:
         slowdown=measured.slowdown,
         comm_slowdown=measured.comm_slowdown,
     )
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise ValueError(f"{name} must be a function without arguments, not {value!r}")
 
 
 def _check_steps(steps: int) -> None:

@@ -32,12 +32,19 @@ from ._ranks import RanksDiffer
 #: How the cell of a rank begins that does not run a free order.
 KEPT = "kept"
 
+#: The whole cell of a rank that others gave up waiting for.
+LOST = f"{KEPT}: did not come"
+
 #: The seconds that a rank waits for the others by default. If they come at all, it would spend them
 #: waiting in the graph's first collective anyway.
 PATIENCE = 120.0
 
 #: The seconds for a rank that did not come before.
 SHORT_PATIENCE = 5.0
+
+#: The seconds for a program that is apart, which cannot run without the others: as long as torch's
+#: own collectives wait.
+APART_PATIENCE = distributed_c10d.default_pg_timeout.total_seconds()
 
 #: How often a rank looks at the cells of those it waits for.
 INTERVAL = 0.02
@@ -52,28 +59,56 @@ class Skeleton(NamedTuple):
     groups: tuple[str, ...]
     #: The free order: the collectives by their place in the program's order.
     order: tuple[int, ...]
-    #: Whether another program with these collectives runs in an order that this one cannot have.
-    apart: bool = False
+    #: A hash of how the collectives depend on each other.
+    shape: str = ""
+    #: The skeleton of all graphs with these collectives, where this one is apart from it.
+    apart_from: str = ""
 
     @property
     def key(self) -> str:
         """Its name in this process, which may run the same collectives over other groups, too."""
-        return f"{self.name} over {' '.join(self.groups)}"
+        return self._over_groups(self.name)
+
+    @property
+    def shared_key(self) -> str:
+        """That of all graphs with these collectives."""
+        return self._over_groups(self.apart_from or self.name)
+
+    def _over_groups(self, name: str) -> str:
+        return f"{name} over {' '.join(self.groups)}"
+
+    def apart(self) -> Skeleton:
+        """The one of graphs whose collectives depend on each other like this alone."""
+        name = hashlib.sha256(f"{self.name} {self.shape}".encode()).hexdigest()[:24]
+        return self._replace(name=name, apart_from=self.name)
 
     @property
     def is_kept(self) -> bool:
         """Whether it has collectives in the program's order."""
-        return all(place == number for number, place in enumerate(self.order))
+        return is_kept(self.order)
 
 
-def skeleton_name(graph: dict[str, Any], groups: Sequence[str], besides: Any) -> str:
-    """A hash of the collectives in the program's order, and of what else tells programs apart."""
+def is_kept(order: Sequence[int]) -> bool:
+    """Whether collectives, by their place in the program's order, are in that order."""
+    return all(place == number for number, place in enumerate(order))
+
+
+def skeleton_of(graph: dict[str, Any], part: str) -> Skeleton:
+    """What ranks agree on for a graph, without an order. Whatever is another part of a program has
+    another one."""
+    groups = groups_of(graph)
+    depends = hashlib.sha256(json.dumps(dependencies_of(graph)).encode()).hexdigest()[:16]
+    return Skeleton(skeleton_name(graph, groups, part), groups, (), depends)
+
+
+def skeleton_name(graph: dict[str, Any], groups: Sequence[str], part: str) -> str:
+    """A hash of the collectives in the program's order."""
     numbers = {name: number for number, name in enumerate(groups)}
     issued = [
         [one["op"], numbers[one["group"]], one["group_size"], one["async"]]
         for one in collectives_of(graph).values()
     ]
-    return hashlib.sha256(json.dumps([besides, issued]).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps([part, issued]).encode()).hexdigest()[:24]
 
 
 def collectives_of(graph: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -113,21 +148,44 @@ class Decisions:
     offered: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: By skeleton: the order of collectives that all run; None for the program's own.
     orders: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+    #: By skeleton: how collectives depend on each other in the graph that came first.
+    shapes: dict[str, str] = field(default_factory=dict)
+    #: Skeletons that some graphs are apart from.
+    split: set[str] = field(default_factory=set)
     #: Ranks that did not come.
     silent: set[int] = field(default_factory=set)
     patience: float = PATIENCE
+    apart_patience: float = APART_PATIENCE
+    #: Of cells in the store.
+    prefix: str = "halflap/agree"
+
+    def offer(self, skeleton: Skeleton) -> None:
+        """Whatever is compiled from now on must follow this order, if it can."""
+        now = self.current()
+        now.offered.setdefault(skeleton.key, skeleton.order)
+        now.shapes.setdefault(skeleton.key, skeleton.shape)
+        if skeleton.apart_from:
+            now.split.add(skeleton.shared_key)
+
+    def may_follow(self, shared: Skeleton) -> bool:
+        """Whether a graph may have the order of others with the same collectives: not if some are
+        apart from it, because it may be one of these, compiled again and fused otherwise."""
+        now = self.current()
+        is_known = now.shapes.get(shared.key) == shared.shape
+        return is_known or shared.key not in now.split
 
     def current(self) -> Decisions:
         """Forgets everything where there is another process group than before."""
         world = dist.group.WORLD if dist.is_initialized() else None
         if world is not self.world:
             self.world, self.offered, self.orders, self.silent = world, {}, {}, set()
+            self.shapes, self.split = {}, set()
         return self
 
     def binding(self) -> dict[str, tuple[int, ...]]:
         """By skeleton: the free orders that other ranks rely on."""
         free = {key: order for key, order in self.current().orders.items() if order is not None}
-        return {} if not free or _is_alone() else free
+        return {} if not free or is_alone() else free
 
     def outcome(self, skeleton: Skeleton) -> str:
         """What came of it: ``free``, ``kept``, or ``not run yet``."""
@@ -141,7 +199,7 @@ class Decisions:
         now = self.current()
         if not now.offered and not now.orders:
             return ""
-        decided = json.dumps([now.offered, now.orders], sort_keys=True)
+        decided = json.dumps([now.offered, now.orders, now.shapes], sort_keys=True)
         return hashlib.sha256(decided.encode()).hexdigest()[:16]
 
 
@@ -151,7 +209,7 @@ decisions = Decisions()
 def withdraw(skeleton: Skeleton) -> None:
     """Says that this rank keeps the program's order, unless it has said otherwise. Never raises."""
     try:
-        if not _is_alone():
+        if not is_alone():
             Cells(skeleton).put(dist.get_rank(), KEPT)
     except Exception as problem:
         _tell_unreachable(problem)
@@ -193,27 +251,34 @@ def _tell_silent(rank: int, waited: float) -> None:
 
 
 def _all_agree(skeleton: Skeleton) -> bool:
-    if _is_alone():
+    if is_alone():
         return dist.is_initialized() and not skeleton.is_kept
     cells = Cells(skeleton)
+    written = cells.write_own()
+    if skeleton.apart_from and written == LOST:
+        raise _did_not_come(dist.get_rank())
     # A rank that keeps the program's order says so, and needs no answer.
-    if cells.write_own() != cells.own or (skeleton.is_kept and not skeleton.apart):
+    if written != cells.own or (skeleton.is_kept and not skeleton.apart_from):
         return False
-    agreement = _Agreement(cells)
+    agreement = _Agreement(cells, decisions.apart_patience if skeleton.apart_from else None)
     try:
         is_free = agreement.reached()
     finally:
         cells.wait_for(())
-    if skeleton.apart and agreement.lost:
-        raise RanksDiffer(
-            f"rank {agreement.lost[0]} did not come to a graph whose collectives cannot have the "
-            "order that ranks agreed on for another graph with the same collectives; if ranks run "
-            "different graphs at the same time, use halflap.torch.enable(collective_order='kept')"
-        )
+    if skeleton.apart_from and agreement.lost:
+        raise _did_not_come(agreement.lost[0])
     return is_free
 
 
-def _is_alone() -> bool:
+def _did_not_come(rank: int) -> RanksDiffer:
+    return RanksDiffer(
+        f"rank {rank} did not come in time to a graph whose collectives cannot have the order that "
+        "ranks agreed on for another graph with the same collectives; if ranks run different "
+        "graphs at the same time, use halflap.torch.enable(collective_order='kept')"
+    )
+
+
+def is_alone() -> bool:
     """Whether there is nobody to agree with."""
     return not dist.is_initialized() or dist.get_backend() == "fake"
 
@@ -222,7 +287,7 @@ class Cells:
     """The cells of one skeleton in the store."""
 
     def __init__(self, skeleton: Skeleton) -> None:
-        self._store = dist.PrefixStore("halflap/agree", distributed_c10d._get_default_store())
+        self._store = dist.PrefixStore(decisions.prefix, distributed_c10d._get_default_store())
         self._name = skeleton.name
         ranks = [sorted(_ranks_of(group)) for group in skeleton.groups]
         #: What this rank writes.
@@ -268,8 +333,10 @@ def _ranks_of(group: str) -> list[int]:
 class _Agreement:
     """Reads the cells of all ranks that process groups connect with this one."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, patience: float | None) -> None:
         self._cells = cells
+        #: The same for all ranks, if it is given.
+        self._patience = patience
         self._began = time.monotonic()
         self._order = json.loads(cells.own)["order"]
         self._missing: set[int] = {dist.get_rank()}
@@ -286,28 +353,37 @@ class _Agreement:
             if not found:
                 found = self._give_up_on_some()
             for rank, value in found.items():
-                if value.startswith(KEPT) or not self._read(rank, json.loads(value)):
+                if value.startswith(KEPT):
+                    self.lost += [rank] if value == LOST else []
+                    return False
+                if not self._read(rank, json.loads(value)):
                     return False
         return self._number_groups_alike()
 
     def _give_up_on_some(self) -> dict[int, str]:
         """Waits a little, or fills the cells of those that will not come."""
         self._cells.wait_for(self._missing)
-        lost = [rank for rank in sorted(self._missing) if self._is_lost(rank)]
-        if not lost:
+        ended = {rank: self._ended(rank) for rank in sorted(self._missing)}
+        given_up = {rank: value for rank, value in ended.items() if value is not None}
+        if not given_up:
             time.sleep(INTERVAL)
-        self.lost += lost
-        return {rank: self._cells.put(rank, KEPT) for rank in lost}
+        return {rank: self._cells.put(rank, value) for rank, value in given_up.items()}
 
-    def _is_lost(self, rank: int) -> bool:
+    def _ended(self, rank: int) -> str | None:
+        """What to fill a rank's cell with, if there is no point in waiting for it any longer."""
         waited = time.monotonic() - self._began
-        patience = decisions.patience
-        if waited < (min(patience, SHORT_PATIENCE) if rank in decisions.silent else patience):
-            return self._cells.part_from(rank)
+        if waited < self._patience_with(rank):
+            return KEPT if self._cells.part_from(rank) else None
         if rank not in decisions.silent:
             _tell_silent(rank, waited)
         decisions.silent.add(rank)
-        return True
+        return LOST
+
+    def _patience_with(self, rank: int) -> float:
+        if self._patience is not None:
+            return self._patience
+        usual = decisions.patience
+        return min(usual, SHORT_PATIENCE) if rank in decisions.silent else usual
 
     def _read(self, rank: int, cell: dict[str, Any]) -> bool:
         """Takes a cell over; whether its order is this rank's."""

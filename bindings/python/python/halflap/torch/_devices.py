@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _halflap
+from .._api import of_arguments
 
 #: What models a GPU that has no preset.
 ASSUMED = "h100"
@@ -49,10 +50,17 @@ def described(device: Any) -> str | None:
     if device is None:
         return None
     if isinstance(device, Mapping):
-        return _halflap.described_device("<device.json>", json.dumps(device).encode())
+        return _described("device", json.dumps(device).encode())
     if not isinstance(device, (str, os.PathLike)):
         raise TypeError(f"device must be a preset's name, a file or a dictionary, not {device!r}")
-    return _halflap.described_device(os.fspath(device))
+    return _described(os.fspath(device))
+
+
+def _described(name: str, content: bytes | None = None) -> str:
+    try:
+        return _halflap.described_device(name, content)
+    except _halflap.BadInput as problem:
+        raise _halflap.BadInput(of_arguments(str(problem))) from None
 
 
 def modelled_on(device: str | None, ranks_per_node: int | None) -> Modelled:

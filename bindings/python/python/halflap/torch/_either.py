@@ -32,28 +32,23 @@ class Either:
         #: The process group of all ranks that it was chosen in.
         self._world: Any = None
         self.skeleton = skeleton
-        self._offer()
+        decisions.offer(skeleton)
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
         if self._chosen is None or self._world is not GroupMember.WORLD:
             self._world, self._chosen = GroupMember.WORLD, self._choose()
         return self._chosen(arguments)
 
-    def _offer(self) -> None:
-        """Variants that are compiled from now on must follow this order."""
-        decisions.current().offered.setdefault(self.skeleton.key, self.skeleton.order)
-
     def _choose(self) -> Call:
-        self._offer()
+        decisions.offer(self.skeleton)
         is_free = may_run_free(self.skeleton)
         return self._free if is_free or self._kept is None else load(self._kept, self._names)
 
 
 def either(free: Call, names: dict[str, Any], offered: dict[str, Any], kept: str | None) -> Either:
     """What the last line of a generated program calls."""
-    skeleton = Skeleton(
-        offered["name"], tuple(offered["groups"]), tuple(offered["order"]), offered["apart"]
-    )
+    given = {**offered, "groups": tuple(offered["groups"]), "order": tuple(offered["order"])}
+    skeleton = Skeleton(**given)
     return Either(free, names, skeleton, kept)
 
 

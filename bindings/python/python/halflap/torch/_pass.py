@@ -7,6 +7,7 @@ order, and nothing else.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -33,9 +34,9 @@ from ._agree import (
     Skeleton,
     collectives_of,
     decisions,
-    dependencies_of,
-    groups_of,
-    skeleton_name,
+    is_alone,
+    is_kept,
+    skeleton_of,
     withdraw,
 )
 from ._both import Build, current_build
@@ -238,28 +239,29 @@ class OverlapPass:
             result = self.schedule(Graph(text), order)
             return Found(result, result, order)
         skeleton = self.skeleton(graph)
+        if not decisions.may_follow(skeleton) or skeleton.apart().key in decisions.offered:
+            skeleton = skeleton.apart()
+        # Not always needed, and never searched for twice.
+        kept = functools.cache(lambda: self.schedule(Graph(text), "kept"))
         if not self.may_be_free(skeleton):
-            kept = self.schedule(Graph(text), "kept")
-            return Found(kept, kept, "kept")
+            return Found(kept(), kept(), "kept")
         free = self.schedule(Graph(text), "free")
+        if not is_kept(places(graph, free.order)) and free.step_time >= kept().step_time:
+            # Moving collectives for nothing would cost a second program, and an agreement.
+            free = kept()
         found = self.offered(graph, skeleton, free)
         if found is None:
-            skeleton = self.skeleton(graph, apart=True)
-            found = self.offered(graph, skeleton, free) or free
+            skeleton, found = skeleton.apart(), free
         build.skeleton = skeleton._replace(order=places(graph, found.order))
         if build.skeleton.is_kept:
-            # The search was free, and found nothing to move.
             return Found(found, found, "kept")
         build.free, build.text = found, text
-        return Found(self.schedule(Graph(text), "kept"), found, "either")
+        return Found(kept(), found, "either")
 
-    def skeleton(self, graph: dict[str, Any], apart: bool = False) -> Skeleton:
+    def skeleton(self, graph: dict[str, Any]) -> Skeleton:
         """What ranks agree on, without an order."""
-        groups = groups_of(graph)
         # While one rank runs a forward graph, none runs a backward graph with the same collectives.
-        part = "backward" if V.graph.is_backward else "forward"
-        besides = [part, dependencies_of(graph)] if apart else part
-        return Skeleton(skeleton_name(graph, groups, besides), groups, (), apart)
+        return skeleton_of(graph, "backward" if V.graph.is_backward else "forward")
 
     def may_be_free(self, skeleton: Skeleton) -> bool:
         """Whether ranks have not decided to keep the program's order."""
@@ -271,7 +273,7 @@ class OverlapPass:
         """The free order, or, where another graph with the same collectives has one already, the best
         in the same sequence; None if dependencies forbid that."""
         sequence = decisions.current().offered.get(skeleton.key)
-        if sequence in (None, places(graph, free.order)):
+        if sequence in (None, places(graph, free.order)) or is_alone():
             return free
         chained = in_sequence(graph, sequence, free.order)
         if chained is None:

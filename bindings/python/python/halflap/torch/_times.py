@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,9 +40,20 @@ class Times:
         """Gives every node of a program its run time."""
         _model(program, modelled)
         if self.profile or self.estimate is not None or self.on_gpu:
-            for snode, node in zip(program.snodes, program.nodes):
-                if node["kind"] in ("compute", "collective"):
-                    self._correct(program, snode, node)
+            timed = [
+                (snode, node)
+                for snode, node in zip(program.snodes, program.nodes)
+                if node["kind"] in ("compute", "collective")
+            ]
+            for snode, node in timed:
+                self._correct(program, snode, node)
+            if self.profile and not any(node["kernel"] in self.profile for _, node in timed):
+                warnings.warn(
+                    f"halflap: none of the {len(self.profile)} run times in the profile is of this "
+                    "graph: was it measured on another model?",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def _correct(self, program: Program, snode: BaseSchedulerNode, node: dict[str, Any]) -> None:
         """Puts what is known better in the place of what the model says."""
