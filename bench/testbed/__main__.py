@@ -26,7 +26,7 @@ from testbed.ranks import RankFailed  # noqa: E402
 MODELS = {"fsdp": "fsdp", "tp": "tensor_parallel", "ep": "expert_parallel"}
 #: Of the models, with what they are by default.
 SIZES = {"layers": 4, "width": 512, "heads": 8, "tokens": 384}
-TORCH_MODES = ("none", "default", "kept", "free", "auto", "fx", "fx-merging")
+TORCH_MODES = ("none", "default", "kept", "free", "auto", "fx", "fx-merging", "tuned")
 MPI_MODES = ("input", "kept", "free")
 
 
@@ -51,6 +51,8 @@ def add_programs(parser):
     for name, usual in SIZES.items():
         add(f"--{name}", type=positive, default=usual, help=f"of a model [default: {usual}]")
     add("--profile", type=profile, default={}, metavar="FILE", help="run times, measured before")
+    trying = "for mode tuned: how long halflap.torch.tune may try orders [default: 60]"
+    add("--tune-seconds", type=share, default=60.0, metavar="SECONDS", help=trying)
     add("--mpi", action="store_true", help="measure HLO modules: halflap run over Open MPI")
     built = str(HERE.parent.parent / "target" / "release" / "halflap")
     add("--halflap", default=built, metavar="BIN", help="[default: target/release/halflap]")
@@ -140,7 +142,8 @@ def measured(chosen):
     for model in chosen.models:
         name = MODELS.get(model) or str(Path(model).resolve())
         size_of_it = size if model in MODELS else {}
-        subject = torch_bed.Subject(chosen.torch_python, name, size_of_it, chosen.profile)
+        given = (chosen.profile, chosen.tune_seconds)
+        subject = torch_bed.Subject(chosen.torch_python, name, size_of_it, *given)
         yield torch_bed.measure(plan, subject, say)
 
 

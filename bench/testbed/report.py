@@ -64,7 +64,7 @@ def notes(result):
     lines = [f"Medians of {count} rounds, with intervals of {100 * confidence:.0f}% confidence."]
     if bound:
         lines.append(
-            f"No order takes less than {milliseconds(bound)} by the simulator, without contention."
+            f"No order takes less than {milliseconds(bound)} by measured times and contention."
         )
     if worked := result.get("core_seconds"):
         least = min(worked.values())
@@ -72,6 +72,8 @@ def notes(result):
             f"A rank keeps its core busy for {milliseconds(least)} of a step or more, gloo's "
             "threads included: with a core for each rank, no step takes less."
         )
+    if tuned := result.get("tuned"):
+        lines.append(f"tune chose {tuned['chosen']['order']} after {tuned['rounds']} rounds.")
     lines += [f"VOID: {why}" for why in result["void"]]
     if result["rounds_disturbed"]:
         share = 100 * result["most_foreign_share"]

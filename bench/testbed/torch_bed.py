@@ -30,6 +30,8 @@ class Subject:
     size: dict
     #: A profile's contents, instead of measured run times.
     profile: dict
+    #: How long `tune` may try orders, where it is a mode.
+    tune_seconds: float
 
 
 def measure(plan, subject, say):
@@ -70,6 +72,8 @@ class Program:
         self.plan, self.subject, self.ranks, self.say = plan, subject, ranks, say
         self.compiled = {}
         self.figures = {}
+        #: What `tune` chose, and what it saw.
+        self.tuned = None
         #: Torch's default, if it is measured.
         self.reference = "default" if "default" in plan.modes else plan.modes[0]
 
@@ -91,6 +95,9 @@ class Program:
     def prepare(self):
         """Compiles all modes, with run times for the link as it is now."""
         self.figures = self.ask("measure", profile=self.subject.profile)[0]
+        if "tuned" in self.plan.modes:
+            self.say("tuning")
+            self.tuned = self.ask("tune", seconds=self.subject.tune_seconds)[0]
         self.compiled.clear()
         for mode in ("none", *self.plan.modes):
             if mode not in self.compiled:
@@ -107,9 +114,9 @@ class Program:
     def findings(self):
         values = {mode: self.compared(mode) for mode in self.plan.modes}
         apart = {mode: one["largest_difference"] for mode, one in values.items()}
-        # Of `auto`, two orders were compiled.
         plain = self.ask("simulate", mode="none")[0]
-        single = [mode for mode in self.plan.modes if not mode.startswith("auto")]
+        # Of `auto`, two orders are compiled, and so perhaps of what was chosen.
+        single = [mode for mode in self.plan.modes if not mode.startswith(("auto", "tuned"))]
         worked = {mode: self.ask("work", mode=mode) for mode in self.plan.modes}
         return {
             "program": Path(self.subject.name).name,
@@ -117,6 +124,7 @@ class Program:
             "backend": "gloo",
             "torch": self.ask("hello")[0]["torch"],
             "measured": self.figures,
+            "tuned": self.tuned,
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
             "bound": plain["bound"],
             "compute": plain["compute"],

@@ -56,20 +56,6 @@ def without_overlap():
     return config.patch({"aten_distributed_optimizations.enable_simple_overlap": False})
 
 
-def ordered_by(mode, measured, plain):
-    """What is on while a mode is compiled. `kept@1.5x` has a memory budget. `plain` are the graphs
-    without overlap, with measured times."""
-    name, _, budget = mode.partition("@")
-    if name in ORDERS:
-        given = {"memory_budget": budget} if budget else {}
-        given |= {"effort": "default", "profile": measured}
-        return halflap.torch.enable(collective_order=name, **given)
-    if name in FX_MODES:
-        rates = fx_level.Rates.of([graph for graph, _ in plain])
-        return fx_level.scheduling(rates, merges=FX_MODES[name])
-    return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
-
-
 class Subject:
     """What is trained: a model of examples/models.py, or a file that has `build()`, `batch(step)`
     and, if the loss is not the mean square, `loss(output)`."""
@@ -131,6 +117,8 @@ class Rank:
         self.graphs = {}
         #: The run times that halflap works with.
         self.measured = Measured()
+        #: What `tune` chose, if it was asked.
+        self.tuned = None
         #: CPU seconds of each step, of all threads, by mode.
         self.worked = defaultdict(list)
 
@@ -140,8 +128,7 @@ class Rank:
     def compile(self, mode):
         """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
         before = len(halflap.torch.history())
-        ordered = ordered_by(mode, self.measured, self.graphs.get("none", []))
-        with scheduled(self.measured) as graphs, ordered:
+        with scheduled(self.measured) as graphs, self.ordered_by(mode):
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
         self.graphs[mode] = graphs
@@ -152,6 +139,20 @@ class Rank:
             "losses": losses,
             "digest": digest(trained.warm),
         }
+
+    def ordered_by(self, mode):
+        """What is on while a mode is compiled. `kept@1.5x` has a memory budget."""
+        name, _, budget = mode.partition("@")
+        if name == "tuned":
+            return halflap.torch.enable(tuned=self.tuned)
+        if name in ORDERS:
+            given = {"memory_budget": budget} if budget else {}
+            given |= {"effort": "default", "profile": self.measured}
+            return halflap.torch.enable(collective_order=name, **given)
+        if name in FX_MODES:
+            rates = fx_level.Rates.of([graph for graph, _ in self.graphs.get("none", [])])
+            return fx_level.scheduling(rates, merges=FX_MODES[name])
+        return {"none": without_overlap, "default": contextlib.nullcontext}[name]()
 
     def simulate(self, mode):
         """Seconds of a step by halflap's simulator, with the run times that orders are based on."""
@@ -177,6 +178,15 @@ class Rank:
             self.trained.clear()
             self.measured = halflap.torch.measure(Trained(self.subject).step)
         return {name: value for name, value in vars(self.measured).items() if name != "times"}
+
+    def tune(self, seconds):
+        """Has `tune` choose, by the run times that are known; gives what it found."""
+        self.trained.clear()
+        self.tuned = halflap.torch.tune(
+            lambda: Trained(self.subject).step, seconds=seconds, profile=self.measured
+        )
+        found = self.tuned.to_dict()
+        return {name: found[name] for name in ("chosen", "rows", "rounds", "left_out")}
 
     def step(self, mode, at):
         """One step, from the given time on."""

@@ -224,6 +224,47 @@ fn best_by_brute_force((graph, machine): (&Graph, &Machine), edges: Edges, limit
     all.best
 }
 
+/// The bound knows how much compute and communication slow each other: no order beats it, and on some
+/// programs it is above the bound without contention.
+#[test]
+fn the_bound_with_contention_holds_and_is_higher() {
+    let (mut higher, mut tight) = (0, 0);
+    for seed in 0..400 {
+        let random = &mut Random(seed + 80_000);
+        let graph = random::graph(random, 8);
+        let mut machine = machine(&graph);
+        machine.streams = Streams::assign(&graph, random.pick(&[Assignment::One, Assignment::EachGroup]));
+        let alone = bound(&graph, &machine, Edges::Real);
+        machine.slowdown = random.pick(&[1.0, 1.2, 1.6, 2.5]);
+        machine.comm_slowdown = random.pick(&[1.0, 1.3, 1.8, 2.5]);
+        let found = bound(&graph, &machine, Edges::Real);
+        let best = best_by_brute_force((&graph, &machine), Edges::Real, Bytes(i64::MAX)).unwrap();
+        assert!(alone <= found && found <= best.0 + 1e-6, "seed {seed}: {alone} {found} {best}");
+        higher += usize::from(found > alone + 1.0);
+        tight += usize::from(found > alone + 1.0 && found >= best.0 - 1e-6);
+    }
+    assert!(higher > 25 && tight > 5, "{higher} higher, {tight} of them tight");
+}
+
+/// Orders are searched for with the times that operations take beside each other, and stay proved and
+/// within the limit.
+#[test]
+fn contention_is_part_of_the_search() {
+    let mut shorter = 0;
+    for seed in 0..12 {
+        let graph = random::graph(&mut Random(seed + 90_000), 60);
+        let mut slow = machine(&graph);
+        (slow.slowdown, slow.comm_slowdown) = (1.3, 1.7);
+        let [plain, contended] =
+            [&machine(&graph), &slow].map(|machine| find(&graph, machine, peak(&graph), |_| ()).unwrap());
+        let step = simulate(&graph, plain.order.as_slice(), &slow).step_time;
+        assert!(contended.step_time.0 <= step.0 + 1e-6, "seed {seed}");
+        assert!(contended.bound.time.0 <= contended.step_time.0 + 1e-6, "seed {seed}");
+        shorter += usize::from(contended.step_time.0 < step.0 - 1e-6);
+    }
+    assert!(shorter > 0);
+}
+
 /// The bound knows the order of collectives: it holds for every order that keeps it, and is higher than
 /// the one for all orders where that order costs time.
 #[test]

@@ -70,6 +70,25 @@ impl Effort {
         }
         stages
     }
+
+    /// Goes on from an order, with other times.
+    fn refining(self, len: usize) -> Vec<Stage> {
+        let mut stages = self.stages(len);
+        stages.retain(|stage| stage.cooled > 0.0);
+        stages.truncate(2);
+        stages
+    }
+}
+
+/// How often the search goes on with times as they come out where compute and communication slow
+/// each other.
+const REFINED: usize = 2;
+
+/// Where a search starts, and what it cannot beat.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    order: &'a [u32],
+    bound: Bound,
 }
 
 /// What is to be optimized.
@@ -128,8 +147,16 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
     let bound = lower_bound(task.graph, task.machine, task.edges);
-    let mut found = find(task, &program, (&starts[0], bound))?;
+    // The search itself knows no contention.
+    let alone = match task.machine.is_contended() {
+        true => lower_bound(task.graph, &task.machine.uncontended(), task.edges),
+        false => bound,
+    };
+    let mut found = find(task, &program, Start { order: &starts[0], bound: alone })?;
     found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
+    if task.machine.is_contended() {
+        refine(task, &mut found)?;
+    }
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
     let best = found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
@@ -148,21 +175,45 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
 /// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, (start, bound): (&[u32], Bound)) -> Result<Vec<Found>, OptimizeError> {
+fn find(task: &Task<'_>, program: &Program, start: Start<'_>) -> Result<Vec<Found>, OptimizeError> {
     let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
         true => exact::search(program, task.memory_limit.0),
         false => None,
     };
     match exact {
         Some(order) => {
-            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound: bound.time.0 };
+            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound: start.bound.time.0 };
             Ok(vec![
                 Found { peak: Board::new(program, order.clone()).peak(), order: order.clone() },
                 anneal(program, &order, &chain, &|_| ControlFlow::Continue(())),
             ])
         }
-        None => search(task, program, (start, bound)),
+        None => search(task, program, start, &task.effort.stages(program.len)),
     }
+}
+
+/// Goes on from the best order so far with the times that operations take in it beside each other,
+/// and again from what comes of that: the search itself knows no contention.
+fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> {
+    let goes_on = |_: f64| (task.progress)(1.0);
+    let task = Task { progress: &goes_on, ..*task };
+    for _ in 0..REFINED {
+        let within = found.iter().filter(|found| found.peak <= task.memory_limit.0);
+        let simulated = |found: &Found| simulate(task.graph, &ops_of(&found.order), task.machine);
+        let by_step = within.map(|found| (simulated(found), &found.order));
+        let best = by_step.min_by(|(a, _), (b, _)| a.step_time.0.total_cmp(&b.step_time.0));
+        let Some((ran, order)) = best else { return Ok(()) };
+        let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
+        let machine = Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
+        let program = Program::new(task.graph, &machine, task.edges);
+        let start = Start { order: &order.clone(), bound: lower_bound(task.graph, &machine, task.edges) };
+        found.extend(search(&task, &program, start, &task.effort.refining(program.len))?);
+    }
+    Ok(())
+}
+
+fn ops_of(order: &[u32]) -> Vec<OpId> {
+    order.iter().map(|&op| OpId::from_index(op as usize)).collect()
 }
 
 fn prove(task: &Task<'_>, ops: Vec<OpId>) -> Result<(Bytes, Order), OptimizeError> {
@@ -183,7 +234,7 @@ struct Ranked {
 
 impl Ranked {
     fn new(task: &Task<'_>, program: &Program, found: Found) -> Ranked {
-        let ops: Vec<OpId> = found.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
+        let ops = ops_of(&found.order);
         let step_time = simulate(task.graph, &ops, task.machine).step_time;
         Ranked { ops, step_time, slack: Board::new(program, found.order).slack(), peak: found.peak }
     }
@@ -197,8 +248,7 @@ impl Ranked {
 }
 
 /// Runs all stages; gives what every chain of every stage found.
-fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], Bound)) -> Result<Vec<Found>, OptimizeError> {
-    let stages = task.effort.stages(program.len);
+fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]) -> Result<Vec<Found>, OptimizeError> {
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
     let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let tick = |steps: usize| {
@@ -210,6 +260,7 @@ fn search(task: &Task<'_>, program: &Program, (start, bound): (&[u32], Bound)) -
             false => ControlFlow::Continue(()),
         }
     };
+    let Start { order: start, bound } = start;
     let mut best: (Key, Vec<u32>) = (key(task, program, start), start.to_vec());
     let mut found = Vec::new();
     for (number, stage) in stages.iter().enumerate() {

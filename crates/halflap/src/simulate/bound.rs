@@ -10,13 +10,16 @@
 //! An order-only edge says no more than an issued one does: which operation comes first. But what comes
 //! first on the compute stream has ended, and so has a collective when another one starts on its stream,
 //! which runs what it is given in sequence.
+//!
+//! Where compute and communication slow each other, time in which both run is worth less, and there
+//! is only so much of it (`contended`).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::Machine;
 use crate::graph::{Edges, Graph, OpKind, Streams};
-use crate::ids::{Id, IdVec, OpId};
+use crate::ids::{Id, IdVec, OpId, StreamId};
 use crate::units::Nanos;
 
 /// Up to so many jobs, all that each waits for is looked at, at a bit a pair; in longer programs only
@@ -39,8 +42,8 @@ impl Bound {
     }
 }
 
-/// No order of the program that keeps `edges` has a shorter step on that machine, without contention
-/// and with a host that takes no time: either only adds to it.
+/// No order of the program that keeps `edges` has a shorter step on that machine, with a host that
+/// takes no time: that only adds to it.
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges) -> Bound {
     let jobs = Jobs::new(graph, machine, edges);
     let reversed: Vec<usize> = jobs.sequence.iter().rev().copied().collect();
@@ -52,7 +55,32 @@ pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges) -> Bound {
         let on_it = jobs.sequence.iter().filter(|&&job| jobs.on[job].contains(&machine));
         jackson(on_it.map(all).collect())
     });
-    Bound { time: Nanos(one_machine.fold(path, f64::max)), edges }
+    let streams = (0..machine.streams.len()).map(StreamId::from_index);
+    let streams = streams.map(|stream| contended(graph, machine, stream));
+    Bound { time: Nanos(one_machine.chain(streams).fold(path, f64::max)), edges }
+}
+
+/// What no order can beat because compute and the collectives of one stream slow each other.
+///
+/// Of a step, let `both` be the time in which both run, and let each also run alone. Compute has
+/// `compute` to do and does `both / slowdown` of it beside the stream; the stream has `sent` to do and
+/// does `both / comm_slowdown` of it beside compute. So the step takes at least
+/// `compute + sent + both * (1 - 1 / slowdown - 1 / comm_slowdown)`, and `both` is at most what either
+/// takes if it never runs alone.
+fn contended(graph: &Graph, machine: &Machine, stream: StreamId) -> f64 {
+    if !machine.is_contended() {
+        return 0.0;
+    }
+    let sum = |ops: &dyn Fn(OpId) -> bool| -> f64 {
+        graph.ops().filter(|&op| ops(op)).map(|op| machine.times.of(op).0).sum()
+    };
+    let compute = sum(&|op| matches!(graph.kind(op), OpKind::Compute | OpKind::Wait));
+    let is_sent = |op| graph.kind(op) == OpKind::AsyncCollective && machine.streams.of(op) == Some(stream);
+    let sent = sum(&is_sent);
+    let Machine { slowdown, comm_slowdown, .. } = *machine;
+    let both = (slowdown * compute).min(comm_slowdown * sent);
+    let saved = (1.0 / slowdown + 1.0 / comm_slowdown - 1.0).max(0.0);
+    compute + sent - both * saved
 }
 
 /// What must have ended before what starts.

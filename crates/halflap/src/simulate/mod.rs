@@ -46,6 +46,16 @@ impl Machine {
         let streams = Streams::assign(graph, Assignment::SharedRanks);
         Machine { streams, times, slowdown: 1.0, comm_slowdown: 1.0, launch: Nanos::ZERO, peers: None }
     }
+
+    /// The same, with compute and communication that do not slow each other.
+    pub fn uncontended(&self) -> Machine {
+        Machine { slowdown: 1.0, comm_slowdown: 1.0, ..self.clone() }
+    }
+
+    /// Whether compute and communication slow each other.
+    pub fn is_contended(&self) -> bool {
+        self.slowdown > 1.0 || self.comm_slowdown > 1.0
+    }
 }
 
 /// An order in time.
@@ -101,7 +111,7 @@ impl<'a> Clock<'a> {
             host: Nanos::ZERO,
             now: Nanos::ZERO,
             free: IdVec::filled(Nanos::ZERO, streams),
-            under_way: (machine.slowdown > 1.0 || machine.comm_slowdown > 1.0).then(|| UnderWay::new(streams)),
+            under_way: machine.is_contended().then(|| UnderWay::new(streams)),
             issued: IdVec::filled(Vec::new(), streams),
             compute_busy: Nanos::ZERO,
             start: IdVec::filled(Nanos::ZERO, graph.len()),
