@@ -22,7 +22,7 @@ from halflap.torch._ranks import RanksDiffer
 
 RANK = int(os.environ["RANK"])
 FOLDER = pathlib.Path(os.environ["FOLDER"])
-FREE, OTHER = (1, 0, 2), (2, 0, 1)
+FREE, OTHER, KEPT = (1, 0, 2), (2, 0, 1), (0, 1, 2)
 
 
 def cells():
@@ -45,6 +45,10 @@ def cells():
     decide("over rows, then columns", mesh[:1], FREE)
     found["over rows"] = found["over rows, then columns"]
     decide("over rows, then columns", mesh[1:], FREE)
+    twins = tuple(dist.new_group([0, 1, 2, 3]).group_name for _ in range(2))
+    decide("over one of two groups with the same ranks", twins[:1], FREE)
+    found["over the first of two"] = found["over one of two groups with the same ranks"]
+    decide("over one of two groups with the same ranks", twins[1:], KEPT if RANK == 1 else FREE)
     decide("groups numbered otherwise", mesh[::-1] if RANK == 3 else mesh, FREE)
     if RANK == 1:
         withdraw(Skeleton("a rank failed", (world,), ()))

@@ -25,7 +25,17 @@ def mixes(folder):
     return launch("agree.mixes", folder, ranks=2)
 
 
-@pytest.mark.parametrize("name", ["all the same", "a mesh", "over rows", "the same again", "apart"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all the same",
+        "a mesh",
+        "over rows",
+        "over the first of two",
+        "the same again",
+        "apart",
+    ],
+)
 def test_ranks_that_agree_run_free(cells, name):
     assert [rank[name] for rank in cells[:3]] == [True] * 3
 
@@ -36,6 +46,7 @@ def test_ranks_that_agree_run_free(cells, name):
         "another order",
         "groups numbered otherwise",
         "over rows, then columns",
+        "over one of two groups with the same ranks",
         "a rank failed",
         "a late rank in a mesh",
         "the same, another order",

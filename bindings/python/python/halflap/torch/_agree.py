@@ -42,10 +42,6 @@ PATIENCE = 120.0
 #: The seconds for a rank that did not come before.
 SHORT_PATIENCE = 5.0
 
-#: The seconds for a program that is apart, which cannot run without the others: as long as torch's
-#: own collectives wait.
-APART_PATIENCE = distributed_c10d.default_pg_timeout.total_seconds()
-
 #: How often a rank looks at the cells of those it waits for.
 INTERVAL = 0.02
 
@@ -102,8 +98,9 @@ def skeleton_of(graph: dict[str, Any], part: str) -> Skeleton:
 
 
 def skeleton_name(graph: dict[str, Any], groups: Sequence[str], part: str) -> str:
-    """A hash of the collectives in the program's order."""
-    numbers = {name: number for number, name in enumerate(groups)}
+    """A hash of the collectives in the program's order. The ranks of a group know it by the same
+    name, but of several groups they need not have the same ones, so these are only numbered."""
+    numbers = {name: name if len(groups) == 1 else number for number, name in enumerate(groups)}
     issued = [
         [one["op"], numbers[one["group"]], one["group_size"], one["async"]]
         for one in collectives_of(graph).values()
@@ -155,7 +152,9 @@ class Decisions:
     #: Ranks that did not come.
     silent: set[int] = field(default_factory=set)
     patience: float = PATIENCE
-    apart_patience: float = APART_PATIENCE
+    #: For a program that is apart, which cannot run without the others; by default as long as its
+    #: own collectives would wait.
+    apart_patience: float | None = None
     #: Of cells in the store.
     prefix: str = "halflap/agree"
 
@@ -260,7 +259,7 @@ def _all_agree(skeleton: Skeleton) -> bool:
     # A rank that keeps the program's order says so, and needs no answer.
     if written != cells.own or (skeleton.is_kept and not skeleton.apart_from):
         return False
-    agreement = _Agreement(cells, decisions.apart_patience if skeleton.apart_from else None)
+    agreement = _Agreement(cells, _apart_patience(skeleton) if skeleton.apart_from else None)
     try:
         is_free = agreement.reached()
     finally:
@@ -268,6 +267,22 @@ def _all_agree(skeleton: Skeleton) -> bool:
     if skeleton.apart_from and agreement.lost:
         raise _did_not_come(agreement.lost[0])
     return is_free
+
+
+def _apart_patience(skeleton: Skeleton) -> float:
+    if decisions.apart_patience is not None:
+        return decisions.apart_patience
+    return min(map(_timeout_of, skeleton.groups))
+
+
+def _timeout_of(group: str) -> float:
+    """The seconds that a process group's collectives wait for a rank."""
+    usual = distributed_c10d.default_pg_timeout
+    found = distributed_c10d._resolve_process_group(group)
+    options = [
+        getattr(found._get_backend(device), "options", None) for device in found._device_types
+    ]
+    return min(getattr(one, "_timeout", usual).total_seconds() for one in options)
 
 
 def _did_not_come(rank: int) -> RanksDiffer:
@@ -289,9 +304,9 @@ class Cells:
     def __init__(self, skeleton: Skeleton) -> None:
         self._store = dist.PrefixStore(decisions.prefix, distributed_c10d._get_default_store())
         self._name = skeleton.name
-        ranks = [sorted(_ranks_of(group)) for group in skeleton.groups]
-        #: What this rank writes.
-        self.own = json.dumps({"order": skeleton.order, "groups": ranks})
+        groups = [[group, sorted(_ranks_of(group))] for group in skeleton.groups]
+        #: What this rank writes. Two groups may have the same ranks, so their names are part of it.
+        self.own = json.dumps({"order": skeleton.order, "groups": groups})
 
     def put(self, rank: int, value: str) -> str:
         """Writes a cell if nobody has, and gives what is in it."""
@@ -330,6 +345,13 @@ def _ranks_of(group: str) -> list[int]:
     return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(group))
 
 
+class _Group(NamedTuple):
+    """A process group, as all of its ranks know it."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
 class _Agreement:
     """Reads the cells of all ranks that process groups connect with this one."""
 
@@ -340,8 +362,8 @@ class _Agreement:
         self._began = time.monotonic()
         self._order = json.loads(cells.own)["order"]
         self._missing: set[int] = {dist.get_rank()}
-        #: The process groups of every rank that was read, as their ranks.
-        self._groups: dict[int, list[tuple[int, ...]]] = {}
+        #: The process groups of every rank that was read.
+        self._groups: dict[int, list[_Group]] = {}
         #: Ranks that did not come.
         self.lost: list[int] = []
 
@@ -387,8 +409,8 @@ class _Agreement:
 
     def _read(self, rank: int, cell: dict[str, Any]) -> bool:
         """Takes a cell over; whether its order is this rank's."""
-        self._groups[rank] = [tuple(ranks) for ranks in cell["groups"]]
-        self._missing.update(*cell["groups"])
+        self._groups[rank] = [_Group(name, tuple(ranks)) for name, ranks in cell["groups"]]
+        self._missing.update(*[group.ranks for group in self._groups[rank]])
         self._missing -= set(self._groups)
         return cell["order"] == self._order
 
@@ -398,6 +420,6 @@ class _Agreement:
             (group, rank): [number for number, one in enumerate(self._groups[rank]) if one == group]
             for groups in self._groups.values()
             for group in groups
-            for rank in group
+            for rank in group.ranks
         }
-        return all(found == numbers[group, group[0]] for (group, _), found in numbers.items())
+        return all(found == numbers[group, group.ranks[0]] for (group, _), found in numbers.items())
