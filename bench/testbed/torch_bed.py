@@ -97,7 +97,7 @@ class Program:
         self.figures = self.ask("measure", profile=self.subject.profile)[0]
         if "tuned" in self.plan.modes:
             self.say("tuning")
-            self.tuned = self.ask("tune", seconds=self.subject.tune_seconds)[0]
+            self.tuned = self.ask("tune", limit=self.subject.tune_seconds)[0]
         self.compiled.clear()
         for mode in ("none", *self.plan.modes):
             if mode not in self.compiled:

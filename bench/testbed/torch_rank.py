@@ -179,11 +179,11 @@ class Rank:
             self.measured = halflap.torch.measure(Trained(self.subject).step)
         return {name: value for name, value in vars(self.measured).items() if name != "times"}
 
-    def tune(self, seconds):
+    def tune(self, limit):
         """Has `tune` choose, by the run times that are known; gives what it found."""
         self.trained.clear()
         self.tuned = halflap.torch.tune(
-            lambda: Trained(self.subject).step, seconds=seconds, profile=self.measured
+            lambda: Trained(self.subject).step, seconds=limit, profile=self.measured
         )
         found = self.tuned.to_dict()
         return {name: found[name] for name in ("chosen", "rows", "rounds", "left_out")}
