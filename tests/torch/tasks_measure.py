@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import warnings
 
 import models
 import torch
@@ -75,8 +76,11 @@ def tuned():
         with halflap.torch.enable(tuned=chosen) as enabled:
             step = make_step()
             step()
+            status = halflap.torch.status()
         ran = [ran.collective_order for ran in halflap.torch.history()[began:]]
         uses[order] = {"ran": ran, "option": enabled.overlap_pass.options.collective_order}
+        uses[order]["status"] = str(status).splitlines()[0]
+        uses[order]["last"] = status.to_dict()["graphs"][-1]
     return {"tuned": found.to_dict(), "text": str(found), "uses": uses}
 
 
@@ -117,8 +121,14 @@ def timeline():
         torch._dynamo.reset()
         step = make_step()
         path = FOLDER / f"{order}{dist.get_rank()}.json"
-        ran = halflap.torch.timeline(step, order=order, profile={}, steps=2, out=path)
+        with warnings.catch_warnings(record=True) as told, halflap.torch.enable():
+            warnings.simplefilter("always")
+            known = len(halflap.torch.status().graphs)
+            ran = halflap.torch.timeline(step, order=order, profile={}, steps=2, out=path)
+            past = halflap.torch.status().graphs[known:]
         found[order] = {
+            "past": [graph.name for graph in past],
+            "told": [str(one.message) for one in told if "without halflap" in str(one.message)],
             "comparison": ran.comparison.to_dict(),
             "text": str(ran),
             "page": len(ran.report().html),

@@ -41,6 +41,10 @@ def test_the_fastest_order_is_chosen(tmp_path):
     assert uses["default"]["ran"] == uses["none"]["ran"] == []
     assert set(uses["kept"]["ran"]) == {"kept"} and uses["kept"]["option"] == "kept"
     assert uses["free"]["ran"] and uses["free"]["option"] == "auto"
+    assert "torch's own order (default)" in uses["default"]["status"]
+    last = uses["none"]["last"]
+    assert (last["outcome"], last["reason"]) == ("torchs_order", "tuned")
+    assert uses["kept"]["last"]["outcome"] == "ordered"
 
 
 def test_what_cannot_run_everywhere_is_left_out(tmp_path):
@@ -55,6 +59,7 @@ def test_a_step_is_shown_beside_its_simulation(tmp_path):
     assert first == second
     for order in ("default", "free"):
         assert first[order]["is_equal"], "looking changes no values"
+        assert first[order]["past"] == first[order]["told"] == []
         assert "spent on" in first[order]["text"] and first[order]["page"] > 10000
         document = json.loads((tmp_path / f"{order}0.json").read_text())
         assert [graph["name"] for graph in document["graphs"]] == ["forward", "backward"]

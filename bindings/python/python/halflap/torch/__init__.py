@@ -288,12 +288,12 @@ def timeline(
     _check_steps(steps)
     _check_callable("step", step)
     enabled = _enabled[-1].overlap_pass if _enabled else None
-    measured = read_profile(profile) if profile is not None else measure(step)
     if order is None and enabled is not None:
         used = enabled.options.collective_order
         order = enabled.torchs or ("free" if used == "auto" else used)
     known = ("default", "none", "kept", "free")
     chosen = _one_of("order", "default" if order is None else order, known)
+    measured = read_profile(profile) if profile is not None else measure(step)
     options = enabled.options if enabled is not None else _plain_options("default", measured)
     key = times_key(measured.times, None)
     session.times[key] = Times(measured.times, None)
@@ -334,6 +334,7 @@ def tune(
     candidates = [Candidate("default"), Candidate("none")]
     candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
     step = make_step()
+    _check_callable("what make_step() gives", step)
     measured = read_profile(profile) if profile is not None else measure(step)
     options = _plain_options(_one_of("effort", effort, ("quick", "default", "thorough")), measured)
     found = _tune.tune(step, candidates, Trial(options, measured, limit))

@@ -111,7 +111,7 @@ def needed(our_pass: Any) -> list[Needed]:
     hangs = "torch communicates while compiling, and hangs where one rank's cache has the graph"
     return [
         Needed(config, ON, True, "torch runs no passes, halflap's included", stops=True),
-        Needed(config, PASSES, [our_pass], "torch runs other passes than halflap's", stops=True),
+        Needed(config, PASSES, [our_pass], "halflap's pass is not there, or not the last", stops=True),
         Needed(config, DETERMINISTIC, False, "torch skips all passes", stops=True),
         Needed(config, SIMPLE, False, reorders),
         Needed(config, "triton.reorder_for_reducing_graph_partitions", False, reorders),

@@ -77,6 +77,9 @@ class Status:
                     "because other ranks may run what was compiled before"
                 )
             return lines
+        if self.options["torchs_order"] is not None:
+            order = self.options["torchs_order"]
+            return [f"halflap is enabled, with torch's own order ({order}), which tune chose"]
         given = {name: value for name, value in self.options.items() if value not in (None, [])}
         texts = [f"{name}={value!r}" for name, value in given.items()]
         return [f"halflap is enabled: {', '.join(texts)}"]
@@ -125,7 +128,8 @@ def _graph_text(graph: Compiled) -> str:
             text += f" ({decisions.outcome(ran.skeleton)})"
         text += f", simulated step time {before:.1f} us -> {after:.1f} us"
         if ran.assumed_sizes:
-            text += f", {len(ran.assumed_sizes)} sizes assumed that depend on data"
+            count = len(ran.assumed_sizes)
+            text += f", {count} {'size' if count == 1 else 'sizes'} assumed that depend on data"
     return text if graph.cause is None else f"{text}; {graph.cause}"
 
 
@@ -179,6 +183,7 @@ def _options(our_pass: OverlapPass) -> dict[str, Any]:
     if times is not None:
         options["profile"] = f"{len(times.profile)} run times" if times.profile else None
         options["estimate"] = getattr(times.estimate, "__name__", times.estimate)
+    options["torchs_order"] = our_pass.torchs
     options["collectives"] = [one._asdict() for one in our_pass.options.collectives]
     return options
 

@@ -95,7 +95,7 @@ class Tuned:
                 f"{row.low:.3f} to {row.high:.3f}{chosen}"
             )
         lines += [f"{name:12} not tried: {why}" for name, why in self.left_out.items()]
-        return "\n".join([*lines, f"{self.rounds} rounds"])
+        return "\n".join([*lines, f"{self.rounds} rounds; ratios are medians of those within a round"])
 
 
 def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial) -> Tuned:

@@ -155,6 +155,11 @@ class Variants:
 _current: Variants | None = None
 
 
+def is_measuring() -> bool:
+    """Whether what is compiled now is compiled to be measured."""
+    return _current is not None
+
+
 def current_building() -> Building | None:
     """What this thread generates, if it is to be measured."""
     return _threads.building

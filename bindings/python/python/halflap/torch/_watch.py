@@ -30,6 +30,7 @@ from . import _names
 from ._collectives import SYMMETRIC_MEMORY, is_known, looks_collective, operator_name
 from ._pass import OverlapPass, Ran, log, session
 from ._settings import DETERMINISTIC, Needed, Settings, differing, shown
+from ._variants import is_measuring
 
 
 class Outcome(Enum):
@@ -50,6 +51,7 @@ class Reason(Enum):
     NOT_CALLED = "not-called"
     DISTURBED = "disturbed"
     FAILED = "failed"
+    TUNED = "tuned"
     HIDDEN = "hidden"
 
 
@@ -205,6 +207,9 @@ def _wrapped(replaced: Any, around: Callable[[TorchCall], Any]) -> Any:
     @functools.wraps(function)
     def wrapper(*given: Any, **named: Any) -> Any:
         make = functools.partial(function, *given, **named)
+        if is_measuring():
+            # What we compile ourselves does not go past us, and does not stay.
+            return make()
         return around(TorchCall(make, [*given, *named.values()], named))
 
     return staticmethod(wrapper) if isinstance(replaced, staticmethod) else wrapper
@@ -316,6 +321,8 @@ class Look:
             _record(replace(graph, cause=_of_setting(stops[0])))
         elif is_cached:
             _record(replace(graph, outcome=Outcome.CACHED))
+        elif self._pass.torchs is not None:
+            _record(replace(graph, outcome=Outcome.TORCHS_ORDER, cause=TUNED))
         elif session.compiling.was_called:
             # Inductor has removed them, or has another way to compute them.
             watched.without_collectives += 1
@@ -358,8 +365,8 @@ def outcome_of(ran: Ran, differ: list[Needed]) -> Compiled:
 
 def _record(graph: Compiled) -> None:
     watched.graphs.append(graph)
-    # The pass has warned of its own failures.
-    if graph.cause is not None and graph.cause.reason is not Reason.FAILED:
+    # The pass has warned of its own failures, and what was tuned is as it should be.
+    if graph.cause is not None and graph.cause.reason not in (Reason.FAILED, Reason.TUNED):
         but = ", but " if graph.outcome is Outcome.ORDERED else ": "
         _warn_once(graph.cause, f"{graph.name} has collectives and was {graph.outcome.value}{but}")
 
@@ -386,6 +393,7 @@ ELSEWHERE = Cause(
     "torch compiles in another process, where halflap is not enabled",
     "unset TORCHINDUCTOR_FX_COMPILE_MODE",
 )
+TUNED = Cause(Reason.TUNED, "tune found torch's own order to be the fastest")
 NOT_CALLED = Cause(Reason.NOT_CALLED, "torch did not run the passes that order communication")
 
 
