@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Measured steps of torch programs over limited links: writes the results in docs/measured.md.
+"""Measured steps over limited links, of torch programs and of HLO modules on MPI: writes the
+results in docs/measured.md.
 
-    sudo python3 bench/measured.py --torch-python PY [--rounds N]
+    sudo python3 bench/measured.py --torch-python PY --jax PY [--only torch|mpi] [--rounds N]
+    python3 bench/measured.py --render
 
-PY has torch and halflap. Runs bench/testbed for each model at each ratio of communication to a step
-on links without a limit, one after the other, which takes about 40 minutes on a quiet machine.
+The first PY has torch and halflap, the second jax (it makes modules). Runs bench/testbed for each
+program at each ratio of communication to a step on links without a limit, one after the other, which
+takes about an hour on a quiet machine. All figures stay in target/measured; --render writes the
+tables from those again.
 """
 
 import argparse
-import datetime
 import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "measured.md"
@@ -22,17 +24,33 @@ MODELS = {"fsdp": "FSDP", "tp": "tensor parallel", "ep": "expert parallel"}
 #: middle comes first, so that a run that is cut short has it.
 RATIOS = (0.6, 1.2, 0.3)
 MODES = ("none", "default", "fx", "kept", "free", "tuned")
-#: Of which there is one compiled order, so that it can be simulated.
-SIMULATED = MODES[:-1]
+#: Whose kernels are those that were measured; FX-level scheduling has others fused.
+SIMULATED = ("none", "default", "kept", "free")
 #: Between which `tune` chooses.
 CANDIDATES = ("none", "default", "kept", "free")
+MPI_MODES = ("input", "kept", "free")
 MARK = "## Results\n"
+#: The testbed's exit code for a result that is void, which the table marks.
+VOID = 1
+#: All figures of the last run.
+KEPT = HERE.parent / "target" / "measured"
 
 HEAD = """
-Made by `bench/measured.py` on {date}, with torch {torch}: {ranks} ranks on gloo, each with a core of its own, transformers of {layers} layers, width {width} and {tokens} tokens. Medians of {rounds} rounds of {steps} steps; intervals in the files that `bench/testbed -o` writes. *Wire* is the time that a step's bytes take on the link, *compute* that of all kernels, *fx* torch's FX-level scheduling with measured rates, *tuned* what `halflap.torch.tune` chose within {tune} s, compiled and measured anew with all others. The *bound* is that of all orders by measured times, with the measured contention between compute and communication; the *core* is what a rank's only core has to do in a step, gloo's work included. *Recovered* is the part of what lies between torch's default and the bound, or the larger of bound and core, that the free order gains.
+### torch over gloo
 
-| model | link | wire : compute | no overlap | default | fx | kept | free | tuned | free of default | bound | core | recovered | simulated free |
+Made by `bench/measured.py` on {date}, with torch {torch}: {ranks} ranks on gloo, each with a core of its own, transformers of {layers} layers, width {width} and {tokens} tokens. Medians of {rounds} rounds of {steps} steps; all intervals are in target/measured. *Wire* is the time that a step's bytes take on the link, *compute* that of all kernels, *fx* torch's FX-level scheduling with measured rates, *tuned* what `halflap.torch.tune` chose, compiled and measured anew with all others. The *bound* is that of all orders by measured times, with the measured contention between compute and communication. The *limit* is what no program that sends these bytes can beat: the time on the wire, or what a rank's only core has to do in a step, gloo's work included. *Recovered* is the part of what lies between torch's default and the bound, and between torch's default and the limit, that the free order gains. It can be above 100% of the former, because times are measured with one collective at a time, and gloo, which works on two at a time, fills the link better.
+
+| model | link | wire : compute | no overlap | default | fx | kept | free | tuned | free of default | bound | limit | recovered | simulated free |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+MPI_HEAD = """
+### halflap run over Open MPI
+
+Made by the same command on {date}: {ranks} ranks of Open MPI over TCP, each with a core of its own. `layers` are eight layers whose weights are gathered right before they are used, `transformer_WIDTH` are training steps from JAX with parameters cut in two (bench/jax_fsdp.py). *Own* is the module's own order, in which nothing overlaps. Times are measured in it, and contention in one run of ours (`run --compare`); orders and simulated steps are found with both. Medians of {rounds} rounds of 10 steps. With one core for each rank, MPI's thread has to wait for its turn while a kernel runs, so that communication hardly advances beside compute (a slowdown of 4 is the most that is taken for contention): nothing is gained there, and the simulator still promises some of it. `run --tune` keeps the module's own order in such a case.
+
+| module | link | own | kept | free | free of own | simulated own | simulated free | slowdown of compute, communication |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 TUNED_HEAD = """
@@ -43,40 +61,70 @@ What `tune` chose, beside a fresh measurement of the same candidates:
 """
 
 
-def measured(args, model, ratio):
-    """What bench/testbed found."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = pathlib.Path(folder) / "result.json"
-        command = [sys.executable, HERE / "testbed", "--torch-python", args.torch_python]
-        command += ["--models", model, "--ratio", ratio, "--modes", ",".join(MODES)]
-        command += ["--rounds", args.rounds, "--steps", args.steps, "-o", output]
-        command += ["--tune-seconds", args.tune_seconds]
-        subprocess.run([str(word) for word in command], check=True, timeout=1800)
-        [result] = json.loads(output.read_text())["results"]
-        return result
+def measured(args, name, ratio, program):
+    """What bench/testbed found of a program, which stays in a file."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    output = KEPT / f"{name}_{ratio}.json"
+    command = [sys.executable, HERE / "testbed", *program, "--ratio", ratio]
+    command += ["--rounds", args.rounds, "-o", output]
+    done = subprocess.run([str(word) for word in command], timeout=1800)
+    if done.returncode not in (0, VOID):
+        sys.exit(done.returncode)
+
+
+def measure_torch(args):
+    for ratio in RATIOS:
+        for model in MODELS:
+            program = ["--torch-python", args.torch_python, "--models", model]
+            program += ["--modes", ",".join(MODES), "--steps", args.steps]
+            program += ["--tune-seconds", args.tune_seconds]
+            measured(args, f"torch_{model}", ratio, program)
+            write()
+
+
+def measure_mpi(args):
+    subprocess.run([args.jax, HERE / "jax_fsdp.py", KEPT], check=True)
+    modules = {"layers": "layers"}
+    modules |= {path.stem: path for path in sorted(KEPT.glob("transformer_*.txt"))}
+    for ratio in RATIOS:
+        for name, module in modules.items():
+            program = ["--mpi", "--halflap", args.halflap, "--modules", module]
+            program += ["--modes", ",".join(MPI_MODES), "--steps", 10]
+            measured(args, f"mpi_{name}", ratio, program)
+            write()
+
+
+def kept(prefix):
+    """What was found so far, by program and link: names and results."""
+    found = []
+    for path in sorted(KEPT.glob(f"{prefix}_*.json")):
+        document = json.loads(path.read_text())
+        [result] = document["results"]
+        name = path.stem.removeprefix(f"{prefix}_").rpartition("_")[0]
+        found.append((name, {**result, "date": document["date"][:10]}))
+    return sorted(found, key=lambda one: (order_of(one[0]), one[1]["communication"]))
+
+
+def order_of(name):
+    return [*MODELS].index(name) if name in MODELS else len(MODELS)
 
 
 def row(model, result):
     step = {mode: result["modes"][mode]["step"]["value"] for mode in MODES}
     ratio = result["modes"]["free"]["ratio"]
     bound, wire = result["bound"], result["communication"]
-    core = min(result["core_seconds"].values())
-    simulated = result["simulated"]["free"]
+    limit = max(wire, min(result["core_seconds"].values()))
     cells = [
-        MODELS[model],
+        MODELS[model] + flaws(result),
         link(result),
         f"{wire / result['compute']:.2f}",
-        *[f"{1e3 * step[mode]:.0f} ms" for mode in MODES],
+        *[milliseconds(step[mode]) for mode in MODES],
         f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
-        f"{1e3 * bound:.0f} ms",
-        f"{1e3 * core:.0f} ms",
-        f"{recovered(step, bound)}, {recovered(step, max(bound, core))}",
-        f"{1e3 * simulated:.0f} ms ({100 * (simulated / step['free'] - 1):+.1f}%)",
+        milliseconds(bound),
+        milliseconds(limit),
+        f"{recovered(step, bound)}, {recovered(step, limit)}",
+        simulated_cell(result, "free"),
     ]
-    if result["rounds_disturbed"]:
-        cells[0] += ", DISTURBED"
-    if result["void"]:
-        cells[0] += ", VOID"
     return f"| {' | '.join(cells)} |"
 
 
@@ -129,51 +177,104 @@ def recovered(step, limit):
     return f"{100 * gained / beyond:.0f}%" if beyond > 0.02 * step["default"] else "-"
 
 
-def simulated_apart(results):
-    """How far simulated steps are from measured ones, over all modes and results."""
+def simulated_apart(results, modes):
+    """How far simulated steps are from measured ones, over all results."""
     apart = sorted(
         abs(result["simulated"][mode] / result["modes"][mode]["step"]["value"] - 1)
         for result in results
-        for mode in SIMULATED
+        for mode in modes
     )
     return 100 * apart[len(apart) // 2], 100 * apart[-1]
 
 
-def write(results, args):
-    first = results[0][1]
-    by_model = sorted(results, key=lambda one: [*MODELS].index(one[0]))
-    rows = [row(model, result) for model, result in by_model]
-    median, worst = simulated_apart([result for _, result in results])
-    told = {**first["size"], "torch": first["torch"], "ranks": first["ranks"]}
-    head = HEAD.format(
-        date=datetime.date.today(),
-        rounds=args.rounds,
-        steps=args.steps,
-        tune=args.tune_seconds,
-        **told,
-    )
-    tuned = TUNED_HEAD + "\n".join(tuned_row(*one) for one in by_model)
-    tuned += tuned_summary([result for _, result in results])
-    foot = (
-        f"\n\nSimulated steps, over all modes and rows, are {median:.1f}% from the measured ones in "
-        f"the median, and {worst:.1f}% at most.\n"
-    )
+def write():
+    """The section of results, from all that there is."""
+    torch, mpi = kept("torch"), kept("mpi")
+    text = torch_section(torch) if torch else ""
+    text += mpi_section(mpi) if mpi else ""
     before = RESULTS.read_text().split(MARK)[0].rstrip("\n")
-    RESULTS.write_text(f"{before}\n\n{MARK}{head}" + "\n".join(rows) + foot + tuned)
+    RESULTS.write_text(f"{before}\n\n{MARK}{text}")
+
+
+def torch_section(results):
+    first = results[0][1]
+    steps = len(first["steps"][0]["default"])
+    told = {name: first[name] for name in ("date", "ranks", "rounds")}
+    told["torch"] = first["torch"].partition("+")[0]
+    head = HEAD.format(steps=steps, **told, **first["size"])
+    rows = "\n".join(row(*one) for one in results)
+    every = [result for _, result in results]
+    tuned = TUNED_HEAD + "\n".join(tuned_row(*one) for one in results) + tuned_summary(every)
+    return head + rows + foot(every, SIMULATED) + tuned
+
+
+def foot(results, modes):
+    median, worst = simulated_apart(results, modes)
+    return (
+        f"\n\nSimulated steps of {', '.join(modes)} are {median:.1f}% from the measured ones in the "
+        f"median of all rows, and {worst:.1f}% at most.\n"
+    )
+
+
+def mpi_section(results):
+    first = results[0][1]
+    head = MPI_HEAD.format(**{name: first[name] for name in ("date", "ranks", "rounds")})
+    rows = "\n".join(mpi_row(*one) for one in results)
+    return head + rows + foot([result for _, result in results], MPI_MODES)
+
+
+def mpi_row(name, result):
+    step = {mode: result["modes"][mode]["step"]["value"] for mode in MPI_MODES}
+    ratio, slower = result["modes"]["free"]["ratio"], result["measured"]
+    cells = [
+        name + flaws(result),
+        link(result),
+        *[milliseconds(step[mode]) for mode in MPI_MODES],
+        f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+        *[simulated_cell(result, mode) for mode in ("input", "free")],
+        f"{slower['slowdown']:.2f}, {slower['comm_slowdown']:.2f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def simulated_cell(result, mode):
+    simulated, step = result["simulated"][mode], result["modes"][mode]["step"]["value"]
+    return f"{milliseconds(simulated)} ({100 * (simulated / step - 1):+.1f}%)"
+
+
+def milliseconds(seconds):
+    return f"{1e3 * seconds:.0f} ms" if seconds > 0.1 else f"{1e3 * seconds:.3g} ms"
+
+
+def flaws(result):
+    return (", DISTURBED" if result["rounds_disturbed"] else "") + (
+        ", VOID" if result["void"] else ""
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch-python", required=True)
+    parser.add_argument("--torch-python", metavar="PY")
+    parser.add_argument("--jax", metavar="PY")
+    built = HERE.parent / "target" / "release" / "halflap"
+    parser.add_argument("--halflap", default=built, metavar="BIN")
+    parser.add_argument("--only", choices=("torch", "mpi"))
+    parser.add_argument("--render", action="store_true", help="measure nothing")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--tune-seconds", type=int, default=45, help="for each choice of tune")
     args = parser.parse_args()
-    results = []
-    for ratio in RATIOS:
-        for model in MODELS:
-            results.append((model, measured(args, model, ratio)))
-            write(results, args)
+    if args.render:
+        write()
+        return
+    if args.only != "mpi":
+        if args.torch_python is None:
+            parser.error("--torch-python is missing, or say --only mpi")
+        measure_torch(args)
+    if args.only != "torch":
+        if args.jax is None:
+            parser.error("--jax is missing, or say --only torch")
+        measure_mpi(args)
 
 
 if __name__ == "__main__":

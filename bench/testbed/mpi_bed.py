@@ -66,12 +66,16 @@ class Program:
         self.payload = payload.of_module(text, payload.Transport.MPI)
         self.outputs = payload.output_bytes(text)
         self.reference = plan.modes[0]
+        #: How many times as long compute and communication take beside each other.
+        self.contention = ["1", "1"]
 
     def unlimited_step(self):
         return self.run("input")["step_time"] / 1e9
 
     def prepare(self):
         self.run("input", "--profile-out", self.times)
+        found = self.run("free", "--compare")["compared"]["contention"]
+        self.contention = [str(max(1.0, found[name])) for name in ("slowdown", "comm_slowdown")]
 
     def block(self, mode):
         in_steps = (self.plan.steps + WARM_STEPS) * self.payload
@@ -88,21 +92,29 @@ class Program:
 
     def order(self, mode):
         name, _, budget = mode.partition("@")
-        times = [] if name == "input" else ["--profile", self.times]
+        times = [] if name == "input" else ["--profile", self.times, *self.slower()]
         return MODES[name] + times + (["--memory-budget", budget] if budget else [])
+
+    def slower(self):
+        return [
+            word
+            for option, factor in zip(("--slowdown", "--comm-slowdown"), self.contention)
+            for word in (option, factor)
+        ]
 
     def findings(self):
         return {
             "program": Path(self.name).name,
             "size": {},
             "backend": "Open MPI",
+            "measured": dict(zip(("slowdown", "comm_slowdown"), map(float, self.contention))),
             "simulated": {mode: self.simulated(mode) for mode in self.plan.modes},
             "values": {},
         }
 
     def simulated(self, mode):
         """Seconds of a step by halflap's simulator, with times measured in the input order."""
-        order = ["simulate", "--profile", self.times]
+        order = ["simulate", "--profile", self.times, *self.slower()]
         if mode != "input":
             order = ["schedule", *self.order(mode)]
         command = [self.halflap, *order, self.module, "--json"]

@@ -89,7 +89,11 @@ def element_bytes(kind):
 
 
 def group_size(attributes):
-    """Of `replica_groups={{0,1},{2,3}}` or `replica_groups=[2,2]<=[4]`."""
+    """Of `replica_groups={{0,1},{2,3}}`, `replica_groups=[2,2]<=[4]`, or the axes of a mesh,
+    `replica_groups=mesh['a'=2,'b'=4] {'b'}`."""
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"('[^']+')=(\d+)", mesh[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'[^']+'", mesh[2]))
     if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
         return int(counted[1])
     listed = re.search(r"replica_groups=\{\{([\d,]+)\}", attributes)

@@ -110,6 +110,8 @@ def test_payloads():
     assert payload.output_bytes(module) == 1024 * 256 * 4
     started = "  a = (f32[4]{0}, f32[8]) all-gather-start(f32[4] %p), replica_groups={{0,1}}\n"
     assert payload.of_module("ENTRY e {\n  p = f32[4] parameter(0)\n" + started, mpi) == 16
+    assert payload.group_size("replica_groups=mesh['a'=2,'b'=4] {'b'}, dimensions={0}") == 4
+    assert payload.group_size("replica_groups=[2,3]<=[6]") == 3
     with pytest.raises(ValueError, match="while"):
         payload.of_module("  w = f32[4] while(p), condition=c, body=b\n", mpi)
 

@@ -53,7 +53,12 @@ impl Totals {
 
 /// How long something took; a collective, from the time when all had come.
 fn time(span: &Span) -> f64 {
-    span.end.0 - span.met.map_or(span.start.0, |met| met.0.max(span.start.0))
+    span.end.0 - met(span).0
+}
+
+/// When something began; a collective, when all had come, as far as that is known.
+pub(super) fn met(span: &Span) -> Nanos {
+    span.met.map_or(span.start, |met| met.max(span.start))
 }
 
 /// The median time of every kernel and collective, by the name of its instruction; that of a kernel

@@ -1,6 +1,7 @@
 //! `halflap run`: a module on all its ranks.
 
 mod beside;
+mod contention;
 mod debug;
 mod draw;
 mod inputs;

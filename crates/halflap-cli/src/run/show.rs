@@ -5,6 +5,7 @@ use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{Outcome, Prepared};
 use serde_json::{Value, json};
 
+use super::contention::Contention;
 use super::measure::{self, Totals};
 use super::tune::Tuned;
 use super::{Job, profile};
@@ -89,7 +90,9 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
                 "exposed": both.exposed[index].0,
             })
         };
-        json!({ "input_order": of(0), "ours": of(1) })
+        let Contention { compute, communication } = both.contention;
+        let contention = json!({ "slowdown": compute, "comm_slowdown": communication });
+        json!({ "input_order": of(0), "ours": of(1), "contention": contention })
     });
     json!({
         "format": "halflap.run/1",
@@ -136,6 +139,8 @@ pub(super) struct Compared {
     measured: [f64; 2],
     simulated: [f64; 2],
     exposed: [Nanos; 2],
+    /// How much compute and communication slow each other in our order.
+    contention: Contention,
     steps: usize,
 }
 
@@ -149,7 +154,10 @@ impl Compared {
         }
         let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
         let exposed = [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
-        Ok(Compared { measured, simulated, exposed, steps: measure::step_times(runs[0].outcome).len() })
+        let alone = measure::profile(&[(runs[0].program, runs[0].outcome)]);
+        let contention = Contention::of(&alone, runs[1].program, runs[1].outcome);
+        let steps = measure::step_times(runs[0].outcome).len();
+        Ok(Compared { measured, simulated, exposed, contention, steps })
     }
 
     pub(super) fn render(&self) -> String {
@@ -179,8 +187,11 @@ impl Compared {
             String::new().into(),
         ]);
         let apart = 100.0 * (measured / simulated - 1.0);
+        let Contention { compute, communication } = self.contention;
         format!(
-            "\n{}simulated with the times that were measured in each order; the ratios are {apart:+.1}% apart (median of {})\n",
+            "\n{}simulated with the times that were measured in each order; the ratios are {apart:+.1}% apart (median of {})\n\
+             beside each other, compute takes {compute:.2} times as long and communication {communication:.2} times \
+             (--slowdown {compute:.2} --comm-slowdown {communication:.2})\n",
             table.render(&terminal::style()),
             count(self.steps, "step")
         )
