@@ -24,6 +24,8 @@ from halflap.torch._pass import OverlapPass
 torch.manual_seed(0)
 torch.set_num_threads(1)
 warnings.simplefilter("error", RuntimeWarning)
+# Profiles here are there to have names looked up, and need not fit.
+warnings.filterwarnings("ignore", "halflap: none of the", RuntimeWarning)
 logging.getLogger("torch").setLevel(logging.CRITICAL)
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 config.fx_graph_cache = False

@@ -71,6 +71,9 @@ def test_every_graph_and_rank_has_a_report(trained, folder):
 def test_settings_are_restored(trained):
     for rank in trained:
         assert rank["settings"] == rank["settings_after"]
+        orders = [rank[kind]["ordered"]["collective_orders"].values() for kind in KINDS]
+        has_agreed = any("either" in kinds for kinds in orders)
+        assert ("OverlapPass" in str(rank["settings_bound"])) == has_agreed
 
 
 def test_a_second_run_hits_the_cache_and_has_our_order(trained, again):
@@ -119,7 +122,8 @@ def test_where_a_pass_fails_torchs_order_is_kept_and_said(trained, differ):
     for first, rank in zip(trained, differ):
         failing = rank["failing"]
         assert failing["losses"] == first["tensor_parallel"]["plain"]["losses"]
-        assert [failure for _, _, failure, _ in failing["ran"]] == ["broken on purpose"] * 2
+        failures = [failure for _, _, failure, _ in failing["ran"]]
+        assert failures == ["InternalError: broken on purpose"] * 2
         assert len(failing["warnings"]) == 2
         for warning in failing["warnings"]:
             assert "keeps torch's own order" in warning and ".json has the graph" in warning

@@ -50,7 +50,7 @@ def described(device: Any) -> str | None:
     if device is None:
         return None
     if isinstance(device, Mapping):
-        return _described("device", json.dumps(device).encode())
+        return _described("<device.json>", json.dumps(device).encode())
     if not isinstance(device, (str, os.PathLike)):
         raise TypeError(f"device must be a preset's name, a file or a dictionary, not {device!r}")
     return _described(os.fspath(device))

@@ -40,14 +40,12 @@ class Times:
         """Gives every node of a program its run time."""
         _model(program, modelled)
         if self.profile or self.estimate is not None or self.on_gpu:
-            timed = [
-                (snode, node)
+            profiled = [
+                self._correct(program, snode, node)
                 for snode, node in zip(program.snodes, program.nodes)
                 if node["kind"] in ("compute", "collective")
             ]
-            for snode, node in timed:
-                self._correct(program, snode, node)
-            if self.profile and not any(node["kernel"] in self.profile for _, node in timed):
+            if self.profile and self.estimate is None and not any(profiled):
                 warnings.warn(
                     f"halflap: none of the {len(self.profile)} run times in the profile is of this "
                     "graph: was it measured on another model?",
@@ -55,8 +53,9 @@ class Times:
                     stacklevel=2,
                 )
 
-    def _correct(self, program: Program, snode: BaseSchedulerNode, node: dict[str, Any]) -> None:
-        """Puts what is known better in the place of what the model says."""
+    def _correct(self, program: Program, snode: BaseSchedulerNode, node: dict[str, Any]) -> bool:
+        """Puts what is known better in the place of what the model says; whether the profile has
+        it."""
         is_assumed = node["name"] in program.assuming
         profiled = None
         if self.profile:
@@ -74,6 +73,7 @@ class Times:
             # Inductor has a time for the memory that a view shows.
             if given > 0 and (node["bytes"] or node.get("flops")):
                 node["runtime_ns"] = given
+        return profiled is not None
 
     def _profiled(self, kernel: str) -> float | None:
         """The measured time of a kernel; if its sizes depend on data, the median of all sizes."""
