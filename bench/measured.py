@@ -121,13 +121,17 @@ def row(model, result):
         link(result),
         f"{wire / result['compute']:.2f}",
         *[milliseconds(step[mode]) for mode in MODES],
-        f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+        interval(ratio),
         milliseconds(bound),
         milliseconds(limit),
         f"{recovered(step, bound)}, {recovered(step, limit)}",
         simulated_cell(result, "free"),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def interval(ratio):
+    return f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 def link(result):
@@ -144,8 +148,8 @@ def tuned_row(model, result):
         MODELS[model],
         link(result),
         chosen,
-        f"{said['ratio']:.3f} ({said['low']:.3f} to {said['high']:.3f})",
-        f"{fresh['value']:.3f} ({fresh['low']:.3f} to {fresh['high']:.3f})",
+        interval({**said, "value": said["ratio"]}),
+        interval(fresh),
         best,
         f"{of_best(result):.3f}",
     ]
@@ -222,7 +226,9 @@ def mpi_section(results):
     first = results[0][1]
     head = MPI_HEAD.format(**{name: first[name] for name in ("date", "ranks", "rounds")})
     rows = "\n".join(mpi_row(*one) for one in results)
-    return head + rows + foot([result for _, result in results], MPI_MODES)
+    missing = len(RATIOS) * len({name for name, _ in results}) - len(results)
+    cut = f"\nThe run was cut short: {missing} rows are missing.\n" if missing else ""
+    return head + rows + foot([result for _, result in results], MPI_MODES) + cut
 
 
 def mpi_row(name, result):
@@ -232,7 +238,7 @@ def mpi_row(name, result):
         name + flaws(result),
         link(result),
         *[milliseconds(step[mode]) for mode in MPI_MODES],
-        f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
+        interval(ratio),
         *[simulated_cell(result, mode) for mode in ("input", "free")],
         f"{slower['slowdown']:.2f}, {slower['comm_slowdown']:.2f}",
     ]

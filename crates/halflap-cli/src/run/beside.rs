@@ -6,6 +6,7 @@ use halflap::measured::{PartRun, RankStep, Span, Step};
 use halflap::units::Nanos;
 use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, Span as Ran};
 
+use super::measure::met;
 use super::show::Finished;
 use super::{Job, profile};
 use crate::exit::Failed;
@@ -38,7 +39,7 @@ fn rank_step(graph: &Graph, program: &Prepared, rank: &RankOutcome) -> RankStep 
 /// A collective, from when all ranks had come, as far as that is known.
 fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
     let op = collective(graph, label)?;
-    let start = span.met.map_or(span.start, |met| met.max(span.start));
+    let start = met(span);
     Some(Span { op, start, end: span.end.max(start) })
 }
 
