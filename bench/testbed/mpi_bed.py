@@ -32,8 +32,8 @@ SETTINGS = {
     "btl_tcp_if_include": DATA,
     "pml": "ob1",
     "oob_tcp_if_include": CONTROL,
-    # A thread that polls for a message yields the core to compute.
-    "mpi_yield_when_idle": "1",
+    # halflap's threads sleep between polls. One that yields instead loses a whole time slice.
+    "mpi_yield_when_idle": "0",
 }
 
 

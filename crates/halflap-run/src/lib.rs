@@ -13,4 +13,5 @@ pub mod evaluate;
 pub mod exec;
 pub mod kernel;
 pub mod process;
+mod slice;
 pub mod tensor;

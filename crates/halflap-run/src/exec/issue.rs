@@ -19,6 +19,7 @@ use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
 use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
+use crate::slice;
 use crate::tensor::{AlignedBytes, Tensor};
 
 /// The memory of a slot in a run of a plan.
@@ -81,7 +82,12 @@ impl Rank {
             let worker = self.worker(index, (arena.clone(), probe.clone()));
             let name = format!("rank {} stream {index}", self.rank);
             let thread = std::thread::Builder::new().name(name).stack_size(STACK);
-            let spawned = thread.spawn(move || worker.run());
+            let spawned = thread.spawn(move || {
+                if index > 0 {
+                    slice::wake_promptly();
+                }
+                worker.run()
+            });
             let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
             threads.push(spawned.map_err(|error| self.fate.fail(failed(error)))?);
         }

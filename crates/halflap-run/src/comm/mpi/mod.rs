@@ -8,10 +8,12 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | `library` | MPI's functions, found at run time |
+//! | `progress` | settings and time slices that let messages travel while kernels run |
 //! | `transport` | collectives |
 //! | `run` | one rank, and what is said when something goes wrong |
 
 mod library;
+mod progress;
 mod run;
 mod transport;
 
@@ -38,6 +40,7 @@ const TAG_BYTES: c_int = 1;
 impl World {
     /// Starts MPI in this process.
     pub fn start() -> Result<World, Failure> {
+        progress::prefer_whole_messages();
         let mpi = Mpi::load()?;
         let mut provided: c_int = 0;
         // SAFETY: MPI takes no arguments as none.

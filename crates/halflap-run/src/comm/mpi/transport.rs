@@ -13,8 +13,10 @@ use crate::exec::memory::Address;
 use crate::exec::{Failure, Fate, Prepared, Stopped};
 use crate::tensor::AlignedBytes;
 
-/// How often a request is looked at before its thread sleeps in between, and for how long.
-const LOOKS: u32 = 500;
+/// How often a request is looked at before its thread sleeps in between, and for how long. A thread
+/// that only yields shares a core with a kernel in whole time slices, and its request advances once in
+/// each; a thread that sleeps is run as soon as it wakes.
+const LOOKS: u32 = 20;
 const NAP: Duration = Duration::from_micros(100);
 
 /// One process's way to the others.
