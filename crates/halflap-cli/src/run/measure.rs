@@ -62,8 +62,8 @@ pub(super) fn met(span: &Span) -> Nanos {
 }
 
 /// The median time of every kernel and collective, by the name of its instruction; that of a kernel
-/// that computes several is shared out among them. Of a collective it is what it
-/// takes when all have come: where that is not known, the least that it took on any rank.
+/// that computes several is shared out among them. Of a collective it is what it takes when all have
+/// come.
 pub(super) fn profile(runs: &[(&Prepared, &Outcome)]) -> BTreeMap<String, Nanos> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (program, outcome) in runs {
@@ -91,32 +91,83 @@ fn add_kernels(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<Strin
     }
 }
 
+/// One run of a collective in one step, on one of its sets of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Meeting {
+    label: u32,
+    step: usize,
+    run: usize,
+    set: usize,
+}
+
+/// What is known of a meeting.
+#[derive(Clone, Copy)]
+struct Met {
+    /// When the last rank had come, and when the last had left. Steps begin on all ranks together, which
+    /// is what these are counted from.
+    all_came: f64,
+    all_left: f64,
+    /// The least that it took on any rank from the time when all had come, where that is known.
+    least: Option<f64>,
+}
+
+impl Met {
+    fn join(&mut self, span: &Span) {
+        self.all_came = self.all_came.max(span.start.0);
+        self.all_left = self.all_left.max(span.end.0);
+        if span.met.is_some() {
+            self.least = Some(self.least.map_or(time(span), |least| least.min(time(span))));
+        }
+    }
+
+    fn time(&self) -> f64 {
+        self.least.unwrap_or_else(|| (self.all_left - self.all_came).max(0.0))
+    }
+}
+
 fn add_collectives(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<String, Vec<f64>>) {
-    // A label's spans in one step, in sequence: those of a loop's runs.
-    let mut least: BTreeMap<(u32, usize, usize), f64> = BTreeMap::new();
-    for rank in &outcome.ranks {
-        for (step, spans) in counted(&rank.spans).iter().enumerate() {
+    const NONE: Met = Met { all_came: 0.0, all_left: 0.0, least: None };
+    let mut meetings: BTreeMap<Meeting, Met> = BTreeMap::new();
+    for (rank, ran) in outcome.ranks.iter().enumerate() {
+        for (step, spans) in counted(&ran.spans).iter().enumerate() {
+            // A label's spans in one step, in sequence: those of a loop's runs.
             let mut runs: BTreeMap<u32, usize> = BTreeMap::new();
             for span in spans.iter().filter(|span| matches!(span.lane, Lane::Stream(_))) {
-                if program.labels[span.label as usize].kind != LabelKind::Collective {
-                    continue;
-                }
+                let label = &program.labels[span.label as usize];
+                let Some(set) = label.set_of(rank) else { continue };
                 let run = runs.entry(span.label).or_default();
-                let time = time(span);
-                let known = least.entry((span.label, step, *run)).or_insert(f64::INFINITY);
-                *known = known.min(time);
+                let meeting = Meeting { label: span.label, step, run: *run, set };
+                meetings.entry(meeting).or_insert(NONE).join(span);
                 *run += 1;
             }
         }
     }
-    for ((label, ..), time) in least {
-        times.entry(program.labels[label as usize].name.clone()).or_default().push(time);
+    for (Meeting { label, .. }, met) in meetings {
+        times.entry(program.labels[label as usize].name.clone()).or_default().push(met.time());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn span(start: f64, met: Option<f64>, end: f64) -> Span {
+        Span { label: 0, lane: Lane::Stream(StreamId(0)), start: Nanos(start), met: met.map(Nanos), end: Nanos(end) }
+    }
+
+    fn taken(spans: &[Span]) -> f64 {
+        let mut met = Met { all_came: 0.0, all_left: 0.0, least: None };
+        spans.iter().for_each(|span| met.join(span));
+        met.time()
+    }
+
+    #[test]
+    fn a_collective_takes_what_is_left_when_the_last_rank_has_come() {
+        // The second rank finds what the first sent before; the first waits for what the second sends.
+        assert_eq!(taken(&[span(0.0, None, 50.0), span(30.0, None, 35.0)]), 20.0);
+        // A transport that knows when all had come.
+        assert_eq!(taken(&[span(0.0, Some(30.0), 50.0), span(30.0, Some(30.0), 45.0)]), 15.0);
+    }
 
     #[test]
     fn the_first_step_warms_up() {

@@ -13,6 +13,7 @@ pub use collective::{Collective, Kind};
 pub use emulate::EmulatedLink;
 pub(crate) use threads::{Hub, Member};
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::exec::Stopped;
@@ -25,13 +26,22 @@ pub(crate) struct Exchange<'a> {
     pub(crate) sequence: u64,
     pub(crate) ins: &'a [Address],
     pub(crate) outs: &'a [Address],
+    /// How many threads of the rank wait for it, or for another collective of its stream.
+    pub(crate) waiting: &'a AtomicU32,
+}
+
+impl Exchange<'_> {
+    /// Whether compute stands still for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// How ranks talk to each other.
 pub(crate) trait Transport: Send + Sync {
-    /// Runs a collective. Gives the time when all ranks had come, as far as that is known; when it
-    /// returns, nobody reads this rank's arrays any more.
-    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped>;
+    /// Runs a collective. Gives the time when all ranks had come, if that is known; when it returns,
+    /// nobody reads this rank's arrays any more.
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped>;
 
     /// Waits for all ranks.
     fn barrier(&self) -> Result<(), Stopped>;

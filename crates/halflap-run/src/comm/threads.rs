@@ -113,12 +113,12 @@ impl Hub {
 }
 
 impl Transport for Member {
-    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped> {
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped> {
         let collective = exchange.collective;
         let Some((set, place)) = collective.set_of(self.rank as u32) else {
             // In no pair of a permutation: nothing comes.
             fill_with_zeros(collective, exchange.outs);
-            return Ok(Instant::now());
+            return Ok(Some(Instant::now()));
         };
         let members = collective.sets[set].len();
         let key = (collective.comm, set, exchange.sequence);
@@ -133,7 +133,7 @@ impl Transport for Member {
         if place == 0 {
             locked(&self.hub.meetings).remove(&key);
         }
-        Ok(met)
+        Ok(Some(met))
     }
 
     fn barrier(&self) -> Result<(), Stopped> {

@@ -139,6 +139,12 @@ impl Label {
     pub fn bytes(&self) -> usize {
         self.collective.as_ref().map_or(0, |collective| collective.bytes)
     }
+
+    /// Which of a collective's sets of ranks a rank is in.
+    pub fn set_of(&self, rank: usize) -> Option<usize> {
+        let (set, _) = self.collective.as_ref()?.set_of(u32::try_from(rank).ok()?)?;
+        Some(set)
+    }
 }
 
 /// An array that a kernel or a collective takes or gives.

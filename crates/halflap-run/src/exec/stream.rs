@@ -27,7 +27,7 @@ pub(crate) struct Stream<T> {
     /// The number of the task that it is at.
     at: AtomicU64,
     done: AtomicU64,
-    sleepers: AtomicU32,
+    pub(super) sleepers: AtomicU32,
     lock: Mutex<()>,
     advanced: Condvar,
     /// What it is at.

@@ -269,8 +269,9 @@ impl Worker {
             Work::Collective { sequence, arrays, .. } => {
                 if let Action::Collective { collective, ins, .. } = action {
                     let (ins, outs) = arrays.split_at(ins.len());
-                    let exchange = Exchange { collective, sequence: *sequence, ins, outs };
-                    return self.transport.exchange(&exchange).map(Some);
+                    let waiting = &self.streams.all[self.index].sleepers;
+                    let exchange = Exchange { collective, sequence: *sequence, ins, outs, waiting };
+                    return self.transport.exchange(&exchange);
                 }
             }
         }

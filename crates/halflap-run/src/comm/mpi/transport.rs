@@ -13,10 +13,10 @@ use crate::exec::memory::Address;
 use crate::exec::{Failure, Fate, Prepared, Stopped};
 use crate::tensor::AlignedBytes;
 
-/// How often a request is looked at before its thread sleeps in between, and for how long. A thread
-/// that only yields shares a core with a kernel in whole time slices, and its request advances once in
-/// each; a thread that sleeps is run as soon as it wakes.
-const LOOKS: u32 = 20;
+/// How often a request that compute waits for is looked at before its thread sleeps in between, and for
+/// how long it sleeps. Beside a kernel it sleeps at once: a thread that only yields would get its turn
+/// once in a time slice, one that sleeps runs as soon as it wakes.
+const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(100);
 
 /// One process's way to the others.
@@ -69,8 +69,9 @@ impl Processes {
         self.mpi.check(what, code).map_err(|failure| self.fate.fail(failure))
     }
 
-    /// Waits for a request, asking MPI to go on with it.
-    fn complete(&self, mut request: Handle) -> Result<(), Stopped> {
+    /// Waits for a request, asking MPI to go on with it. `is_awaited`: whether nothing else runs on this
+    /// rank meanwhile.
+    fn complete(&self, mut request: Handle, is_awaited: impl Fn() -> bool) -> Result<(), Stopped> {
         let mut looks = 0;
         loop {
             let mut flag: c_int = 0;
@@ -82,8 +83,12 @@ impl Processes {
                 return Ok(());
             }
             self.fate.check()?;
-            looks += 1;
-            if looks < LOOKS { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+            if looks < LOOKS && is_awaited() {
+                looks += 1;
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
         }
     }
 
@@ -96,9 +101,8 @@ impl Processes {
 }
 
 impl Transport for Processes {
-    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Instant, Stopped> {
+    fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped> {
         let collective = exchange.collective;
-        let came = Instant::now();
         let place = collective.set_of(self.rank);
         let comm = self.comms.get(halflap::ids::Id::index(collective.comm)).copied().flatten();
         let (Some((set, place)), Some(comm)) = (place, comm) else {
@@ -107,7 +111,7 @@ impl Transport for Processes {
                 // SAFETY: the plan gives a collective memory for all that it gives, for it alone.
                 unsafe { ptr::write_bytes(out.0, 0, array.given) }
             });
-            return Ok(came);
+            return Ok(None);
         };
         let members = collective.sets[set].len();
         let call = Call { of: self, exchange, comm: comm.0, place, members };
@@ -122,7 +126,8 @@ impl Transport for Processes {
                 }
             }
         }
-        Ok(came)
+        // MPI does not say when the others came.
+        Ok(None)
     }
 
     fn barrier(&self) -> Result<(), Stopped> {
@@ -130,7 +135,7 @@ impl Transport for Processes {
         // SAFETY: all ranks do this in the same sequence.
         let code = unsafe { (self.mpi.functions.ibarrier)(self.barrier.0, &raw mut request) };
         self.check("MPI_Ibarrier", code)?;
-        self.complete(request)
+        self.complete(request, || true)
     }
 }
 
@@ -174,10 +179,14 @@ impl Call<'_> {
     }
 
     /// Starts something and waits for it.
+    fn complete(&self, request: Handle) -> Result<(), Stopped> {
+        self.of.complete(request, || self.exchange.is_awaited())
+    }
+
     fn run(&self, what: &str, start: impl FnOnce(&Mpi, *mut Handle) -> c_int) -> Result<(), Stopped> {
         let mut request = self.of.mpi.no_request;
         self.of.check(what, start(&self.of.mpi, &raw mut request))?;
-        self.of.complete(request)
+        self.complete(request)
     }
 
     fn all_reduce(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
@@ -342,7 +351,7 @@ impl Call<'_> {
             requests.push(request);
         }
         for request in requests {
-            self.of.complete(request)?;
+            self.complete(request)?;
         }
         // SAFETY: the result is that long. Who gets nothing gets zeros.
         unsafe { ptr::copy_nonoverlapping(came.as_ptr(), to.0, array.given) };
