@@ -11,19 +11,21 @@ mod costs;
 mod debug;
 pub mod desk;
 mod diff;
+mod draw;
 mod exit;
 mod files;
 mod log;
+mod look;
 mod machine;
-mod optimize;
 mod pictures;
 mod plan;
-mod program;
 mod progress;
 mod recorded;
 mod run;
 mod schedule;
-mod simulate;
+mod search;
+mod show;
+mod source;
 mod terminal;
 mod timeline;
 mod verify;
@@ -61,18 +63,13 @@ fn guarded(args: &Args) -> Result<(), Failed> {
 
 fn run(args: &Args) -> Result<(), Failed> {
     log::start(args.verbose)?;
-    let is_module = |path: &str| files::is_module(path);
     let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
         Command::Schedule(command) if command.artifacts.artifacts.is_some() => schedule_into(command, verbose),
-        Command::Schedule(command) => schedule(command, verbose),
-        Command::Simulate(command) if is_module(&command.of.graph)? => program::simulate(command),
-        Command::Simulate(command) => simulate::simulate(command),
-        Command::Explain(command) if is_module(&command.of.graph)? => program::explain(command),
-        Command::Explain(command) => simulate::explain_order(command),
-        Command::WhatIf(command) if is_module(&command.graph)? => program::what_if(command),
+        Command::Schedule(command) => schedule::run(command, verbose),
+        Command::Simulate(command) => look::simulate(command),
+        Command::Explain(command) => look::explain(command),
         Command::WhatIf(command) => what_if::run(command),
-        Command::Verify(command) if is_module(&command.graph)? => program::verify(command),
         Command::Verify(command) => verify::run(command, verbose),
         Command::Align(command) => align::run(command, verbose),
         Command::Analyze(command) => analyze::run(command, verbose),
@@ -84,23 +81,18 @@ fn run(args: &Args) -> Result<(), Failed> {
     }
 }
 
-fn schedule(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    match files::is_module(&command.graph)? {
-        true => program::schedule(command, verbose),
-        false => schedule::run(command, verbose),
-    }
-}
-
 /// The same, with everything that it can make in one folder.
 fn schedule_into(command: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts)? else { return schedule(command, verbose) };
+    let Some(artifacts) = artifacts::Artifacts::open(&command.artifacts)? else {
+        return schedule::run(command, verbose);
+    };
     let mut command = command.clone();
     command.artifacts = args::ArtifactArgs::default();
     let file = |name: &str| Some(artifacts.file(name));
     command.output = command.output.or_else(|| file("schedule.json"));
     command.pictures.report = command.pictures.report.or_else(|| file("report.html"));
     command.pictures.trace = command.pictures.trace.or_else(|| file("trace.json"));
-    let done = schedule(&command, verbose);
+    let done = schedule::run(&command, verbose);
     artifacts.write_page("")?;
     done
 }

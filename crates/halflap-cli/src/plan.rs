@@ -1,19 +1,18 @@
 //! `halflap plan`: what running a module comes to.
 
+use halflap::hlo::likely_device;
 use halflap::plan::Text;
-use halflap::program::likely_device;
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
-use crate::program::{Source, Which};
+use crate::source::{ModuleSource, Which};
 
 pub fn run(args: &args::Plan) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
-    refuse_graph(&args.module)?;
-    let source = Source::read(&args.module, &args.machine)?;
+    let source = ModuleSource::read(&args.module, &args.machine)?;
     // What was compiled for a TPU mixes types as only its kernels can: it can be planned and not run.
     let is_tpu = likely_device(&source.module).starts_with("tpu");
     let source = if is_tpu { source } else { source.typed()? };
@@ -28,13 +27,5 @@ pub fn which<'a>(file: Option<&'a str>, orders: &'a args::OrderArgs) -> Which<'a
         Some(path) => Which::File(path),
         None if orders.input_order => Which::Input,
         None => Which::Ours(&orders.search),
-    }
-}
-
-/// Only modules say what their operations compute.
-pub fn refuse_graph(path: &str) -> Result<(), Failed> {
-    match files::is_module(path)? {
-        true => Ok(()),
-        false => Err(Failed::in_file(files::name_of(path), "is no HLO module, and only those can be run")),
     }
 }

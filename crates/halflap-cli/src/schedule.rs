@@ -1,126 +1,348 @@
-//! `halflap schedule`: run passes on a graph.
+//! `halflap schedule`: the best order, or what passes make of a graph.
 
-use std::time::Instant;
-
-use halflap::explain::Limits;
-use halflap::graph::Graph;
-use halflap::order::Order;
+use halflap::evaluate::Change;
+use halflap::graph::{Edges, Graph};
+use halflap::hlo::write as write_module;
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
-use halflap::report::page::Shown;
-use halflap::report::{self, Played, Summary, Timed};
-use halflap::schedule::{self, Failure, Request, Schedule};
-use halflap::simulate::{Machine, lower_bound};
+use halflap::report::{
+    self, Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_trust,
+    labelled,
+};
+use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
+use halflap::simulate::{Bound, lower_bound};
+use halflap::units::Nanos;
+use halflap::workload::{Decided, Priced};
+use serde_json::{Value, json};
 
-use crate::args::{self, ChainWhich, Compat, Emit};
+use crate::args::{self, ChainWhich, Compat, EffortArg, Emit};
+use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
-use crate::machine;
-use crate::optimize;
-use crate::pictures;
 use crate::progress::Stopwatch;
-use crate::simulate::program;
+use crate::search::{Outcome, Wanted, search};
+use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
+use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
 
-/// How many collectives the table on the terminal has.
-pub const ROWS: usize = 20;
-
-pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
-    if args.emit == Some(Emit::Hlo) {
-        return Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"));
-    }
-    args.pictures.check(&args.graph, args.output.as_deref())?;
-    if args.passes.is_empty() {
-        refuse_without_passes(args)?;
-        return optimize::run(args, verbose);
-    }
-    if args.search.any() {
-        let problem = "--memory-budget, --collective-order, --effort and --threads are for the optimizer: leave out --passes, or use --set";
-        return Err(Failed::BadInput(problem.to_owned()));
-    }
-    run_passes(args, verbose)
+/// How a unit came by its order.
+enum Way {
+    /// It does not communicate, and keeps its own.
+    Kept,
+    Searched(Outcome),
+    Passed(Passed),
 }
 
-/// What is only for passes, and says so where none are named.
-fn refuse_without_passes(args: &args::Schedule) -> Result<(), Failed> {
-    let needs = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
+/// What passes did.
+struct Passed {
+    passes: Vec<PassRun>,
+    seconds: Vec<f64>,
+    bound: Bound,
+}
+
+type Unit = Decided<Way>;
+
+pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+    args.pictures.check(&args.graph, args.output.as_deref())?;
+    match files::is_module(&args.graph)? {
+        true => refuse_for_module(args)?,
+        false => refuse_for_graph(args)?,
+    }
+    let subject = Subject::read(&args.graph, &args.machine, args.order_collectives)?;
+    let source = &subject.source;
+    if verbose {
+        let size = subject.hlo.as_ref().map_or_else(
+            || count(source.workload.entry().map_or(0, |unit| unit.graph.len()), "node"),
+            |hlo| count(hlo.module.len(), "instruction"),
+        );
+        eprintln!("read {size} in {:.1} ms", source.read_seconds * 1e3);
+    }
+    let all = source.walk(|priced| match args.passes.is_empty() {
+        true => searched(&subject, priced, args),
+        false => passed(priced, args),
+    })?;
+    let done = Done { subject: &subject, all: &all, args };
+    match &subject.hlo {
+        Some(hlo) => done.module(hlo),
+        None => done.graph(),
+    }
+}
+
+/// What is for graphs of torch alone.
+fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
+    let refused = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} is not for HLO modules: {why}")));
     match args {
-        _ if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),
-        _ if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
-        _ if !args.settings.is_empty() => needs("--set", "torch's settings are those of its passes"),
+        _ if !args.passes.is_empty() => refused("--passes", "torch's passes are for graphs of torch"),
+        _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
+        _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
+        _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
+        _ if args.json && args.emit == Some(Emit::Hlo) => {
+            Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
+        }
         _ => Ok(()),
     }
 }
 
-fn run_passes(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
+fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
+    let needs = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
+    match (args, args.passes.is_empty()) {
+        _ if args.emit == Some(Emit::Hlo) => {
+            Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"))
+        }
+        (_, true) if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),
+        (_, true) if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
+        (_, true) if !args.settings.is_empty() => needs("--set", "torch's settings are those of its passes"),
+        (_, false) if args.search.any() => {
+            let problem = "--memory-budget, --collective-order, --effort and --threads are for the optimizer: leave out --passes, or use --set";
+            Err(Failed::BadInput(problem.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The best order of a unit; where nothing in a module's computation can run beside compute, its own.
+fn searched(
+    subject: &Subject<'_>,
+    priced: &Priced,
+    args: &args::Schedule,
+) -> Result<(halflap::order::Order, Way), Failed> {
+    let source = &subject.source;
+    if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
+        return Ok((priced.input.order.clone(), Way::Kept));
+    }
+    let wanted = Wanted { args: &args.search, is_chained: args.order_collectives.is_some(), source };
+    let (order, outcome) = search(&wanted, priced)?;
+    Ok((order, Way::Searched(outcome)))
+}
+
+/// What passes make of a graph.
+fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
     let request = request(args)?;
-    let started = Instant::now();
-    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
-    let read_seconds = started.elapsed().as_secs_f64();
-    let graph = files::chained(graph, args.order_collectives);
-    if verbose {
-        eprintln!("read {} nodes in {:.1} ms", graph.len(), read_seconds * 1e3);
-    }
+    let graph = &priced.graph;
     let mut stopwatch = Stopwatch::new();
-    let schedule = schedule::run(&graph, &request, &mut stopwatch).map_err(|failure| explain(&graph, failure, args))?;
-    let bound = lower_bound(&graph, &machine, request.edges());
-    let summary = Summary::of(&graph, &schedule, &machine, bound);
-    let timed = Timed {
-        graph: &graph,
-        schedule: &schedule,
-        summary: &summary,
-        compat: args.compat.map(|Compat::Torch210| "torch-2.10"),
-        order_collectives: args.order_collectives.map(ChainWhich::name),
-        read_seconds,
-        pass_seconds: &stopwatch.seconds,
-        optimizer: None,
-    };
+    let schedule = schedule::run(graph, &priced.machine.times, &request, &mut stopwatch);
+    let schedule = schedule.map_err(|failure| explain_failure(graph, failure, args))?;
     warn_of_excess(&schedule);
-    draw(args, &timed, &machine)?;
-    if write(args, &timed)? { Ok(()) } else { show(args, &timed) }
+    let bound = lower_bound(graph, &priced.machine, request.edges());
+    let Schedule { order, passes, .. } = schedule;
+    Ok((order, Way::Passed(Passed { passes, seconds: stopwatch.seconds, bound })))
 }
 
-fn draw(args: &args::Schedule, timed: &Timed<'_>, machine: &Machine) -> Result<(), Failed> {
-    if !args.pictures.any() {
-        return Ok(());
-    }
-    let Timed { graph, schedule, summary, .. } = *timed;
-    let input = Order::of_input(graph);
-    let limits = Limits { memory: schedule.peak_before.max(schedule.peak), bound: summary.bound };
-    let explanation = halflap::explain::explain(graph, machine, &schedule.order, limits);
-    let passes: Vec<&str> = schedule.passes.iter().map(|run| run.pass.name()).collect();
-    args.pictures.draw(&[Shown {
-        title: &pictures::title(&args.graph),
-        part: "",
-        command: "schedule",
-        facts: vec![("program", program(graph)), ("passes", passes.join(", "))],
-        orders: &[
-            Played::new("before", (graph, machine), &input),
-            Played::new("after", (graph, machine), &schedule.order),
-        ],
-        explanation: &explanation,
-        memory_limit: None,
-        rows: &summary.rows,
-    }])
+/// A program whose orders are known.
+struct Done<'a> {
+    subject: &'a Subject<'a>,
+    all: &'a [Unit],
+    args: &'a args::Schedule,
 }
 
-/// Writes the schedule where it was asked for; says whether that took the place of the summary.
-pub fn write(args: &args::Schedule, timed: &Timed<'_>) -> Result<bool, Failed> {
-    if args.output.is_none() && !args.json {
-        return Ok(false);
+impl Done<'_> {
+    fn edges(&self) -> Edges {
+        crate::machine::edges(self.args.search.collective_order, self.args.order_collectives.is_some())
     }
-    let mut json = Vec::new();
-    report::write_schedule(timed, &mut json).map_err(|error| Failed::OurBug(error.to_string()))?;
-    files::put_asked(args.output.as_deref(), args.json, || String::from_utf8_lossy(&json).into_owned())
+
+    /// A unit that does not communicate is as fast as it can be.
+    fn section<'s>(&self, unit: &'s Unit) -> Section<'s> {
+        let peak = unit.priced.peak_before();
+        match &unit.found {
+            Way::Kept => {
+                let bound = Bound { time: unit.result.step_time(), edges: self.edges() };
+                Section::of(unit, peak, bound)
+            }
+            Way::Searched(found) => Section {
+                trust: Some(format!("in its own order: {}", describe_trust(&found.trust))),
+                seconds: found.seconds,
+                ..Section::of(unit, found.limit, found.bound)
+            },
+            Way::Passed(passed) => Section::of(unit, peak.max(unit.result.peak()), passed.bound),
+        }
+    }
+
+    fn sections(&self) -> Vec<Section<'_>> {
+        self.all.iter().map(|unit| self.section(unit)).collect()
+    }
+
+    fn graph(&self) -> Result<(), Failed> {
+        let Some(unit) = self.all.last() else { return Ok(()) };
+        let (sections, args) = (self.sections(), self.args);
+        let section = &sections[sections.len() - 1];
+        let summary = summary(unit, section.bound);
+        let timed = self.timed(unit, &summary);
+        let json = || serde_json::to_string(&timed).map(|text| text + "\n").unwrap_or_default();
+        let printed = files::put_asked(args.output.as_deref(), args.json, json)?;
+        let fact = match &unit.found {
+            Way::Searched(found) => ("trust", describe_trust(&found.trust)),
+            _ => ("passes", timed.passes.iter().map(|run| run.pass.name()).collect::<Vec<_>>().join(", ")),
+        };
+        let rows = if args.passes.is_empty() { &[][..] } else { &summary.rows };
+        let picture = Picture { is_compared: true, facts: vec![fact], rows, ..Picture::of("schedule", None) };
+        draw(self.subject, &sections, &args.pictures, &picture)?;
+        if printed {
+            return Ok(());
+        }
+        if args.show {
+            files::print(&report::listing(unit.priced.setup(), &unit.result.order))?;
+            files::print("\n")?;
+        }
+        match &unit.found {
+            Way::Searched(found) => show_searched(section, &summary, found),
+            _ => show_passed(&timed),
+        }
+    }
+
+    fn module(&self, hlo: &Hlo) -> Result<(), Failed> {
+        let (source, args, sections) = (&self.subject.source, self.args, self.sections());
+        let computation = args.which.computation.as_deref();
+        draw(self.subject, &sections, &args.pictures, &Picture::of("schedule", computation))?;
+        let printed = match args.emit.unwrap_or(Emit::Schedule) {
+            Emit::Schedule => self.put_schedule(hlo)?,
+            Emit::Hlo => files::put(args.output.as_deref().unwrap_or("-"), &self.rewritten(hlo))?,
+        };
+        if printed {
+            return Ok(());
+        }
+        let style = terminal::style();
+        let shown = Shown { source, hlo, sections: &sections };
+        let mut text = shown.headline(&style);
+        for section in shown.picked(computation, SECTIONS)? {
+            if args.show {
+                text.push_str(&shown.listed(section));
+            }
+            text.push_str(&shown.section(section, ROWS, &style));
+        }
+        let seconds: f64 = sections.iter().map(|section| section.seconds).sum();
+        files::print(&format!("{text}\noptimized in {seconds:.2} s\n"))
+    }
+
+    /// The module in the new orders.
+    fn rewritten(&self, hlo: &Hlo) -> String {
+        let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
+        write_module(&hlo.module, &self.all.iter().map(order).collect::<Vec<_>>())
+    }
+
+    /// Writes or prints `halflap.schedule/1`; says whether it was printed.
+    fn put_schedule(&self, hlo: &Hlo) -> Result<bool, Failed> {
+        let args = self.args;
+        if args.output.is_none() && !args.json {
+            return Ok(false);
+        }
+        let text = format!("{}\n", self.module_json(hlo)?);
+        files::put_asked(args.output.as_deref(), args.json, || text)
+    }
+
+    fn module_json(&self, hlo: &Hlo) -> Result<Value, Failed> {
+        let source = &self.subject.source;
+        let mut computations = Vec::new();
+        for unit in self.all.iter().filter(|unit| matches!(unit.found, Way::Searched(_))) {
+            computations.push(self.computation_json(hlo, unit)?);
+        }
+        let entry = self.all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+        let (step, exposed, peak) = (entry.step_time(), entry.exposed_in_all, entry.peak());
+        Ok(json!({
+            "format": "halflap.schedule/1",
+            "halflap": env!("CARGO_PKG_VERSION"),
+            "module": hlo.module.name(),
+            "device_assumed": source.assumed,
+            "collective_order": collective_order(self.edges()),
+            "step_time": step.after,
+            "step_time_before": step.before,
+            "exposed": exposed.after,
+            "exposed_before": exposed.before,
+            "peak_memory": peak.after,
+            "peak_memory_before": peak.before,
+            "read_seconds": source.read_seconds,
+            "computations": computations,
+        }))
+    }
+
+    fn computation_json(&self, hlo: &Hlo, unit: &Unit) -> Result<Value, Failed> {
+        let Source { workload, .. } = &self.subject.source;
+        let summary = summary(unit, self.section(unit).bound);
+        let timed = self.timed(unit, &summary);
+        let fields = serde_json::to_value(&timed).map_err(|error| Failed::OurBug(error.to_string()))?;
+        let caller = hlo.units[unit.priced.unit].caller;
+        let mut computation = json!({
+            "computation": workload.units[unit.priced.unit].name,
+            "runs": workload.units[unit.priced.unit].runs,
+            "caller": caller.map(|caller| hlo.module.instruction_name(caller.instr)),
+        });
+        if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
+            // What all computations have in common stands above them.
+            let common = ["format", "halflap", "collective_order", "read_seconds"];
+            into.extend(fields.into_iter().filter(|(key, _)| !common.contains(&key.as_str())));
+        }
+        Ok(computation)
+    }
+
+    fn timed<'s>(&self, unit: &'s Unit, summary: &'s Summary) -> Timed<'s> {
+        let (passes, seconds): (&[PassRun], &[f64]) = match &unit.found {
+            Way::Passed(passed) => (&passed.passes, &passed.seconds),
+            _ => (&[], &[]),
+        };
+        let effort = self.args.search.effort.unwrap_or(EffortArg::Default);
+        let optimizer = match &unit.found {
+            Way::Searched(found) => Some(OptimizerRun {
+                seconds: found.seconds,
+                effort: effort.name(),
+                memory_limit: found.limit,
+                input_kept: found.input_kept,
+                trust: &found.trust,
+            }),
+            _ => None,
+        };
+        Timed {
+            graph: &unit.priced.graph,
+            order: &unit.result.order,
+            passes,
+            summary,
+            compat: self.args.compat.map(|Compat::Torch210| "torch-2.10"),
+            order_collectives: self.args.order_collectives.map(ChainWhich::name),
+            read_seconds: self.subject.source.read_seconds,
+            pass_seconds: seconds,
+            optimizer,
+        }
+    }
 }
 
-fn show(args: &args::Schedule, timed: &Timed<'_>) -> Result<(), Failed> {
-    if args.show {
-        files::print(&report::listing(timed.graph, &timed.schedule.order))?;
-        files::print("\n")?;
+fn summary(unit: &Unit, bound: Bound) -> Summary {
+    let passes = match &unit.found {
+        Way::Passed(passed) => passed.passes.as_slice(),
+        _ => &[],
+    };
+    let compared = Compared { before: &unit.priced.input, after: &unit.result, passes };
+    Summary::of(unit.priced.setup(), &compared, bound)
+}
+
+fn show_searched(section: &Section<'_>, summary: &Summary, found: &Outcome) -> Result<(), Failed> {
+    let (priced, evaluation) = (section.priced, section.result);
+    let Change { before, after } = section.step_time();
+    let saved = if before == Nanos::ZERO { 0.0 } else { 100.0 * (1.0 - after.0 / before.0) };
+    let step = format!("{before} -> {after} ({saved:.1}% saved), {}", against_bound(after, section.bound));
+    let lines = [
+        ("program", program(&priced.graph)),
+        ("communication", summary.communication.to_string()),
+        ("step time", step),
+        ("exposed", format!("{} -> {}", priced.input.exposed(), evaluation.exposed())),
+        ("peak memory", format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit)),
+        ("trust", describe_trust(&found.trust)),
+    ];
+    let style = terminal::style();
+    let host = host_line(&evaluation.simulation);
+    let mut text: String = lines.iter().chain(&host).map(|(label, value)| labelled(label, value, &style)).collect();
+    if found.input_kept {
+        text.push_str("The input order is kept: in most variations it is better than what was found.\n");
     }
+    text.push('\n');
+    let explanation = section.explanation();
+    let was = Some(&priced.input.simulation);
+    let explained = Explained { graph: &priced.graph, evaluation, explanation: &explanation, was };
+    text.push_str(&report::render_explanation(&explained, ROWS, &style));
+    text.push_str(&format!("optimized in {:.2} s\n", found.seconds));
+    files::print(&text)
+}
+
+fn show_passed(timed: &Timed<'_>) -> Result<(), Failed> {
     files::print(&report::render(timed.graph, timed.summary, ROWS, &terminal::style()))?;
-    for (run, seconds) in timed.schedule.passes.iter().zip(timed.pass_seconds) {
+    for (run, seconds) in timed.passes.iter().zip(timed.pass_seconds) {
         let moves = report::count(run.moves, "move");
         files::print(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3))?;
     }
@@ -139,7 +361,6 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
     let options = Options { settings, fidelity };
     Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
 }
-
 /// Who asks for an order of collectives wants it kept. Torch's iterative passes do not look at it.
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
@@ -164,7 +385,7 @@ fn warn_of_excess(schedule: &Schedule) {
 }
 
 /// Says what broke. A ledger that does not hold is written to a file, with all that is known of it.
-fn explain(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
+fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
     let Failure::Ledger { pass, mismatch } = &failure else { return Failed::OurBug(failure.to_string()) };
     let path = match args.output.as_deref() {
         Some(output) if !files::is_stdout(output) && !output.starts_with("/dev/") => {

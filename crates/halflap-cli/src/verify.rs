@@ -1,34 +1,73 @@
-//! `halflap verify`: prove an order.
+//! `halflap verify`: prove orders.
 
+use halflap::graph::Graph;
 use halflap::import::read_order;
 use halflap::report::count;
-use halflap::verify::{Demands, OrderEdges, verify, verify_names};
+use halflap::units::Bytes;
+use halflap::verify::{Demands, OrderEdges, Proof, verify, verify_names};
 
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::source::{Orders, Subject};
 
 pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     if args.graph == "-" && args.order == "-" {
-        return Err(Failed::BadInput("only one of graph and order can come from standard input".to_owned()));
+        return Err(Failed::BadInput("only one of program and order can come from standard input".to_owned()));
     }
+    match files::is_module(&args.graph)? {
+        true => prove_module(args),
+        false => prove_graph(args, verbose),
+    }
+}
+
+/// A graph needs no run times to be proved.
+fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     let graph = files::chained(files::graph(&args.graph)?, args.order_collectives);
     let bytes = files::read(&args.order)?;
     let names = read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;
     let input: Vec<_> = graph.ops().collect();
-    let input =
-        verify(&graph, &input, &Demands::default()).map_err(|violation| Failed::OurBug(violation.to_string()))?;
-    let memory_limit = args.memory_budget.map(|budget| budget.limit(input.peak));
+    let input = verify(&graph, &input, &Demands::default());
+    let before = input.map_err(|violation| Failed::OurBug(violation.to_string()))?.peak;
     if verbose {
-        eprintln!("{} nodes; the input order's peak is {} bytes; limit {memory_limit:?}", graph.len(), input.peak.0);
+        eprintln!("{} nodes; the input order's peak is {} bytes", graph.len(), before.0);
     }
+    let peak =
+        prove(args, &graph, &names, before).map_err(|problem| Failed::Wrong(format!("not valid: {problem}")))?.peak;
+    let nodes = count(graph.len(), "node");
+    files::print(&format!("valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n", peak.0))
+}
+
+fn prove_module(args: &args::Verify) -> Result<(), Failed> {
+    let machine = args::MachineArgs::default();
+    let subject = Subject::read(&args.graph, &machine, args.order_collectives)?;
+    let source = &subject.source;
+    let orders = Orders::read(&args.order, &subject)?;
+    let mut text = String::new();
+    source.walk(|priced| {
+        let graph = &priced.graph;
+        let computation = source.name_of(priced.unit);
+        let Some(names) = orders.names(computation) else { return Ok((priced.input.order.clone(), ())) };
+        let before = priced.peak_before();
+        let proof = prove(args, graph, names, before);
+        let wrong = |problem| Failed::Wrong(format!("not valid: computation '{computation}': {problem}"));
+        let peak = proof.map_err(wrong)?.peak;
+        let nodes = count(graph.len(), "node");
+        text.push_str(&format!("valid: {computation}, {nodes}, peak memory {peak}, input order {before}\n"));
+        Ok((orders.order(source, priced, halflap::graph::Edges::Real)?, ()))
+    })?;
+    match orders.unknown(source) {
+        Some(name) => Err(Failed::Wrong(format!("not valid: no computation that runs is called '{name}'"))),
+        None => files::print(&text),
+    }
+}
+
+/// Proves what was asked for; `before` is what the input order needs.
+fn prove(args: &args::Verify, graph: &Graph, names: &[String], before: Bytes) -> Result<Proof, String> {
     let order_edges = match args.collective_order {
         CollectiveOrder::Free => OrderEdges::Free,
         CollectiveOrder::Kept => OrderEdges::Kept,
     };
-    let proof = verify_names(&graph, &names, &Demands { order_edges, memory_limit });
-    let proof = proof.map_err(|violation| Failed::Wrong(format!("not valid: {violation}")))?;
-    let (peak, before) = (proof.peak, input.peak);
-    let nodes = count(graph.len(), "node");
-    files::print(&format!("valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n", peak.0))
+    let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
+    verify_names(graph, names, &Demands { order_edges, memory_limit }).map_err(|violation| violation.to_string())
 }

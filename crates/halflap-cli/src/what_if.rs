@@ -1,14 +1,15 @@
 //! `halflap what-if`: what more memory or a faster network would buy.
 
+use halflap::evaluate::Setup;
 use halflap::explain::{Limits, explain};
-use halflap::graph::{Edges, Graph};
-use halflap::memory::Timeline;
+use halflap::graph::Edges;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
 use halflap::report::page::{self, Shown, sweep_page};
-use halflap::report::{Cell, Column, Played, Table, collective_order, total_exposed};
-use halflap::simulate::{Machine, lower_bound, simulate};
+use halflap::report::{Cell, Column, Played, Table, collective_order};
+use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
+use halflap::workload::Priced;
 use serde_json::{Value, json};
 
 use crate::args::{self, EffortArg, PictureArgs};
@@ -18,7 +19,8 @@ use crate::machine;
 use crate::pictures;
 use crate::progress::Bar;
 use crate::recorded::{Collectives, Recorded};
-use crate::simulate::program;
+use crate::show::program;
+use crate::source::{Orders, Subject};
 use crate::terminal;
 
 /// One point of the sweep.
@@ -37,50 +39,50 @@ struct Found {
 }
 
 /// What holds for every point.
-pub struct Rules {
+struct Rules {
     /// The edges that orders keep.
-    pub edges: Edges,
+    edges: Edges,
     /// How much work is done.
-    pub effort: EffortArg,
+    effort: EffortArg,
     /// An order that is known before.
-    pub known: Option<Order>,
+    known: Option<Order>,
 }
 
 pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
     if args.graph == "-" && args.schedule.as_deref() == Some("-") {
-        return Err(Failed::BadInput("only one of graph and schedule can come from standard input".to_owned()));
+        return Err(Failed::BadInput("only one of program and schedule can come from standard input".to_owned()));
     }
     let pictures = PictureArgs { report: args.report.clone(), trace: None };
     pictures.check(&args.graph, args.output.as_deref())?;
     let recorded = Recorded::read(args.schedule.as_deref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
-    let (graph, machine) = machine::load(&args.graph, &args.machine)?;
-    let graph = files::chained(graph, chain);
-    let schedule = args.schedule.as_deref();
-    let known = schedule.map(|path| machine::order(&graph, Some(path), edges)).transpose()?;
-    run_on(args, &Rules { edges, effort: recorded.effort(args.effort)?, known }, (&graph, &machine))
-}
-
-/// Sweeps over one graph.
-pub fn run_on(args: &args::WhatIf, rules: &Rules, on: (&Graph, &Machine)) -> Result<(), Failed> {
-    let peak = Timeline::of(on.0, &Order::of_input(on.0)).peak;
-    let points = sweep(args, rules, on, peak)?;
-    if let Some(path) = &args.report {
-        draw(args, rules.edges, on, (path, &points, peak))?;
+    let subject = Subject::read(&args.graph, &args.machine, chain)?;
+    let source = &subject.source;
+    let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
+    let unit = source.chosen(&all, args.which.computation.as_deref())?;
+    let orders = args.schedule.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
+    let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
+    let is_printed = args.json || args.output.as_deref().is_some_and(files::is_stdout);
+    if subject.hlo.is_some() && !is_printed {
+        files::print(&format!("computation {}\n", source.name_of(unit.priced.unit)))?;
+        files::print(&source.device().map_or(String::new(), |device| format!("{device}\n")))?;
     }
-    let text = || format!("{}\n", to_json(&points, peak, rules));
+    let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
+    let points = sweep(args, &rules, &unit.priced)?;
+    if let Some(path) = &args.report {
+        draw(args, edges, &unit.priced, Drawn { path, points: &points })?;
+    }
+    let peak = unit.priced.input.peak();
+    let text = || format!("{}\n", to_json(&points, peak, &rules));
     match files::put_asked(args.output.as_deref(), args.json, text)? {
         true => Ok(()),
         false => files::print(&render(&points, peak)),
     }
 }
 
-fn sweep(
-    args: &args::WhatIf,
-    rules: &Rules,
-    (graph, base): (&Graph, &Machine),
-    peak: Bytes,
-) -> Result<Vec<Point>, Failed> {
+fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Point>, Failed> {
+    let Setup { graph, machine: base } = priced.setup();
+    let peak = priced.input.peak();
     let bar = Bar::new("sweeping");
     let all = args.memory.len() * args.bandwidth.len();
     let mut points = Vec::with_capacity(all);
@@ -115,29 +117,31 @@ fn sweep(
     Ok(points)
 }
 
+/// Where the page goes, and what is on it.
+struct Drawn<'a> {
+    path: &'a str,
+    points: &'a [Point],
+}
+
 /// Draws the points as curves, above the input order.
-fn draw(
-    args: &args::WhatIf,
-    edges: Edges,
-    on: (&Graph, &Machine),
-    (path, points, peak): (&str, &[Point], Bytes),
-) -> Result<(), Failed> {
-    let (graph, machine) = on;
-    let input = Order::of_input(graph);
+fn draw(args: &args::WhatIf, edges: Edges, priced: &Priced, drawn: Drawn<'_>) -> Result<(), Failed> {
+    let setup = priced.setup();
+    let Setup { graph, machine } = setup;
+    let peak = priced.input.peak();
     let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges) };
-    let explanation = explain(graph, machine, &input, limits);
+    let explanation = explain(setup, &priced.input, limits);
     let shown = Shown {
         title: &pictures::title(&args.graph),
         part: "",
         command: "what-if",
         facts: vec![("program", program(graph)), ("collective order", collective_order(edges).to_owned())],
-        orders: &[Played::new("input order", on, &input)],
+        orders: &[Played::new("input order", setup, &priced.input)],
         explanation: &explanation,
         memory_limit: None,
         rows: &[],
     };
-    let curves = points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-    pictures::write_report(path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
+    let curves = drawn.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
+    pictures::write_report(drawn.path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
 }
 
 fn curve(points: &[Point]) -> page::Curve {
@@ -163,8 +167,7 @@ fn curve(points: &[Point]) -> page::Curve {
 fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Failed> {
     match optimize(task) {
         Ok(found) => {
-            let simulation = simulate(task.graph, found.order.as_slice(), task.machine);
-            let exposed = total_exposed(&simulation);
+            let exposed = simulate(task.graph, found.order.as_slice(), task.machine).exposed();
             Ok((Ok(Found { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),

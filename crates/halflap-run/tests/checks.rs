@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use halflap::hlo::LoweredModule;
 use halflap::hlo::Module;
 use halflap::order::Order;
 use halflap::plan::build;
@@ -48,7 +49,8 @@ impl Job {
     }
 
     fn prepared(&self) -> Prepared {
-        let mut program = build(&self.module, |unit| Order::of_input(&unit.lowered.graph)).unwrap();
+        let units = LoweredModule::of(&self.module).unwrap().units;
+        let mut program = build(&self.module, &units, |unit| Order::of_input(&units[unit].lowered.graph)).unwrap();
         Fault::spoil(&self.options.checks.faults, &mut program).unwrap();
         Prepared::new(&self.module, &program, &self.libraries).unwrap()
     }

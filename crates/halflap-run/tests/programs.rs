@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use halflap::hlo::LoweredModule;
 use halflap::hlo::Module;
 use halflap::import::unzip;
 use halflap::order::Order;
@@ -22,7 +23,8 @@ fn module(path: &Path) -> Module {
 }
 
 fn prepared(module: &Module, fuses: bool) -> Arc<Prepared> {
-    let mut program = build(module, |unit| Order::of_input(&unit.lowered.graph)).unwrap();
+    let units = LoweredModule::of(module).unwrap().units;
+    let mut program = build(module, &units, |unit| Order::of_input(&units[unit].lowered.graph)).unwrap();
     if fuses {
         program = fuse(module, program, |instrs| fits(module, instrs));
     }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use halflap::hlo::LoweredModule;
 use halflap::hlo::Module;
 use halflap::import::unzip;
 use halflap::order::Order;
@@ -56,9 +57,10 @@ fn prepared(module: &Module, program: &Program) -> Arc<Prepared> {
 
 fn ordered(module: &Module, seed: Option<u64>) -> Program {
     let mut dice = Dice::new(seed.unwrap_or(0));
-    let program = build(module, |unit| match seed {
-        Some(_) => random_order(&unit.lowered.graph, &mut dice),
-        None => Order::of_input(&unit.lowered.graph),
+    let units = LoweredModule::of(module).unwrap().units;
+    let program = build(module, &units, |unit| match seed {
+        Some(_) => random_order(&units[unit].lowered.graph, &mut dice),
+        None => Order::of_input(&units[unit].lowered.graph),
     });
     program.unwrap()
 }

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use halflap::cost::Times;
 use halflap::graph::Graph;
 use halflap::import::read_graph;
 use halflap::order::Order;
@@ -44,11 +45,13 @@ fn time(graph: &Graph, pass: Pass, (fidelity, use_runtimes): (Fidelity, bool)) {
     settings.sink.use_runtime_estimations = use_runtimes;
     let options = Options { settings, fidelity };
     let order = Order::of_input(graph);
+    let given = Times::given(graph).expect("captured graphs have run times");
     let mut moves = 0;
     let times: Vec<Duration> = (0..RUNS)
         .map(|_| {
             let started = Instant::now();
-            let outcome = Runner { graph, options: &options }.run(pass, &order, &mut NoWatch).expect("nobody watches");
+            let runner = Runner { graph, times: &given, options: &options };
+            let outcome = runner.run(pass, &order, &mut NoWatch).expect("nobody watches");
             moves = outcome.moves;
             started.elapsed()
         })

@@ -1,18 +1,16 @@
 //! Why communication is still exposed, and who owns the peak.
 
+use crate::evaluate::{Evaluation, Setup};
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId};
-use crate::memory::Timeline;
 use crate::optimize::{Probe, Program, Side};
 use crate::order::Order;
-use crate::simulate::{Bound, Machine, Simulation, simulate};
+use crate::simulate::{Bound, Machine, Simulation};
 use crate::units::{Bytes, Nanos};
 
 /// An order explained.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The order in time.
-    pub simulation: Simulation,
     /// What no order can beat, of those that keep the same edges.
     pub bound: Bound,
     /// The exposed collectives, the most exposed first.
@@ -83,12 +81,13 @@ pub struct Limits {
 }
 
 /// Explains an order.
-pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limits: Limits) -> Explanation {
-    let simulation = simulate(graph, order.as_slice(), machine);
-    let mut held = waited_for(graph, &simulation);
+pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Explanation {
+    let Setup { graph, machine } = setup;
+    let Evaluation { order, simulation, .. } = evaluation;
+    let mut held = waited_for(graph, simulation);
     let program = Program::new(graph, machine, Edges::Real);
     let mut probe = Probe::new(&program, graph, order, limits.memory);
-    let case = Case { graph, machine, order, simulation: &simulation };
+    let case = Case { graph, machine, order, simulation };
     for held in &mut held {
         if !limits.bound.is_reached_by(simulation.step_time) {
             held.by = case.holder(&mut probe, held, limits.bound.edges);
@@ -97,8 +96,7 @@ pub fn explain(graph: &Graph, machine: &Machine, order: &Order, limits: Limits) 
             held.by = free_would_save(&mut probe, held).map_or(held.by, Holder::KeptOrder);
         }
     }
-    let peak = find_peak(graph, order);
-    Explanation { simulation, bound: limits.bound, held, peak }
+    Explanation { bound: limits.bound, held, peak: find_peak(graph, evaluation) }
 }
 
 /// The collectives that are waited for, the longest first, with nothing known of what holds them.
@@ -191,8 +189,8 @@ impl Holder {
     }
 }
 
-fn find_peak(graph: &Graph, order: &Order) -> Peak {
-    let timeline = Timeline::of(graph, order);
+fn find_peak(graph: &Graph, evaluation: &Evaluation) -> Peak {
+    let Evaluation { order, memory: timeline, .. } = evaluation;
     let at = order
         .as_slice()
         .iter()

@@ -53,6 +53,8 @@ ids! {
     StreamId
     /// A place in an order.
     Pos
+    /// A unit of a workload: one of the graphs that a program is made of.
+    UnitId
     /// A computation of an HLO module.
     ComputationId
     /// An instruction of an HLO module; those of one computation are neighbours.

@@ -1,9 +1,54 @@
 //! halflap lets communication overlap with compute in distributed tensor programs, without adding
 //! memory.
 //!
-//! The flow: [`import`] bytes to a [`graph::Graph`], [`schedule::run`] passes on it, which verifies
-//! every order with [`verify`], and [`report`] the result. ARCHITECTURE.md in the repository says
-//! what each part is and must not know. The library does no I/O and reads no clock.
+//! A program is a [`workload::Workload`]: graphs that run each other. A captured graph is a workload of
+//! one unit, an HLO module has one for each computation that runs. [`workload::Workload::optimize`] finds
+//! the order of each that hides the most communication within a memory limit, and [`verify`] has proved
+//! it before it is handed out.
+//!
+//! # A graph
+//!
+//! ```
+//! use halflap::workload::{Model, Search, Workload};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+//! let workload = Workload::from(halflap::import::read_graph(&bytes)?);
+//! let decision = workload.optimize(&Model::default(), &Search::default())?;
+//! let (step, peak) = (decision.step_time(), decision.peak());
+//! assert!(step.after < step.before && peak.after <= peak.before);
+//! let unit = &decision.units[0];
+//! for &op in unit.result.order.as_slice() {
+//!     println!("{} at {}", unit.priced.graph.name(op), unit.result.simulation.start[op]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # An HLO module
+//!
+//! ```
+//! use halflap::cost::{Costs, Device};
+//! use halflap::hlo::LoweredModule;
+//! use halflap::workload::{Model, Search};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let bytes = std::fs::read("../../tests/hlo/fsdp_L2_scan.after_spmd_partitioning.txt.gz")?;
+//! let module = halflap::import::read_module(&bytes)?;
+//! let lowered = LoweredModule::of(&module)?;
+//! let costs = Costs { device: Some(Device::named("h100")?), ..Costs::default() };
+//! let model = Model { costs, ..Model::default() };
+//! let decision = lowered.workload.optimize(&model, &Search::default())?;
+//! println!("{} -> {}", decision.step_time().before, decision.step_time().after);
+//! let text = lowered.text(&module, |unit| decision.order(unit));
+//! # assert!(halflap::import::is_module(text.as_bytes()));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`schedule`] runs torch's passes instead, [`explain`](mod@explain) says why communication is still
+//! exposed, [`report`] renders. ARCHITECTURE.md in the repository says what each part is and must not
+//! know. The library does no I/O and reads no clock.
 
 // The test programs are made through the crate's own name, inside and outside of it.
 #[cfg(test)]
@@ -25,6 +70,7 @@ mod test_programs;
 
 pub mod align;
 pub mod cost;
+pub mod evaluate;
 pub mod explain;
 pub mod graph;
 pub mod hlo;
@@ -39,7 +85,6 @@ pub mod order;
 pub mod overlap;
 pub mod pass;
 pub mod plan;
-pub mod program;
 mod random;
 pub mod report;
 pub mod schedule;
@@ -47,6 +92,7 @@ pub mod simulate;
 pub mod trust;
 pub mod units;
 pub mod verify;
+pub mod workload;
 
 pub use nearest::{Unknown, nearest};
 

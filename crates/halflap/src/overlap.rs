@@ -15,6 +15,7 @@
 
 use std::ops::Range;
 
+use crate::cost::Times;
 use crate::graph::{Assignment, Edges, Graph, OpKind, Streams};
 use crate::ids::{Id, IdVec, OpId, Pos};
 use crate::order::Order;
@@ -70,11 +71,9 @@ impl Hiding {
 }
 
 impl<'g> Overlap<'g> {
-    /// Measures with the graph's run times: those of collectives times `comm`, all others times
-    /// `compute`.
-    pub fn new(graph: &'g Graph, fidelity: Fidelity, comm: f64, compute: f64) -> Overlap<'g> {
-        let scaled = |op: OpId| graph.runtime(op) * if graph.kind(op).is_collective() { comm } else { compute };
-        let times: IdVec<OpId, Nanos> = graph.ops().map(scaled).collect();
+    /// Measures with these run times.
+    pub fn new(graph: &'g Graph, times: &Times, fidelity: Fidelity) -> Overlap<'g> {
+        let times: IdVec<OpId, Nanos> = graph.ops().map(|op| times.of(op)).collect();
         Overlap {
             graph,
             streams: Streams::assign(graph, Assignment::SharedRanks),
@@ -84,7 +83,7 @@ impl<'g> Overlap<'g> {
         }
     }
 
-    /// An operation's run time, scaled.
+    /// An operation's run time.
     #[inline]
     pub fn time(&self, op: OpId) -> Nanos {
         self.times[op]

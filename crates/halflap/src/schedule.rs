@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::cost::Times;
 use crate::graph::{Edges, Graph};
 use crate::memory::{Mismatch, Timeline};
 use crate::order::Order;
@@ -96,13 +97,13 @@ pub enum Failure {
 }
 
 /// Runs the passes on the input order.
-pub fn run(graph: &Graph, request: &Request, observer: &mut impl Observer) -> Result<Schedule, Failure> {
+pub fn run(graph: &Graph, times: &Times, request: &Request, observer: &mut impl Observer) -> Result<Schedule, Failure> {
     let mut order = Order::of_input(graph);
     let peak_before = Timeline::of(graph, &order).peak;
     let mut passes: Vec<PassRun> = Vec::with_capacity(request.passes.len());
     for &pass in &request.passes {
         let given_peak = passes.last().map_or(peak_before, |run| run.peak);
-        let step = Step { graph, request, pass, given: &order, given_peak };
+        let step = Step { graph, times, request, pass, given: &order, given_peak };
         let (next, run) = step.run(observer)?;
         order = next;
         passes.push(run);
@@ -114,6 +115,7 @@ pub fn run(graph: &Graph, request: &Request, observer: &mut impl Observer) -> Re
 /// One pass of a request, on the order that the one before it gave.
 struct Step<'a> {
     graph: &'a Graph,
+    times: &'a Times,
     request: &'a Request,
     pass: Pass,
     given: &'a Order,
@@ -122,8 +124,8 @@ struct Step<'a> {
 
 impl Step<'_> {
     fn run(&self, observer: &mut impl Observer) -> Result<(Order, PassRun), Failure> {
-        let Step { graph, request, pass, .. } = *self;
-        let runner = Runner { graph, options: &request.options };
+        let Step { graph, times, request, pass, .. } = *self;
+        let runner = Runner { graph, times, options: &request.options };
         observer.pass_started(pass);
         let outcome = match request.check_memory || request.options.settings.debug_memory_recompute {
             true => {

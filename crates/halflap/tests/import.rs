@@ -5,6 +5,7 @@ mod common;
 #[allow(dead_code)]
 mod random;
 
+use halflap::cost::Times;
 use halflap::graph::Edges;
 use halflap::import::{read_graph, read_order};
 use halflap::overlap::Fidelity;
@@ -352,7 +353,7 @@ fn random_damage_never_panics() {
                 accepted += 1;
                 let options = Options { settings: Default::default(), fidelity: Fidelity::Mended };
                 let request = Request { passes: Pass::ALL.to_vec(), options, check_memory: false };
-                schedule::run(&graph, &request, &mut NoObserver).unwrap();
+                schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
             }
         }
         let _ = read_order(&bytes);

@@ -5,6 +5,7 @@
 mod random;
 
 use halflap::cost::Times;
+use halflap::evaluate::{Evaluation, Setup};
 use halflap::explain::{Holder, Limits, explain};
 use halflap::graph::{DepKinds, Edges, Graph, OpKind, Parts};
 use halflap::ids::{IdVec, OpId, StreamId};
@@ -79,11 +80,12 @@ fn it_hides_the_collective_and_keeps_nothing_alive() {
     let graph = smallest("issued");
     let [gather, product] = ["ag", "mm"].map(|name| graph.find(name).unwrap());
     let order = Order::of_input(&graph);
-    let hiding = Overlap::new(&graph, Fidelity::Mended, 1.0, 1.0).of_collective(&order, gather);
+    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Mended).of_collective(&order, gather);
     assert_eq!(hiding.comp_time, Nanos(1000.0));
     assert!(!graph.users(graph.outputs(gather)[0]).contains(&product));
     assert!(graph.gated_by(product).is_empty() && graph.preds(product, Edges::Real) == [gather]);
-    assert!(listing(&graph, &order).contains("|       1  mm"), "{}", listing(&graph, &order));
+    let text = listing(Setup { graph: &graph, machine: &machine(&graph) }, &order);
+    assert!(text.contains("|       1  mm"), "{text}");
 }
 
 /// A second gather that was issued after the first one on another stream starts with it, and so is
@@ -114,7 +116,9 @@ fn what_only_had_to_be_issued_holds_nothing() {
     // With no bound to reach, so that a holder is looked for.
     let limits =
         Limits { memory: Timeline::of(&graph, &order).peak, bound: Bound { time: Nanos::ZERO, edges: Edges::Real } };
-    let explained = explain(&graph, &machine(&graph), &order, limits);
+    let machine = machine(&graph);
+    let setup = Setup { graph: &graph, machine: &machine };
+    let explained = explain(setup, &Evaluation::of(setup, order.clone()), limits);
     let held = explained.held.iter().find(|held| held.collective == b).unwrap();
     assert_eq!(held.by, Holder::Operation(k));
 }

@@ -2,6 +2,7 @@
 //! waits at them, and who reads them waits for the collective.
 
 use halflap::cost::Times;
+use halflap::evaluate::{Evaluation, Setup};
 use halflap::explain::{Holder, Limits, explain};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::OpId;
@@ -81,7 +82,8 @@ fn compute_goes_on_behind_multi_outputs() {
     assert_eq!(simulation.start[op(&graph, "use_first")], Nanos(100.0));
     assert_eq!(simulation.step_time, Nanos(150.0));
     assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real).time);
-    let hiding = Overlap::new(&graph, Fidelity::Mended, 1.0, 1.0).of_collective(&order, op(&graph, "gather"));
+    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Mended)
+        .of_collective(&order, op(&graph, "gather"));
     assert_eq!(hiding.exposed(), Nanos(40.0));
     // The host has nothing to issue for them.
     machine.launch = Nanos(10.0);
@@ -144,9 +146,10 @@ fn the_collective_behind_a_multi_output_is_named() {
     let order = Order::of_input(&graph);
     let limits =
         Limits { memory: Timeline::of(&graph, &order).peak, bound: lower_bound(&graph, &machine, Edges::Real) };
-    let explanation = explain(&graph, &machine, &order, limits);
+    let setup = Setup { graph: &graph, machine: &machine };
+    let explanation = explain(setup, &Evaluation::of(setup, order.clone()), limits);
     let held: Vec<_> = explanation.held.iter().map(|held| (graph.name(held.collective), held.by)).collect();
     assert_eq!(held, [("again", Holder::Stream(op(&graph, "gather")))]);
-    let text = listing(&graph, &order);
+    let text = listing(setup, &order);
     assert!(text.contains("|       1  part"), "{text}");
 }

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{cases, corpus_json, program};
 use halflap::cost::Times;
-use halflap::explain::{Held, Holder, Limits, explain};
+use halflap::evaluate::{Evaluation, Setup};
+use halflap::explain::{Explanation, Held, Holder, Limits, explain};
 use halflap::graph::{Assignment, Chain, Edges, Graph, OpKind, Streams};
 use halflap::ids::{Id, OpId};
 use halflap::import::read_graph;
@@ -390,7 +391,8 @@ fn advice_is_true() {
         let graph = random::graph(&mut Random(seed + 40_000), 40);
         let (machine, order, limit) = (machine(&graph), Order::of_input(&graph), peak(&graph));
         let edges = if seed % 2 == 0 { Edges::Real } else { Edges::All };
-        for held in &explain(&graph, &machine, &order, limits(&graph, &machine, edges)).held {
+        let setup = Setup { graph: &graph, machine: &machine };
+        for held in &explain(setup, &Evaluation::of(setup, order.clone()), limits(&graph, &machine, edges)).held {
             let saves = |edges, op, earlier| best_move((&graph, &machine), &demands(edges, limit), op, earlier).0;
             let alone = |edges| {
                 let by_wait = if held.at == held.collective { 0.0 } else { saves(edges, held.at, false) };
@@ -422,7 +424,7 @@ fn nothing_gained_is_said_of_single_moves() {
     for seed in 0..150 {
         let graph = random::graph(&mut Random(seed + 70_000), 40);
         let machine = machine(&graph);
-        let explanation = explain(&graph, &machine, &Order::of_input(&graph), limits(&graph, &machine, Edges::Real));
+        let explanation = explain_input(&graph, &machine).0;
         let stuck: Vec<&Held> = explanation.held.iter().filter(|held| held.by == Holder::NothingGained).collect();
         if stuck.is_empty() {
             continue;
@@ -446,7 +448,8 @@ fn a_kept_order_is_no_promise_of_savings() {
     assert!(free.step_time < kept.step_time && free.bound.time < kept.bound.time);
     assert!(kept.step_time.0 < 1.002 * kept.bound.time.0, "{kept:?}");
     let limits = Limits { memory: peak(&graph), bound: kept.bound };
-    let held = explain(&graph, &machine, &kept.order, limits).held;
+    let setup = Setup { graph: &graph, machine: &machine };
+    let held = explain(setup, &Evaluation::of(setup, kept.order.clone()), limits).held;
     assert!(held.iter().any(|held| matches!(held.by, Holder::KeptOrder(saved) if saved > Nanos::ZERO)), "{held:?}");
     let promises = |held: &Held| matches!(held.by, Holder::Misplaced(_) | Holder::WaitMisplaced(..));
     assert!(!held.iter().any(promises), "{held:?}");
@@ -522,19 +525,26 @@ fn time_that_compute_stands_still_is_charged_once() {
     }
 }
 
+/// The input order, explained.
+fn explain_input(graph: &Graph, machine: &Machine) -> (Explanation, Evaluation) {
+    let setup = Setup { graph, machine };
+    let evaluation = Evaluation::of(setup, Order::of_input(graph));
+    (explain(setup, &evaluation, limits(graph, machine, Edges::Real)), evaluation)
+}
+
 #[test]
 fn what_holds_a_collective_is_named() {
     let graph = program("fsdp_llama_2");
     let machine = machine(&graph);
-    let explanation = explain(&graph, &machine, &Order::of_input(&graph), limits(&graph, &machine, Edges::Real));
+    let (explanation, Evaluation { simulation, .. }) = explain_input(&graph, &machine);
     let total: Nanos = explanation.held.iter().map(|held| held.exposed).sum();
-    assert!((total - explanation.simulation.compute_idle).0.abs() < 1.0, "every idle moment has a cause");
+    assert!((total - simulation.compute_idle).0.abs() < 1.0, "every idle moment has a cause");
     let holders: Vec<Holder> = explanation.held.iter().map(|held| held.by).collect();
     assert!(holders.iter().any(|by| matches!(by, Holder::Misplaced(_))), "the input order is not the best");
     for held in &explanation.held {
         assert!(held.exposed <= graph.runtime(held.collective), "nobody waits longer for it than it takes");
         if let Holder::Stream(other) = held.by {
-            assert_eq!(explanation.simulation.end[other], explanation.simulation.start[held.collective]);
+            assert_eq!(simulation.end[other], simulation.start[held.collective]);
         }
         if let Holder::Operation(op) = held.by {
             assert!(graph.preds(held.collective, Edges::Real).contains(&op));

@@ -10,37 +10,39 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::PathBuf;
 
+use halflap::cost::{Costs, Device};
+use halflap::hlo::LoweredModule;
 use halflap::hlo::Module;
 use halflap::ids::{Id, InstrId, SlotId};
 use halflap::import::unzip;
-use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::plan::{Plan, Program, Step, Text, build, fuse};
-use halflap::program::{Ran, Walk};
-use halflap::units::{Bytes, Nanos};
+use halflap::units::Bytes;
+use halflap::workload::{Model, UnitError};
 use modules::{Dice, random_module};
 use orders::random_order;
 
 /// The peak of the entry's graph in the same orders.
 fn graph_peak(module: &Module, seed: Option<u64>) -> Bytes {
     let mut dice = Dice::new(seed.unwrap_or(0));
-    let mut walk = Walk::new(module);
-    let mut last = Bytes::ZERO;
-    while let Some(unit) = walk.next_unit() {
-        let unit = unit.unwrap();
-        let graph = &unit.lowered.graph;
-        let order = if seed.is_some() { random_order(graph, &mut dice) } else { Order::of_input(graph) };
-        last = Timeline::of(graph, &order).peak;
-        walk.finish(&unit, &Ran { step_time: Nanos::ZERO, step_time_before: Nanos::ZERO, peak: last });
-    }
-    last
+    let costs = Costs { device: Some(Device::named("h100").unwrap()), ..Costs::default() };
+    let workload = LoweredModule::of(module).unwrap().workload;
+    let all = workload.walk(&Model { costs, ..Model::default() }, |priced| {
+        let order = match seed {
+            Some(_) => random_order(&priced.graph, &mut dice),
+            None => priced.input.order.clone(),
+        };
+        Ok::<_, UnitError>((order, ()))
+    });
+    all.unwrap().last().unwrap().result.peak()
 }
 
 fn planned(module: &Module, seed: Option<u64>) -> Program {
     let mut dice = Dice::new(seed.unwrap_or(0));
-    let program = build(module, |unit| match seed {
-        Some(_) => random_order(&unit.lowered.graph, &mut dice),
-        None => Order::of_input(&unit.lowered.graph),
+    let units = LoweredModule::of(module).unwrap().units;
+    let program = build(module, &units, |unit| match seed {
+        Some(_) => random_order(&units[unit].lowered.graph, &mut dice),
+        None => Order::of_input(&units[unit].lowered.graph),
     });
     program.unwrap_or_else(|error| panic!("{error}\n{}", module.text()))
 }

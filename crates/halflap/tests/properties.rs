@@ -9,6 +9,7 @@ mod random;
 
 use std::cell::Cell;
 
+use halflap::cost::Times;
 use halflap::graph::{Assignment, Graph, OpKind, Streams};
 use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
@@ -32,10 +33,10 @@ fn mended_passes_are_valid_deterministic_and_within_budget() {
         let passes = random::passes(random);
         let request = Request { passes: passes.clone(), options: options.clone(), check_memory: true };
         // Verified inside: permutation, edges, promises, budget; and the ledger after every swap.
-        let first =
-            schedule::run(&graph, &request, &mut NoObserver).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let first = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         let unchecked = Request { check_memory: false, ..request };
-        let second = schedule::run(&graph, &unchecked, &mut NoObserver).unwrap();
+        let second = schedule::run(&graph, &Times::given(&graph).unwrap(), &unchecked, &mut NoObserver).unwrap();
         assert_eq!(first.order, second.order, "seed {seed}");
         assert!(first.passes.iter().all(|run| run.exceeded_limit.is_none()), "seed {seed}");
         assert_eq!(first.peak, Timeline::of(&graph, &first.order).peak, "seed {seed}");
@@ -74,8 +75,8 @@ fn torch_passes_are_valid_orders() {
         let graph = random::graph(random, 60);
         let options = Options { settings: random::settings(random), fidelity: Fidelity::Torch };
         let request = Request { passes: random::passes(random), options, check_memory: false };
-        let schedule =
-            schedule::run(&graph, &request, &mut NoObserver).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let schedule = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         verify(&graph, schedule.order.as_slice(), &Demands::default()).unwrap();
     }
 }
@@ -108,14 +109,18 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
         let graph = random::graph(random, 40);
         let options = Options { settings: random::settings(random), fidelity: Fidelity::Mended };
         for pass in [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative, Pass::SimpleOverlap] {
-            Runner { graph: &graph, options: &options }.run(pass, &Order::of_input(&graph), watch).unwrap();
+            Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }
+                .run(pass, &Order::of_input(&graph), watch)
+                .unwrap();
         }
     }
     assert!(watch.swaps > 10_000, "only {} swaps", watch.swaps);
 }
 
 fn check_overlap(graph: &Graph, order: &Order) {
-    let overlap = Overlap::new(graph, Fidelity::Mended, 2.0, 1.0);
+    let given = Times::given(graph).unwrap();
+    let times = given.map(|op, time| if graph.kind(op).is_collective() { time * 2.0 } else { time });
+    let overlap = Overlap::new(graph, &times, Fidelity::Mended);
     let streams = Streams::assign(graph, Assignment::SharedRanks);
     for collective in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
         let expected = overlap_by_definition(graph, &streams, (order, collective));
@@ -173,7 +178,9 @@ fn the_corpus_is_mended_without_a_mismatch() {
             options.settings.sink.use_runtime_estimations = runtime;
             for pass in Pass::ALL {
                 let check = &mut LedgerCheck { on_swap: |_| () };
-                Runner { graph, options: &options }.run(pass, &Order::of_input(graph), check).unwrap();
+                Runner { graph, times: &Times::given(graph).unwrap(), options: &options }
+                    .run(pass, &Order::of_input(graph), check)
+                    .unwrap();
             }
         }
     }
@@ -188,7 +195,11 @@ fn the_ledger_check_sees_torch_drift() {
         let passes = [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative];
         for (index, pass) in passes.into_iter().enumerate() {
             let check = &mut LedgerCheck { on_swap: |_| () };
-            let result = Runner { graph: &graph, options: &options }.run(pass, &Order::of_input(&graph), check);
+            let result = Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }.run(
+                pass,
+                &Order::of_input(&graph),
+                check,
+            );
             fired[index] += usize::from(result.is_err());
         }
     }
@@ -207,7 +218,7 @@ fn chained_collectives_keep_their_order() {
         settings.sink.unsafe_collectives_reorder = false;
         let options = Options { settings, fidelity: Fidelity::Mended };
         let request = Request { passes: random::passes(random), options, check_memory: false };
-        let schedule = schedule::run(&graph, &request, &mut NoObserver).unwrap();
+        let schedule = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
         let demands = Demands { order_edges: OrderEdges::Kept, memory_limit: None };
         verify(&graph, schedule.order.as_slice(), &demands)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

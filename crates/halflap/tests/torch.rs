@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Case, cases, names};
+use halflap::cost::Times;
 use halflap::graph::Graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
@@ -33,7 +34,9 @@ fn compare(case: &Case, result: &Value) {
     let mut slides = Vec::new();
     for name in strings(&result["passes"]) {
         let pass: Pass = name.parse().unwrap();
-        let outcome = Runner { graph, options: &options }.run(pass, &order, &mut NoWatch).unwrap();
+        let outcome = Runner { graph, times: &Times::given(graph).unwrap(), options: &options }
+            .run(pass, &order, &mut NoWatch)
+            .unwrap();
         (order, slides) = (outcome.order, outcome.slides);
     }
     assert_eq!(names(graph, &order), strings(&result["order"]), "{context}");

@@ -11,6 +11,7 @@ mod common;
 use std::ops::Range;
 
 use common::{corpus_json, names};
+use halflap::cost::Times;
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::import::read_graph;
@@ -47,7 +48,7 @@ impl Case {
     /// What the last pass gives. With torch's fidelity, every pass gives torch's order.
     fn run(&self, fidelity: Fidelity) -> Outcome {
         let options = Options { settings: Settings::default(), fidelity };
-        let runner = Runner { graph: &self.graph, options: &options };
+        let runner = Runner { graph: &self.graph, times: &Times::given(&self.graph).unwrap(), options: &options };
         let mut outcome: Option<Outcome> = None;
         for (pass, torch) in &self.steps {
             let order = outcome.map_or_else(|| Order::of_input(&self.graph), |outcome| outcome.order);

@@ -149,10 +149,13 @@ fn add_collectives(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<S
 
 #[cfg(test)]
 mod tests {
+    use halflap::ids::{Id, StreamId};
+
     use super::*;
 
     fn span(start: f64, met: Option<f64>, end: f64) -> Span {
-        Span { label: 0, lane: Lane::Stream(StreamId(0)), start: Nanos(start), met: met.map(Nanos), end: Nanos(end) }
+        let lane = Lane::Stream(StreamId::from_index(0));
+        Span { label: 0, lane, start: Nanos(start), met: met.map(Nanos), end: Nanos(end) }
     }
 
     fn taken(spans: &[Span]) -> f64 {

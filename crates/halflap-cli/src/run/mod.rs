@@ -30,9 +30,9 @@ use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
 use crate::pictures;
-use crate::plan::{refuse_graph, which};
-use crate::program::{Found, Source, Which};
+use crate::plan::which;
 use crate::progress::Bar;
+use crate::source::{Found, ModuleSource, Which};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
@@ -141,13 +141,13 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
         let archive = path.strip_suffix(".npy").unwrap_or(path);
         return Err(Failed::in_file(path, format!("results are an archive of arrays: -o {archive}.npz")));
     }
-    refuse_graph(&args.module)
+    Ok(())
 }
 
 /// A module that can be run, and how.
 struct Job<'a> {
     args: &'a args::Run,
-    source: Source<'a>,
+    source: ModuleSource<'a>,
     libraries: Libraries,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Job<'a> {
     fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
         check_arguments(args)?;
         debug::catch_faults(args)?;
-        let source = Source::read(&args.module, &args.machine)?.typed()?;
+        let source = ModuleSource::read(&args.module, &args.machine)?.typed()?;
         // A name without a folder would be looked for in the system's.
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
@@ -207,7 +207,7 @@ impl<'a> Job<'a> {
 
     /// Orders as `--order` takes them.
     fn order_text(&self, orders: &Found) -> Result<String, Failed> {
-        Ok(format!("{:#}\n", self.source.written(orders)?))
+        Ok(format!("{:#}\n", self.source.written(orders)))
     }
 
     fn which(&self) -> Which<'_> {

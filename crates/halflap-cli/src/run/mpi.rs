@@ -15,7 +15,7 @@ use super::{Job, debug, failed, run_on, tune};
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
-use crate::program::{Found, Which};
+use crate::source::{Found, Which};
 
 pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
     if args.emulate_link.is_some() {

@@ -11,7 +11,7 @@ use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
-use crate::program::Found;
+use crate::source::Found;
 use crate::terminal;
 
 /// A run that came to its end.
@@ -150,7 +150,7 @@ impl Compared {
         let mut simulated = [0.0; 2];
         for (index, run) in runs.iter().enumerate() {
             job.source.measured(profile(run.program, run.outcome)?);
-            simulated[index] = job.source.simulated(run.orders)?.step_times.1.0;
+            simulated[index] = job.source.simulated(run.orders)?.step_time.0;
         }
         let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
         let exposed = [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);

@@ -1,5 +1,7 @@
 //! A measured step from a file: `halflap.timeline/1`.
 
+use std::sync::Arc;
+
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
@@ -112,7 +114,7 @@ fn read_part(raw: RawPart, [slowdown, comm_slowdown]: [f64; 2]) -> Result<Part, 
     let times =
         Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
     let machine = Machine { slowdown, comm_slowdown, ..Machine::new(&graph, times) };
-    Ok(Part { name, graph, order, machine })
+    Ok(Part { name, graph: Arc::new(graph), order, machine })
 }
 
 fn read_rank(rank: usize, raw: RawRank, parts: &[Part]) -> Result<RankStep, StepError> {

@@ -4,6 +4,8 @@
 //! each rank when every operation and every transfer started and ended. [`Comparison`] simulates
 //! these orders and says where a step's time went, and which operations differ most.
 
+use std::sync::Arc;
+
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId};
 use crate::order::Order;
@@ -27,7 +29,7 @@ pub struct Part {
     /// What to call it: `forward`.
     pub name: String,
     /// The program, with the run times that it is simulated with.
-    pub graph: Graph,
+    pub graph: Arc<Graph>,
     /// The order that ran.
     pub order: Order,
     /// What it is simulated on.

@@ -337,7 +337,7 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
         iterative.unsafe_collectives_reorder = task.edges == Edges::Real;
     }
     let options = Options { settings, fidelity: Fidelity::Mended };
-    let runner = Runner { graph, options: &options };
+    let runner = Runner { graph, times: &task.machine.times, options: &options };
     let mut orders = vec![Order::of_input(graph)];
     for pass in [Pass::SimpleOverlap, Pass::ReorderCommunicationPreservingPeakMemory] {
         orders.extend(runner.run(pass, &orders[0], &mut NoWatch).ok().map(|outcome| outcome.order));

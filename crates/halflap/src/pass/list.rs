@@ -9,6 +9,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::Runner;
+use crate::cost::Times;
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{IdVec, OpId, Pos};
 use crate::order::Order;
@@ -29,6 +31,7 @@ type Rank = (u32, bool, Pos);
 
 struct Scheduler<'a> {
     graph: &'a Graph,
+    times: &'a Times,
     ranks: IdVec<OpId, Rank>,
     /// How many operations each one still needs.
     missing: IdVec<OpId, u32>,
@@ -37,8 +40,9 @@ struct Scheduler<'a> {
     scheduled: Vec<OpId>,
 }
 
-pub(super) fn schedule(graph: &Graph, order: &Order, goals: Goals) -> Vec<OpId> {
-    let mut scheduler = Scheduler::new(graph, rank(graph, order, goals));
+pub(super) fn schedule(of: &Runner<'_>, order: &Order, goals: Goals) -> Vec<OpId> {
+    let graph = of.graph;
+    let mut scheduler = Scheduler::new(of, rank(graph, order, goals));
     while let Some(op) = scheduler.pop() {
         scheduler.take(op);
         if goals.overlap && graph.kind(op).is_collective() {
@@ -75,10 +79,12 @@ fn first_collective_led_to(graph: &Graph, order: &Order, goals: Goals) -> IdVec<
 }
 
 impl<'a> Scheduler<'a> {
-    fn new(graph: &'a Graph, ranks: IdVec<OpId, Rank>) -> Scheduler<'a> {
+    fn new(of: &Runner<'a>, ranks: IdVec<OpId, Rank>) -> Scheduler<'a> {
+        let graph = of.graph;
         let missing: IdVec<OpId, u32> = graph.ops().map(|op| graph.preds(op, Edges::All).len() as u32).collect();
         let mut scheduler = Scheduler {
             graph,
+            times: of.times,
             ranks,
             missing,
             ready_compute: BinaryHeap::new(),
@@ -116,12 +122,12 @@ impl<'a> Scheduler<'a> {
 
     /// Takes compute until it is as long as the collective, or there is none left.
     fn hide(&mut self, collective: OpId) {
-        let mut exposed = self.graph.runtime(collective);
+        let mut exposed = self.times.of(collective);
         while exposed > Nanos::ZERO
             && let Some(Reverse((_, op))) = self.ready_compute.pop()
         {
             self.take(op);
-            exposed -= self.graph.runtime(op);
+            exposed -= self.times.of(op);
         }
     }
 }

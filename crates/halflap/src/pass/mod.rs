@@ -23,6 +23,7 @@ pub use watch::{LedgerCheck, NoWatch, SwapView, Watch};
 
 use std::str::FromStr;
 
+use crate::cost::Times;
 use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
 use crate::memory::{InputCharge, Ledger};
@@ -161,6 +162,8 @@ pub struct Outcome {
 pub struct Runner<'a> {
     /// The program.
     pub graph: &'a Graph,
+    /// How long its operations take.
+    pub times: &'a Times,
     /// How the passes behave.
     pub options: &'a Options,
 }
@@ -174,16 +177,17 @@ impl Runner<'_> {
             Pass::ReorderComputeForOverlap => Goals { raise_comms: true, sink_waits: true, overlap: true },
             _ => return self.iterate(pass, order, watch),
         };
-        let ops = list::schedule(self.graph, order, goals);
+        let ops = list::schedule(self, order, goals);
         let order = Order::from_ops(self.graph.len(), ops).expect("the list scheduler takes each operation once");
         Ok(Outcome { order, moves: 0, slides: Vec::new() })
     }
 
     /// Runs a pass that slides operations one after the other.
     fn iterate<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<Outcome, Box<Mismatch>> {
-        let Runner { graph, options } = *self;
+        let Runner { graph, times, options } = *self;
         let Options { settings, fidelity } = options;
-        let overlap = Overlap::new(graph, *fidelity, settings.comm_mult, settings.non_comm_mult);
+        let scale = |op| if graph.kind(op).is_collective() { settings.comm_mult } else { settings.non_comm_mult };
+        let overlap = Overlap::new(graph, &times.map(|op, time| time * scale(op)), *fidelity);
         let charge = match fidelity {
             Fidelity::Torch => InputCharge::FirstOperation,
             Fidelity::Mended => InputCharge::Baseline,

@@ -5,12 +5,10 @@ use thiserror::Error;
 use super::calls::Callees;
 use super::{Check, Comm, Plan, Program, Step, Stream, Work};
 use crate::graph::{GraphError, OpKind};
-use crate::hlo::{Module, Opcode, Origin, Part, Phase, Place, ReplicaGroups, started};
-use crate::ids::{CommId, ComputationId, Id, IdVec, InstrId, OpId, PlanId, SlotId, StreamId};
+use crate::hlo::{LoweredUnit, Module, Opcode, Origin, Part, Phase, Place, ReplicaGroups, started};
+use crate::ids::{CommId, ComputationId, Id, IdVec, InstrId, OpId, PlanId, SlotId, StreamId, UnitId};
 use crate::memory::Timeline;
 use crate::order::Order;
-use crate::program::{Ran, Unit, Walk};
-use crate::units::Nanos;
 
 /// Why a module has no plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -26,23 +24,21 @@ pub enum PlanError {
     Shape { instruction: String },
 }
 
-/// Makes a program of a module, with the orders that `find` gives for its computations. Peaks are those
-/// of these orders alone.
-pub fn build(module: &Module, mut find: impl FnMut(&Unit) -> Order) -> Result<Program, PlanError> {
-    let mut walk = Walk::new(module);
+/// Makes a program of a module, with the orders that `find` gives for its units.
+pub fn build(
+    module: &Module,
+    units: &IdVec<UnitId, LoweredUnit>,
+    mut find: impl FnMut(UnitId) -> Order,
+) -> Result<Program, PlanError> {
     let mut plans: IdVec<PlanId, Plan> = IdVec::default();
     let mut of: IdVec<ComputationId, Option<PlanId>> = IdVec::filled(None, module.computations().len());
     let mut channels = Channels::default();
-    while let Some(unit) = walk.next_unit() {
-        let unit = unit?;
-        let order = find(&unit);
+    for (id, unit) in units.iter() {
         let callees = Callees { module, plans: &plans, of: &of };
-        let plan = Planner { unit: &unit, callees, channels: &mut channels, steps: Vec::new() }.plan(&order)?;
+        let plan = Planner { unit, callees, channels: &mut channels, steps: Vec::new() }.plan(&find(id))?;
         of[unit.computation] = Some(plans.push(plan));
-        let peak = Timeline::of(&unit.lowered.graph, &order).peak;
-        walk.finish(&unit, &Ran { step_time: Nanos::ZERO, step_time_before: Nanos::ZERO, peak });
     }
-    // The walk ends with the entry.
+    // The last unit is the entry.
     let entry = PlanId::from_index(plans.len().saturating_sub(1));
     let (comms, streams) = channels.streams();
     let mut program = Program { plans, entry, comms, streams };
@@ -110,7 +106,7 @@ impl Channels {
 }
 
 struct Planner<'a> {
-    unit: &'a Unit,
+    unit: &'a LoweredUnit,
     callees: Callees<'a>,
     channels: &'a mut Channels,
     steps: Vec<Step>,

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use super::{Summary, collective_order, limit};
 use crate::graph::Graph;
 use crate::ids::OpId;
+use crate::order::Order;
 use crate::pass::Slide;
-use crate::schedule::{PassRun, Schedule};
+use crate::schedule::PassRun;
 use crate::trust::Trust;
 use crate::units::Bytes;
 
@@ -18,8 +19,10 @@ use crate::units::Bytes;
 pub struct Timed<'a> {
     /// The program.
     pub graph: &'a Graph,
-    /// The schedule.
-    pub schedule: &'a Schedule,
+    /// The order.
+    pub order: &'a Order,
+    /// What passes did, if passes ran.
+    pub passes: &'a [PassRun],
     /// Its exposed time, before and after.
     pub summary: &'a Summary,
     /// Which torch it behaves like, if it does.
@@ -56,8 +59,8 @@ pub fn write_schedule(timed: &Timed<'_>, out: &mut impl Write) -> io::Result<()>
 
 impl Serialize for Timed<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Timed { graph, schedule, summary, .. } = *self;
-        let passes: Vec<PassJson<'_>> = schedule
+        let Timed { graph, summary, .. } = *self;
+        let passes: Vec<PassJson<'_>> = self
             .passes
             .iter()
             .zip(self.pass_seconds)
@@ -75,9 +78,9 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("compat", &self.compat)?;
         map.serialize_entry("order_collectives", &self.order_collectives)?;
         map.serialize_entry("collective_order", collective_order(summary.bound.edges))?;
-        map.serialize_entry("order", &Names { graph, ops: schedule.order.as_slice() })?;
-        map.serialize_entry("peak_memory", &schedule.peak)?;
-        map.serialize_entry("peak_memory_before", &schedule.peak_before)?;
+        map.serialize_entry("order", &Names { graph, ops: self.order.as_slice() })?;
+        map.serialize_entry("peak_memory", &summary.peak)?;
+        map.serialize_entry("peak_memory_before", &summary.peak_before)?;
         map.serialize_entry("step_time", &summary.step_time)?;
         map.serialize_entry("step_time_before", &summary.step_time_before)?;
         map.serialize_entry("bound", &summary.bound.time)?;

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::printable;
+use crate::evaluate::Setup;
 use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
 use crate::order::Order;
@@ -11,7 +12,8 @@ use crate::units::Nanos;
 
 /// One line a step. `>` starts a collective, `|` runs while collectives are under way, `<` waits for
 /// one; the number says how many are under way then.
-pub fn listing(graph: &Graph, order: &Order) -> String {
+pub fn listing(setup: Setup<'_>, order: &Order) -> String {
+    let Setup { graph, machine } = setup;
     let mut text = format!("{:>6}  {:>9}  {:>9}  node\n", "step", "time", "under way");
     let mut under_way: Vec<OpId> = Vec::new();
     for (step, &op) in order.as_slice().iter().enumerate() {
@@ -27,7 +29,7 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
             OpKind::Compute | OpKind::MultiOutput => "|",
         };
         let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
-        let time = if graph.kind(op) == OpKind::Wait { String::new() } else { graph.runtime(op).to_string() };
+        let time = if graph.kind(op) == OpKind::Wait { String::new() } else { machine.times.of(op).to_string() };
         let _ = writeln!(
             text,
             "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}",
@@ -35,7 +37,7 @@ pub fn listing(graph: &Graph, order: &Order) -> String {
             detail(graph, op)
         );
     }
-    let (compute, exposed) = totals(graph, order);
+    let (compute, exposed) = totals(setup, order);
     let _ = writeln!(text, "compute {compute}, exposed communication {exposed}, together {}", compute + exposed);
     text
 }
@@ -54,14 +56,15 @@ fn detail(graph: &Graph, op: OpId) -> String {
     if fused.is_empty() { String::new() } else { format!("  {}", printable(&fused.join(" "))) }
 }
 
-fn totals(graph: &Graph, order: &Order) -> (Nanos, Nanos) {
-    let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
+fn totals(setup: Setup<'_>, order: &Order) -> (Nanos, Nanos) {
+    let Setup { graph, machine } = setup;
+    let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
     let mut totals = (Nanos::ZERO, Nanos::ZERO);
     for op in graph.ops() {
         match graph.kind(op) {
             OpKind::AsyncCollective => totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
-            OpKind::SyncCollective => totals.1 += graph.runtime(op),
-            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => totals.0 += graph.runtime(op),
+            OpKind::SyncCollective => totals.1 += machine.times.of(op),
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => totals.0 += machine.times.of(op),
         }
     }
     totals

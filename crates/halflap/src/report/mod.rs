@@ -29,10 +29,10 @@ pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use played::{Played, Step};
 pub use ran::{Ran, RanKind, RanLane, RanSlice};
-pub use summary::{Row, Stop, Summary};
+pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, printable_end, render, warning};
 pub use timing::{
     Explained, against_bound, collective_order, describe_holder, describe_trust, exposed_by_collective,
-    render_explanation, simulation_json, total_exposed, waiting_for_host,
+    render_explanation, simulation_json, waiting_for_host,
 };

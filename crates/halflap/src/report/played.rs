@@ -1,10 +1,11 @@
 //! An order as it would run: what pictures of it are drawn from.
 
+use crate::evaluate::{Evaluation, Setup};
 use crate::graph::{Graph, OpKind};
 use crate::ids::OpId;
 use crate::memory::Timeline;
 use crate::order::Order;
-use crate::simulate::{Machine, Simulation, simulate};
+use crate::simulate::{Machine, Simulation};
 use crate::units::{Bytes, Nanos};
 
 /// An order on streams, with its memory.
@@ -18,9 +19,9 @@ pub struct Played<'a> {
     /// The order.
     pub order: &'a Order,
     /// When everything runs.
-    pub simulation: Simulation,
+    pub simulation: &'a Simulation,
     /// What is alive.
-    pub memory: Timeline,
+    pub memory: &'a Timeline,
 }
 
 /// What is alive from a time on.
@@ -33,10 +34,11 @@ pub struct Step {
 }
 
 impl<'a> Played<'a> {
-    /// Runs an order.
-    pub fn new(name: &'static str, (graph, machine): (&'a Graph, &'a Machine), order: &'a Order) -> Played<'a> {
-        let simulation = simulate(graph, order.as_slice(), machine);
-        Played { name, graph, machine, order, simulation, memory: Timeline::of(graph, order) }
+    /// An order that was evaluated.
+    pub fn new(name: &'static str, setup: Setup<'a>, evaluation: &'a Evaluation) -> Played<'a> {
+        let Setup { graph, machine } = setup;
+        let Evaluation { order, simulation, memory } = evaluation;
+        Played { name, graph, machine, order, simulation, memory }
     }
 
     /// What is alive over time, two steps for each operation of the order: while it runs, and when it

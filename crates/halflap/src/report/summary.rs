@@ -1,13 +1,13 @@
 //! What a schedule changed, as rows: one for each collective.
 
-use super::timing::total_exposed;
+use crate::evaluate::{Evaluation, Setup};
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, IdVec, OpId};
 use crate::order::Order;
 use crate::overlap::{Fidelity, Overlap};
 use crate::pass::Limit;
-use crate::schedule::Schedule;
-use crate::simulate::{Bound, Machine, simulate};
+use crate::schedule::PassRun;
+use crate::simulate::Bound;
 use crate::units::{Bytes, Nanos};
 
 /// A schedule against the input order. Exposed time is measured by the one rule of
@@ -68,41 +68,50 @@ pub struct Stop {
     pub wait: Option<Limit>,
 }
 
+/// What a summary compares.
+#[derive(Clone, Copy)]
+pub struct Compared<'a> {
+    /// The input order.
+    pub before: &'a Evaluation,
+    /// The order now.
+    pub after: &'a Evaluation,
+    /// What passes did, if passes ran.
+    pub passes: &'a [PassRun],
+}
+
 impl Summary {
-    /// Compares a schedule with the input order; `bound` is what no order that keeps the
-    /// same edges can beat.
-    pub fn of(graph: &Graph, schedule: &Schedule, machine: &Machine, bound: Bound) -> Summary {
-        let overlap = Overlap::new(graph, Fidelity::Mended, 1.0, 1.0);
-        let input = Order::of_input(graph);
-        let limits = last_limits(graph, schedule);
+    /// Compares orders; `bound` is what no order that keeps the same edges can beat.
+    pub fn of(setup: Setup<'_>, compared: &Compared<'_>, bound: Bound) -> Summary {
+        let Setup { graph, machine } = setup;
+        let Compared { before, after, passes } = *compared;
+        let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+        let limits = last_limits(graph, passes);
         let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
         let mut rows: Vec<Row> = collectives
             .map(|op| Row {
                 op,
-                time: graph.runtime(op),
-                exposed_before: exposed(graph, &overlap, &input, op),
-                exposed: exposed(graph, &overlap, &schedule.order, op),
-                shift: schedule.order.pos(op).index() as i64 - op.index() as i64,
+                time: machine.times.of(op),
+                exposed_before: exposed(graph, &overlap, &before.order, op),
+                exposed: exposed(graph, &overlap, &after.order, op),
+                shift: after.order.pos(op).index() as i64 - op.index() as i64,
                 stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
             })
             .collect();
         rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));
-        let before = simulate(graph, input.as_slice(), machine);
-        let after = simulate(graph, schedule.order.as_slice(), machine);
         let total = |of: fn(&Row) -> Nanos| rows.iter().map(of).sum();
         Summary {
             nodes: graph.len(),
             communication: total(|row| row.time),
             exposed_before: total(|row| row.exposed_before),
             exposed: total(|row| row.exposed),
-            simulated_exposed_before: total_exposed(&before),
-            simulated_exposed: total_exposed(&after),
-            step_time_before: before.step_time,
-            step_time: after.step_time,
+            simulated_exposed_before: before.exposed(),
+            simulated_exposed: after.exposed(),
+            step_time_before: before.step_time(),
+            step_time: after.step_time(),
             bound,
-            peak_before: schedule.peak_before,
-            peak: schedule.peak,
-            moves: schedule.passes.iter().map(|run| run.moves).sum(),
+            peak_before: before.peak(),
+            peak: after.peak(),
+            moves: passes.iter().map(|run| run.moves).sum(),
             rows,
         }
     }
@@ -111,14 +120,14 @@ impl Summary {
 /// What of a collective nothing hides; all of it, if it is synchronous.
 fn exposed(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
     match graph.kind(op) {
-        OpKind::SyncCollective => graph.runtime(op),
+        OpKind::SyncCollective => overlap.time(op),
         _ => overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
     }
 }
 
-fn last_limits(graph: &Graph, schedule: &Schedule) -> IdVec<OpId, Option<Limit>> {
+fn last_limits(graph: &Graph, passes: &[PassRun]) -> IdVec<OpId, Option<Limit>> {
     let mut limits = IdVec::filled(None, graph.len());
-    for slide in schedule.passes.iter().flat_map(|run| &run.slides) {
+    for slide in passes.iter().flat_map(|run| &run.slides) {
         limits[slide.op] = Some(slide.limit);
     }
     limits

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::table::{Cell, Column, Style, Table, Tone};
 use super::text::wrapped;
 use super::{count, printable};
+use crate::evaluate::Evaluation;
 use crate::explain::{Explanation, Holder, Peak};
 use crate::graph::{Edges, Graph};
 use crate::ids::{IdVec, OpId};
-use crate::order::Order;
 use crate::simulate::{Bound, Simulation};
 use crate::trust::Trust;
 use crate::units::Nanos;
@@ -56,7 +56,9 @@ pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
 pub struct Explained<'a> {
     /// The program.
     pub graph: &'a Graph,
-    /// Its order, explained.
+    /// Its order.
+    pub evaluation: &'a Evaluation,
+    /// The same, explained.
     pub explanation: &'a Explanation,
     /// The order before, if one is compared with.
     pub was: Option<&'a Simulation>,
@@ -64,7 +66,8 @@ pub struct Explained<'a> {
 
 /// The exposed collectives, at most `most`, and who owns the peak.
 pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style) -> String {
-    let Explained { graph, explanation, was } = *explained;
+    let Explained { graph, evaluation, explanation, was } = *explained;
+    let simulation = &evaluation.simulation;
     let mut text = String::new();
     if let Some(first) = explanation.held.first() {
         let mut table = Table::new(vec![
@@ -80,7 +83,7 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
         let before = was.map(exposed_by_collective);
         for held in explanation.held.iter().take(most) {
             let op = held.collective;
-            let (start, end) = (explanation.simulation.start[op], explanation.simulation.end[op]);
+            let (start, end) = (simulation.start[op], simulation.end[op]);
             table.row(vec![
                 printable(graph.name(op)).into(),
                 graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)).into(),
@@ -112,12 +115,6 @@ pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
     exposed
 }
 
-/// How long the compute stream stands still for collectives, all in all.
-pub fn total_exposed(simulation: &Simulation) -> Nanos {
-    let communication = simulation.exposures.iter().filter(|exposure| exposure.is_communication());
-    communication.map(|exposure| exposure.time).sum()
-}
-
 /// How long the compute stream stands still because nothing was issued.
 pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
     let host = simulation.exposures.iter().filter(|exposure| !exposure.is_communication());
@@ -147,8 +144,8 @@ pub fn describe_trust(trust: &Trust) -> String {
 }
 
 /// A simulation for machines.
-pub fn simulation_json(graph: &Graph, order: &Order, explanation: &Explanation) -> Value {
-    let simulation = &explanation.simulation;
+pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Explanation) -> Value {
+    let Evaluation { order, simulation, .. } = evaluation;
     let exposed = exposed_by_collective(simulation);
     let collective = |&op: &OpId| {
         let held = explanation.held.iter().find(|held| held.collective == op);

@@ -75,6 +75,13 @@ pub struct Simulation {
     pub stream_idle: IdVec<StreamId, Nanos>,
 }
 
+impl Simulation {
+    /// How long the compute stream stands still for collectives, all in all.
+    pub fn exposed(&self) -> Nanos {
+        self.exposures.iter().filter(|exposure| exposure.is_communication()).map(|exposure| exposure.time).sum()
+    }
+}
+
 /// Runs an order.
 pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation {
     let mut clock = Clock::new(graph, machine);

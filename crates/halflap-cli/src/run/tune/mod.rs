@@ -20,8 +20,8 @@ use super::{Job, finish, measure, profile, run_steps};
 use crate::args::{self, CollectiveOrder};
 use crate::diff;
 use crate::exit::Failed;
-use crate::program::{Found, Which};
 use crate::progress::Bar;
+use crate::source::{Found, Which};
 use choose::Round;
 pub(super) use show::Tuned;
 
@@ -260,7 +260,7 @@ impl<R: Ranks> Trial<'_, R> {
     ) -> Result<Tuned, Failed> {
         let mut rows = Vec::new();
         for (candidate, measured) in candidates.iter().zip(choose::measured(rounds)) {
-            let simulated = job.source.simulated(&candidate.orders)?.step_times.1;
+            let simulated = job.source.simulated(&candidate.orders)?.step_time;
             let outputs = candidate.outputs.clone();
             rows.push(show::Row { way: candidate.way, measured, simulated, peak: candidate.peak(), outputs });
         }

@@ -9,13 +9,16 @@ mod groups;
 mod nature;
 mod steps;
 
+use std::sync::Arc;
+
 use crate::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
 use crate::hlo::storage::{Origin, Slot, Storage};
 use crate::hlo::values::{Content, Keep, Value, Values};
 use crate::hlo::work::{Works, total_size};
 use crate::hlo::{Module, Opcode, split};
-use crate::ids::{BufId, ComputationId, Id, IdVec, InstrId, OpId};
+use crate::ids::{BufId, ComputationId, Id, IdVec, InstrId, OpId, UnitId};
 use crate::units::{Bytes, Nanos};
+use crate::workload::{Call, Run};
 
 use groups::Groups;
 pub(super) use nature::is_free;
@@ -23,13 +26,12 @@ pub use nature::started;
 use nature::{costs_nothing, crosses_to_host, fused_collective, received};
 pub use steps::{Part, Place};
 pub(super) use steps::{Role, Steps};
-/// What whoever calls a computation must know of it.
+
+/// What must be known of a computation to lower its caller.
 #[derive(Clone, Debug, Default)]
 pub struct Callee {
-    /// How long it takes.
-    pub step_time: Nanos,
-    /// What it needs beyond what it is given and what it leaves.
-    pub transient: Bytes,
+    /// Which unit it is, if it is one.
+    pub unit: Option<UnitId>,
     /// For each leaf of its result, the leaf of its parameters that it is.
     pub passed_on: Vec<Option<usize>>,
     /// Whether it does more than make its result.
@@ -39,8 +41,8 @@ pub struct Callee {
 /// A computation as a graph.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// The graph; nodes have the names of instructions.
-    pub graph: Graph,
+    /// The graph; nodes have the names of instructions. Calls take no time and no memory of their own.
+    pub graph: Arc<Graph>,
     /// What each node stands for.
     pub places: IdVec<OpId, Place>,
     /// The loops, calls and conditionals in it.
@@ -57,18 +59,6 @@ pub struct Lowered {
     pub storage: Storage,
 }
 
-/// A node that runs other computations.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// The node.
-    pub op: OpId,
-    /// What it runs, and how often. Of a conditional's branches the longest counts.
-    pub callees: Vec<(ComputationId, f64)>,
-    /// Whether it is a conditional.
-    pub is_choice: bool,
-    /// Whether it is a loop whose trip count is not known, and taken as one.
-    pub is_guess: bool,
-}
 /// Makes a graph of a computation. `callees` knows the computations that it runs: loop bodies and
 /// conditions, branches, callees.
 pub fn lower(
@@ -101,7 +91,7 @@ pub fn lower(
         |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
     let in_memory = |content: &Content| if content.space == 0 { content.size } else { Bytes::ZERO };
     Ok(Lowered {
-        graph: Graph::new(lowering.parts)?,
+        graph: Arc::new(Graph::new(lowering.parts)?),
         places: steps.places.iter().copied().collect(),
         calls: lowering.calls,
         inputs: values.contents.iter().filter(inputs).map(in_memory).sum(),
@@ -171,7 +161,8 @@ impl Lowering<'_> {
         let module = self.module;
         let opcode = module.instruction(instr).opcode;
         if matches!(opcode, Opcode::While | Opcode::Call | Opcode::Conditional) {
-            op.runtime = Some(self.call(instr));
+            op.runtime = Some(Nanos::ZERO);
+            self.call(instr);
             return;
         }
         if let Some(inner) = fused_collective(module, instr) {
@@ -187,24 +178,20 @@ impl Lowering<'_> {
         }
     }
 
-    /// How long a loop, call or conditional takes; notes what it runs.
-    fn call(&mut self, instr: InstrId) -> Nanos {
+    /// Notes what a loop, call or conditional runs.
+    fn call(&mut self, instr: InstrId) {
         let module = self.module;
         let is_loop = module.instruction(instr).opcode == Opcode::While;
         let trips = if is_loop { super::trip_count(module, instr) } else { Some(1) };
         let times = trips.map_or(1.0, |trips| trips as f64);
         let is_choice = module.instruction(instr).opcode == Opcode::Conditional;
-        let callees: Vec<(ComputationId, f64)> = module.called(instr).iter().map(|&callee| (callee, times)).collect();
-        let time = |&(callee, times): &(ComputationId, f64)| {
-            (self.callees)(callee).map_or(Nanos::ZERO, |callee| callee.step_time * times)
-        };
-        let total = match is_choice {
-            true => callees.iter().map(time).fold(Nanos::ZERO, Nanos::max),
-            false => callees.iter().map(time).sum(),
-        };
+        let unit = |&callee: &ComputationId| (self.callees)(callee)?.unit;
+        let units = module.called(instr).iter().filter_map(unit);
+        let runs = units.map(|unit| Run { unit, times }).collect();
         let op = OpId::from_index(self.parts.ops.len());
-        self.calls.push(Call { op, callees, is_choice, is_guess: trips.is_none() });
-        total.min(Nanos::LONGEST)
+        // The buffer is added when all others are there.
+        let inside = BufId::from_index(0);
+        self.calls.push(Call { op, inside, runs, is_choice, is_guess: trips.is_none() });
     }
 
     /// What goes over a link or between memories: among whom, and how much.
@@ -320,7 +307,7 @@ impl Lowering<'_> {
             self.bind(writer as usize, reader as usize);
         }
         self.chain_side_effects();
-        self.add_transients();
+        self.add_insides();
     }
 
     /// What a node reads.
@@ -437,19 +424,20 @@ impl Lowering<'_> {
         }
     }
 
-    /// What a loop, call or conditional needs while it runs, and no longer.
-    fn add_transients(&mut self) {
-        for call in &self.calls {
-            let needs = |&(callee, _): &(ComputationId, f64)| (self.callees)(callee).map(|callee| callee.transient);
-            let size = call.callees.iter().filter_map(needs).max().unwrap_or(Bytes::ZERO);
-            if size <= Bytes::ZERO {
-                continue;
-            }
+    /// What a loop, call or conditional needs while it runs, and no longer: how much is for the workload
+    /// to say.
+    fn add_insides(&mut self) {
+        for call in &mut self.calls {
             let name = format!("{}(inside)", self.parts.ops[call.op].name);
-            let (maker, users) = (Some(call.op), Vec::new());
-            let buffer = BufferParts { name, maker, size_alloc: size, size_free: size, users, output: false };
-            let id = self.parts.buffers.push(buffer);
-            self.parts.ops[call.op].outputs.push(id);
+            call.inside = self.parts.buffers.push(BufferParts {
+                name,
+                maker: Some(call.op),
+                size_alloc: Bytes::ZERO,
+                size_free: Bytes::ZERO,
+                users: Vec::new(),
+                output: false,
+            });
+            self.parts.ops[call.op].outputs.push(call.inside);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::{GroupId, Id, IdVec, OpId};
 use crate::report::played::Played;
 use crate::report::summary::Row;
 use crate::report::text::{printable, printable_end, printable_up_to, ranks, stop};
-use crate::report::timing::{against_bound, describe_holder, exposed_by_collective, total_exposed, waiting_for_host};
+use crate::report::timing::{against_bound, describe_holder, exposed_by_collective, waiting_for_host};
 use crate::simulate::Cause;
 use crate::units::{Bytes, Nanos};
 
@@ -139,7 +139,7 @@ fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
     let Played { graph, simulation, .. } = played;
     let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
     let communication: Nanos = collectives.map(|op| simulation.end[op] - simulation.start[op]).sum();
-    let exposed = total_exposed(simulation);
+    let exposed = simulation.exposed();
     let share = match communication {
         Nanos::ZERO => "nothing communicates".to_owned(),
         whole => format!("{:.1}% of {whole} of communication", 100.0 * exposed.0 / whole.0),

@@ -1,0 +1,100 @@
+//! Pictures of a program: one part for each unit that communicates.
+
+use halflap::evaluate::Change;
+use halflap::explain::Explanation;
+use halflap::report::page::Shown as Drawing;
+use halflap::report::{Played, Row, printable};
+
+use crate::args::PictureArgs;
+use crate::exit::Failed;
+use crate::pictures;
+use crate::show::{Section, Shown, program};
+use crate::source::Subject;
+
+/// What is drawn of a program.
+pub struct Picture<'a> {
+    /// Which command asks.
+    pub command: &'static str,
+    /// The computation that was asked for.
+    pub computation: Option<&'a str>,
+    /// Whether a graph's input order is drawn beside the order, even if they are the same.
+    pub is_compared: bool,
+    /// What else there is to know of a graph.
+    pub facts: Vec<(&'static str, String)>,
+    /// What passes said of each collective, if passes ran.
+    pub rows: &'a [Row],
+}
+
+impl<'a> Picture<'a> {
+    pub fn of(command: &'static str, computation: Option<&'a str>) -> Picture<'a> {
+        Picture { command, computation, is_compared: false, facts: Vec::new(), rows: &[] }
+    }
+}
+
+/// Draws what was asked for: a graph, one computation, or all, the most exposed first.
+pub fn draw(
+    subject: &Subject<'_>,
+    sections: &[Section<'_>],
+    args: &PictureArgs,
+    picture: &Picture<'_>,
+) -> Result<(), Failed> {
+    if !args.any() {
+        return Ok(());
+    }
+    let source = &subject.source;
+    let module = subject.hlo.as_ref().map(|hlo| Shown { source, hlo, sections });
+    let picked: Vec<&Section<'_>> = match &module {
+        Some(module) => module.picked(picture.computation, usize::MAX)?,
+        None => sections.iter().collect(),
+    };
+    let explanations: Vec<Explanation> = picked.iter().map(|section| section.explanation()).collect();
+    let orders: Vec<Vec<Played<'_>>> = picked.iter().map(|section| played(section, picture.is_compared)).collect();
+    let title = pictures::title(source.path);
+    let mut parts = Vec::new();
+    for ((section, explanation), orders) in picked.iter().zip(&explanations).zip(&orders) {
+        parts.push(Drawing {
+            title: &title,
+            part: source.name_of(section.priced.unit),
+            command: picture.command,
+            facts: match &module {
+                Some(module) => facts(module, section),
+                None => {
+                    let program = [("program", program(&section.priced.graph))];
+                    program.into_iter().chain(picture.facts.iter().cloned()).collect()
+                }
+            },
+            orders,
+            explanation,
+            memory_limit: picture.rows.is_empty().then_some(section.limit),
+            rows: picture.rows,
+        });
+    }
+    args.draw(&parts)
+}
+
+/// What the whole module comes to, and which part of it this is.
+fn facts(module: &Shown<'_>, section: &Section<'_>) -> Vec<(&'static str, String)> {
+    let source = module.source;
+    let whole = module.sections.last().map(|entry| {
+        let (step, exposed) = (entry.step_time(), entry.exposed_in_all);
+        let arrow = |change: Change<_>| format!("{} -> {}", change.before, change.after);
+        format!("step time {}, exposed {}", arrow(step), arrow(exposed))
+    });
+    let name = printable(source.name_of(section.priced.unit));
+    let computation = format!("{name}{}", module.place(section));
+    let known = [("device", source.device()), ("whole module", whole), ("computation", Some(computation))];
+    let program = [("program", Some(program(&section.priced.graph)))];
+    known.into_iter().chain(program).filter_map(|(label, fact)| Some((label, fact?))).collect()
+}
+
+/// The order before and the order now, if it is another.
+fn played<'a>(section: &'a Section<'a>, is_compared: bool) -> Vec<Played<'a>> {
+    let (priced, result) = (section.priced, section.result);
+    match is_compared || result.order != priced.input.order {
+        true => vec![
+            Played::new("before", priced.setup_before(), &priced.input),
+            Played::new("after", priced.setup(), result),
+        ],
+        false => vec![Played::new("input order", priced.setup(), result)],
+    }
+}

@@ -1,0 +1,78 @@
+//! The optimizer as the command line asks for it.
+
+use std::time::Instant;
+
+use halflap::graph::Edges;
+use halflap::memory::Budget;
+use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
+use halflap::order::Order;
+use halflap::simulate::Bound;
+use halflap::trust::Trust;
+use halflap::units::Bytes;
+use halflap::workload::Priced;
+
+use crate::args::{EffortArg, SearchArgs};
+use crate::exit::Failed;
+use crate::files;
+use crate::machine;
+use crate::progress::Bar;
+use crate::source::Source;
+
+/// What a search led to, besides the order.
+pub struct Outcome {
+    pub bound: Bound,
+    pub trust: Trust,
+    pub input_kept: bool,
+    pub limit: Bytes,
+    pub seconds: f64,
+}
+
+/// What an order is to be like.
+pub struct Wanted<'a> {
+    pub args: &'a SearchArgs,
+    /// Whether collectives were chained.
+    pub is_chained: bool,
+    /// Where the program came from.
+    pub source: &'a Source<'a>,
+}
+
+impl Wanted<'_> {
+    pub fn edges(&self) -> Edges {
+        machine::edges(self.args.collective_order, self.is_chained)
+    }
+}
+
+/// The best order of a unit, whose limit is measured by what its input order needs.
+pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
+    let args = wanted.args;
+    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(priced.peak_before());
+    let bar = Bar::new("optimizing");
+    let started = Instant::now();
+    let task = Task {
+        graph: &priced.graph,
+        machine: &priced.machine,
+        memory_limit: limit,
+        edges: wanted.edges(),
+        known: &[],
+        effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
+        threads: machine::threads(args.threads),
+        progress: &|part| bar.show(part),
+    };
+    let found = optimize(&task);
+    let seconds = started.elapsed().as_secs_f64();
+    bar.clear();
+    let found = found.map_err(|error| failed(wanted, priced, error))?;
+    let Optimized { order, bound, trust, input_kept, .. } = found;
+    Ok((order, Outcome { bound, trust, input_kept, limit, seconds }))
+}
+
+fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed {
+    let source = wanted.source;
+    let unit = source.name_of(priced.unit);
+    let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
+    match error {
+        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(source.path), format!("{error}{of}")),
+        OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
+        OptimizeError::Stopped => Failed::Stopped,
+    }
+}

@@ -1,0 +1,246 @@
+//! Units on the terminal: a module's all in a table, and one by one.
+
+use halflap::evaluate::{Change, Evaluation};
+use halflap::explain::{Explanation, Limits, explain};
+use halflap::graph::Graph;
+use halflap::hlo::Caller;
+use halflap::ids::OpId;
+use halflap::report::{
+    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
+    render_explanation, waiting_for_host,
+};
+use halflap::simulate::{Bound, Simulation};
+use halflap::units::{Bytes, Nanos};
+use halflap::workload::{Decided, Priced};
+
+use crate::exit::Failed;
+use crate::source::{Hlo, Source};
+
+/// How many collectives a table on the terminal has.
+pub const ROWS: usize = 20;
+/// How many units are shown one by one, unless one is asked for.
+pub const SECTIONS: usize = 3;
+
+/// A unit to be shown.
+pub struct Section<'a> {
+    pub priced: &'a Priced,
+    pub result: &'a Evaluation,
+    /// What is exposed in one run of it and of all that it runs.
+    pub exposed_in_all: Change<Nanos>,
+    pub limit: Bytes,
+    pub bound: Bound,
+    /// Which collectives are explained; all, unless some were asked for.
+    pub only: Option<Vec<OpId>>,
+    pub trust: Option<String>,
+    pub seconds: f64,
+}
+
+impl<'a> Section<'a> {
+    pub fn of<T>(decided: &'a Decided<T>, limit: Bytes, bound: Bound) -> Section<'a> {
+        let Decided { priced, result, exposed_in_all, .. } = decided;
+        let exposed_in_all = *exposed_in_all;
+        Section { priced, result, exposed_in_all, limit, bound, only: None, trust: None, seconds: 0.0 }
+    }
+
+    pub fn explanation(&self) -> Explanation {
+        let limits = Limits { memory: self.limit, bound: self.bound };
+        let mut explanation = explain(self.priced.setup(), self.result, limits);
+        explanation.held.retain(|held| self.only.as_ref().is_none_or(|only| only.contains(&held.collective)));
+        explanation
+    }
+
+    pub fn step_time(&self) -> Change<Nanos> {
+        Change { before: self.priced.input.step_time(), after: self.result.step_time() }
+    }
+
+    /// Whether something in it can run beside compute.
+    pub fn communicates(&self, source: &Source<'_>) -> bool {
+        source.workload.units[self.priced.unit].communicates()
+    }
+
+    /// What is exposed in all of its runs.
+    fn cost(&self, source: &Source<'_>) -> f64 {
+        self.result.exposed().0 * source.workload.units[self.priced.unit].runs
+    }
+}
+
+/// A module and its units, to be shown.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub source: &'a Source<'a>,
+    pub hlo: &'a Hlo,
+    pub sections: &'a [Section<'a>],
+}
+
+impl Shown<'_> {
+    /// What the whole module comes to.
+    pub fn headline(&self, style: &Style) -> String {
+        let Shown { source, hlo, sections } = *self;
+        let module = &hlo.module;
+        let communicate = sections.iter().filter(|section| section.communicates(source)).count();
+        let whole = format!(
+            "{}: {}, {} with communication",
+            printable(module.name()),
+            count(module.len(), "instruction"),
+            count(communicate, "computation")
+        );
+        let mut lines = vec![("module", whole)];
+        lines.extend(source.device().map(|device| ("device", device)));
+        if let Some(entry) = sections.last() {
+            lines.extend(figures(entry));
+        }
+        let calls = source.workload.units.as_slice().iter().flat_map(|unit| &unit.calls);
+        let guesses = calls.filter(|call| call.is_guess).count();
+        if guesses > 0 {
+            lines.push(("loops", format!("the trip count of {} is not known: taken as 1", count(guesses, "loop"))));
+        }
+        lines.iter().map(|(label, value)| labelled(label, value, style)).collect::<String>() + &self.overview(style)
+    }
+
+    /// A line for each unit that communicates, if there are several.
+    fn overview(&self, style: &Style) -> String {
+        let Shown { source, sections, .. } = *self;
+        let shown: Vec<&Section<'_>> = sections.iter().rev().filter(|section| section.communicates(source)).collect();
+        if shown.len() < 2 {
+            return String::new();
+        }
+        let mut table = Table::new(vec![
+            Column::text("computation"),
+            Column::number("runs"),
+            Column::number("nodes"),
+            Column::number("was"),
+            Column::number("step time"),
+            Column::number("of bound"),
+            Column::number("exposed"),
+        ]);
+        for section in shown.iter().take(ROWS) {
+            let unit = &source.workload.units[section.priced.unit];
+            let (step, bound) = (section.step_time(), section.bound.time);
+            let of_bound = if bound > Nanos::ZERO { step.after.0 / bound.0 } else { 1.0 };
+            table.row(vec![
+                printable(&unit.name).into(),
+                unit.runs.to_string().into(),
+                section.priced.graph.len().to_string().into(),
+                step.before.to_string().into(),
+                step.after.to_string().into(),
+                format!("{of_bound:.3}x").into(),
+                section.result.exposed().to_string().into(),
+            ]);
+        }
+        let more = if shown.len() > ROWS { format!("... and {} more\n", shown.len() - ROWS) } else { String::new() };
+        format!("\n{}{more}", table.render(style))
+    }
+
+    /// The unit that was asked for, or the worst, at most so many.
+    pub fn picked(&self, name: Option<&str>, most: usize) -> Result<Vec<&Section<'_>>, Failed> {
+        let Shown { source, sections, .. } = *self;
+        if let Some(name) = name {
+            let wanted = name.trim_start_matches('%');
+            let found = sections.iter().find(|section| source.name_of(section.priced.unit) == wanted);
+            return Ok(vec![found.ok_or_else(|| source.unknown_computation(name))?]);
+        }
+        let mut shown: Vec<&Section<'_>> =
+            sections.iter().rev().filter(|section| section.communicates(source)).collect();
+        // The sort is stable: of equals the outermost stays first.
+        shown.sort_by(|a, b| b.cost(source).total_cmp(&a.cost(source)));
+        shown.truncate(most);
+        Ok(shown)
+    }
+
+    /// One unit: its headline, its exposed collectives, and where they come from.
+    pub fn section(&self, section: &Section<'_>, rows: usize, style: &Style) -> String {
+        let Priced { graph, input, unit, .. } = section.priced;
+        let explanation = section.explanation();
+        let Change { before, after } = section.step_time();
+        let name = format!("{}{}", printable(self.source.name_of(*unit)), self.place(section));
+        let peak = format!("{} -> {}, limit {}", input.peak(), section.result.peak(), section.limit);
+        let mut lines = vec![
+            ("computation", name),
+            ("program", program(graph)),
+            ("step time", format!("{before} -> {after}, {}", against_bound(after, section.bound))),
+            ("peak memory", peak),
+        ];
+        lines.extend(section.trust.clone().map(|trust| ("trust", trust)));
+        let mut text = String::from("\n");
+        lines.iter().for_each(|(label, value)| text.push_str(&labelled(label, value, style)));
+        text.push('\n');
+        let (evaluation, was) = (section.result, Some(&input.simulation));
+        let explained = Explained { graph, evaluation, explanation: &explanation, was };
+        text.push_str(&render_explanation(&explained, rows, style));
+        text.push_str(&sources(graph, &explanation, rows, style));
+        text
+    }
+
+    /// The same after its steps, one a line.
+    pub fn listed(&self, section: &Section<'_>) -> String {
+        format!("\n{}", listing(section.priced.setup(), &section.result.order))
+    }
+
+    /// `, the body of while.84 in main (8 times)`.
+    pub fn place(&self, section: &Section<'_>) -> String {
+        let module = &self.hlo.module;
+        let unit = &self.hlo.units[section.priced.unit];
+        let Some(Caller { instr, trips }) = unit.caller else { return ", the entry".to_owned() };
+        let (name, of) = (module.instruction_name(instr), module.computation_name(module.computation_of(instr)));
+        let times = match trips {
+            Some(Some(trips)) => format!(" ({trips} times)"),
+            Some(None) => " (how often is not known)".to_owned(),
+            None => String::new(),
+        };
+        let what = if trips.is_some() { "in the loop" } else { "called by" };
+        let origin = module.source(instr);
+        let origin = if origin.is_empty() { origin } else { format!(", {}", printable_end(&origin, 60)) };
+        let runs = self.source.workload.units[section.priced.unit].runs;
+        let others = match unit.callers {
+            0 | 1 => String::new(),
+            callers => format!(", and {} more: {runs} runs in all", callers - 1),
+        };
+        format!(", {what} {}{times} in {}{origin}{others}", printable(name), printable(of))
+    }
+}
+
+/// Step time, exposed communication and memory of the whole.
+fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
+    let change = |before: String, now: String| if before == now { now } else { format!("{before} -> {now}") };
+    let Change { before, after } = entry.step_time();
+    let saved = match before > after {
+        true => format!(" ({:.1}% saved)", 100.0 * (1.0 - after.0 / before.0)),
+        false => String::new(),
+    };
+    let exposed = entry.exposed_in_all;
+    let peak = change(entry.priced.peak_before().to_string(), entry.result.peak().to_string());
+    [
+        ("step time", change(before.to_string(), after.to_string()) + &saved),
+        ("exposed", change(exposed.before.to_string(), exposed.after.to_string())),
+        ("peak memory", peak),
+    ]
+}
+
+/// Where exposed collectives come from in the user's program, and who takes part.
+fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style) -> String {
+    let mut table = Table::new(vec![Column::text("collective"), Column::text("among"), Column::text("comes from")]);
+    let mut any = false;
+    for held in explanation.held.iter().take(rows) {
+        let op = held.collective;
+        let Some(collective) = graph.collective(op) else { continue };
+        any = true;
+        table.row(vec![
+            printable(graph.name(op)).into(),
+            printable(&graph.groups()[collective.group].name).into(),
+            printable_end(graph.source(op), 60).into(),
+        ]);
+    }
+    if any { format!("\n{}", table.render(style)) } else { String::new() }
+}
+
+/// How long compute waits for the host, if it does.
+pub fn host_line(simulation: &Simulation) -> Option<(&'static str, String)> {
+    let waiting = waiting_for_host(simulation);
+    (waiting > Nanos::ZERO).then(|| ("host", format!("compute waits {waiting} for it")))
+}
+
+/// What a program is, in a few words.
+pub fn program(graph: &Graph) -> String {
+    let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective()).count();
+    format!("{}, {}", count(graph.len(), "node"), count(collectives, "collective"))
+}

@@ -1,0 +1,187 @@
+//! What a command works on: a graph or an HLO module, with run times.
+
+mod orders;
+mod plans;
+
+pub use orders::Orders;
+pub use plans::{Found, ModuleSource, Which};
+
+use std::time::Instant;
+
+use halflap::cost::{CostError, Costs, Device};
+use halflap::hlo::{LoweredModule, LoweredUnit, Module, likely_device};
+use halflap::ids::{IdVec, UnitId};
+use halflap::import;
+use halflap::order::Order;
+use halflap::workload::{Decided, Model, Priced, UnitError, Workload};
+
+use crate::args::{ChainWhich, MachineArgs};
+use crate::costs;
+use crate::exit::Failed;
+use crate::files;
+use crate::machine;
+
+/// A program with run times.
+pub struct Source<'a> {
+    pub path: &'a str,
+    pub workload: Workload,
+    pub model: Model,
+    /// The device that is assumed, because none was named.
+    pub assumed: Option<&'static str>,
+    pub read_seconds: f64,
+    /// Where measured times come from.
+    profile: Option<&'a str>,
+}
+
+/// The module that units are computations of.
+pub struct Hlo {
+    pub module: Module,
+    pub units: IdVec<UnitId, LoweredUnit>,
+}
+
+/// A graph, or a module.
+pub struct Subject<'a> {
+    pub source: Source<'a>,
+    pub hlo: Option<Hlo>,
+}
+
+impl<'a> Subject<'a> {
+    /// Reads a program; collectives of a graph are chained first, where that is asked for.
+    pub fn read(path: &'a str, args: &'a MachineArgs, chain: Option<ChainWhich>) -> Result<Subject<'a>, Failed> {
+        let started = Instant::now();
+        let bytes = files::read(path)?;
+        let (workload, hlo) = match import::is_module(&bytes) {
+            true if chain.is_some() => return Err(no_chains()),
+            true => {
+                let (workload, hlo) = read_module(path, &bytes)?;
+                (workload, Some(hlo))
+            }
+            false => (files::chained(files::parse_graph(path, &bytes)?, chain).into(), None),
+        };
+        let read_seconds = started.elapsed().as_secs_f64();
+        let mut costs = costs::read(&args.costs, path)?;
+        let assumed = hlo.as_ref().and_then(|hlo| assume_device(&mut costs, &hlo.module).transpose()).transpose()?;
+        let profile = args.costs.profile.as_deref();
+        if let Some(hlo) = &hlo {
+            check_profile(&hlo.module, &costs, profile)?;
+        }
+        let model = machine::model(costs, args);
+        Ok(Subject { source: Source { path, workload, model, assumed, read_seconds, profile }, hlo })
+    }
+}
+
+fn read_module(path: &str, bytes: &[u8]) -> Result<(Workload, Hlo), Failed> {
+    let in_file = |error: &dyn std::fmt::Display| Failed::in_file(files::name_of(path), error);
+    let module = import::read_module(bytes).map_err(|error| in_file(&error))?;
+    let LoweredModule { workload, units } = LoweredModule::of(&module).map_err(|error| in_file(&error))?;
+    Ok((workload, Hlo { module, units }))
+}
+
+/// Why collectives of a module are not chained.
+fn no_chains() -> Failed {
+    let why = "all devices run the same module, so that any order will do";
+    Failed::BadInput(format!("--order-collectives is not for HLO modules: {why}"))
+}
+
+/// The device that a module seems to be for, where none was named.
+fn assume_device(costs: &mut Costs, module: &Module) -> Result<Option<&'static str>, Failed> {
+    if costs.device.is_some() {
+        return Ok(None);
+    }
+    let name = likely_device(module);
+    let device = Device::named(name).map_err(|unknown| Failed::OurBug(unknown.to_string()))?;
+    costs.device = Some(device);
+    Ok(Some(name))
+}
+
+/// A profile must have a name of one of the module's instructions: else it belongs to another module.
+fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(), Failed> {
+    let (Some(profile), Some(path)) = (&costs.profile, path) else { return Ok(()) };
+    let is_known = |name: &&str| module.has_instruction(name.trim_start_matches('%'));
+    let unknown: Vec<&str> = profile.names().filter(|name| !is_known(name)).collect();
+    match unknown.split_first() {
+        // A profile has what ran, which the compiler may have named after this text was written.
+        Some((first, _)) if unknown.len() == profile.names().count() => {
+            let problem = format!("no name is one of the module's instructions; the first is '{first}'");
+            Err(Failed::in_file(files::name_of(path), problem))
+        }
+        Some((first, others)) => {
+            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+            files::warn(&format!("{}: '{first}'{more} is no instruction of the module", files::name_of(path)));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why a walk ended.
+enum Ended {
+    Priced(CostError),
+    Decided(Failed),
+}
+
+impl From<UnitError> for Ended {
+    fn from(UnitError { error, .. }: UnitError) -> Ended {
+        Ended::Priced(error)
+    }
+}
+
+impl Source<'_> {
+    /// Goes through all units, callees first; `decide` gives an order of each, and what else is to be
+    /// kept.
+    pub fn walk<T>(
+        &self,
+        decide: impl FnMut(&Priced) -> Result<(Order, T), Failed>,
+    ) -> Result<Vec<Decided<T>>, Failed> {
+        self.walk_with(&self.model, decide)
+    }
+
+    /// The same with another model.
+    pub fn walk_with<T>(
+        &self,
+        model: &Model,
+        mut decide: impl FnMut(&Priced) -> Result<(Order, T), Failed>,
+    ) -> Result<Vec<Decided<T>>, Failed> {
+        let done = self.workload.walk(model, |priced| decide(priced).map_err(Ended::Decided));
+        done.map_err(|ended| match (ended, self.profile) {
+            (Ended::Decided(failed), _) => failed,
+            (Ended::Priced(error @ CostError::Profile(_)), Some(profile)) => {
+                Failed::in_file(files::name_of(profile), error)
+            }
+            (Ended::Priced(error), _) => Failed::in_file(files::name_of(self.path), error),
+        })
+    }
+
+    /// Where run times come from, for people.
+    pub fn device(&self) -> Option<String> {
+        let name = self.assumed?;
+        Some(format!("{name} is assumed, because none was named: --device models another"))
+    }
+
+    /// What a unit is called.
+    pub fn name_of(&self, unit: UnitId) -> &str {
+        &self.workload.units[unit].name
+    }
+
+    /// The unit that was asked for, or the one with the most exposed communication.
+    pub fn chosen<'d, T>(&self, all: &'d [Decided<T>], name: Option<&str>) -> Result<&'d Decided<T>, Failed> {
+        if let Some(name) = name {
+            let wanted = name.trim_start_matches('%');
+            let found = all.iter().find(|done| self.name_of(done.priced.unit) == wanted);
+            return found.ok_or_else(|| self.unknown_computation(name));
+        }
+        let exposed = |done: &&Decided<T>| done.exposed().after.0 * self.workload.units[done.priced.unit].runs;
+        let most = all.iter().rev().max_by(|a, b| exposed(a).total_cmp(&exposed(b)));
+        most.ok_or_else(|| Failed::OurBug("a program without units was read".to_owned()))
+    }
+
+    /// Names what there is.
+    pub fn unknown_computation(&self, name: &str) -> Failed {
+        let units = self.workload.units.as_slice().iter().rev();
+        let known: Vec<&str> =
+            units.filter(|unit| unit.communicates()).take(8).map(|unit| unit.name.as_str()).collect();
+        let there =
+            if known.is_empty() { "none communicates".to_owned() } else { format!("there are {}", known.join(", ")) };
+        Failed::BadInput(format!("--computation: none that runs is called '{name}'; {there}"))
+    }
+}

@@ -1,0 +1,61 @@
+//! An order evaluated: when everything runs, and what is alive. Made once, and handed on to all that
+//! explain, compare or draw it.
+
+use crate::graph::Graph;
+use crate::memory::Timeline;
+use crate::order::Order;
+use crate::simulate::{Machine, Simulation, simulate};
+use crate::units::{Bytes, Nanos};
+
+/// A program, and what it runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// What it runs on.
+    pub machine: &'a Machine,
+}
+
+/// An order of a program's operations, in time and in memory.
+#[derive(Clone, Debug)]
+pub struct Evaluation {
+    /// The order.
+    pub order: Order,
+    /// When everything runs.
+    pub simulation: Simulation,
+    /// What is alive.
+    pub memory: Timeline,
+}
+
+impl Evaluation {
+    /// Runs an order.
+    pub fn of(setup: Setup<'_>, order: Order) -> Evaluation {
+        let simulation = simulate(setup.graph, order.as_slice(), setup.machine);
+        let memory = Timeline::of(setup.graph, &order);
+        Evaluation { order, simulation, memory }
+    }
+
+    /// When everything has ended.
+    pub fn step_time(&self) -> Nanos {
+        self.simulation.step_time
+    }
+
+    /// How long compute stands still for communication.
+    pub fn exposed(&self) -> Nanos {
+        self.simulation.exposed()
+    }
+
+    /// The most that is ever alive.
+    pub fn peak(&self) -> Bytes {
+        self.memory.peak
+    }
+}
+
+/// A figure before and after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change<T> {
+    /// In the input order.
+    pub before: T,
+    /// In the order that was decided on.
+    pub after: T,
+}

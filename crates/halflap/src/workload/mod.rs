@@ -1,0 +1,151 @@
+//! A whole program: units that run each other, each a graph.
+//!
+//! A captured graph is a workload of one unit. An HLO module has a unit for each computation that
+//! runs: loop bodies, branches, callees and the entry. What a unit's call takes and needs depends on
+//! what becomes of the units that it runs, so [`Workload::walk`] goes through them callees first, asks
+//! for an order of each, and rolls the results up. How a loop or a conditional adds up is said in
+//! [`Call`], and nowhere else.
+
+mod model;
+mod optimize;
+mod walk;
+
+pub use model::Model;
+pub use optimize::{Decision, Search, SearchError};
+pub use walk::{Decided, Priced, UnitError};
+
+use std::sync::Arc;
+
+use crate::graph::Graph;
+use crate::ids::{BufId, IdVec, OpId, UnitId};
+use crate::units::{Bytes, Nanos};
+
+/// A program as units, each after those that it runs; the last one is the entry.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The units.
+    pub units: IdVec<UnitId, Unit>,
+}
+
+/// A graph, and its part in the whole.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// What it is called; empty for a graph that is all there is.
+    pub name: String,
+    /// The graph. A call takes no time and no memory of its own in it.
+    pub graph: Arc<Graph>,
+    /// The operations that run other units.
+    pub calls: Vec<Call>,
+    /// How often it runs in a step.
+    pub runs: f64,
+    /// What a caller holds for it anyway: its inputs, and its results where they are other memory.
+    /// Whatever its peak is above that, a call needs inside.
+    pub held_by_caller: Bytes,
+    /// How measured times find their operations.
+    pub naming: Naming,
+}
+
+/// How the names in a profile belong to operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// The profile is of this graph alone: a name that it does not have is an error.
+    Whole,
+    /// The profile is of all units. The ends of collectives that were split here stand for the whole
+    /// collective; what any other end was measured to take is waiting, and does not count.
+    Shared {
+        /// The ends, ascending.
+        split_ends: Vec<OpId>,
+    },
+}
+
+/// An operation that runs other units.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The operation.
+    pub op: OpId,
+    /// The buffer that stands for what it needs inside; of no size in the unit's graph.
+    pub inside: BufId,
+    /// What it runs.
+    pub runs: Vec<Run>,
+    /// Whether only one of them runs: a conditional.
+    pub is_choice: bool,
+    /// Whether it is a loop whose trip count is not known, and taken as one.
+    pub is_guess: bool,
+}
+
+/// A unit that a call runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// The unit.
+    pub unit: UnitId,
+    /// How many times: a loop's trip count.
+    pub times: f64,
+}
+
+impl Call {
+    /// The runs that count: all of them, or of a conditional's branches the longest.
+    pub fn counted(&self, step_time: impl Fn(UnitId) -> Nanos) -> &[Run] {
+        if !self.is_choice {
+            return &self.runs;
+        }
+        let time = |index: &usize| step_time(self.runs[*index].unit).0;
+        let longest = (0..self.runs.len()).max_by(|a, b| time(a).total_cmp(&time(b)));
+        longest.map_or(&[], |index| &self.runs[index..=index])
+    }
+
+    /// How long the call takes.
+    pub fn time(&self, step_time: impl Fn(UnitId) -> Nanos) -> Nanos {
+        let counted = self.counted(&step_time).iter();
+        counted.map(|run| step_time(run.unit) * run.times).sum::<Nanos>().min(Nanos::LONGEST)
+    }
+
+    /// What the call needs inside.
+    pub fn inside(&self, need: impl Fn(UnitId) -> Bytes) -> Bytes {
+        self.runs.iter().map(|run| need(run.unit)).max().unwrap_or(Bytes::ZERO)
+    }
+}
+
+impl Unit {
+    /// Whether something in it can run beside compute.
+    pub fn communicates(&self) -> bool {
+        self.graph.ops().any(|op| self.graph.kind(op).is_collective())
+    }
+
+    /// The unit's graph with what its calls need inside.
+    fn graph_holding(&self, need: impl Fn(UnitId) -> Bytes) -> Arc<Graph> {
+        if self.calls.is_empty() {
+            return self.graph.clone();
+        }
+        let mut graph = Graph::clone(&self.graph);
+        for call in &self.calls {
+            graph = graph.with_size(call.inside, call.inside(&need));
+        }
+        Arc::new(graph)
+    }
+}
+
+impl Workload {
+    /// The unit that runs all others.
+    pub fn entry(&self) -> Option<&Unit> {
+        self.units.as_slice().last()
+    }
+
+    /// The unit of that name.
+    pub fn find(&self, name: &str) -> Option<UnitId> {
+        self.units.ids().find(|&unit| self.units[unit].name == name)
+    }
+}
+
+impl From<Graph> for Workload {
+    fn from(graph: Graph) -> Workload {
+        let unit = Unit {
+            name: String::new(),
+            graph: Arc::new(graph),
+            calls: Vec::new(),
+            runs: 1.0,
+            held_by_caller: Bytes::ZERO,
+            naming: Naming::Whole,
+        };
+        Workload { units: IdVec::from(vec![unit]) }
+    }
+}

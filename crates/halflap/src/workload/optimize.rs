@@ -1,0 +1,117 @@
+//! The best order of every unit.
+
+use std::ops::ControlFlow;
+
+use thiserror::Error;
+
+use super::{Decided, Model, UnitError, Workload};
+use crate::cost::CostError;
+use crate::evaluate::Change;
+use crate::graph::Edges;
+use crate::ids::{Id, UnitId};
+use crate::memory::Budget;
+use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
+use crate::order::Order;
+use crate::units::{Bytes, Nanos};
+
+/// What orders are to be like, and how hard to look for them.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The most that may be alive in each unit, measured by what its input order needs.
+    pub memory: Budget,
+    /// Which edges are kept: with [`Edges::All`] collectives stay in order.
+    pub edges: Edges,
+    /// How much work is done.
+    pub effort: Effort,
+    /// How many threads may work; does not change the result.
+    pub threads: usize,
+}
+
+impl Default for Search {
+    /// No more memory than the input order needs, collectives in any order, one thread.
+    fn default() -> Search {
+        Search { memory: Budget::Times(1.0), edges: Edges::Real, effort: Effort::Default, threads: 1 }
+    }
+}
+
+/// Why a workload has no better orders.
+#[derive(Debug, Error)]
+pub enum SearchError {
+    /// An operation has no run time.
+    #[error("unit {unit:?}: {error}")]
+    Cost {
+        /// The unit that it is in.
+        unit: UnitId,
+        /// What is missing.
+        #[source]
+        error: CostError,
+    },
+    /// There is no order within the limit, or ours is wrong.
+    #[error("unit {unit:?}: {error}")]
+    Order {
+        /// The unit that was searched.
+        unit: UnitId,
+        /// Why there is none.
+        #[source]
+        error: OptimizeError,
+    },
+}
+
+impl From<UnitError> for SearchError {
+    fn from(UnitError { unit, error }: UnitError) -> SearchError {
+        SearchError::Cost { unit, error }
+    }
+}
+
+/// A proved order of every unit, and what it comes to.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The units, callees first. One that does not communicate keeps its order, and has nothing found.
+    pub units: Vec<Decided<Option<Optimized>>>,
+}
+
+impl Decision {
+    /// A unit's order.
+    pub fn order(&self, unit: UnitId) -> &Order {
+        &self.units[unit.index()].result.order
+    }
+
+    /// How long a step takes.
+    pub fn step_time(&self) -> Change<Nanos> {
+        self.units.last().map(Decided::step_time).unwrap_or_default()
+    }
+
+    /// How long compute stands still for communication in a step.
+    pub fn exposed(&self) -> Change<Nanos> {
+        self.units.last().map(|entry| entry.exposed_in_all).unwrap_or_default()
+    }
+
+    /// The most that is ever alive.
+    pub fn peak(&self) -> Change<Bytes> {
+        self.units.last().map(Decided::peak).unwrap_or_default()
+    }
+}
+
+impl Workload {
+    /// Finds and proves the best order of every unit that communicates.
+    pub fn optimize(&self, model: &Model, search: &Search) -> Result<Decision, SearchError> {
+        let units = self.walk(model, |priced| {
+            if !self.units[priced.unit].communicates() {
+                return Ok((priced.input.order.clone(), None));
+            }
+            let found = optimize(&Task {
+                graph: &priced.graph,
+                machine: &priced.machine,
+                memory_limit: search.memory.limit(priced.peak_before()),
+                edges: search.edges,
+                known: &[],
+                effort: search.effort,
+                threads: search.threads,
+                progress: &|_| ControlFlow::Continue(()),
+            });
+            let found = found.map_err(|error| SearchError::Order { unit: priced.unit, error })?;
+            Ok::<_, SearchError>((found.order.clone(), Some(found)))
+        })?;
+        Ok(Decision { units })
+    }
+}
