@@ -115,8 +115,11 @@ impl Comparison<'_> {
         let Names { groups, streams } = names;
         let place = &format!("node '{}'", first.name(a));
         self.same(place, "its operation", (&x.op, &y.op))?;
+        self.same(place, "its kind", (x.kind, y.kind))?;
+        self.same(place, "its reduction", (x.reduction, y.reduction))?;
+        self.same(place, "its type of elements", (&x.payload.dtype, &y.payload.dtype))?;
         self.same(place, "its group's size", (x.group_size, y.group_size))?;
-        self.same(place, "its size in bytes", (x.bytes.0, y.bytes.0))?;
+        self.same(place, "its size in bytes", (x.bytes().0, y.bytes().0))?;
         let ranks = |graph: &Graph, group: GroupId| graph.groups()[group].ranks.len();
         self.same(place, "its group's number of ranks", (ranks(first, x.group), ranks(other, y.group)))?;
         if groups.agree(x.group, y.group) {

@@ -69,6 +69,7 @@ use test_modules as modules;
 mod test_programs;
 
 pub mod align;
+pub mod collective;
 pub mod cost;
 pub mod evaluate;
 pub mod explain;

@@ -6,11 +6,13 @@ mod common;
 mod random;
 
 use halflap::cost::Times;
+use halflap::collective::{CollectiveKind, Dtype, Payload, Reduction};
 use halflap::graph::Edges;
 use halflap::import::{read_graph, read_order};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Options, Pass};
 use halflap::schedule::{self, NoObserver, Request};
+use halflap::units::Bytes;
 use random::Random;
 use serde_json::{Value, json};
 
@@ -233,6 +235,47 @@ fn sizes_and_times_out_of_range() {
     let not_finite = small().to_string().replacen("\"runtime_ns\":10.0", "\"runtime_ns\":10.0,\"flops\":NaN", 1);
     let said = read_graph(not_finite.as_bytes()).unwrap_err().to_string();
     assert_eq!(said, "node 'a', field 'flops': is not finite; it must be a number");
+}
+
+#[test]
+fn a_collective_says_what_it_does_or_its_name_does() {
+    let read = |change: &dyn Fn(&mut Value)| {
+        let mut graph = small();
+        change(&mut graph["nodes"][1]["collective"]);
+        let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+        graph.collective(graph.find("c").unwrap()).unwrap().clone()
+    };
+    let old = read(&|c| c["op"] = json!("all_gather_into_tensor"));
+    assert_eq!((old.kind, old.reduction), (CollectiveKind::AllGather, Some(Reduction::None)));
+    assert_eq!((old.payload.input, old.payload.output, old.payload.dtype), (Bytes(4), Bytes(8), None));
+    assert_eq!(read(&|_| ()).reduction, None, "an all-reduce that does not say how it combines");
+    let new = read(&|c| {
+        c["op"] = json!("mine");
+        c["kind"] = json!("reduce_scatter");
+        c["reduction"] = json!("average");
+        c["dtype"] = json!("torch.bfloat16");
+        c["input_bytes"] = json!(8);
+        c["output_bytes"] = json!(3);
+    });
+    assert_eq!((new.op.as_str(), new.kind), ("mine", CollectiveKind::ReduceScatter));
+    assert_eq!(new.reduction, Some(Reduction::Average));
+    assert_eq!(new.payload, Payload { dtype: Some(Dtype::named("bf16")), input: Bytes(8), output: Bytes(3) });
+
+    let larger = "it must be a whole number of bytes, zero or more";
+    let problem = "not the larger of input_bytes and output_bytes";
+    check(
+        |g| g["nodes"][1]["collective"]["input_bytes"] = json!(9),
+        &format!("node 'c': collective.bytes 8 is {problem}; {larger}"),
+    );
+    check(
+        |g| g["nodes"][1]["collective"]["output_bytes"] = json!(-9),
+        &format!("node 'c': collective.output_bytes -9 is negative; {larger}"),
+    );
+    let said = error(|g| g["nodes"][1]["collective"]["kind"] = json!("shuffle"));
+    assert!(
+        said.starts_with("node 'c', field 'collective.kind': unknown variant `shuffle`, expected one of"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -6,9 +6,8 @@ mod random;
 
 use std::io::{self, Read};
 
-use halflap::observe::{
-    Analysis, Class, Drawing, Limits, Operation, Rank, Timeline, Trace, TraceError, kernel_times, read_trace,
-};
+use halflap::collective::CollectiveKind;
+use halflap::observe::{Analysis, Class, Drawing, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
 use halflap::report::page::observed_page;
 use halflap::units::{Bytes, Nanos};
 use random::Random;
@@ -216,9 +215,9 @@ fn what_the_profiler_knows_of_collectives_is_kept() {
     let rank = rank(&trace);
     assert_eq!((rank.rank, rank.world_size), (Some(1), Some(2)));
     let [known, bare] = rank.collectives.as_slice() else { panic!("{:?}", rank.collectives) };
-    assert_eq!((known.operation, known.bytes, known.sequence), (Operation::AllReduce, Some(Bytes(2000)), Some(4)));
+    assert_eq!((known.operation, known.bytes, known.sequence), (CollectiveKind::AllReduce, Some(Bytes(2000)), Some(4)));
     assert_eq!(rank.groups[known.group].ranks.as_deref(), Some(&[0, 1][..]));
-    assert_eq!((bare.operation, bare.bytes), (Operation::ReduceScatter, None));
+    assert_eq!((bare.operation, bare.bytes), (CollectiveKind::ReduceScatter, None));
     assert_eq!(rank.groups[bare.group].name.text(), "stream 21");
 }
 

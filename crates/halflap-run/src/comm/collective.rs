@@ -1,6 +1,7 @@
 //! What a collective does with the arrays of its members.
 
-use halflap::hlo::{Module, Opcode};
+use halflap::collective::CollectiveKind;
+use halflap::hlo::Module;
 use halflap::ids::{CommId, InstrId};
 
 use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
@@ -66,16 +67,15 @@ pub struct Collective {
 impl Collective {
     /// Of an instruction that is one, or starts one.
     pub(crate) fn of(module: &Module, instr: InstrId, comm: CommId) -> Result<Collective, Unsupported> {
-        let opcode = module.instruction(instr).opcode.begun();
         let dimension = module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
-        let kind = match opcode {
-            Opcode::AllReduce => Kind::AllReduce,
-            Opcode::ReduceScatter => Kind::ReduceScatter,
-            Opcode::AllGather => Kind::AllGather,
-            Opcode::AllToAll if dimension.is_none() => Kind::AllToAllTuple,
-            Opcode::AllToAll => Kind::AllToAll,
-            Opcode::CollectivePermute => Kind::Permute,
-            Opcode::CollectiveBroadcast => Kind::Broadcast,
+        let kind = match module.instruction(instr).opcode.collective_kind() {
+            Some(CollectiveKind::AllReduce) => Kind::AllReduce,
+            Some(CollectiveKind::ReduceScatter) => Kind::ReduceScatter,
+            Some(CollectiveKind::AllGather) => Kind::AllGather,
+            Some(CollectiveKind::AllToAll) if dimension.is_none() => Kind::AllToAllTuple,
+            Some(CollectiveKind::AllToAll) => Kind::AllToAll,
+            Some(CollectiveKind::Permute) => Kind::Permute,
+            Some(CollectiveKind::Broadcast) => Kind::Broadcast,
             _ => return Err(Unsupported::new(module, instr, What::Operation)),
         };
         let groups = module.replica_groups(instr);

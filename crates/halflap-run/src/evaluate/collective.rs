@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode};
+use halflap::collective::CollectiveKind;
+use halflap::hlo::Module;
 use halflap::ids::InstrId;
 
 use super::Value;
@@ -33,23 +34,22 @@ pub(super) struct Collective {
 impl Collective {
     /// The collective that an instruction is, or starts.
     pub(super) fn of(module: &Module, instr: InstrId) -> Result<Option<Collective>, EvaluateError> {
-        let opcode = module.instruction(instr).opcode.begun();
         let dimension = || module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let missing = || {
             let what = What::Attribute { key: "dimensions", value: String::new() };
             EvaluateError::from(Unsupported::new(module, instr, what))
         };
-        let kind = match opcode {
-            Opcode::AllReduce => Kind::AllReduce(combiners(module, instr)?),
-            Opcode::ReduceScatter => Kind::ReduceScatter(combiners(module, instr)?, dimension().ok_or_else(missing)?),
-            Opcode::AllGather => Kind::AllGather(dimension().ok_or_else(missing)?),
-            Opcode::AllToAll => dimension().map_or(Kind::AllToAllTuple, Kind::AllToAll),
-            Opcode::CollectivePermute => Kind::Permute,
-            Opcode::CollectiveBroadcast => Kind::Broadcast,
-            Opcode::RaggedAllToAll | Opcode::Send | Opcode::Recv => {
-                return Err(Unsupported::new(module, instr, What::Operation).into());
+        let Some(kind) = module.instruction(instr).opcode.collective_kind() else { return Ok(None) };
+        let kind = match kind {
+            CollectiveKind::AllReduce => Kind::AllReduce(combiners(module, instr)?),
+            CollectiveKind::ReduceScatter => {
+                Kind::ReduceScatter(combiners(module, instr)?, dimension().ok_or_else(missing)?)
             }
-            _ => return Ok(None),
+            CollectiveKind::AllGather => Kind::AllGather(dimension().ok_or_else(missing)?),
+            CollectiveKind::AllToAll => dimension().map_or(Kind::AllToAllTuple, Kind::AllToAll),
+            CollectiveKind::Permute => Kind::Permute,
+            CollectiveKind::Broadcast => Kind::Broadcast,
+            _ => return Err(Unsupported::new(module, instr, What::Operation).into()),
         };
         let groups = module.replica_groups(instr);
         let name = module.instruction_name(instr).to_owned();

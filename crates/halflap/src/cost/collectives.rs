@@ -12,6 +12,7 @@
 //! point) a rank has its own card alone.
 
 use super::{Device, Link, Reach};
+use crate::collective::CollectiveKind;
 use crate::graph::Collective;
 use crate::units::{Bandwidth, Nanos};
 
@@ -38,22 +39,6 @@ pub(super) enum Shape {
     PointToPoint,
 }
 
-/// How the names of collectives begin, in torch, XLA and MPI, and what they are.
-pub(super) const KNOWN: [(&str, Shape); 12] = [
-    ("all_reduce", Shape::AllReduce),
-    ("all_gather", Shape::Once),
-    ("reduce_scatter", Shape::Once),
-    ("all_to_all", Shape::AllToAll),
-    ("broadcast", Shape::Chain),
-    ("reduce", Shape::Chain),
-    ("send", Shape::PointToPoint),
-    ("recv", Shape::PointToPoint),
-    ("permute", Shape::PointToPoint),
-    ("collective_permute", Shape::PointToPoint),
-    ("collective_broadcast", Shape::Chain),
-    ("ragged_all_to_all", Shape::AllToAll),
-];
-
 /// What a collective of one rank takes: nothing is sent.
 const ALONE: Nanos = Nanos::micros(6.6);
 
@@ -76,6 +61,12 @@ struct Span {
     fewest: u32,
 }
 
+/// The names of the kinds that are modelled.
+pub(super) fn modelled() -> String {
+    let known = CollectiveKind::ALL.into_iter().filter(|&kind| Shape::of(kind).is_some());
+    known.map(CollectiveKind::name).collect::<Vec<_>>().join(", ")
+}
+
 impl<'a> Fabric<'a> {
     /// One link for everybody: all in one node, or each rank in a node of its own.
     pub(super) fn one(link: &'a Link) -> Fabric<'a> {
@@ -95,7 +86,7 @@ impl<'a> Fabric<'a> {
 impl Fabric<'_> {
     /// How long a collective among `ranks` takes; `None` for one that is not known.
     pub(super) fn time(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
-        let shape = Shape::of(&collective.op)?;
+        let shape = Shape::of(collective.kind)?;
         let span = Span::new(collective.group_size, ranks, self.ranks_per_node);
         if span.ranks <= 1 {
             return Some(ALONE);
@@ -105,7 +96,7 @@ impl Fabric<'_> {
             Shape::PointToPoint => (link.base * PAIRWISE_BASE, link.ramp * PAIRWISE_RAMP),
             _ => (link.base, link.ramp),
         };
-        let transfer = collective.bytes / self.bus(shape, span) * shape.passes(span.ranks, link);
+        let transfer = collective.bytes() / self.bus(shape, span) * shape.passes(span.ranks, link);
         let ramping = Nanos((ramp.0 * transfer.0).sqrt()) * 2.0;
         Some(base + self.latency(shape, span) + transfer + ramping)
     }
@@ -145,13 +136,23 @@ impl Fabric<'_> {
 }
 
 impl Shape {
-    /// By the longest name that an operation's begins with: `all_gather_into_tensor` is an
-    /// all-gather.
-    fn of(op: &str) -> Option<Shape> {
-        let op = op.to_lowercase().replace('-', "_");
-        let op = op.trim_start_matches('_');
-        let names = KNOWN.iter().filter(|(name, _)| op.starts_with(name));
-        names.max_by_key(|(name, _)| name.len()).map(|&(_, shape)| shape)
+    /// `None` for what no model has.
+    fn of(kind: CollectiveKind) -> Option<Shape> {
+        match kind {
+            CollectiveKind::AllReduce => Some(Shape::AllReduce),
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter => Some(Shape::Once),
+            CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => Some(Shape::AllToAll),
+            CollectiveKind::Broadcast | CollectiveKind::Reduce => Some(Shape::Chain),
+            CollectiveKind::Send | CollectiveKind::Recv | CollectiveKind::SendRecv | CollectiveKind::Permute => {
+                Some(Shape::PointToPoint)
+            }
+            CollectiveKind::Gather
+            | CollectiveKind::Scatter
+            | CollectiveKind::Barrier
+            | CollectiveKind::Transfer
+            | CollectiveKind::HostTransfer
+            | CollectiveKind::Other => None,
+        }
     }
 
     /// How often each byte of a collective passes the bus of a rank.
@@ -192,7 +193,7 @@ mod tests {
     use crate::units::Bytes;
 
     fn collective(op: &str, size: u32, bytes: i64) -> Collective {
-        Collective { op: op.to_owned(), group: GroupId::from_index(0), group_size: size, bytes: Bytes(bytes) }
+        Collective::named(op.to_owned(), GroupId::from_index(0), size, Bytes(bytes))
     }
 
     /// In whole nanoseconds, on h100s.
@@ -303,20 +304,5 @@ mod tests {
         assert_eq!(Span::new(16, &[], 8), Span { ranks: 16, nodes: 2, fewest: 8 });
         assert_eq!(Span::new(2, &[0, 8, 16], 8), Span { ranks: 2, nodes: 2, fewest: 1 });
         assert_eq!(Span::new(0, &[], u32::MAX).nodes, 1);
-    }
-
-    #[test]
-    fn names_of_torch_and_xla() {
-        for (op, shape) in [
-            ("all_gather_into_tensor_coalesced", Some(Shape::Once)),
-            ("reduce_scatter_tensor", Some(Shape::Once)),
-            ("all-reduce-start", Some(Shape::AllReduce)),
-            ("all_to_all_single", Some(Shape::AllToAll)),
-            ("reduce", Some(Shape::Chain)),
-            ("collective-permute", Some(Shape::PointToPoint)),
-            ("barrier", None),
-        ] {
-            assert_eq!(Shape::of(op), shape, "{op}");
-        }
     }
 }

@@ -23,7 +23,7 @@ pub enum CostError {
     OnlyCollectives { node: String },
     #[error(
         "node '{node}' has no run time, and its operation '{op}' cannot be modelled: known are {}; give its time in --profile",
-        super::collectives::KNOWN.map(|(name, _)| name).join(", ")
+        super::collectives::modelled()
     )]
     UnknownCollective { node: String, op: String },
     #[error("node '{node}' would take more than 292 years: its size or the device's rates cannot be right")]

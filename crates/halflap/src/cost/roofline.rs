@@ -1,6 +1,7 @@
 //! Compute: whichever takes longer, the arithmetic or the memory traffic.
 
 use super::Device;
+use crate::collective::CollectiveKind;
 use crate::graph::Collective;
 use crate::units::{Bandwidth, Bytes, Flops, Nanos};
 
@@ -25,8 +26,13 @@ pub(super) fn time(device: &Device, flops: Option<Flops>, bytes: Option<Bytes>) 
 /// How long it takes to move something from memory to memory, where it is read and written, or
 /// between the device and its host.
 pub(super) fn transfer(device: &Device, transfer: &Collective) -> Nanos {
-    let twice = Bytes(transfer.bytes.0.saturating_mul(2));
-    TRANSFER + if transfer.op.starts_with("host") { transfer.bytes / HOST } else { twice / device.memory }
+    let bytes = transfer.bytes();
+    let twice = Bytes(bytes.0.saturating_mul(2));
+    TRANSFER
+        + match transfer.kind {
+            CollectiveKind::HostTransfer => bytes / HOST,
+            _ => twice / device.memory,
+        }
 }
 
 #[cfg(test)]

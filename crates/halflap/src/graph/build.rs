@@ -9,7 +9,7 @@ use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
 /// A program before validation, with references already resolved to ids.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parts {
     /// The operations, in the order in which they are scheduled now.
     pub ops: IdVec<OpId, OpParts>,
@@ -20,7 +20,7 @@ pub struct Parts {
 }
 
 /// One operation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct OpParts {
     pub name: String,
@@ -44,7 +44,7 @@ pub struct OpParts {
 }
 
 /// Where an operation comes from in the user's program, for people; each is empty where it is not known.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Provenance {
     /// The line, such as `model.py:42`.
     pub source: String,
@@ -63,7 +63,7 @@ impl Provenance {
 }
 
 /// One buffer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct BufferParts {
     pub name: String,
@@ -82,6 +82,9 @@ pub struct GroupParts {
     pub name: String,
     pub ranks: Vec<u32>,
     pub kind: GroupKind,
+    /// All sets of devices that communicate among themselves at the same time, this rank's among
+    /// them; empty where only this rank's are known.
+    pub sets: Vec<Vec<u32>>,
 }
 
 /// What takes turns under a group's name.

@@ -20,6 +20,7 @@ pub use waits::Warning;
 
 use std::fmt;
 
+use crate::collective::{CollectiveKind, Payload, Reduction};
 use crate::ids::{BufId, Csr, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
@@ -115,14 +116,34 @@ pub enum Edges {
 /// What a collective does, and among whom.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// Its kind, for people: `all_gather`.
+    /// As the program calls it, for people: `all_gather_into_tensor`.
     pub op: String,
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// What it combines with; `None` where it combines and the program does not say how.
+    pub reduction: Option<Reduction>,
     /// The process group that takes part.
     pub group: GroupId,
     /// How many ranks the group has.
     pub group_size: u32,
+    /// What goes in and what comes out.
+    pub payload: Payload,
+}
+
+impl Collective {
+    /// A collective of which a program says no more than its name and the larger of what goes in and
+    /// what comes out.
+    pub fn named(op: String, group: GroupId, group_size: u32, larger: Bytes) -> Collective {
+        let kind = CollectiveKind::of(&op);
+        let reduction = (!kind.reduces()).then_some(Reduction::None);
+        let payload = Payload::of_larger(kind, group_size, larger);
+        Collective { op, kind, reduction, group, group_size, payload }
+    }
+
     /// The larger of what goes in and what comes out.
-    pub bytes: Bytes,
+    pub fn bytes(&self) -> Bytes {
+        self.payload.larger()
+    }
 }
 
 /// A validated program of one rank.

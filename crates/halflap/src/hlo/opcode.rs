@@ -1,5 +1,7 @@
 //! What an instruction does.
 
+use crate::collective::CollectiveKind;
+
 macro_rules! opcodes {
     ($($name:literal $variant:ident)*) => {
         /// What an instruction does.
@@ -125,6 +127,23 @@ impl Opcode {
                 | Opcode::RaggedAllToAll
                 | Opcode::ReduceScatter
         )
+    }
+
+    /// What it does if it communicates among ranks, or starts what does; point to point is either a
+    /// collective of two ranks or a transfer to the host, which its attributes say.
+    pub fn collective_kind(self) -> Option<CollectiveKind> {
+        match self.begun() {
+            Opcode::AllGather => Some(CollectiveKind::AllGather),
+            Opcode::AllReduce => Some(CollectiveKind::AllReduce),
+            Opcode::AllToAll => Some(CollectiveKind::AllToAll),
+            Opcode::CollectiveBroadcast => Some(CollectiveKind::Broadcast),
+            Opcode::CollectivePermute => Some(CollectiveKind::Permute),
+            Opcode::RaggedAllToAll => Some(CollectiveKind::RaggedAllToAll),
+            Opcode::ReduceScatter => Some(CollectiveKind::ReduceScatter),
+            Opcode::Send => Some(CollectiveKind::Send),
+            Opcode::Recv => Some(CollectiveKind::Recv),
+            _ => None,
+        }
     }
 
     /// Which phase of something asynchronous it is, if it is one.

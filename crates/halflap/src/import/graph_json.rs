@@ -8,6 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
+use crate::collective::{CollectiveKind, Dtype, Payload, Reduction};
 use crate::graph::{
     BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance,
 };
@@ -31,6 +32,18 @@ struct RawGroups(Vec<(String, Object<RawGroup>)>);
 #[derive(Deserialize)]
 struct RawGroup {
     ranks: Vec<u32>,
+    #[serde(default)]
+    kind: RawGroupKind,
+    #[serde(default)]
+    sets: Vec<Vec<u32>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum RawGroupKind {
+    #[default]
+    Ranks,
+    Transfer,
 }
 
 #[derive(Deserialize)]
@@ -86,6 +99,11 @@ struct RawCollective {
     bytes: Number,
     #[serde(rename = "async")]
     is_async: bool,
+    kind: Option<CollectiveKind>,
+    reduction: Option<Reduction>,
+    dtype: Option<String>,
+    input_bytes: Option<Number>,
+    output_bytes: Option<Number>,
 }
 
 #[derive(Deserialize)]
@@ -131,7 +149,11 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
     let names = Names::collect(&raw)?;
     let mut parts = Parts::default();
     for (name, Object(group)) in raw.groups.0 {
-        parts.groups.push(GroupParts { name, ranks: group.ranks, kind: GroupKind::Ranks });
+        let kind = match group.kind {
+            RawGroupKind::Ranks => GroupKind::Ranks,
+            RawGroupKind::Transfer => GroupKind::Transfer,
+        };
+        parts.groups.push(GroupParts { name, ranks: group.ranks, kind, sets: group.sets });
     }
     for Object(node) in raw.nodes {
         let op = names.op(node)?;
@@ -160,6 +182,38 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
         });
     }
     Ok(parts)
+}
+
+impl RawCollective {
+    /// Files from before `input_bytes` and `output_bytes` have the larger of the two alone.
+    fn payload(&self, kind: CollectiveKind, node: &str) -> Result<Payload, GraphError> {
+        let wrong = |field, number: Number, problem| GraphError::BadNumber {
+            node: node.into(),
+            field,
+            value: number.to_string(),
+            problem,
+            right: RIGHT_SIZE,
+        };
+        let size = |field, number: Number| {
+            as_bytes(number).and_then(not_negative).map_err(|problem| wrong(field, number, problem))
+        };
+        let larger = size("collective.bytes", self.bytes)?;
+        let mut payload = Payload::of_larger(kind, self.group_size, larger);
+        payload.dtype = self.dtype.as_deref().map(Dtype::named);
+        if let Some(number) = self.input_bytes {
+            payload.input = size("collective.input_bytes", number)?;
+        }
+        if let Some(number) = self.output_bytes {
+            payload.output = size("collective.output_bytes", number)?;
+        }
+        match payload.larger() == larger {
+            true => Ok(payload),
+            false => {
+                let problem = "not the larger of input_bytes and output_bytes";
+                Err(wrong("collective.bytes", self.bytes, problem))
+            }
+        }
+    }
 }
 
 /// What each name stands for. Looked up only, never iterated.
@@ -215,18 +269,17 @@ impl Names {
     }
 
     fn collective(&self, raw: &RawCollective, node: &str) -> Result<Collective, GraphError> {
-        let group = self.groups.get(&raw.group).copied();
+        let unknown = || GraphError::UnknownGroup { node: node.into(), group: raw.group.clone() };
+        let group = self.groups.get(&raw.group).copied().ok_or_else(unknown)?;
+        let kind = raw.kind.unwrap_or_else(|| CollectiveKind::of(&raw.op));
+        let not_said = (!kind.reduces()).then_some(Reduction::None);
         Ok(Collective {
             op: raw.op.clone(),
-            group: group.ok_or_else(|| GraphError::UnknownGroup { node: node.into(), group: raw.group.clone() })?,
+            kind,
+            reduction: raw.reduction.or(not_said),
+            group,
             group_size: raw.group_size,
-            bytes: as_bytes(raw.bytes).and_then(not_negative).map_err(|problem| GraphError::BadNumber {
-                node: node.into(),
-                field: "collective.bytes",
-                value: raw.bytes.to_string(),
-                problem,
-                right: RIGHT_SIZE,
-            })?,
+            payload: raw.payload(kind, node)?,
         })
     }
 

@@ -1,4 +1,5 @@
-//! What an event is: the only place that tells by names.
+//! What an event is: the only place that tells by names. What a collective does is told by
+//! [`CollectiveKind`](crate::collective::CollectiveKind).
 //!
 //! The category decides first, then what the profiler says about a collective, then the name.
 //! docs/analyze.md has these tables for users.
@@ -140,90 +141,6 @@ fn communicates(name: &str) -> bool {
     COMMUNICATES.iter().any(|word| begins(word)) || COMMUNICATES_WITHIN.iter().any(|word| name.contains(word))
 }
 
-/// What a collective does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Operation {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    SendRecv,
-    Send,
-    Recv,
-    Broadcast,
-    Reduce,
-    Gather,
-    Scatter,
-    Barrier,
-    /// The kernel's name does not say.
-    Unknown,
-}
-
-/// Letters that stand in an operation's name, without `_`; the first that fits decides.
-const OPERATIONS: [(&str, Operation); 14] = [
-    ("allreduce", Operation::AllReduce),
-    ("allgather", Operation::AllGather),
-    ("reducescatter", Operation::ReduceScatter),
-    ("alltoall", Operation::AllToAll),
-    ("sendrecv", Operation::SendRecv),
-    ("broadcast", Operation::Broadcast),
-    ("barrier", Operation::Barrier),
-    ("gather", Operation::Gather),
-    ("scatter", Operation::Scatter),
-    ("reduce", Operation::Reduce),
-    ("send", Operation::Send),
-    ("recv", Operation::Recv),
-    // Of tokens to experts, and back: DeepEP.
-    ("dispatch", Operation::AllToAll),
-    ("combine", Operation::AllToAll),
-];
-
-impl Operation {
-    /// The operation that a collective's or a kernel's name stands for.
-    pub fn of(name: &str) -> Operation {
-        // What it is called with comes after a parenthesis, and may be called anything.
-        let name = name.split('(').next().unwrap_or(name);
-        let letters: String = name.chars().filter(|&letter| letter != '_').flat_map(char::to_lowercase).collect();
-        let known = OPERATIONS.iter().find(|(word, _)| letters.contains(word));
-        known.map_or(Operation::Unknown, |&(_, operation)| operation)
-    }
-
-    /// As reports call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::AllReduce => "all_reduce",
-            Operation::AllGather => "all_gather",
-            Operation::ReduceScatter => "reduce_scatter",
-            Operation::AllToAll => "all_to_all",
-            Operation::SendRecv => "send_recv",
-            Operation::Send => "send",
-            Operation::Recv => "recv",
-            Operation::Broadcast => "broadcast",
-            Operation::Reduce => "reduce",
-            Operation::Gather => "gather",
-            Operation::Scatter => "scatter",
-            Operation::Barrier => "barrier",
-            Operation::Unknown => "communication",
-        }
-    }
-
-    /// Whether only two ranks of a group take part, so that others have nothing to pair with it. Of
-    /// `SendRecv` only the kernel's name is known, and that is NCCL's kernel for all-to-all.
-    pub fn point_to_point(self) -> bool {
-        matches!(self, Operation::Send | Operation::Recv)
-    }
-
-    /// Whether ranks may rightly have other sizes.
-    pub fn uneven(self) -> bool {
-        matches!(
-            self,
-            Operation::AllToAll | Operation::SendRecv | Operation::Gather | Operation::Scatter | Operation::Unknown
-        )
-    }
-}
-
 /// The bytes of one element of a type as torch or C++ calls it.
 pub(super) fn element_size(dtype: &str) -> Option<i64> {
     match dtype.strip_prefix("c10::").unwrap_or(dtype) {
@@ -263,23 +180,5 @@ mod tests {
         assert_eq!(class("Stream Wait Event"), None);
         assert_eq!(super::class(Category::Kernel, "anything", true), Some(Class::Communication));
         assert_eq!(super::class(Category::Memory, "ncclCopy", false), Some(Class::Memory));
-    }
-
-    #[test]
-    fn operations_are_told_by_their_names() {
-        let cases = [
-            ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*)", Operation::ReduceScatter),
-            ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", Operation::SendRecv),
-            ("_allgather_base", Operation::AllGather),
-            ("all_to_allv", Operation::AllToAll),
-            ("allreduce", Operation::AllReduce),
-            ("ncclDevKernel_Generic(sendrecv*)", Operation::Unknown),
-            ("reduce", Operation::Reduce),
-            ("recv", Operation::Recv),
-            ("void dpsk::ep::internode::combine<false, 8>(int4*)", Operation::AllToAll),
-        ];
-        for (name, operation) in cases {
-            assert_eq!(Operation::of(name), operation, "{name}");
-        }
     }
 }

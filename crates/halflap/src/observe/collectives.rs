@@ -5,8 +5,9 @@
 //! once, and the charges add up to the rank's exposed time.
 
 use super::busy::{Busy, Computing, Stretch};
-use super::class::{Class, Operation};
+use super::class::Class;
 use super::trace::{Moment, Slice, Trace};
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, Id, KernelId, LaneId};
 use crate::units::{Bytes, Nanos};
 
@@ -23,7 +24,7 @@ pub struct Collective {
     /// Its stream.
     pub lane: LaneId,
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveKind,
     /// Among whom.
     pub group: GroupId,
     /// The larger of what the rank sends and receives, if known.

@@ -9,12 +9,13 @@
 //! all that it calls, compiled code only for what is not recorded in it.
 
 use super::busy::{Busy, Stretch};
-use super::class::{Category, Operation, Role};
+use super::class::{Category, Role};
 use super::error::TraceError;
 use super::event::{Event, unquoted};
 use super::scan::decode;
 use super::trace::{Group, Launch, Moment, Processor, Slice};
 use super::work::{Limits, Work};
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, Id, IdVec, LaunchId};
 use crate::report::printable;
 use crate::units::Bytes;
@@ -191,7 +192,7 @@ impl Open {
 
 /// What a rank receives in a gather is what it sends, of each rank of the group.
 pub(super) fn gathered(launches: &mut IdVec<LaunchId, Launch>, groups: &IdVec<GroupId, Group>) {
-    for launch in launches.as_mut_slice().iter_mut().filter(|launch| launch.operation == Operation::AllGather) {
+    for launch in launches.as_mut_slice().iter_mut().filter(|launch| launch.operation == CollectiveKind::AllGather) {
         let of_all = launch.bytes.zip(groups[launch.group].size());
         launch.bytes = of_all.and_then(|(bytes, size)| bytes.0.checked_mul(i64::from(size))).map(Bytes);
     }
@@ -267,7 +268,7 @@ mod tests {
         let spent = [times.span, times.compute, times.communication, times.exposed, times.idle];
         assert_eq!(spent.map(|time| time.0 / 1e3), [140.0, 90.0, 50.0, 20.0, 30.0]);
         let gather = &rank.collectives[0];
-        assert_eq!((gather.operation, gather.bytes), (Operation::AllGather, Some(Bytes(8 * 4 * 4 * 2))));
+        assert_eq!((gather.operation, gather.bytes), (CollectiveKind::AllGather, Some(Bytes(8 * 4 * 4 * 2))));
         assert_eq!(rank.groups[gather.group].name, GroupName::Named("0".to_owned()));
         assert!(!rank.oddities.unseen_waits);
     }

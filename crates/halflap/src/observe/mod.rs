@@ -31,7 +31,7 @@ mod window;
 mod work;
 
 pub use busy::{Busy, Stretch};
-pub use class::{Class, Operation};
+pub use class::Class;
 pub use collectives::{Collective, Stall};
 pub use error::{Place, TraceError};
 pub use kineto::read_trace;

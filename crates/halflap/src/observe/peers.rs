@@ -15,11 +15,11 @@
 
 use std::collections::BTreeMap;
 
-use super::class::Operation;
 use super::clocks::align_clocks;
 use super::collectives::Collective;
 use super::rank::Rank;
 use super::trace::{Group, GroupName, Processor};
+use crate::collective::CollectiveKind;
 use crate::ids::GroupId;
 use crate::units::{Bytes, Nanos};
 
@@ -55,7 +55,7 @@ pub struct RankPeers {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Match {
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveKind,
     /// Where it stands on each: the rank's place among the traces, and its place there.
     pub of: Vec<Member>,
     /// The shortest time among them.

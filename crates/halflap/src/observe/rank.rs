@@ -5,9 +5,10 @@
 //! nothing runs. docs/analyze.md defines each, with the equations that hold between them.
 
 use super::busy::{Busy, Computing};
-use super::class::{Class, Operation};
+use super::class::Class;
 use super::collectives::{Collective, collectives};
 use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, Id, IdVec, KernelId, LaneId};
 use crate::units::{Bytes, Nanos};
 
@@ -73,7 +74,7 @@ pub struct OperationUse {
     /// Among whom.
     pub group: GroupId,
     /// What.
-    pub operation: Operation,
+    pub operation: CollectiveKind,
     /// How many.
     pub launches: usize,
     /// When at least one of them runs.

@@ -5,7 +5,8 @@ use std::ops::Sub;
 
 use serde::Serialize;
 
-use super::class::{Class, Operation};
+use super::class::Class;
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, IdVec, KernelId, LaneId, LaunchId};
 use crate::units::{Bytes, Nanos};
 
@@ -106,7 +107,7 @@ pub struct Lane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveKind,
     /// Among whom.
     pub group: GroupId,
     /// The larger of what a rank sends and receives, if the trace says.

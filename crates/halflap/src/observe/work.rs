@@ -1,11 +1,12 @@
 //! What is kept of one processor's events.
 
-use super::class::{Category, Class, Operation, class, element_size};
+use super::class::{Category, Class, class, element_size};
 use super::decimal::{NoTime, nanos_of_micros};
 use super::event::{Args, Event, unquoted, whole_number};
 use super::names::{Numbered, bounded};
 use super::scan::{Fault, decode};
 use super::trace::{GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice};
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, IdVec, KernelId, LaneId, LaunchId};
 use crate::units::Bytes;
 
@@ -116,8 +117,8 @@ impl Work {
         let text =
             |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
         let said: String = text(args.collective, 100);
-        let operation = match Operation::of(&said) {
-            Operation::Unknown => Operation::of(kernel),
+        let operation = match CollectiveKind::of(&said) {
+            CollectiveKind::Other => CollectiveKind::of(kernel),
             known => known,
         };
         let size = args.group_size.and_then(whole_number).and_then(|size| u32::try_from(size).ok());

@@ -48,7 +48,7 @@ impl<'a> Lanes<'a> {
         let start = slices.last().map_or(start, |before| start.max(before.end));
         if end > start {
             let name = op_name(self.step, part, op);
-            let among = Some((group.name.clone(), collective.bytes));
+            let among = Some((group.name.clone(), collective.bytes()));
             slices.push(RanSlice { name, kind: RanKind::Collective, start, end, among });
         }
     }

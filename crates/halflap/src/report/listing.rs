@@ -45,7 +45,7 @@ pub fn listing(setup: Setup<'_>, order: &Order) -> String {
 fn detail(graph: &Graph, op: OpId) -> String {
     if let Some(collective) = graph.collective(op) {
         let group = printable(&graph.groups()[collective.group].name);
-        return format!("  {} of {} in group {group}", printable(&collective.op), collective.bytes);
+        return format!("  {} of {} in group {group}", printable(&collective.op), collective.bytes());
     }
     if graph.kind(op) == OpKind::Wait {
         let names: Vec<String> =

@@ -39,7 +39,8 @@ pub fn graph(random: &mut Random, most: usize) -> Graph {
     let fractional = random.chance(25);
     let mut parts = Parts::default();
     for ranks in [vec![0, 1, 2, 3], vec![0, 4], vec![2, 3, 5]] {
-        parts.groups.push(GroupParts { name: format!("g{}", parts.groups.len()), ranks, kind: GroupKind::Ranks });
+        let (name, sets) = (format!("g{}", parts.groups.len()), Vec::new());
+        parts.groups.push(GroupParts { name, ranks, kind: GroupKind::Ranks, sets });
     }
     for _ in 0..ops {
         add_op(&mut parts, random, fractional);
@@ -78,11 +79,9 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         flops: None,
         bytes: None,
         gemm_like: kind == OpKind::Compute && random.chance(25),
-        collective: kind.is_collective().then(|| Collective {
-            op: "all_gather".to_owned(),
-            group: GroupId::from_index(random.below(3)),
-            group_size: 4,
-            bytes: Bytes(1024),
+        collective: kind.is_collective().then(|| {
+            let group = GroupId::from_index(random.below(3));
+            Collective::named("all_gather".to_owned(), group, 4, Bytes(1024))
         }),
         outputs,
         deps,

@@ -53,7 +53,8 @@ impl Groups {
         let mut parts: IdVec<GroupId, GroupParts> = IdVec::default();
         for (id, name) in self.names.iter() {
             let Some(set) = &self.sets[id] else {
-                parts.push(GroupParts { name: name.clone(), ranks: Vec::new(), kind: GroupKind::Transfer });
+                let (name, kind) = (name.clone(), GroupKind::Transfer);
+                parts.push(GroupParts { name, ranks: Vec::new(), kind, sets: Vec::new() });
                 continue;
             };
             let hides = |(other, there): (GroupId, &Option<ReplicaGroups>)| {
@@ -66,7 +67,8 @@ impl Groups {
                 true => set.groups.iter().flatten().copied().collect(),
                 false => ranks[id.index()].clone(),
             };
-            parts.push(GroupParts { name: name.clone(), ranks, kind: GroupKind::Ranks });
+            let sets = set.groups.clone();
+            parts.push(GroupParts { name: name.clone(), ranks, kind: GroupKind::Ranks, sets });
         }
         parts
     }

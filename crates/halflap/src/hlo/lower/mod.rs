@@ -11,10 +11,11 @@ mod steps;
 
 use std::sync::Arc;
 
+use crate::collective::{CollectiveKind, Reduction};
 use crate::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
 use crate::hlo::storage::{Origin, Slot, Storage};
 use crate::hlo::values::{Content, Keep, Value, Values};
-use crate::hlo::work::{Works, total_size};
+use crate::hlo::work::Works;
 use crate::hlo::{Module, Opcode, split};
 use crate::ids::{BufId, ComputationId, Id, IdVec, InstrId, OpId, UnitId};
 use crate::units::{Bytes, Nanos};
@@ -23,7 +24,7 @@ use crate::workload::{Call, Run};
 use groups::Groups;
 pub(super) use nature::is_free;
 pub use nature::started;
-use nature::{costs_nothing, crosses_to_host, fused_collective, received};
+use nature::{costs_nothing, crosses_to_host, fused_collective, payload, reduction};
 pub use steps::{Part, Place};
 pub(super) use steps::{Role, Steps};
 
@@ -198,19 +199,22 @@ impl Lowering<'_> {
     fn communication(&mut self, instr: InstrId) -> Collective {
         let module = self.module;
         let (inner, is_collective) = started(module, instr);
-        let name = module.opcode_name(inner).trim_end_matches("-start").to_owned();
-        let sent: Bytes =
-            module.operands(inner).iter().map(|operand| total_size(module, module.operand_shape(operand))).sum();
-        let bytes = sent.max(received(module, inner));
+        let op = module.opcode_name(inner).trim_end_matches("-start").to_owned();
+        let kind = module.instruction(inner).opcode.collective_kind();
+        let payload = payload(module, inner);
         if is_collective {
+            let kind = kind.unwrap_or(CollectiveKind::Other);
             let groups = module.replica_groups(inner);
-            let group_size = groups.group_size();
-            return Collective { op: name, group: self.groups.ranks(groups), group_size, bytes };
+            let (group_size, reduction) = (groups.group_size(), reduction(module, inner, kind));
+            return Collective { op, kind, reduction, group: self.groups.ranks(groups), group_size, payload };
         }
         let is_host = module.attribute(inner, "is_host_transfer") == Some("true") || crosses_to_host(module, instr);
-        let op = if is_host { "host-transfer".to_owned() } else { name };
-        let group_size = if is_host { 1 } else { 2 };
-        Collective { group: self.groups.transfer(&op), op, group_size, bytes }
+        let (op, kind, group_size) = match is_host {
+            true => ("host-transfer".to_owned(), CollectiveKind::HostTransfer, 1),
+            false => (op, kind.unwrap_or(CollectiveKind::Transfer), 2),
+        };
+        let (group, reduction) = (self.groups.transfer(&op), Some(Reduction::None));
+        Collective { op, kind, reduction, group, group_size, payload }
     }
 
     /// Adds a buffer for every place in memory; gives each one's id.

@@ -1,7 +1,8 @@
 //! What an instruction is to a graph: whether it does anything at run time, what it moves, and among whom.
 
+use crate::collective::{CollectiveKind, Dtype, Payload, Reduction};
 use crate::hlo::work::total_size;
-use crate::hlo::{HOST_MEMORY, Module, Opcode, Phase, Shape};
+use crate::hlo::{ElementType, HOST_MEMORY, Module, Opcode, Operand, Phase, Shape};
 use crate::ids::InstrId;
 use crate::units::Bytes;
 
@@ -14,8 +15,45 @@ pub(in crate::hlo) fn is_free(module: &Module, instr: InstrId) -> bool {
         _ => opcode.phase() == Some(Phase::Update),
     }
 }
+/// What a collective or a transfer carries.
+pub(super) fn payload(module: &Module, instr: InstrId) -> Payload {
+    let operands = module.operands(instr).iter();
+    let sent = operands.map(|operand| total_size(module, module.operand_shape(operand))).sum();
+    Payload { dtype: dtype(module, instr), input: sent, output: received(module, instr) }
+}
+
+/// The type of what goes in, where all of it has the same.
+fn dtype(module: &Module, instr: InstrId) -> Option<Dtype> {
+    let mut leaves = Vec::new();
+    module.operands(instr).iter().for_each(|operand| module.operand_shape(operand).leaves(&mut leaves));
+    let mut types = leaves.iter().filter_map(|leaf| leaf.array()).map(|array| array.element);
+    let first = types.next()?;
+    let is_known = !matches!(first, ElementType::Other { .. });
+    (is_known && types.all(|other| other == first)).then(|| Dtype::named(first.name()))
+}
+
+/// What a collective combines with: a single operation on its two parameters, or another function.
+pub(super) fn reduction(module: &Module, instr: InstrId, kind: CollectiveKind) -> Option<Reduction> {
+    if !kind.reduces() {
+        return Some(Reduction::None);
+    }
+    let root = module.root(*module.called(instr).first()?);
+    let is_parameter = |operand: &Operand| module.instruction(operand.of).opcode == Opcode::Parameter;
+    let is_plain = match module.operands(root) {
+        [a, b] => is_parameter(a) && is_parameter(b) && a.of != b.of,
+        _ => false,
+    };
+    Some(match module.instruction(root).opcode {
+        Opcode::Add if is_plain => Reduction::Sum,
+        Opcode::Maximum if is_plain => Reduction::Max,
+        Opcode::Minimum if is_plain => Reduction::Min,
+        Opcode::Multiply if is_plain => Reduction::Product,
+        _ => Reduction::Other,
+    })
+}
+
 /// What arrives: for a start, the part of its result that is.
-pub(super) fn received(module: &Module, instr: InstrId) -> Bytes {
+fn received(module: &Module, instr: InstrId) -> Bytes {
     let instruction = module.instruction(instr);
     let element = match (instruction.opcode.phase(), instruction.opcode) {
         (Some(Phase::Start), Opcode::AllReduceStart) | (None, _) => None,

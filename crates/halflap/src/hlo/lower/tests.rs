@@ -104,7 +104,7 @@ fn a_synchronous_collective_is_two_nodes() {
     let start = graph.find("all-gather-start.3").unwrap();
     assert_eq!((graph.kind(start), graph.source(start)), (OpKind::AsyncCollective, "jit(f)/g model.py:42"));
     let collective = graph.collective(start).unwrap();
-    assert_eq!((collective.op.as_str(), collective.group_size, collective.bytes), ("all-gather", 8, Bytes(256)));
+    assert_eq!((collective.op.as_str(), collective.group_size, collective.bytes()), ("all-gather", 8, Bytes(256)));
     assert_eq!(graph.groups()[collective.group].name, "{0-7}");
     assert_eq!(graph.waits_for(graph.find("all-gather.3").unwrap()), [start]);
     // What is sent lives until the end; the result is written where the gathered value was.

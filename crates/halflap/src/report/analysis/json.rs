@@ -5,10 +5,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::analysis_notes;
+use crate::collective::CollectiveKind;
 use crate::ids::{Id, IdVec, KernelId};
-use crate::observe::{
-    Analysis, Class, Collective, GroupName, Match, Moment, Operation, OperationUse, Processor, Rank, RankPeers,
-};
+use crate::observe::{Analysis, Class, Collective, GroupName, Match, Moment, OperationUse, Processor, Rank, RankPeers};
 use crate::units::{Bytes, Nanos};
 
 #[derive(Serialize)]
@@ -68,7 +67,7 @@ struct GroupJson<'a> {
 #[derive(Serialize)]
 struct OperationJson {
     group: usize,
-    operation: Operation,
+    operation: CollectiveKind,
     launches: usize,
     time: Nanos,
     hidden: Nanos,
@@ -78,7 +77,7 @@ struct OperationJson {
 
 #[derive(Serialize)]
 struct CollectiveJson {
-    operation: Operation,
+    operation: CollectiveKind,
     group: usize,
     kernel: usize,
     stream: Option<i64>,
@@ -121,7 +120,7 @@ struct KernelJson<'a> {
 
 #[derive(Serialize)]
 struct MatchJson {
-    operation: Operation,
+    operation: CollectiveKind,
     transfer: Nanos,
     spread: Nanos,
     last_to_arrive: usize,

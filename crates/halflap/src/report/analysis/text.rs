@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use super::names::{short, without_middle};
 use super::{analysis_notes, group_text, work_name};
+use crate::collective::CollectiveKind;
 use crate::ids::{GroupId, KernelId};
-use crate::observe::{Analysis, Class, Collective, Match, Member, Operation, Rank};
+use crate::observe::{Analysis, Class, Collective, Match, Member, Rank};
 use crate::report::printable;
 use crate::report::table::{Cell, Column, Style, Table, Tone};
 use crate::units::Nanos;
@@ -102,7 +103,7 @@ fn file_name(label: &str) -> String {
 }
 
 /// What a row of sums over ranks is about: a group, who is in it, and an operation.
-type OperationKey = (String, String, Operation);
+type OperationKey = (String, String, CollectiveKind);
 
 /// Sums over ranks for one operation of one group.
 #[derive(Default)]
@@ -115,7 +116,7 @@ struct Sum {
     transfer_and_waiting: Option<(Nanos, Nanos)>,
 }
 
-fn operation_key(rank: &Rank, group: GroupId, operation: Operation) -> OperationKey {
+fn operation_key(rank: &Rank, group: GroupId, operation: CollectiveKind) -> OperationKey {
     let (name, ranks) = group_text(&rank.groups[group]);
     (name, ranks, operation)
 }

@@ -5,7 +5,7 @@ use super::model::{
     Time, Unit, View,
 };
 use crate::explain::{Explanation, Held};
-use crate::graph::{Edges, Graph, OpKind};
+use crate::graph::{Collective, Edges, Graph, OpKind};
 use crate::ids::{GroupId, Id, IdVec, OpId};
 use crate::report::played::Played;
 use crate::report::summary::Row;
@@ -70,7 +70,7 @@ fn maybe(id: Option<impl Id>) -> Maybe {
 }
 
 fn ops(graph: &Graph) -> Ops {
-    let size = |op| graph.collective(op).map(|collective| collective.bytes).or(graph.bytes(op));
+    let size = |op| graph.collective(op).map(Collective::bytes).or(graph.bytes(op));
     let numbers = |ops: &[OpId]| ops.iter().copied().map(number).collect();
     Ops {
         name: graph.ops().map(|op| name(graph, op)).collect(),
@@ -297,7 +297,7 @@ impl<'a> Listing<'a> {
         let mut row = vec![Cell::Text(name(graph, op)), Cell::Text(what(graph, op))];
         row.extend(graph.collective(op).into_iter().flat_map(|collective| {
             let group = printable(&graph.groups()[collective.group].name);
-            [Cell::Text(group), Cell::Size(collective.bytes)]
+            [Cell::Text(group), Cell::Size(collective.bytes())]
         }));
         row.extend([Cell::Time(Time(end - start)), Cell::Time(Time(self.exposed[op]))]);
         if let Some((before, exposed)) = &self.before {

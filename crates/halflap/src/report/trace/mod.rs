@@ -174,7 +174,7 @@ impl Drawing<'_> {
             notes.extend([
                 ("operation", Note::Text(printable(&collective.op))),
                 ("group", Note::Text(format!("{} ({})", printable(&group.name), ranks(&group.ranks)))),
-                ("bytes", Note::Number(collective.bytes.0.unsigned_abs())),
+                ("bytes", Note::Number(collective.bytes().0.unsigned_abs())),
             ]);
         } else if !graph.fused(op).is_empty() {
             notes.push(("fused", Note::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
