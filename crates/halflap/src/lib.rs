@@ -73,6 +73,7 @@ pub mod collective;
 pub mod cost;
 pub mod evaluate;
 pub mod explain;
+pub mod export;
 pub mod graph;
 pub mod hlo;
 pub mod ids;

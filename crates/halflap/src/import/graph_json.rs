@@ -15,7 +15,7 @@ use crate::graph::{
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
-pub(super) const FORMAT: &str = "halflap.graph/1";
+pub(crate) const FORMAT: &str = "halflap.graph/1";
 
 #[derive(Deserialize)]
 pub(super) struct RawGraph {

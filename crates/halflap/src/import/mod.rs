@@ -10,6 +10,7 @@ mod order_json;
 mod step_json;
 
 pub(crate) use diagnose::quote_non_finite;
+pub(crate) use graph_json::FORMAT as GRAPH_FORMAT;
 pub use gzip::unzip;
 pub use order_json::{OrderError, read_order, read_orders};
 pub use step_json::{StepError, read_step};
