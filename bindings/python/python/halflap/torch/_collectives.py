@@ -15,6 +15,13 @@ from torch.distributed import distributed_c10d
 #: allowed.
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
+#: The words in an operation's name that say what it does, in torch and NCCL; the first that fits.
+KINDS = (*SYMMETRIC, "send_recv", "send", "recv", "reduce")
+
+#: Kinds that combine what ranks give, and what torch and graph files call how they do.
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+REDUCTIONS = {"sum": "sum", "max": "max", "min": "min", "product": "product", "avg": "average"}
+
 #: What Inductor itself takes for a collective.
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 KNOWN = {
@@ -43,6 +50,12 @@ class Opaque(NamedTuple):
     kind: str
     #: The name or the description of a process group, where the user gave one.
     group: str | None = None
+
+
+def kind_of(operation: str) -> str | None:
+    """``all_gather`` of ``all_gather_into_tensor``; none for an operation that is none of `KINDS`."""
+    plain = operation.lower().replace("_", "")
+    return next((kind for kind in KINDS if kind.replace("_", "") in plain), None)
 
 
 def operator_name(target: Any) -> str | None:

@@ -27,7 +27,16 @@ from torch._inductor.utils import contains_collective, is_collective, is_nonfree
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
-from ._collectives import SYMMETRIC, Opaque, group_of, looks_collective, operator_name
+from ._collectives import (
+    REDUCING,
+    REDUCTIONS,
+    SYMMETRIC,
+    Opaque,
+    group_of,
+    kind_of,
+    looks_collective,
+    operator_name,
+)
 from ._derived import OrderEdge, drop_broken_edges, keep_parts_apart, set_positions
 from ._flops import flops_of
 from ._hints import Hints
@@ -385,15 +394,25 @@ class Program:
         if name not in self.groups:
             self.groups[name] = _group_ranks(name)
         made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
-        received = sum([buffer["size_alloc"] for buffer in made])
-        return {
-            "op": operation_of(kernel) if opaque is None else opaque.kind,
+        sent, received = self._bytes(kernel.inputs), sum([buffer["size_alloc"] for buffer in made])
+        operation = operation_of(kernel) if opaque is None else opaque.kind
+        collective = {
+            "op": operation,
             "group": name,
             "group_size": len(self.groups[name]),
-            "bytes": max(self._bytes(kernel.inputs), received),
+            "bytes": max(sent, received),
             # A group of nodes that issues and waits is done when it has run.
             "async": opaque is None and not self._traits[index].is_wait,
+            "input_bytes": sent,
         }
+        # What works in place makes nothing, and what hands its results out does not say how large they are.
+        if received:
+            collective["output_bytes"] = received
+        known = {"kind": kind_of(operation), "dtype": _dtype(kernel.inputs)}
+        if opaque is None:
+            known["reduction"] = _reduction(known["kind"], kernel)
+        collective |= {field: value for field, value in known.items() if value is not None}
+        return collective
 
     def _traits_of(self, part: BaseSchedulerNode) -> Traits:
         """What a part is, where the user may have said so."""
@@ -669,7 +688,21 @@ def _group_ranks(name: str) -> list[int]:
     return distributed_c10d.get_process_group_ranks(distributed_c10d._resolve_process_group(name))
 
 
+def _dtype(inputs: Iterable[Any]) -> str | None:
+    """The type of what goes in, where all of it has the same."""
+    types = {str(value.get_layout().dtype).removeprefix("torch.") for value in inputs if _is_tensor(value)}
+    return types.pop() if len(types) == 1 else None
+
+
+def _reduction(kind: str | None, kernel: Any) -> str | None:
+    """How a functional collective combines: the first name among its arguments."""
+    if kind not in REDUCING:
+        return None
+    word = next((value for value in kernel.constant_args if isinstance(value, str)), None)
+    return None if word is None else REDUCTIONS.get(word.lower(), "other")
+
+
 def _is_barrier(traits: Traits, collective: dict[str, Any] | None) -> bool:
     if traits.keeps_place or collective is None:
         return traits.keeps_place
-    return not collective["op"].startswith(SYMMETRIC)
+    return collective.get("kind") not in SYMMETRIC

@@ -20,6 +20,7 @@ from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.utils import get_fused_kernel_name
 
 from .. import _halflap
+from ._collectives import kind_of
 from ._devices import Modelled
 from ._handover import Program
 from ._hints import Hints
@@ -156,10 +157,7 @@ def _shape(value: Any, hints: Hints) -> list[int | str]:
 
 def collective_signature(operation: str, group_size: int, size: int | str) -> str:
     """Such as ``all_gather of 8, 1048576 bytes``: torch's names and NCCL's for one thing are one."""
-    plain = operation.lower().replace("_", "")
-    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv", "reduce")
-    kind = next((kind for kind in kinds if kind.replace("_", "") in plain), operation)
-    return f"{kind} of {group_size}, {size} bytes"
+    return f"{kind_of(operation) or operation} of {group_size}, {size} bytes"
 
 
 def operator_signature(name: str, shapes: Sequence[Sequence[int | str]]) -> str:
