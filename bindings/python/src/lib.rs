@@ -143,8 +143,8 @@ fn modelled_times(
     let mut parts = Parts { ops: kernels, ..Parts::default() };
     for (op, ranks, bytes) in issued {
         let (group_size, name) = (ranks.len() as u32, parts.groups.len().to_string());
-        let group = parts.groups.push(GroupParts { name, ranks, kind: GroupKind::Ranks });
-        let collective = Collective { op, group, group_size, bytes: Bytes(bytes) };
+        let group = parts.groups.push(GroupParts { name, ranks, sets: Vec::new(), kind: GroupKind::Ranks });
+        let collective = Collective::named(op, group, group_size, Bytes(bytes));
         let mut op = kernel(parts.ops.len(), &(0.0, 0));
         (op.kind, op.collective) = (OpKind::AsyncCollective, Some(collective));
         parts.ops.push(op);

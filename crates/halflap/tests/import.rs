@@ -5,8 +5,8 @@ mod common;
 #[allow(dead_code)]
 mod random;
 
-use halflap::cost::Times;
 use halflap::collective::{CollectiveKind, Dtype, Payload, Reduction};
+use halflap::cost::Times;
 use halflap::graph::Edges;
 use halflap::import::{read_graph, read_order};
 use halflap::overlap::Fidelity;
