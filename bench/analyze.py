@@ -123,7 +123,7 @@ sys.exit(code)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--halflap", default=str(ROOT / "target/release/halflap"))
+    parser.add_argument("--halflap", default=str(ROOT / "target/dist/halflap"))
     parser.add_argument("--size", type=int, default=1000, help="megabytes (default 1000)")
     parser.add_argument("--keep", help="a folder to keep the traces in, and to take them from if they are there")
     args = parser.parse_args()

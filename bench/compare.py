@@ -82,9 +82,9 @@ def has_torch(python, version):
 
 
 def build_halflap():
-    subprocess.run(["cargo", "build", "--release"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--profile", "dist"], cwd=ROOT, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
-    return ROOT / target / "release" / "halflap"
+    return ROOT / target / "dist" / "halflap"
 
 
 # --- measuring --------------------------------------------------------------------------------

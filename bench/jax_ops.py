@@ -5,7 +5,7 @@ evaluated by `examples/against_jax` with the same random inputs.
 
     python bench/jax_ops.py [--keep FOLDER] [NAME...]
 
-Needs jax and numpy, and `cargo build --release -p halflap-run --example against_jax`.
+Needs jax and numpy, and `cargo build --profile dist -p halflap-run --example against_jax`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TOOL = os.path.join(ROOT, "target", "release", "examples", "against_jax")
+TOOL = os.path.join(ROOT, "target", "dist", "examples", "against_jax")
 random = np.random.default_rng(7)
 
 

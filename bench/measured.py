@@ -264,7 +264,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", metavar="PY")
     parser.add_argument("--jax", metavar="PY")
-    built = HERE.parent / "target" / "release" / "halflap"
+    built = HERE.parent / "target" / "dist" / "halflap"
     parser.add_argument("--halflap", default=built, metavar="BIN")
     parser.add_argument("--only", choices=("torch", "mpi"))
     parser.add_argument("--render", action="store_true", help="measure nothing")

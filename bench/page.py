@@ -92,7 +92,7 @@ def measure(browser, path, title, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--halflap", default=ROOT / "target" / "release" / "halflap")
+    parser.add_argument("--halflap", default=ROOT / "target" / "dist" / "halflap")
     parser.add_argument("--width", type=int, default=1440)
     parser.add_argument("--height", type=int, default=900)
     args = parser.parse_args()

@@ -65,7 +65,7 @@ def beside_hta(binary, python, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(ROOT.parent / "shared/traces"))
-    parser.add_argument("--halflap", default=str(ROOT / "target/release/halflap"))
+    parser.add_argument("--halflap", default=str(ROOT / "target/dist/halflap"))
     parser.add_argument("--hta-python", help="a Python that has HolisticTraceAnalysis")
     args = parser.parse_args()
     paths = sorted(p for p in Path(args.folder).glob("*") if p.name.endswith((".json", ".json.gz")))

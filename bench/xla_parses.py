@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxlib import _hlo
 
 ROOT = Path(__file__).resolve().parent.parent
-HALFLAP = ROOT / "target/release/halflap"
+HALFLAP = ROOT / "target/dist/halflap"
 COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|collective-broadcast|ragged-all-to-all"
 
 

@@ -54,8 +54,8 @@ def add_programs(parser):
     trying = "for mode tuned: how long halflap.torch.tune may try orders [default: 60]"
     add("--tune-seconds", type=share, default=60.0, metavar="SECONDS", help=trying)
     add("--mpi", action="store_true", help="measure HLO modules: halflap run over Open MPI")
-    built = str(HERE.parent.parent / "target" / "release" / "halflap")
-    add("--halflap", default=built, metavar="BIN", help="[default: target/release/halflap]")
+    built = str(HERE.parent.parent / "target" / "dist" / "halflap")
+    add("--halflap", default=built, metavar="BIN", help="[default: target/dist/halflap]")
     add("--modules", type=names, default=["layers"], help="layers [default], or FILE")
 
 

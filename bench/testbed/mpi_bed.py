@@ -45,7 +45,7 @@ def measure(plan, halflap, module, say):
     if not Path(halflap).is_file():
         raise Unavailable(
             f"{halflap}: no such command; "
-            "build it with cargo build --release, or name it with --halflap BIN"
+            "build it with cargo build --profile dist, or name it with --halflap BIN"
         )
     with scratch.folder() as folder, Network(plan.ranks) as network:
         launcher = Launcher(network, folder, plan.patience)

@@ -7,7 +7,7 @@ use std::path::Path;
 use halflap::align::{median_runtimes, with_runtimes};
 use halflap::graph::Graph;
 use halflap::import::unzip;
-use halflap::report::count;
+use halflap_report::count;
 
 use crate::args;
 use crate::exit::Failed;

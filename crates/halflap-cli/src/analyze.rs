@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::ops::ControlFlow;
 
 use flate2::bufread::MultiGzDecoder;
-use halflap::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
-use halflap::report::{page, render_analysis, write_analysis};
+use halflap_report::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
+use halflap_report::{page, render_analysis, write_analysis};
 
 use crate::args;
 use crate::exit::Failed;

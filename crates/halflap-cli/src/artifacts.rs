@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use halflap::report::page::write_index;
 use halflap::units::Bytes;
+use halflap_report::page::write_index;
 
 use crate::args::ArtifactArgs;
 use crate::exit::Failed;

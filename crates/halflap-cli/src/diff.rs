@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use halflap::report::{Column, Table, count, labelled, printable};
+use halflap_report::{Column, Table, count, labelled, printable};
 use halflap_run::check::{Entry, RankValues, read_values};
 use halflap_run::tensor::{DType, Npz, Tensor};
 use serde_json::{Value as Json, json};

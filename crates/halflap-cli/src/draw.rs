@@ -2,8 +2,8 @@
 
 use halflap::evaluate::Change;
 use halflap::explain::Explanation;
-use halflap::report::page::Shown as Drawing;
-use halflap::report::{Played, Row, printable};
+use halflap_report::page::Shown as Drawing;
+use halflap_report::{Played, Row, printable};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;

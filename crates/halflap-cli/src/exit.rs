@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::fmt::Display;
+use std::io::Write;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl Failed {
         match self {
             Failed::Wrong(answer) => {
                 // A reader that is gone does not need the answer; the code has it, too.
-                let _ = crate::files::print(&format!("{answer}\n"));
+                let _ = writeln!(std::io::stdout(), "{answer}");
             }
             Failed::BadInput(problem) => {
                 eprintln!("error: {problem}");

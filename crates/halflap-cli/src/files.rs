@@ -67,7 +67,7 @@ pub fn graph(path: &str) -> Result<Graph, Failed> {
 pub fn parse_graph(path: &str, bytes: &[u8]) -> Result<Graph, Failed> {
     let graph = read_graph(bytes).map_err(|error| Failed::in_file(name_of(path), error))?;
     for warning in graph.warnings() {
-        warn(&format!("{}: {}", name_of(path), halflap::report::warning(&graph, &warning)));
+        warn(&format!("{}: {}", name_of(path), halflap_report::warning(&graph, &warning)));
     }
     Ok(graph)
 }

@@ -19,6 +19,7 @@ mod look;
 mod machine;
 mod pictures;
 mod plan;
+mod plans;
 mod progress;
 mod recorded;
 mod run;

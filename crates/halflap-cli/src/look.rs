@@ -4,11 +4,11 @@ use halflap::explain::Explanation;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{Id, OpId};
 use halflap::memory::Budget;
-use halflap::report::{
-    Explained, Style, against_bound, collective_order, labelled, printable, render_explanation, simulation_json,
-};
 use halflap::simulate::lower_bound;
 use halflap::workload::Decided;
+use halflap_report::{
+    Explained, Style, against_bound, collective_order, labelled, printable, render_explanation, simulation_json,
+};
 use serde_json::{Value, json};
 
 use crate::args;
@@ -47,8 +47,13 @@ impl Look<'_> {
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
         let all = self.walk(&subject, edges)?;
-        let mut sections: Vec<Section<'_>> =
-            all.iter().map(|done| self.section(&subject, &recorded, done, edges)).collect();
+        let mut sections: Vec<Section<'_>> = Vec::with_capacity(all.len());
+        for done in &all {
+            let priced = &done.priced;
+            let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
+            let limit = recorded.limit(self.budget, name, priced.peak_before());
+            sections.push(Section::of(done, limit, lower_bound(&priced.graph, &priced.machine, edges)));
+        }
         let found = self.node.map(|node| narrow(&subject, &mut sections, node)).transpose()?;
         let computation = found.as_ref().map(|at| subject.source.name_of(sections[*at].priced.unit));
         let computation = computation.or(args.which.computation.as_deref());
@@ -81,19 +86,6 @@ impl Look<'_> {
             };
             Ok((order, ()))
         })
-    }
-
-    fn section<'s>(
-        &self,
-        subject: &Subject<'_>,
-        recorded: &Recorded<'_>,
-        done: &'s Decided<()>,
-        edges: Edges,
-    ) -> Section<'s> {
-        let name = subject.hlo.as_ref().map(|_| subject.source.name_of(done.priced.unit));
-        let limit = recorded.limit(self.budget, name, done.priced.peak_before());
-        let bound = lower_bound(&done.priced.graph, &done.priced.machine, edges);
-        Section::of(done, limit, bound)
     }
 
     fn rows(&self) -> usize {

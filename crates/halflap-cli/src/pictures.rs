@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use halflap::report::Ran;
-use halflap::report::page::{Page, Shown, program_page, write_page};
-use halflap::report::trace::{write_json, write_perfetto, write_ran_json, write_ran_perfetto};
+use halflap_report::Ran;
+use halflap_report::page::{Page, Shown, program_page, write_page};
+use halflap_report::trace::{write_json, write_perfetto, write_ran_json, write_ran_perfetto};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;

@@ -1,12 +1,12 @@
 //! `halflap plan`: what running a module comes to.
 
-use halflap::hlo::likely_device;
-use halflap::plan::Text;
+use halflap_hlo::likely_device;
+use halflap_hlo::plan::Text;
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
-use crate::source::{ModuleSource, Which};
+use crate::plans::{ModuleSource, Which};
 
 pub fn run(args: &args::Plan) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {

@@ -2,17 +2,16 @@
 
 use halflap::evaluate::Change;
 use halflap::graph::{Edges, Graph};
-use halflap::hlo::write as write_module;
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
-use halflap::report::{
-    self, Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_trust,
-    labelled,
-};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Bound, lower_bound};
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced};
+use halflap_hlo::write as write_module;
+use halflap_report::{
+    Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_trust, labelled,
+};
 use serde_json::{Value, json};
 
 use crate::args::{self, ChainWhich, Compat, EffortArg, Emit};
@@ -180,7 +179,7 @@ impl Done<'_> {
             return Ok(());
         }
         if args.show {
-            files::print(&report::listing(unit.priced.setup(), &unit.result.order))?;
+            files::print(&halflap_report::listing(unit.priced.setup(), &unit.result.order))?;
             files::print("\n")?;
         }
         match &unit.found {
@@ -335,15 +334,15 @@ fn show_searched(section: &Section<'_>, summary: &Summary, found: &Outcome) -> R
     let explanation = section.explanation();
     let was = Some(&priced.input.simulation);
     let explained = Explained { graph: &priced.graph, evaluation, explanation: &explanation, was };
-    text.push_str(&report::render_explanation(&explained, ROWS, &style));
+    text.push_str(&halflap_report::render_explanation(&explained, ROWS, &style));
     text.push_str(&format!("optimized in {:.2} s\n", found.seconds));
     files::print(&text)
 }
 
 fn show_passed(timed: &Timed<'_>) -> Result<(), Failed> {
-    files::print(&report::render(timed.graph, timed.summary, ROWS, &terminal::style()))?;
+    files::print(&halflap_report::render(timed.graph, timed.summary, ROWS, &terminal::style()))?;
     for (run, seconds) in timed.passes.iter().zip(timed.pass_seconds) {
-        let moves = report::count(run.moves, "move");
+        let moves = halflap_report::count(run.moves, "move");
         files::print(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3))?;
     }
     Ok(())
@@ -393,7 +392,7 @@ fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Fa
         }
         _ => "halflap.ledger-mismatch.json".to_owned(),
     };
-    let written = files::write(&path, |mut out| report::write_mismatch(graph, *pass, mismatch, &mut out));
+    let written = files::write(&path, |mut out| halflap_report::write_mismatch(graph, *pass, mismatch, &mut out));
     let where_to_look = match written {
         Ok(()) => format!("{path} has all of it"),
         Err(_) => format!("{path}, which would have all of it, cannot be written"),

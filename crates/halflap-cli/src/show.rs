@@ -3,15 +3,15 @@
 use halflap::evaluate::{Change, Evaluation};
 use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
-use halflap::hlo::Caller;
 use halflap::ids::OpId;
-use halflap::report::{
-    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
-    render_explanation, waiting_for_host,
-};
 use halflap::simulate::{Bound, Simulation};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
+use halflap_hlo::Caller;
+use halflap_report::{
+    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
+    render_explanation, waiting_for_host,
+};
 
 use crate::exit::Failed;
 use crate::source::{Hlo, Source};

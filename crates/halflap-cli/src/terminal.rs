@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
-use halflap::report::{Bars, Style};
+use halflap_report::{Bars, Style};
 
 use crate::desk;
 

@@ -1,9 +1,9 @@
 //! `halflap timeline`: a measured step beside its simulation.
 
-use halflap::import::read_step;
-use halflap::measured::Comparison;
-use halflap::report::page::compared_page;
-use halflap::report::{comparison_json, lanes_of, render_comparison};
+use halflap_report::measured::Comparison;
+use halflap_report::measured::read_step;
+use halflap_report::page::compared_page;
+use halflap_report::{comparison_json, lanes_of, render_comparison};
 
 use crate::args;
 use crate::exit::Failed;

@@ -2,9 +2,9 @@
 
 use halflap::graph::Graph;
 use halflap::import::read_order;
-use halflap::report::count;
 use halflap::units::Bytes;
 use halflap::verify::{Demands, OrderEdges, Proof, verify, verify_names};
+use halflap_report::count;
 
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;

@@ -5,11 +5,11 @@ use halflap::explain::{Limits, explain};
 use halflap::graph::Edges;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
-use halflap::report::page::{self, Shown, sweep_page};
-use halflap::report::{Cell, Column, Played, Table, collective_order};
 use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::Priced;
+use halflap_report::page::{self, Shown, sweep_page};
+use halflap_report::{Cell, Column, Played, Table, collective_order};
 use serde_json::{Value, json};
 
 use crate::args::{self, EffortArg, PictureArgs};

@@ -218,3 +218,38 @@ fn one_node_is_explained_alone_and_graphs_are_no_modules() {
     assert!(err.contains("is no HLO module"), "{err}");
     ends(&halflap(&dir, &["schedule", &module, "--emit", "hlo", "--json"]), 2);
 }
+
+/// A module's commands refuse what a graph's do, and answer what they answer.
+#[test]
+fn modules_and_graphs_are_treated_alike() {
+    let dir = folder("module-alike");
+    small(&dir);
+    for command in ["what-if", "simulate", "explain", "schedule"] {
+        let (_, err) = ends(&halflap(&dir, &[command, "small.txt", "--report", "small.txt"]), 2);
+        assert!(err.contains("small.txt: is the graph itself"), "{command}: {err}");
+    }
+    assert_eq!(fs::read_to_string(dir.join("small.txt")).unwrap(), SMALL);
+    ends(&halflap(&dir, &["schedule", "small.txt", "-o", "s.json"]), 0);
+    let (out, _) = ends(&halflap(&dir, &["explain", "small.txt", "s.json", "--node", "ar"]), 0);
+    assert!(out.contains("model.py:7"), "{out}");
+    // With compute that takes longer, nobody waits for it.
+    fs::write(dir.join("times.json"), r#"{ "dot": 9e9, "ar": 1e3 }"#).unwrap();
+    let hidden = ["explain", "small.txt", "s.json", "--node", "ar", "--profile", "times.json"];
+    let (out, _) = ends(&halflap(&dir, &hidden), 0);
+    assert!(out.contains("ar is hidden: nobody waits for it"), "{out}");
+}
+
+/// Two sets of devices that share one: two streams, unless all take turns.
+#[test]
+fn a_plan_has_the_streams_that_it_was_simulated_with() {
+    let dir = folder("module-streams");
+    let across = "%ag = f32[2048,1024]{1,0} all-gather(%q), channel_id=2, \
+                  replica_groups={{0,4},{1,5},{2,6},{3,7}}, use_global_device_ids=true, dimensions={0}\n  ROOT %t";
+    fs::write(dir.join("two.txt"), SMALL.replacen("ROOT %t", across, 1)).unwrap();
+    let streams = |which: &str| {
+        let args = ["plan", "two.txt", "--input-order", "--comm-streams", which];
+        let (out, _) = ends(&halflap(&dir, &args), 0);
+        out.lines().filter(|line| line.starts_with("stream ")).count()
+    };
+    assert_eq!([streams("shared"), streams("one"), streams("group")], [2, 1, 2]);
+}

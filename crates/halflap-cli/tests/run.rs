@@ -379,3 +379,18 @@ fn what_does_not_go_with_tune() {
     assert!(said(&["--tune", "--order-out", "m.txt"]).contains("m.txt: is the graph itself"));
     assert_eq!(entries(&folder), ["m.txt"]);
 }
+
+/// The order and the plan among the artifacts are those that ran, with and without `--compare`.
+#[test]
+fn artifacts_have_the_order_that_ran() {
+    let folder = with_module("artifacts_order", &layers(2));
+    for more in [&[][..], &["--compare"]] {
+        ends(&halflap(&folder, &[&["run", "m.txt", "--artifacts", "kept", "--overwrite"], more].concat()), 0);
+        let order = read_json(folder.join("kept/order.json"));
+        assert_eq!(order["computations"][0]["computation"], "e", "{order}");
+        let (out, _) = ends(&halflap(&folder, &["verify", "m.txt", "kept/order.json"]), 0);
+        assert!(out.starts_with("valid: e, "), "{out}");
+        let (plan, _) = ends(&halflap(&folder, &["plan", "m.txt", "kept/order.json"]), 0);
+        assert_eq!(fs::read_to_string(folder.join("kept/plan.txt")).unwrap(), plan);
+    }
+}

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use halflap::hlo::{Module, Opcode};
+use halflap_hlo::{Module, Opcode};
 use halflap_run::kernel::{Context, Kernel, Scratch};
 use halflap_run::tensor::{DType, Tensor};
 

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 use halflap_run::evaluate::Evaluator;
 use halflap_run::tensor::{Npz, Tensor};
 

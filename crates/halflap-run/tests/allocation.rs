@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::{Random, with_computations};
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 use halflap_run::kernel::{Kernel, Scratch};
 use halflap_run::tensor::Tensor;
 

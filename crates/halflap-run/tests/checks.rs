@@ -7,10 +7,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use halflap::hlo::LoweredModule;
-use halflap::hlo::Module;
+use halflap::graph::Assignment;
 use halflap::order::Order;
-use halflap::plan::build;
+use halflap_hlo::LoweredModule;
+use halflap_hlo::Module;
+use halflap_hlo::plan::build;
 use halflap_run::check::{
     Checks, EXIT_CODE, Fault, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions, catch_faults,
     read_values,
@@ -50,7 +51,9 @@ impl Job {
 
     fn prepared(&self) -> Prepared {
         let units = LoweredModule::of(&self.module).unwrap().units;
-        let mut program = build(&self.module, &units, |unit| Order::of_input(&units[unit].lowered.graph)).unwrap();
+        let mut program =
+            build(&self.module, &units, Assignment::SharedRanks, |unit| Order::of_input(&units[unit].lowered.graph))
+                .unwrap();
         Fault::spoil(&self.options.checks.faults, &mut program).unwrap();
         Prepared::new(&self.module, &program, &self.libraries).unwrap()
     }

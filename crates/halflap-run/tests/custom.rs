@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use common::floats;
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 use halflap_run::evaluate::Evaluator;
 use halflap_run::kernel::Libraries;
 

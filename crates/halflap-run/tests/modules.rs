@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::Random;
-use halflap::hlo::{Module, Opcode};
 use halflap::import::unzip;
+use halflap_hlo::{Module, Opcode};
 use halflap_run::evaluate::Evaluator;
 use halflap_run::kernel::Kernel;
 use halflap_run::tensor::{DType, Npz, Tensor};

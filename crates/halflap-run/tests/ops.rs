@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use half::{bf16, f16};
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 use halflap_run::evaluate::{EvaluateError, Evaluator};
 use halflap_run::kernel::{Combiner, Context, Group, Kernel, Libraries, Scratch, What};
 use halflap_run::tensor::{DType, Tensor, View, ViewMut};

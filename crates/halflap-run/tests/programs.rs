@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use halflap::hlo::LoweredModule;
-use halflap::hlo::Module;
+use halflap::graph::Assignment;
 use halflap::import::unzip;
 use halflap::order::Order;
-use halflap::plan::{build, fuse};
+use halflap_hlo::LoweredModule;
+use halflap_hlo::Module;
+use halflap_hlo::plan::{build, fuse};
 use halflap_run::exec::{Options, Prepared, fits, run};
 use halflap_run::kernel::Libraries;
 use halflap_run::tensor::{DType, Npz, Tensor};
@@ -24,7 +25,8 @@ fn module(path: &Path) -> Module {
 
 fn prepared(module: &Module, fuses: bool) -> Arc<Prepared> {
     let units = LoweredModule::of(module).unwrap().units;
-    let mut program = build(module, &units, |unit| Order::of_input(&units[unit].lowered.graph)).unwrap();
+    let mut program =
+        build(module, &units, Assignment::SharedRanks, |unit| Order::of_input(&units[unit].lowered.graph)).unwrap();
     if fuses {
         program = fuse(module, program, |instrs| fits(module, instrs));
     }

@@ -1,10 +1,10 @@
 //! Plans on threads: the numbers of the plain evaluation and of JAX, in any order; the memory that was planned; and
 //! what happens when something goes wrong.
 
-#[path = "../../halflap/tests/common/modules.rs"]
+#[path = "../../halflap-hlo/tests/common/modules.rs"]
 #[allow(dead_code)]
 mod modules;
-#[path = "../../halflap/tests/common/orders.rs"]
+#[path = "../../halflap-hlo/tests/common/orders.rs"]
 mod orders;
 
 use std::fs;
@@ -12,11 +12,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use halflap::hlo::LoweredModule;
-use halflap::hlo::Module;
+use halflap::graph::Assignment;
 use halflap::import::unzip;
 use halflap::order::Order;
-use halflap::plan::{Program, Step, build, fuse};
+use halflap_hlo::LoweredModule;
+use halflap_hlo::Module;
+use halflap_hlo::plan::{Program, Step, build, fuse};
 use halflap_run::check::{Checks, Strictness};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
@@ -58,7 +59,7 @@ fn prepared(module: &Module, program: &Program) -> Arc<Prepared> {
 fn ordered(module: &Module, seed: Option<u64>) -> Program {
     let mut dice = Dice::new(seed.unwrap_or(0));
     let units = LoweredModule::of(module).unwrap().units;
-    let program = build(module, &units, |unit| match seed {
+    let program = build(module, &units, Assignment::SharedRanks, |unit| match seed {
         Some(_) => random_order(&units[unit].lowered.graph, &mut dice),
         None => Order::of_input(&units[unit].lowered.graph),
     });

@@ -16,13 +16,15 @@ pub trait Id: Copy + Ord + fmt::Debug {
     fn index(self) -> usize;
 }
 
+/// Makes types of ids: numbers that index one kind of table.
+#[macro_export]
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(u32);
 
-        impl Id for $name {
+        impl $crate::ids::Id for $name {
             #[inline]
             fn from_index(index: usize) -> Self {
                 debug_assert!(u32::try_from(index).is_ok());
@@ -34,8 +36,8 @@ macro_rules! ids {
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, concat!(stringify!($name), "({})"), self.0)
             }
         }
@@ -55,22 +57,6 @@ ids! {
     Pos
     /// A unit of a workload: one of the graphs that a program is made of.
     UnitId
-    /// A computation of an HLO module.
-    ComputationId
-    /// An instruction of an HLO module; those of one computation are neighbours.
-    InstrId
-    /// A place in memory that values of a computation are kept in.
-    SlotId
-    /// A plan: what is done for one computation.
-    PlanId
-    /// Sets of devices that communicate among themselves, in a plan.
-    CommId
-    /// A kernel of a trace: all launches under one name.
-    KernelId
-    /// A GPU stream of a trace.
-    LaneId
-    /// A launch of a communication kernel in a trace.
-    LaunchId
 }
 
 /// A vector indexed by an id.

@@ -29,12 +29,12 @@
 //!
 //! ```
 //! use halflap::cost::{Costs, Device};
-//! use halflap::hlo::LoweredModule;
+//! use halflap_hlo::LoweredModule;
 //! use halflap::workload::{Model, Search};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let bytes = std::fs::read("../../tests/hlo/fsdp_L2_scan.after_spmd_partitioning.txt.gz")?;
-//! let module = halflap::import::read_module(&bytes)?;
+//! let module = halflap_hlo::read_module(&bytes)?;
 //! let lowered = LoweredModule::of(&module)?;
 //! let costs = Costs { device: Some(Device::named("h100")?), ..Costs::default() };
 //! let model = Model { costs, ..Model::default() };
@@ -47,22 +47,12 @@
 //! ```
 //!
 //! [`schedule`] runs torch's passes instead, [`explain`](mod@explain) says why communication is still
-//! exposed, [`report`] renders. ARCHITECTURE.md in the repository says what each part is and must not
-//! know. The library does no I/O and reads no clock.
+//! exposed; the crate `halflap-report` renders. ARCHITECTURE.md in the repository says what each part is
+//! and must not know. The library does no I/O and reads no clock.
 
 // The test programs are made through the crate's own name, inside and outside of it.
 #[cfg(test)]
 extern crate self as halflap;
-#[cfg(test)]
-#[path = "../tests/common/modules.rs"]
-#[allow(dead_code, missing_docs)]
-mod test_modules;
-#[cfg(test)]
-#[path = "../tests/common/orders.rs"]
-#[allow(missing_docs)]
-mod test_orders;
-#[cfg(test)]
-use test_modules as modules;
 #[cfg(test)]
 #[path = "../tests/common/random.rs"]
 #[allow(dead_code, missing_docs)]
@@ -75,20 +65,15 @@ pub mod evaluate;
 pub mod explain;
 pub mod export;
 pub mod graph;
-pub mod hlo;
 pub mod ids;
 pub mod import;
-pub mod measured;
 pub mod memory;
 mod nearest;
-pub mod observe;
 pub mod optimize;
 pub mod order;
 pub mod overlap;
 pub mod pass;
-pub mod plan;
 mod random;
-pub mod report;
 pub mod schedule;
 pub mod simulate;
 pub mod trust;

@@ -9,9 +9,9 @@ use common::cases;
 use halflap::collective::{CollectiveKind, Dtype, Reduction};
 use halflap::export::write_graph;
 use halflap::graph::{Graph, GroupKind, Parts};
-use halflap::import::{read_graph, read_module};
-use halflap::program::Walk;
+use halflap::import::read_graph;
 use halflap::units::Bytes;
+use halflap_hlo::{LoweredModule, read_module};
 use random::Random;
 
 fn again(graph: &Graph) -> Graph {
@@ -62,9 +62,8 @@ fn what_only_modules_say_survives() {
           d = bf16[16]{0:S(5)} copy-done(c)
           ROOT t = (bf16[16]{0:S(5)}, bf16[8]) tuple(d, all-reduce.2) }";
     let module = read_module(text.as_bytes()).expect("it is right");
-    let mut walk = Walk::new(&module);
-    let unit = walk.next_unit().expect("there is one").expect("it is right");
-    let graph = again(&unit.lowered.graph);
+    let workload = LoweredModule::of(&module).expect("it is right").workload;
+    let graph = again(&workload.entry().expect("there is one").graph);
     let of = |name: &str| graph.collective(graph.find(name).unwrap()).unwrap();
     let (sum, other, gather) = (of("all-reduce-start.1"), of("all-reduce-start.2"), of("all-gather-start.3"));
     assert_eq!((sum.kind, sum.reduction), (CollectiveKind::AllReduce, Some(Reduction::Sum)));

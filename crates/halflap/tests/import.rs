@@ -344,7 +344,7 @@ fn inputs_that_die_before_the_wait_are_warned_of_once() {
     let mut graph = small();
     graph["buffers"][0]["users"] = json!(["c"]);
     let graph = read_graph(graph.to_string().as_bytes()).unwrap();
-    let warnings: Vec<String> = graph.warnings().iter().map(|w| halflap::report::warning(&graph, w)).collect();
+    let warnings: Vec<String> = graph.warnings().iter().map(|w| halflap_report::warning(&graph, w)).collect();
     assert_eq!(warnings.len(), 1);
     assert!(warnings[0].contains("'c' reads 'x', and its wait 'w' is not among"), "{}", warnings[0]);
     for name in common::PROGRAMS {

@@ -13,10 +13,10 @@ use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
-use halflap::report::listing;
 use halflap::simulate::{Bound, Machine, lower_bound, simulate};
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify_names};
+use halflap_report::listing;
 use random::Random;
 use serde_json::{Value, json};
 

@@ -11,9 +11,9 @@ use halflap::memory::Timeline;
 use halflap::optimize::{Effort, Task, optimize};
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
-use halflap::report::listing;
 use halflap::simulate::{Machine, lower_bound, simulate};
 use halflap::units::Nanos;
+use halflap_report::listing;
 use serde_json::{Value, json};
 
 fn node(name: &str, kind: &str, time: Option<u64>, reads: &[&str]) -> Value {

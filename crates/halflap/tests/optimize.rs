@@ -19,11 +19,11 @@ use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
-use halflap::report::{describe_holder, exposed_by_collective};
 use halflap::simulate::{Machine, lower_bound, simulate};
 use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
 use halflap::verify::{Demands, OrderEdges, verify};
+use halflap_report::{describe_holder, exposed_by_collective};
 use random::Random;
 
 fn machine(graph: &Graph) -> Machine {

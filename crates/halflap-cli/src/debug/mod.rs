@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use halflap::report::Style;
+use halflap_report::Style;
 
 use crate::args;
 use crate::artifacts::Artifacts;

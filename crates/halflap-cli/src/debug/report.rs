@@ -1,6 +1,6 @@
 //! What a debug session came to: for people and as JSON (halflap.debug/1).
 
-use halflap::report::{Style, labelled, printable, printable_end};
+use halflap_report::{Style, labelled, printable, printable_end};
 use serde_json::{Value as Json, json};
 
 /// What kind of thing is wrong.

@@ -2,8 +2,8 @@
 
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
-use halflap::measured::{PartRun, RankStep, Span, Step};
 use halflap::units::Nanos;
+use halflap_report::measured::{PartRun, RankStep, Span, Step};
 use halflap_run::exec::{Label, LabelKind, Prepared, RankOutcome, Span as Ran};
 
 use super::measure::met;

@@ -1,10 +1,10 @@
 //! What really ran, as a page and as a trace: the last step of every rank.
 
 use halflap::ids::{Id, StreamId};
-use halflap::measured::Comparison;
-use halflap::report::page::{Page, compared_page, measured_page};
-use halflap::report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
 use halflap::units::{Bytes, Nanos};
+use halflap_report::measured::Comparison;
+use halflap_report::page::{Page, compared_page, measured_page};
+use halflap_report::{Ran, RanKind, RanLane, RanSlice, lanes_of, printable};
 use halflap_run::exec::{LabelKind, Lane, Prepared, RankOutcome, Span};
 
 use super::Job;

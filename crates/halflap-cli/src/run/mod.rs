@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halflap::cost::Profile;
-use halflap::plan::Text;
+use halflap_hlo::plan::Text;
 use halflap_run::check::{self, Fault, Split};
 use halflap_run::exec::{Failure, Options, Outcome, Prepared};
 use halflap_run::kernel::Libraries;
@@ -31,8 +31,8 @@ use crate::files;
 use crate::log::{self, Level, Part};
 use crate::pictures;
 use crate::plan::which;
+use crate::plans::{Found, ModuleSource, Which};
 use crate::progress::Bar;
-use crate::source::{Found, ModuleSource, Which};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
@@ -96,32 +96,34 @@ fn into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     args.debug.flight_recorder = args.debug.flight_recorder.or_else(|| file("flight.json"));
     args.debug.fault_report = args.debug.fault_report.or_else(|| file("fault.jsonl"));
     args.debug.values_dir = artifacts.file("values");
-    let done = match args.tune {
-        Some(_) => tune_into(&mut args, artifacts),
-        None => plan_into(&args, artifacts).and_then(|()| run(&args)),
+    let done = match args.tune.is_some() || args.compare {
+        true => run_and_plan(&mut args, artifacts),
+        false => plan_into(&mut args, artifacts).and_then(|()| run(&args)),
     };
     artifacts.write_page("")?;
     done
 }
 
-/// The same with `--tune`, where the order is known in the end.
-fn tune_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+/// The same where the order is known in the end.
+fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let order = args.order_out.get_or_insert_with(|| artifacts.file("order.json")).clone();
     run(args)?;
-    (args.tune, args.memory_budgets, args.order_out) = (None, Vec::new(), None);
     args.order = Some(order);
     plan_into(args, artifacts)
 }
 
-/// The order that is run, and its plan.
-fn plan_into(args: &args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
-    let job = Job::read(args)?;
-    let orders = job.source.found(job.which())?;
-    files::put(
-        &artifacts.file("plan.txt"),
-        &Text::of(&job.source.module, &job.source.plan(&orders, !args.orders.no_fuse)?).render(),
-    )?;
-    files::put(&artifacts.file("order.json"), &job.order_text(&orders)?).map(|_| ())
+/// Writes the order that is run, and its plan; a run then takes that order. Nothing that the module
+/// calls is loaded for that: a run does so in a process of its own.
+fn plan_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
+    let written = artifacts.file("order.json");
+    check_arguments(args)?;
+    let source = ModuleSource::read(&args.module, &args.machine)?.typed()?;
+    let orders = source.found(which(args.order.as_deref(), &args.orders))?;
+    let plan = source.plan(&orders, !args.orders.no_fuse)?;
+    files::put(&artifacts.file("plan.txt"), &Text::of(&source.module, &plan).render())?;
+    files::put(&written, &format!("{:#}\n", source.written(&orders)))?;
+    args.order = Some(written);
+    Ok(())
 }
 
 /// What is wrong with the arguments, before anything is read.

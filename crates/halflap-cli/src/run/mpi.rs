@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use halflap::plan::hash_of;
-use halflap::report::printable;
+use halflap_hlo::plan::hash_of;
+use halflap_report::printable;
 use halflap_run::comm::mpi::{Difference, World};
 use halflap_run::exec::{Outcome, Prepared};
 use halflap_run::tensor::Tensor;
@@ -15,7 +15,7 @@ use super::{Job, debug, failed, run_on, tune};
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
-use crate::source::{Found, Which};
+use crate::plans::{Found, Which};
 
 pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
     if args.emulate_link.is_some() {

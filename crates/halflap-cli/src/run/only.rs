@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use halflap::hlo::{self, Module};
-use halflap::ids::InstrId;
+use halflap_hlo::Module;
+use halflap_hlo::ids::InstrId;
 use halflap_run::check::{RankValues, read_values};
 
 use crate::args;
@@ -15,7 +15,7 @@ use crate::files;
 pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     let place = files::name_of(&args.module);
     let module =
-        halflap::import::read_module(&files::read(&args.module)?).map_err(|error| Failed::in_file(place, error))?;
+        halflap_hlo::read_module(&files::read(&args.module)?).map_err(|error| Failed::in_file(place, error))?;
     let mut all = module.computations().flat_map(|computation| module.instructions(computation));
     let instr: Option<InstrId> = all.find(|&instr| module.instruction_name(instr) == kernel);
     let instr = instr.ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
         let problem = format!("has values of {} ranks, and the module has {}", ranks.len(), replicas * partitions);
         Failed::in_file(saved, problem)
     })?;
-    files::put(&path, &hlo::alone(&module, instr, devices))?;
+    files::put(&path, &halflap_hlo::alone(&module, instr, devices))?;
     for (rank, values) in ranks.iter().enumerate() {
         give(values, (kernel, rank), &folder.0)?;
     }

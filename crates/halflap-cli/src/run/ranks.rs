@@ -11,7 +11,7 @@ use super::{Job, debug};
 use crate::exit::Failed;
 use crate::files;
 use crate::log::{self, Level, Part};
-use crate::source::{Found, Which};
+use crate::plans::{Found, Which};
 
 /// A program, and the inputs of each rank of this process.
 pub(super) type Given<'a> = (&'a Arc<Prepared>, Vec<Vec<Tensor>>);

@@ -1,7 +1,7 @@
 //! What came of a run, on the terminal.
 
-use halflap::report::{count, labelled, printable};
 use halflap::units::{Bytes, Nanos};
+use halflap_report::{count, labelled, printable};
 use halflap_run::exec::{Outcome, Prepared};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::tune::Tuned;
 use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
-use crate::source::Found;
+use crate::plans::Found;
 use crate::terminal;
 
 /// A run that came to its end.
@@ -161,7 +161,7 @@ impl Compared {
     }
 
     pub(super) fn render(&self) -> String {
-        use halflap::report::{Column, Table};
+        use halflap_report::{Column, Table};
         let columns = ["", "step time measured", "simulated", "exposed measured"];
         let mut table = Table::new(
             columns

@@ -1,19 +1,17 @@
 //! What a command works on: a graph or an HLO module, with run times.
 
 mod orders;
-mod plans;
 
 pub use orders::Orders;
-pub use plans::{Found, ModuleSource, Which};
 
 use std::time::Instant;
 
 use halflap::cost::{CostError, Costs, Device};
-use halflap::hlo::{LoweredModule, LoweredUnit, Module, likely_device};
 use halflap::ids::{IdVec, UnitId};
 use halflap::import;
 use halflap::order::Order;
 use halflap::workload::{Decided, Model, Priced, UnitError, Workload};
+use halflap_hlo::{LoweredModule, LoweredUnit, Module, likely_device};
 
 use crate::args::{ChainWhich, MachineArgs};
 use crate::costs;
@@ -72,7 +70,7 @@ impl<'a> Subject<'a> {
 
 fn read_module(path: &str, bytes: &[u8]) -> Result<(Workload, Hlo), Failed> {
     let in_file = |error: &dyn std::fmt::Display| Failed::in_file(files::name_of(path), error);
-    let module = import::read_module(bytes).map_err(|error| in_file(&error))?;
+    let module = halflap_hlo::read_module(bytes).map_err(|error| in_file(&error))?;
     let LoweredModule { workload, units } = LoweredModule::of(&module).map_err(|error| in_file(&error))?;
     Ok((workload, Hlo { module, units }))
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use halflap::plan::Program;
+use halflap_hlo::plan::Program;
 
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! Whether memory lives as long as the plan says.
 //!
 //! The allocator tells of every block that it gives and takes back; whoever asked for a block for a slot
-//! gives it that name. What the plan expects comes from its checks ([`halflap::plan::Check`]), which were
+//! gives it that name. What the plan expects comes from its checks ([`halflap_hlo::plan::Check`]), which were
 //! made without a look at the steps that allocate and free. Memory that a computation was given from
 //! outside is nobody's birth or death there.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use halflap::ids::SlotId;
+use halflap_hlo::ids::SlotId;
 
 use crate::exec::memory::Address;
 
@@ -135,7 +135,7 @@ impl Tracker {
     }
 
     /// Compares what happened since the last check with what should have, and goes on.
-    pub(crate) fn check(&mut self, check: &halflap::plan::Check) -> Found {
+    pub(crate) fn check(&mut self, check: &halflap_hlo::plan::Check) -> Found {
         let Some(frame) = self.frames.last_mut() else { return Vec::new() };
         let mut found = Vec::new();
         let Frame { given, born, died, next } = frame;

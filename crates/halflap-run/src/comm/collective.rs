@@ -1,8 +1,8 @@
 //! What a collective does with the arrays of its members.
 
 use halflap::collective::CollectiveKind;
-use halflap::hlo::Module;
-use halflap::ids::{CommId, InstrId};
+use halflap_hlo::Module;
+use halflap_hlo::ids::{CommId, InstrId};
 
 use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
 use crate::tensor::DType;

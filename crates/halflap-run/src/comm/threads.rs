@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use halflap::ids::CommId;
+use halflap_hlo::ids::CommId;
 
 use super::collective::{Array, Collective, Kind, Piece};
 use super::{EmulatedLink, Exchange, Transport};

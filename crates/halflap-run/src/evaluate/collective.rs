@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use halflap::collective::CollectiveKind;
-use halflap::hlo::Module;
-use halflap::ids::InstrId;
+use halflap_hlo::Module;
+use halflap_hlo::ids::InstrId;
 
 use super::Value;
 use super::prepare::EvaluateError;

@@ -15,8 +15,8 @@ pub use prepare::EvaluateError;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use halflap::hlo::Module;
-use halflap::ids::{ComputationId, InstrId};
+use halflap_hlo::Module;
+use halflap_hlo::ids::{ComputationId, InstrId};
 
 use crate::kernel::{Context, Kernel, Libraries, Scratch, operand_leaves};
 use crate::tensor::Tensor;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use halflap::hlo::{Module, Opcode, Phase};
-use halflap::ids::{ComputationId, InstrId};
+use halflap_hlo::ids::{ComputationId, InstrId};
+use halflap_hlo::{Module, Opcode, Phase};
 use thiserror::Error;
 
 use super::collective::Collective;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use halflap::hlo::{Module, Opcode};
-use halflap::ids::InstrId;
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
 
 /// All instructions that depend on constants alone.
 pub(super) fn of_constants(module: &Module) -> BTreeSet<InstrId> {

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
-use halflap::ids::{CommId, Id, IdVec, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Loop};
+use halflap::ids::{Id, IdVec, StreamId};
 use halflap::units::{Bytes, Nanos};
+use halflap_hlo::ids::{CommId, PlanId, SlotId};
+use halflap_hlo::plan::{Call, Loop};
 
 use super::failure::{Endless, Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};

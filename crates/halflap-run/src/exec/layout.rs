@@ -4,9 +4,10 @@
 //! whose layouts differ from that keeps its bytes on the module's own device, and moves them here: it is
 //! computed for whoever reads it, as part of its kernel or before, into memory that is not counted.
 
-use halflap::hlo::{Array, Module, Opcode, Phase, Shape};
-use halflap::ids::{IdVec, InstrId, SlotId};
-use halflap::plan::Plan;
+use halflap::ids::IdVec;
+use halflap_hlo::ids::{InstrId, SlotId};
+use halflap_hlo::plan::Plan;
+use halflap_hlo::{Array, Module, Opcode, Phase, Shape};
 
 use crate::kernel::{ArrayType, Leaf, Unsupported, leaf_kinds, operand_leaves};
 

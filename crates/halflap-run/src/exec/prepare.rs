@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Arc;
 
-use halflap::hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
-use halflap::ids::{CommId, IdVec, InstrId, PlanId, SlotId, StreamId};
-use halflap::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
+use halflap::ids::{IdVec, StreamId};
 use halflap::units::Bytes;
+use halflap_hlo::ids::{CommId, InstrId, PlanId, SlotId};
+use halflap_hlo::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
+use halflap_hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
 use thiserror::Error;
 
 use super::constants::of_constants;
@@ -291,7 +292,7 @@ fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
 }
 
 /// Whether instructions, the last of which is what is wanted, are one kernel that keeps nothing in memory in between:
-/// what [`halflap::plan::fuse`] asks.
+/// what [`halflap_hlo::plan::fuse`] asks.
 pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
     let Some(&last) = instrs.last() else { return false };
     let kernel = |instrs: &[InstrId]| {
@@ -518,7 +519,7 @@ impl Preparer<'_> {
 
     fn operand_leaves_of(&self, instr: InstrId) -> Vec<Leaf> {
         let operands = self.module.operands(instr).iter();
-        let leaves = |operand: &halflap::hlo::Operand| {
+        let leaves = |operand: &halflap_hlo::Operand| {
             let of = operand.of;
             operand_leaves(self.module, operand).map(move |index| Leaf { instr: of, index })
         };

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use half::f16;
-use halflap::hlo::Opcode;
+use halflap_hlo::Opcode;
 
 use super::math::{Number, Real};
 use super::whole::Whole;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use halflap::hlo::{Literal, Module, Opcode, Operand, Shape};
-use halflap::ids::{ComputationId, InstrId};
+use halflap_hlo::ids::{ComputationId, InstrId};
+use halflap_hlo::{Literal, Module, Opcode, Operand, Shape};
 
 use super::block::{Direction, computed_as};
 use super::error::{Unsupported, What};
@@ -392,7 +392,7 @@ impl<'m> Builder<'m> {
         let [operand] = module.operands(place.instr) else { return Err(shape_error()) };
         let from = module.operand_shape(operand).array().ok_or_else(shape_error)?;
         let to = module.instruction(place.instr).shape.array().ok_or_else(shape_error)?;
-        let major_first = |array: &halflap::hlo::Array| -> Vec<usize> {
+        let major_first = |array: &halflap_hlo::Array| -> Vec<usize> {
             let order: Vec<usize> = module.layout(array).minor_to_major.iter().rev().map(|&dim| dim as usize).collect();
             if order.len() == array.dims.len() { order } else { (0..array.dims.len()).collect() }
         };
@@ -538,7 +538,7 @@ impl<'m> Builder<'m> {
         padding.filter(|padding| padding.len() == rank).ok_or_else(|| self.attribute(instr, "padding"))
     }
 
-    fn window(&self, instr: InstrId, rank: usize) -> Result<Vec<halflap::hlo::WindowDim>, Unsupported> {
+    fn window(&self, instr: InstrId, rank: usize) -> Result<Vec<halflap_hlo::WindowDim>, Unsupported> {
         let window = self.module.window(instr).dims;
         if window.len() == rank { Ok(window) } else { Err(self.attribute(instr, "window")) }
     }

@@ -1,7 +1,7 @@
 //! The reductions of collectives.
 
-use halflap::hlo::{Module, Opcode};
-use halflap::ids::InstrId;
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
 
 use super::block::{self, BlockFn, computed_as};
 use super::build::Builder;

@@ -16,7 +16,7 @@ use super::window::seen;
 use crate::tensor::{DType, element_count};
 
 struct Conv {
-    window: Vec<halflap::hlo::WindowDim>,
+    window: Vec<halflap_hlo::WindowDim>,
     input: Slot,
     kernel: Slot,
     to: Slot,

@@ -1,7 +1,7 @@
 //! Why an instruction cannot be run.
 
-use halflap::hlo::{Module, Opcode};
-use halflap::ids::InstrId;
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
 use thiserror::Error;
 
 use crate::tensor::DType;

@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use halflap::hlo::{ConvDims, Opcode, WindowDim};
-use halflap::ids::InstrId;
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{ConvDims, Opcode, WindowDim};
 
 use super::block::Direction;
 use crate::tensor::{DType, element_count};

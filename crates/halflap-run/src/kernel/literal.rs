@@ -1,7 +1,7 @@
 //! The values of constants as bytes.
 
 use half::{bf16, f16};
-use halflap::hlo::Literal;
+use halflap_hlo::Literal;
 
 use crate::tensor::DType;
 

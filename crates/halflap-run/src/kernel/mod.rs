@@ -48,8 +48,8 @@ pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
 pub use error::{Unsupported, What, line_of};
 
-use halflap::hlo::{Module, Opcode};
-use halflap::ids::InstrId;
+use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
 
 use crate::tensor::{AlignedBytes, DType, View, ViewMut};
 use build::Builder;

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 
 use super::error::{Unsupported, What};
 use super::formula::{Formula, Op, TermId};
@@ -470,7 +470,7 @@ pub(super) enum Trouble {
 
 /// Whether computing it again costs more than reading it.
 fn is_dear(op: &Op) -> bool {
-    use halflap::hlo::Opcode as O;
+    use halflap_hlo::Opcode as O;
     match op {
         Op::Unary(opcode) => {
             !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag)

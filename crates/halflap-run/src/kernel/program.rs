@@ -112,7 +112,7 @@ impl Draft {
             Op::Compare { direction, is_total } => block::compare(*direction, of(0), *is_total).ok_or_else(none)?,
             Op::Select => block::select(dtype),
             Op::Clamp => {
-                use halflap::hlo::Opcode;
+                use halflap_hlo::Opcode;
                 let [max, min] =
                     [Opcode::Maximum, Opcode::Minimum].map(|opcode| block::binary(opcode, dtype).ok_or_else(none));
                 let low = self.call(max?, &[args[1], args[0]], size);

@@ -6,7 +6,7 @@
 //! Any other computation than one operation is applied to blocks as a program; the sequence of elements
 //! is kept, so it need only be associative.
 
-use halflap::hlo::Opcode;
+use halflap_hlo::Opcode;
 
 use super::Buffers;
 use super::block::{self, is_wide};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use halflap::hlo::WindowDim;
+use halflap_hlo::WindowDim;
 
 use super::Buffers;
 use super::block::computed_as;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use half::{bf16, f16};
-use halflap::hlo::ElementType;
+use halflap_hlo::ElementType;
 
 /// A complex number: real and imaginary part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,7 +1,7 @@
 //! What the tests share: running a text, random numbers, closeness.
 #![allow(dead_code)]
 
-use halflap::hlo::Module;
+use halflap_hlo::Module;
 use halflap_run::evaluate::{EvaluateError, Evaluator};
 use halflap_run::tensor::{DType, Tensor};
 

@@ -1,24 +1,21 @@
-//! Bytes to a [`Graph`] or an HLO [`Module`], told apart by their content, and to orders of them.
+//! Bytes to a [`Graph`], and to orders of it; whether bytes are an HLO module instead.
 //!
-//! Graphs are `halflap.graph/1`, JSON; either may be gzipped. A good file takes one typed pass; only a
+//! Graphs are `halflap.graph/1`, JSON, plain or gzipped. A good file takes one typed pass; only a
 //! bad one is read again, to say where and what is wrong.
 
 mod diagnose;
 mod graph_json;
 mod gzip;
 mod order_json;
-mod step_json;
 
 pub(crate) use diagnose::quote_non_finite;
 pub(crate) use graph_json::FORMAT as GRAPH_FORMAT;
 pub use gzip::unzip;
 pub use order_json::{OrderError, read_order, read_orders};
-pub use step_json::{StepError, read_step};
 
 use thiserror::Error;
 
 use crate::graph::{Graph, GraphError};
-use crate::hlo::{HloError, Module};
 
 /// Why bytes are not a program. The message says where and what would be right; the caller adds the
 /// file's name.
@@ -39,8 +36,6 @@ pub enum ImportError {
     Field { place: String, message: String },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error(transparent)]
-    Hlo(#[from] HloError),
     #[error("it is an HLO module; what is needed here is a graph (halflap.graph/1), which has run times")]
     NotAGraph,
 }
@@ -59,11 +54,6 @@ pub fn is_module(bytes: &[u8]) -> bool {
         text = text.split_off(end.unwrap_or(text.len()));
     }
     [&b"HloModule"[..], b"module @", b"module {", b"#loc"].iter().any(|start| text.starts_with(start))
-}
-
-/// Reads an HLO module, plain or gzipped.
-pub fn read_module(bytes: &[u8]) -> Result<Module, ImportError> {
-    Ok(Module::from_bytes(unzip(bytes)?.into_owned())?)
 }
 
 /// Reads a `halflap.graph/1` file, plain or gzipped.

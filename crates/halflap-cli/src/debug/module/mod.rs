@@ -7,8 +7,8 @@ mod values;
 
 use std::path::Path;
 
-use halflap::hlo::Module;
-use halflap::ids::InstrId;
+use halflap_hlo::Module;
+use halflap_hlo::ids::InstrId;
 use halflap_run::check::{Beyond, Side, Stats};
 use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
@@ -26,7 +26,7 @@ use values::{Origin, Place, Saved};
 /// Walks the guide.
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
     let bytes = files::read(module)?;
-    let read = halflap::import::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
+    let read = halflap_hlo::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
     let module = match module {
         // What comes once only is kept for all stages.
         "-" => {

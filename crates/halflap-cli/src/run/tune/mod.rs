@@ -20,8 +20,8 @@ use super::{Job, finish, measure, profile, run_steps};
 use crate::args::{self, CollectiveOrder};
 use crate::diff;
 use crate::exit::Failed;
+use crate::plans::{Found, Which};
 use crate::progress::Bar;
-use crate::source::{Found, Which};
 use choose::Round;
 pub(super) use show::Tuned;
 

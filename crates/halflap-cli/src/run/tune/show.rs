@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use halflap::report::{Column, Table, count};
 use halflap::units::{Bytes, Nanos};
+use halflap_report::{Column, Table, count};
 use serde_json::{Value, json};
 
 use super::choose::Measured;

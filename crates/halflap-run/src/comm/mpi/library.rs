@@ -12,7 +12,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::exec::Failure;
 use crate::tensor::DType;
-use halflap::hlo::Opcode;
+use halflap_hlo::Opcode;
 
 /// A communicator, a type, an operation or a request: an address.
 pub(super) type Handle = *mut c_void;

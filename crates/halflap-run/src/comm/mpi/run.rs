@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use halflap::plan::hash_of;
+use halflap_hlo::plan::hash_of;
 
 use super::World;
 use super::library::{ANY_SOURCE, Handle, Status};

@@ -1,0 +1,171 @@
+//! The orders that a module is run in, and what running it then comes to.
+
+use halflap::cost::Profile;
+use halflap::graph::Edges;
+use halflap::ids::{Id, IdVec, OpId, UnitId};
+use halflap::order::Order;
+use halflap::units::Nanos;
+use halflap::verify::{Demands, verify};
+use halflap::workload::Decided;
+use halflap_hlo::plan::{Program, build, fuse};
+use halflap_hlo::{LoweredUnit, Module, check};
+use halflap_report::measured::Part;
+use halflap_run::exec::fits;
+use serde_json::{Value, json};
+
+use crate::args::{MachineArgs, SearchArgs};
+use crate::exit::Failed;
+use crate::files;
+use crate::search::{Wanted, search};
+use crate::source::{Hlo, Orders, Source, Subject};
+
+/// Which orders.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// The best that are found.
+    Ours(&'a SearchArgs),
+    /// The module's own.
+    Input,
+    /// Those of a file.
+    File(&'a str),
+}
+
+/// An order of every unit.
+#[derive(Clone, Debug)]
+pub struct Found {
+    orders: IdVec<UnitId, Order>,
+    /// The simulated step time of the whole.
+    pub step_time: Nanos,
+}
+
+/// A module that can be planned and run.
+pub struct ModuleSource<'a> {
+    pub source: Source<'a>,
+    pub module: Module,
+    units: IdVec<UnitId, LoweredUnit>,
+}
+
+impl<'a> ModuleSource<'a> {
+    /// Reads a module. Only modules say what their operations compute.
+    pub fn read(path: &'a str, args: &'a MachineArgs) -> Result<ModuleSource<'a>, Failed> {
+        let Subject { source, hlo } = Subject::read(path, args, None)?;
+        match hlo {
+            Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
+            None => Err(Failed::in_file(files::name_of(path), "is no HLO module, and only those can be run")),
+        }
+    }
+
+    /// The same module, if its shapes are right: who only schedules it need not ask, who runs it must.
+    pub fn typed(self) -> Result<Self, Failed> {
+        match check(&self.module) {
+            Ok(()) => Ok(self),
+            Err(error) => Err(Failed::in_file(files::name_of(self.source.path), error)),
+        }
+    }
+
+    /// The same module with measured times, which come before all others.
+    pub fn measured(&mut self, profile: Profile) {
+        self.source.model.costs.profile = Some(profile);
+    }
+
+    /// Finds orders of all units.
+    pub fn found(&self, which: Which<'_>) -> Result<Found, Failed> {
+        let source = &self.source;
+        let orders = match which {
+            Which::File(path) => Some(Orders::of_module(path)?),
+            _ => None,
+        };
+        let all = source.walk(|priced| {
+            let order = match (which, &orders) {
+                (Which::Ours(args), _) if source.workload.units[priced.unit].communicates() => {
+                    search(&Wanted { args, is_chained: false, source }, priced)?.0
+                }
+                (_, Some(orders)) => orders.order(source, priced, Edges::Real)?,
+                _ => priced.input.order.clone(),
+            };
+            Ok((order, ()))
+        })?;
+        found(&all)
+    }
+
+    /// The simulated step times of orders that were found before.
+    pub fn simulated(&self, orders: &Found) -> Result<Found, Failed> {
+        found(&self.source.walk(|priced| Ok((orders.orders[priced.unit].clone(), ())))?)
+    }
+
+    /// The module in these orders with measured times, if all of it runs in one unit.
+    pub fn only_part(&self, orders: &Found, times: Profile) -> Result<Option<Part>, Failed> {
+        if self.units.len() != 1 {
+            return Ok(None);
+        }
+        let mut costs = self.source.model.clone();
+        costs.costs.profile = Some(times);
+        let all = self.source.walk_with(&costs, |priced| Ok((orders.orders[priced.unit].clone(), ())))?;
+        Ok(all.into_iter().next().map(|Decided { priced, result, .. }| Part {
+            name: self.source.name_of(priced.unit).to_owned(),
+            graph: priced.graph,
+            order: result.order,
+            machine: priced.machine,
+        }))
+    }
+
+    /// Orders as files have them (docs/formats.md).
+    pub fn written(&self, orders: &Found) -> Value {
+        let computation = |(id, unit): (UnitId, &LoweredUnit)| {
+            let graph = &unit.lowered.graph;
+            let names: Vec<&str> = orders.orders[id].as_slice().iter().map(|&op| graph.name(op)).collect();
+            json!({ "computation": self.source.name_of(id), "order": names })
+        };
+        let computations: Vec<Value> = self.units.iter().map(computation).collect();
+        json!({ "module": self.module.name(), "computations": computations })
+    }
+
+    /// What running the module in these orders comes to, with kernels that are fused or not.
+    pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
+        let program = build(&self.module, &self.units, self.source.model.streams, |unit| orders.orders[unit].clone());
+        let program = program.map_err(|error| Failed::in_file(files::name_of(self.source.path), error))?;
+        Ok(match fuses {
+            true => fuse(&self.module, program, |instrs| fits(&self.module, instrs)),
+            false => program,
+        })
+    }
+
+    /// Orders that another rank sent.
+    pub fn received(&self, bytes: &[u8]) -> Result<Found, Failed> {
+        let mut numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        let all = self.source.walk(|priced| {
+            let count = numbers.next().unwrap_or(0);
+            let ops: Vec<OpId> = numbers.by_ref().take(count).map(OpId::from_index).collect();
+            let strange = || Failed::OurBug("another rank sent something that is not an order".to_owned());
+            let is_short = count != priced.graph.len() || ops.iter().any(|op| op.index() >= count);
+            if is_short || verify(&priced.graph, &ops, &Demands::default()).is_err() {
+                return Err(strange());
+            }
+            Ok((Order::from_ops(count, ops).ok_or_else(strange)?, ()))
+        })?;
+        found(&all)
+    }
+}
+
+fn found(all: &[Decided<()>]) -> Result<Found, Failed> {
+    let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+    let orders = all.iter().map(|done| done.result.order.clone()).collect();
+    Ok(Found { orders, step_time: entry.result.step_time() })
+}
+
+impl Found {
+    /// Whether all orders are those of another.
+    pub fn is_same(&self, other: &Found) -> bool {
+        self.to_bytes() == other.to_bytes()
+    }
+
+    /// As bytes, for ranks that are processes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut numbers: Vec<u32> = Vec::new();
+        for order in self.orders.as_slice() {
+            numbers.push(order.len() as u32);
+            numbers.extend(order.as_slice().iter().map(|op| op.index() as u32));
+        }
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+}

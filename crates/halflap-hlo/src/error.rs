@@ -1,0 +1,124 @@
+//! What can be wrong with an HLO module, and where.
+
+use std::fmt;
+
+use halflap::import::ImportError;
+use thiserror::Error;
+
+/// Why a text is not a module: the place, the line, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HloError {
+    /// Counted from 1.
+    pub line: usize,
+    /// In characters, counted from 1.
+    pub column: usize,
+    /// The line, or what of it is near the place.
+    pub shown: String,
+    /// Where in `shown` the place is, in characters.
+    pub mark: usize,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// What is wrong at a place.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum Problem {
+    #[error("expected {0}")]
+    Expected(&'static str),
+    #[error("a closing '{expected}' must come before this bracket")]
+    WrongBracket { expected: char },
+    #[error("what is opened here is not closed before the text ends")]
+    NotClosed,
+    #[error("the string that starts here has no end")]
+    StringNotClosed,
+    #[error("the number is too large: it overflows")]
+    NumberTooLarge,
+    #[error("tuples are nested more than {most} deep: no real program is")]
+    TooDeep { most: usize },
+    #[error("the text has {size} bytes: at most 4294967295 are supported")]
+    TooLarge { size: usize },
+    #[error("the text is not UTF-8")]
+    NotUtf8,
+    #[error("{what} '{name}' is there twice: each must be unique")]
+    Twice { what: &'static str, name: String },
+    #[error("no instruction before this one is called '{name}'")]
+    UnknownOperand { name: String },
+    #[error("no computation is called '{name}'")]
+    UnknownComputation { name: String },
+    #[error("'{name}' has no element {index}: its shape does not go that deep")]
+    NoSuchElement { name: String, index: u32 },
+    #[error("these groups cannot be read; right would be {0}")]
+    BadGroups(&'static str),
+    #[error("'{name}' gives no tuple: get-tuple-element takes one")]
+    NoTuple { name: String },
+    #[error("get-tuple-element needs index=, a whole number below {count}, the number of the tuple's elements")]
+    BadIndex { count: usize },
+    #[error("{opcode} takes {takes}, and here are {found}")]
+    WrongCount { opcode: String, takes: String, found: usize },
+    #[error("'{name}' starts nothing: {opcode} takes what was started, and that is {of}")]
+    NotStarted { opcode: String, name: String, of: String },
+    #[error("the computation has a second ROOT: the first is '{first}'")]
+    TwoRoots { first: String },
+    #[error("the module has no computation marked ENTRY")]
+    NoEntry,
+    #[error("the module has a second computation marked ENTRY")]
+    TwoEntries,
+    #[error("computation '{name}' has no instruction")]
+    Empty { name: String },
+    #[error("computation '{name}' calls itself, directly or through others")]
+    Recursive { name: String },
+    #[error(
+        "this is MLIR (StableHLO), the text before compilation; take the HLO: compiled.as_text(), or what --xla_dump_to wrote"
+    )]
+    Mlir,
+    #[error("{0}")]
+    Bad(&'static str),
+}
+
+impl HloError {
+    /// A problem at a byte of a text.
+    pub(super) fn at(text: &str, at: usize, problem: Problem) -> HloError {
+        /// How much is shown on either side: lines of HLO can have megabytes.
+        const AROUND: usize = 60;
+        let at = (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        let before = &text[..at];
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+        let left: Vec<char> = text[start..at].chars().rev().take(AROUND + 1).collect();
+        let cut = left.len() > AROUND;
+        let mut shown: String = if cut { "...".to_owned() } else { String::new() };
+        shown.extend(left.into_iter().take(AROUND).rev().map(visible));
+        let mark = shown.chars().count();
+        let mut right = text[at..].chars().take_while(|&letter| letter != '\n');
+        shown.extend(right.by_ref().take(AROUND).map(visible));
+        if right.next().is_some() {
+            shown.push_str("...");
+        }
+        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem }
+    }
+}
+
+fn visible(letter: char) -> char {
+    if letter.is_control() { ' ' } else { letter }
+}
+
+impl fmt::Display for HloError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HloError { line, column, shown, mark, problem } = self;
+        write!(f, "line {line} column {column}: {problem}\n  {shown}\n  {:mark$}^", "")
+    }
+}
+
+impl std::error::Error for HloError {}
+
+/// Why bytes are not a module.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// They cannot be unpacked.
+    #[error(transparent)]
+    Packed(#[from] ImportError),
+    /// The text is wrong.
+    #[error(transparent)]
+    Hlo(#[from] HloError),
+}

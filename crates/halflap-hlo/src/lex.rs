@@ -1,0 +1,262 @@
+//! A place in a text that moves forward: spaces, names, brackets and strings.
+//!
+//! Nothing here recurses, and nothing is copied: what was met is given as a [`Span`].
+
+use super::error::{HloError, Problem};
+
+/// A piece of the module's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+impl Span {
+    pub(super) fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// Where the reader is.
+pub(super) struct Cursor<'t> {
+    pub(super) text: &'t str,
+    pub(super) at: usize,
+    /// The brackets that are open; kept to be used again.
+    open: Vec<u8>,
+}
+
+/// What a byte can mean between brackets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Plain,
+    Open,
+    Close,
+    Quote,
+    Slash,
+    Comma,
+    Newline,
+}
+
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Plain; 256];
+    classes[b'{' as usize] = Class::Open;
+    classes[b'(' as usize] = Class::Open;
+    classes[b'[' as usize] = Class::Open;
+    classes[b'}' as usize] = Class::Close;
+    classes[b')' as usize] = Class::Close;
+    classes[b']' as usize] = Class::Close;
+    classes[b'"' as usize] = Class::Quote;
+    classes[b'/' as usize] = Class::Slash;
+    classes[b',' as usize] = Class::Comma;
+    classes[b'\n' as usize] = Class::Newline;
+    classes
+};
+
+/// What ends a piece of text, outside of all brackets and strings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// A comma, the end of the line or a closing bracket.
+    Value,
+    /// The bracket that closes the one before.
+    Close(u8),
+    /// A comma or a closing bracket.
+    Item,
+}
+
+impl<'t> Cursor<'t> {
+    pub(super) fn new(text: &'t str) -> Cursor<'t> {
+        Cursor { text, at: 0, open: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.at >= self.text.len()
+    }
+
+    /// Takes a byte if it comes next.
+    #[inline]
+    pub(super) fn take(&mut self, byte: u8) -> bool {
+        let taken = self.peek() == Some(byte);
+        self.at += usize::from(taken);
+        taken
+    }
+
+    /// Takes a word if it comes next and does not go on.
+    pub(super) fn take_word(&mut self, word: &str) -> bool {
+        let rest = &self.text.as_bytes()[self.at..];
+        let taken = rest.starts_with(word.as_bytes()) && !rest.get(word.len()).copied().is_some_and(is_name);
+        self.at += if taken { word.len() } else { 0 };
+        taken
+    }
+
+    pub(super) fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), HloError> {
+        match self.take(byte) {
+            true => Ok(()),
+            false => Err(self.error(Problem::Expected(what))),
+        }
+    }
+
+    /// Skips spaces, line ends and comments.
+    #[inline]
+    pub(super) fn skip_space(&mut self) {
+        while let Some(byte) = self.peek() {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                b'/' if self.skip_comment() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Skips spaces and comments within a line.
+    pub(super) fn skip_blanks(&mut self) {
+        while let Some(byte) = self.peek() {
+            match byte {
+                b' ' | b'\t' | b'\r' => self.at += 1,
+                b'/' if self.text.as_bytes().get(self.at + 1) == Some(&b'*') && self.skip_comment() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Skips a comment, of either kind, if one comes next.
+    fn skip_comment(&mut self) -> bool {
+        let rest = &self.text[self.at..];
+        if rest.starts_with("/*") {
+            self.at += rest.find("*/").map_or(rest.len(), |end| end + 2);
+            return true;
+        }
+        if rest.starts_with("//") {
+            self.at += rest.find('\n').unwrap_or(rest.len());
+            return true;
+        }
+        false
+    }
+
+    /// A name, without the `%` that may stand before it.
+    #[inline]
+    pub(super) fn name(&mut self, what: &'static str) -> Result<Span, HloError> {
+        self.take(b'%');
+        let start = self.at;
+        while self.peek().is_some_and(is_name) {
+            self.at += 1;
+        }
+        match self.at > start {
+            true => Ok(Span::new(start, self.at)),
+            false => Err(self.error(Problem::Expected(what))),
+        }
+    }
+
+    /// A whole number.
+    pub(super) fn number(&mut self) -> Result<u64, HloError> {
+        let start = self.at;
+        let mut value: u64 = 0;
+        while let Some(digit) = self.peek().filter(u8::is_ascii_digit) {
+            let grown = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit - b'0')));
+            value = grown.ok_or_else(|| self.error_at(start, Problem::NumberTooLarge))?;
+            self.at += 1;
+        }
+        match self.at > start {
+            true => Ok(value),
+            false => Err(self.error(Problem::Expected("a whole number"))),
+        }
+    }
+
+    /// Goes to the end of a piece of text, over brackets, strings and comments in it.
+    pub(super) fn skip(&mut self, until: Until) -> Result<(), HloError> {
+        let bytes = self.text.as_bytes();
+        let start = self.at;
+        self.open.clear();
+        while let Some(&byte) = bytes.get(self.at) {
+            let outside = self.open.is_empty();
+            match CLASSES[byte as usize] {
+                Class::Plain => {}
+                Class::Comma if outside && !matches!(until, Until::Close(_)) => return Ok(()),
+                Class::Newline if outside && until == Until::Value => return Ok(()),
+                Class::Comma | Class::Newline => {}
+                Class::Open => self.open.push(closing(byte)),
+                Class::Close => match self.open.pop() {
+                    Some(expected) if expected == byte => {}
+                    Some(expected) => return Err(self.error(Problem::WrongBracket { expected: expected as char })),
+                    None => match until {
+                        Until::Close(close) if close != byte => {
+                            return Err(self.error(Problem::WrongBracket { expected: close as char }));
+                        }
+                        _ => return Ok(()),
+                    },
+                },
+                Class::Quote => {
+                    self.skip_string()?;
+                    continue;
+                }
+                Class::Slash if self.skip_block_comment() => continue,
+                Class::Slash => {}
+            }
+            self.at += 1;
+        }
+        match (self.open.is_empty(), until) {
+            (true, Until::Value) => Ok(()),
+            _ => Err(self.error_at(start, Problem::NotClosed)),
+        }
+    }
+
+    fn skip_block_comment(&mut self) -> bool {
+        self.text.as_bytes().get(self.at + 1) == Some(&b'*') && self.skip_comment()
+    }
+
+    /// A string in double quotes, with backslashes before what is not to be taken as it stands.
+    pub(super) fn skip_string(&mut self) -> Result<Span, HloError> {
+        let start = self.at;
+        self.expect(b'"', "a string in double quotes")?;
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            match byte {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(Span::new(start + 1, self.at - 1));
+                }
+                b'\\' => self.at += 2,
+                _ => self.at += 1,
+            }
+        }
+        self.at = bytes.len();
+        Err(self.error_at(start, Problem::StringNotClosed))
+    }
+
+    pub(super) fn error(&self, problem: Problem) -> HloError {
+        self.error_at(self.at, problem)
+    }
+
+    pub(super) fn error_at(&self, at: usize, problem: Problem) -> HloError {
+        HloError::at(self.text, at, problem)
+    }
+}
+
+/// Whether a byte can be part of a name.
+#[inline]
+pub(super) fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-') || byte >= 0x80
+}
+
+fn closing(open: u8) -> u8 {
+    match open {
+        b'{' => b'}',
+        b'[' => b']',
+        _ => b')',
+    }
+}
+
+/// Every whole number in a text.
+pub(super) fn numbers_in(text: &str) -> Vec<i64> {
+    let number = |part: &str| part.parse().ok();
+    text.split(|letter: char| !letter.is_ascii_digit() && letter != '-').filter_map(number).collect()
+}

@@ -1,0 +1,362 @@
+//! HLO modules, as JAX and XLA write them.
+//!
+//! A [`Module`] is the text and a reading of it: computations and instructions with dense ids,
+//! typed shapes and opcodes, operands resolved, and everything else as a [`Span`] of the text with
+//! typed accessors, so that what is not known is still there and reading costs one pass. A module is
+//! never changed. To schedule it, [`lower()`] makes a graph of a computation, and [`write()`] writes
+//! the text again in the orders that were found.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `lex`, `parse`, `error` | text to a module, or the place that is wrong |
+//! | `shape`, `opcode`, `attributes`, `groups`, `metadata`, `literal` | what a piece of the text means |
+//! | `work`, `trips` | how much an instruction does, and how often a loop runs |
+//! | `types` | whether shapes are what operands and attributes come to |
+//! | `nature`, `steps` | what an instruction is at run time, and which nodes it becomes |
+//! | `values`, `storage` | which values share a buffer |
+//! | `lower` | a computation to a graph |
+//! | `program` | all computations that run, as a workload |
+//! | `split`, `write` | orders back to text |
+//! | [`plan`] | a module in given orders as steps |
+
+#[cfg(test)]
+#[path = "../tests/common/modules.rs"]
+#[allow(dead_code, missing_docs)]
+mod test_modules;
+#[cfg(test)]
+#[path = "../tests/common/orders.rs"]
+#[allow(missing_docs)]
+mod test_orders;
+#[cfg(test)]
+extern crate self as halflap_hlo;
+#[cfg(test)]
+use test_modules as modules;
+
+mod alone;
+mod attributes;
+mod decides;
+mod error;
+mod groups;
+pub mod ids;
+mod lex;
+mod literal;
+mod lower;
+mod metadata;
+mod nature;
+mod opcode;
+mod parse;
+pub mod plan;
+mod program;
+mod shape;
+mod split;
+mod steps;
+mod storage;
+mod trips;
+mod types;
+mod values;
+mod work;
+mod write;
+
+pub use alone::alone;
+pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
+pub use decides::deciding_elements;
+pub use error::{HloError, Problem, ReadError};
+pub use groups::ReplicaGroups;
+pub use lex::Span;
+pub use literal::Literal;
+pub use lower::{Lowered, lower};
+pub use metadata::{Frame, Metadata};
+pub use nature::started;
+pub use opcode::{Opcode, Phase, Wrapped};
+pub use program::{Caller, LoweredModule, LoweredUnit, likely_device};
+pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
+pub use steps::{Part, Place};
+pub use storage::{Origin, Slot, Storage};
+pub use trips::trip_count;
+pub use types::{Mismatch, TypeError, check};
+pub use values::Callee;
+pub use write::write;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use halflap::import::unzip;
+
+use crate::ids::{ComputationId, InstrId};
+use halflap::ids::{Id, IdVec};
+use halflap::units::Bytes;
+
+/// Reads a module, plain or gzipped.
+pub fn read_module(bytes: &[u8]) -> Result<Module, ReadError> {
+    Ok(Module::from_bytes(unzip(bytes)?.into_owned())?)
+}
+
+/// A module: its text, and what stands in it.
+#[derive(Clone, Debug)]
+pub struct Module {
+    text: String,
+    name: Span,
+    /// Everything before the first computation.
+    preamble: Span,
+    attributes: Range<u32>,
+    tables: metadata::Tables,
+    computations: IdVec<ComputationId, Computation>,
+    instructions: IdVec<InstrId, Instruction>,
+    operands: Vec<Operand>,
+    paths: Vec<u32>,
+    all_attributes: Vec<Attribute>,
+    called: Vec<ComputationId>,
+    /// Who must run after whom, ascending.
+    controls: Vec<(InstrId, InstrId)>,
+    entry: ComputationId,
+    by_name: HashMap<String, ComputationId>,
+    /// What follows the last computation.
+    trailer: Span,
+    /// All instructions by name, once somebody asked for one.
+    sorted: OnceLock<Vec<InstrId>>,
+}
+
+/// A sequence of instructions. In a scheduled module it is the order in which they run.
+#[derive(Clone, Debug)]
+pub struct Computation {
+    name: Span,
+    instructions: Range<u32>,
+    root: InstrId,
+    /// From the end of what comes before it to its opening brace.
+    head: Span,
+    /// From the end of its last instruction to what comes after it.
+    tail: Span,
+}
+
+/// One instruction.
+#[derive(Clone, Debug)]
+pub struct Instruction {
+    name: Span,
+    /// What it does.
+    pub opcode: Opcode,
+    opcode_name: Span,
+    /// What it gives.
+    pub shape: Shape,
+    operands: Range<u32>,
+    attributes: Range<u32>,
+    called: Range<u32>,
+    /// What stands between its parentheses.
+    payload: Span,
+    /// What stands before it: spaces and comments.
+    lead: Span,
+    /// All of it.
+    text: Span,
+    computation: ComputationId,
+}
+
+/// A value that an instruction takes: what another one gives, or an element of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    /// Who makes it.
+    pub of: InstrId,
+    path: (u32, u32),
+}
+
+impl Module {
+    /// Reads a module.
+    pub fn read(text: String) -> Result<Module, HloError> {
+        parse::parse(text)
+    }
+
+    /// Reads a module from bytes, which must be UTF-8.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Module, HloError> {
+        match String::from_utf8(bytes) {
+            Ok(text) => Module::read(text),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let lossy = String::from_utf8_lossy(error.as_bytes());
+                Err(HloError::at(&lossy, at, Problem::NotUtf8))
+            }
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.str(self.name)
+    }
+
+    /// The text that it was read from.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A piece of the text.
+    #[inline]
+    pub fn str(&self, span: Span) -> &str {
+        &self.text[span.start as usize..span.end as usize]
+    }
+
+    /// Whether the instructions stand in the order in which they run, and not just in one in which
+    /// they could.
+    pub fn is_scheduled(&self) -> bool {
+        self.module_attribute("is_scheduled") == Some("true")
+    }
+
+    /// How many replicas run it, and how many partitions each is made of.
+    pub fn devices(&self) -> (u32, u32) {
+        let number = |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
+        (number("replica_count"), number("num_partitions"))
+    }
+
+    /// The value of one of the module's own attributes.
+    pub fn module_attribute(&self, key: &str) -> Option<&str> {
+        self.find_attribute(&self.attributes, key)
+    }
+
+    /// The computations, in the text's sequence.
+    pub fn computations(&self) -> impl DoubleEndedIterator<Item = ComputationId> + ExactSizeIterator + use<> {
+        (0..self.computations.len()).map(ComputationId::from_index)
+    }
+
+    /// The computation that runs first.
+    pub fn entry(&self) -> ComputationId {
+        self.entry
+    }
+
+    /// The computation of a name.
+    pub fn find(&self, name: &str) -> Option<ComputationId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// A computation's name.
+    pub fn computation_name(&self, computation: ComputationId) -> &str {
+        self.str(self.computations[computation].name)
+    }
+
+    /// A computation's instructions, in the text's sequence, which is one that can run.
+    pub fn instructions(
+        &self,
+        computation: ComputationId,
+    ) -> impl DoubleEndedIterator<Item = InstrId> + ExactSizeIterator + use<> {
+        let Range { start, end } = self.computations[computation].instructions;
+        (start as usize..end as usize).map(InstrId::from_index)
+    }
+
+    /// The instruction whose value is the computation's.
+    pub fn root(&self, computation: ComputationId) -> InstrId {
+        self.computations[computation].root
+    }
+
+    /// A computation's parameters by their numbers; `None` for a number that nobody has.
+    pub fn parameters(&self, computation: ComputationId) -> Vec<Option<InstrId>> {
+        let mut parameters = Vec::new();
+        for instr in self.instructions(computation) {
+            let Some(number) = self.parameter_number(instr) else { continue };
+            // A number can be no larger than there are instructions, unless somebody jests.
+            if number >= parameters.len() && number < self.instructions.len() {
+                parameters.resize(number + 1, None);
+            }
+            if let Some(slot) = parameters.get_mut(number) {
+                *slot = Some(instr);
+            }
+        }
+        parameters
+    }
+
+    /// How many instructions there are in all computations.
+    pub fn len(&self) -> usize {
+        self.instructions.len()
+    }
+
+    /// Whether there is none; never true of what was read.
+    pub fn is_empty(&self) -> bool {
+        self.instructions.is_empty()
+    }
+
+    /// One instruction.
+    #[inline]
+    pub fn instruction(&self, instr: InstrId) -> &Instruction {
+        &self.instructions[instr]
+    }
+
+    /// An instruction's name, without `%`.
+    #[inline]
+    pub fn instruction_name(&self, instr: InstrId) -> &str {
+        self.str(self.instructions[instr].name)
+    }
+
+    /// Whether an instruction of any computation has that name.
+    pub fn has_instruction(&self, name: &str) -> bool {
+        let sorted = self.sorted.get_or_init(|| {
+            let mut sorted: Vec<InstrId> = self.instructions.ids().collect();
+            sorted.sort_unstable_by_key(|&instr| self.instruction_name(instr));
+            sorted
+        });
+        sorted.binary_search_by_key(&name, |&instr| self.instruction_name(instr)).is_ok()
+    }
+
+    /// The computation that an instruction is part of.
+    pub fn computation_of(&self, instr: InstrId) -> ComputationId {
+        self.instructions[instr].computation
+    }
+
+    /// The opcode as it is written.
+    pub fn opcode_name(&self, instr: InstrId) -> &str {
+        self.str(self.instructions[instr].opcode_name)
+    }
+
+    /// What an instruction takes.
+    #[inline]
+    pub fn operands(&self, instr: InstrId) -> &[Operand] {
+        let Range { start, end } = self.instructions[instr].operands;
+        &self.operands[start as usize..end as usize]
+    }
+
+    /// Which element of a tuple an operand is; empty for all of it.
+    #[inline]
+    pub fn path(&self, operand: &Operand) -> &[u32] {
+        &self.paths[operand.path.0 as usize..operand.path.1 as usize]
+    }
+
+    /// An operand's shape.
+    pub fn operand_shape(&self, operand: &Operand) -> &Shape {
+        let whole = &self.instructions[operand.of].shape;
+        // That the path leads somewhere was checked when the module was read.
+        whole.at(self.path(operand)).unwrap_or(whole)
+    }
+
+    /// What stands between an instruction's parentheses.
+    pub fn payload(&self, instr: InstrId) -> &str {
+        self.str(self.instructions[instr].payload)
+    }
+
+    /// The computations that an instruction names, in the text's sequence.
+    pub fn called(&self, instr: InstrId) -> &[ComputationId] {
+        let Range { start, end } = self.instructions[instr].called;
+        &self.called[start as usize..end as usize]
+    }
+
+    /// The instructions that must run before one, whoever takes what.
+    pub fn control_predecessors(&self, instr: InstrId) -> impl Iterator<Item = InstrId> {
+        let first = self.controls.partition_point(|&(of, _)| of < instr);
+        self.controls[first..].iter().take_while(move |&&(of, _)| of == instr).map(|&(_, before)| before)
+    }
+
+    /// How an array lies in memory.
+    pub fn layout(&self, array: &Array) -> Layout {
+        Layout::read(self.str(array.layout))
+    }
+
+    /// How many bytes a shape takes in a memory space.
+    pub fn size_in(&self, shape: &Shape, space: u32) -> Bytes {
+        match shape {
+            Shape::Tuple(parts) => parts.iter().map(|part| self.size_in(part, space)).sum(),
+            Shape::Array(array) => match self.layout(array) {
+                layout if layout.memory_space == space => array.size(&layout),
+                _ => Bytes::ZERO,
+            },
+            Shape::Token | Shape::Opaque => Bytes::ZERO,
+        }
+    }
+
+    fn find_attribute(&self, range: &Range<u32>, key: &str) -> Option<&str> {
+        let attributes = &self.all_attributes[range.start as usize..range.end as usize];
+        attributes.iter().find(|attribute| self.str(attribute.key) == key).map(|attribute| self.str(attribute.value))
+    }
+}

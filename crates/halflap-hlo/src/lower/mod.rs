@@ -1,0 +1,434 @@
+//! A computation to a graph.
+//!
+//! Instructions that do nothing at run time (parameters, constants, tuples and their elements,
+//! bitcasts) are no nodes: whoever writes an order puts them where they can stand first. A
+//! synchronous collective becomes two nodes, its start and its end. Loops, calls and conditionals
+//! are single nodes that take as long as what they run. docs/hlo.md says which buffers there are.
+
+mod groups;
+
+use std::sync::Arc;
+
+use crate::ids::{ComputationId, InstrId};
+use crate::storage::{Origin, Slot, Storage};
+use crate::values::{Callee, Content, Keep, Value, Values};
+use crate::work::Works;
+use crate::{Module, Opcode, split};
+use halflap::collective::{CollectiveKind, Reduction};
+use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
+use halflap::ids::{BufId, Id, IdVec, OpId};
+use halflap::units::{Bytes, Nanos};
+use halflap::workload::{Call, Run};
+
+use crate::nature::{costs_nothing, crosses_to_host, fused_collective, payload, reduction, started};
+use crate::steps::{Part, Place, Role, Steps};
+use groups::Groups;
+
+/// A computation as a graph.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// The graph; nodes have the names of instructions. Calls take no time and no memory of their own.
+    pub graph: Arc<Graph>,
+    /// What each node stands for.
+    pub places: IdVec<OpId, Place>,
+    /// The loops, calls and conditionals in it.
+    pub calls: Vec<Call>,
+    /// What the parameters take.
+    pub inputs: Bytes,
+    /// What the result takes, where it is no parameter.
+    pub results: Bytes,
+    /// For each leaf of the result, the leaf of the parameters that it is.
+    pub passed_on: Vec<Option<usize>>,
+    /// Whether it does more than make its result.
+    pub has_side_effects: bool,
+    /// Where its values are kept.
+    pub storage: Storage,
+}
+
+/// Makes a graph of a computation. `callees` knows the computations that it runs: loop bodies and
+/// conditions, branches, callees.
+pub fn lower(
+    module: &Module,
+    computation: ComputationId,
+    callees: &dyn Fn(ComputationId) -> Option<Callee>,
+) -> Result<Lowered, GraphError> {
+    let steps = Steps::new(module, computation);
+    let values = Values::find(module, computation, &steps, callees);
+    let mut lowering = Lowering {
+        module,
+        computation,
+        steps: &steps,
+        values: &values,
+        callees,
+        parts: Parts::default(),
+        tokens: vec![None; steps.places.len()],
+        groups: Groups::default(),
+        works: Works::new(module),
+        calls: Vec::new(),
+        has_side_effects: false,
+    };
+    lowering.add_steps();
+    let buffers = lowering.add_buffers();
+    lowering.add_deps(&buffers);
+    let storage = lowering.storage(&buffers);
+    lowering.parts.groups = lowering.groups.into_parts();
+    let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
+    let inputs =
+        |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
+    let in_memory = |content: &Content| if content.space == 0 { content.size } else { Bytes::ZERO };
+    Ok(Lowered {
+        graph: Arc::new(Graph::new(lowering.parts)?),
+        places: steps.places.iter().copied().collect(),
+        calls: lowering.calls,
+        inputs: values.contents.iter().filter(inputs).map(in_memory).sum(),
+        results: values.contents.iter().filter(result).map(in_memory).sum(),
+        passed_on: values.passed_on(module, computation),
+        has_side_effects: lowering.has_side_effects,
+        storage,
+    })
+}
+
+struct Lowering<'a> {
+    module: &'a Module,
+    computation: ComputationId,
+    steps: &'a Steps,
+    values: &'a Values,
+    callees: &'a dyn Fn(ComputationId) -> Option<Callee>,
+    parts: Parts,
+    /// For each node, a buffer of no size that stands for its having run.
+    tokens: Vec<Option<BufId>>,
+    groups: Groups,
+    works: Works,
+    calls: Vec<Call>,
+    has_side_effects: bool,
+}
+
+impl Lowering<'_> {
+    fn add_steps(&mut self) {
+        for index in 0..self.steps.places.len() {
+            let place = self.steps.places[index];
+            let op = self.step(index, place, split::name(self.module, place));
+            self.parts.ops.push(op);
+        }
+    }
+
+    /// A node without its dependencies and buffers.
+    fn step(&mut self, index: usize, place: Place, name: String) -> OpParts {
+        let mut op = OpParts {
+            name,
+            kind: OpKind::Compute,
+            runtime: None,
+            flops: None,
+            bytes: None,
+            gemm_like: false,
+            collective: None,
+            outputs: Vec::new(),
+            deps: Vec::new(),
+            fused: vec![self.module.opcode_name(place.instr).to_owned()],
+            provenance: Provenance { source: self.module.source(place.instr), ..Provenance::default() },
+            kernel: None,
+        };
+        match self.steps.roles[index] {
+            Role::Start => {
+                op.kind = OpKind::AsyncCollective;
+                op.collective = Some(self.communication(place.instr));
+            }
+            Role::End => {
+                op.kind = OpKind::Wait;
+                op.runtime = Some(Nanos::ZERO);
+            }
+            Role::Plain => self.compute(place.instr, &mut op),
+        }
+        op
+    }
+
+    /// What runs on the compute stream: how much it does, or how long it takes.
+    fn compute(&mut self, instr: InstrId, op: &mut OpParts) {
+        let module = self.module;
+        let opcode = module.instruction(instr).opcode;
+        if matches!(opcode, Opcode::While | Opcode::Call | Opcode::Conditional) {
+            op.runtime = Some(Nanos::ZERO);
+            self.call(instr);
+            return;
+        }
+        if let Some(inner) = fused_collective(module, instr) {
+            op.kind = OpKind::SyncCollective;
+            op.collective = Some(self.communication(inner));
+            return;
+        }
+        let work = self.works.of(module, instr);
+        op.gemm_like = work.gemm_like;
+        match costs_nothing(module, instr) {
+            true => op.runtime = Some(Nanos::ZERO),
+            false => (op.flops, op.bytes) = (Some(work.flops), Some(work.bytes)),
+        }
+    }
+
+    /// Notes what a loop, call or conditional runs.
+    fn call(&mut self, instr: InstrId) {
+        let module = self.module;
+        let is_loop = module.instruction(instr).opcode == Opcode::While;
+        let trips = if is_loop { super::trip_count(module, instr) } else { Some(1) };
+        let times = trips.map_or(1.0, |trips| trips as f64);
+        let is_choice = module.instruction(instr).opcode == Opcode::Conditional;
+        let unit = |&callee: &ComputationId| (self.callees)(callee)?.unit;
+        let units = module.called(instr).iter().filter_map(unit);
+        let runs = units.map(|unit| Run { unit, times }).collect();
+        let op = OpId::from_index(self.parts.ops.len());
+        // The buffer is added when all others are there.
+        let inside = BufId::from_index(0);
+        self.calls.push(Call { op, inside, runs, is_choice, is_guess: trips.is_none() });
+    }
+
+    /// What goes over a link or between memories: among whom, and how much.
+    fn communication(&mut self, instr: InstrId) -> Collective {
+        let module = self.module;
+        let (inner, is_collective) = started(module, instr);
+        let op = module.opcode_name(inner).trim_end_matches("-start").to_owned();
+        let kind = module.instruction(inner).opcode.collective_kind();
+        let payload = payload(module, inner);
+        if is_collective {
+            let kind = kind.unwrap_or(CollectiveKind::Other);
+            let groups = module.replica_groups(inner);
+            let (group_size, reduction) = (groups.group_size(), reduction(module, inner, kind));
+            return Collective { op, kind, reduction, group: self.groups.ranks(groups), group_size, payload };
+        }
+        let is_host = module.attribute(inner, "is_host_transfer") == Some("true") || crosses_to_host(module, instr);
+        let (op, kind, group_size) = match is_host {
+            true => ("host-transfer".to_owned(), CollectiveKind::HostTransfer, 1),
+            false => (op, kind.unwrap_or(CollectiveKind::Transfer), 2),
+        };
+        let (group, reduction) = (self.groups.transfer(&op), Some(Reduction::None));
+        Collective { op, kind, reduction, group, group_size, payload }
+    }
+
+    /// Adds a buffer for every place in memory; gives each one's id.
+    fn add_buffers(&mut self) -> Vec<Option<BufId>> {
+        let mut holds: Vec<Vec<u32>> = vec![Vec::new(); self.values.buffers as usize];
+        for (index, content) in self.values.contents.iter().enumerate() {
+            holds[content.buffer as usize].push(index as u32);
+        }
+        let mut made: Vec<u32> = vec![0; self.steps.places.len() + 1];
+        holds.iter().map(|contents| self.add_buffer(contents, &mut made)).collect()
+    }
+
+    fn add_buffer(&mut self, contents: &[u32], made: &mut [u32]) -> Option<BufId> {
+        let contents: Vec<&Content> = contents.iter().map(|&index| &self.values.contents[index as usize]).collect();
+        let first = *contents.first()?;
+        let size = if first.space == 0 { first.size } else { Bytes::ZERO };
+        if first.writer.is_none() && size == Bytes::ZERO {
+            return None;
+        }
+        let writers = contents.iter().skip(1).filter_map(|content| content.writer);
+        let mut users: Vec<u32> =
+            contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
+        users.retain(|&user| Some(user) != first.writer);
+        users.sort_unstable();
+        users.dedup();
+        let is_kept =
+            contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
+        let id = BufId::from_index(self.parts.buffers.len());
+        let number = self.name_buffer(first, made);
+        self.parts.buffers.push(BufferParts {
+            name: number,
+            maker: first.writer.map(|writer| OpId::from_index(writer as usize)),
+            size_alloc: size,
+            size_free: size,
+            users: users.into_iter().map(|user| OpId::from_index(user as usize)).collect(),
+            output: is_kept,
+        });
+        if let Some(writer) = first.writer {
+            self.parts.ops[OpId::from_index(writer as usize)].outputs.push(id);
+        }
+        Some(id)
+    }
+
+    /// `all-gather.3`, `fusion.1#2`: the instruction, and which of its buffers.
+    fn name_buffer(&self, content: &Content, made: &mut [u32]) -> String {
+        let name = self.module.instruction_name(content.instr);
+        let count = match content.writer {
+            Some(writer) => &mut made[writer as usize],
+            // A parameter's leaves are told apart by the content that each is.
+            None => {
+                let leaf = self.values.of(self.module, content.instr);
+                let place =
+                    leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
+                return match (leaf.len(), place) {
+                    (2.., Some(place)) => format!("{name}#{place}"),
+                    _ => name.to_owned(),
+                };
+            }
+        };
+        *count += 1;
+        if *count == 1 { name.to_owned() } else { format!("{name}#{}", *count - 1) }
+    }
+
+    /// Where values are kept: the places in memory, in the sequence of `buffers`.
+    fn storage(&self, buffers: &[Option<BufId>]) -> Storage {
+        let mut first: Vec<Option<&Content>> = vec![None; buffers.len()];
+        for content in self.values.contents.iter().rev() {
+            first[content.buffer as usize] = Some(content);
+        }
+        let slot = |(content, &buffer): (&Option<&Content>, &Option<BufId>)| {
+            let origin = match content.map(|content| self.module.instruction(content.instr).opcode) {
+                Some(Opcode::Parameter) => Origin::Parameter,
+                Some(Opcode::Constant) => Origin::Constant,
+                _ => Origin::Made,
+            };
+            let size = buffer.map_or(Bytes::ZERO, |buffer| self.parts.buffers[buffer].size_alloc);
+            let own = |content: &&Content| self.name_buffer(content, &mut vec![0; self.steps.places.len()]);
+            let name = match buffer {
+                Some(buffer) => self.parts.buffers[buffer].name.clone(),
+                None => content.as_ref().map_or(String::new(), own),
+            };
+            Slot { name, origin, buffer, size }
+        };
+        let slots = first.iter().zip(buffers).map(slot).collect();
+        self.values.storage(self.module, self.computation, slots)
+    }
+
+    fn add_deps(&mut self, buffers: &[Option<BufId>]) {
+        for index in 0..self.steps.places.len() {
+            self.add_data(index, buffers);
+            self.add_controls(index);
+        }
+        for &(writer, reader) in &self.values.after {
+            self.bind(writer as usize, reader as usize);
+        }
+        self.chain_side_effects();
+        self.add_insides();
+    }
+
+    /// What a node reads.
+    fn add_data(&mut self, index: usize, buffers: &[Option<BufId>]) {
+        let module = self.module;
+        let place = self.steps.places[index];
+        if place.part == Part::Done {
+            let base = module.instructions(self.computation).next().map_or(0, |first| first.index());
+            if let Some(start) = self.steps.start[place.instr.index() - base] {
+                self.depend(index, start as usize, DepKinds { data: true, ..DepKinds::default() });
+            }
+            return;
+        }
+        for operand in module.operands(place.instr) {
+            // A value without leaves still has a maker.
+            if let Some(maker) = self.done_step(operand.of) {
+                self.depend(index, maker, DepKinds { data: true, ..DepKinds::default() });
+            }
+            for value in self.values.of_operand(module, operand).to_vec() {
+                self.read(index, value, buffers);
+            }
+        }
+    }
+
+    fn read(&mut self, index: usize, value: Value, buffers: &[Option<BufId>]) {
+        let Some(maker) = value.maker else { return };
+        let kinds = DepKinds { data: true, ..DepKinds::default() };
+        let content = &self.values.contents[value.content as usize];
+        let made_it = |buffer: &BufId| self.parts.buffers[*buffer].maker == Some(OpId::from_index(maker as usize));
+        match buffers[content.buffer as usize].filter(made_it) {
+            Some(buffer) => self.parts.ops[OpId::from_index(index)].deps.push((buffer, kinds)),
+            None => self.depend(index, maker as usize, kinds),
+        }
+    }
+
+    /// The node after which an instruction's values are there, if it is one.
+    fn done_step(&self, instr: InstrId) -> Option<usize> {
+        let base = self.module.instructions(self.computation).next().map_or(0, |first| first.index());
+        self.steps.done[instr.index() - base].map(|step| step as usize)
+    }
+
+    /// A control predecessor comes first in the schedule, which says nothing of when it ends: after an
+    /// asynchronous start, what was started may still run. A synchronous collective is done when it has
+    /// run, so that where we split it, its end comes first.
+    fn add_controls(&mut self, index: usize) {
+        let place = self.steps.places[index];
+        if place.part == Part::Done {
+            return;
+        }
+        let before = self.module.control_predecessors(place.instr).filter_map(|instr| self.done_step(instr));
+        let before: Vec<usize> = before.filter(|&step| step != index).collect();
+        for step in before {
+            let starts = self.steps.roles[step] == Role::Start;
+            self.depend(index, step, DepKinds { issued: starts, weak: !starts, ..DepKinds::default() });
+        }
+    }
+
+    /// Makes a node run after another one, whoever reads what.
+    fn bind(&mut self, after: usize, before: usize) {
+        if after != before {
+            self.depend(after, before, DepKinds { weak: true, ..DepKinds::default() });
+        }
+    }
+
+    /// Makes a node depend on another one's having run.
+    fn depend(&mut self, node: usize, on: usize, kinds: DepKinds) {
+        let (node, maker) = (OpId::from_index(node), OpId::from_index(on));
+        let token = match self.tokens[on] {
+            Some(token) => token,
+            None => {
+                let name = format!("{}()", self.parts.ops[maker].name);
+                let token = self.parts.buffers.push(BufferParts {
+                    name,
+                    maker: Some(maker),
+                    size_alloc: Bytes::ZERO,
+                    size_free: Bytes::ZERO,
+                    users: Vec::new(),
+                    output: false,
+                });
+                self.parts.ops[maker].outputs.push(token);
+                self.tokens[on] = Some(token);
+                token
+            }
+        };
+        self.parts.buffers[token].users.push(node);
+        self.parts.ops[node].deps.push((token, kinds));
+    }
+
+    /// What does more than make its result stays in sequence.
+    fn chain_side_effects(&mut self) {
+        let mut last = None;
+        for index in 0..self.steps.places.len() {
+            if !self.does_more(self.steps.places[index].instr) {
+                continue;
+            }
+            self.has_side_effects = true;
+            if let Some(last) = last {
+                self.bind(index, last);
+            }
+            last = Some(index);
+        }
+    }
+
+    fn does_more(&self, instr: InstrId) -> bool {
+        let module = self.module;
+        match module.instruction(instr).opcode {
+            Opcode::Infeed | Opcode::Outfeed | Opcode::Rng | Opcode::RngGetAndUpdateState => true,
+            Opcode::CustomCall => module.attribute(instr, "custom_call_has_side_effect") == Some("true"),
+            Opcode::While | Opcode::Call | Opcode::Conditional => {
+                let callees = module.called(instr).iter();
+                callees.filter_map(|&callee| (self.callees)(callee)).any(|callee| callee.has_side_effects)
+            }
+            _ => false,
+        }
+    }
+
+    /// What a loop, call or conditional needs while it runs, and no longer: how much is for the workload
+    /// to say.
+    fn add_insides(&mut self) {
+        for call in &mut self.calls {
+            let name = format!("{}(inside)", self.parts.ops[call.op].name);
+            call.inside = self.parts.buffers.push(BufferParts {
+                name,
+                maker: Some(call.op),
+                size_alloc: Bytes::ZERO,
+                size_free: Bytes::ZERO,
+                users: Vec::new(),
+                output: false,
+            });
+            self.parts.ops[call.op].outputs.push(call.inside);
+        }
+    }
+}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,514 @@
+//! Text to a module, in one pass.
+//!
+//! Operands are resolved as they come, because whoever makes a value stands before whoever takes it;
+//! computations when all are known. Memory is bounded by the text: a table entry for each thing in
+//! it.
+
+mod check;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::attributes::Attribute;
+use super::error::{HloError, Problem};
+use super::groups;
+use super::lex::{Cursor, Span, Until};
+use super::metadata::Tables;
+use super::{Computation, Instruction, Module, Opcode, Operand, Shape};
+use crate::ids::{ComputationId, InstrId};
+use halflap::ids::{Id, IdVec};
+
+/// Reads a module.
+pub(super) fn parse(text: String) -> Result<Module, HloError> {
+    if u32::try_from(text.len()).is_err() {
+        return Err(HloError::at(&text, 0, Problem::TooLarge { size: text.len() }));
+    }
+    let mut reader = Reader::new(&text);
+    let (name, attributes) = reader.header()?;
+    let tables = Tables::parse(&mut reader.cursor)?;
+    let preamble = Span::new(0, reader.cursor.at);
+    while reader.computation()? {}
+    let trailer = Span::new(reader.done, text.len());
+    let entry = reader.entry.ok_or_else(|| reader.cursor.error(Problem::NoEntry))?;
+    reader.resolve_called()?;
+    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } =
+        reader;
+    let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
+    let module = Module {
+        name,
+        preamble,
+        attributes,
+        tables,
+        computations,
+        instructions,
+        operands,
+        paths,
+        all_attributes,
+        called,
+        controls,
+        entry,
+        by_name,
+        trailer,
+        sorted: OnceLock::new(),
+        text,
+    };
+    module.check_calls()?;
+    Ok(module)
+}
+
+/// Attributes whose values name computations.
+const CALLS: [&str; 12] = [
+    "calls",
+    "to_apply",
+    "body",
+    "condition",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+    "select",
+    "scatter",
+    "comparator",
+    "async_computation",
+];
+
+struct Reader<'t> {
+    cursor: Cursor<'t>,
+    /// Where the last computation ended.
+    done: usize,
+    computations: IdVec<ComputationId, Computation>,
+    instructions: IdVec<InstrId, Instruction>,
+    operands: Vec<Operand>,
+    paths: Vec<u32>,
+    attributes: Vec<Attribute>,
+    called: Vec<ComputationId>,
+    /// Attributes that name computations, by instruction.
+    calls: Vec<(InstrId, Span)>,
+    controls: Vec<(InstrId, InstrId)>,
+    entry: Option<ComputationId>,
+    by_name: HashMap<&'t str, ComputationId>,
+    /// The instructions of the computation that is being read. Looked up only.
+    names: HashMap<&'t str, InstrId>,
+    /// The numbers of its parameters. Looked up only.
+    parameters: HashSet<u64>,
+    /// Groups that were found right: most collectives have the same. Looked up only.
+    groups: HashSet<&'t str>,
+    /// How many devices stand in all of these.
+    devices: u64,
+}
+
+/// So many devices stand in the groups of a module at most, so that no text keeps a reader busy for long.
+const MOST_IN_GROUPS: u64 = 1 << 27;
+
+impl<'t> Reader<'t> {
+    fn new(text: &'t str) -> Reader<'t> {
+        Reader {
+            cursor: Cursor::new(text),
+            done: 0,
+            computations: IdVec::default(),
+            instructions: IdVec::default(),
+            operands: Vec::new(),
+            paths: Vec::new(),
+            attributes: Vec::new(),
+            called: Vec::new(),
+            calls: Vec::new(),
+            controls: Vec::new(),
+            entry: None,
+            by_name: HashMap::new(),
+            names: HashMap::new(),
+            parameters: HashSet::new(),
+            groups: HashSet::new(),
+            devices: 0,
+        }
+    }
+
+    fn check_groups(&mut self, attribute: &Attribute) -> Result<(), HloError> {
+        let (key, value) = (self.str(attribute.key), self.str(attribute.value));
+        if !groups::KEYS.contains(&key) || !self.groups.insert(value) {
+            return Ok(());
+        }
+        let wrong = |problem| self.cursor.error_at(attribute.value.start as usize, problem);
+        self.devices += groups::check(key, value).map_err(wrong)?;
+        match self.devices > MOST_IN_GROUPS {
+            true => Err(wrong(Problem::BadGroups("fewer devices: at most 134217728 in all groups of a module"))),
+            false => Ok(()),
+        }
+    }
+
+    fn str(&self, span: Span) -> &'t str {
+        &self.cursor.text[span.start as usize..span.end as usize]
+    }
+
+    /// `HloModule name, key=value, ...`
+    fn header(&mut self) -> Result<(Span, Range<u32>), HloError> {
+        self.cursor.skip_space();
+        if !self.cursor.take_word("HloModule") {
+            let is_mlir =
+                ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
+            let problem =
+                if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
+            return Err(self.cursor.error(problem));
+        }
+        self.cursor.skip_blanks();
+        let start = self.cursor.at;
+        self.cursor.skip(Until::Value)?;
+        let name = Span::new(start, self.cursor.at);
+        let name = Span::new(start, start + self.str(name).trim_end().len());
+        let attributes = self.attributes()?;
+        Ok((name, attributes))
+    }
+
+    /// `, key=value` as often as it is there.
+    fn attributes(&mut self) -> Result<Range<u32>, HloError> {
+        let first = self.attributes.len() as u32;
+        loop {
+            let back = self.cursor.at;
+            self.cursor.skip_space();
+            if !self.cursor.take(b',') {
+                self.cursor.at = back;
+                return Ok(first..self.attributes.len() as u32);
+            }
+            self.cursor.skip_space();
+            let key = self.cursor.name("the name of an attribute")?;
+            self.cursor.skip_blanks();
+            self.cursor.expect(b'=', "'=' after the name of an attribute")?;
+            self.cursor.skip_blanks();
+            let value = self.value()?;
+            self.attributes.push(Attribute { key, value });
+        }
+    }
+
+    /// The value of an attribute, up to a comma or the end of the line.
+    fn value(&mut self) -> Result<Span, HloError> {
+        let start = self.cursor.at;
+        self.cursor.skip(Until::Value)?;
+        // The devices of a mesh stand after a comma, and its axes after them:
+        // `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`.
+        let rest = self.cursor.text[self.cursor.at..].strip_prefix(',').map(str::trim_start);
+        let is_mesh = self.cursor.text[start..self.cursor.at].starts_with("mesh[");
+        if is_mesh && rest.is_some_and(|rest| rest.starts_with("device_ids=")) {
+            self.cursor.at += 1;
+            self.cursor.skip_space();
+            self.cursor.skip(Until::Value)?;
+        }
+        let value = Span::new(start, self.cursor.at);
+        let value = Span::new(start, start + self.str(value).trim_end().len());
+        self.cursor.at = value.end as usize;
+        Ok(value)
+    }
+
+    /// Reads a computation; says whether there was one.
+    fn computation(&mut self) -> Result<bool, HloError> {
+        let start = if self.computations.is_empty() { self.cursor.at } else { self.done };
+        self.cursor.skip_space();
+        if self.cursor.is_at_end() {
+            self.done = start;
+            return Ok(false);
+        }
+        let at = self.cursor.at;
+        let is_entry = self.cursor.take_word("ENTRY");
+        self.cursor.skip_space();
+        let name = self.cursor.name("the name of a computation, or the end of the text")?;
+        self.signature()?;
+        let head = Span::new(start, self.cursor.at);
+        let id = ComputationId::from_index(self.computations.len());
+        if self.by_name.insert(self.str(name), id).is_some() {
+            return Err(self.twice("computation", name));
+        }
+        if is_entry && self.entry.replace(id).is_some() {
+            return Err(self.cursor.error_at(at, Problem::TwoEntries));
+        }
+        let first = self.instructions.len() as u32;
+        let root = self.body(id, name)?;
+        let tail = self.tail()?;
+        let instructions = first..self.instructions.len() as u32;
+        self.computations.push(Computation { name, instructions, root, head, tail });
+        Ok(true)
+    }
+
+    /// `(p: f32[2]) -> f32[2] {`, all but the brace optional.
+    fn signature(&mut self) -> Result<(), HloError> {
+        self.cursor.skip_space();
+        if self.cursor.take(b'(') {
+            self.cursor.skip(Until::Close(b')'))?;
+            self.cursor.at += 1;
+            self.cursor.skip_space();
+        }
+        if self.cursor.take(b'-') {
+            self.cursor.expect(b'>', "'->' before the computation's shape")?;
+            self.cursor.skip_space();
+            Shape::parse(&mut self.cursor)?;
+            self.cursor.skip_space();
+        }
+        self.cursor.expect(b'{', "'{' before the computation's instructions")
+    }
+
+    /// The instructions up to the closing brace; gives the root.
+    fn body(&mut self, id: ComputationId, name: Span) -> Result<InstrId, HloError> {
+        self.names.clear();
+        self.parameters.clear();
+        let mut root: Option<InstrId> = None;
+        let mut last = None;
+        loop {
+            let lead = self.cursor.at;
+            self.cursor.skip_space();
+            if self.cursor.peek() == Some(b'}') {
+                self.cursor.at = lead;
+                break;
+            }
+            if self.cursor.is_at_end() {
+                return Err(self.cursor.error(Problem::Expected("an instruction or '}'")));
+            }
+            let (instr, is_root) = self.instruction(id, lead)?;
+            if is_root && let Some(first) = root.replace(instr) {
+                let first = self.str(self.instructions[first].name).to_owned();
+                let at = self.instructions[instr].text.start as usize;
+                return Err(self.cursor.error_at(at, Problem::TwoRoots { first }));
+            }
+            last = Some(instr);
+        }
+        let empty = || Problem::Empty { name: self.str(name).to_owned() };
+        root.or(last).ok_or_else(|| self.cursor.error(empty()))
+    }
+
+    /// What follows the last instruction: the brace, perhaps attributes, the end of the line.
+    fn tail(&mut self) -> Result<Span, HloError> {
+        let start = self.cursor.at;
+        self.cursor.skip_space();
+        self.cursor.expect(b'}', "'}' after the computation's instructions")?;
+        let kept = self.attributes.len();
+        self.attributes()?;
+        // They are printed as they stand, and nobody asks for them.
+        self.attributes.truncate(kept);
+        self.done = self.cursor.at;
+        Ok(Span::new(start, self.done))
+    }
+
+    /// `ROOT %name = shape opcode(operands), key=value, ...`
+    fn instruction(&mut self, computation: ComputationId, lead: usize) -> Result<(InstrId, bool), HloError> {
+        let start = self.cursor.at;
+        let is_root = self.cursor.take_word("ROOT");
+        self.cursor.skip_space();
+        let name = self.cursor.name("the name of an instruction")?;
+        self.cursor.skip_space();
+        self.cursor.expect(b'=', "'=' after the instruction's name")?;
+        self.cursor.skip_space();
+        let shape = Shape::parse(&mut self.cursor)?;
+        self.cursor.skip_space();
+        let opcode_name = self.cursor.name("an opcode")?;
+        let opcode = Opcode::named(self.str(opcode_name));
+        let id = InstrId::from_index(self.instructions.len());
+        let (payload, operands) = self.payload(opcode)?;
+        let attributes = self.attributes()?;
+        for place in attributes.start as usize..attributes.end as usize {
+            let attribute = self.attributes[place];
+            if CALLS.contains(&self.str(attribute.key)) {
+                self.calls.push((id, attribute.value));
+            }
+            self.check_groups(&attribute)?;
+        }
+        self.controls(id, attributes.clone())?;
+        if self.names.insert(self.str(name), id).is_some() {
+            return Err(self.twice("instruction", name));
+        }
+        self.instructions.push(Instruction {
+            name,
+            opcode,
+            opcode_name,
+            shape,
+            operands,
+            attributes,
+            called: 0..0,
+            payload,
+            lead: Span::new(lead, start),
+            text: Span::new(start, self.cursor.at),
+            computation,
+        });
+        self.check(id)?;
+        Ok((id, is_root))
+    }
+
+    /// The instructions that must run before this one, whoever takes what.
+    fn controls(&mut self, instr: InstrId, attributes: Range<u32>) -> Result<(), HloError> {
+        let attributes = &self.attributes[attributes.start as usize..attributes.end as usize];
+        let found = attributes.iter().find(|attribute| self.str(attribute.key) == "control-predecessors");
+        let Some(&Attribute { value, .. }) = found else { return Ok(()) };
+        for (at, name) in names(self.cursor.text, value)? {
+            let name = self.str(name);
+            let unknown = || self.cursor.error_at(at, Problem::UnknownOperand { name: name.to_owned() });
+            self.controls.push((instr, *self.names.get(name).ok_or_else(unknown)?));
+        }
+        Ok(())
+    }
+
+    /// What stands between the parentheses, and the operands if it is such.
+    fn payload(&mut self, opcode: Opcode) -> Result<(Span, Range<u32>), HloError> {
+        self.cursor.skip_space();
+        self.cursor.expect(b'(', "'(' after the opcode")?;
+        let start = self.cursor.at;
+        let first = self.operands.len();
+        if !matches!(opcode, Opcode::Constant | Opcode::Parameter) {
+            // What is not known need not have operands between its parentheses.
+            match self.operands() {
+                Err(_) if opcode == Opcode::Other => {
+                    self.operands.truncate(first);
+                    self.cursor.at = start;
+                }
+                result => result?,
+            }
+        }
+        self.cursor.skip(Until::Close(b')'))?;
+        let payload = Span::new(start, self.cursor.at);
+        self.cursor.at += 1;
+        Ok((payload, first as u32..self.operands.len() as u32))
+    }
+
+    /// Operands up to the closing parenthesis.
+    fn operands(&mut self) -> Result<(), HloError> {
+        self.cursor.skip_space();
+        if self.cursor.peek() == Some(b')') {
+            return Ok(());
+        }
+        loop {
+            self.operand()?;
+            self.cursor.skip_space();
+            if self.cursor.peek() == Some(b')') {
+                return Ok(());
+            }
+            self.cursor.expect(b',', "',' or ')' after an operand")?;
+            self.cursor.skip_space();
+        }
+    }
+
+    /// `%name`, `name`, `f32[2]{0} %name`, `%name#1#0`.
+    fn operand(&mut self) -> Result<(), HloError> {
+        if self.cursor.peek() != Some(b'%') && self.has_shape() {
+            Shape::parse(&mut self.cursor)?;
+            self.cursor.skip_space();
+        }
+        let at = self.cursor.at;
+        let name = self.cursor.name("the name of an operand")?;
+        let Some(&of) = self.names.get(self.str(name)) else {
+            return Err(self.cursor.error_at(at, Problem::UnknownOperand { name: self.str(name).to_owned() }));
+        };
+        let first = self.paths.len();
+        while self.cursor.take(b'#') {
+            let at = self.cursor.at;
+            let index = self.cursor.number()?;
+            let index = u32::try_from(index).map_err(|_| self.cursor.error_at(at, Problem::NumberTooLarge))?;
+            self.paths.push(index);
+            if self.instructions[of].shape.at(&self.paths[first..]).is_none() {
+                let name = self.str(name).to_owned();
+                return Err(self.cursor.error_at(at, Problem::NoSuchElement { name, index }));
+            }
+        }
+        self.operands.push(Operand { of, path: (first as u32, self.paths.len() as u32) });
+        Ok(())
+    }
+
+    /// Whether an operand starts with its shape and not with its name.
+    fn has_shape(&self) -> bool {
+        let rest = &self.cursor.text.as_bytes()[self.cursor.at..];
+        let word = rest.iter().position(|&byte| !super::lex::is_name(byte)).unwrap_or(rest.len());
+        matches!(rest.get(word), Some(b'[' | b'('))
+    }
+
+    fn twice(&self, what: &'static str, name: Span) -> HloError {
+        let problem = Problem::Twice { what, name: self.str(name).to_owned() };
+        self.cursor.error_at(name.start as usize, problem)
+    }
+
+    /// Finds the computations that attributes name: `%f` or `{%f, %g}`.
+    fn resolve_called(&mut self) -> Result<(), HloError> {
+        for (instr, value) in std::mem::take(&mut self.calls) {
+            let first = self.called.len() as u32;
+            for (at, name) in names(self.cursor.text, value)? {
+                let name = self.str(name);
+                let unknown = || self.cursor.error_at(at, Problem::UnknownComputation { name: name.to_owned() });
+                self.called.push(self.by_name.get(name).copied().ok_or_else(unknown)?);
+            }
+            let called = &mut self.instructions[instr].called;
+            // An instruction's attributes come one after the other, and so do its entries here.
+            let start = if called.start == called.end { first } else { called.start };
+            *called = start..self.called.len() as u32;
+        }
+        Ok(())
+    }
+}
+
+/// The names in a value, `%f` or `{%f, %g}`, each with its place.
+fn names(text: &str, value: Span) -> Result<Vec<(usize, Span)>, HloError> {
+    let mut cursor = Cursor::new(&text[..value.end as usize]);
+    cursor.at = value.start as usize;
+    cursor.take(b'{');
+    let mut names = Vec::new();
+    loop {
+        cursor.skip_space();
+        if cursor.is_at_end() || cursor.peek() == Some(b'}') {
+            return Ok(names);
+        }
+        let at = cursor.at;
+        names.push((at, cursor.name("a name")?));
+        cursor.skip_space();
+        cursor.take(b',');
+    }
+}
+
+impl Module {
+    /// The computations with those that each calls before it; a circle is refused.
+    fn check_calls(&self) -> Result<(), HloError> {
+        match self.sort_calls() {
+            Ok(_) => Ok(()),
+            Err(computation) => {
+                let name = self.computations[computation].name;
+                let problem = Problem::Recursive { name: self.str(name).to_owned() };
+                Err(HloError::at(&self.text, name.start as usize, problem))
+            }
+        }
+    }
+
+    /// All computations, those that each calls before it.
+    pub fn callees_first(&self) -> Vec<ComputationId> {
+        // That nothing calls itself was checked when the module was read.
+        self.sort_calls().unwrap_or_default()
+    }
+
+    /// All computations, those that each calls before it; or one that calls itself.
+    fn sort_calls(&self) -> Result<Vec<ComputationId>, ComputationId> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum State {
+            New,
+            Open,
+            Done,
+        }
+        let mut state: IdVec<ComputationId, State> = IdVec::filled(State::New, self.computations.len());
+        let mut order = Vec::with_capacity(self.computations.len());
+        for start in self.computations() {
+            // Each entry: a computation, and whether all that it calls was put above it.
+            let mut stack = vec![(start, false)];
+            while let Some((computation, is_left)) = stack.pop() {
+                if is_left {
+                    state[computation] = State::Done;
+                    order.push(computation);
+                    continue;
+                }
+                if state[computation] != State::New {
+                    continue;
+                }
+                state[computation] = State::Open;
+                stack.push((computation, true));
+                for instr in self.instructions(computation) {
+                    for &callee in self.called(instr) {
+                        match state[callee] {
+                            State::Open => return Err(callee),
+                            State::New => stack.push((callee, false)),
+                            State::Done => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(order)
+    }
+}

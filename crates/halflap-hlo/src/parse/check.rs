@@ -1,0 +1,174 @@
+//! What an instruction that can be read must still fulfil, because everything after relies on it.
+//!
+//! Only what no compiler writes is refused: what is not known here is let through.
+
+use std::fmt;
+
+use super::Reader;
+use crate::error::{HloError, Problem};
+use crate::ids::InstrId;
+use crate::{Opcode, Phase, Shape};
+
+impl Reader<'_> {
+    /// Refuses an instruction that cannot be meant: called when it and all before it are there.
+    pub(super) fn check(&mut self, instr: InstrId) -> Result<(), HloError> {
+        let opcode = self.instructions[instr].opcode;
+        self.check_count(instr)?;
+        match opcode {
+            Opcode::Parameter => self.check_parameter(instr),
+            Opcode::GetTupleElement => self.check_element(instr),
+            _ if opcode.phase() == Some(Phase::Done) => self.check_started(instr),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_count(&self, instr: InstrId) -> Result<(), HloError> {
+        let instruction = &self.instructions[instr];
+        let found = instruction.operands.len();
+        match takes(instruction.opcode) {
+            Some(takes) if !takes.allows(found) => {
+                let opcode = self.str(instruction.opcode_name).to_owned();
+                let at = instruction.opcode_name.start as usize;
+                let takes = takes.to_string();
+                Err(self.cursor.error_at(at, Problem::WrongCount { opcode, takes, found }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_parameter(&mut self, instr: InstrId) -> Result<(), HloError> {
+        let payload = self.instructions[instr].payload;
+        let Ok(number) = self.str(payload).trim().parse() else { return Ok(()) };
+        match self.parameters.insert(number) {
+            true => Ok(()),
+            false => Err(self.twice("parameter", payload)),
+        }
+    }
+
+    fn check_element(&self, instr: InstrId) -> Result<(), HloError> {
+        let instruction = &self.instructions[instr];
+        let operand = &self.operands[instruction.operands.start as usize];
+        let path = &self.paths[operand.path.0 as usize..operand.path.1 as usize];
+        let of = &self.instructions[operand.of];
+        let Some(Shape::Tuple(parts)) = of.shape.at(path) else {
+            let name = self.str(of.name).to_owned();
+            return Err(self.cursor.error_at(instruction.payload.start as usize, Problem::NoTuple { name }));
+        };
+        let attributes = &self.attributes[instruction.attributes.start as usize..instruction.attributes.end as usize];
+        let index = attributes.iter().find(|attribute| self.str(attribute.key) == "index");
+        let number = index.and_then(|index| self.str(index.value).trim().parse::<u32>().ok());
+        match number {
+            Some(number) if (number as usize) < parts.len() => Ok(()),
+            _ => {
+                let at = index.map_or(instruction.opcode_name, |index| index.value).start as usize;
+                Err(self.cursor.error_at(at, Problem::BadIndex { count: parts.len() }))
+            }
+        }
+    }
+
+    /// The state of what was started may come through tuples, loops, copies and calls; what computes
+    /// has none to give.
+    fn check_started(&self, instr: InstrId) -> Result<(), HloError> {
+        let instruction = &self.instructions[instr];
+        let of = &self.instructions[self.operands[instruction.operands.start as usize].of];
+        if !only_computes(of.opcode) {
+            return Ok(());
+        }
+        let owned = |span| self.str(span).to_owned();
+        let (opcode, name, of) = (owned(instruction.opcode_name), owned(of.name), owned(of.opcode_name));
+        let at = instruction.payload.start as usize;
+        Err(self.cursor.error_at(at, Problem::NotStarted { opcode, name, of }))
+    }
+}
+
+/// How many operands an instruction takes.
+#[derive(Clone, Copy)]
+enum Takes {
+    Exactly(usize),
+    AtLeast(usize),
+}
+
+impl Takes {
+    fn allows(self, count: usize) -> bool {
+        match self {
+            Takes::Exactly(exact) => count == exact,
+            Takes::AtLeast(least) => count >= least,
+        }
+    }
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, count) = match *self {
+            Takes::Exactly(count) => ("", count),
+            Takes::AtLeast(count) => ("at least ", count),
+        };
+        write!(f, "{before}{count} {}", if count == 1 { "operand" } else { "operands" })
+    }
+}
+
+/// How many operands something takes, where that is fixed.
+fn takes(opcode: Opcode) -> Option<Takes> {
+    use Opcode as O;
+    let is_binary = matches!(
+        opcode,
+        O::Add
+            | O::And
+            | O::Atan2
+            | O::Compare
+            | O::Complex
+            | O::Divide
+            | O::Maximum
+            | O::Minimum
+            | O::Multiply
+            | O::Or
+            | O::Power
+            | O::Remainder
+            | O::ShiftLeft
+            | O::ShiftRightArithmetic
+            | O::ShiftRightLogical
+            | O::StochasticConvert
+            | O::Subtract
+            | O::Xor
+    );
+    match opcode {
+        _ if is_binary => Some(Takes::Exactly(2)),
+        O::Select | O::Clamp => Some(Takes::Exactly(3)),
+        O::Map => None,
+        O::Transpose | O::Reshape | O::Broadcast | O::Slice | O::Copy | O::Bitcast | O::GetTupleElement => {
+            Some(Takes::Exactly(1))
+        }
+        O::Dot | O::Convolution => Some(Takes::AtLeast(2)),
+        O::AllGatherStart | O::AllReduceStart | O::CollectivePermuteStart => Some(Takes::AtLeast(1)),
+        O::Wrapped(Phase::Start, wrapped) if wrapped.opcode().is_sync_collective() => Some(Takes::AtLeast(1)),
+        _ if opcode.phase() == Some(Phase::Done) => Some(Takes::Exactly(1)),
+        _ if opcode.is_sync_collective() => Some(Takes::AtLeast(1)),
+        // What is left of these has one operand.
+        _ if opcode.is_elementwise() => Some(Takes::Exactly(1)),
+        _ => None,
+    }
+}
+
+/// Whether something gives new data and nothing else. A fusion or a custom call may start things.
+fn only_computes(opcode: Opcode) -> bool {
+    use Opcode as O;
+    let is_data = matches!(
+        opcode,
+        O::Constant
+            | O::Iota
+            | O::Broadcast
+            | O::Transpose
+            | O::Reshape
+            | O::Slice
+            | O::Concatenate
+            | O::Pad
+            | O::Dot
+            | O::Convolution
+            | O::Reduce
+            | O::ReduceWindow
+            | O::Gather
+            | O::Scatter
+            | O::Sort
+    );
+    is_data || opcode.is_elementwise() || opcode.is_sync_collective()
+}

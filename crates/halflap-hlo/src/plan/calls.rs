@@ -1,0 +1,134 @@
+//! What callees take and leave.
+
+use super::{Call, Loop, Plan};
+use crate::ids::{ComputationId, InstrId, PlanId, SlotId};
+use crate::{Module, Opcode, Origin, Storage};
+use halflap::ids::{Id, IdVec};
+
+use super::build::PlanError;
+
+/// The computations that were planned before.
+#[derive(Clone, Copy)]
+pub(super) struct Callees<'a> {
+    pub(super) module: &'a Module,
+    pub(super) plans: &'a IdVec<PlanId, Plan>,
+    pub(super) of: &'a IdVec<ComputationId, Option<PlanId>>,
+}
+
+impl Callees<'_> {
+    fn plan(&self, instr: InstrId, computation: Option<ComputationId>) -> Result<PlanId, PlanError> {
+        let missing = || PlanError::Callee {
+            instruction: self.module.instruction_name(instr).to_owned(),
+            computation: computation.map_or("", |computation| self.module.computation_name(computation)).to_owned(),
+        };
+        computation.and_then(|computation| self.of[computation]).ok_or_else(missing)
+    }
+
+    fn misshapen(&self, instr: InstrId) -> PlanError {
+        PlanError::Shape { instruction: self.module.instruction_name(instr).to_owned() }
+    }
+
+    fn operands(&self, storage: &Storage, instr: InstrId) -> Vec<SlotId> {
+        let operands = self.module.operands(instr).iter();
+        operands.flat_map(|operand| storage.of_operand(self.module, operand).iter().copied()).collect()
+    }
+
+    /// A call: what it passes on stays where it is. `made` is the memory that comes to life with it.
+    pub(super) fn call(&self, storage: &Storage, instr: InstrId, made: &[SlotId]) -> Result<Call, PlanError> {
+        let plan = self.plan(instr, self.module.called(instr).first().copied())?;
+        self.called((storage, made), plan, (instr, self.operands(storage, instr)))
+    }
+
+    /// A conditional's selector and what each branch does.
+    pub(super) fn branches(
+        &self,
+        storage: &Storage,
+        instr: InstrId,
+        made: &[SlotId],
+    ) -> Result<(SlotId, Vec<Call>), PlanError> {
+        let operands = self.module.operands(instr);
+        let called = self.module.called(instr);
+        if called.is_empty() || operands.len() != called.len() + 1 {
+            return Err(self.misshapen(instr));
+        }
+        let slots = |index: usize| storage.of_operand(self.module, &operands[index]);
+        let &[selector] = slots(0) else { return Err(self.misshapen(instr)) };
+        let branch = |(index, &computation): (usize, &ComputationId)| {
+            let plan = self.plan(instr, Some(computation))?;
+            self.called((storage, made), plan, (instr, slots(index + 1).to_vec()))
+        };
+        Ok((selector, called.iter().enumerate().map(branch).collect::<Result<_, PlanError>>()?))
+    }
+
+    fn called(
+        &self,
+        (storage, made): (&Storage, &[SlotId]),
+        id: PlanId,
+        (instr, arguments): (InstrId, Vec<SlotId>),
+    ) -> Result<Call, PlanError> {
+        let plan = &self.plans[id];
+        self.refuse_body(instr, plan.computation)?;
+        let ours = storage.of(instr);
+        if plan.parameters.len() != arguments.len() || plan.results.len() != ours.len() {
+            return Err(self.misshapen(instr));
+        }
+        let mut call = Call { instr, plan: id, arguments, ..Call::nothing(instr, id) };
+        for (&theirs, &own) in plan.results.iter().zip(ours) {
+            let given = plan.parameters.iter().position(|&parameter| parameter == theirs);
+            let is_passed = given.is_some_and(|given| call.arguments[given] == own);
+            let is_new = call.adopted.iter().chain(&call.lent).all(|&(other, _)| other != theirs);
+            let slot = &plan.storage.slots[theirs];
+            // What lies in other memory has no size there, and must not be taken for what has.
+            let is_alike = slot.size == storage.slots[own].size;
+            match slot.origin {
+                _ if is_passed => {}
+                Origin::Made if is_new && is_alike && made.contains(&own) => call.adopted.push((theirs, own)),
+                Origin::Made if is_new && is_alike => call.lent.push((theirs, own)),
+                _ => call.copied.push((theirs, own)),
+            }
+        }
+        let is_left = |slot: &SlotId| call.adopted.iter().any(|(_, own)| own == slot);
+        call.allocated = made.iter().copied().filter(|slot| !is_left(slot)).collect();
+        Ok(call)
+    }
+
+    /// Who calls the body of a loop would lose what it gives: bodies write over it.
+    fn refuse_body(&self, instr: InstrId, computation: ComputationId) -> Result<(), PlanError> {
+        let module = self.module;
+        let repeats = |other: InstrId| {
+            module.instruction(other).opcode == Opcode::While
+                && module.computation_in(other, "body") == Some(computation)
+        };
+        match (0..module.len()).map(InstrId::from_index).any(repeats) {
+            false => Ok(()),
+            true => Err(PlanError::CalledLoop {
+                instruction: module.instruction_name(instr).to_owned(),
+                computation: module.computation_name(computation).to_owned(),
+            }),
+        }
+    }
+
+    /// A loop: its state is where its result is.
+    pub(super) fn repeat(&self, storage: &Storage, instr: InstrId) -> Result<Loop, PlanError> {
+        let condition = self.plan(instr, self.module.computation_in(instr, "condition"))?;
+        let body = self.plan(instr, self.module.computation_in(instr, "body"))?;
+        let state = storage.of(instr).to_vec();
+        let operands = self.operands(storage, instr);
+        let (asked, repeated) = (&self.plans[condition], &self.plans[body]);
+        let lengths = [operands.len(), asked.parameters.len(), repeated.parameters.len(), repeated.results.len()];
+        if lengths.iter().any(|&len| len != state.len()) || asked.results.len() != 1 {
+            return Err(self.misshapen(instr));
+        }
+        let differ = |(from, to): &(SlotId, SlotId)| from != to;
+        let copied = operands.into_iter().zip(state.iter().copied()).filter(differ).collect();
+        let ends = repeated.results.iter().copied().zip(repeated.parameters.iter().copied());
+        Ok(Loop { instr, condition, body, copied, moved: ends.filter(differ).collect(), state })
+    }
+}
+
+impl Call {
+    fn nothing(instr: InstrId, plan: PlanId) -> Call {
+        let (arguments, allocated, lent) = (Vec::new(), Vec::new(), Vec::new());
+        Call { instr, plan, arguments, allocated, lent, adopted: Vec::new(), copied: Vec::new() }
+    }
+}

@@ -1,0 +1,358 @@
+//! Fewer kernels: what only one kernel reads is computed in it, and never is in memory.
+//!
+//! Launches are looked at from the last to the first, each once, when all its readers are settled. One
+//! joins its readers where
+//! - nothing but launches reads what it gives, and who writes to that memory next is the last of them;
+//! - they are one kernel, or it only finds elements elsewhere (a broadcast, a transpose): then every
+//!   reader finds them for itself;
+//! - what it reads is the same when the readers run;
+//! - it computes nothing, or no wait, call or loop stands in between: what hides communication goes on
+//!   hiding it. It may pass a start, which then starts sooner;
+//! - at no step more is requested than the plan's peak: what it reads lives until its readers have run,
+//!   what it gave does not live at all;
+//! - whoever makes kernels says that they are one without memory in between.
+//!
+//! A kernel runs where the last of its instructions ran: starts, waits and results stay where they are.
+
+use super::peak::levels;
+use super::{Check, Fused, Plan, Program, Step, Work};
+use crate::ids::{InstrId, SlotId};
+use crate::{Module, Opcode, Origin};
+use halflap::ids::IdVec;
+use halflap::units::Bytes;
+
+/// More instructions than this are not computed by one kernel: their numbers would not stay in the nearest cache.
+const MOST: usize = 48;
+
+/// Joins launches. `fits` says whether instructions, in sequence, can be one kernel that keeps nothing in memory in
+/// between. The result does the same; its peak is at most that of the given program.
+pub fn fuse(module: &Module, program: Program, mut fits: impl FnMut(&[InstrId]) -> bool) -> Program {
+    let mut fused = program.clone();
+    for (id, levels) in levels(&program).iter() {
+        let fuser = Fuser::new(module, &program.plans[id], levels.clone());
+        fused.plans[id] = fuser.run(&mut fits);
+    }
+    name_kernels(module, &mut fused);
+    // A callee in lent memory can have its peak elsewhere.
+    if fused.peak() > program.peak() { program } else { fused }
+}
+
+struct Fuser<'a> {
+    module: &'a Module,
+    plan: &'a Plan,
+    /// Every launch that is left, with all that joined it.
+    works: Vec<Option<Work>>,
+    /// The steps that read each slot.
+    readers: IdVec<SlotId, Vec<usize>>,
+    /// The steps that write each slot, or may.
+    writers: IdVec<SlotId, Vec<usize>>,
+    /// The step that allocates each slot, and the last one in which it is there.
+    life: IdVec<SlotId, (Option<usize>, Option<usize>)>,
+    /// How many waits, calls and loops stand before each step.
+    barriers: Vec<usize>,
+    /// What is requested while each step runs, and the most that may be.
+    levels: Vec<Bytes>,
+    limit: Bytes,
+}
+
+impl<'a> Fuser<'a> {
+    fn new(module: &'a Module, plan: &'a Plan, levels: Vec<Bytes>) -> Fuser<'a> {
+        let (slots, steps) = (plan.storage.slots.len(), plan.steps.len());
+        let limit = levels.iter().copied().max().unwrap_or(Bytes::ZERO);
+        let mut fuser = Fuser {
+            module,
+            plan,
+            works: vec![None; steps],
+            readers: IdVec::filled(Vec::new(), slots),
+            writers: IdVec::filled(Vec::new(), slots),
+            life: IdVec::filled((None, None), slots),
+            barriers: vec![0; steps + 1],
+            levels,
+            limit,
+        };
+        plan.steps.iter().enumerate().for_each(|(place, step)| fuser.note(place, step));
+        fuser
+    }
+
+    /// Takes down what a step reads and writes.
+    fn note(&mut self, place: usize, step: &Step) {
+        match step {
+            Step::Alloc(slot) => self.life[*slot].0 = Some(place),
+            Step::Free(slot) => self.life[*slot].1 = Some(place),
+            Step::Launch(work) | Step::Start { work, .. } => {
+                work.reads.iter().for_each(|&slot| self.readers[slot].push(place));
+                work.writes.iter().for_each(|&slot| self.writers[slot].push(place));
+            }
+            Step::Wait(_) => {}
+            Step::Call(call) => self.touch(place, call.slots()),
+            Step::Loop(repeat) => self.touch(place, repeat.slots()),
+            Step::Branch { selector, branches, .. } => {
+                self.touch(place, branches.iter().flat_map(|call| call.slots()).chain([*selector]));
+            }
+        }
+        if let Step::Launch(work) = step {
+            self.works[place] = Some(work.clone());
+        }
+        let is_barrier = !matches!(step, Step::Alloc(_) | Step::Free(_) | Step::Launch(_) | Step::Start { .. });
+        self.barriers[place + 1] = self.barriers[place] + usize::from(is_barrier);
+    }
+
+    /// What runs other plans may read and write all that it is given.
+    fn touch(&mut self, place: usize, slots: impl Iterator<Item = SlotId>) {
+        for slot in slots {
+            self.readers[slot].push(place);
+            self.writers[slot].push(place);
+        }
+    }
+
+    fn run(mut self, fits: &mut impl FnMut(&[InstrId]) -> bool) -> Plan {
+        for place in (0..self.plan.steps.len()).rev() {
+            if let Some((change, joined)) = self.joined(place, fits) {
+                self.join(place, change, joined);
+            }
+        }
+        self.finish()
+    }
+
+    /// The kernels that a launch joins, as they are then, and what that changes; nothing, if it stays.
+    fn joined(&self, place: usize, fits: &mut impl FnMut(&[InstrId]) -> bool) -> Option<(Change, Vec<(usize, Work)>)> {
+        let work = self.works[place].as_ref()?;
+        let opcode = self.module.instruction(work.instr).opcode;
+        if !only_finds(opcode) && !opcode.is_elementwise() {
+            return None;
+        }
+        let change = self.change(place)?;
+        let is_possible = (only_finds(opcode) || change.readers.len() == 1)
+            && (only_finds(opcode) || self.barriers[place] == self.barriers[change.last])
+            && self.stays(&work.reads, place, change.last)
+            && self.is_within_limit(work, &change);
+        if !is_possible {
+            return None;
+        }
+        let mut joined = Vec::with_capacity(change.readers.len());
+        for &reader in &change.readers {
+            let with = self.with(self.works[reader].as_ref()?, work, change.slot)?;
+            if !fits(&with.instrs()) {
+                return None;
+            }
+            joined.push((reader, with));
+        }
+        Some((change, joined))
+    }
+
+    /// What changes if what a launch gives is not in memory any more; nothing, if somebody else must find it there.
+    fn change(&self, place: usize) -> Option<Change> {
+        let &[slot] = &self.works[place].as_ref()?.writes[..] else { return None };
+        let is_first = self.plan.storage.slots[slot].origin == Origin::Made
+            && self.writers[slot].iter().all(|&writer| writer >= place);
+        let next = self.writers[slot].iter().copied().filter(|&writer| writer > place).min();
+        let until = next.unwrap_or(usize::MAX);
+        let mut readers = self.readers[slot].clone();
+        readers.retain(|&reader| place < reader && reader <= until);
+        let last = readers.iter().copied().max()?;
+        // Who writes there next must be who reads it last: then it is made anew there.
+        let is_seen = match next {
+            Some(next) => next != last,
+            None => self.plan.results.contains(&slot),
+        };
+        let (alloc, end) = self.life[slot];
+        let spared = match (is_first, next) {
+            (true, _) if alloc.is_none() => return None,
+            (true, None) => Some((alloc?, end?)),
+            (true, Some(next)) => alloc.filter(|&alloc| alloc < next).map(|alloc| (alloc, next - 1)),
+            (false, _) => None,
+        };
+        (!is_seen).then_some(Change { slot, readers, last, spared, is_gone: is_first && next.is_none() })
+    }
+
+    /// Whether nobody writes to slots between two steps. The last may write what it reads.
+    fn stays(&self, slots: &[SlotId], from: usize, last: usize) -> bool {
+        let is_written = |slot: &SlotId| self.writers[*slot].iter().any(|&writer| from < writer && writer < last);
+        !slots.iter().any(is_written)
+    }
+
+    /// The slots that live longer when they are read by `last`, and until when they lived.
+    fn prolonged<'s>(&'s self, work: &'s Work, last: usize) -> impl Iterator<Item = (SlotId, usize)> + 's {
+        let ends = move |&slot: &SlotId| self.life[slot].1.filter(|&end| end < last).map(|end| (slot, end));
+        work.reads.iter().filter_map(ends)
+    }
+
+    /// Whether no step requests more than the plan's peak when a launch is computed by its readers.
+    fn is_within_limit(&self, work: &Work, change: &Change) -> bool {
+        let size = |slot: SlotId| self.plan.storage.slots[slot].size;
+        let prolonged: Vec<(SlotId, usize)> = self.prolonged(work, change.last).collect();
+        let Some(first) = prolonged.iter().map(|(_, end)| end + 1).min() else { return true };
+        (first..=change.last).all(|step| {
+            let more: Bytes = prolonged.iter().filter(|(_, end)| step > *end).map(|&(slot, _)| size(slot)).sum();
+            let is_spared = change.spared.is_some_and(|(from, to)| from <= step && step <= to);
+            let less = if is_spared { size(change.slot) } else { Bytes::ZERO };
+            self.levels[step] + more - less <= self.limit
+        })
+    }
+
+    /// A kernel that computes a launch as well, instead of reading what it gives.
+    fn with(&self, reader: &Work, work: &Work, slot: SlotId) -> Option<Work> {
+        let mut instrs = reader.instrs();
+        if instrs.len() >= MOST || !self.reads_directly(&instrs, work.instr, slot) {
+            return None;
+        }
+        instrs.retain(|&instr| instr != reader.instr);
+        instrs.push(work.instr);
+        instrs.sort_unstable();
+        let mut reads = reader.reads.clone();
+        reads.retain(|&read| read != slot);
+        for &read in &work.reads {
+            if !reads.contains(&read) {
+                reads.push(read);
+            }
+        }
+        let fused = Some(Fused { name: String::new(), with: instrs });
+        Some(Work { instr: reader.instr, fused, reads, writes: reader.writes.clone() })
+    }
+
+    /// Whether all that instructions read of a slot is what `maker` gives, as it is or through bitcasts, or what one of
+    /// them puts there.
+    fn reads_directly(&self, instrs: &[InstrId], maker: InstrId, slot: SlotId) -> bool {
+        let operands = instrs.iter().flat_map(|&instr| self.module.operands(instr));
+        operands.filter(|operand| self.plan.storage.of_operand(self.module, operand).contains(&slot)).all(|operand| {
+            let mut at = operand.of;
+            while at != maker && self.module.instruction(at).opcode == Opcode::Bitcast {
+                at = self.module.operands(at)[0].of;
+            }
+            at == maker || instrs.contains(&at)
+        })
+    }
+
+    fn join(&mut self, place: usize, change: Change, joined: Vec<(usize, Work)>) {
+        let Some(work) = self.works[place].take() else { return };
+        let Change { slot: gives, readers, last, spared, is_gone } = change;
+        let size = |slot: SlotId| self.plan.storage.slots[slot].size;
+        if let Some((from, to)) = spared {
+            self.levels[from..=to].iter_mut().for_each(|level| *level -= size(gives));
+            self.life[gives].0 = Some(to + 1);
+        }
+        if is_gone {
+            self.life[gives] = (None, None);
+        }
+        self.writers[gives].retain(|&writer| writer != place);
+        self.readers[gives].retain(|reader| !readers.contains(reader));
+        for &slot in &work.reads {
+            self.readers[slot].retain(|reader| *reader != place && !readers.contains(reader));
+            self.readers[slot].extend(&readers);
+            if let Some(end) = self.life[slot].1.filter(|&end| end < last) {
+                self.levels[end + 1..=last].iter_mut().for_each(|level| *level += size(slot));
+                self.life[slot].1 = Some(last);
+            }
+        }
+        joined.into_iter().for_each(|(place, work)| self.works[place] = Some(work));
+    }
+
+    /// The plan as it is then: what joined others is gone, and memory comes and goes when it must.
+    fn finish(self) -> Plan {
+        let count = self.plan.steps.len();
+        let (mut before, mut after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        for step in &self.plan.steps {
+            match *step {
+                Step::Alloc(slot) => self.life[slot].0.into_iter().for_each(|place| before[place].push(slot)),
+                Step::Free(slot) => self.life[slot].1.into_iter().for_each(|place| after[place].push(slot)),
+                _ => {}
+            }
+        }
+        let mut steps = Vec::with_capacity(count);
+        let (mut moved_to, mut starts_at) = (vec![0; count], vec![0; count + 1]);
+        for (place, step) in self.plan.steps.iter().enumerate() {
+            steps.extend(before[place].iter().map(|&slot| Step::Alloc(slot)));
+            moved_to[place] = steps.len();
+            match step {
+                Step::Alloc(_) | Step::Free(_) => {}
+                Step::Launch(_) => steps.extend(self.works[place].clone().map(Step::Launch)),
+                Step::Wait(start) => steps.push(Step::Wait(moved_to[*start])),
+                other => steps.push(other.clone()),
+            }
+            steps.extend(after[place].iter().map(|&slot| Step::Free(slot)));
+            starts_at[place + 1] = steps.len();
+        }
+        let checks = self.checks(&before, &after, &starts_at);
+        Plan { steps, checks, ..self.plan.clone() }
+    }
+
+    /// What must have come and gone at which of the new steps: what moved is expected where it moved to.
+    fn checks(&self, before: &[Vec<SlotId>], after: &[Vec<SlotId>], starts_at: &[usize]) -> Vec<Check> {
+        let slots = self.plan.storage.slots.len();
+        let (mut is_allocated, mut is_freed) = (IdVec::filled(false, slots), IdVec::filled(false, slots));
+        for step in &self.plan.steps {
+            match *step {
+                Step::Alloc(slot) => is_allocated[slot] = true,
+                Step::Free(slot) => is_freed[slot] = true,
+                _ => {}
+            }
+        }
+        let mut place = 0;
+        let mut found = Vec::with_capacity(self.plan.checks.len());
+        for check in &self.plan.checks {
+            // What callees bring comes when it came.
+            let mut own = check.clone();
+            own.born.retain(|&slot| !is_allocated[slot]);
+            own.died.retain(|&slot| !is_freed[slot]);
+            let new = place..check.before.max(place);
+            own.born.extend(before[new.clone()].iter().flatten());
+            own.died.extend(after[new.clone()].iter().flatten());
+            own.before = starts_at[check.before];
+            place = new.end;
+            found.push(own);
+        }
+        found
+    }
+}
+
+/// What changes when a launch joins its readers.
+struct Change {
+    /// What it gives is in here.
+    slot: SlotId,
+    /// Who reads it, and the last of them.
+    readers: Vec<usize>,
+    last: usize,
+    /// The steps in which the slot is not needed any more.
+    spared: Option<(usize, usize)>,
+    /// Whether it is never needed.
+    is_gone: bool,
+}
+
+/// Whether an instruction only says where elements are found: each of its readers may do so for itself.
+pub fn only_finds(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Broadcast
+            | Opcode::Iota
+            | Opcode::Reshape
+            | Opcode::Transpose
+            | Opcode::Slice
+            | Opcode::Reverse
+            | Opcode::Copy
+    )
+}
+
+/// `fused_`, the last few operations that compute, and a number: that of the kernel among all that were fused.
+fn name_kernels(module: &Module, program: &mut Program) {
+    const SHOWN: usize = 4;
+    let mut number = 0;
+    for plan in program.plans.as_mut_slice() {
+        for step in &mut plan.steps {
+            let Step::Launch(work) = step else { continue };
+            let instrs = work.instrs();
+            let Some(fused) = &mut work.fused else { continue };
+            let mut words: Vec<&str> = Vec::new();
+            for &instr in instrs.iter().rev().filter(|&&instr| !only_finds(module.instruction(instr).opcode)) {
+                let word = module.opcode_name(instr);
+                if !words.contains(&word) && words.len() < SHOWN {
+                    words.insert(0, word);
+                }
+            }
+            if words.is_empty() {
+                words.push(module.opcode_name(work.instr));
+            }
+            fused.name = format!("fused_{}_{number}", words.join("_"));
+            number += 1;
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the runtime executes: a linear program of steps for every computation that runs.
+//!
+//! A [`Program`] is made of a module and an order of each computation ([`build`]). It names the memory
+//! of every value ([`crate::Storage`]: the buffers of the graph's own account), and says when it is
+//! allocated, written, read and freed. Loops, calls and branches run other plans; what a callee makes
+//! for its caller the caller takes over, so that the most bytes that are requested at once, step by
+//! step, are the peak of the entry's graph ([`Program::peak`]).
+//!
+//! Invariants: a slot is allocated once and freed at most once in a run of a plan; between a start and
+//! its wait nothing that it reads or writes is freed; every start has a wait. So whoever frees in the
+//! sequence of the steps may give the memory to any later step, if a start waits for all steps before
+//! it and a step after a wait for the start's end.
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | `build` | a module and orders to a program |
+//! | `lives` | which memory must have come and gone at which step |
+//! | `calls` | what callees take and leave |
+//! | `fuse` | fewer kernels: launches that join their readers |
+//! | `peak` | the most that is requested at once |
+//! | `text` | the program for people, line by line, and hashes of the lines |
+
+mod build;
+mod calls;
+mod fuse;
+mod lives;
+mod peak;
+mod text;
+
+pub use build::{PlanError, build};
+pub use fuse::{fuse, only_finds};
+pub use lives::Check;
+pub use text::{Line, Text, hash_of};
+
+use crate::ids::{CommId, ComputationId, InstrId, PlanId, SlotId};
+use crate::{Module, ReplicaGroups, Storage};
+use halflap::ids::{IdVec, StreamId};
+
+/// Everything that a rank does in a step of training or inference. The same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// A plan for each computation that runs, callees first.
+    pub plans: IdVec<PlanId, Plan>,
+    /// The one that runs first.
+    pub entry: PlanId,
+    /// Who communicates with whom: one for all collectives with the same sets.
+    pub comms: IdVec<CommId, Comm>,
+    /// What runs beside compute, each in sequence.
+    pub streams: IdVec<StreamId, Stream>,
+}
+
+/// Sets of devices that communicate among themselves, and the stream that they do it on.
+#[derive(Clone, Debug)]
+pub struct Comm {
+    /// The sets, each in the sequence of the data.
+    pub sets: Vec<Vec<u32>>,
+    /// Where its collectives take turns, with those of others that share more than one device.
+    pub stream: StreamId,
+}
+
+impl Comm {
+    /// For people: `{0-7}`.
+    pub fn describe(&self) -> String {
+        ReplicaGroups { groups: self.sets.clone(), pairs: Vec::new() }.describe()
+    }
+
+    /// The set that a device is in, and its place there.
+    pub fn set_of(&self, device: u32) -> Option<(usize, usize)> {
+        let place = |set: &Vec<u32>| set.iter().position(|&other| other == device);
+        self.sets.iter().enumerate().find_map(|(index, set)| Some((index, place(set)?)))
+    }
+}
+
+/// What runs beside compute, in sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Who communicates on it, or what is transferred.
+    pub name: String,
+}
+
+/// What is done for one computation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The computation.
+    pub computation: ComputationId,
+    /// Where its values are.
+    pub storage: Storage,
+    /// The slots of its parameters, leaf by leaf.
+    pub parameters: Vec<SlotId>,
+    /// The slots of its result, leaf by leaf.
+    pub results: Vec<SlotId>,
+    /// What is done, in sequence.
+    pub steps: Vec<Step>,
+    /// Which memory must have come and gone, one after each node that does something, in sequence.
+    pub checks: Vec<Check>,
+}
+
+/// Something that is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Memory comes to life.
+    Alloc(SlotId),
+    /// Memory goes.
+    Free(SlotId),
+    /// An instruction, or several as one kernel, is computed on the compute stream.
+    Launch(Work),
+    /// Something starts on a stream of its own, when all before it has been computed.
+    Start {
+        /// What it takes and gives.
+        work: Work,
+        /// Which stream.
+        stream: StreamId,
+        /// Who takes part; nobody else, if it is a transfer.
+        comm: Option<CommId>,
+    },
+    /// What follows on the compute stream comes after the end of what the step of that number started.
+    Wait(usize),
+    /// A computation runs.
+    Call(Call),
+    /// A computation runs as long as another one says so.
+    Loop(Loop),
+    /// One of several computations runs.
+    Branch {
+        /// The conditional.
+        instr: InstrId,
+        /// Where the number, or the truth value, is that says which.
+        selector: SlotId,
+        /// The computations.
+        branches: Vec<Call>,
+    },
+}
+
+/// An instruction, or several that are one kernel, with their memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// The instruction whose value it gives; of a start of the generic form, the start.
+    pub instr: InstrId,
+    /// What else is computed on the way, if anything is.
+    pub fused: Option<Fused>,
+    /// What it reads, each once.
+    pub reads: Vec<SlotId>,
+    /// What it writes.
+    pub writes: Vec<SlotId>,
+}
+
+/// What a kernel computes on the way to what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fused {
+    /// The kernel's name.
+    pub name: String,
+    /// The instructions, in a sequence in which they can run.
+    pub with: Vec<InstrId>,
+}
+
+impl Work {
+    /// All instructions that are computed, in a sequence in which they can run.
+    pub fn instrs(&self) -> Vec<InstrId> {
+        let with = self.fused.iter().flat_map(|fused| &fused.with).copied();
+        let mut instrs: Vec<InstrId> = with.chain([self.instr]).collect();
+        instrs.sort_unstable();
+        instrs
+    }
+
+    /// The kernel's name, or that of the one instruction.
+    pub fn name<'a>(&'a self, module: &'a Module) -> &'a str {
+        self.fused.as_ref().map_or(module.instruction_name(self.instr), |fused| &fused.name)
+    }
+}
+
+/// A computation that is run once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Who runs it.
+    pub instr: InstrId,
+    /// What is run.
+    pub plan: PlanId,
+    /// The memory of its parameters, in the caller's slots.
+    pub arguments: Vec<SlotId>,
+    /// The caller's memory that comes to life with it, to be copied to.
+    pub allocated: Vec<SlotId>,
+    /// The caller's memory that it makes its results in, as it was there before: its slot, the caller's.
+    pub lent: Vec<(SlotId, SlotId)>,
+    /// Memory that it makes and that is the caller's afterwards: its slot, the caller's slot.
+    pub adopted: Vec<(SlotId, SlotId)>,
+    /// What is copied at its end: from its slot to the caller's.
+    pub copied: Vec<(SlotId, SlotId)>,
+}
+
+/// A computation that is run again and again on the same memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// The loop.
+    pub instr: InstrId,
+    /// Whether to go on.
+    pub condition: PlanId,
+    /// What is repeated.
+    pub body: PlanId,
+    /// The memory of what it works on, leaf by leaf.
+    pub state: Vec<SlotId>,
+    /// What is copied before it begins: from where, to where.
+    pub copied: Vec<(SlotId, SlotId)>,
+    /// What is copied after each run of the body, all at once: from one of its slots to another.
+    pub moved: Vec<(SlotId, SlotId)>,
+}
+
+impl Call {
+    /// All memory of the caller that it has to do with.
+    fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let pairs = self.lent.iter().chain(&self.adopted).chain(&self.copied).map(|&(_, own)| own);
+        self.arguments.iter().chain(&self.allocated).copied().chain(pairs)
+    }
+}
+
+impl Loop {
+    /// All memory of the caller that it has to do with.
+    fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.state.iter().copied().chain(self.copied.iter().flat_map(|&(from, to)| [from, to]))
+    }
+}
+
+impl Program {
+    /// How many steps there are in all plans.
+    pub fn step_count(&self) -> usize {
+        self.plans.iter().map(|(_, plan)| plan.steps.len()).sum()
+    }
+}

@@ -1,0 +1,86 @@
+//! The most that is requested at once, step by step.
+
+use super::{Call, Plan, Program, Step};
+use crate::Origin;
+use crate::ids::{PlanId, SlotId};
+use halflap::ids::IdVec;
+use halflap::units::Bytes;
+
+impl Program {
+    /// The most memory that is requested at once: what the runtime measures. Of branches, and of a loop
+    /// that may not run at all, what needs most counts.
+    pub fn peak(&self) -> Bytes {
+        let needs = Needs::new(self);
+        let need = needs.of.get(self.entry).copied().unwrap_or(Bytes::ZERO);
+        self.plans[self.entry].size_of(Origin::Parameter) + need
+    }
+}
+
+impl Plan {
+    /// What the slots of an origin take.
+    pub fn size_of(&self, origin: Origin) -> Bytes {
+        self.storage.slots.iter().filter(|(_, slot)| slot.origin == origin).map(|(_, slot)| slot.size).sum()
+    }
+}
+
+/// The most that plans request beyond their parameters.
+struct Needs<'a> {
+    plans: &'a IdVec<PlanId, Plan>,
+    of: IdVec<PlanId, Bytes>,
+}
+
+/// What each plan of a program requests while each of its steps runs, beyond its parameters.
+pub(super) fn levels(program: &Program) -> IdVec<PlanId, Vec<Bytes>> {
+    let needs = Needs::new(program);
+    program.plans.iter().map(|(_, plan)| needs.levels(plan, &[])).collect()
+}
+
+impl<'a> Needs<'a> {
+    fn new(program: &'a Program) -> Needs<'a> {
+        let mut needs = Needs { plans: &program.plans, of: IdVec::default() };
+        for (_, plan) in program.plans.iter() {
+            // Callees stand before their callers.
+            let need = needs.of(plan, &[]);
+            needs.of.push(need);
+        }
+        needs
+    }
+
+    /// What one plan needs, with some of its memory lent by the caller.
+    fn of(&self, plan: &Plan, lent: &[SlotId]) -> Bytes {
+        self.levels(plan, lent).into_iter().fold(plan.size_of(Origin::Constant), Bytes::max)
+    }
+
+    fn levels(&self, plan: &Plan, lent: &[SlotId]) -> Vec<Bytes> {
+        let size = |slot: SlotId| if lent.contains(&slot) { Bytes::ZERO } else { plan.storage.slots[slot].size };
+        let mut alive = plan.size_of(Origin::Constant);
+        let mut levels = Vec::with_capacity(plan.steps.len());
+        for step in &plan.steps {
+            // While it runs, and when it is over.
+            let (inside, left) = match step {
+                Step::Alloc(slot) => (size(*slot), size(*slot)),
+                Step::Free(slot) => (Bytes::ZERO, -size(*slot)),
+                Step::Call(call) => self.call(plan, call),
+                Step::Loop(repeat) => (self.of[repeat.condition].max(self.of[repeat.body]), Bytes::ZERO),
+                // What branches leave is the same.
+                Step::Branch { branches, .. } => {
+                    let each = branches.iter().map(|call| self.call(plan, call));
+                    each.fold((Bytes::ZERO, Bytes::ZERO), |a, b| (a.0.max(b.0), b.1))
+                }
+                Step::Launch(_) | Step::Start { .. } | Step::Wait(_) => (Bytes::ZERO, Bytes::ZERO),
+            };
+            levels.push(alive + inside);
+            alive += left;
+        }
+        levels
+    }
+
+    fn call(&self, plan: &Plan, call: &Call) -> (Bytes, Bytes) {
+        let size = |slot: SlotId| plan.storage.slots[slot].size;
+        let fresh: Bytes = call.allocated.iter().map(|&slot| size(slot)).sum();
+        let adopted: Bytes = call.adopted.iter().map(|&(_, own)| size(own)).sum();
+        let lent: Vec<SlotId> = call.lent.iter().map(|&(theirs, _)| theirs).collect();
+        let need = if lent.is_empty() { self.of[call.plan] } else { self.of(&self.plans[call.plan], &lent) };
+        (fresh + need, fresh + adopted)
+    }
+}

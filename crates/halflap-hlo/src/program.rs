@@ -1,0 +1,144 @@
+//! A module as a workload: a unit for each computation that it runs, callees first.
+
+use std::sync::Arc;
+
+use super::lower::{Lowered, lower};
+use super::steps::{Part, Place};
+use super::values::Callee;
+use super::{Module, Opcode, trip_count, write};
+use crate::ids::{ComputationId, InstrId};
+use halflap::graph::{Graph, GraphError};
+use halflap::ids::{IdVec, OpId, UnitId};
+use halflap::order::Order;
+use halflap::workload::{Naming, Unit, Workload};
+
+/// A module's workload, and where its units stand in the module.
+#[derive(Clone, Debug)]
+pub struct LoweredModule {
+    /// The units as graphs.
+    pub workload: Workload,
+    /// The same units as computations.
+    pub units: IdVec<UnitId, LoweredUnit>,
+}
+
+/// A computation that is a unit.
+#[derive(Clone, Debug)]
+pub struct LoweredUnit {
+    /// The computation.
+    pub computation: ComputationId,
+    /// What its nodes stand for.
+    pub lowered: Lowered,
+    /// Who runs it; `None` for the entry computation.
+    pub caller: Option<Caller>,
+    /// How many run it.
+    pub callers: usize,
+}
+
+/// Who runs a computation. One that several run has the first here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caller {
+    /// The loop, call or conditional.
+    pub instr: InstrId,
+    /// How often, if it is a loop; `Some(None)` where nobody knows, and once is assumed.
+    pub trips: Option<Option<u64>>,
+}
+
+impl LoweredModule {
+    /// Lowers all computations that a module runs.
+    pub fn of(module: &Module) -> Result<LoweredModule, GraphError> {
+        let mut known: IdVec<ComputationId, Option<Callee>> = IdVec::filled(None, module.computations().len());
+        let mut units: IdVec<UnitId, Unit> = IdVec::default();
+        let mut all: IdVec<UnitId, LoweredUnit> = IdVec::default();
+        for stop in stops(module).into_iter().rev() {
+            let lowered = lower(module, stop.computation, &|callee| known[callee].clone())?;
+            let unit = units.push(unit_of(module, &stop, &lowered));
+            known[stop.computation] = Some(Callee {
+                unit: Some(unit),
+                passed_on: lowered.passed_on.clone(),
+                has_side_effects: lowered.has_side_effects,
+            });
+            let Stop { computation, caller, callers, .. } = stop;
+            all.push(LoweredUnit { computation, lowered, caller, callers });
+        }
+        Ok(LoweredModule { workload: Workload { units }, units: all })
+    }
+
+    /// The module's text with the units in these orders.
+    pub fn text<'o>(&self, module: &Module, order: impl Fn(UnitId) -> &'o Order) -> String {
+        let orders: Vec<_> = self.units.iter().map(|(id, unit)| unit.placed(order(id))).collect();
+        write(module, &orders)
+    }
+}
+
+fn unit_of(module: &Module, stop: &Stop, lowered: &Lowered) -> Unit {
+    let graph: &Graph = &lowered.graph;
+    // A loop leaves its results where its inputs were; others leave them beside.
+    let is_loop = stop.caller.is_some_and(|caller| caller.trips.is_some());
+    let is_split_end = |op: &OpId| lowered.places[*op].part == Part::Done;
+    Unit {
+        name: module.computation_name(stop.computation).to_owned(),
+        graph: Arc::clone(&lowered.graph),
+        calls: lowered.calls.clone(),
+        runs: stop.runs,
+        held_by_caller: if is_loop { lowered.inputs } else { lowered.inputs + lowered.results },
+        naming: Naming::Shared { split_ends: graph.ops().filter(is_split_end).collect() },
+    }
+}
+
+impl LoweredUnit {
+    /// The instructions in an order of the unit's nodes.
+    pub fn placed(&self, order: &Order) -> (ComputationId, Vec<Place>) {
+        (self.computation, order.as_slice().iter().map(|&op| self.lowered.places[op]).collect())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    computation: ComputationId,
+    runs: f64,
+    caller: Option<Caller>,
+    callers: usize,
+}
+
+/// All computations that run, the entry first.
+fn stops(module: &Module) -> Vec<Stop> {
+    let len = module.computations().len();
+    let mut runs: IdVec<ComputationId, f64> = IdVec::filled(0.0, len);
+    let mut caller: IdVec<ComputationId, Option<Caller>> = IdVec::filled(None, len);
+    let mut callers: IdVec<ComputationId, usize> = IdVec::filled(0, len);
+    let mut stops = Vec::new();
+    runs[module.entry()] = 1.0;
+    // Callers before callees: when a computation comes, all that run it have been counted.
+    for computation in module.callees_first().into_iter().rev() {
+        if runs[computation] == 0.0 {
+            continue;
+        }
+        stops.push(Stop {
+            computation,
+            runs: runs[computation],
+            caller: caller[computation],
+            callers: callers[computation],
+        });
+        for instr in module.instructions(computation) {
+            let trips = match module.instruction(instr).opcode {
+                Opcode::While => Some(trip_count(module, instr)),
+                Opcode::Call | Opcode::Conditional => None,
+                _ => continue,
+            };
+            let times = trips.flatten().map_or(1.0, |trips| trips as f64);
+            for &callee in module.called(instr) {
+                // A loop that never runs is still there to be looked at.
+                runs[callee] = (runs[callee] + runs[computation] * times).max(f64::MIN_POSITIVE);
+                callers[callee] += 1;
+                caller[callee] = caller[callee].or(Some(Caller { instr, trips }));
+            }
+        }
+    }
+    stops
+}
+
+/// The device that a module was compiled for, as far as its text tells: tiles of 8 by 128 are a TPU's.
+pub fn likely_device(module: &Module) -> &'static str {
+    let is_tpu = module.text().contains(":T(8,128)");
+    if is_tpu { "tpu_v5e" } else { "h100" }
+}

@@ -1,0 +1,101 @@
+//! A synchronous collective as a start and an end.
+//!
+//! The end has the collective's name, so that whoever reads it reads the same; the start gets a name
+//! of its own. XLA reads `reduce-scatter-start` and its like as well as the three that are opcodes of
+//! their own.
+
+use std::fmt::Write;
+
+use super::steps::{Part, Place};
+use super::{Module, Opcode};
+use crate::ids::InstrId;
+
+/// What a node is called: as the instruction, or for the start of one, `all-gather-start.3`.
+pub(super) fn name(module: &Module, place: Place) -> String {
+    let name = module.instruction_name(place.instr);
+    if place.part != Part::Start {
+        return name.to_owned();
+    }
+    let mut unique = match name.rsplit_once('.') {
+        Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("{stem}-start.{number}"),
+        _ => format!("{name}-start"),
+    };
+    // Names are unique in the whole module, so that profiles can tell instructions apart. The
+    // instruction's own is: two starts whose names differ still do so with the same added to both.
+    while module.has_instruction(&unique) {
+        unique.push_str(".split");
+    }
+    unique
+}
+
+/// The text of a start or an end.
+pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut String) {
+    let instr = place.instr;
+    let instruction = module.instruction(instr);
+    let percent = if module.text[..instruction.name.start as usize].ends_with('%') { "%" } else { "" };
+    let name = module.instruction_name(instr);
+    let opcode = module.opcode_name(instr);
+    let shape = shape_text(module, instr);
+    // Formatting into a string does not fail.
+    let _ = match place.part {
+        Part::Start => {
+            let held = held_shape(module, instr, &shape);
+            let payload = module.payload(instr);
+            write!(out, "{percent}{start} = {held} {opcode}-start({payload})")
+        }
+        Part::Done | Part::Whole => {
+            let is_root = module.str(instruction.text).starts_with("ROOT");
+            let root = if is_root { "ROOT " } else { "" };
+            write!(out, "{root}{percent}{name} = {shape} {opcode}-done({percent}{start})")
+        }
+    };
+    let own = |key: &str| match place.part {
+        Part::Start => key != "control-successors",
+        // What people look for is on both; the rest says what is to be done, and that is the start's.
+        _ => matches!(key, "metadata" | "frontend_attributes"),
+    };
+    for (key, value) in module.attributes(instr).filter(|(key, _)| own(key)) {
+        let _ = write!(out, ", {key}={value}");
+    }
+}
+
+/// The instruction's shape as it is written.
+fn shape_text(module: &Module, instr: InstrId) -> String {
+    let instruction = module.instruction(instr);
+    let between = &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
+    between.trim_start().trim_start_matches('=').trim().to_owned()
+}
+
+/// What a start gives: the operands, and what will be there at the end.
+fn held_shape(module: &Module, instr: InstrId, shape: &str) -> String {
+    let operands: Vec<String> = module.operands(instr).iter().map(|operand| operand_text(module, operand)).collect();
+    match (module.instruction(instr).opcode, operands.as_slice()) {
+        (Opcode::AllReduce, _) => shape.to_owned(),
+        (Opcode::AllGather | Opcode::CollectivePermute, [operand]) => format!("({operand}, {shape})"),
+        (_, operands) => format!("(({}), {shape})", operands.join(", ")),
+    }
+}
+
+/// The shape of an operand, as its maker's is written.
+fn operand_text(module: &Module, operand: &super::Operand) -> String {
+    let path = module.path(operand);
+    let whole = shape_text(module, operand.of);
+    if path.is_empty() {
+        return whole;
+    }
+    print_shape(module, module.operand_shape(operand))
+}
+
+fn print_shape(module: &Module, shape: &super::Shape) -> String {
+    match shape {
+        super::Shape::Token => "token[]".to_owned(),
+        super::Shape::Opaque => "opaque[]".to_owned(),
+        super::Shape::Tuple(parts) => {
+            format!("({})", parts.iter().map(|part| print_shape(module, part)).collect::<Vec<_>>().join(", "))
+        }
+        super::Shape::Array(array) => {
+            let dims: Vec<String> = array.dims.iter().map(u64::to_string).collect();
+            format!("{}[{}]{}", array.element.name(), dims.join(","), module.str(array.layout))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The nodes of a computation, before they have dependencies.
+
+use crate::ids::{ComputationId, InstrId};
+use crate::{Module, Opcode, Phase};
+use halflap::ids::Id;
+
+use super::nature::is_free;
+
+/// Which part of an instruction a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// The start of a synchronous collective.
+    Start,
+    /// The end of a synchronous collective.
+    Done,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The instruction.
+    pub instr: InstrId,
+    /// Which part of it.
+    pub part: Part,
+}
+/// What a node is, as far as its values are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Plain,
+    Start,
+    End,
+}
+
+/// The nodes of a computation, before they have dependencies.
+pub(crate) struct Steps {
+    pub(crate) places: Vec<Place>,
+    pub(crate) roles: Vec<Role>,
+    /// For each instruction of the computation, the node after which its values are there.
+    pub(crate) done: Vec<Option<u32>>,
+    /// The node that starts it, if it is two.
+    pub(crate) start: Vec<Option<u32>>,
+    pub(crate) is_loop_body: bool,
+}
+
+impl Steps {
+    pub(crate) fn new(module: &Module, computation: ComputationId) -> Steps {
+        let len = module.instructions(computation).len();
+        let base = module.instructions(computation).next().map_or(0, |first| first.index());
+        // What others must wait for is a node even if it does nothing.
+        let mut bound = vec![false; len];
+        for instr in module.instructions(computation) {
+            for before in module.control_predecessors(instr) {
+                (bound[instr.index() - base], bound[before.index() - base]) = (true, true);
+            }
+            // Whoever takes one element of a tuple can stand only after the tuple, and so after all that
+            // is in it.
+            let is_element = module.instruction(instr).opcode == Opcode::GetTupleElement;
+            for operand in
+                module.operands(instr).iter().filter(|operand| is_element || !module.path(operand).is_empty())
+            {
+                bound[operand.of.index() - base] |= module.instruction(operand.of).opcode == Opcode::Tuple;
+            }
+        }
+        let is_body = |instr: InstrId| {
+            module.instruction(instr).opcode == Opcode::While
+                && module.computation_in(instr, "body") == Some(computation)
+        };
+        let is_loop_body = (0..module.len()).map(InstrId::from_index).any(is_body);
+        let (done, start) = (vec![None; len], vec![None; len]);
+        let mut steps = Steps { places: Vec::new(), roles: Vec::new(), done, start, is_loop_body };
+        for instr in module.instructions(computation) {
+            let index = instr.index() - base;
+            let opcode = module.instruction(instr).opcode;
+            if opcode.is_sync_collective() {
+                steps.start[index] = Some(steps.push(instr, Part::Start, Role::Start));
+                steps.done[index] = Some(steps.push(instr, Part::Done, Role::End));
+            } else if bound[index] || !is_free(module, instr) {
+                let role = match opcode.phase() {
+                    Some(Phase::Start) => Role::Start,
+                    Some(Phase::Done) => Role::End,
+                    _ => Role::Plain,
+                };
+                steps.done[index] = Some(steps.push(instr, Part::Whole, role));
+            }
+        }
+        steps
+    }
+
+    fn push(&mut self, instr: InstrId, part: Part, role: Role) -> u32 {
+        self.places.push(Place { instr, part });
+        self.roles.push(role);
+        self.places.len() as u32 - 1
+    }
+
+    /// The instruction that starts what a node ends.
+    pub(crate) fn started_by(&self, module: &Module, place: &Place) -> Option<InstrId> {
+        if place.part == Part::Done {
+            return Some(place.instr);
+        }
+        if module.instruction(place.instr).opcode.phase() != Some(Phase::Done) {
+            return None;
+        }
+        let mut start = module.operands(place.instr).first()?.of;
+        while module.instruction(start).opcode.phase() != Some(Phase::Start) {
+            start = module.operands(start).first()?.of;
+        }
+        Some(start)
+    }
+}

@@ -1,0 +1,145 @@
+//! A module as text again: the same text, with some computations in other orders.
+
+use super::nature::is_free;
+use super::split;
+use super::steps::{Part, Place};
+use super::{Module, Phase};
+use crate::ids::{ComputationId, InstrId};
+use halflap::ids::{Id, IdVec};
+
+/// Writes a module with some computations in the given orders, which must hold every node of their
+/// graphs once. The module is then a scheduled one. Without orders, the text is as it was read.
+pub fn write(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> String {
+    let mut order_of: IdVec<ComputationId, Option<&[Place]>> = IdVec::filled(None, module.computations().len());
+    for (computation, order) in orders {
+        order_of[*computation] = Some(order);
+    }
+    let mut out = String::with_capacity(module.text.len() + module.text.len() / 8);
+    write_preamble(module, orders.is_empty(), &mut out);
+    for id in module.computations() {
+        let computation = &module.computations[id];
+        out.push_str(module.str(computation.head));
+        match order_of[id] {
+            None => {
+                for instr in module.instructions(id) {
+                    let instruction = module.instruction(instr);
+                    out.push_str(module.str(instruction.lead));
+                    out.push_str(module.str(instruction.text));
+                }
+            }
+            Some(order) => write_ordered(module, id, order, &mut out),
+        }
+        out.push_str(module.str(computation.tail));
+    }
+    out.push_str(module.str(module.trailer));
+    out
+}
+
+/// The module's head, which says that it is scheduled.
+fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
+    let text = module.str(module.preamble);
+    if is_unchanged || module.is_scheduled() {
+        out.push_str(text);
+        return;
+    }
+    match module.module_attribute("is_scheduled") {
+        Some(value) => {
+            let written = format!("is_scheduled={value}");
+            out.push_str(&text.replacen(&written, "is_scheduled=true", 1));
+        }
+        None => {
+            let (before, after) = text.split_at(module.name.end as usize);
+            out.push_str(before);
+            out.push_str(", is_scheduled=true");
+            out.push_str(after);
+        }
+    }
+}
+
+/// How a GPU's backend configuration says whether a start and its end run in one go.
+const TOGETHER: &str = "\"is_sync\":true";
+const APART: &str = "\"is_sync\":false";
+
+/// Who has been written, and who waits for what.
+struct Writer<'a> {
+    module: &'a Module,
+    base: usize,
+    /// How many operands of each instruction without a node are not written yet.
+    missing: Vec<u32>,
+    /// For each instruction, those without a node that take its value.
+    takers: Vec<Vec<InstrId>>,
+    out: &'a mut String,
+}
+
+fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], out: &mut String) {
+    let instructions: Vec<InstrId> = module.instructions(computation).collect();
+    let base = instructions.first().map_or(0, |first| first.index());
+    let mut has_node = vec![false; instructions.len()];
+    order.iter().for_each(|place| has_node[place.instr.index() - base] = true);
+    let mut writer = Writer {
+        module,
+        base,
+        missing: vec![0; instructions.len()],
+        takers: vec![Vec::new(); instructions.len()],
+        out,
+    };
+    let free = || instructions.iter().copied().filter(|instr| !has_node[instr.index() - base]);
+    debug_assert!(free().all(|instr| is_free(module, instr)));
+    for instr in free() {
+        for operand in module.operands(instr) {
+            writer.missing[instr.index() - base] += 1;
+            writer.takers[operand.of.index() - base].push(instr);
+        }
+    }
+    // What needs nothing comes first, as it stood.
+    for instr in free().filter(|&instr| module.operands(instr).is_empty()) {
+        writer.whole(instr);
+    }
+    for &place in order {
+        match place.part {
+            Part::Whole => writer.whole(place.instr),
+            part => writer.part(place, &split::name(module, Place { part: Part::Start, ..place }), part),
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn whole(&mut self, instr: InstrId) {
+        let instruction = self.module.instruction(instr);
+        self.out.push_str(self.module.str(instruction.lead));
+        let text = self.module.str(instruction.text);
+        // A pair may be marked to run in one go, which would undo what was scheduled.
+        match instruction.opcode.phase() == Some(Phase::Start) && text.contains(TOGETHER) {
+            true => self.out.push_str(&text.replace(TOGETHER, APART)),
+            false => self.out.push_str(text),
+        }
+        self.written(instr);
+    }
+
+    fn part(&mut self, place: Place, start: &str, part: Part) {
+        let lead = self.module.str(self.module.instruction(place.instr).lead);
+        self.out.push_str(lead);
+        split::write_part(self.module, place, start, self.out);
+        if part == Part::Done {
+            self.written(place.instr);
+        }
+    }
+
+    /// Writes those without a node that waited for this one, and those that waited for them.
+    fn written(&mut self, instr: InstrId) {
+        let mut open = vec![instr];
+        while let Some(instr) = open.pop() {
+            let takers = std::mem::take(&mut self.takers[instr.index() - self.base]);
+            for taker in takers {
+                let missing = &mut self.missing[taker.index() - self.base];
+                *missing -= 1;
+                if *missing == 0 {
+                    let instruction = self.module.instruction(taker);
+                    self.out.push_str(self.module.str(instruction.lead));
+                    self.out.push_str(self.module.str(instruction.text));
+                    open.push(taker);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! An analysis for people: one table a question.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::names::{short, without_middle};
+use super::{analysis_notes, group_text, work_name};
+use crate::observe::ids::KernelId;
+use crate::observe::{Analysis, Class, Collective, Match, Member, Rank};
+use crate::printable;
+use crate::table::{Cell, Column, Style, Table, Tone};
+use halflap::collective::CollectiveKind;
+use halflap::ids::GroupId;
+use halflap::units::Nanos;
+
+/// How many launches of one collective, on several ranks, are listed.
+const ALIKE: usize = 2;
+
+/// Renders an analysis, with at most `most` rows in the tables of ranks, collectives and kernels.
+pub fn render_analysis(analysis: &Analysis, most: usize, style: &Style) -> String {
+    let parts = [
+        Some(ranks(analysis, most, style)),
+        operations(analysis, style),
+        collectives(analysis, most, style),
+        waits(analysis, most, style),
+        Some(kernels(analysis, most, style)),
+    ];
+    let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join("\n");
+    let notes = analysis_notes(analysis);
+    if !notes.is_empty() {
+        text.push('\n');
+    }
+    for note in notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn table(columns: Vec<Column>, rows: impl Iterator<Item = Vec<Cell>>, style: &Style) -> String {
+    let mut table = Table::new(columns);
+    rows.for_each(|row| table.row(row));
+    table.render(style)
+}
+
+/// A time, a number, or words.
+fn cell(value: impl ToString) -> Cell {
+    Cell::Text(value.to_string())
+}
+
+/// A time, if it is known.
+fn maybe(time: Option<Nanos>) -> Cell {
+    cell(time.map_or("?".to_owned(), |time| time.to_string()))
+}
+
+fn percent(part: Nanos, whole: Nanos) -> Cell {
+    cell(if whole > Nanos::ZERO { format!("{:.1}%", 100.0 * part.0 / whole.0) } else { "-".to_owned() })
+}
+
+fn part(part: Nanos, whole: Nanos) -> Cell {
+    Cell::Part(if whole > Nanos::ZERO { part.0 / whole.0 } else { 0.0 })
+}
+
+fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
+    let several = analysis.ranks.len() > 1;
+    let number = Column::number;
+    let mut columns = vec![number("rank"), number("span"), number("compute"), number("communication")];
+    columns.extend([number("exposed").tone(Tone::Warning), number("of comm."), Column::bar()]);
+    columns.extend([number("memory").optional(), number("idle")]);
+    if several {
+        columns.extend([number("waiting"), number("clock").optional()]);
+    }
+    columns.push(Column::text("trace"));
+    let row = |place: usize| {
+        let rank = &analysis.ranks[place];
+        let times = &rank.times;
+        let mut row = vec![cell(rank.name())];
+        row.extend([times.span, times.compute, times.communication, times.exposed].map(cell));
+        row.extend([percent(times.exposed, times.communication), part(times.exposed, times.communication)]);
+        row.extend([times.memory, times.idle].map(cell));
+        if several {
+            let waiting = analysis.peers.ranks[place].transfer_and_waiting().map(|(_, waiting)| waiting);
+            row.extend([waiting, analysis.peers.clocks[place]].map(maybe));
+        }
+        row.push(cell(file_name(&rank.label)));
+        row
+    };
+    let mut shown: Vec<usize> = (0..analysis.ranks.len()).collect();
+    let left_out = shown.len().saturating_sub(most);
+    if left_out > 0 {
+        let exposed = |place: &usize| analysis.ranks[*place].times.exposed.0;
+        shown.sort_by(|a, b| exposed(b).total_cmp(&exposed(a)));
+    }
+    let mut text = table(columns, shown.iter().take(most).map(|&place| row(place)), style);
+    if left_out > 0 {
+        let least = shown.last().map_or(Nanos::ZERO, |&place| analysis.ranks[place].times.exposed);
+        let _ = writeln!(text, "... and {left_out} more, the least exposed with {least} (-o FILE has every one)");
+    }
+    text
+}
+
+/// The name of a trace's file without its folder, which would push it out of the table.
+fn file_name(label: &str) -> String {
+    printable(label.rsplit('/').next().unwrap_or(label))
+}
+
+/// What a row of sums over ranks is about: a group, who is in it, and an operation.
+type OperationKey = (String, String, CollectiveKind);
+
+/// Sums over ranks for one operation of one group.
+#[derive(Default)]
+struct Sum {
+    launches: usize,
+    time: Nanos,
+    hidden: Nanos,
+    exposed: Nanos,
+    /// Where some were found on several ranks.
+    transfer_and_waiting: Option<(Nanos, Nanos)>,
+}
+
+fn operation_key(rank: &Rank, group: GroupId, operation: CollectiveKind) -> OperationKey {
+    let (name, ranks) = group_text(&rank.groups[group]);
+    (name, ranks, operation)
+}
+
+fn operation_sums(analysis: &Analysis) -> Vec<(OperationKey, Sum)> {
+    let mut sums: BTreeMap<OperationKey, Sum> = BTreeMap::new();
+    for rank in &analysis.ranks {
+        for used in &rank.operations {
+            let sum = sums.entry(operation_key(rank, used.group, used.operation)).or_default();
+            sum.launches += used.launches;
+            sum.time += used.time;
+            sum.hidden += used.hidden;
+            sum.exposed += used.exposed;
+        }
+    }
+    for found in &analysis.peers.matches {
+        for member in &found.of {
+            let rank = &analysis.ranks[member.rank];
+            let collective = &rank.collectives[member.collective];
+            let sum = sums.entry(operation_key(rank, collective.group, collective.operation)).or_default();
+            let (transfer, waiting) = sum.transfer_and_waiting.get_or_insert_default();
+            *transfer += found.transfer;
+            *waiting += collective.time() - found.transfer;
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|(_, a), (_, b)| b.exposed.0.total_cmp(&a.exposed.0));
+    sums
+}
+
+fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
+    let sums = operation_sums(analysis);
+    let several = analysis.ranks.len() > 1;
+    let number = Column::number;
+    let mut columns = vec![Column::text("group"), Column::text("of ranks").optional(), Column::text("operation")];
+    columns.extend([number("launches"), number("time"), number("hidden"), number("exposed").tone(Tone::Warning)]);
+    columns.push(Column::bar());
+    if several {
+        columns.extend([number("transfer"), number("waiting")]);
+    }
+    let row = |((group, ranks, operation), sum): &(OperationKey, Sum)| {
+        let mut row = vec![cell(group), cell(ranks), cell(operation.name()), cell(sum.launches)];
+        row.extend([sum.time, sum.hidden, sum.exposed].map(cell));
+        row.push(part(sum.exposed, sum.time));
+        if several {
+            let (transfer, waiting) = sum.transfer_and_waiting.unzip();
+            row.extend([transfer, waiting].map(maybe));
+        }
+        row
+    };
+    (!sums.is_empty()).then(|| table(columns, sums.iter().map(row), style))
+}
+
+fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
+    let zeros = analysis.zeros();
+    let (shown, left_out, rest) = most_exposed(analysis, most);
+    let number = Column::number;
+    let mut columns = vec![number("rank"), Column::text("most exposed"), Column::text("group").optional()];
+    columns.extend([number("size").optional(), number("start"), number("time")]);
+    columns.extend([number("exposed").tone(Tone::Warning), Column::bar(), number("hidden").optional()]);
+    columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
+    let row = |&Member { rank: place, collective }: &Member| {
+        let rank = &analysis.ranks[place];
+        let collective = &rank.collectives[collective];
+        vec![
+            cell(rank.name()),
+            cell(collective.operation.name()),
+            cell(printable(&rank.groups[collective.group].name.text())),
+            cell(collective.bytes.map_or("?".to_owned(), |bytes| bytes.to_string())),
+            cell(collective.ran.start - zeros[place]),
+            cell(collective.time()),
+            cell(collective.exposed),
+            part(collective.exposed, collective.time()),
+            cell(collective.hidden),
+            cell(behind(rank, collective)),
+            cell(stood_still(rank, collective)),
+        ]
+    };
+    let mut text = (!shown.is_empty() || left_out > 0).then(|| table(columns, shown.iter().map(row), style))?;
+    if left_out > 0 {
+        let _ = writeln!(text, "... and {left_out} more, {rest} exposed in all (-o FILE has every one)");
+    }
+    Some(text)
+}
+
+/// The most exposed launches, few of the same collective; how many more are exposed, and how long.
+fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<Member>, usize, Nanos) {
+    let of = |member: &Member| &analysis.ranks[member.rank].collectives[member.collective];
+    let matches = analysis.matches_of();
+    let mut all: Vec<Member> = Vec::new();
+    for (rank, of) in analysis.ranks.iter().enumerate() {
+        let exposed = of.collectives.iter().enumerate().filter(|(_, collective)| collective.exposed > Nanos::ZERO);
+        all.extend(exposed.map(|(collective, _)| Member { rank, collective }));
+    }
+    // Ranks that do the same have the same times: the first launches of all come before the first rank's others.
+    all.sort_by(|a, b| of(b).exposed.0.total_cmp(&of(a).exposed.0).then(a.collective.cmp(&b.collective)));
+    let mut listed = vec![0; analysis.peers.matches.len()];
+    let (mut shown, mut left_out, mut rest) = (Vec::new(), 0, Nanos::ZERO);
+    for member in all {
+        let alike = matches[member.rank][member.collective].map(|found| &mut listed[found]);
+        if shown.len() < most && alike.as_ref().is_none_or(|alike| **alike < ALIKE) {
+            alike.into_iter().for_each(|alike| *alike += 1);
+            shown.push(member);
+        } else {
+            left_out += 1;
+            rest += of(&member).exposed;
+        }
+    }
+    (shown, left_out, rest)
+}
+
+/// The kernel that hid most of it.
+fn behind(rank: &Rank, collective: &Collective) -> String {
+    match collective.behind.as_slice() {
+        [] => "-".to_owned(),
+        [(kernel, _)] => short(rank.kernel(*kernel)),
+        [(kernel, time), ..] => format!("{} {time}, others", short(rank.kernel(*kernel))),
+    }
+}
+
+fn stood_still(rank: &Rank, collective: &Collective) -> String {
+    let Some(stall) = collective.stall else { return "-".to_owned() };
+    let name =
+        |kernel: Option<KernelId>, none: &str| kernel.map_or(none.to_owned(), |kernel| short(rank.kernel(kernel)));
+    let time = stall.when.time();
+    format!("{time} from {} to {}", name(stall.after, "the start"), name(stall.before, "the end"))
+}
+
+/// The collectives that ranks waited for each other longest in.
+fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
+    let mut matches: Vec<&Match> = analysis.peers.matches.iter().filter(|found| found.spread > Nanos::ZERO).collect();
+    matches.sort_by(|a, b| b.spread.0.total_cmp(&a.spread.0));
+    let number = Column::number;
+    let mut columns = vec![Column::text("longest waits"), Column::text("group"), number("ranks"), number("start")];
+    columns.extend([number("transfer"), number("waiting up to").tone(Tone::Warning), number("last to arrive")]);
+    let zeros = analysis.zeros();
+    let row = |found: &&Match| {
+        let rank = &analysis.ranks[found.of[0].rank];
+        let collective = &rank.collectives[found.of[0].collective];
+        let all = found.missing.map(|missing| found.of.len() as u64 + u64::from(missing));
+        let all = all.map_or("?".to_owned(), |all| all.to_string());
+        vec![
+            cell(found.operation.name()),
+            cell(printable(&rank.groups[collective.group].name.text())),
+            cell(format!("{} of {all}", found.of.len())),
+            cell(collective.ran.start - zeros[found.of[0].rank]),
+            cell(found.transfer),
+            cell(found.spread),
+            cell(format!("rank {}", analysis.ranks[found.last].name())),
+        ]
+    };
+    let mut text = (!matches.is_empty()).then(|| table(columns, matches.iter().take(most).map(row), style))?;
+    if matches.len() > most {
+        let _ = writeln!(text, "... and {} more (-o FILE has every one)", matches.len() - most);
+    }
+    Some(text)
+}
+
+/// Sums over ranks for one kernel.
+#[derive(Default)]
+struct KernelSum {
+    launches: usize,
+    total: Nanos,
+    longest: Nanos,
+}
+
+fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
+    let mut sums: BTreeMap<(Class, &str), KernelSum> = BTreeMap::new();
+    for rank in &analysis.ranks {
+        for used in &rank.kernel_uses {
+            let kernel = &rank.kernels[used.kernel];
+            let sum = sums.entry((kernel.class, &kernel.name)).or_default();
+            sum.launches += used.launches;
+            sum.total += used.total;
+            sum.longest = sum.longest.max(used.longest);
+        }
+    }
+    let whole: Nanos = sums.values().map(|sum| sum.total).sum();
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
+    // A pipe takes what a terminal has no room for.
+    let longest_name = if style.width.is_none() { 300 } else { 60 };
+    let number = Column::number;
+    let mut columns = vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
+    columns.extend([number("longest").optional(), Column::text("class").optional(), Column::text(work_name(analysis))]);
+    let row = |((class, name), sum): &((Class, &str), KernelSum)| {
+        vec![
+            cell(sum.total),
+            percent(sum.total, whole),
+            part(sum.total, whole),
+            cell(sum.launches),
+            cell(sum.total * (1.0 / sum.launches.max(1) as f64)),
+            cell(sum.longest),
+            cell(class.name()),
+            cell(without_middle(name, longest_name)),
+        ]
+    };
+    let mut text = table(columns, sums.iter().take(most).map(row), style);
+    if sums.len() > most {
+        let rest: Nanos = sums[most..].iter().map(|(_, sum)| sum.total).sum();
+        let _ = writeln!(text, "... and {} more, {rest} in all", sums.len() - most);
+    }
+    text
+}

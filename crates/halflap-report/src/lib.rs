@@ -1,0 +1,40 @@
+//! What people and machines get to see of a schedule.
+//!
+//! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
+//! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
+//! `analysis` is what traces show, `comparison` a measured step beside its simulation, and `lanes` both to be drawn.
+
+mod analysis;
+mod comparison;
+mod json;
+mod lanes;
+mod limit;
+mod listing;
+pub mod measured;
+mod mismatch;
+pub mod observe;
+pub mod page;
+mod played;
+mod ran;
+mod summary;
+mod table;
+mod text;
+mod timing;
+pub mod trace;
+
+pub use analysis::{analysis_notes, render_analysis, write_analysis};
+pub use comparison::{comparison_json, render_comparison};
+pub use json::{OptimizerRun, Timed, write_schedule};
+pub use lanes::lanes_of;
+pub use limit::describe;
+pub use listing::listing;
+pub use mismatch::write_mismatch;
+pub use played::{Played, Step};
+pub use ran::{Ran, RanKind, RanLane, RanSlice};
+pub use summary::{Compared, Row, Stop, Summary};
+pub use table::{Bars, Cell, Column, Style, Table, Tone};
+pub use text::{count, labelled, printable, printable_end, render, warning};
+pub use timing::{
+    Explained, against_bound, collective_order, describe_holder, describe_trust, exposed_by_collective,
+    render_explanation, simulation_json, waiting_for_host,
+};

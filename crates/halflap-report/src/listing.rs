@@ -1,0 +1,71 @@
+//! An order step by step: what runs, and behind which collectives.
+
+use std::fmt::Write;
+
+use super::printable;
+use halflap::evaluate::Setup;
+use halflap::graph::{Graph, OpKind};
+use halflap::ids::OpId;
+use halflap::order::Order;
+use halflap::overlap::{Fidelity, Overlap};
+use halflap::units::Nanos;
+
+/// One line a step. `>` starts a collective, `|` runs while collectives are under way, `<` waits for
+/// one; the number says how many are under way then.
+pub fn listing(setup: Setup<'_>, order: &Order) -> String {
+    let Setup { graph, machine } = setup;
+    let mut text = format!("{:>6}  {:>9}  {:>9}  node\n", "step", "time", "under way");
+    let mut under_way: Vec<OpId> = Vec::new();
+    for (step, &op) in order.as_slice().iter().enumerate() {
+        under_way.retain(|&collective| graph.gates(collective).binary_search(&op).is_err());
+        if graph.kind(op) == OpKind::AsyncCollective {
+            under_way.push(op);
+        }
+        let sign = match graph.kind(op) {
+            OpKind::AsyncCollective => ">",
+            OpKind::SyncCollective => "=",
+            OpKind::Wait => "<",
+            OpKind::Compute | OpKind::MultiOutput if under_way.is_empty() => " ",
+            OpKind::Compute | OpKind::MultiOutput => "|",
+        };
+        let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
+        let time = if graph.kind(op) == OpKind::Wait { String::new() } else { machine.times.of(op).to_string() };
+        let _ = writeln!(
+            text,
+            "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}",
+            printable(graph.name(op)),
+            detail(graph, op)
+        );
+    }
+    let (compute, exposed) = totals(setup, order);
+    let _ = writeln!(text, "compute {compute}, exposed communication {exposed}, together {}", compute + exposed);
+    text
+}
+
+fn detail(graph: &Graph, op: OpId) -> String {
+    if let Some(collective) = graph.collective(op) {
+        let group = printable(&graph.groups()[collective.group].name);
+        return format!("  {} of {} in group {group}", printable(&collective.op), collective.bytes());
+    }
+    if graph.kind(op) == OpKind::Wait {
+        let names: Vec<String> =
+            graph.waits_for(op).iter().map(|&collective| printable(graph.name(collective))).collect();
+        return if names.is_empty() { "  for nothing".to_owned() } else { format!("  for {}", names.join(", ")) };
+    }
+    let fused = graph.fused(op);
+    if fused.is_empty() { String::new() } else { format!("  {}", printable(&fused.join(" "))) }
+}
+
+fn totals(setup: Setup<'_>, order: &Order) -> (Nanos, Nanos) {
+    let Setup { graph, machine } = setup;
+    let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+    let mut totals = (Nanos::ZERO, Nanos::ZERO);
+    for op in graph.ops() {
+        match graph.kind(op) {
+            OpKind::AsyncCollective => totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
+            OpKind::SyncCollective => totals.1 += machine.times.of(op),
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => totals.0 += machine.times.of(op),
+        }
+    }
+    totals
+}

@@ -1,0 +1,184 @@
+//! What an event is: the only place that tells by names. What a collective does is told by
+//! [`CollectiveKind`](halflap::collective::CollectiveKind).
+//!
+//! The category decides first, then what the profiler says about a collective, then the name.
+//! docs/analyze.md has these tables for users.
+
+use serde::Serialize;
+
+use super::trace::Processor;
+
+/// What runs on a GPU, or on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A kernel that communicates.
+    Communication,
+    /// A copy or a fill.
+    Memory,
+    /// Any other kernel.
+    Compute,
+}
+
+impl Class {
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Communication => "communication",
+            Class::Memory => "memory",
+            Class::Compute => "compute",
+        }
+    }
+}
+
+/// What a trace's category says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Category {
+    /// A kernel ran.
+    Kernel,
+    /// Memory was copied or filled.
+    Memory,
+    /// A CPU's thread ran an operator, compiled code or a node of autograd.
+    Operator,
+    /// A CPU's thread was in something that has a name: gloo's collectives are.
+    Annotation,
+}
+
+impl Category {
+    /// The categories of work, in today's and older spellings. Synchronisation (`cuda_sync`) and
+    /// annotations (`gpu_user_annotation`) stand on GPU lanes and are none.
+    #[inline]
+    pub(super) fn of(text: &[u8]) -> Option<Category> {
+        match text {
+            b"kernel" | b"Kernel" | b"concurrent_kernel" => Some(Category::Kernel),
+            b"gpu_memcpy" | b"gpu_memset" | b"Memcpy" | b"Memset" => Some(Category::Memory),
+            b"cpu_op" | b"Operator" => Some(Category::Operator),
+            b"user_annotation" => Some(Category::Annotation),
+            _ => None,
+        }
+    }
+
+    /// Where it ran.
+    #[inline]
+    pub(super) fn processor(self) -> Processor {
+        match self {
+            Category::Kernel | Category::Memory => Processor::Gpu,
+            Category::Operator | Category::Annotation => Processor::Cpu,
+        }
+    }
+}
+
+/// How the names of kernels begin that communicate, in lower case.
+const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
+
+/// What stands in the names of others.
+const COMMUNICATES_WITHIN: [&str; 6] =
+    ["c10d::symmetric_memory", "cross_device_reduce", "deep_ep::", "dpsk::ep::", "mscclpp::", "userbuffers_"];
+
+/// What waits and does no work, however it is categorised.
+const SYNCHRONISES: [&str; 7] = [
+    "Stream Wait Event",
+    "Stream Sync",
+    "Stream Synchronize",
+    "Event Sync",
+    "Event Synchronize",
+    "Context Sync",
+    "Context Synchronize",
+];
+
+/// The class of an event, or nothing for one that is no work. `collective` is whether the profiler
+/// says which collective it belongs to.
+pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<Class> {
+    match category {
+        Category::Kernel | Category::Memory if SYNCHRONISES.contains(&name) => None,
+        Category::Memory => Some(Class::Memory),
+        Category::Kernel if collective || communicates(name) => Some(Class::Communication),
+        Category::Kernel => Some(Class::Compute),
+        Category::Operator | Category::Annotation if name.starts_with(GLOO) => Some(Class::Communication),
+        Category::Operator => Some(Class::Compute),
+        Category::Annotation => None,
+    }
+}
+
+/// How gloo names what it does.
+const GLOO: &str = "gloo:";
+
+/// How the names of operators begin that start collectives or wait for them.
+const CALLS: [&str; 3] = ["c10d::", "_c10d_functional", "c10d_functional::"];
+
+/// What an event of a CPU's thread is to those that it runs inside of or that run inside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A collective that gloo carries out.
+    Gloo,
+    /// Starts a collective or waits for one: no compute, whatever it calls.
+    Call,
+    /// An operator such as `aten::mm`: stands for all that it calls.
+    Operator,
+    /// Compiled code, a node of autograd: stands only for what is in nothing else.
+    Region,
+}
+
+impl Role {
+    #[inline]
+    pub(super) fn is_gloo(name: &[u8]) -> bool {
+        name.starts_with(GLOO.as_bytes())
+    }
+
+    pub(super) fn of(name: &str) -> Role {
+        match name {
+            gloo if gloo.starts_with(GLOO) => Role::Gloo,
+            call if CALLS.iter().any(|begin| call.starts_with(begin)) => Role::Call,
+            operator if operator.contains("::") && !operator.contains(' ') => Role::Operator,
+            _ => Role::Region,
+        }
+    }
+}
+
+fn communicates(name: &str) -> bool {
+    let name = name.strip_prefix("void ").unwrap_or(name);
+    let begins = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    COMMUNICATES.iter().any(|word| begins(word)) || COMMUNICATES_WITHIN.iter().any(|word| name.contains(word))
+}
+
+/// The bytes of one element of a type as torch or C++ calls it.
+pub(super) fn element_size(dtype: &str) -> Option<i64> {
+    match dtype.strip_prefix("c10::").unwrap_or(dtype) {
+        "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" | "unsigned char" | "signed char" | "char" | "bool" => Some(1),
+        "Short" | "Half" | "BFloat16" | "UInt16" | "short" | "short int" => Some(2),
+        "Int" | "Float" | "UInt32" | "QInt32" | "int" | "float" => Some(4),
+        "Long" | "Double" | "ComplexFloat" | "UInt64" | "long" | "long int" | "double" | "complex<float>" => Some(8),
+        "ComplexDouble" | "complex<double>" => Some(16),
+        float8 if float8.starts_with("Float8") => Some(1),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_told_by_their_names() {
+        let class = |name| class(Category::Kernel, name, false);
+        for name in [
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+            "ncclDevKernel_Generic(ncclDevComm*)",
+            "rcclGenericKernel",
+            "void mscclpp::allreduce",
+            "void vllm::cross_device_reduce_1stage<float>",
+            "void dpsk::ep::internode::dispatch<false, 8, false, 16384, 8>(int4*, float*)",
+            "NCCL_thing",
+        ] {
+            assert_eq!(class(name), Some(Class::Communication), "{name}");
+        }
+        for name in
+            ["void at::native::reduce_kernel", "my_nccl_like", "", "triton_poi_fused_add_3", "\u{e9}\u{e9}\u{e9}"]
+        {
+            assert_eq!(class(name), Some(Class::Compute), "{name}");
+        }
+        assert_eq!(class("Stream Wait Event"), None);
+        assert_eq!(super::class(Category::Kernel, "anything", true), Some(Class::Communication));
+        assert_eq!(super::class(Category::Memory, "ncclCopy", false), Some(Class::Memory));
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a trace could not be read.
+
+use thiserror::Error;
+
+use super::scan::Fault;
+use crate::printable;
+
+/// Where in a trace something is wrong, in the unpacked text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// How many bytes stand before it.
+    pub byte: u64,
+    /// The line, from 1.
+    pub line: u64,
+    /// The column in bytes, from 1.
+    pub column: u64,
+    /// The number of the event, from 0, if it is in one.
+    pub event: Option<u64>,
+    /// That event's name, as far as it was read; cut.
+    pub name: String,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {} column {} (byte {})", self.line, self.column, self.byte)?;
+        match (self.event, self.name.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(event), true) => write!(f, ", event {event}"),
+            (Some(event), false) => write!(f, ", event {event} '{}'", printable(&self.name)),
+        }
+    }
+}
+
+/// Why bytes are not a trace. The message says where and what would be right; the caller adds the
+/// file's name.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum TraceError {
+    #[error("cannot be read after {after} unpacked bytes: {error}")]
+    Unreadable { after: u64, error: std::io::Error },
+    #[error("{place}: {problem}")]
+    Wrong { place: Box<Place>, problem: String },
+    #[error("{place}: the text ends here, in the middle of it; the trace is cut off and must be whole")]
+    CutOff { place: Box<Place> },
+    #[error("{place}: one value is larger than {} MiB; no profiler writes such", most >> 20)]
+    TooLarge { place: Box<Place>, most: usize },
+    #[error(
+        "no 'traceEvents': a trace is a JSON object with a list of that name, as torch.profiler's export_chrome_trace writes it, or such a list alone"
+    )]
+    NoEvents,
+    #[error(
+        "none of its {events} events is work of a GPU (category kernel, gpu_memcpy or gpu_memset) or a collective of gloo: profile with ProfilerActivity.CUDA or, on CPUs, a program that communicates over gloo"
+    )]
+    NoWork { events: u64 },
+    #[error("{0}")]
+    Host(String),
+    #[error(
+        "its {of} events ({negative}) all have a negative duration: its times are wrong, and nothing is left to analyse"
+    )]
+    OnlyNegative { of: &'static str, negative: u64 },
+    #[error("'distributedInfo' is not as it must be: {0}")]
+    DistributedInfo(String),
+}
+
+impl Fault {
+    /// In words.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Fault::Expected(what) => format!("not JSON: {what} should stand here"),
+            Fault::TooDeep => "lists and objects stand in each other too deep".to_owned(),
+            Fault::Field { name, found, right } => format!("'{name}' is {}; it must be {right}", printable(found)),
+            Fault::TooMany { what, most } => format!("more than {most} {what}: profile fewer steps"),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What really ran: traces of the profiler, and what they show of communication and compute.
+//!
+//! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one, of
+//! its CPU. [`Rank`] says how that rank's time was spent, what each collective exposed and behind what
+//! it was hidden, [`Peers`] which launches on several ranks are one collective, so that the transfer
+//! can be told from waiting for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn.
+//! docs/analyze.md defines every figure.
+//!
+//! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
+//! are broken by time, then by place in the file.
+
+mod build;
+mod busy;
+mod class;
+mod clocks;
+mod collectives;
+mod decimal;
+mod error;
+mod event;
+mod groups;
+mod host;
+pub mod ids;
+mod kineto;
+mod names;
+mod peers;
+mod rank;
+mod scan;
+mod timeline;
+mod times;
+mod trace;
+mod window;
+mod work;
+
+pub use busy::{Busy, Stretch};
+pub use class::Class;
+pub use collectives::{Collective, Stall};
+pub use error::{Place, TraceError};
+pub use kineto::read_trace;
+pub use peers::{Match, Member, Peers, RankPeers};
+pub use rank::{KernelUse, OperationUse, Rank, Spent};
+pub use timeline::{Drawing, Drawn, Pause, Timeline, Track};
+pub use times::kernel_times;
+pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace};
+pub use work::Limits;
+
+/// What one trace, or several of one job, show.
+#[derive(Debug, Clone)]
+pub struct Analysis {
+    /// Each rank by itself.
+    pub ranks: Vec<Rank>,
+    /// All together; empty for one.
+    pub peers: Peers,
+}
+
+impl Analysis {
+    /// Puts ranks together.
+    pub fn of(ranks: Vec<Rank>) -> Analysis {
+        let peers = Peers::of(&ranks);
+        Analysis { ranks, peers }
+    }
+
+    /// For each rank the moment of its own clock at which the time axis of all begins: the first event of
+    /// the earliest. A rank that no collective connects with the others begins at its own first event.
+    pub fn zeros(&self) -> Vec<Moment> {
+        // Of one rank there are no clocks to compare.
+        let ahead = |place: usize| self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64);
+        let begins = self.ranks.iter().enumerate().filter_map(|(place, rank)| Some(rank.first.0 - ahead(place)?));
+        let zero = begins.min();
+        let of = |(place, rank): (usize, &Rank)| match (zero, ahead(place)) {
+            (Some(zero), Some(ahead)) => Moment(zero + ahead),
+            _ => rank.first,
+        };
+        self.ranks.iter().enumerate().map(of).collect()
+    }
+
+    /// For each rank and each of its collectives, the match that it belongs to.
+    pub fn matches_of(&self) -> Vec<Vec<Option<usize>>> {
+        let mut of: Vec<Vec<Option<usize>>> =
+            self.ranks.iter().map(|rank| vec![None; rank.collectives.len()]).collect();
+        for (place, found) in self.peers.matches.iter().enumerate() {
+            for member in &found.of {
+                of[member.rank][member.collective] = Some(place);
+            }
+        }
+        of
+    }
+}

@@ -1,0 +1,235 @@
+//! What is kept of a trace: the work of its GPU or, without one, of its CPU, and who took part in its
+//! collectives.
+
+use std::ops::Sub;
+
+use serde::Serialize;
+
+use super::class::Class;
+use crate::observe::ids::{KernelId, LaneId, LaunchId};
+use halflap::collective::CollectiveKind;
+use halflap::ids::{GroupId, IdVec};
+use halflap::units::{Bytes, Nanos};
+
+/// A moment on one trace's clock, in whole nanoseconds from that clock's zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub i64);
+
+impl Sub for Moment {
+    type Output = Nanos;
+
+    /// The time between two moments; exact up to 104 days.
+    #[inline]
+    fn sub(self, earlier: Moment) -> Nanos {
+        Nanos((self.0 - earlier.0) as f64)
+    }
+}
+
+/// What a trace has work of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Processor {
+    /// Kernels and copies.
+    Gpu,
+    /// Operators and compiled code, with collectives over gloo.
+    Cpu,
+}
+
+impl Processor {
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Processor::Gpu => "GPU",
+            Processor::Cpu => "CPU",
+        }
+    }
+
+    /// What runs one thing after the other.
+    pub fn lane(self) -> &'static str {
+        match self {
+            Processor::Gpu => "stream",
+            Processor::Cpu => "thread",
+        }
+    }
+
+    /// What runs there.
+    pub fn work(self) -> &'static str {
+        match self {
+            Processor::Gpu => "kernel",
+            Processor::Cpu => "operator",
+        }
+    }
+}
+
+/// Something that ran. 32 bytes: a trace has millions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// When it began.
+    pub start: Moment,
+    /// When it ended; never before it began.
+    pub end: Moment,
+    /// What ran.
+    pub kernel: KernelId,
+    /// Where.
+    pub lane: LaneId,
+    /// More about it, if it communicates.
+    pub launch: Option<LaunchId>,
+}
+
+impl Slice {
+    /// How long it ran.
+    #[inline]
+    pub fn time(&self) -> Nanos {
+        self.end - self.start
+    }
+}
+
+/// Everything that is launched under one name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// Its name; a long one without its end.
+    pub name: String,
+    /// What it is.
+    pub class: Class,
+}
+
+/// A stream of a GPU, as the trace numbers both, or a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// Which of the two.
+    pub processor: Processor,
+    /// The GPU, if the trace says.
+    pub device: Option<i64>,
+    /// The stream or thread, if the trace says.
+    pub stream: Option<i64>,
+}
+
+/// A launch of a communication kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// What it does.
+    pub operation: CollectiveKind,
+    /// Among whom.
+    pub group: GroupId,
+    /// The larger of what a rank sends and receives, if the trace says.
+    pub bytes: Option<Bytes>,
+    /// Its number in the group, if the trace says.
+    pub sequence: Option<i64>,
+}
+
+/// Who communicates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// How the trace calls it, or the stream that stands for it where it does not.
+    pub name: GroupName,
+    /// What it is for, in the words of who made it; may be empty.
+    pub description: String,
+    /// How many ranks are in it, if the trace says.
+    pub size: Option<u32>,
+    /// Which, if the trace says all.
+    pub ranks: Option<Vec<u32>>,
+}
+
+/// What a group is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupName {
+    /// As the profiler has it.
+    Named(String),
+    /// The profiler has none: all communication of one stream is taken to be of one group.
+    Stream(Option<i64>),
+    /// The profiler says of no collective of gloo which group's it is: all are taken to be of one.
+    Gloo,
+    /// The same in a job with so many groups of different ranks: nobody knows who took part.
+    OneOf(usize),
+}
+
+/// What was left out or is remarkable, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// Events with a negative duration: left out.
+    pub negative: u64,
+    /// Events without a duration: taken as zero.
+    pub endless: u64,
+    /// The list of events has no end, which that form allows.
+    pub open_list: bool,
+    /// Collectives of gloo beside the work of a GPU: left out.
+    pub gloo: u64,
+    /// Compiled code starts collectives, and the profiler saw no wait for any.
+    pub unseen_waits: bool,
+}
+
+/// One rank's trace. Invariant: slices ascend by start, then end, then as they stood in the file.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    /// Which rank it says it is.
+    pub rank: Option<u32>,
+    /// How many ranks it says there are.
+    pub world_size: Option<u32>,
+    /// What it has work of.
+    pub processor: Processor,
+    /// All that ran there.
+    pub slices: Vec<Slice>,
+    /// What ran, by name.
+    pub kernels: IdVec<KernelId, Kernel>,
+    /// Where it ran.
+    pub lanes: IdVec<LaneId, Lane>,
+    /// What is known about communication kernels.
+    pub launches: IdVec<LaunchId, Launch>,
+    /// Who communicates.
+    pub groups: IdVec<GroupId, Group>,
+    /// What was left out.
+    pub oddities: Oddities,
+    /// How many events the file has, and how many bytes, unpacked.
+    pub events: u64,
+    /// Its size, unpacked.
+    pub bytes: u64,
+}
+
+impl Trace {
+    /// What a slice is.
+    #[inline]
+    pub fn class(&self, slice: &Slice) -> Class {
+        self.kernels[slice.kernel].class
+    }
+
+    /// The slices of one class, in sequence.
+    pub fn of_class(&self, class: Class) -> impl Iterator<Item = &Slice> {
+        self.slices.iter().filter(move |slice| self.class(slice) == class)
+    }
+
+    /// How many GPUs the trace has work of.
+    pub fn devices(&self) -> usize {
+        let mut devices: Vec<_> = self.lanes.as_slice().iter().map(|lane| lane.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.len()
+    }
+}
+
+impl Lane {
+    /// As reports call it.
+    pub fn name(&self) -> String {
+        let lane = self.processor.lane();
+        self.stream.map_or(format!("unknown {lane}"), |number| format!("{lane} {number}"))
+    }
+}
+
+impl GroupName {
+    /// As reports call it: a group without a name is called after its stream.
+    pub fn text(&self) -> String {
+        match self {
+            GroupName::Named(name) => name.clone(),
+            GroupName::Stream(Some(stream)) => format!("stream {stream}"),
+            GroupName::Stream(None) => "unknown stream".to_owned(),
+            GroupName::Gloo => "gloo".to_owned(),
+            GroupName::OneOf(groups) => format!("one of {groups} groups"),
+        }
+    }
+}
+
+impl Group {
+    /// How many ranks, as far as it is known.
+    pub fn size(&self) -> Option<u32> {
+        self.size.or_else(|| self.ranks.as_ref().map(|ranks| ranks.len() as u32))
+    }
+}

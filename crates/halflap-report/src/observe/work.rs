@@ -1,0 +1,170 @@
+//! What is kept of one processor's events.
+
+use super::class::{Category, Class, class, element_size};
+use super::decimal::{NoTime, nanos_of_micros};
+use super::event::{Args, Event, unquoted, whole_number};
+use super::names::{Numbered, bounded};
+use super::scan::{Fault, decode};
+use super::trace::{GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice};
+use crate::observe::ids::{KernelId, LaneId, LaunchId};
+use halflap::collective::CollectiveKind;
+use halflap::ids::{GroupId, IdVec};
+use halflap::units::Bytes;
+
+/// How much of a trace may be kept. What is kept grows with what the processor did, not with the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The most events of a GPU or CPU; 32 bytes each, and as much again while they are analysed.
+    pub slices: usize,
+    /// The most launches of communication kernels; some 250 bytes each once they are analysed.
+    pub collectives: usize,
+    /// The most different kernels; at most a kilobyte each.
+    pub kernels: usize,
+    /// The most streams, and the most process groups.
+    pub lanes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { slices: 1 << 26, collectives: 1 << 22, kernels: 1 << 18, lanes: 1 << 12 }
+    }
+}
+
+/// How the trace says which group a launch belongs to; ranks as the text that stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct RawGroup {
+    pub(super) name: GroupName,
+    pub(super) description: String,
+    pub(super) ranks: String,
+    pub(super) size: Option<u32>,
+}
+
+pub(super) struct Work {
+    pub(super) processor: Processor,
+    limits: Limits,
+    pub(super) slices: Vec<Slice>,
+    pub(super) kernels: Numbered<KernelId, Kernel>,
+    pub(super) lanes: Numbered<LaneId, Lane>,
+    pub(super) groups: Numbered<GroupId, RawGroup>,
+    pub(super) launches: IdVec<LaunchId, Launch>,
+    pub(super) oddities: Oddities,
+}
+
+impl Work {
+    pub(super) fn new(processor: Processor, limits: Limits) -> Work {
+        let (kernels, lanes) = match processor {
+            Processor::Gpu => ("different kernels", "GPU streams"),
+            Processor::Cpu => ("different operators", "threads"),
+        };
+        Work {
+            processor,
+            limits,
+            slices: Vec::new(),
+            kernels: Numbered::new(kernels, limits.kernels),
+            lanes: Numbered::new(lanes, limits.lanes),
+            groups: Numbered::new("process groups", limits.lanes),
+            launches: IdVec::from(Vec::new()),
+            oddities: Oddities::default(),
+        }
+    }
+
+    /// Keeps an event, if it is work.
+    pub(super) fn add(&mut self, event: &Event<'_>, category: Category) -> Result<(), Fault> {
+        let start = event.start.ok_or_else(|| missing("ts")).and_then(|text| time("ts", text))?;
+        let duration = event.duration.map(|text| time("dur", text)).transpose()?;
+        if duration.is_some_and(|duration| duration.0 < 0) {
+            self.oddities.negative += 1;
+            return Ok(());
+        }
+        self.oddities.endless += u64::from(duration.is_none());
+        let args = match self.processor {
+            Processor::Gpu => Args::of(event.args),
+            Processor::Cpu => Args::default(),
+        };
+        let name = event.name.map_or(String::new(), |name| bounded(unquoted(name)));
+        let Some(class) = class(category, &name, args.collective.is_some()) else { return Ok(()) };
+        let lane = self.lane(event, &args);
+        if self.slices.len() >= self.limits.slices {
+            let what = match self.processor {
+                Processor::Gpu => "events of a GPU",
+                Processor::Cpu => "operators",
+            };
+            return Err(Fault::TooMany { what, most: self.limits.slices });
+        }
+        let launch = match (class, self.processor) {
+            (Class::Memory | Class::Compute, _) => None,
+            (Class::Communication, Processor::Gpu) => Some(self.launch(&name, lane, &args)?),
+            // Of operators nobody needs the arguments: only those of collectives are read.
+            (Class::Communication, Processor::Cpu) => Some(self.launch(&name, lane, &Args::of(event.args))?),
+        };
+        let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
+        let (kernel, lane) = (self.kernels.id(Kernel { name, class })?, self.lanes.id(lane)?);
+        self.slices.push(Slice { start, end, kernel, lane, launch });
+        Ok(())
+    }
+
+    fn lane(&self, event: &Event<'_>, args: &Args<'_>) -> Lane {
+        let device = match self.processor {
+            Processor::Gpu => args.device.or(event.process).and_then(whole_number),
+            Processor::Cpu => None,
+        };
+        Lane { processor: self.processor, device, stream: args.stream.or(event.thread).and_then(whole_number) }
+    }
+
+    fn launch(&mut self, kernel: &str, lane: Lane, args: &Args<'_>) -> Result<LaunchId, Fault> {
+        if self.launches.len() >= self.limits.collectives {
+            return Err(Fault::TooMany { what: "collectives", most: self.limits.collectives });
+        }
+        let text =
+            |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
+        let said: String = text(args.collective, 100);
+        let operation = match CollectiveKind::of(&said) {
+            CollectiveKind::Other => CollectiveKind::of(kernel),
+            known => known,
+        };
+        let size = args.group_size.and_then(whole_number).and_then(|size| u32::try_from(size).ok());
+        let name = match (args.group, self.processor) {
+            (Some(name), _) => GroupName::Named(bounded(unquoted(name))),
+            (None, Processor::Gpu) => GroupName::Stream(lane.stream),
+            (None, Processor::Cpu) => GroupName::Gloo,
+        };
+        let (description, ranks) = (text(args.group_description, 200), text(args.group_ranks, 1 << 16));
+        let group = self.groups.id(RawGroup { name, description, ranks, size })?;
+        let elements = args.sent.max(args.received).and_then(|_| {
+            let count = |value: Option<&[u8]>| value.and_then(whole_number).filter(|count| *count >= 0);
+            count(args.sent).max(count(args.received))
+        });
+        let width = element_size(&text(args.dtype, 100));
+        let bytes = elements.zip(width).and_then(|(elements, width)| elements.checked_mul(width));
+        let bytes = bytes.or_else(|| input_bytes(args)).map(Bytes);
+        let sequence = args.sequence.and_then(whole_number);
+        Ok(self.launches.push(Launch { operation, group, bytes, sequence }))
+    }
+}
+
+/// What tensors of these shapes and types take, where shapes were recorded.
+fn input_bytes(args: &Args<'_>) -> Option<i64> {
+    let shapes: Vec<Vec<i64>> = serde_json::from_slice(args.input_dims?).ok()?;
+    let types: Vec<String> = serde_json::from_slice(args.input_types?).ok()?;
+    shapes.iter().zip(&types).try_fold(0i64, |sum, (shape, of)| {
+        let size = shape.iter().try_fold(element_size(of)?, |size, &length| size.checked_mul(length))?;
+        sum.checked_add(size).filter(|_| size >= 0 && shapes.len() == types.len())
+    })
+}
+
+fn missing(name: &'static str) -> Fault {
+    Fault::Field { name, found: "missing".to_owned(), right: RIGHT_TIME }
+}
+
+const RIGHT_TIME: &str = "a number of microseconds";
+
+fn time(name: &'static str, text: &[u8]) -> Result<Moment, Fault> {
+    nanos_of_micros(unquoted(text)).map_err(|problem| {
+        let found = decode(text, 60);
+        let found = match problem {
+            NoTime::NotANumber => found.into_owned(),
+            NoTime::TooLarge => format!("{found}, which is too large"),
+        };
+        Fault::Field { name, found, right: RIGHT_TIME }
+    })
+}

@@ -1,0 +1,220 @@
+//! A page of a run of ours: a view for each rank.
+
+use std::collections::BTreeMap;
+
+use super::model::{
+    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, Slices, Stalls, Table, Time, Unit,
+    View,
+};
+use crate::comparison::op_name;
+use crate::measured::{Comparison, Step};
+use crate::ran::{Ran, RanKind, RanSlice, outside};
+use crate::text::{printable, printable_up_to};
+use halflap::units::Nanos;
+
+/// Names are cut to so many characters: enough to tell them apart.
+const NAME: usize = 160;
+
+/// A table has so many rows at most.
+const ROWS: usize = 2000;
+
+/// The page of one step of a run.
+pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[Ran]) -> Page {
+    let mut numbers = Numbers::default();
+    let views = ranks.iter().map(|ran| view(&mut numbers, ran)).collect();
+    let tables = vec![collectives(&mut numbers, ranks)];
+    Page {
+        title: printable_up_to(title, NAME),
+        command: "run",
+        facts,
+        views,
+        tables,
+        groups: numbers.groups,
+        ops: numbers.ops,
+        ..Page::default()
+    }
+}
+
+/// The page of a measured step beside its simulation, which is the first of `lanes`.
+pub fn compared_page(title: &str, (step, found): (&Step, &Comparison), lanes: &[Ran]) -> Page {
+    let mut page = measured_page(title, Vec::new(), lanes);
+    page.command = "timeline";
+    let ops: BTreeMap<&str, u64> = page.ops.name.iter().map(String::as_str).zip(0..).collect();
+    page.tables.insert(0, differences(step, found, &ops));
+    if let Some(figure) = page.views.first_mut().and_then(|view| view.headline.first_mut()) {
+        figure.note = "simulated".to_owned();
+    }
+    page
+}
+
+fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Table {
+    let column = |title, unit, bar| Column { title, unit, bar };
+    let mut table = Table {
+        title: "differences",
+        columns: vec![
+            column("operation", Unit::Text, false),
+            column("what", Unit::Text, false),
+            column("apart", Unit::Ns, true),
+            column("measured", Unit::Ns, true),
+            column("simulated", Unit::Ns, true),
+        ],
+        rows: Vec::new(),
+        op: Vec::new(),
+        details: None,
+        view: None,
+        cut: (found.differences.len() > ROWS).then_some((found.differences.len(), "the largest")),
+    };
+    for one in found.differences.iter().take(ROWS) {
+        let part = &step.parts[one.part];
+        let drawn = part.graph.waits_for(one.op).last().copied().unwrap_or(one.op);
+        let name = printable_up_to(&op_name(step, part, drawn), NAME);
+        table.op.push(Maybe(ops.get(name.as_str()).copied()));
+        table.rows.push(vec![
+            Cell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
+            Cell::Text(one.what.name().to_owned()),
+            Cell::Time(Time(Nanos(one.excess().0.abs()))),
+            Cell::Time(Time(one.measured)),
+            Cell::Time(Time(one.simulated)),
+        ]);
+    }
+    table
+}
+
+/// Numbers for operations and groups, given when first needed.
+#[derive(Default)]
+struct Numbers {
+    of: BTreeMap<String, u32>,
+    ops: Ops,
+    groups: Vec<Group>,
+}
+
+impl Numbers {
+    fn op(&mut self, slice: &RanSlice) -> u32 {
+        // A wait is drawn as what it waits for.
+        if let Some(&number) = self.of.get(&slice.name) {
+            return number;
+        }
+        let group = slice.among.as_ref().map(|(among, _)| self.group(among));
+        let number = self.ops.name.len() as u32;
+        self.of.insert(slice.name.clone(), number);
+        self.ops.name.push(printable_up_to(&slice.name, NAME));
+        self.ops.kind.push(match slice.kind {
+            RanKind::Compute => Kind::Compute,
+            RanKind::Copy => Kind::Memory,
+            RanKind::Wait | RanKind::Collective => Kind::Collective,
+        });
+        self.ops.what.push(String::new());
+        self.ops.group.push(Maybe(group));
+        self.ops.bytes.push(Maybe(slice.among.as_ref().map(|(_, bytes)| bytes.0.unsigned_abs())));
+        self.ops.flops.push(Maybe(None));
+        self.ops.source.push(String::new());
+        self.ops.deps.push(Vec::new());
+        self.ops.waits.push(Vec::new());
+        number
+    }
+
+    fn group(&mut self, among: &str) -> u64 {
+        let name = printable(among);
+        let known = self.groups.iter().position(|group| group.name == name);
+        known.unwrap_or_else(|| {
+            self.groups.push(Group { ranks: name.clone(), name });
+            self.groups.len() - 1
+        }) as u64
+    }
+}
+
+fn view(numbers: &mut Numbers, ran: &Ran) -> View {
+    let busy = ran.busy();
+    let compute: Nanos = busy.iter().map(|&(from, until)| until - from).sum();
+    let mut view = View {
+        name: printable(&ran.name),
+        length: Time(ran.step_time),
+        slices: Slices::default(),
+        stalls: Stalls::default(),
+        ..View::default()
+    };
+    // Collectives before waits, so that an operation is first met as what it is.
+    for (place, lane) in ran.lanes.iter().enumerate().rev() {
+        for slice in &lane.slices {
+            numbers.op(slice);
+        }
+        let kind = if place == 0 { LaneKind::Compute } else { LaneKind::Communication };
+        view.lanes.push(Lane { name: printable(&lane.name), kind, note: String::new() });
+    }
+    view.lanes.reverse();
+    for (place, lane) in ran.lanes.iter().enumerate() {
+        lane.slices.iter().for_each(|slice| add(numbers, &mut view, (place, slice, &busy)));
+    }
+    let exposed: Nanos = view.stalls.start.iter().zip(&view.stalls.end).map(|(from, until)| until.0 - from.0).sum();
+    let share = |part: Nanos| match ran.step_time {
+        Nanos::ZERO => String::new(),
+        whole => format!("{:.1}% of the step", 100.0 * part.0 / whole.0),
+    };
+    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: Unit::Ns, note, better: "less" };
+    view.headline = vec![
+        figure("step time", ran.step_time, "measured".to_owned()),
+        figure("compute", compute, share(compute)),
+        figure("waiting for communication", exposed, share(exposed)),
+    ];
+    view.spent = Some(Budget { compute: Time(compute), exposed: Time(exposed), copies: Time(Nanos::ZERO) });
+    view
+}
+
+fn add(numbers: &mut Numbers, view: &mut View, (lane, slice, busy): (usize, &RanSlice, &[(Nanos, Nanos)])) {
+    /// By number, as the page has it.
+    const NEEDED: u8 = 0;
+    let op = numbers.op(slice);
+    if slice.kind == RanKind::Wait {
+        view.stalls.start.push(Time(slice.start));
+        view.stalls.end.push(Time(slice.end));
+        view.stalls.of.push(Maybe(Some(u64::from(op))));
+        view.stalls.at.push(Maybe(None));
+        view.stalls.cause.push(NEEDED);
+        return;
+    }
+    let exposed = if lane == 0 { Nanos::ZERO } else { outside((slice.start, slice.end), busy) };
+    view.slices.lane.push(lane as u32);
+    view.slices.op.push(op);
+    view.slices.start.push(Time(slice.start));
+    view.slices.end.push(Time(slice.end));
+    view.slices.exposed.push(Time(exposed));
+}
+
+fn collectives(numbers: &mut Numbers, ranks: &[Ran]) -> Table {
+    let column = |title, unit, bar| Column { title, unit, bar };
+    let mut table = Table {
+        title: "collectives",
+        columns: vec![
+            column("collective", Unit::Text, false),
+            column("rank", Unit::Text, false),
+            column("group", Unit::Text, false),
+            column("bytes", Unit::Bytes, false),
+            column("start", Unit::Ns, false),
+            column("time", Unit::Ns, true),
+            column("exposed", Unit::Ns, true),
+        ],
+        rows: Vec::new(),
+        op: Vec::new(),
+        details: None,
+        view: None,
+        cut: None,
+    };
+    for ran in ranks {
+        let busy = ran.busy();
+        let all = ran.lanes.iter().skip(1).flat_map(|lane| &lane.slices);
+        for slice in all.filter(|slice| slice.kind == RanKind::Collective) {
+            let (among, bytes) = slice.among.clone().unwrap_or_default();
+            table.op.push(Maybe(Some(u64::from(numbers.op(slice)))));
+            table.rows.push(vec![
+                Cell::Text(printable_up_to(&slice.name, NAME)),
+                Cell::Text(printable(&ran.name)),
+                Cell::Text(printable(&among)),
+                Cell::Size(bytes),
+                Cell::Time(Time(slice.start)),
+                Cell::Time(Time(slice.end - slice.start)),
+                Cell::Time(Time(outside((slice.start, slice.end), &busy))),
+            ]);
+        }
+    }
+    table
+}

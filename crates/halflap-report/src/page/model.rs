@@ -1,0 +1,350 @@
+//! What the page is given: `halflap.page/1`, one JSON object that its script draws.
+//!
+//! Numbers are columns (a vector for each field) and every operation is an index, so that a program
+//! of ten thousand operations stays small. Text was made presentable before: it is short and has no
+//! control characters. Times are nanoseconds, sizes bytes.
+
+use serde::{Serialize, Serializer};
+
+use halflap::units::{Bytes, Nanos};
+
+/// A page, or what it shows of one part of a program.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Page {
+    /// What was looked at: the name of a file.
+    pub title: String,
+    /// Which part of it: the name of a computation; empty for all of it.
+    pub part: String,
+    /// Which command made it.
+    pub command: &'static str,
+    /// What else there is to know, each a label and a sentence.
+    pub facts: Vec<(&'static str, String)>,
+    /// What slices stand for.
+    pub ops: Ops,
+    /// The process groups.
+    pub groups: Vec<Group>,
+    /// What can be alive.
+    pub buffers: Buffers,
+    /// What ran when: each order, or each rank.
+    pub views: Vec<View>,
+    /// Whether the first two views are the same program before and after.
+    pub compare: bool,
+    /// Tables, the collectives' first.
+    pub tables: Vec<Table>,
+    /// What more memory or a faster network would buy.
+    pub sweep: Option<Sweep>,
+}
+
+/// Operations, by their index.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Ops {
+    /// Their names.
+    pub name: Vec<String>,
+    /// What they are.
+    pub kind: Vec<Kind>,
+    /// What a collective does, or what was fused.
+    pub what: Vec<String>,
+    /// The process group of a collective.
+    pub group: Vec<Maybe>,
+    /// What a collective sends, or what others read and write.
+    pub bytes: Vec<Maybe>,
+    /// Floating-point operations.
+    pub flops: Vec<Maybe>,
+    /// Where they come from in the user's program.
+    pub source: Vec<String>,
+    /// What they depend on.
+    pub deps: Vec<Vec<u32>>,
+    /// Who waits for a collective.
+    pub waits: Vec<Vec<u32>>,
+}
+
+/// What an operation is; written as its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// It computes.
+    Compute,
+    /// It communicates beside compute.
+    Collective,
+    /// It communicates, and compute stands still.
+    SyncCollective,
+    /// It waits for a collective.
+    Wait,
+    /// It copies or sets memory.
+    Memory,
+    /// Several that are too short to be shown apart.
+    Several,
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
+}
+
+/// A whole number that is not always known; written as -1 where it is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maybe(pub Option<u64>);
+
+impl Serialize for Maybe {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(number) => serializer.serialize_u64(number),
+            None => serializer.serialize_i8(-1),
+        }
+    }
+}
+
+/// A time, written in tenths of a nanosecond: nothing finer can be seen, and digits cost space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Time(pub Nanos);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let tenths = (self.0.0 * 10.0).round();
+        match tenths % 10.0 == 0.0 && tenths.abs() < 1e16 {
+            true => serializer.serialize_i64((tenths / 10.0) as i64),
+            false => serializer.serialize_f64(tenths / 10.0),
+        }
+    }
+}
+
+/// A process group.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Who takes part, in words.
+    pub ranks: String,
+}
+
+/// Buffers, by their index.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Buffers {
+    /// Their names.
+    pub name: Vec<String>,
+    /// What each occupies.
+    pub size: Vec<Bytes>,
+    /// Who makes it; nobody, for an input.
+    pub maker: Vec<Maybe>,
+}
+
+/// What ran when.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct View {
+    /// Its name: `before`, `after`, `rank 0`.
+    pub name: String,
+    /// Where on the time axis, which all views share, its first slice begins.
+    pub begin: Time,
+    /// Where on the time axis it ends.
+    pub length: Time,
+    /// What no order can beat, if that is known.
+    pub bound: Option<Time>,
+    /// The figures that matter most.
+    pub headline: Vec<Figure>,
+    /// What runs beside each other.
+    pub lanes: Vec<Lane>,
+    /// What ran, by lane and then by start; in one lane they do not overlap.
+    pub slices: Slices,
+    /// When compute stood still.
+    pub stalls: Stalls,
+    /// What was alive, if that is known.
+    pub memory: Option<Memory>,
+    /// Where the time goes, if slices are too coarse to tell: short ones may have been merged.
+    pub spent: Option<Budget>,
+}
+
+/// Where a view's time goes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Budget {
+    /// Something computes.
+    pub compute: Time,
+    /// Something communicates and nothing computes.
+    pub exposed: Time,
+    /// Something is copied or filled, and nothing else runs.
+    pub copies: Time,
+}
+
+/// A figure of the headline. All views have the same labels.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What it is.
+    pub label: &'static str,
+    /// How much; NaN, which is written as null, where it is not known.
+    pub value: f64,
+    /// Of what.
+    pub unit: Unit,
+    /// What to compare it with.
+    pub note: String,
+    /// Whether less of it is better.
+    pub better: &'static str,
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Nanoseconds.
+    Ns,
+    /// Bytes.
+    Bytes,
+    /// Things.
+    Count,
+    /// Hundredths.
+    Percent,
+    /// Places in an order: negative is earlier.
+    Places,
+    /// No number at all.
+    Text,
+}
+
+/// A row of the timeline.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lane {
+    /// Its name.
+    pub name: String,
+    /// `compute` or `communication`.
+    pub kind: LaneKind,
+    /// What else is to be said of it.
+    pub note: String,
+}
+
+/// What runs in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LaneKind {
+    /// Compute.
+    Compute,
+    /// Communication.
+    Communication,
+    /// Copies.
+    Memory,
+}
+
+/// What ran, as columns.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Slices {
+    /// In which lane.
+    pub lane: Vec<u32>,
+    /// Which operation.
+    pub op: Vec<u32>,
+    /// From when.
+    pub start: Vec<Time>,
+    /// Until when.
+    pub end: Vec<Time>,
+    /// What of it nothing hides.
+    pub exposed: Vec<Time>,
+}
+
+/// When compute stood still, as columns.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stalls {
+    /// From when.
+    pub start: Vec<Time>,
+    /// Until when.
+    pub end: Vec<Time>,
+    /// For which collective.
+    pub of: Vec<Maybe>,
+    /// Before which operation.
+    pub at: Vec<Maybe>,
+    /// Why: `needed`, `synchronous`, `not issued yet`, `end of step`, by number.
+    pub cause: Vec<u8>,
+}
+
+/// What was alive: a step curve. Entries `2k` and `2k + 1` belong to operation `k` of the order: while
+/// it runs, and when it has freed what it used last.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Memory {
+    /// From when.
+    pub time: Vec<Time>,
+    /// How much.
+    pub bytes: Vec<Bytes>,
+    /// The operations as they are issued.
+    pub order: Vec<u32>,
+    /// Who frees each buffer.
+    pub freed_by: Vec<Maybe>,
+    /// How much may be alive.
+    pub limit: Option<Bytes>,
+}
+
+/// A table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// What is in it.
+    pub title: &'static str,
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows.
+    pub rows: Vec<Vec<Cell>>,
+    /// The operation that each row is about.
+    pub op: Vec<Maybe>,
+    /// What else is to be said of each row's operation.
+    pub details: Option<Vec<Vec<(&'static str, String)>>>,
+    /// The view that it belongs to, if not to all.
+    pub view: Option<u32>,
+    /// If rows were left out, how many there were, and what those that are here are: `the most exposed`.
+    pub cut: Option<(usize, &'static str)>,
+}
+
+/// A column.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// Its title.
+    pub title: &'static str,
+    /// What is in it.
+    #[serde(rename = "type")]
+    pub unit: Unit,
+    /// Whether a bar shows its numbers.
+    pub bar: bool,
+}
+
+/// A cell.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A time.
+    Time(Time),
+    /// A size.
+    Size(Bytes),
+    /// Another number.
+    Number(f64),
+    /// Nothing.
+    Empty,
+}
+
+/// A sweep over memory limits and bandwidths.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sweep {
+    /// The peak of the order that was given.
+    pub input_peak: Bytes,
+    /// One for each bandwidth.
+    pub curves: Vec<Curve>,
+}
+
+/// One bandwidth.
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    /// As a multiple of what the program has.
+    pub bandwidth: f64,
+    /// What no order can beat.
+    pub bound: Time,
+    /// One for each memory limit, ascending.
+    pub points: Vec<Point>,
+}
+
+/// One memory limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// How much may be alive.
+    pub limit: Bytes,
+    /// The shortest step that was found; none, if no order keeps the limit.
+    pub step_time: Option<Time>,
+    /// What of it is exposed communication.
+    pub exposed: Option<Time>,
+    /// What it needs.
+    pub peak: Option<Bytes>,
+    /// The smallest peak that was reached, where no order keeps the limit.
+    pub smallest_peak: Option<Bytes>,
+}

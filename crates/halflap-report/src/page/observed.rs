@@ -1,0 +1,487 @@
+//! A page of what really ran: a view for each rank.
+
+use std::collections::BTreeMap;
+
+use super::model::{
+    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, Slices, Stalls, Table, Time, Unit,
+    View,
+};
+use crate::analysis::{analysis_notes, group_text, without_middle, work_name};
+use crate::observe::{
+    Analysis, Class, Collective, Drawing, GroupName, KernelUse, Moment, Rank, Spent, Timeline, Track,
+};
+use crate::text::{printable, printable_up_to};
+use halflap::units::Nanos;
+
+/// Names are cut to so many characters: enough to tell them apart.
+const NAME: usize = 160;
+
+/// Those of kernels are templates with much in common; they lose their middle.
+const KERNEL: usize = 500;
+
+/// How many ranks are listed with a kernel.
+const RANKS: usize = 8;
+
+/// How many rows a table has at most.
+const ROWS: usize = 2_000;
+
+/// How many slices a view should have at most.
+pub const SLICES: usize = 60_000;
+
+/// The page of an analysis; `timelines` has one for each rank.
+pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[Timeline]) -> Page {
+    let mut numbers = Numbers::new(analysis);
+    let views = analysis.ranks.iter().enumerate().zip(timelines);
+    let views = views.map(|((place, _), timeline)| view(&mut numbers, place, timeline)).collect();
+    let tables = vec![collectives(&mut numbers), ranks(analysis), kernels(&mut numbers)];
+    Page {
+        title: printable_up_to(title, NAME),
+        command: "analyze",
+        facts: notes(analysis, timelines).into_iter().map(|note| ("note", note)).collect(),
+        views,
+        tables,
+        groups: numbers.groups,
+        ops: numbers.ops,
+        ..Page::default()
+    }
+}
+
+/// What a reader of the page should know.
+fn notes(analysis: &Analysis, timelines: &[Timeline]) -> Vec<String> {
+    let mut notes = analysis_notes(analysis);
+    for (rank, timeline) in analysis.ranks.iter().zip(timelines).filter(|(_, timeline)| timeline.pauses_left_out > 0) {
+        let (drawn, label) = (timeline.pauses.len(), printable(&rank.label));
+        let all = drawn + timeline.pauses_left_out;
+        notes.push(format!("{label}: of {all} pauses of compute the longest {drawn} are drawn and summed up"));
+    }
+    notes
+}
+
+/// What each rank is called, no two alike: traces may not know their rank, or claim the same.
+fn called(analysis: &Analysis) -> Vec<String> {
+    let name = |rank: &Rank| rank.rank.map_or_else(|| printable(&rank.label), |rank| format!("rank {rank}"));
+    let names: Vec<String> = analysis.ranks.iter().map(name).collect();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    names.iter().for_each(|name| *seen.entry(name).or_default() += 1);
+    let apart = |(place, name): (usize, &String)| match seen[name.as_str()] {
+        1 => name.clone(),
+        _ => format!("{name}, trace {}", place + 1),
+    };
+    names.iter().enumerate().map(apart).collect()
+}
+
+/// What an operation of the page is.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Key<'a> {
+    Kernel(Class, &'a str),
+    /// A collective on several ranks.
+    Match(usize),
+    /// A collective on one: the rank's place and its own.
+    Alone(usize, usize),
+    Several,
+}
+
+/// What is said of an operation.
+struct About<'a> {
+    kind: Kind,
+    name: &'a str,
+    /// The place of its rank, and itself.
+    collective: Option<(usize, &'a Collective)>,
+}
+
+/// Numbers for operations and groups, given when first needed.
+struct Numbers<'a> {
+    analysis: &'a Analysis,
+    matches: Vec<Vec<Option<usize>>>,
+    /// Where on each rank's clock the time axis begins.
+    zeros: Vec<Moment>,
+    called: Vec<String>,
+    of: BTreeMap<Key<'a>, u32>,
+    ops: Ops,
+    of_group: BTreeMap<(String, String), u32>,
+    groups: Vec<Group>,
+}
+
+impl<'a> Numbers<'a> {
+    fn new(analysis: &'a Analysis) -> Numbers<'a> {
+        Numbers {
+            analysis,
+            matches: analysis.matches_of(),
+            zeros: analysis.zeros(),
+            called: called(analysis),
+            of: BTreeMap::new(),
+            ops: Ops::default(),
+            of_group: BTreeMap::new(),
+            groups: Vec::new(),
+        }
+    }
+
+    fn drawing(&mut self, rank: usize, drawing: Drawing) -> u32 {
+        match drawing {
+            Drawing::Kernel(kernel) => self.kernel(rank, kernel),
+            Drawing::Collective(place) => self.collective(rank, place),
+            Drawing::Several => {
+                self.op(Key::Several, &About { kind: Kind::Several, name: "several", collective: None })
+            }
+        }
+    }
+
+    fn kernel(&mut self, rank: usize, kernel: crate::observe::ids::KernelId) -> u32 {
+        let kernel = &self.analysis.ranks[rank].kernels[kernel];
+        let kind = match kernel.class {
+            Class::Compute => Kind::Compute,
+            Class::Memory => Kind::Memory,
+            Class::Communication => Kind::Collective,
+        };
+        let about = About { kind, name: &without_middle(&kernel.name, KERNEL), collective: None };
+        self.op(Key::Kernel(kernel.class, &kernel.name), &about)
+    }
+
+    fn collective(&mut self, rank: usize, place: usize) -> u32 {
+        let collective = &self.analysis.ranks[rank].collectives[place];
+        let found = self.matches[rank][place];
+        let key = found.map_or(Key::Alone(rank, place), Key::Match);
+        // On several ranks it has one name; those that others do not have are numbered by themselves.
+        let name = match (found, self.analysis.ranks.len()) {
+            (Some(found), _) => format!("{} {}", collective.operation.name(), found + 1),
+            (None, 1) => format!("{} {}", collective.operation.name(), place + 1),
+            (None, _) => format!("{} {} ({} alone)", collective.operation.name(), place + 1, self.called[rank]),
+        };
+        self.op(key, &About { kind: Kind::Collective, name: &name, collective: Some((rank, collective)) })
+    }
+
+    fn op(&mut self, key: Key<'a>, about: &About<'_>) -> u32 {
+        if let Some(&number) = self.of.get(&key) {
+            return number;
+        }
+        let About { kind, name, collective } = *about;
+        let group = collective.map(|(rank, collective)| self.group(rank, collective));
+        let what = collective.map_or("", |(_, collective)| collective.operation.name());
+        let bytes = collective.and_then(|(_, collective)| collective.bytes);
+        let number = self.ops.name.len() as u32;
+        self.ops.name.push(printable_up_to(name, KERNEL));
+        self.ops.kind.push(kind);
+        self.ops.what.push(what.to_owned());
+        self.ops.group.push(Maybe(group.map(u64::from)));
+        self.ops.bytes.push(Maybe(bytes.map(|bytes| bytes.0.unsigned_abs())));
+        self.ops.flops.push(Maybe(None));
+        self.ops.source.push(String::new());
+        self.ops.deps.push(Vec::new());
+        self.ops.waits.push(Vec::new());
+        self.of.insert(key, number);
+        number
+    }
+
+    fn group(&mut self, rank: usize, collective: &Collective) -> u32 {
+        let (name, ranks) = group_text(&self.analysis.ranks[rank].groups[collective.group]);
+        let next = self.groups.len() as u32;
+        *self.of_group.entry((name.clone(), ranks.clone())).or_insert_with(|| {
+            self.groups.push(Group { name, ranks });
+            next
+        })
+    }
+}
+
+fn view(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> View {
+    let analysis = numbers.analysis;
+    let rank = &analysis.ranks[place];
+    View {
+        name: numbers.called[place].clone(),
+        begin: Time(rank.first - numbers.zeros[place]),
+        length: Time(rank.first - numbers.zeros[place] + rank.times.span),
+        bound: None,
+        headline: headline(analysis, place),
+        lanes: lanes(rank, &timeline.lanes),
+        slices: slices(numbers, place, timeline),
+        stalls: stalls(numbers, place, timeline),
+        memory: None,
+        spent: Some(budget(&rank.times)),
+    }
+}
+
+fn budget(times: &Spent) -> Budget {
+    let copies = times.span - times.compute - times.exposed - times.idle;
+    Budget { compute: Time(times.compute), exposed: Time(times.exposed), copies: Time(copies) }
+}
+
+fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
+    let times = &analysis.ranks[place].times;
+    let of = |part: Nanos, whole: Nanos, what: &str| match whole {
+        Nanos::ZERO => String::new(),
+        whole => format!("{:.1}% of {what}", 100.0 * part.0 / whole.0),
+    };
+    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: Unit::Ns, note, better: "less" };
+    let span = of(times.compute, times.span, "it computing");
+    let mut figures = vec![
+        figure("span", times.span, span),
+        figure("exposed communication", times.exposed, of(times.exposed, times.communication, "communication")),
+        figure("idle", times.idle, of(times.idle, times.span, "span")),
+    ];
+    if analysis.ranks.len() > 1 {
+        let peers = &analysis.peers.ranks[place];
+        let least = if analysis.peers.incomplete() { "at least; " } else { "" };
+        let (waiting, note) = match peers.transfer_and_waiting() {
+            Some((_, waiting)) => (waiting, format!("{least}last to arrive at {} of {}", peers.last, peers.matched)),
+            None => (Nanos(f64::NAN), "none of its collectives was found on another rank".to_owned()),
+        };
+        figures.push(figure("waiting for peers", waiting, note));
+    }
+    figures
+}
+
+/// The lanes; where slices of a stream or group overlap, it has several, which are numbered.
+fn lanes(rank: &Rank, tracks: &[Track]) -> Vec<Lane> {
+    let alike = |tracks: &[Track], track: &Track| tracks.iter().filter(|other| *other == track).count();
+    let numbered = |(place, track): (usize, &Track)| {
+        let Lane { name, kind, note } = lane(rank, track);
+        let name = match alike(tracks, track) {
+            1 => name,
+            all => format!("{name} ({} of {all})", alike(&tracks[..=place], track)),
+        };
+        Lane { name, kind, note }
+    };
+    tracks.iter().enumerate().map(numbered).collect()
+}
+
+fn lane(rank: &Rank, track: &Track) -> Lane {
+    match *track {
+        Track::Group(group) => {
+            let (name, note) = group_text(&rank.groups[group]);
+            let name = match rank.groups[group].name {
+                GroupName::Named(_) => format!("group {name}"),
+                GroupName::Stream(_) | GroupName::Gloo | GroupName::OneOf(_) => format!("{name}, comm."),
+            };
+            Lane { name, kind: LaneKind::Communication, note }
+        }
+        Track::Stream(lane) => stream(&rank.lanes[lane], LaneKind::Compute, ""),
+        Track::Copies(lane) => stream(&rank.lanes[lane], LaneKind::Memory, ", copies"),
+    }
+}
+
+fn stream(lane: &crate::observe::Lane, kind: LaneKind, what: &str) -> Lane {
+    let note = lane.device.map_or(String::new(), |device| format!("GPU {device}"));
+    Lane { name: format!("{}{what}", lane.name()), kind, note }
+}
+
+fn slices(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Slices {
+    let zero = numbers.zeros[place];
+    let mut slices = Slices::default();
+    for drawn in &timeline.slices {
+        slices.lane.push(drawn.lane as u32);
+        slices.op.push(numbers.drawing(place, drawn.what));
+        slices.start.push(Time(drawn.when.start - zero));
+        slices.end.push(Time(drawn.when.end - zero));
+        slices.exposed.push(Time(drawn.exposed));
+    }
+    slices
+}
+
+fn stalls(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Stalls {
+    /// By number, as the page has them.
+    const NEEDED: u8 = 0;
+    const END_OF_STEP: u8 = 3;
+    let zero = numbers.zeros[place];
+    let mut stalls = Stalls::default();
+    for pause in &timeline.pauses {
+        let before = pause.before.map(|kernel| numbers.kernel(place, kernel));
+        stalls.start.push(Time(pause.when.start - zero));
+        stalls.end.push(Time(pause.when.end - zero));
+        stalls.of.push(Maybe(Some(u64::from(numbers.collective(place, pause.collective)))));
+        stalls.at.push(Maybe(before.map(u64::from)));
+        stalls.cause.push(if before.is_some() { NEEDED } else { END_OF_STEP });
+    }
+    stalls
+}
+
+fn column(title: &'static str, unit: Unit, bar: bool) -> Column {
+    Column { title, unit, bar }
+}
+
+fn time(time: Nanos) -> Cell {
+    Cell::Time(Time(time))
+}
+
+fn text(text: impl ToString) -> Cell {
+    Cell::Text(printable_up_to(&text.to_string(), NAME))
+}
+
+fn collectives(numbers: &mut Numbers<'_>) -> Table {
+    let analysis = numbers.analysis;
+    let mut all: Vec<(usize, usize)> = Vec::new();
+    for (place, rank) in analysis.ranks.iter().enumerate() {
+        all.extend((0..rank.collectives.len()).map(|collective| (place, collective)));
+    }
+    let of = |(place, collective): (usize, usize)| &analysis.ranks[place].collectives[collective];
+    all.sort_by(|&a, &b| of(b).exposed.0.total_cmp(&of(a).exposed.0));
+    let cut = (all.len() > ROWS).then_some((all.len(), "the most exposed"));
+    all.truncate(ROWS);
+    Table {
+        title: "collectives",
+        columns: vec![
+            column("collective", Unit::Text, false),
+            column("rank", Unit::Text, false),
+            column("group", Unit::Text, false),
+            column("size", Unit::Bytes, false),
+            column("start", Unit::Ns, false),
+            column("time", Unit::Ns, false),
+            column("exposed", Unit::Ns, true),
+            column("hidden", Unit::Ns, false),
+            column("waiting for peers", Unit::Ns, false),
+        ],
+        op: all.iter().map(|&(rank, place)| Maybe(Some(u64::from(numbers.collective(rank, place))))).collect(),
+        rows: all.iter().map(|&at| collective_row(numbers, at)).collect(),
+        details: Some(all.iter().map(|&at| details(numbers, at)).collect()),
+        view: None,
+        cut,
+    }
+}
+
+fn collective_row(numbers: &mut Numbers<'_>, (place, collective): (usize, usize)) -> Vec<Cell> {
+    let op = numbers.collective(place, collective) as usize;
+    let rank = &numbers.analysis.ranks[place];
+    let found = numbers.matches[place][collective].map(|found| &numbers.analysis.peers.matches[found]);
+    let collective = &rank.collectives[collective];
+    vec![
+        text(&numbers.ops.name[op]),
+        text(rank.name()),
+        text(group_text(&rank.groups[collective.group]).0),
+        collective.bytes.map_or(Cell::Empty, Cell::Size),
+        time(collective.ran.start - numbers.zeros[place]),
+        time(collective.time()),
+        time(collective.exposed),
+        time(collective.hidden),
+        found.map_or(Cell::Empty, |found| time(collective.time() - found.transfer)),
+    ]
+}
+
+fn details(numbers: &Numbers<'_>, (place, collective): (usize, usize)) -> Vec<(&'static str, String)> {
+    let rank = &numbers.analysis.ranks[place];
+    let found = numbers.matches[place][collective].map(|found| &numbers.analysis.peers.matches[found]);
+    let collective = &rank.collectives[collective];
+    let name = |kernel| without_middle(rank.kernel(kernel), NAME);
+    let mut details = vec![(rank.processor.work(), name(collective.kernel))];
+    details
+        .extend(collective.behind.iter().map(|&(kernel, time)| ("hidden behind", format!("{time} {}", name(kernel)))));
+    if let Some(stall) = collective.stall {
+        let after = stall.after.map_or("the start".to_owned(), name);
+        let before = stall.before.map_or("the end".to_owned(), name);
+        details.push(("compute stood still", format!("{} from {after} to {before}", stall.when.time())));
+    }
+    if let Some(found) = found {
+        let last = numbers.analysis.ranks[found.last].name();
+        let said = format!("{}; the longest wait was {}, for rank {last}", found.transfer, found.spread);
+        details.push(("transfer", said));
+    }
+    details
+}
+
+fn ranks(analysis: &Analysis) -> Table {
+    let row = |(place, rank): (usize, &Rank)| {
+        let times = &rank.times;
+        let several = analysis.ranks.len() > 1;
+        let waiting = match analysis.peers.ranks[place].transfer_and_waiting() {
+            Some((_, waiting)) => time(waiting),
+            None if several => text("?"),
+            None => Cell::Empty,
+        };
+        let mut row = vec![text(rank.name())];
+        row.extend([times.span, times.compute, times.communication, times.exposed, times.memory, times.idle].map(time));
+        row.extend([waiting, text(&rank.label)]);
+        row
+    };
+    Table {
+        title: "ranks",
+        columns: vec![
+            column("rank", Unit::Text, false),
+            column("span", Unit::Ns, false),
+            column("compute", Unit::Ns, false),
+            column("communication", Unit::Ns, false),
+            column("exposed", Unit::Ns, true),
+            column("memory", Unit::Ns, false),
+            column("idle", Unit::Ns, true),
+            column("waiting for peers", Unit::Ns, true),
+            column("trace", Unit::Text, false),
+        ],
+        rows: analysis.ranks.iter().enumerate().map(row).collect(),
+        op: analysis.ranks.iter().map(|_| Maybe(None)).collect(),
+        details: None,
+        view: None,
+        cut: None,
+    }
+}
+
+/// A kernel on all ranks that launch it: their places, and what each spends in it.
+type KernelRow<'a> = ((Class, &'a str), Vec<(usize, &'a KernelUse)>);
+
+fn kernels(numbers: &mut Numbers<'_>) -> Table {
+    let analysis = numbers.analysis;
+    let mut of: BTreeMap<(Class, &str), Vec<(usize, &KernelUse)>> = BTreeMap::new();
+    for (place, rank) in analysis.ranks.iter().enumerate() {
+        for used in &rank.kernel_uses {
+            let kernel = &rank.kernels[used.kernel];
+            of.entry((kernel.class, &kernel.name)).or_default().push((place, used));
+        }
+    }
+    let mut all: Vec<KernelRow<'_>> = of.into_iter().collect();
+    all.sort_by(|(_, a), (_, b)| total(b).0.total_cmp(&total(a).0));
+    let cut = (all.len() > ROWS).then_some((all.len(), "the longest"));
+    all.truncate(ROWS);
+    let several = analysis.ranks.len() > 1;
+    let work = work_name(analysis);
+    let mut columns = vec![column(work, Unit::Text, false), column("class", Unit::Text, false)];
+    columns.extend(several.then_some(column("ranks", Unit::Count, false)));
+    columns.extend([column("launches", Unit::Count, false), column("total", Unit::Ns, true)]);
+    match several {
+        true => columns.extend(["least of a rank", "most of a rank"].map(|title| column(title, Unit::Ns, false))),
+        false => columns.push(column("median", Unit::Ns, false)),
+    }
+    columns.push(column("longest", Unit::Ns, false));
+    Table {
+        title: if work == "kernel" { "kernels" } else { "operators" },
+        columns,
+        op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
+        details: several.then(|| all.iter().map(|(_, uses)| kernel_details(numbers, uses)).collect()),
+        rows: all.iter().map(|row| kernel_row(row, several)).collect(),
+        view: None,
+        cut,
+    }
+}
+
+fn total(uses: &[(usize, &KernelUse)]) -> Nanos {
+    uses.iter().map(|(_, used)| used.total).sum()
+}
+
+fn kernel_op(numbers: &mut Numbers<'_>, (_, uses): &KernelRow<'_>) -> Maybe {
+    Maybe(uses.first().map(|&(place, used)| u64::from(numbers.kernel(place, used.kernel))))
+}
+
+fn kernel_row(((class, name), uses): &KernelRow<'_>, several: bool) -> Vec<Cell> {
+    let launches: usize = uses.iter().map(|(_, used)| used.launches).sum();
+    let longest = uses.iter().map(|(_, used)| used.longest).fold(Nanos::ZERO, Nanos::max);
+    let of_rank = uses.iter().map(|(_, used)| used.total);
+    let most = of_rank.clone().fold(Nanos::ZERO, Nanos::max);
+    let least = of_rank.fold(most, Nanos::min);
+    let mut row = vec![Cell::Text(without_middle(name, KERNEL)), text(class.name())];
+    row.extend(several.then_some(Cell::Number(uses.len() as f64)));
+    row.extend([Cell::Number(launches as f64), time(total(uses))]);
+    match several {
+        true => row.extend([least, most].map(time)),
+        false => row.extend(uses.first().map(|(_, used)| time(used.median))),
+    }
+    row.push(time(longest));
+    row
+}
+
+/// The ranks that spend most in a kernel.
+fn kernel_details(numbers: &Numbers<'_>, uses: &[(usize, &KernelUse)]) -> Vec<(&'static str, String)> {
+    let mut uses = uses.to_vec();
+    uses.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
+    let said = |(place, used): &(usize, &KernelUse)| {
+        let said =
+            format!("{}: {}, {} launched, median {}", numbers.called[*place], used.total, used.launches, used.median);
+        ("time", said)
+    };
+    let rest = uses.len().saturating_sub(RANKS);
+    let more = (rest > 0).then(|| ("time", format!("and {rest} more ranks")));
+    uses.iter().take(RANKS).map(said).chain(more).collect()
+}

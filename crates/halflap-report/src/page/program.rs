@@ -1,0 +1,321 @@
+//! A page of simulated orders.
+
+use super::model::{
+    Buffers, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Memory, Ops, Page, Slices, Stalls, Sweep, Table,
+    Time, Unit, View,
+};
+use crate::played::Played;
+use crate::summary::Row;
+use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
+use crate::timing::{against_bound, describe_holder, exposed_by_collective, waiting_for_host};
+use halflap::explain::{Explanation, Held};
+use halflap::graph::{Collective, Edges, Graph, OpKind};
+use halflap::ids::{GroupId, Id, IdVec, OpId};
+use halflap::simulate::Cause;
+use halflap::units::{Bytes, Nanos};
+
+/// Names are cut to so many characters: enough to tell them apart.
+const NAME: usize = 160;
+
+/// What a page shows of a program.
+pub struct Shown<'a> {
+    /// The name of the file.
+    pub title: &'a str,
+    /// Which part of the program: the name of a computation; empty for all of it.
+    pub part: &'a str,
+    /// Which command made it.
+    pub command: &'static str,
+    /// What else there is to know.
+    pub facts: Vec<(&'static str, String)>,
+    /// One order, or before and after.
+    pub orders: &'a [Played<'a>],
+    /// The last order explained.
+    pub explanation: &'a Explanation,
+    /// How much may be alive, if that was said.
+    pub memory_limit: Option<Bytes>,
+    /// What passes said of each collective, if passes ran.
+    pub rows: &'a [Row],
+}
+
+/// The page of one order, or of an order before and after.
+pub fn program_page(shown: &Shown<'_>) -> Page {
+    let Some(last) = shown.orders.last() else { return Page::default() };
+    let graph = last.graph;
+    Page {
+        title: printable_up_to(shown.title, NAME),
+        part: printable_up_to(shown.part, NAME),
+        command: shown.command,
+        facts: shown.facts.clone(),
+        ops: ops(graph),
+        groups: groups(graph),
+        buffers: buffers(graph),
+        views: shown.orders.iter().map(|played| view(shown, played)).collect(),
+        compare: shown.orders.len() == 2,
+        tables: vec![collectives(shown, last)],
+        sweep: None,
+    }
+}
+
+/// The page of an order, with what more memory or a faster network would buy.
+pub fn sweep_page(shown: &Shown<'_>, sweep: Sweep) -> Page {
+    Page { sweep: Some(sweep), ..program_page(shown) }
+}
+
+fn number(op: impl Id) -> u32 {
+    op.index() as u32
+}
+
+fn maybe(id: Option<impl Id>) -> Maybe {
+    Maybe(id.map(|id| id.index() as u64))
+}
+
+fn ops(graph: &Graph) -> Ops {
+    let size = |op| graph.collective(op).map(Collective::bytes).or(graph.bytes(op));
+    let numbers = |ops: &[OpId]| ops.iter().copied().map(number).collect();
+    Ops {
+        name: graph.ops().map(|op| name(graph, op)).collect(),
+        kind: graph.ops().map(|op| kind(graph.kind(op))).collect(),
+        what: graph.ops().map(|op| what(graph, op)).collect(),
+        group: graph.ops().map(|op| maybe(graph.collective(op).map(|collective| collective.group))).collect(),
+        bytes: graph.ops().map(|op| Maybe(size(op).map(|bytes| bytes.0.unsigned_abs()))).collect(),
+        flops: graph.ops().map(|op| Maybe(graph.flops(op).map(|flops| flops.0 as u64))).collect(),
+        source: graph.ops().map(|op| printable_end(graph.source(op), NAME)).collect(),
+        deps: graph.ops().map(|op| numbers(graph.preds(op, Edges::Real))).collect(),
+        waits: graph.ops().map(|op| numbers(graph.waited_by(op))).collect(),
+    }
+}
+
+fn name(graph: &Graph, op: OpId) -> String {
+    printable_up_to(graph.name(op), NAME)
+}
+
+fn kind(kind: OpKind) -> Kind {
+    match kind {
+        OpKind::Compute | OpKind::MultiOutput => Kind::Compute,
+        OpKind::AsyncCollective => Kind::Collective,
+        OpKind::SyncCollective => Kind::SyncCollective,
+        OpKind::Wait => Kind::Wait,
+    }
+}
+
+fn what(graph: &Graph, op: OpId) -> String {
+    match graph.collective(op) {
+        Some(collective) => printable(&collective.op),
+        None => printable(&graph.fused(op).join(" ")),
+    }
+}
+
+fn groups(graph: &Graph) -> Vec<Group> {
+    let groups = graph.groups().iter();
+    groups.map(|(_, group)| Group { name: printable(&group.name), ranks: ranks(&group.ranks) }).collect()
+}
+
+fn buffers(graph: &Graph) -> Buffers {
+    Buffers {
+        name: graph.buffers().map(|buffer| printable_up_to(graph.buffer_name(buffer), NAME)).collect(),
+        size: graph.buffers().map(|buffer| graph.size_alloc(buffer)).collect(),
+        maker: graph.buffers().map(|buffer| maybe(graph.maker(buffer))).collect(),
+    }
+}
+
+fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
+    let simulation = &played.simulation;
+    let lanes = Lanes::of(played);
+    View {
+        name: played.name.to_owned(),
+        begin: Time::default(),
+        length: Time(simulation.step_time),
+        bound: Some(Time(shown.explanation.bound.time)),
+        headline: headline(shown, played),
+        slices: slices(played, &lanes),
+        lanes: lanes.lanes,
+        stalls: stalls(played),
+        memory: Some(memory(shown, played)),
+        spent: None,
+    }
+}
+
+fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
+    let Played { graph, simulation, .. } = played;
+    let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+    let communication: Nanos = collectives.map(|op| simulation.end[op] - simulation.start[op]).sum();
+    let exposed = simulation.exposed();
+    let share = match communication {
+        Nanos::ZERO => "nothing communicates".to_owned(),
+        whole => format!("{:.1}% of {whole} of communication", 100.0 * exposed.0 / whole.0),
+    };
+    let limit = shown.memory_limit.map_or(String::new(), |limit| format!("limit {limit}"));
+    let figure = |label, value, unit, note| Figure { label, value, unit, note, better: "less" };
+    let mut figures = vec![
+        figure(
+            "step time",
+            simulation.step_time.0,
+            Unit::Ns,
+            against_bound(simulation.step_time, shown.explanation.bound),
+        ),
+        figure("exposed communication", exposed.0, Unit::Ns, share),
+        figure("peak memory", played.memory.peak.0 as f64, Unit::Bytes, limit),
+    ];
+    if shown.orders.iter().any(|played| waiting_for_host(played.simulation) > Nanos::ZERO) {
+        let note = "compute stands still, and nothing is issued".to_owned();
+        figures.push(figure("waiting for the host", waiting_for_host(simulation).0, Unit::Ns, note));
+    }
+    figures
+}
+
+/// The rows of a timeline: compute, then each process group that communicates.
+struct Lanes {
+    lanes: Vec<Lane>,
+    of_group: IdVec<GroupId, usize>,
+}
+
+impl Lanes {
+    fn of(played: &Played<'_>) -> Lanes {
+        let Played { graph, machine, .. } = played;
+        let mut lanes = vec![Lane { name: "compute".to_owned(), kind: LaneKind::Compute, note: String::new() }];
+        let mut of_group = IdVec::filled(0, graph.groups().len());
+        for (id, group) in graph.groups().iter() {
+            let mut collectives = graph.ops().filter(|&op| graph.collective(op).is_some_and(|of| of.group == id));
+            let Some(stream) = collectives.next().and_then(|op| machine.streams.of(op)) else { continue };
+            let name = format!("group {}", printable(&group.name));
+            let note = format!("{}, stream {}", ranks(&group.ranks), stream.index());
+            of_group[id] = lanes.len();
+            lanes.push(Lane { name, kind: LaneKind::Communication, note });
+        }
+        Lanes { lanes, of_group }
+    }
+
+    fn of_op(&self, graph: &Graph, op: OpId) -> usize {
+        graph.collective(op).map_or(0, |collective| self.of_group[collective.group])
+    }
+}
+
+fn slices(played: &Played<'_>, lanes: &Lanes) -> Slices {
+    let Played { graph, order, .. } = played;
+    let exposed = exposed_by_collective(played.simulation);
+    // Within a lane the order of issue is the order in time.
+    let mut ops: Vec<OpId> = order.as_slice().to_vec();
+    ops.sort_by_key(|&op| lanes.of_op(graph, op));
+    let mut slices = Slices::default();
+    for op in ops {
+        let (start, end) = played.times(op);
+        slices.lane.push(lanes.of_op(graph, op) as u32);
+        slices.op.push(number(op));
+        slices.start.push(Time(start));
+        slices.end.push(Time(end));
+        slices.exposed.push(Time(exposed[op]));
+    }
+    slices
+}
+
+fn stalls(played: &Played<'_>) -> Stalls {
+    let mut stalls = Stalls::default();
+    for exposure in &played.simulation.exposures {
+        stalls.start.push(Time(exposure.start));
+        stalls.end.push(Time(exposure.start + exposure.time));
+        stalls.of.push(maybe(Some(exposure.of)));
+        stalls.at.push(maybe(Some(exposure.at)));
+        stalls.cause.push(match exposure.cause {
+            Cause::Needed => 0,
+            Cause::Synchronous => 1,
+            Cause::Issued => 2,
+            Cause::EndOfStep => 3,
+        });
+    }
+    stalls
+}
+
+fn memory(shown: &Shown<'_>, played: &Played<'_>) -> Memory {
+    let steps = played.memory_steps();
+    Memory {
+        time: steps.iter().map(|step| Time(step.time)).collect(),
+        bytes: steps.iter().map(|step| step.bytes).collect(),
+        order: played.order.as_slice().iter().copied().map(number).collect(),
+        freed_by: played.memory.freed_by.as_slice().iter().map(|&op| maybe(op)).collect(),
+        limit: shown.memory_limit,
+    }
+}
+
+fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
+    let graph = last.graph;
+    let listing = Listing::new(shown, last);
+    let mut collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+    collectives.sort_by(|&a, &b| listing.exposed[b].0.total_cmp(&listing.exposed[a].0).then(a.cmp(&b)));
+    Table {
+        title: "collectives",
+        columns: listing.columns(),
+        rows: collectives.iter().map(|&op| listing.row(op)).collect(),
+        op: collectives.iter().map(|&op| maybe(Some(op))).collect(),
+        details: Some(collectives.iter().map(|&op| listing.details(op)).collect()),
+        view: None,
+        cut: None,
+    }
+}
+
+/// The table of collectives.
+struct Listing<'a> {
+    last: &'a Played<'a>,
+    before: Option<(&'a Played<'a>, IdVec<OpId, Nanos>)>,
+    exposed: IdVec<OpId, Nanos>,
+    held: IdVec<OpId, Option<Held>>,
+    rows: &'a [Row],
+}
+
+impl<'a> Listing<'a> {
+    fn new(shown: &'a Shown<'a>, last: &'a Played<'a>) -> Listing<'a> {
+        let mut held = IdVec::filled(None, last.graph.len());
+        for of in &shown.explanation.held {
+            held[of.collective] = Some(*of);
+        }
+        let before = match shown.orders {
+            [before, _] => Some((before, exposed_by_collective(before.simulation))),
+            _ => None,
+        };
+        Listing { last, before, exposed: exposed_by_collective(last.simulation), held, rows: shown.rows }
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let column = |title, unit| Column { title, unit, bar: title == "exposed" };
+        let mut columns = vec![
+            column("collective", Unit::Text),
+            column("operation", Unit::Text),
+            column("group", Unit::Text),
+            column("size", Unit::Bytes),
+            column("time", Unit::Ns),
+            column("exposed", Unit::Ns),
+        ];
+        if self.before.is_some() {
+            columns.extend([column("was", Unit::Ns), column("moved", Unit::Places)]);
+        }
+        columns.extend([column("stalls at", Unit::Text), column("held by", Unit::Text)]);
+        columns
+    }
+
+    fn row(&self, op: OpId) -> Vec<Cell> {
+        let graph = self.last.graph;
+        let (start, end) = self.last.times(op);
+        let mut row = vec![Cell::Text(name(graph, op)), Cell::Text(what(graph, op))];
+        row.extend(graph.collective(op).into_iter().flat_map(|collective| {
+            let group = printable(&graph.groups()[collective.group].name);
+            [Cell::Text(group), Cell::Size(collective.bytes())]
+        }));
+        row.extend([Cell::Time(Time(end - start)), Cell::Time(Time(self.exposed[op]))]);
+        if let Some((before, exposed)) = &self.before {
+            let shift = self.last.order.pos(op).index() as f64 - before.order.pos(op).index() as f64;
+            row.extend([Cell::Time(Time(exposed[op])), Cell::Number(shift)]);
+        }
+        row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(name(graph, held.at))));
+        row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(describe_holder(graph, &held.by))));
+        row
+    }
+
+    fn details(&self, op: OpId) -> Vec<(&'static str, String)> {
+        let graph = self.last.graph;
+        let held = match self.held[op] {
+            Some(held) => describe_holder(graph, &held.by),
+            None => "nothing: it is hidden".to_owned(),
+        };
+        let stopped = self.rows.iter().find(|row| row.op == op).map(|row| ("stopped by", stop(graph, &row.stop)));
+        std::iter::once(("held by", held)).chain(stopped).collect()
+    }
+}

@@ -1,0 +1,134 @@
+//! What a schedule changed, as rows: one for each collective.
+
+use halflap::evaluate::{Evaluation, Setup};
+use halflap::graph::{Graph, OpKind};
+use halflap::ids::{Id, IdVec, OpId};
+use halflap::order::Order;
+use halflap::overlap::{Fidelity, Overlap};
+use halflap::pass::Limit;
+use halflap::schedule::PassRun;
+use halflap::simulate::Bound;
+use halflap::units::{Bytes, Nanos};
+
+/// A schedule against the input order. Exposed time is measured by the one rule of
+/// [`halflap::overlap`] with the graph's own run times, whatever the passes looked at.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How many operations there are.
+    pub nodes: usize,
+    /// The run time of all collectives.
+    pub communication: Nanos,
+    /// What of it was exposed in the input order.
+    pub exposed_before: Nanos,
+    /// What of it is exposed now.
+    pub exposed: Nanos,
+    /// What the input order's simulation exposes.
+    pub simulated_exposed_before: Nanos,
+    /// What the simulation exposes now.
+    pub simulated_exposed: Nanos,
+    /// The input order's simulated step time.
+    pub step_time_before: Nanos,
+    /// The simulated step time now.
+    pub step_time: Nanos,
+    /// What no order can beat, of those that keep the same edges.
+    pub bound: Bound,
+    /// The input order's peak.
+    pub peak_before: Bytes,
+    /// The peak now.
+    pub peak: Bytes,
+    /// Swaps made by all passes.
+    pub moves: usize,
+    /// The collectives, the most exposed first.
+    pub rows: Vec<Row>,
+}
+
+/// One collective.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The collective.
+    pub op: OpId,
+    /// Its run time.
+    pub time: Nanos,
+    /// What of it was exposed in the input order.
+    pub exposed_before: Nanos,
+    /// What of it is exposed now.
+    pub exposed: Nanos,
+    /// How many places it moved: negative is earlier.
+    pub shift: i64,
+    /// Why it stopped where it is.
+    pub stop: Stop,
+}
+
+/// Why a collective, and its wait, stopped: what the last pass that slid each said.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// Of the collective.
+    pub collective: Option<Limit>,
+    /// Of its first wait.
+    pub wait: Option<Limit>,
+}
+
+/// What a summary compares.
+#[derive(Clone, Copy)]
+pub struct Compared<'a> {
+    /// The input order.
+    pub before: &'a Evaluation,
+    /// The order now.
+    pub after: &'a Evaluation,
+    /// What passes did, if passes ran.
+    pub passes: &'a [PassRun],
+}
+
+impl Summary {
+    /// Compares orders; `bound` is what no order that keeps the same edges can beat.
+    pub fn of(setup: Setup<'_>, compared: &Compared<'_>, bound: Bound) -> Summary {
+        let Setup { graph, machine } = setup;
+        let Compared { before, after, passes } = *compared;
+        let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+        let limits = last_limits(graph, passes);
+        let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
+        let mut rows: Vec<Row> = collectives
+            .map(|op| Row {
+                op,
+                time: machine.times.of(op),
+                exposed_before: exposed(graph, &overlap, &before.order, op),
+                exposed: exposed(graph, &overlap, &after.order, op),
+                shift: after.order.pos(op).index() as i64 - op.index() as i64,
+                stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
+            })
+            .collect();
+        rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));
+        let total = |of: fn(&Row) -> Nanos| rows.iter().map(of).sum();
+        Summary {
+            nodes: graph.len(),
+            communication: total(|row| row.time),
+            exposed_before: total(|row| row.exposed_before),
+            exposed: total(|row| row.exposed),
+            simulated_exposed_before: before.exposed(),
+            simulated_exposed: after.exposed(),
+            step_time_before: before.step_time(),
+            step_time: after.step_time(),
+            bound,
+            peak_before: before.peak(),
+            peak: after.peak(),
+            moves: passes.iter().map(|run| run.moves).sum(),
+            rows,
+        }
+    }
+}
+
+/// What of a collective nothing hides; all of it, if it is synchronous.
+fn exposed(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
+    match graph.kind(op) {
+        OpKind::SyncCollective => overlap.time(op),
+        _ => overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
+    }
+}
+
+fn last_limits(graph: &Graph, passes: &[PassRun]) -> IdVec<OpId, Option<Limit>> {
+    let mut limits = IdVec::filled(None, graph.len());
+    for slide in passes.iter().flat_map(|run| &run.slides) {
+        limits[slide.op] = Some(slide.limit);
+    }
+    limits
+}

@@ -1,0 +1,322 @@
+//! Tables for people, fitted to the width that there is.
+//!
+//! Text is cut where a table is too wide, the widest first; where that would leave too little of it,
+//! the least important columns and the bars go. Without a width (on a pipe) nothing is given up.
+
+/// How text may look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// How many characters a line may have; `None` for as many as it needs.
+    pub width: Option<usize>,
+    /// Whether escape sequences for colours are understood.
+    pub colour: bool,
+    /// Whether bars are drawn, and of what.
+    pub bars: Bars,
+}
+
+/// What bars are drawn of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bars {
+    /// Nothing: there are none.
+    #[default]
+    None,
+    /// `####`
+    Ascii,
+    /// Block elements, to an eighth of a character.
+    Blocks,
+}
+
+/// How a piece of text stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// Not at all.
+    Plain,
+    /// A heading.
+    Heading,
+    /// What is still to be gained.
+    Warning,
+    /// What could not be better.
+    Good,
+}
+
+impl Style {
+    /// Text with the escape sequences of its tone, if they are understood.
+    pub fn paint(&self, text: &str, tone: Tone) -> String {
+        let code = match tone {
+            _ if !self.colour || text.is_empty() => return text.to_owned(),
+            Tone::Plain => return text.to_owned(),
+            Tone::Heading => "1",
+            Tone::Warning => "33",
+            Tone::Good => "32",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// A bar for a part of a whole, `BAR` characters long for all of it.
+    fn bar(&self, part: f64) -> String {
+        let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
+        let eighths = (part * (8 * BAR) as f64).round() as usize;
+        match self.bars {
+            Bars::None => String::new(),
+            // What is not nothing can be seen.
+            Bars::Ascii => "#".repeat(eighths.div_ceil(8)),
+            Bars::Blocks => {
+                let eighths = if part > 0.0 { eighths.max(1) } else { 0 };
+                let rest = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8];
+                let mut bar = "█".repeat(eighths / 8);
+                bar.extend((eighths % 8 > 0).then_some(rest));
+                bar
+            }
+        }
+    }
+}
+
+/// How many characters the longest bar has.
+const BAR: usize = 10;
+/// Text is not cut to less than this.
+const LEAST: usize = 8;
+const GAP: &str = "  ";
+
+/// A table.
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// A column.
+pub struct Column {
+    title: &'static str,
+    kind: Kind,
+    tone: Tone,
+    /// How gladly it is left out; 0 for never.
+    optional: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Bar,
+}
+
+/// What stands in a row.
+pub enum Cell {
+    /// Words, or a number with its unit.
+    Text(String),
+    /// A part of a whole, from 0 to 1, shown as a bar.
+    Part(f64),
+}
+
+impl Column {
+    /// Words, which may be cut.
+    pub fn text(title: &'static str) -> Column {
+        Column { title, kind: Kind::Text, tone: Tone::Plain, optional: 0 }
+    }
+
+    /// Numbers, to the right.
+    pub fn number(title: &'static str) -> Column {
+        Column { title, kind: Kind::Number, tone: Tone::Plain, optional: 0 }
+    }
+
+    /// Bars, where there is room for them.
+    pub fn bar() -> Column {
+        Column { title: "", kind: Kind::Bar, tone: Tone::Warning, optional: 1 }
+    }
+
+    /// The column may be left out where there is no room for it.
+    pub fn optional(self) -> Column {
+        self.optional_at(2)
+    }
+
+    /// The same, the earlier the higher its rank. Bars have 1, all others 2.
+    pub fn optional_at(self, rank: u8) -> Column {
+        Column { optional: rank, ..self }
+    }
+
+    /// The column stands out.
+    pub fn tone(self, tone: Tone) -> Column {
+        Column { tone, ..self }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(columns: Vec<Column>) -> Table {
+        Table { columns, rows: Vec::new() }
+    }
+
+    /// Adds a row with a cell for every column.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row has a cell for every column");
+        self.rows.push(cells);
+    }
+
+    /// The lines of the table.
+    pub fn render(&self, style: &Style) -> String {
+        let shown = self.fit(style);
+        let heading = shown.iter().map(|&(column, _)| self.columns[column].title.to_owned());
+        let mut text = self.line(&shown, heading.collect(), |column| {
+            style.paint(column.padded, if column.title.is_empty() { Tone::Plain } else { Tone::Heading })
+        });
+        for row in &self.rows {
+            let cells = shown.iter().map(|&(column, _)| self.cell(&row[column], style)).collect();
+            text.push_str(&self.line(&shown, cells, |column| style.paint(column.padded, column.tone)));
+        }
+        text
+    }
+
+    fn cell(&self, cell: &Cell, style: &Style) -> String {
+        match cell {
+            Cell::Text(text) => text.clone(),
+            Cell::Part(part) => style.bar(*part),
+        }
+    }
+
+    /// Which columns are shown, and how wide each is.
+    fn fit(&self, style: &Style) -> Vec<(usize, usize)> {
+        let mut shown: Vec<(usize, usize)> = (0..self.columns.len())
+            .filter(|&column| self.columns[column].kind != Kind::Bar || style.bars != Bars::None)
+            .map(|column| (column, self.width(column)))
+            .collect();
+        let Some(most) = style.width else { return shown };
+        while total(&self.narrowest(&shown)) > most {
+            let rank = |&(_, &(column, _)): &(usize, &(usize, usize))| self.columns[column].optional;
+            let goes = shown.iter().enumerate().filter(|column| rank(column) > 0).max_by_key(rank);
+            let Some(place) = goes.map(|(place, _)| place) else { break };
+            shown.remove(place);
+        }
+        while total(&shown) > most {
+            // The first of the widest: what stands last explains the rest.
+            let texts = shown.iter_mut().rev().filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
+            let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
+            widest.1 -= 1;
+        }
+        shown
+    }
+
+    /// The same columns when all text is cut as short as is bearable; what stands last explains the rest,
+    /// and is cut less.
+    fn narrowest(&self, shown: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let last = shown.len().saturating_sub(1);
+        let narrow = |(place, &(column, width)): (usize, &(usize, usize))| {
+            let least = if place == last { 3 * LEAST } else { 3 * LEAST / 2 };
+            (column, if self.is_cut(column) { width.min(least) } else { width })
+        };
+        shown.iter().enumerate().map(narrow).collect()
+    }
+
+    fn is_cut(&self, column: usize) -> bool {
+        self.columns[column].kind == Kind::Text
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let title = self.columns[column].title.chars().count();
+        let cells = self.rows.iter().map(|row| match &row[column] {
+            Cell::Text(text) => text.chars().count(),
+            Cell::Part(_) => BAR,
+        });
+        cells.fold(title, usize::max)
+    }
+
+    fn line(&self, shown: &[(usize, usize)], cells: Vec<String>, paint: impl Fn(&Painted<'_>) -> String) -> String {
+        let mut line = String::new();
+        for (place, (&(column, width), cell)) in shown.iter().zip(cells).enumerate() {
+            let column = &self.columns[column];
+            let cell = cut(cell, width);
+            let padded = match column.kind {
+                Kind::Number => format!("{cell:>width$}"),
+                // Nothing stands behind the last.
+                _ if place + 1 == shown.len() => cell,
+                _ => format!("{cell:<width$}"),
+            };
+            line.push_str(if place > 0 { GAP } else { "" });
+            line.push_str(&paint(&Painted { padded: &padded, title: column.title, tone: column.tone }));
+        }
+        format!("{}\n", line.trim_end())
+    }
+}
+
+struct Painted<'a> {
+    padded: &'a str,
+    title: &'a str,
+    tone: Tone,
+}
+
+fn total(shown: &[(usize, usize)]) -> usize {
+    let widths: usize = shown.iter().map(|(_, width)| width).sum();
+    widths + GAP.len() * shown.len().saturating_sub(1)
+}
+
+/// Text with at most so many characters.
+pub(super) fn cut(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        let kept = text.char_indices().nth(most.saturating_sub(3)).map_or(end, |(at, _)| at);
+        text.truncate(kept);
+        text.push_str(&"..."[..most.min(3)]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(vec![
+            Column::text("name"),
+            Column::number("time"),
+            Column::bar(),
+            Column::text("operation").optional(),
+            Column::text("held by"),
+        ]);
+        for (name, time, part) in [("op0", "373 us", 1.0), ("op256", "7 ns", 0.0001)] {
+            table.row(vec![
+                name.to_owned().into(),
+                time.to_owned().into(),
+                Cell::Part(part),
+                "all_gather".to_owned().into(),
+                "needs a_kernel_with_a_very_long_name_indeed".to_owned().into(),
+            ]);
+        }
+        table
+    }
+
+    #[test]
+    fn a_pipe_gets_everything() {
+        let expected = "\
+name     time  operation   held by
+op0    373 us  all_gather  needs a_kernel_with_a_very_long_name_indeed
+op256    7 ns  all_gather  needs a_kernel_with_a_very_long_name_indeed
+";
+        assert_eq!(table().render(&Style::default()), expected);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for bars in [Bars::None, Bars::Ascii, Bars::Blocks] {
+            for width in 30..120 {
+                let text = table().render(&Style { width: Some(width), colour: false, bars });
+                assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+                assert!(text.contains("op256") && text.contains("373 us"), "{width}:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn bars_have_the_length_of_their_part_and_colour_only_where_it_is_understood() {
+        let style = Style { width: None, colour: false, bars: Bars::Blocks };
+        assert_eq!(
+            [0.0, 0.0001, 0.5, 0.56, 1.0, 7.0].map(|part| style.bar(part).chars().count()),
+            [0, 1, 5, 6, 10, 10]
+        );
+        assert!(!table().render(&style).contains('\x1b'));
+        let text = table().render(&Style { colour: true, ..style });
+        assert!(text.contains("\x1b[33m██████████"), "{text}");
+    }
+}

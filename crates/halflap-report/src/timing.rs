@@ -1,0 +1,189 @@
+//! Orders in time: what `simulate`, `explain` and the optimizer's schedules show.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::table::{Cell, Column, Style, Table, Tone};
+use super::text::wrapped;
+use super::{count, printable};
+use halflap::evaluate::Evaluation;
+use halflap::explain::{Explanation, Holder, Peak};
+use halflap::graph::{Edges, Graph};
+use halflap::ids::{IdVec, OpId};
+use halflap::simulate::{Bound, Simulation};
+use halflap::trust::Trust;
+use halflap::units::Nanos;
+
+/// `1.072x of the lower bound`, or that it is optimal; among orders that keep the collective order, if
+/// the bound is for those.
+pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
+    let (that, with) = match bound.edges {
+        Edges::All => (" with the collective order kept", " for the kept collective order"),
+        Edges::Real | Edges::Awaited => ("", ""),
+    };
+    match step_time.0 / bound.time.0 {
+        _ if bound.is_reached_by(step_time) => format!("optimal: no order{that} is faster"),
+        times => format!("{times:.3}x of the lower bound {}{with}", bound.time),
+    }
+}
+
+/// Which edges are kept, as `--collective-order` and `halflap.schedule/1` have it.
+pub fn collective_order(edges: Edges) -> &'static str {
+    match edges {
+        Edges::All => "kept",
+        Edges::Real | Edges::Awaited => "free",
+    }
+}
+
+/// What holds a collective, in a few words.
+pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
+    let name = |op: OpId| printable(graph.name(op));
+    match *holder {
+        Holder::Optimal => "the step is at its lower bound".to_owned(),
+        Holder::Operation(op) => format!("needs {}", name(op)),
+        Holder::Stream(op) => format!("stream busy with {}", name(op)),
+        Holder::Memory(bytes) => format!("memory: {bytes} more would let it start earlier"),
+        Holder::Synchronous => "synchronous".to_owned(),
+        Holder::KeptOrder(saved) => format!("collective order is kept: free would save {saved}"),
+        Holder::NothingGained => "no gain found in moving it alone".to_owned(),
+        Holder::Misplaced(saved) => format!("issued too late: {saved} could be saved"),
+        Holder::WaitMisplaced(wait, saved) => format!("waited for too early: {} later saves {saved}", name(wait)),
+    }
+}
+
+/// An explanation and what it is shown with.
+pub struct Explained<'a> {
+    /// The program.
+    pub graph: &'a Graph,
+    /// Its order.
+    pub evaluation: &'a Evaluation,
+    /// The same, explained.
+    pub explanation: &'a Explanation,
+    /// The order before, if one is compared with.
+    pub was: Option<&'a Simulation>,
+}
+
+/// The exposed collectives, at most `most`, and who owns the peak.
+pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style) -> String {
+    let Explained { graph, evaluation, explanation, was } = *explained;
+    let simulation = &evaluation.simulation;
+    let mut text = String::new();
+    if let Some(first) = explanation.held.first() {
+        let mut table = Table::new(vec![
+            Column::text("collective"),
+            Column::text("operation").optional_at(4),
+            Column::number("time"),
+            Column::number("exposed").tone(Tone::Warning),
+            Column::bar(),
+            Column::number(if was.is_some() { "was" } else { "start" }).optional_at(2),
+            Column::text("stalls at").optional_at(3),
+            Column::text("held by"),
+        ]);
+        let before = was.map(exposed_by_collective);
+        for held in explanation.held.iter().take(most) {
+            let op = held.collective;
+            let (start, end) = (simulation.start[op], simulation.end[op]);
+            table.row(vec![
+                printable(graph.name(op)).into(),
+                graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)).into(),
+                (end - start).to_string().into(),
+                held.exposed.to_string().into(),
+                Cell::Part(held.exposed.0 / first.exposed.0),
+                before.as_ref().map_or(start, |before| before[op]).to_string().into(),
+                printable(graph.name(held.at)).into(),
+                describe_holder(graph, &held.by).into(),
+            ]);
+        }
+        text.push_str(&table.render(style));
+        let hidden = explanation.held.len().saturating_sub(most);
+        if hidden > 0 {
+            let rest: Nanos = explanation.held[most..].iter().map(|held| held.exposed).sum();
+            let _ = writeln!(text, "... and {hidden} more, {rest} exposed in all");
+        }
+    }
+    text.push_str(&render_peak(graph, &explanation.peak, style));
+    text
+}
+
+/// For each collective, how long the compute stream stands still for it.
+pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
+    let mut exposed = IdVec::filled(Nanos::ZERO, simulation.start.len());
+    for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
+        exposed[exposure.of] += exposure.time;
+    }
+    exposed
+}
+
+/// How long the compute stream stands still because nothing was issued.
+pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
+    let host = simulation.exposures.iter().filter(|exposure| !exposure.is_communication());
+    host.map(|exposure| exposure.time).sum()
+}
+
+fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
+    let Some(at) = peak.at else { return String::new() };
+    let owner = |&buffer: &halflap::ids::BufId| {
+        let maker = graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
+        format!("{} {} of {maker}", graph.size_alloc(buffer), printable(graph.buffer_name(buffer)))
+    };
+    let owners: Vec<String> = peak.owners.iter().map(owner).collect();
+    let line = format!("peak {} at {}: {}", peak.bytes, printable(graph.name(at)), owners.join(", "));
+    wrapped(&line, 2, style) + "\n"
+}
+
+/// The range of what is saved when everything is a little different.
+pub fn describe_trust(trust: &Trust) -> String {
+    let (low, high) = trust.range();
+    let trials = count(trust.trials.len(), "variation");
+    let lost = match trust.lost() {
+        0 => "never slower".to_owned(),
+        lost => format!("slower in {lost}"),
+    };
+    format!("saves {:.1}% to {:.1}% in {trials} of times, slowdown and skew; {lost}", 100.0 * low, 100.0 * high)
+}
+
+/// A simulation for machines.
+pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Explanation) -> Value {
+    let Evaluation { order, simulation, .. } = evaluation;
+    let exposed = exposed_by_collective(simulation);
+    let collective = |&op: &OpId| {
+        let held = explanation.held.iter().find(|held| held.collective == op);
+        json!({
+            "node": graph.name(op),
+            "start": simulation.start[op].0,
+            "end": simulation.end[op].0,
+            "exposed": exposed[op].0,
+            "held_by": held.map(|held| holder_json(graph, &held.by)),
+        })
+    };
+    let collectives = order.as_slice().iter().filter(|&&op| graph.kind(op).is_collective());
+    json!({
+        "format": "halflap.simulation/1",
+        "collective_order": collective_order(explanation.bound.edges),
+        "step_time": simulation.step_time.0,
+        "bound": explanation.bound.time.0,
+        "compute_idle": simulation.compute_idle.0,
+        "stream_idle": simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect::<Vec<_>>(),
+        "peak_memory": explanation.peak.bytes.0,
+        "peak_at": explanation.peak.at.map(|op| graph.name(op)),
+        "peak_owners": explanation.peak.owners.iter().map(|&buffer| graph.buffer_name(buffer)).collect::<Vec<_>>(),
+        "collectives": collectives.map(collective).collect::<Vec<_>>(),
+    })
+}
+
+fn holder_json(graph: &Graph, holder: &Holder) -> Value {
+    match *holder {
+        Holder::Optimal => json!({ "kind": "optimal" }),
+        Holder::Operation(op) => json!({ "kind": "operation", "on": graph.name(op) }),
+        Holder::Stream(op) => json!({ "kind": "stream", "busy_with": graph.name(op) }),
+        Holder::Memory(bytes) => json!({ "kind": "memory", "bytes_over": bytes.0 }),
+        Holder::Synchronous => json!({ "kind": "synchronous" }),
+        Holder::KeptOrder(saved) => json!({ "kind": "kept_order", "could_save_if_free": saved.0 }),
+        Holder::NothingGained => json!({ "kind": "nothing_gained" }),
+        Holder::Misplaced(saved) => json!({ "kind": "misplaced", "could_save": saved.0 }),
+        Holder::WaitMisplaced(wait, saved) => {
+            json!({ "kind": "wait_misplaced", "wait": graph.name(wait), "could_save": saved.0 })
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Traces for the viewers that people already use.
+//!
+//! Each order is a process with a track for compute, one for each communication stream, one that shows
+//! when compute stood still, and a counter of memory. On one track slices never overlap: each is a
+//! queue. An arrow leads from every collective to its waits. What ranks really did is drawn alike, with a
+//! process for each rank.
+
+mod json;
+mod perfetto;
+
+pub use json::{write_json, write_ran_json};
+pub use perfetto::{write_perfetto, write_ran_perfetto};
+
+use super::played::Played;
+use super::ran::{Ran, RanKind, RanSlice};
+use super::text::{printable, printable_end, printable_up_to, ranks};
+use super::timing::exposed_by_collective;
+use halflap::graph::{Graph, OpKind};
+use halflap::ids::{Id, OpId, StreamId};
+use halflap::simulate::{Cause, Exposure};
+use halflap::units::Nanos;
+
+/// A track of slices, in time.
+struct Track {
+    name: String,
+    slices: Vec<Slice>,
+}
+
+/// A time in which something ran.
+struct Slice {
+    name: String,
+    category: &'static str,
+    start: u64,
+    end: u64,
+    /// Arrows that start here, and arrows that end here.
+    leads_to: Vec<u64>,
+    comes_from: Vec<u64>,
+    notes: Vec<(&'static str, Note)>,
+}
+
+/// What is known of a slice.
+enum Note {
+    Text(String),
+    Number(u64),
+}
+
+/// What is alive from a time on.
+struct Level {
+    time: u64,
+    bytes: i64,
+}
+
+/// Everything that is drawn of one order.
+struct Process {
+    name: String,
+    tracks: Vec<Track>,
+    memory: Vec<Level>,
+}
+
+/// Viewers count whole nanoseconds. Rounding keeps what comes first first.
+fn whole(time: Nanos) -> u64 {
+    time.0.round() as u64
+}
+
+/// The orders of a part of a program, and its name; an empty one for all of it.
+pub type Part<'a> = (&'a str, &'a [Played<'a>]);
+
+/// The orders as they are drawn; arrows have numbers that are theirs alone.
+fn processes(parts: &[Part<'_>]) -> Vec<Process> {
+    let mut arrows = 0;
+    let mut drawn = Vec::new();
+    for (part, played) in parts.iter().flat_map(|(part, orders)| orders.iter().map(move |played| (part, played))) {
+        let graph = played.graph;
+        let first_arrow = |op: OpId, arrows: &mut u64| {
+            let first = *arrows;
+            *arrows += graph.waited_by(op).len() as u64;
+            first
+        };
+        let arrows_of: Vec<u64> = graph.ops().map(|op| first_arrow(op, &mut arrows)).collect();
+        let name = match part.is_empty() {
+            true => played.name.to_owned(),
+            false => format!("{} {}", printable(part), played.name),
+        };
+        drawn.push(Drawing { played, arrows: arrows_of }.process(name));
+    }
+    drawn
+}
+
+/// Ranks as they are drawn.
+fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
+    let slice = |slice: &RanSlice| Slice {
+        name: match slice.kind {
+            RanKind::Wait => format!("for {}", printable_up_to(&slice.name, 160)),
+            _ => printable_up_to(&slice.name, 160),
+        },
+        category: match slice.kind {
+            RanKind::Compute => "compute",
+            RanKind::Copy => "copy",
+            RanKind::Wait => "wait",
+            RanKind::Collective => "collective",
+        },
+        start: whole(slice.start),
+        end: whole(slice.end),
+        leads_to: Vec::new(),
+        comes_from: Vec::new(),
+        notes: slice.among.as_ref().map_or(Vec::new(), |(among, bytes)| {
+            vec![("group", Note::Text(printable(among))), ("bytes", Note::Number(bytes.0.unsigned_abs()))]
+        }),
+    };
+    let process = |ran: &Ran| Process {
+        name: printable(&ran.name),
+        tracks: ran
+            .lanes
+            .iter()
+            .map(|lane| Track { name: printable(&lane.name), slices: lane.slices.iter().map(slice).collect() })
+            .collect(),
+        memory: Vec::new(),
+    };
+    ranks.iter().map(process).collect()
+}
+
+struct Drawing<'a> {
+    played: &'a Played<'a>,
+    /// The number of the first arrow of every operation.
+    arrows: Vec<u64>,
+}
+
+impl Drawing<'_> {
+    fn process(&self, name: String) -> Process {
+        let Played { graph, machine, order, .. } = self.played;
+        let ops = order.as_slice();
+        let runs = |op: &&OpId| !graph.kind(**op).is_collective();
+        let compute =
+            Track { name: "compute".to_owned(), slices: ops.iter().filter(runs).map(|&op| self.slice(op)).collect() };
+        let mut tracks = vec![compute];
+        for stream in (0..machine.streams.len()).map(StreamId::from_index) {
+            let here: Vec<OpId> = ops.iter().copied().filter(|&op| machine.streams.of(op) == Some(stream)).collect();
+            if !here.is_empty() {
+                let name = stream_name(graph, stream, &here);
+                tracks.push(Track { name, slices: here.into_iter().map(|op| self.slice(op)).collect() });
+            }
+        }
+        tracks.push(Track { name: "compute stands still".to_owned(), slices: self.stalls() });
+        Process { name, tracks, memory: self.memory() }
+    }
+
+    fn slice(&self, op: OpId) -> Slice {
+        let graph = self.played.graph;
+        let (start, end) = self.played.times(op);
+        let arrow = |collective: OpId, wait: OpId| {
+            let place = graph.waited_by(collective).iter().position(|&other| other == wait);
+            place.map(|place| self.arrows[collective.index()] + place as u64)
+        };
+        Slice {
+            name: printable_up_to(graph.name(op), 160),
+            category: match graph.kind(op) {
+                OpKind::Compute | OpKind::MultiOutput => "compute",
+                OpKind::Wait => "wait",
+                OpKind::AsyncCollective | OpKind::SyncCollective => "collective",
+            },
+            start: whole(start),
+            end: whole(end),
+            leads_to: graph.waited_by(op).iter().filter_map(|&wait| arrow(op, wait)).collect(),
+            comes_from: graph.waits_for(op).iter().filter_map(|&collective| arrow(collective, op)).collect(),
+            notes: self.notes(op),
+        }
+    }
+
+    fn notes(&self, op: OpId) -> Vec<(&'static str, Note)> {
+        let graph = self.played.graph;
+        let mut notes = vec![("place in the order", Note::Number(self.played.order.pos(op).index() as u64))];
+        if let Some(collective) = graph.collective(op) {
+            let group = &graph.groups()[collective.group];
+            notes.extend([
+                ("operation", Note::Text(printable(&collective.op))),
+                ("group", Note::Text(format!("{} ({})", printable(&group.name), ranks(&group.ranks)))),
+                ("bytes", Note::Number(collective.bytes().0.unsigned_abs())),
+            ]);
+        } else if !graph.fused(op).is_empty() {
+            notes.push(("fused", Note::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
+        }
+        let known = graph.provenance(op).known();
+        notes.extend(known.map(|(what, text)| (what, Note::Text(printable_end(text, 160)))));
+        notes
+    }
+
+    fn stalls(&self) -> Vec<Slice> {
+        let mut exposures: Vec<&Exposure> = self.played.simulation.exposures.iter().collect();
+        exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        let exposed = exposed_by_collective(self.played.simulation);
+        let stall = |exposure: &&Exposure| {
+            let name = |op| printable_up_to(self.played.graph.name(op), 160);
+            let what = match exposure.cause {
+                Cause::Needed | Cause::Synchronous | Cause::EndOfStep => format!("for {}", name(exposure.of)),
+                Cause::Issued => format!("until {} is issued", name(exposure.at)),
+            };
+            Slice {
+                name: what,
+                category: "exposed",
+                start: whole(exposure.start),
+                end: whole(exposure.start + exposure.time),
+                leads_to: Vec::new(),
+                comes_from: Vec::new(),
+                notes: vec![
+                    ("before", Note::Text(name(exposure.at))),
+                    ("exposed of it in all, ns", Note::Number(whole(exposed[exposure.of]))),
+                ],
+            }
+        };
+        exposures.iter().map(stall).collect()
+    }
+
+    fn memory(&self) -> Vec<Level> {
+        let steps = self.played.memory_steps();
+        let mut levels: Vec<Level> = Vec::with_capacity(steps.len());
+        for step in steps {
+            let level = Level { time: whole(step.time), bytes: step.bytes.0 };
+            match levels.last_mut() {
+                // What is over at once cannot be seen, unless it is more than what follows: a peak can.
+                Some(last) if last.time == level.time && last.bytes <= level.bytes => *last = level,
+                Some(last) if last.bytes == level.bytes => {}
+                _ => levels.push(level),
+            }
+        }
+        levels
+    }
+}
+
+fn stream_name(graph: &Graph, stream: StreamId, ops: &[OpId]) -> String {
+    let mut groups: Vec<_> = ops.iter().filter_map(|&op| graph.collective(op)).map(|of| of.group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let names: Vec<String> = groups.iter().take(4).map(|&group| printable(&graph.groups()[group].name)).collect();
+    let more = if groups.len() > 4 { ", ..." } else { "" };
+    let group = if groups.len() == 1 { "group" } else { "groups" };
+    format!("stream {}: {group} {}{more}", stream.index(), names.join(", "))
+}
