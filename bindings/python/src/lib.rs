@@ -13,7 +13,7 @@ use halflap::cost::{Costs, Device};
 use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
-use halflap_cli::desk::{self, Answer, Call, Stop};
+use halflap_cli::desk::{self, Call, Stop};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
@@ -50,8 +50,47 @@ fn call(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8
     Ok((written, answer.printed, answer.warnings))
 }
 
+/// What a command found: rendered only when that is asked for, and never worked out again.
+#[pyclass(frozen)]
+struct Held(desk::Held);
+
+#[pymethods]
+impl Held {
+    /// As JSON.
+    fn json(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.0.json()).map_err(raised)
+    }
+
+    /// As the command prints it.
+    fn text(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.0.text()).map_err(raised)
+    }
+
+    /// As a page to look at in a browser.
+    fn page(&self, py: Python<'_>) -> PyResult<String> {
+        let page = py.detach(|| self.0.page()).map_err(raised)?;
+        Ok(String::from_utf8_lossy(&page).into_owned())
+    }
+
+    /// What it warned of.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.0.warnings.clone()
+    }
+}
+
+/// Runs `schedule`, `simulate`, `explain` or `what-if` on data in memory, as `call` does; nothing is rendered.
+#[pyfunction]
+fn find(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8>>) -> PyResult<Held> {
+    let stop = Stop::default();
+    let (sender, mut answers) = channel();
+    let call = Call { arguments, given, stop: stop.clone() };
+    thread::spawn(move || _ = sender.send(desk::find(call)));
+    answered(py, &mut answers, &stop)?.map(Held).map_err(raised)
+}
+
 /// Waits for an answer, and for signals.
-fn answered(py: Python<'_>, answers: &mut Receiver<Answer>, stop: &Stop) -> PyResult<Answer> {
+fn answered<T: Send>(py: Python<'_>, answers: &mut Receiver<T>, stop: &Stop) -> PyResult<T> {
     let mut told: Option<(PyErr, Instant)> = None;
     loop {
         let own = &mut *answers;
@@ -186,7 +225,9 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NotValid", py.get_type::<NotValid>())?;
     module.add("RunFailed", py.get_type::<RunFailed>())?;
     module.add("InternalError", py.get_type::<InternalError>())?;
+    module.add_class::<Held>()?;
     module.add_function(wrap_pyfunction!(call, module)?)?;
+    module.add_function(wrap_pyfunction!(find, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(described_device, module)?)?;
     module.add_function(wrap_pyfunction!(reported_device, module)?)?;

@@ -570,7 +570,7 @@ pub struct CollectiveArgs {
 }
 
 /// A graph and perhaps an order of it.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Ordered {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
@@ -605,13 +605,13 @@ pub struct PictureArgs {
     pub trace: Option<String>,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Simulate {
     #[command(flatten)]
     pub of: Ordered,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Explain {
     #[command(flatten)]
     pub of: Ordered,
@@ -624,7 +624,7 @@ pub struct Explain {
     pub memory_budget: Option<Budget>,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct WhatIf {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,

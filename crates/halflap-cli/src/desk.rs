@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 
-use crate::args::Args;
+use crate::args::{Args, PictureArgs};
 use crate::exit::Failed;
 
 /// Asks a command on a desk to end early.
@@ -69,16 +69,68 @@ thread_local! {
 /// Runs a command on a desk of this thread.
 pub fn call(call: Call) -> Answer {
     let Call { arguments, given, stop } = call;
-    let typed = std::iter::once(OsString::from("halflap")).chain(arguments);
-    let args = match Args::try_parse_from(typed) {
+    let args = match parsed(arguments) {
         Ok(args) => args,
-        Err(wrong) => return Answer { failed: Some(Failed::BadInput(told(&wrong))), ..Answer::default() },
+        Err(failed) => return Answer { failed: Some(failed), ..Answer::default() },
     };
-    DESK.set(Some(Desk { given, stop, answer: Answer::default() }));
-    let result = crate::guarded(&args);
-    let mut answer = DESK.take().map(|desk| desk.answer).unwrap_or_default();
+    let (result, mut answer) = on_desk(given, stop, || crate::guarded(&args));
     answer.failed = result.err();
     answer
+}
+
+/// What a command found, and warned of meanwhile. It is rendered only when that is asked for.
+pub struct Held {
+    found: Box<dyn crate::answer::Answer>,
+    /// What it warned of.
+    pub warnings: Vec<String>,
+}
+
+/// Runs a command that gives an answer: `schedule`, `simulate`, `explain` or `what-if`.
+pub fn find(call: Call) -> Result<Held, Failed> {
+    let args = parsed(call.arguments)?;
+    let (found, answer) = on_desk(call.given, call.stop, || crate::found(&args));
+    Ok(Held { found: found?, warnings: answer.warnings })
+}
+
+impl Held {
+    /// For machines.
+    pub fn json(&self) -> Result<String, Failed> {
+        self.rendered(|found| found.json())
+    }
+
+    /// For people.
+    pub fn text(&self) -> Result<String, Failed> {
+        self.rendered(|found| found.text())
+    }
+
+    /// A page to look at in a browser.
+    pub fn page(&self) -> Result<Vec<u8>, Failed> {
+        const PAGE: &str = "<page>";
+        let pictures = PictureArgs { report: Some(PAGE.to_owned()), trace: None };
+        let draw = || self.found.draw(&pictures);
+        let (drawn, mut answer) = on_desk(BTreeMap::new(), Stop::default(), draw);
+        drawn?;
+        Ok(answer.written.remove(PAGE).unwrap_or_default())
+    }
+
+    fn rendered(
+        &self,
+        render: impl Fn(&dyn crate::answer::Answer) -> Result<String, Failed>,
+    ) -> Result<String, Failed> {
+        on_desk(BTreeMap::new(), Stop::default(), || render(self.found.as_ref())).0
+    }
+}
+
+fn parsed(arguments: Vec<OsString>) -> Result<Args, Failed> {
+    let typed = std::iter::once(OsString::from("halflap")).chain(arguments);
+    Args::try_parse_from(typed).map_err(|wrong| Failed::BadInput(told(&wrong)))
+}
+
+/// Does something with a desk on this thread; gives what lies on it in the end, too.
+fn on_desk<T>(given: BTreeMap<String, Vec<u8>>, stop: Stop, work: impl FnOnce() -> T) -> (T, Answer) {
+    DESK.set(Some(Desk { given, stop, answer: Answer::default() }));
+    let done = work();
+    (done, DESK.take().map(|desk| desk.answer).unwrap_or_default())
 }
 
 /// Whether this thread has a desk.

@@ -33,7 +33,7 @@ impl<'a> Picture<'a> {
 
 /// Draws what was asked for: a graph, one computation, or all, the most exposed first.
 pub fn draw(
-    subject: &Subject<'_>,
+    subject: &Subject,
     sections: &[Section<'_>],
     args: &PictureArgs,
     picture: &Picture<'_>,
@@ -49,7 +49,7 @@ pub fn draw(
     };
     let explanations: Vec<Explanation> = picked.iter().map(|section| section.explanation()).collect();
     let orders: Vec<Vec<Played<'_>>> = picked.iter().map(|section| played(section, picture.is_compared)).collect();
-    let title = pictures::title(source.path);
+    let title = pictures::title(&source.path);
     let mut parts = Vec::new();
     for ((section, explanation), orders) in picked.iter().zip(&explanations).zip(&orders) {
         parts.push(Drawing {

@@ -5,6 +5,7 @@
 
 mod align;
 mod analyze;
+mod answer;
 mod args;
 mod artifacts;
 mod costs;
@@ -37,6 +38,7 @@ use std::panic::{self, AssertUnwindSafe};
 
 use clap::Parser;
 
+use answer::Answer;
 use args::{Args, Command};
 pub use costs::described_device;
 pub use exit::Failed;
@@ -59,6 +61,22 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 /// Runs a command; a panic is a bug of ours like any other.
 fn guarded(args: &Args) -> Result<(), Failed> {
     let result = panic::catch_unwind(AssertUnwindSafe(|| run(args)));
+    result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
+}
+
+/// What a command finds, of those that give an answer.
+fn found(args: &Args) -> Result<Box<dyn Answer>, Failed> {
+    log::start(args.verbose)?;
+    let found = || -> Result<Box<dyn Answer>, Failed> {
+        Ok(match &args.command {
+            Command::Schedule(command) => Box::new(schedule::find(command, false)?),
+            Command::Simulate(command) => Box::new(look::simulated(command)?),
+            Command::Explain(command) => Box::new(look::explained(command)?),
+            Command::WhatIf(command) => Box::new(what_if::find(command)?),
+            _ => return Err(Failed::OurBug("this command has no answer to be rendered".to_owned())),
+        })
+    };
+    let result = panic::catch_unwind(AssertUnwindSafe(found));
     result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
 }
 

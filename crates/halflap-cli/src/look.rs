@@ -1,101 +1,159 @@
 //! `halflap simulate` and `halflap explain`: orders in time, and why they are no shorter.
 
 use halflap::explain::Explanation;
-use halflap::graph::{Edges, Graph};
+use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
 use halflap::memory::Budget;
-use halflap::simulate::lower_bound;
+use halflap::simulate::{Bound, lower_bound};
+use halflap::units::Bytes;
 use halflap::workload::Decided;
 use halflap_report::{
     Explained, Style, against_bound, collective_order, labelled, printable, render_explanation, simulation_json,
 };
 use serde_json::{Value, json};
 
-use crate::args;
+use crate::answer::{self, Answer, Asked};
+use crate::args::{self, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
-use crate::files;
 use crate::recorded::{Collectives, Recorded};
 use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
 use crate::source::{Hlo, Orders, Subject};
 use crate::terminal;
 
 pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
-    Look { of: &args.of, command: "simulate", node: None, budget: None }.run()
+    run(Look { of: args.of.clone(), command: "simulate", node: None, budget: None })
 }
 
 pub fn explain(args: &args::Explain) -> Result<(), Failed> {
-    Look { of: &args.of, command: "explain", node: args.node.as_deref(), budget: args.memory_budget }.run()
+    run(explaining(args))
+}
+
+/// What `simulate` finds.
+pub fn simulated(args: &args::Simulate) -> Result<Looked, Failed> {
+    Look { of: args.of.clone(), command: "simulate", node: None, budget: None }.find()
+}
+
+/// What `explain` finds.
+pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
+    explaining(args).find()
+}
+
+fn explaining(args: &args::Explain) -> Look {
+    Look { of: args.of.clone(), command: "explain", node: args.node.clone(), budget: args.memory_budget }
+}
+
+fn run(look: Look) -> Result<(), Failed> {
+    let args = look.of.clone();
+    args.pictures.check(&args.graph, args.output.as_deref())?;
+    let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
+    answer::put(&look.find()?, &asked)
 }
 
 /// What is looked at, and how closely.
-struct Look<'a> {
-    of: &'a args::Ordered,
+struct Look {
+    of: args::Ordered,
     command: &'static str,
-    node: Option<&'a str>,
+    node: Option<String>,
     budget: Option<Budget>,
 }
 
-impl Look<'_> {
-    fn run(&self) -> Result<(), Failed> {
-        let args = self.of;
+/// Orders in time.
+pub struct Looked {
+    look: Look,
+    subject: Subject,
+    all: Vec<Decided<Measure>>,
+    /// The unit of the node that was asked for, and the collectives that it stands for.
+    only: Option<Only>,
+}
+
+/// What a unit's order is measured by.
+struct Measure {
+    limit: Bytes,
+    bound: Bound,
+}
+
+struct Only {
+    at: usize,
+    collectives: Vec<OpId>,
+}
+
+impl Look {
+    fn find(self) -> Result<Looked, Failed> {
+        let args = &self.of;
         if args.graph == "-" && args.order.as_deref() == Some("-") {
             return Err(Failed::BadInput("only one of program and order can come from standard input".to_owned()));
         }
-        args.pictures.check(&args.graph, args.output.as_deref())?;
         let recorded = Recorded::read(args.order.as_deref())?;
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
         let subject = Subject::read(&args.graph, &args.machine, chain)?;
-        let all = self.walk(&subject, edges)?;
-        let mut sections: Vec<Section<'_>> = Vec::with_capacity(all.len());
-        for done in &all {
-            let priced = &done.priced;
-            let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
-            let limit = recorded.limit(self.budget, name, priced.peak_before());
-            sections.push(Section::of(done, limit, lower_bound(&priced.graph, &priced.machine, edges)));
-        }
-        let found = self.node.map(|node| narrow(&subject, &mut sections, node)).transpose()?;
-        let computation = found.as_ref().map(|at| subject.source.name_of(sections[*at].priced.unit));
-        let computation = computation.or(args.which.computation.as_deref());
-        let is_compared = args.order.is_some();
-        let picture = Picture { is_compared, ..Picture::of(self.command, computation) };
-        draw(&subject, &sections, &args.pictures, &picture)?;
-        let text = || format!("{}\n", to_json(&subject, &sections));
-        if files::put_asked(args.output.as_deref(), args.json, text)? {
-            return Ok(());
-        }
-        let style = terminal::style();
-        let mut text = match &subject.hlo {
-            Some(hlo) => {
-                self.module(&Shown { source: &subject.source, hlo, sections: &sections }, computation, &style)?
-            }
-            None => self.graph(&sections, &style),
-        };
-        if let (Some(at), Some(node)) = (found, self.node) {
-            text.push_str(&about(&sections[at], node, &style));
-        }
-        files::print(&text)
-    }
-
-    fn walk(&self, subject: &Subject<'_>, edges: Edges) -> Result<Vec<Decided<()>>, Failed> {
-        let orders = self.of.order.as_deref().map(|path| Orders::read(path, subject)).transpose()?;
-        subject.source.walk(|priced| {
+        let orders = args.order.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
+        let all = subject.source.walk(|priced| {
             let order = match &orders {
                 Some(orders) => orders.order(&subject.source, priced, edges)?,
                 None => priced.input.order.clone(),
             };
-            Ok((order, ()))
-        })
+            let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
+            let limit = recorded.limit(self.budget, name, priced.peak_before());
+            Ok((order, Measure { limit, bound: lower_bound(&priced.graph, &priced.machine, edges) }))
+        })?;
+        let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
+        Ok(Looked { look: self, subject, all, only })
     }
 
     fn rows(&self) -> usize {
         if self.command == "explain" { usize::MAX } else { ROWS }
     }
+}
 
-    fn module(&self, shown: &Shown<'_>, computation: Option<&str>, style: &Style) -> Result<String, Failed> {
+impl Answer for Looked {
+    fn json(&self) -> Result<String, Failed> {
+        Ok(format!("{}\n", to_json(&self.subject, &self.sections())))
+    }
+
+    fn text(&self) -> Result<String, Failed> {
+        let (style, sections) = (terminal::style(), self.sections());
+        let mut text = match &self.subject.hlo {
+            Some(hlo) => self.module(&Shown { source: &self.subject.source, hlo, sections: &sections }, &style)?,
+            None => self.graph(&sections, &style),
+        };
+        if let (Some(only), Some(node)) = (&self.only, &self.look.node) {
+            text.push_str(&about(&sections[only.at], node, &style));
+        }
+        Ok(text)
+    }
+
+    fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
+        let is_compared = self.look.of.order.is_some();
+        let picture = Picture { is_compared, ..Picture::of(self.look.command, self.computation()) };
+        draw(&self.subject, &self.sections(), pictures, &picture)
+    }
+}
+
+impl Looked {
+    fn sections(&self) -> Vec<Section<'_>> {
+        let mut sections: Vec<Section<'_>> = Vec::with_capacity(self.all.len());
+        for done in &self.all {
+            sections.push(Section::of(done, done.found.limit, done.found.bound));
+        }
+        if let Some(only) = &self.only {
+            sections[only.at].only = Some(only.collectives.clone());
+        }
+        sections
+    }
+
+    /// The unit that was asked for.
+    fn computation(&self) -> Option<&str> {
+        match &self.only {
+            Some(only) => Some(self.subject.source.name_of(self.all[only.at].priced.unit)),
+            None => self.look.of.which.computation.as_deref(),
+        }
+    }
+
+    fn module(&self, shown: &Shown<'_>, style: &Style) -> Result<String, Failed> {
         let mut text = shown.headline(style);
-        for section in shown.picked(computation, SECTIONS)? {
-            text.push_str(&shown.section(section, self.rows(), style));
+        for section in shown.picked(self.computation(), SECTIONS)? {
+            text.push_str(&shown.section(section, self.look.rows(), style));
         }
         Ok(text)
     }
@@ -116,7 +174,7 @@ impl Look<'_> {
         ];
         let host = host_line(simulation);
         let mut text: String = lines.iter().chain(&host).map(|(label, value)| labelled(label, value, style)).collect();
-        if self.command == "simulate" {
+        if self.look.command == "simulate" {
             for (stream, idle) in simulation.stream_idle.iter().filter(|(_, idle)| **idle < simulation.step_time) {
                 text.push_str(&labelled(&format!("stream {}", stream.index()), &format!("idle {idle}"), style));
             }
@@ -124,7 +182,7 @@ impl Look<'_> {
         text.push('\n');
         let explanation = section.explanation();
         let explained = Explained { graph, evaluation, explanation: &explanation, was: None };
-        text + &render_explanation(&explained, self.rows(), style)
+        text + &render_explanation(&explained, self.look.rows(), style)
     }
 }
 
@@ -142,14 +200,13 @@ fn about(section: &Section<'_>, node: &str, style: &Style) -> String {
     text
 }
 
-/// Explains one node alone; gives the section that it is in.
-fn narrow(subject: &Subject<'_>, sections: &mut [Section<'_>], node: &str) -> Result<usize, Failed> {
-    let found = sections.iter().position(|section| section.priced.graph.find(node).is_some());
+/// Where a node is, and what it stands for.
+fn narrow<T>(subject: &Subject, all: &[Decided<T>], node: &str) -> Result<Only, Failed> {
+    let found = all.iter().position(|done| done.priced.graph.find(node).is_some());
     let what = if subject.hlo.is_some() { "module" } else { "graph" };
     let unknown = || Failed::BadInput(format!("--node: '{node}' is not a node of the {what}"));
     let at = found.ok_or_else(unknown)?;
-    sections[at].only = Some(named(&sections[at].priced.graph, node)?);
-    Ok(at)
+    Ok(Only { at, collectives: named(&all[at].priced.graph, node)? })
 }
 
 /// The collective of that name, or those that a wait of that name belongs to.
@@ -163,7 +220,7 @@ fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
     }
 }
 
-fn to_json(subject: &Subject<'_>, sections: &[Section<'_>]) -> Value {
+fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
     let of = |section: &Section<'_>| {
         let explanation: Explanation = section.explanation();
         simulation_json(&section.priced.graph, section.result, &explanation)
@@ -174,7 +231,7 @@ fn to_json(subject: &Subject<'_>, sections: &[Section<'_>]) -> Value {
     }
 }
 
-fn module_json(subject: &Subject<'_>, hlo: &Hlo, sections: &[Section<'_>]) -> Value {
+fn module_json(subject: &Subject, hlo: &Hlo, sections: &[Section<'_>]) -> Value {
     let source = &subject.source;
     let computation = |section: &Section<'_>| {
         let mut value = simulation_json(&section.priced.graph, section.result, &section.explanation());

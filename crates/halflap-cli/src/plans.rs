@@ -39,15 +39,15 @@ pub struct Found {
 }
 
 /// A module that can be planned and run.
-pub struct ModuleSource<'a> {
-    pub source: Source<'a>,
+pub struct ModuleSource {
+    pub source: Source,
     pub module: Module,
     units: IdVec<UnitId, LoweredUnit>,
 }
 
-impl<'a> ModuleSource<'a> {
+impl ModuleSource {
     /// Reads a module. Only modules say what their operations compute.
-    pub fn read(path: &'a str, args: &'a MachineArgs) -> Result<ModuleSource<'a>, Failed> {
+    pub fn read(path: &str, args: &MachineArgs) -> Result<ModuleSource, Failed> {
         let Subject { source, hlo } = Subject::read(path, args, None)?;
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
@@ -59,7 +59,7 @@ impl<'a> ModuleSource<'a> {
     pub fn typed(self) -> Result<Self, Failed> {
         match check(&self.module) {
             Ok(()) => Ok(self),
-            Err(error) => Err(Failed::in_file(files::name_of(self.source.path), error)),
+            Err(error) => Err(Failed::in_file(files::name_of(&self.source.path), error)),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> ModuleSource<'a> {
     /// What running the module in these orders comes to, with kernels that are fused or not.
     pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
         let program = build(&self.module, &self.units, self.source.model.streams, |unit| orders.orders[unit].clone());
-        let program = program.map_err(|error| Failed::in_file(files::name_of(self.source.path), error))?;
+        let program = program.map_err(|error| Failed::in_file(files::name_of(&self.source.path), error))?;
         Ok(match fuses {
             true => fuse(&self.module, program, |instrs| fits(&self.module, instrs)),
             false => program,

@@ -14,10 +14,12 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{self, ChainWhich, Compat, EffortArg, Emit};
+use crate::answer::{self, Answer, Asked};
+use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
+use crate::machine;
 use crate::progress::Stopwatch;
 use crate::search::{Outcome, Wanted, search};
 use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
@@ -43,6 +45,20 @@ type Unit = Decided<Way>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
+    let done = find(args, verbose)?;
+    if let (Some(Emit::Hlo), Some(hlo)) = (args.emit, &done.subject.hlo) {
+        done.draw(&args.pictures)?;
+        return match files::put(args.output.as_deref().unwrap_or("-"), &done.rewritten(hlo))? {
+            true => Ok(()),
+            false => files::print(&done.text()?),
+        };
+    }
+    let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
+    answer::put(&done, &asked)
+}
+
+/// Finds the orders that are asked for.
+pub fn find(args: &args::Schedule, verbose: bool) -> Result<Done, Failed> {
     match files::is_module(&args.graph)? {
         true => refuse_for_module(args)?,
         false => refuse_for_graph(args)?,
@@ -60,11 +76,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         true => searched(&subject, priced, args),
         false => passed(priced, args),
     })?;
-    let done = Done { subject: &subject, all: &all, args };
-    match &subject.hlo {
-        Some(hlo) => done.module(hlo),
-        None => done.graph(),
-    }
+    Ok(Done { subject, all, args: args.clone() })
 }
 
 /// What is for graphs of torch alone.
@@ -100,11 +112,7 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
 }
 
 /// The best order of a unit; where nothing in a module's computation can run beside compute, its own.
-fn searched(
-    subject: &Subject<'_>,
-    priced: &Priced,
-    args: &args::Schedule,
-) -> Result<(halflap::order::Order, Way), Failed> {
+fn searched(subject: &Subject, priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
     let source = &subject.source;
     if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
         return Ok((priced.input.order.clone(), Way::Kept));
@@ -128,15 +136,56 @@ fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Ord
 }
 
 /// A program whose orders are known.
-struct Done<'a> {
-    subject: &'a Subject<'a>,
-    all: &'a [Unit],
-    args: &'a args::Schedule,
+pub struct Done {
+    subject: Subject,
+    all: Vec<Unit>,
+    args: args::Schedule,
 }
 
-impl Done<'_> {
+impl Answer for Done {
+    fn json(&self) -> Result<String, Failed> {
+        let bug = |error: serde_json::Error| Failed::OurBug(error.to_string());
+        match (&self.subject.hlo, self.all.last()) {
+            (Some(hlo), _) => Ok(format!("{}\n", self.module_json(hlo)?)),
+            (None, Some(unit)) => {
+                let summary = summary(unit, self.section(unit).bound);
+                Ok(serde_json::to_string(&self.timed(unit, &summary)).map_err(bug)? + "\n")
+            }
+            (None, None) => Ok(String::new()),
+        }
+    }
+
+    fn text(&self) -> Result<String, Failed> {
+        match (&self.subject.hlo, self.all.last()) {
+            (Some(hlo), _) => self.module_text(hlo),
+            (None, Some(unit)) => Ok(self.graph_text(unit)),
+            (None, None) => Ok(String::new()),
+        }
+    }
+
+    fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
+        if !pictures.any() {
+            return Ok(());
+        }
+        let sections = self.sections();
+        let computation = self.args.which.computation.as_deref();
+        let picture = Picture::of("schedule", computation);
+        let (None, Some(unit)) = (&self.subject.hlo, self.all.last()) else {
+            return draw(&self.subject, &sections, pictures, &picture);
+        };
+        let summary = summary(unit, self.section(unit).bound);
+        let fact = match &unit.found {
+            Way::Searched(found) => ("trust", describe_trust(&found.trust)),
+            _ => ("passes", self.args.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(", ")),
+        };
+        let rows = if self.args.passes.is_empty() { &[][..] } else { &summary.rows };
+        draw(&self.subject, &sections, pictures, &Picture { is_compared: true, facts: vec![fact], rows, ..picture })
+    }
+}
+
+impl Done {
     fn edges(&self) -> Edges {
-        crate::machine::edges(self.args.search.collective_order, self.args.order_collectives.is_some())
+        machine::edges(self.args.search.collective_order, self.args.order_collectives.is_some())
     }
 
     /// A unit that does not communicate is as fast as it can be.
@@ -160,72 +209,39 @@ impl Done<'_> {
         self.all.iter().map(|unit| self.section(unit)).collect()
     }
 
-    fn graph(&self) -> Result<(), Failed> {
-        let Some(unit) = self.all.last() else { return Ok(()) };
-        let (sections, args) = (self.sections(), self.args);
-        let section = &sections[sections.len() - 1];
+    fn graph_text(&self, unit: &Unit) -> String {
+        let section = self.section(unit);
         let summary = summary(unit, section.bound);
-        let timed = self.timed(unit, &summary);
-        let json = || serde_json::to_string(&timed).map(|text| text + "\n").unwrap_or_default();
-        let printed = files::put_asked(args.output.as_deref(), args.json, json)?;
-        let fact = match &unit.found {
-            Way::Searched(found) => ("trust", describe_trust(&found.trust)),
-            _ => ("passes", timed.passes.iter().map(|run| run.pass.name()).collect::<Vec<_>>().join(", ")),
+        let listed = match self.args.show {
+            true => halflap_report::listing(unit.priced.setup(), &unit.result.order) + "\n",
+            false => String::new(),
         };
-        let rows = if args.passes.is_empty() { &[][..] } else { &summary.rows };
-        let picture = Picture { is_compared: true, facts: vec![fact], rows, ..Picture::of("schedule", None) };
-        draw(self.subject, &sections, &args.pictures, &picture)?;
-        if printed {
-            return Ok(());
-        }
-        if args.show {
-            files::print(&halflap_report::listing(unit.priced.setup(), &unit.result.order))?;
-            files::print("\n")?;
-        }
-        match &unit.found {
-            Way::Searched(found) => show_searched(section, &summary, found),
-            _ => show_passed(&timed),
-        }
+        listed
+            + &match &unit.found {
+                Way::Searched(found) => searched_text(&section, &summary, found),
+                _ => passed_text(&self.timed(unit, &summary)),
+            }
     }
 
-    fn module(&self, hlo: &Hlo) -> Result<(), Failed> {
-        let (source, args, sections) = (&self.subject.source, self.args, self.sections());
-        let computation = args.which.computation.as_deref();
-        draw(self.subject, &sections, &args.pictures, &Picture::of("schedule", computation))?;
-        let printed = match args.emit.unwrap_or(Emit::Schedule) {
-            Emit::Schedule => self.put_schedule(hlo)?,
-            Emit::Hlo => files::put(args.output.as_deref().unwrap_or("-"), &self.rewritten(hlo))?,
-        };
-        if printed {
-            return Ok(());
-        }
+    fn module_text(&self, hlo: &Hlo) -> Result<String, Failed> {
+        let (source, sections) = (&self.subject.source, self.sections());
         let style = terminal::style();
         let shown = Shown { source, hlo, sections: &sections };
         let mut text = shown.headline(&style);
-        for section in shown.picked(computation, SECTIONS)? {
-            if args.show {
+        for section in shown.picked(self.args.which.computation.as_deref(), SECTIONS)? {
+            if self.args.show {
                 text.push_str(&shown.listed(section));
             }
             text.push_str(&shown.section(section, ROWS, &style));
         }
         let seconds: f64 = sections.iter().map(|section| section.seconds).sum();
-        files::print(&format!("{text}\noptimized in {seconds:.2} s\n"))
+        Ok(format!("{text}\noptimized in {seconds:.2} s\n"))
     }
 
     /// The module in the new orders.
     fn rewritten(&self, hlo: &Hlo) -> String {
         let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
         write_module(&hlo.module, &self.all.iter().map(order).collect::<Vec<_>>())
-    }
-
-    /// Writes or prints `halflap.schedule/1`; says whether it was printed.
-    fn put_schedule(&self, hlo: &Hlo) -> Result<bool, Failed> {
-        let args = self.args;
-        if args.output.is_none() && !args.json {
-            return Ok(false);
-        }
-        let text = format!("{}\n", self.module_json(hlo)?);
-        files::put_asked(args.output.as_deref(), args.json, || text)
     }
 
     fn module_json(&self, hlo: &Hlo) -> Result<Value, Failed> {
@@ -311,7 +327,7 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
     Summary::of(unit.priced.setup(), &compared, bound)
 }
 
-fn show_searched(section: &Section<'_>, summary: &Summary, found: &Outcome) -> Result<(), Failed> {
+fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {
     let (priced, evaluation) = (section.priced, section.result);
     let Change { before, after } = section.step_time();
     let saved = if before == Nanos::ZERO { 0.0 } else { 100.0 * (1.0 - after.0 / before.0) };
@@ -335,17 +351,16 @@ fn show_searched(section: &Section<'_>, summary: &Summary, found: &Outcome) -> R
     let was = Some(&priced.input.simulation);
     let explained = Explained { graph: &priced.graph, evaluation, explanation: &explanation, was };
     text.push_str(&halflap_report::render_explanation(&explained, ROWS, &style));
-    text.push_str(&format!("optimized in {:.2} s\n", found.seconds));
-    files::print(&text)
+    text + &format!("optimized in {:.2} s\n", found.seconds)
 }
 
-fn show_passed(timed: &Timed<'_>) -> Result<(), Failed> {
-    files::print(&halflap_report::render(timed.graph, timed.summary, ROWS, &terminal::style()))?;
+fn passed_text(timed: &Timed<'_>) -> String {
+    let mut text = halflap_report::render(timed.graph, timed.summary, ROWS, &terminal::style());
     for (run, seconds) in timed.passes.iter().zip(timed.pass_seconds) {
-        let moves = halflap_report::count(run.moves, "move");
-        files::print(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3))?;
+        let moves = count(run.moves, "move");
+        text.push_str(&format!("{}: {moves} in {:.3} ms\n", run.pass.name(), seconds * 1e3));
     }
-    Ok(())
+    text
 }
 
 fn request(args: &args::Schedule) -> Result<Request, Failed> {

@@ -33,7 +33,7 @@ pub struct Wanted<'a> {
     /// Whether collectives were chained.
     pub is_chained: bool,
     /// Where the program came from.
-    pub source: &'a Source<'a>,
+    pub source: &'a Source,
 }
 
 impl Wanted<'_> {
@@ -71,7 +71,7 @@ fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed 
     let unit = source.name_of(priced.unit);
     let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
     match error {
-        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(source.path), format!("{error}{of}")),
+        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&source.path), format!("{error}{of}")),
         OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
         OptimizeError::Stopped => Failed::Stopped,
     }

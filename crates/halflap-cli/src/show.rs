@@ -54,12 +54,12 @@ impl<'a> Section<'a> {
     }
 
     /// Whether something in it can run beside compute.
-    pub fn communicates(&self, source: &Source<'_>) -> bool {
+    pub fn communicates(&self, source: &Source) -> bool {
         source.workload.units[self.priced.unit].communicates()
     }
 
     /// What is exposed in all of its runs.
-    fn cost(&self, source: &Source<'_>) -> f64 {
+    fn cost(&self, source: &Source) -> f64 {
         self.result.exposed().0 * source.workload.units[self.priced.unit].runs
     }
 }
@@ -67,7 +67,7 @@ impl<'a> Section<'a> {
 /// A module and its units, to be shown.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
-    pub source: &'a Source<'a>,
+    pub source: &'a Source,
     pub hlo: &'a Hlo,
     pub sections: &'a [Section<'a>],
 }

@@ -7,14 +7,14 @@ use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
 use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
-use halflap::workload::Priced;
+use halflap::workload::{Decided, Priced};
 use halflap_report::page::{self, Shown, sweep_page};
 use halflap_report::{Cell, Column, Played, Table, collective_order};
 use serde_json::{Value, json};
 
+use crate::answer::{self, Answer, Asked};
 use crate::args::{self, EffortArg, PictureArgs};
 use crate::exit::Failed;
-use crate::files;
 use crate::machine;
 use crate::pictures;
 use crate::progress::Bar;
@@ -49,34 +49,82 @@ struct Rules {
 }
 
 pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
+    let pictures = PictureArgs { report: args.report.clone(), trace: None };
+    pictures.check(&args.graph, args.output.as_deref())?;
+    let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &pictures };
+    answer::put(&find(args)?, &asked)
+}
+
+/// What `what-if` finds.
+pub struct Swept {
+    args: args::WhatIf,
+    subject: Subject,
+    unit: Decided<()>,
+    rules: Rules,
+    points: Vec<Point>,
+}
+
+/// Sweeps over the unit that is asked for, or the most exposed one.
+pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     if args.graph == "-" && args.schedule.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of program and schedule can come from standard input".to_owned()));
     }
-    let pictures = PictureArgs { report: args.report.clone(), trace: None };
-    pictures.check(&args.graph, args.output.as_deref())?;
     let recorded = Recorded::read(args.schedule.as_deref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
     let subject = Subject::read(&args.graph, &args.machine, chain)?;
     let source = &subject.source;
     let all = source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let unit = source.chosen(&all, args.which.computation.as_deref())?;
+    let unit = source.chosen(&all, args.which.computation.as_deref())?.clone();
     let orders = args.schedule.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
-    let is_printed = args.json || args.output.as_deref().is_some_and(files::is_stdout);
-    if subject.hlo.is_some() && !is_printed {
-        files::print(&format!("computation {}\n", source.name_of(unit.priced.unit)))?;
-        files::print(&source.device().map_or(String::new(), |device| format!("{device}\n")))?;
-    }
     let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
     let points = sweep(args, &rules, &unit.priced)?;
-    if let Some(path) = &args.report {
-        draw(args, edges, &unit.priced, Drawn { path, points: &points })?;
+    Ok(Swept { args: args.clone(), subject, unit, rules, points })
+}
+
+impl Answer for Swept {
+    fn json(&self) -> Result<String, Failed> {
+        Ok(format!("{}\n", to_json(&self.points, self.unit.priced.input.peak(), &self.rules)))
     }
-    let peak = unit.priced.input.peak();
-    let text = || format!("{}\n", to_json(&points, peak, &rules));
-    match files::put_asked(args.output.as_deref(), args.json, text)? {
-        true => Ok(()),
-        false => files::print(&render(&points, peak)),
+
+    fn text(&self) -> Result<String, Failed> {
+        let source = &self.subject.source;
+        let head = match self.subject.hlo.is_some() {
+            true => {
+                let device = source.device().map_or(String::new(), |device| format!("{device}\n"));
+                format!("computation {}\n{device}", source.name_of(self.unit.priced.unit))
+            }
+            false => String::new(),
+        };
+        Ok(head + &render(&self.points, self.unit.priced.input.peak()))
+    }
+
+    fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
+        pictures.report.as_deref().map_or(Ok(()), |path| self.page(path))
+    }
+}
+
+impl Swept {
+    /// Draws the points as curves, above the input order.
+    fn page(&self, path: &str) -> Result<(), Failed> {
+        let (priced, edges) = (&self.unit.priced, self.rules.edges);
+        let setup = priced.setup();
+        let Setup { graph, machine } = setup;
+        let peak = priced.input.peak();
+        let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges) };
+        let explanation = explain(setup, &priced.input, limits);
+        let shown = Shown {
+            title: &pictures::title(&self.args.graph),
+            part: "",
+            command: "what-if",
+            facts: vec![("program", program(graph)), ("collective order", collective_order(edges).to_owned())],
+            orders: &[Played::new("input order", setup, &priced.input)],
+            explanation: &explanation,
+            memory_limit: None,
+            rows: &[],
+        };
+        let curves = self.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
+        pictures::write_report(path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
     }
 }
 
@@ -115,33 +163,6 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
     }
     bar.clear();
     Ok(points)
-}
-
-/// Where the page goes, and what is on it.
-struct Drawn<'a> {
-    path: &'a str,
-    points: &'a [Point],
-}
-
-/// Draws the points as curves, above the input order.
-fn draw(args: &args::WhatIf, edges: Edges, priced: &Priced, drawn: Drawn<'_>) -> Result<(), Failed> {
-    let setup = priced.setup();
-    let Setup { graph, machine } = setup;
-    let peak = priced.input.peak();
-    let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges) };
-    let explanation = explain(setup, &priced.input, limits);
-    let shown = Shown {
-        title: &pictures::title(&args.graph),
-        part: "",
-        command: "what-if",
-        facts: vec![("program", program(graph)), ("collective order", collective_order(edges).to_owned())],
-        orders: &[Played::new("input order", setup, &priced.input)],
-        explanation: &explanation,
-        memory_limit: None,
-        rows: &[],
-    };
-    let curves = drawn.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-    pictures::write_report(drawn.path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
 }
 
 fn curve(points: &[Point]) -> page::Curve {

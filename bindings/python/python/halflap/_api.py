@@ -122,10 +122,11 @@ class Report:
 class _Result:
     """What a command gave: its JSON as attributes, its text as `str`, and a page."""
 
-    def __init__(self, answer: _Answer, again: _Command) -> None:
-        self._fields: dict[str, Any] = answer.fields
-        self._text = answer.text
-        self._again = again
+    def __init__(self, found: _Found) -> None:
+        self._fields: dict[str, Any] = found.fields
+        self._found = found
+        #: What stands above the text.
+        self._head = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as docs/formats.md has it."""
@@ -133,13 +134,13 @@ class _Result:
 
     def report(self) -> Report:
         """A page of it."""
-        return self._again.page()
+        return Report(self._found.page())
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
     def __str__(self) -> str:
-        return self._text
+        return self._head + self._found.text()
 
     def _shown(self) -> dict[str, Any]:
         return {name: self._fields[name] for name in ("step_time", "peak_memory") if name in self._fields}
@@ -157,9 +158,9 @@ class Schedule(_Result):
         compared = copy.copy(self)
         before = {name: other._fields[name] for name in other._fields if name.endswith("_before")}
         compared._fields = {**self._fields, **before}
-        compared._text = (
+        compared._head = (
             f"in the sequence of collectives that ranks agreed on, before: "
-            f"{other.step_time_before / 1e3:.1f} us\n{self._text}"
+            f"{other.step_time_before / 1e3:.1f} us\n"
         )
         return compared
 
@@ -259,7 +260,7 @@ class Analysis(_Result):
     @property
     def profile(self) -> dict[str, float]:
         """The median time of every kernel in nanoseconds, as ``profile`` takes it."""
-        return self._again.written("--profile-out")
+        return json.loads(self._found.written["<profile>"])
 
 
 class Comparison(_Result):
@@ -281,10 +282,34 @@ class Comparison(_Result):
         return self._fields["differences"]
 
 
-class _Answer:
-    def __init__(self, fields: Any, text: str) -> None:
-        self.fields = fields
-        self.text = text
+class _Found:
+    """What a command found. Text and pages are made of it when they are asked for."""
+
+    def __init__(self, held: _halflap.Held) -> None:
+        self.fields = json.loads(held.json())
+        self._held = held
+
+    def text(self) -> str:
+        return self._held.text()
+
+    def page(self) -> str:
+        return self._held.page()
+
+
+class _Read(_Found):
+    """What a command read from files; a page of it takes reading them again."""
+
+    def __init__(self, command: _Command, written: dict[str, bytes], printed: str) -> None:
+        self.fields = json.loads(written["<answer>"])
+        self.written = written
+        self._command = command
+        self._printed = printed
+
+    def text(self) -> str:
+        return self._printed
+
+    def page(self) -> str:
+        return self._command.run("--report=<page>")[0]["<page>"].decode()
 
 
 class _Command:
@@ -343,15 +368,18 @@ class _Command:
             warnings.warn(warning, stacklevel=4)
         return written, printed
 
-    def answer(self) -> _Answer:
-        written, printed = self.run("--output=<answer>")
-        return _Answer(json.loads(written["<answer>"]), printed)
+    def find(self) -> _Found:
+        """Runs it without rendering anything."""
+        try:
+            held = _halflap.find(self.arguments, self.given)
+        except _halflap.BadInput as problem:
+            raise _halflap.BadInput(of_arguments(str(problem))) from None
+        for warning in held.warnings:
+            warnings.warn(warning, stacklevel=4)
+        return _Found(held)
 
-    def written(self, option: str) -> Any:
-        return json.loads(self.run(f"{option}=<written>")[0]["<written>"])
-
-    def page(self) -> Report:
-        return Report(self.run("--report=<page>")[0]["<page>"].decode())
+    def read(self, *more: str) -> _Read:
+        return _Read(self, *self.run("--output=<answer>", *more))
 
 
 #: An option, with what it stands for, as messages have it.
@@ -404,9 +432,7 @@ def schedule(
     })
     for name, value in (settings or {}).items():
         command.arguments.append(f"--set={name}={value}")
-    answer = command.answer()
-    again = _Command("explain").graph(graph).order(answer.fields).options(machine)
-    return Schedule(answer, again)
+    return Schedule(command.find())
 
 
 def emit_hlo(module: GraphLike, **options: Any) -> str:
@@ -433,7 +459,7 @@ def simulate(
         "order_collectives": order_collectives,
         **machine,
     })
-    return Simulation(command.answer(), command)
+    return Simulation(command.find())
 
 
 def explain(
@@ -458,7 +484,7 @@ def explain(
         "order_collectives": order_collectives,
         **machine,
     })
-    return Simulation(command.answer(), command)
+    return Simulation(command.find())
 
 
 def verify(
@@ -508,12 +534,12 @@ def what_if(
         "computation": computation,
         **machine,
     })
-    return Sweep(command.answer(), command)
+    return Sweep(command.find())
 
 
 def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Report:
     """A page of the input order and, if one is given, another below it; the rest is `Machine`."""
-    return _Command("explain").graph(graph).order(order).options(machine).page()
+    return Report(_Command("explain").graph(graph).order(order).options(machine).find().page())
 
 
 def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
@@ -524,11 +550,11 @@ def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
         command.arguments.append("step")
     else:
         command.arguments.append(os.fspath(step))
-    return Comparison(command.answer(), command)
+    return Comparison(command.read())
 
 
 def analyze(*traces: str | os.PathLike[str]) -> Analysis:
     """Says what really ran, from traces of torch.profiler, one for each rank."""
     command = _Command("analyze")
     command.arguments += [os.fspath(trace) for trace in traces]
-    return Analysis(command.answer(), command)
+    return Analysis(command.read("--profile-out=<profile>"))

@@ -26,6 +26,25 @@ def call(arguments: Sequence[str], given: dict[str, bytes]) -> tuple[dict[str, b
     what was printed and what was warned of. Other threads run meanwhile, and Ctrl-C ends it.
     """
 
+class Held:
+    """What a command found: rendered only when that is asked for, and never worked out again."""
+
+    #: What it warned of.
+    warnings: list[str]
+
+    def json(self) -> str:
+        """As JSON."""
+
+    def text(self) -> str:
+        """As the command prints it."""
+
+    def page(self) -> str:
+        """As a page to look at in a browser."""
+
+def find(arguments: Sequence[str], given: dict[str, bytes]) -> Held:
+    """Runs ``schedule``, ``simulate``, ``explain`` or ``what-if`` on data in memory, as `call` does; nothing
+    is rendered."""
+
 def main(arguments: Sequence[str]) -> int:
     """Is the ``halflap`` command; gives its exit code."""
 

@@ -149,7 +149,7 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
 /// A module that can be run, and how.
 struct Job<'a> {
     args: &'a args::Run,
-    source: ModuleSource<'a>,
+    source: ModuleSource,
     libraries: Libraries,
 }
 

@@ -20,15 +20,15 @@ use crate::files;
 use crate::machine;
 
 /// A program with run times.
-pub struct Source<'a> {
-    pub path: &'a str,
+pub struct Source {
+    pub path: String,
     pub workload: Workload,
     pub model: Model,
     /// The device that is assumed, because none was named.
     pub assumed: Option<&'static str>,
     pub read_seconds: f64,
     /// Where measured times come from.
-    profile: Option<&'a str>,
+    profile: Option<String>,
 }
 
 /// The module that units are computations of.
@@ -38,14 +38,14 @@ pub struct Hlo {
 }
 
 /// A graph, or a module.
-pub struct Subject<'a> {
-    pub source: Source<'a>,
+pub struct Subject {
+    pub source: Source,
     pub hlo: Option<Hlo>,
 }
 
-impl<'a> Subject<'a> {
+impl Subject {
     /// Reads a program; collectives of a graph are chained first, where that is asked for.
-    pub fn read(path: &'a str, args: &'a MachineArgs, chain: Option<ChainWhich>) -> Result<Subject<'a>, Failed> {
+    pub fn read(path: &str, args: &MachineArgs, chain: Option<ChainWhich>) -> Result<Subject, Failed> {
         let started = Instant::now();
         let bytes = files::read(path)?;
         let (workload, hlo) = match import::is_module(&bytes) {
@@ -59,11 +59,12 @@ impl<'a> Subject<'a> {
         let read_seconds = started.elapsed().as_secs_f64();
         let mut costs = costs::read(&args.costs, path)?;
         let assumed = hlo.as_ref().and_then(|hlo| assume_device(&mut costs, &hlo.module).transpose()).transpose()?;
-        let profile = args.costs.profile.as_deref();
+        let profile = args.costs.profile.clone();
         if let Some(hlo) = &hlo {
-            check_profile(&hlo.module, &costs, profile)?;
+            check_profile(&hlo.module, &costs, profile.as_deref())?;
         }
         let model = machine::model(costs, args);
+        let path = path.to_owned();
         Ok(Subject { source: Source { path, workload, model, assumed, read_seconds, profile }, hlo })
     }
 }
@@ -124,7 +125,7 @@ impl From<UnitError> for Ended {
     }
 }
 
-impl Source<'_> {
+impl Source {
     /// Goes through all units, callees first; `decide` gives an order of each, and what else is to be
     /// kept.
     pub fn walk<T>(
@@ -141,12 +142,12 @@ impl Source<'_> {
         mut decide: impl FnMut(&Priced) -> Result<(Order, T), Failed>,
     ) -> Result<Vec<Decided<T>>, Failed> {
         let done = self.workload.walk(model, |priced| decide(priced).map_err(Ended::Decided));
-        done.map_err(|ended| match (ended, self.profile) {
+        done.map_err(|ended| match (ended, &self.profile) {
             (Ended::Decided(failed), _) => failed,
             (Ended::Priced(error @ CostError::Profile(_)), Some(profile)) => {
                 Failed::in_file(files::name_of(profile), error)
             }
-            (Ended::Priced(error), _) => Failed::in_file(files::name_of(self.path), error),
+            (Ended::Priced(error), _) => Failed::in_file(files::name_of(&self.path), error),
         })
     }
 

@@ -19,7 +19,7 @@ pub struct Orders<'a> {
 
 impl<'a> Orders<'a> {
     /// Reads orders as they are for a subject: one for a graph, those of computations for a module.
-    pub fn read(path: &'a str, subject: &Subject<'_>) -> Result<Orders<'a>, Failed> {
+    pub fn read(path: &'a str, subject: &Subject) -> Result<Orders<'a>, Failed> {
         match subject.hlo {
             Some(_) => Orders::of_module(path),
             None => {
@@ -48,12 +48,12 @@ impl<'a> Orders<'a> {
     }
 
     /// A unit that the file has an order of and the program does not have.
-    pub fn unknown(&self, source: &Source<'_>) -> Option<&str> {
+    pub fn unknown(&self, source: &Source) -> Option<&str> {
         self.of.iter().map(|(name, _)| name.as_str()).find(|name| source.workload.find(name).is_none())
     }
 
     /// The order of a unit: the file's, which must be one that can run and keeps `edges`, or its own.
-    pub fn order(&self, source: &Source<'_>, priced: &Priced, edges: Edges) -> Result<Order, Failed> {
+    pub fn order(&self, source: &Source, priced: &Priced, edges: Edges) -> Result<Order, Failed> {
         let graph = &priced.graph;
         let unit = source.name_of(priced.unit);
         let Some(names) = self.names(unit) else { return Ok(priced.input.order.clone()) };
