@@ -120,6 +120,8 @@ struct Made<'a> {
     size_free: Bytes,
     users: Vec<&'a str>,
     output: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view_of: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -185,6 +187,7 @@ impl<'a> Made<'a> {
             size_free: graph.size_free(buffer),
             users: users(graph, buffer),
             output: graph.is_output(buffer),
+            view_of: graph.view_of(buffer).map(|of| graph.buffer_name(of)),
         }
     }
 }

@@ -236,6 +236,7 @@ impl Lowering<'_> {
             size_free: size,
             users: users.into_iter().map(|user| OpId::from_index(user as usize)).collect(),
             output: is_kept,
+            view_of: None,
         });
         if let Some(writer) = first.writer {
             self.parts.ops[OpId::from_index(writer as usize)].outputs.push(id);
@@ -375,6 +376,7 @@ impl Lowering<'_> {
                     size_free: Bytes::ZERO,
                     users: Vec::new(),
                     output: false,
+                    view_of: None,
                 });
                 self.parts.ops[maker].outputs.push(token);
                 self.tokens[on] = Some(token);
@@ -425,6 +427,7 @@ impl Lowering<'_> {
                 size_free: Bytes::ZERO,
                 users: Vec::new(),
                 output: false,
+                view_of: None,
             });
             self.parts.ops[call.op].outputs.push(call.inside);
         }

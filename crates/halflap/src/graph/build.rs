@@ -73,6 +73,8 @@ pub struct BufferParts {
     pub size_free: Bytes,
     pub users: Vec<OpId>,
     pub output: bool,
+    /// The buffer that it is a part of: it takes no memory of its own, and keeps that one alive.
+    pub view_of: Option<BufId>,
 }
 
 /// One process group, or one kind of transfer.
@@ -112,6 +114,7 @@ impl Graph {
     pub fn new(mut parts: Parts) -> Result<Graph, GraphError> {
         parts.tidy();
         let by_name = parts.validate()?;
+        parts.keep_viewed_alive();
         parts.bind_stray_users();
         let awaited = parts.adjacency(Edges::Awaited);
         let real = parts.adjacency(Edges::Real);
@@ -165,6 +168,7 @@ impl Parts {
         self.check_ops()?;
         self.check_sizes()?;
         self.check_makers()?;
+        self.check_views()?;
         self.check_order()?;
         self.check_users()?;
         Ok(by_name)
@@ -250,6 +254,34 @@ impl Parts {
             Some((_, buffer)) => Err(GraphError::NoMaker { buffer: buffer.name.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// What a view is a part of is there before it, and is the only one that takes memory.
+    fn check_views(&self) -> Result<(), GraphError> {
+        for (id, buffer) in self.buffers.iter() {
+            let Some(of) = buffer.view_of else { continue };
+            let (part, whole) = ((buffer.maker, id), (self.buffers[of].maker, of));
+            let problem = match () {
+                () if buffer.size_alloc != Bytes::ZERO || buffer.size_free != Bytes::ZERO => "takes memory of its own",
+                () if self.buffers[of].view_of.is_some() => "is a part of what is itself a part",
+                () if of == id || whole.0 > part.0 => "is made before it",
+                () => continue,
+            };
+            let (buffer, of) = (buffer.name.clone(), self.buffers[of].name.clone());
+            return Err(GraphError::BadView { buffer, of, problem });
+        }
+        Ok(())
+    }
+
+    /// Who uses a view uses what it is a part of.
+    fn keep_viewed_alive(&mut self) {
+        for id in self.buffers.ids() {
+            let Some(of) = self.buffers[id].view_of else { continue };
+            let (users, output) = (self.buffers[id].users.clone(), self.buffers[id].output);
+            self.buffers[of].users.extend(users);
+            self.buffers[of].output |= output;
+        }
+        self.tidy();
     }
 
     /// Input order must be a topological order of all edges; a circle is told apart from a mere

@@ -40,6 +40,12 @@ pub enum GraphError {
     ReaderNotUser { buffer: String, reader: String },
     #[error("buffer '{buffer}': its user '{user}' does not come after its maker '{maker}'")]
     UserBeforeMaker { buffer: String, user: String, maker: String },
+    #[error("buffer '{buffer}' is a part of '{of}' (view_of), which is not among the buffers")]
+    UnknownView { buffer: String, of: String },
+    #[error(
+        "buffer '{buffer}' is a part of '{of}' and {problem}: a part takes no memory, and comes with or after the whole"
+    )]
+    BadView { buffer: String, of: String, problem: &'static str },
     #[error("node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' has one")]
     NotACollective { node: String, kind: &'static str },
     #[error("node '{node}' is of kind 'collective' and has no field 'collective', which says what it does")]

@@ -316,7 +316,12 @@ impl Graph {
         self.parts.buffers[buffer].output
     }
 
-    /// The operations that keep a buffer alive, ascending.
+    /// The buffer that one is a part of, if it is one.
+    pub fn view_of(&self, buffer: BufId) -> Option<BufId> {
+        self.parts.buffers[buffer].view_of
+    }
+
+    /// The operations that keep a buffer alive, ascending; those of its parts among them.
     #[inline]
     pub fn users(&self, buffer: BufId) -> &[OpId] {
         self.users.of(buffer)

@@ -113,6 +113,7 @@ struct RawBuffer {
     size_free: Number,
     users: Vec<String>,
     output: bool,
+    view_of: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -166,6 +167,7 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             size_free: whole(buffer.size_free, &buffer.name, "size_free")?,
             users: names.users(&buffer.name, &buffer.users)?,
             output: buffer.output,
+            view_of: buffer.view_of.as_ref().map(|of| names.viewed(&buffer.name, of)).transpose()?,
             name: buffer.name,
             maker,
         });
@@ -177,6 +179,7 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             size_free: size,
             users: names.users(&input.name, &input.users)?,
             output: input.output,
+            view_of: None,
             name: input.name,
             maker: None,
         });
@@ -300,6 +303,11 @@ impl Names {
     fn output(&self, output: &str, node: &str) -> Result<BufId, GraphError> {
         let made = self.buffers.get(output).copied().filter(|buffer| buffer.index() < self.made);
         made.ok_or_else(|| GraphError::UnknownOutput { node: node.into(), buffer: output.into() })
+    }
+
+    fn viewed(&self, buffer: &str, of: &str) -> Result<BufId, GraphError> {
+        let unknown = || GraphError::UnknownView { buffer: buffer.into(), of: of.into() };
+        self.buffers.get(of).copied().ok_or_else(unknown)
     }
 
     fn users(&self, buffer: &str, users: &[String]) -> Result<Vec<OpId>, GraphError> {

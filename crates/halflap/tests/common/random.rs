@@ -164,6 +164,7 @@ fn add_buffer(parts: &mut Parts, random: &mut Random, maker: Option<OpId>) -> Bu
         size_free: Bytes(free),
         users: Vec::new(),
         output: random.chance(5),
+        view_of: None,
     })
 }
 
