@@ -74,11 +74,13 @@ pub mod order;
 pub mod overlap;
 pub mod pass;
 mod random;
+pub mod rewrite;
 pub mod schedule;
 pub mod simulate;
 pub mod trust;
 pub mod units;
 pub mod verify;
+pub mod verify_rewrite;
 pub mod workload;
 
 pub use nearest::{Unknown, nearest};

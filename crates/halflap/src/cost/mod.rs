@@ -20,7 +20,7 @@ pub use error::{CostError, DeviceError, LinkError, ProfileError};
 pub use link::{Link, Reach};
 pub use profile::Profile;
 
-use crate::graph::{Graph, GroupKind, OpKind};
+use crate::graph::{Collective, Graph, GroupKind, OpKind};
 use crate::ids::{IdVec, OpId};
 use crate::units::Nanos;
 use collectives::Fabric;
@@ -91,6 +91,12 @@ impl Costs {
             }
         };
         Ok(Times { of: graph.ops().map(time).collect::<Result<_, _>>()? })
+    }
+
+    /// How long a collective among `ranks` takes, as the model of links says; `None` without one, or
+    /// where it has no such collective.
+    pub fn collective(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
+        self.fabric()?.time(collective, ranks)
     }
 
     /// What collectives go over, if they are modelled.
