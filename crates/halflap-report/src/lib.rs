@@ -1,7 +1,7 @@
 //! What people and machines get to see of a schedule.
 //!
 //! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
-//! machines, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
+//! machines, `rewritten` does so for a changed program, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
 //! `analysis` is what traces show, `comparison` a measured step beside its simulation, and `lanes` both to be drawn.
 
 mod analysis;
@@ -16,6 +16,7 @@ pub mod observe;
 pub mod page;
 mod played;
 mod ran;
+mod rewritten;
 mod summary;
 mod table;
 mod text;
@@ -31,6 +32,7 @@ pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use played::{Played, Step};
 pub use ran::{Ran, RanKind, RanLane, RanSlice};
+pub use rewritten::{TimedRewrite, carried, write_rewritten};
 pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, printable_end, render, warning};

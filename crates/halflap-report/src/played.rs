@@ -5,6 +5,7 @@ use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::memory::Timeline;
 use halflap::order::Order;
+use halflap::rewrite::Origin;
 use halflap::simulate::{Machine, Simulation};
 use halflap::units::{Bytes, Nanos};
 
@@ -22,6 +23,8 @@ pub struct Played<'a> {
     pub simulation: &'a Simulation,
     /// What is alive.
     pub memory: &'a Timeline,
+    /// What became of the program in the one that it is shown beside, if that is another.
+    pub origin: Option<&'a Origin>,
 }
 
 /// What is alive from a time on.
@@ -37,8 +40,13 @@ impl<'a> Played<'a> {
     /// An order that was evaluated.
     pub fn new(name: &'static str, setup: Setup<'a>, evaluation: &'a Evaluation) -> Played<'a> {
         let Setup { graph, machine } = setup;
-        let Evaluation { order, simulation, memory } = evaluation;
-        Played { name, graph, machine, order, simulation, memory }
+        let Evaluation { order, simulation, memory, origin: None } = evaluation;
+        Played { name, graph, machine, order, simulation, memory, origin: None }
+    }
+
+    /// The same, of a program that the one it is shown beside was made of.
+    pub fn changed_by(self, origin: &'a Origin) -> Played<'a> {
+        Played { origin: Some(origin), ..self }
     }
 
     /// What is alive over time, two steps for each operation of the order: while it runs, and when it

@@ -1,11 +1,12 @@
 //! What a schedule changed, as rows: one for each collective.
 
-use halflap::evaluate::{Evaluation, Setup};
+use halflap::evaluate::{Setup, Side};
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::{Id, IdVec, OpId};
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
 use halflap::pass::Limit;
+use halflap::rewrite::Origin;
 use halflap::schedule::PassRun;
 use halflap::simulate::Bound;
 use halflap::units::{Bytes, Nanos};
@@ -72,32 +73,53 @@ pub struct Stop {
 #[derive(Clone, Copy)]
 pub struct Compared<'a> {
     /// The input order.
-    pub before: &'a Evaluation,
+    pub before: Side<'a>,
     /// The order now.
-    pub after: &'a Evaluation,
+    pub after: Side<'a>,
+    /// How the program of the order now was made of the one before, if it is another.
+    pub origin: Option<&'a Origin>,
     /// What passes did, if passes ran.
     pub passes: &'a [PassRun],
 }
 
+impl Compared<'_> {
+    /// The operations of the program before that one now stands for.
+    fn stands_for(&self, op: OpId) -> Vec<OpId> {
+        self.origin.map_or_else(|| vec![op], |origin| origin.ops[op].of.clone())
+    }
+}
+
 impl Summary {
-    /// Compares orders; `bound` is what no order that keeps the same edges can beat.
-    pub fn of(setup: Setup<'_>, compared: &Compared<'_>, bound: Bound) -> Summary {
-        let Setup { graph, machine } = setup;
-        let Compared { before, after, passes } = *compared;
+    /// Compares orders; `bound` is what no order that keeps the same edges can beat. In a changed
+    /// program an operation that stands for several is compared with the sum of them.
+    pub fn of(compared: &Compared<'_>, bound: Bound) -> Summary {
+        let Compared { before, after, passes, .. } = *compared;
+        let Setup { graph, machine } = after.setup;
         let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+        let old = before.setup;
+        let overlap_before = Overlap::new(old.graph, &old.machine.times, Fidelity::Mended);
         let limits = last_limits(graph, passes);
+        let was = |op: OpId| {
+            let members = compared.stands_for(op).into_iter().filter(|&member| old.graph.kind(member).is_collective());
+            members.map(|member| exposed(old.graph, &overlap_before, &before.evaluation.order, member)).sum()
+        };
+        let place = |op: OpId| {
+            let places = compared.stands_for(op).into_iter().map(|old| before.evaluation.order.pos(old).index());
+            places.min().unwrap_or(0)
+        };
         let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
         let mut rows: Vec<Row> = collectives
             .map(|op| Row {
                 op,
                 time: machine.times.of(op),
-                exposed_before: exposed(graph, &overlap, &before.order, op),
-                exposed: exposed(graph, &overlap, &after.order, op),
-                shift: after.order.pos(op).index() as i64 - op.index() as i64,
+                exposed_before: was(op),
+                exposed: exposed(graph, &overlap, &after.evaluation.order, op),
+                shift: after.evaluation.order.pos(op).index() as i64 - place(op) as i64,
                 stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
             })
             .collect();
         rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));
+        let (before, after) = (before.evaluation, after.evaluation);
         let total = |of: fn(&Row) -> Nanos| rows.iter().map(of).sum();
         Summary {
             nodes: graph.len(),

@@ -51,6 +51,15 @@ impl Evaluation {
     }
 }
 
+/// One of two that are compared: an order of a program, evaluated.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// The program, and what it runs on.
+    pub setup: Setup<'a>,
+    /// Its order.
+    pub evaluation: &'a Evaluation,
+}
+
 /// A figure before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change<T> {

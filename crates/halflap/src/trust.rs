@@ -3,9 +3,11 @@
 //! Estimates are off, communication slows compute down, and ranks do not keep step. An order that
 //! wins only where all estimates are right is not worth having.
 
+use crate::evaluate::Side;
 use crate::graph::{Graph, OpKind};
-use crate::ids::OpId;
+use crate::ids::{IdVec, OpId};
 use crate::random::Random;
+use crate::rewrite::Origin;
 use crate::simulate::{Machine, simulate};
 use crate::units::Nanos;
 
@@ -45,12 +47,32 @@ const SKEWS: [f64; 3] = [0.05, 0.1, 0.2];
 impl Trust {
     /// Tries two orders in every variation.
     pub fn of(graph: &Graph, machine: &Machine, before: &[OpId], after: &[OpId]) -> Trust {
+        let factors = |seed| factors(seed, graph.len());
+        let before = Run { graph, machine, order: before, factors: &factors };
+        Trust::tried(&before, &Run { order: after, ..before })
+    }
+
+    /// Tries a changed program against the one before: an operation that stands for others varies as
+    /// they do.
+    pub fn between(before: Side<'_>, after: Side<'_>, origin: &Origin) -> Trust {
+        let old = |seed| factors(seed, before.setup.graph.len());
+        let new = |seed| {
+            let old = old(seed);
+            let mean = |of: &[OpId]| of.iter().map(|&op| old[op]).sum::<f64>() / of.len() as f64;
+            origin.ops.iter().map(|(_, source)| mean(&source.of)).collect()
+        };
+        let run = |side: Side<'_>, factors| {
+            let Side { setup, evaluation } = side;
+            Trust::run(setup, evaluation, factors)
+        };
+        Trust::tried(&run(before, &old), &run(after, &new))
+    }
+
+    fn tried(before: &Run<'_>, after: &Run<'_>) -> Trust {
         let times = (0..SEEDS).map(Variation::Times);
         let slowdowns = SLOWDOWNS.into_iter().map(Variation::Slowdown);
         let variations = times.chain(slowdowns).chain(SKEWS.into_iter().map(Variation::Skew));
-        let step =
-            |order: &[OpId], variation| simulate(graph, order, &varied(graph, machine, order, variation)).step_time;
-        let trial = |variation| Trial { variation, before: step(before, variation), after: step(after, variation) };
+        let trial = |variation| Trial { variation, before: before.step(variation), after: after.step(variation) };
         Trust { trials: variations.map(trial).collect() }
     }
 
@@ -75,22 +97,44 @@ impl Trust {
     }
 }
 
-fn varied(graph: &Graph, machine: &Machine, order: &[OpId], variation: Variation) -> Machine {
-    let mut varied = machine.clone();
-    match variation {
-        Variation::Times(seed) => {
-            let random = std::cell::RefCell::new(Random::new(seed));
-            varied.times = machine.times.map(|_, time| time * (0.7 + 0.6 * random.borrow_mut().unit()));
-        }
-        Variation::Slowdown(slowdown) => varied.slowdown = slowdown,
-        Variation::Skew(skew) => {
-            let compute = |op| matches!(graph.kind(op), OpKind::Compute);
-            let mut peer = machine.clone();
-            peer.times = machine.times.map(|op, time| if compute(op) { time * (1.0 + skew) } else { time });
-            varied.peers = Some(simulate(graph, order, &peer).start);
-        }
+/// An order that is tried.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    graph: &'a Graph,
+    machine: &'a Machine,
+    order: &'a [OpId],
+    /// How much longer every operation takes, by a seed.
+    factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>,
+}
+
+impl Run<'_> {
+    fn step(&self, variation: Variation) -> Nanos {
+        simulate(self.graph, self.order, &self.varied(variation)).step_time
     }
-    varied
+
+    fn varied(&self, variation: Variation) -> Machine {
+        let Run { graph, machine, order, .. } = *self;
+        let mut varied = machine.clone();
+        match variation {
+            Variation::Times(seed) => {
+                let factors = (self.factors)(seed);
+                varied.times = machine.times.map(|op, time| time * factors[op]);
+            }
+            Variation::Slowdown(slowdown) => varied.slowdown = slowdown,
+            Variation::Skew(skew) => {
+                let compute = |op| matches!(graph.kind(op), OpKind::Compute);
+                let mut peer = machine.clone();
+                peer.times = machine.times.map(|op, time| if compute(op) { time * (1.0 + skew) } else { time });
+                varied.peers = Some(simulate(graph, order, &peer).start);
+            }
+        }
+        varied
+    }
+}
+
+fn factors(seed: u64, ops: usize) -> IdVec<OpId, f64> {
+    let mut random = Random::new(seed);
+    (0..ops).map(|_| 0.7 + 0.6 * random.unit()).collect()
 }
 
 #[cfg(test)]

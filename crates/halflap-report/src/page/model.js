@@ -90,6 +90,7 @@ function buildMemory(raw) {
     time: Float64Array.from(raw.time),
     bytes: Float64Array.from(raw.bytes),
     order: Int32Array.from(raw.order),
+    firstBuffer: raw.first_buffer,
     freedBy: Int32Array.from(raw.freed_by),
     limit: raw.limit,
     place: new Int32Array(opCount).fill(-1),
@@ -254,9 +255,10 @@ function liveBuffers(memory, entry, most) {
   const freed = entry & 1;
   const top = [];
   let count = 0;
-  for (let buffer = 0; buffer < size.length; buffer += 1) {
+  for (let number = 0; number < memory.freedBy.length; number += 1) {
+    const buffer = memory.firstBuffer + number;
     if (maker[buffer] >= 0 && memory.place[maker[buffer]] > place) continue;
-    const last = memory.freedBy[buffer];
+    const last = memory.freedBy[number];
     if (last >= 0 && memory.place[last] < place + freed) continue;
     count += 1;
     if (top.length === most && size[buffer] <= size[top[most - 1]]) continue;

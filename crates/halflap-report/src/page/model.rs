@@ -261,7 +261,9 @@ pub struct Memory {
     pub bytes: Vec<Bytes>,
     /// The operations as they are issued.
     pub order: Vec<u32>,
-    /// Who frees each buffer.
+    /// The number of the first buffer that the view has.
+    pub first_buffer: usize,
+    /// Who frees each buffer, from that one on.
     pub freed_by: Vec<Maybe>,
     /// How much may be alive.
     pub limit: Option<Bytes>,

@@ -5,12 +5,14 @@ use super::model::{
     Time, Unit, View,
 };
 use crate::played::Played;
+use crate::rewritten::carried;
 use crate::summary::Row;
 use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
 use crate::timing::{against_bound, describe_holder, exposed_by_collective, waiting_for_host};
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{GroupId, Id, IdVec, OpId};
+use halflap::rewrite::{Origin, Part};
 use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 
@@ -41,15 +43,16 @@ pub struct Shown<'a> {
 pub fn program_page(shown: &Shown<'_>) -> Page {
     let Some(last) = shown.orders.last() else { return Page::default() };
     let graph = last.graph;
+    let programs = Programs::of(shown.orders, last);
     Page {
         title: printable_up_to(shown.title, NAME),
         part: printable_up_to(shown.part, NAME),
         command: shown.command,
         facts: shown.facts.clone(),
-        ops: ops(graph),
+        ops: programs.ops(),
         groups: groups(graph),
-        buffers: buffers(graph),
-        views: shown.orders.iter().map(|played| view(shown, played)).collect(),
+        buffers: programs.buffers(),
+        views: shown.orders.iter().map(|played| view(shown, played, programs.of_order(played))).collect(),
         compare: shown.orders.len() == 2,
         tables: vec![collectives(shown, last)],
         sweep: None,
@@ -61,28 +64,102 @@ pub fn sweep_page(shown: &Shown<'_>, sweep: Sweep) -> Page {
     Page { sweep: Some(sweep), ..program_page(shown) }
 }
 
-fn number(op: impl Id) -> u32 {
-    op.index() as u32
+/// The programs of a page: that of the last order, and that of the order before where it is another.
+struct Programs<'a> {
+    all: Vec<Numbered<'a>>,
+}
+
+/// A program, and the numbers that its operations and buffers have on the page.
+struct Numbered<'a> {
+    graph: &'a Graph,
+    ops: IdVec<OpId, u32>,
+    /// The operations that no other program has.
+    own: Vec<OpId>,
+    first_buffer: usize,
+}
+
+impl<'a> Programs<'a> {
+    fn of(orders: &'a [Played<'a>], last: &'a Played<'a>) -> Programs<'a> {
+        let graph = last.graph;
+        let ops = graph.ops().map(|op| op.index() as u32).collect();
+        let mut all = vec![Numbered { graph, ops, own: graph.ops().collect(), first_buffer: 0 }];
+        let before = orders.iter().find_map(|played| Some((played.graph, played.origin?)));
+        if let Some((graph, origin)) = before {
+            all.push(Numbered::before(graph, origin, last.graph));
+        }
+        Programs { all }
+    }
+
+    fn of_order(&self, played: &Played<'_>) -> &Numbered<'a> {
+        self.all.get(usize::from(played.origin.is_some())).unwrap_or(&self.all[0])
+    }
+
+    fn ops(&self) -> Ops {
+        let mut ops = Ops::default();
+        self.all.iter().for_each(|program| program.add_ops(&mut ops));
+        ops
+    }
+
+    fn buffers(&self) -> Buffers {
+        let mut buffers = Buffers::default();
+        for program in &self.all {
+            let graph = program.graph;
+            buffers.name.extend(graph.buffers().map(|buffer| printable_up_to(graph.buffer_name(buffer), NAME)));
+            buffers.size.extend(graph.buffers().map(|buffer| graph.size_alloc(buffer)));
+            buffers.maker.extend(graph.buffers().map(|buffer| program.maybe(graph.maker(buffer))));
+        }
+        buffers
+    }
+}
+
+impl<'a> Numbered<'a> {
+    /// The program before: what was kept has the number of its new self, all else comes behind.
+    fn before(graph: &'a Graph, origin: &Origin, after: &Graph) -> Numbered<'a> {
+        let mut kept: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
+        for (new, source) in origin.ops.iter().filter(|(_, source)| source.part == Part::Kept) {
+            source.of.iter().for_each(|&old| kept[old] = Some(new));
+        }
+        let own: Vec<OpId> = graph.ops().filter(|&op| kept[op].is_none()).collect();
+        let mut next = after.len() as u32;
+        let mut number = |new: &Option<OpId>| match new {
+            Some(new) => new.index() as u32,
+            None => {
+                next += 1;
+                next - 1
+            }
+        };
+        let ops = kept.iter().map(|(_, new)| number(new)).collect();
+        Numbered { graph, ops, own, first_buffer: after.buffers().len() }
+    }
+
+    fn number(&self, op: OpId) -> u32 {
+        self.ops[op]
+    }
+
+    fn maybe(&self, op: Option<OpId>) -> Maybe {
+        Maybe(op.map(|op| u64::from(self.number(op))))
+    }
+
+    fn add_ops(&self, ops: &mut Ops) {
+        let graph = self.graph;
+        let size = |op| graph.collective(op).map(Collective::bytes).or(graph.bytes(op));
+        let numbers = |ops: &[OpId]| ops.iter().map(|&op| self.number(op)).collect();
+        for &op in &self.own {
+            ops.name.push(name(graph, op));
+            ops.kind.push(kind(graph.kind(op)));
+            ops.what.push(what(graph, op));
+            ops.group.push(maybe(graph.collective(op).map(|collective| collective.group)));
+            ops.bytes.push(Maybe(size(op).map(|bytes| bytes.0.unsigned_abs())));
+            ops.flops.push(Maybe(graph.flops(op).map(|flops| flops.0 as u64)));
+            ops.source.push(printable_end(graph.source(op), NAME));
+            ops.deps.push(numbers(graph.preds(op, Edges::Real)));
+            ops.waits.push(numbers(graph.waited_by(op)));
+        }
+    }
 }
 
 fn maybe(id: Option<impl Id>) -> Maybe {
     Maybe(id.map(|id| id.index() as u64))
-}
-
-fn ops(graph: &Graph) -> Ops {
-    let size = |op| graph.collective(op).map(Collective::bytes).or(graph.bytes(op));
-    let numbers = |ops: &[OpId]| ops.iter().copied().map(number).collect();
-    Ops {
-        name: graph.ops().map(|op| name(graph, op)).collect(),
-        kind: graph.ops().map(|op| kind(graph.kind(op))).collect(),
-        what: graph.ops().map(|op| what(graph, op)).collect(),
-        group: graph.ops().map(|op| maybe(graph.collective(op).map(|collective| collective.group))).collect(),
-        bytes: graph.ops().map(|op| Maybe(size(op).map(|bytes| bytes.0.unsigned_abs()))).collect(),
-        flops: graph.ops().map(|op| Maybe(graph.flops(op).map(|flops| flops.0 as u64))).collect(),
-        source: graph.ops().map(|op| printable_end(graph.source(op), NAME)).collect(),
-        deps: graph.ops().map(|op| numbers(graph.preds(op, Edges::Real))).collect(),
-        waits: graph.ops().map(|op| numbers(graph.waited_by(op))).collect(),
-    }
 }
 
 fn name(graph: &Graph, op: OpId) -> String {
@@ -110,15 +187,7 @@ fn groups(graph: &Graph) -> Vec<Group> {
     groups.map(|(_, group)| Group { name: printable(&group.name), ranks: ranks(&group.ranks) }).collect()
 }
 
-fn buffers(graph: &Graph) -> Buffers {
-    Buffers {
-        name: graph.buffers().map(|buffer| printable_up_to(graph.buffer_name(buffer), NAME)).collect(),
-        size: graph.buffers().map(|buffer| graph.size_alloc(buffer)).collect(),
-        maker: graph.buffers().map(|buffer| maybe(graph.maker(buffer))).collect(),
-    }
-}
-
-fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
+fn view(shown: &Shown<'_>, played: &Played<'_>, program: &Numbered<'_>) -> View {
     let simulation = &played.simulation;
     let lanes = Lanes::of(played);
     View {
@@ -127,10 +196,10 @@ fn view(shown: &Shown<'_>, played: &Played<'_>) -> View {
         length: Time(simulation.step_time),
         bound: Some(Time(shown.explanation.bound.time)),
         headline: headline(shown, played),
-        slices: slices(played, &lanes),
+        slices: slices(played, &lanes, program),
         lanes: lanes.lanes,
-        stalls: stalls(played),
-        memory: Some(memory(shown, played)),
+        stalls: stalls(played, program),
+        memory: Some(memory(shown, played, program)),
         spent: None,
     }
 }
@@ -190,7 +259,7 @@ impl Lanes {
     }
 }
 
-fn slices(played: &Played<'_>, lanes: &Lanes) -> Slices {
+fn slices(played: &Played<'_>, lanes: &Lanes, program: &Numbered<'_>) -> Slices {
     let Played { graph, order, .. } = played;
     let exposed = exposed_by_collective(played.simulation);
     // Within a lane the order of issue is the order in time.
@@ -200,7 +269,7 @@ fn slices(played: &Played<'_>, lanes: &Lanes) -> Slices {
     for op in ops {
         let (start, end) = played.times(op);
         slices.lane.push(lanes.of_op(graph, op) as u32);
-        slices.op.push(number(op));
+        slices.op.push(program.number(op));
         slices.start.push(Time(start));
         slices.end.push(Time(end));
         slices.exposed.push(Time(exposed[op]));
@@ -208,13 +277,13 @@ fn slices(played: &Played<'_>, lanes: &Lanes) -> Slices {
     slices
 }
 
-fn stalls(played: &Played<'_>) -> Stalls {
+fn stalls(played: &Played<'_>, program: &Numbered<'_>) -> Stalls {
     let mut stalls = Stalls::default();
     for exposure in &played.simulation.exposures {
         stalls.start.push(Time(exposure.start));
         stalls.end.push(Time(exposure.start + exposure.time));
-        stalls.of.push(maybe(Some(exposure.of)));
-        stalls.at.push(maybe(Some(exposure.at)));
+        stalls.of.push(program.maybe(Some(exposure.of)));
+        stalls.at.push(program.maybe(Some(exposure.at)));
         stalls.cause.push(match exposure.cause {
             Cause::Needed => 0,
             Cause::Synchronous => 1,
@@ -225,13 +294,14 @@ fn stalls(played: &Played<'_>) -> Stalls {
     stalls
 }
 
-fn memory(shown: &Shown<'_>, played: &Played<'_>) -> Memory {
+fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &Numbered<'_>) -> Memory {
     let steps = played.memory_steps();
     Memory {
         time: steps.iter().map(|step| Time(step.time)).collect(),
         bytes: steps.iter().map(|step| step.bytes).collect(),
-        order: played.order.as_slice().iter().copied().map(number).collect(),
-        freed_by: played.memory.freed_by.as_slice().iter().map(|&op| maybe(op)).collect(),
+        order: played.order.as_slice().iter().map(|&op| program.number(op)).collect(),
+        first_buffer: program.first_buffer,
+        freed_by: played.memory.freed_by.as_slice().iter().map(|&op| program.maybe(op)).collect(),
         limit: shown.memory_limit,
     }
 }
@@ -252,6 +322,14 @@ fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
     }
 }
 
+/// What each collective of the last order exposed in the order before.
+fn exposed_before(before: &Played<'_>) -> IdVec<OpId, Nanos> {
+    match before.origin {
+        Some(origin) => exposed_by_collective(&carried(origin, &before.simulation)),
+        None => exposed_by_collective(&before.simulation),
+    }
+}
+
 /// The table of collectives.
 struct Listing<'a> {
     last: &'a Played<'a>,
@@ -268,7 +346,7 @@ impl<'a> Listing<'a> {
             held[of.collective] = Some(*of);
         }
         let before = match shown.orders {
-            [before, _] => Some((before, exposed_by_collective(before.simulation))),
+            [before, _] => Some((before, exposed_before(before))),
             _ => None,
         };
         Listing { last, before, exposed: exposed_by_collective(last.simulation), held, rows: shown.rows }
@@ -301,7 +379,12 @@ impl<'a> Listing<'a> {
         }));
         row.extend([Cell::Time(Time(end - start)), Cell::Time(Time(self.exposed[op]))]);
         if let Some((before, exposed)) = &self.before {
-            let shift = self.last.order.pos(op).index() as f64 - before.order.pos(op).index() as f64;
+            let place = |old: OpId| before.order.pos(old).index();
+            let was = match before.origin {
+                Some(origin) => origin.ops[op].of.iter().map(|&old| place(old)).min().unwrap_or_default(),
+                None => place(op),
+            };
+            let shift = self.last.order.pos(op).index() as f64 - was as f64;
             row.extend([Cell::Time(Time(exposed[op])), Cell::Number(shift)]);
         }
         row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(name(graph, held.at))));

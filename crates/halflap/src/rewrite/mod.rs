@@ -48,7 +48,7 @@ pub struct Rewritten {
 pub enum RewriteError {
     #[error("'{name}' is not a node of the graph")]
     UnknownNode { name: String },
-    #[error("{count} collectives cannot be merged: at least two are needed")]
+    #[error("a merge needs two or more collectives, and {count} was named")]
     TooFew { count: usize },
     #[error("'{member}' is named twice: each collective can be merged once")]
     Twice { member: String },
