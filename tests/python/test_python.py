@@ -201,11 +201,9 @@ def test_warnings_are_warnings_of_python():
         halflap.simulate(graph)
 
 
-def test_a_notebook_shows_reports(graph, scheduled, tmp_path):
+def test_a_notebook_shows_reports(tmp_path):
     page = tmp_path / "page.html"
-    order = tmp_path / "order.json"
-    order.write_text(json.dumps(scheduled.order))
-    run("explain", corpus(NAME), order, f"--report={page}", "--memory-budget=1.1x")
+    run("schedule", corpus(NAME), f"--report={page}", "--effort=quick", "--memory-budget=1.1x")
     report = halflap.schedule(corpus(NAME), effort="quick", memory_budget=1.1).report()
     assert report.html == page.read_text()
     assert report._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')

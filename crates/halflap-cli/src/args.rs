@@ -407,6 +407,10 @@ pub struct Schedule {
     /// keep those.
     #[arg(long, value_enum, value_name = "WHICH")]
     pub order_collectives: Option<ChainWhich>,
+    /// Merge these collectives into one before the search, as docs/rewrite.md says: names of nodes with
+    /// commas between. May be given more than once.
+    #[arg(long, value_name = "NODE,NODE,...", hide_short_help = true)]
+    pub merge: Vec<String>,
     /// List the new order step by step.
     #[arg(long)]
     pub show: bool,
@@ -421,8 +425,8 @@ pub struct Schedule {
     /// Print the schedule (halflap.schedule/1) instead of the summary.
     #[arg(long, conflicts_with = "show")]
     pub json: bool,
-    /// What is written of an HLO module: its schedule, or the module itself, scheduled and with
-    /// asynchronous collectives [default: schedule].
+    /// What is written: the schedule; of an HLO module also the module itself, scheduled and with
+    /// asynchronous collectives; of a graph also the graph, changed by --merge [default: schedule].
     #[arg(long, value_enum, value_name = "WHAT")]
     pub emit: Option<Emit>,
     #[command(flatten)]
@@ -435,6 +439,8 @@ pub enum Emit {
     Schedule,
     /// HLO text.
     Hlo,
+    /// halflap.graph/1.
+    Graph,
 }
 
 /// Which of an HLO module's computations is looked at.

@@ -23,6 +23,7 @@ mod plan;
 mod plans;
 mod progress;
 mod recorded;
+mod rewrite;
 mod run;
 mod schedule;
 mod search;
@@ -69,6 +70,7 @@ fn found(args: &Args) -> Result<Box<dyn Answer>, Failed> {
     log::start(args.verbose)?;
     let found = || -> Result<Box<dyn Answer>, Failed> {
         Ok(match &args.command {
+            Command::Schedule(command) if schedule::changes(command) => Box::new(schedule::find_changed(command)?),
             Command::Schedule(command) => Box::new(schedule::find(command, false)?),
             Command::Simulate(command) => Box::new(look::simulated(command)?),
             Command::Explain(command) => Box::new(look::explained(command)?),

@@ -78,7 +78,7 @@ impl ModuleSource {
         let all = source.walk(|priced| {
             let order = match (which, &orders) {
                 (Which::Ours(args), _) if source.workload.units[priced.unit].communicates() => {
-                    search(&Wanted { args, is_chained: false, source }, priced)?.0
+                    search(&Wanted { args, is_chained: false, source, peak_before: None }, priced)?.0
                 }
                 (_, Some(orders)) => orders.order(source, priced, Edges::Real)?,
                 _ => priced.input.order.clone(),

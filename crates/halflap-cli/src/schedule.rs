@@ -1,6 +1,6 @@
 //! `halflap schedule`: the best order, or what passes make of a graph.
 
-use halflap::evaluate::Change;
+use halflap::evaluate::{Change, Side};
 use halflap::graph::{Edges, Graph};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
@@ -21,6 +21,7 @@ use crate::exit::Failed;
 use crate::files;
 use crate::machine;
 use crate::progress::Stopwatch;
+use crate::rewrite;
 use crate::search::{Outcome, Wanted, search};
 use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
 use crate::source::{Hlo, Source, Subject};
@@ -45,6 +46,9 @@ type Unit = Decided<Way>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
+    if changes(args) {
+        return run_changed(args);
+    }
     let done = find(args, verbose)?;
     if let (Some(Emit::Hlo), Some(hlo)) = (args.emit, &done.subject.hlo) {
         done.draw(&args.pictures)?;
@@ -55,6 +59,35 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     }
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
     answer::put(&done, &asked)
+}
+
+/// Whether the program is to be changed, or written as a graph.
+pub fn changes(args: &args::Schedule) -> bool {
+    !args.merge.is_empty() || args.emit == Some(Emit::Graph)
+}
+
+/// Changes the program first.
+fn run_changed(args: &args::Schedule) -> Result<(), Failed> {
+    let merged = find_changed(args)?;
+    if args.emit == Some(Emit::Graph) {
+        merged.draw(&args.pictures)?;
+        return match files::put(args.output.as_deref().unwrap_or("-"), &merged.graph()?)? {
+            true => Ok(()),
+            false => files::print(&merged.text()?),
+        };
+    }
+    let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
+    answer::put(&merged, &asked)
+}
+
+/// Changes the program, and finds the best order of what comes of it.
+pub fn find_changed(args: &args::Schedule) -> Result<rewrite::Merged, Failed> {
+    match files::is_module(&args.graph)? {
+        true => refuse_for_module(args)?,
+        false if !args.passes.is_empty() => {}
+        false => refuse_for_graph(args)?,
+    }
+    rewrite::find(args, Subject::read(&args.graph, &args.machine, args.order_collectives)?)
 }
 
 /// Finds the orders that are asked for.
@@ -87,6 +120,8 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
         _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
+        _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
+        _ if args.emit == Some(Emit::Graph) => refused("--emit graph", "it has a graph for each computation"),
         _ if args.json && args.emit == Some(Emit::Hlo) => {
             Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
         }
@@ -117,7 +152,8 @@ fn searched(subject: &Subject, priced: &Priced, args: &args::Schedule) -> Result
     if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
         return Ok((priced.input.order.clone(), Way::Kept));
     }
-    let wanted = Wanted { args: &args.search, is_chained: args.order_collectives.is_some(), source };
+    let is_chained = args.order_collectives.is_some();
+    let wanted = Wanted { args: &args.search, is_chained, source, peak_before: None };
     let (order, outcome) = search(&wanted, priced)?;
     Ok((order, Way::Searched(outcome)))
 }
@@ -323,8 +359,9 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
         Way::Passed(passed) => passed.passes.as_slice(),
         _ => &[],
     };
-    let compared = Compared { before: &unit.priced.input, after: &unit.result, passes };
-    Summary::of(unit.priced.setup(), &compared, bound)
+    let before = Side { setup: unit.priced.setup_before(), evaluation: &unit.priced.input };
+    let after = Side { setup: unit.priced.setup(), evaluation: &unit.result };
+    Summary::of(&Compared { before, after, origin: None, passes }, bound)
 }
 
 fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {

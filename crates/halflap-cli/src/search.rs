@@ -34,6 +34,8 @@ pub struct Wanted<'a> {
     pub is_chained: bool,
     /// Where the program came from.
     pub source: &'a Source,
+    /// What the limit is measured by, where it is not what the input order needs.
+    pub peak_before: Option<Bytes>,
 }
 
 impl Wanted<'_> {
@@ -45,7 +47,8 @@ impl Wanted<'_> {
 /// The best order of a unit, whose limit is measured by what its input order needs.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
     let args = wanted.args;
-    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(priced.peak_before());
+    let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
+    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
     let bar = Bar::new("optimizing");
     let started = Instant::now();
     let task = Task {

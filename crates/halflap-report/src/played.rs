@@ -40,7 +40,7 @@ impl<'a> Played<'a> {
     /// An order that was evaluated.
     pub fn new(name: &'static str, setup: Setup<'a>, evaluation: &'a Evaluation) -> Played<'a> {
         let Setup { graph, machine } = setup;
-        let Evaluation { order, simulation, memory, origin: None } = evaluation;
+        let Evaluation { order, simulation, memory } = evaluation;
         Played { name, graph, machine, order, simulation, memory, origin: None }
     }
 

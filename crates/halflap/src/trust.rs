@@ -61,11 +61,7 @@ impl Trust {
             let mean = |of: &[OpId]| of.iter().map(|&op| old[op]).sum::<f64>() / of.len() as f64;
             origin.ops.iter().map(|(_, source)| mean(&source.of)).collect()
         };
-        let run = |side: Side<'_>, factors| {
-            let Side { setup, evaluation } = side;
-            Trust::run(setup, evaluation, factors)
-        };
-        Trust::tried(&run(before, &old), &run(after, &new))
+        Trust::tried(&Run::of(before, &old), &Run::of(after, &new))
     }
 
     fn tried(before: &Run<'_>, after: &Run<'_>) -> Trust {
@@ -107,7 +103,12 @@ struct Run<'a> {
     factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn of(side: Side<'a>, factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>) -> Run<'a> {
+        let Side { setup, evaluation } = side;
+        Run { graph: setup.graph, machine: setup.machine, order: evaluation.order.as_slice(), factors }
+    }
+
     fn step(&self, variation: Variation) -> Nanos {
         simulate(self.graph, self.order, &self.varied(variation)).step_time
     }

@@ -18,7 +18,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// What a module must not use, by crate; either may be several.
-const FORBIDDEN: [(&str, &[&str], &[&str]); 11] = [
+const FORBIDDEN: [(&str, &[&str], &[&str]); 13] = [
     ("halflap", &["ids", "units"], &["graph", "order", "cost", "memory", "pass", "simulate", "workload"]),
     ("halflap", &["graph", "collective"], &["order", "pass", "import", "cost", "simulate", "optimize"]),
     ("halflap", &["import", "export"], &["pass", "optimize", "simulate", "workload"]),
@@ -27,6 +27,8 @@ const FORBIDDEN: [(&str, &[&str], &[&str]); 11] = [
     ("halflap", &["overlap"], &["memory", "pass", "optimize"]),
     ("halflap", &["simulate", "evaluate"], &["pass", "optimize", "schedule", "workload"]),
     ("halflap", &["verify"], &["pass", "memory", "overlap", "optimize", "schedule", "rewrite"]),
+    ("halflap", &["verify_rewrite"], &["pass", "memory", "overlap", "optimize", "schedule", "cost"]),
+    ("halflap", &["rewrite"], &["order", "pass", "optimize", "simulate", "workload"]),
     ("halflap", &["pass"], &["optimize", "schedule", "import", "workload"]),
     ("halflap-report", &["observe"], &["page", "trace", "analysis", "measured"]),
     ("halflap-run", &["kernel", "tensor"], &["exec", "comm", "check"]),

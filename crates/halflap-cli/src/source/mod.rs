@@ -126,6 +126,13 @@ impl From<UnitError> for Ended {
 }
 
 impl Source {
+    /// Another program of the same file, which gives all its run times itself.
+    pub fn changed_to(&self, workload: Workload) -> Source {
+        let model = Model { costs: Costs::default(), ..self.model.clone() };
+        let Source { path, assumed, read_seconds, .. } = self;
+        Source { path: path.clone(), workload, model, assumed: *assumed, read_seconds: *read_seconds, profile: None }
+    }
+
     /// Goes through all units, callees first; `decide` gives an order of each, and what else is to be
     /// kept.
     pub fn walk<T>(

@@ -1,0 +1,101 @@
+//! Changed programs as a user meets them: what is compared, written, drawn and refused.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use common::{corpus, ends, entries, folder, halflap, read_json};
+use serde_json::{Value, json};
+
+#[test]
+fn merged_collectives_are_compared_with_what_they_were() {
+    let dir = folder("merge");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let merge = ["schedule", &graph, "--merge", "op1,op15", "--merge", "op2, op10", "--memory-budget", "1.2x"];
+    let quick = ["--effort", "quick"];
+    let (out, _) = ends(&halflap(&dir, &[&merge[..], &quick, &["-o", "o.json", "--report", "r.html"]].concat()), 0);
+    assert!(out.contains("255 nodes, 60 collectives -> 257 nodes, 58 collectives"), "{out}");
+    assert!(out.contains("op1, op15 into op1_x2") && out.contains("op2, op10 into op2_x2"), "{out}");
+    assert_eq!(entries(&dir), ["o.json", "r.html"]);
+
+    let file = read_json(dir.join("o.json"));
+    let plain = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--json"]), 0).0;
+    let plain: Value = serde_json::from_str(&plain).unwrap();
+    for field in ["step_time_before", "peak_memory_before", "exposed_before", "simulated_exposed_before"] {
+        assert_eq!(file[field], plain[field], "before is the old program in its own order: {field}");
+    }
+    assert_eq!(plain.get("recipes"), None);
+    let recipe = &file["recipes"][0];
+    assert_eq!((&recipe["kind"], &recipe["members"]), (&json!("merge"), &json!(["op1", "op15"])));
+    let number = |field: &str| recipe[field].as_f64().unwrap();
+    assert!((number("gain") - (number("exposed_before") - number("exposed"))).abs() < 1e-6);
+    let origin = file["origin"].as_array().unwrap();
+    let parts = |part: &str| origin.iter().filter(|one| one["part"] == part).count();
+    assert_eq!(["copy_in", "merged", "wait", "copy_out"].map(parts), [2, 2, 2, 4]);
+    assert_eq!(file["order"].as_array().unwrap().len(), 257);
+    check_page(&fs::read_to_string(dir.join("r.html")).unwrap(), &file);
+}
+
+/// Both views are drawn, each with the operations of its own program, and of all a name.
+fn check_page(page: &str, schedule: &Value) {
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    let (data, _) = rest.split_once("</script>").unwrap();
+    let document: Value = serde_json::from_str(data).unwrap();
+    let page = &document["parts"][0];
+    let names: Vec<&str> = page["ops"]["name"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let drawn = |view: usize| -> BTreeSet<&str> {
+        let ops = page["views"][view]["slices"]["op"].as_array().unwrap();
+        ops.iter().map(|op| names[op.as_u64().unwrap() as usize]).collect()
+    };
+    let (before, after) = (drawn(0), drawn(1));
+    assert_eq!((before.len(), after.len()), (255, 257));
+    assert!(before.contains("op15") && !before.contains("op1_x2"));
+    assert!(after.contains("op1_x2") && !after.contains("op15"));
+    let headline = |view: usize, place: usize| page["views"][view]["headline"][place]["value"].as_f64().unwrap();
+    assert_eq!(headline(0, 0), schedule["step_time_before"].as_f64().unwrap());
+    assert_eq!(headline(1, 2), schedule["peak_memory"].as_f64().unwrap());
+    // What is alive at the peak of each view, by the buffers that it has.
+    for view in &page["views"].as_array().unwrap()[..] {
+        let memory = &view["memory"];
+        let list =
+            |value: &Value| -> Vec<i64> { value.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect() };
+        let (bytes, order, freed) = (list(&memory["bytes"]), list(&memory["order"]), list(&memory["freed_by"]));
+        let first = memory["first_buffer"].as_u64().unwrap() as usize;
+        let (size, maker) = (list(&page["buffers"]["size"]), list(&page["buffers"]["maker"]));
+        let peak = (0..bytes.len()).max_by_key(|&entry| (bytes[entry], std::cmp::Reverse(entry))).unwrap();
+        let place = |op: i64| order.iter().position(|&other| other == op).unwrap();
+        let alive = freed.iter().enumerate().filter(|(number, last)| {
+            let made = maker[first + number];
+            (made < 0 || place(made) <= peak / 2) && (**last < 0 || place(**last) >= peak / 2)
+        });
+        let sum: i64 = alive.map(|(number, _)| size[first + number]).sum();
+        assert_eq!(sum, bytes[peak], "{}", view["name"]);
+    }
+}
+
+#[test]
+fn a_changed_graph_is_written_and_can_be_scheduled() {
+    let dir = folder("emit_graph");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let args =
+        ["schedule", &graph, "--effort", "quick", "--memory-budget", "1.2x", "--emit", "graph", "-o", "new.json"];
+    ends(&halflap(&dir, &[&args[..], &["--merge", "op1,op15"]].concat()), 0);
+    let new = read_json(dir.join("new.json"));
+    let merged = new["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "op1_x2").unwrap();
+    assert_eq!(merged["collective"]["kind"], "all_gather");
+    assert_eq!(merged["ops"], json!(["op1", "op15"]));
+    let (out, _) = ends(&halflap(&dir, &["simulate", "new.json"]), 0);
+    assert!(out.contains("256 nodes, 59 collectives"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_merged_is_said() {
+    let dir = folder("merge_refused");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let said = |more: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph][..], more].concat()), 2).1;
+    assert!(said(&["--merge", "op1"]).contains("a merge needs two or more collectives, and 1 was named"));
+    assert!(said(&["--merge", "op1,nobody"]).contains("'nobody' is not a node of the graph"));
+    assert!(said(&["--merge", "op1,op165"]).contains("differ in kind: all_gather and reduce_scatter"));
+    assert!(said(&["--merge", "op1,op15", "--passes", "sink_waits"]).contains("leave out --passes"));
+}
