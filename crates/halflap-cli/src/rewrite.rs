@@ -3,8 +3,8 @@
 use halflap::cost::Costs;
 use halflap::evaluate::Side;
 use halflap::export::write_graph;
-use halflap::rewrite::Source as From;
-use halflap::rewrite::{CopyCost, Origin, Part, Prices, RewriteError, Rewritten, merge_named};
+use halflap::origin::{Origin, Part, Source as From};
+use halflap::rewrite::{CopyCost, Prices, RewriteError, Rewritten, merge_named};
 use halflap::trust::Trust;
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Workload};

@@ -5,7 +5,7 @@ use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::rewrite::Origin;
+use halflap::origin::Origin;
 use halflap::simulate::{Machine, Simulation};
 use halflap::units::{Bytes, Nanos};
 

@@ -7,7 +7,7 @@ use super::Timed;
 use super::timing::exposed_by_collective;
 use halflap::graph::Graph;
 use halflap::ids::{IdVec, OpId};
-use halflap::rewrite::{Origin, Part, Source};
+use halflap::origin::{Origin, Part, Source};
 use halflap::simulate::Simulation;
 use halflap::units::Nanos;
 

@@ -71,6 +71,7 @@ pub mod memory;
 mod nearest;
 pub mod optimize;
 pub mod order;
+pub mod origin;
 pub mod overlap;
 pub mod pass;
 mod random;

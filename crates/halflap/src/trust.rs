@@ -6,8 +6,8 @@
 use crate::evaluate::Side;
 use crate::graph::{Graph, OpKind};
 use crate::ids::{IdVec, OpId};
+use crate::origin::Origin;
 use crate::random::Random;
-use crate::rewrite::Origin;
 use crate::simulate::{Machine, simulate};
 use crate::units::Nanos;
 

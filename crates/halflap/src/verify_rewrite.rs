@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::collective::{CollectiveKind, Reduction};
 use crate::graph::{Collective, DepKinds, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId};
-use crate::rewrite::{Origin, Part};
+use crate::origin::{Origin, Part};
 use crate::units::Bytes;
 
 /// Why a changed program is refused.

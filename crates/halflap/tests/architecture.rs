@@ -27,7 +27,7 @@ const FORBIDDEN: [(&str, &[&str], &[&str]); 13] = [
     ("halflap", &["overlap"], &["memory", "pass", "optimize"]),
     ("halflap", &["simulate", "evaluate"], &["pass", "optimize", "schedule", "workload"]),
     ("halflap", &["verify"], &["pass", "memory", "overlap", "optimize", "schedule", "rewrite"]),
-    ("halflap", &["verify_rewrite"], &["pass", "memory", "overlap", "optimize", "schedule", "cost"]),
+    ("halflap", &["verify_rewrite"], &["rewrite", "pass", "memory", "overlap", "optimize", "schedule", "cost"]),
     ("halflap", &["rewrite"], &["order", "pass", "optimize", "simulate", "workload"]),
     ("halflap", &["pass"], &["optimize", "schedule", "import", "workload"]),
     ("halflap-report", &["observe"], &["page", "trace", "analysis", "measured"]),

@@ -14,9 +14,8 @@ use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
-use halflap::rewrite::{
-    CopyCost, Origin, Part, Prices, Recipe, RewriteError, Rewritten, Source, apply, merge_named, rewrite,
-};
+use halflap::origin::{Origin, Part, Source};
+use halflap::rewrite::{CopyCost, Prices, Recipe, RewriteError, Rewritten, apply, merge_named, rewrite};
 use halflap::units::{Bandwidth, Bytes, Nanos};
 use halflap::verify_rewrite::{RewriteViolation, verify_rewrite};
 use random::Random;

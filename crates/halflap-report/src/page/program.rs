@@ -12,7 +12,7 @@ use crate::timing::{against_bound, describe_holder, exposed_by_collective, waiti
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{GroupId, Id, IdVec, OpId};
-use halflap::rewrite::{Origin, Part};
+use halflap::origin::{Origin, Part};
 use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 

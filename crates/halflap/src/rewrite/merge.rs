@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 
 use super::check::{Member, ResultAs, members};
 use super::order::in_order;
-use super::origin::{Origin, Part, Source};
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
 use crate::graph::{BufferParts, Collective, DepKinds, Graph, OpKind, OpParts, Parts, Provenance};
 use crate::ids::{BufId, Id, IdVec, OpId};
+use crate::origin::{Origin, Part, Source};
 use crate::units::{Bytes, Nanos};
 
 const DATA: DepKinds = DepKinds { data: true, weak: false, issued: false, order: false };

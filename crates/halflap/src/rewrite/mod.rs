@@ -9,10 +9,10 @@
 mod check;
 mod merge;
 mod order;
-mod origin;
+
 mod price;
 
-pub use origin::{Origin, Part, Source};
+use crate::origin::Origin;
 pub use price::{CopyCost, Prices};
 
 use thiserror::Error;
