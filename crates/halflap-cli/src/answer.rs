@@ -2,7 +2,6 @@
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
-use crate::files;
 
 /// What a command found. Nothing is worked out again to render it once more.
 pub trait Answer: Send + Sync {
@@ -12,24 +11,4 @@ pub trait Answer: Send + Sync {
     fn text(&self) -> Result<String, Failed>;
     /// The pictures that are asked for.
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed>;
-}
-
-/// Where an answer goes.
-pub struct Asked<'a> {
-    pub output: Option<&'a str>,
-    /// Whether JSON is printed in place of text.
-    pub json: bool,
-    pub pictures: &'a PictureArgs,
-}
-
-/// Writes and prints an answer.
-pub fn put(answer: &dyn Answer, asked: &Asked<'_>) -> Result<(), Failed> {
-    answer.draw(asked.pictures)?;
-    if asked.json || asked.output.is_some() {
-        let text = answer.json()?;
-        if files::put_asked(asked.output, asked.json, || text)? {
-            return Ok(());
-        }
-    }
-    files::print(&answer.text()?)
 }

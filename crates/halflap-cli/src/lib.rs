@@ -22,6 +22,7 @@ mod pictures;
 mod plan;
 mod plans;
 mod progress;
+mod put;
 mod recorded;
 mod rewrite;
 mod run;

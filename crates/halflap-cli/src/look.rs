@@ -12,10 +12,11 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Asked};
+use crate::answer::Answer;
 use crate::args::{self, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
+use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
 use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
 use crate::source::{Hlo, Orders, Subject};
@@ -47,7 +48,7 @@ fn run(look: Look) -> Result<(), Failed> {
     let args = look.of.clone();
     args.pictures.check(&args.graph, args.output.as_deref())?;
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    answer::put(&look.find()?, &asked)
+    put(&look.find()?, &asked)
 }
 
 /// What is looked at, and how closely.

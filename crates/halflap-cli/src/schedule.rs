@@ -14,13 +14,14 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Asked};
+use crate::answer::Answer;
 use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
 use crate::progress::Stopwatch;
+use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::search::{Outcome, Wanted, search};
 use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
@@ -58,7 +59,7 @@ pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
         };
     }
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    answer::put(&done, &asked)
+    put(&done, &asked)
 }
 
 /// Whether the program is to be changed, or written as a graph.
@@ -77,7 +78,7 @@ fn run_changed(args: &args::Schedule) -> Result<(), Failed> {
         };
     }
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    answer::put(&merged, &asked)
+    put(&merged, &asked)
 }
 
 /// Changes the program, and finds the best order of what comes of it.

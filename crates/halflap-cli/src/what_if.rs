@@ -12,12 +12,13 @@ use halflap_report::page::{self, Shown, sweep_page};
 use halflap_report::{Cell, Column, Played, Table, collective_order};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Asked};
+use crate::answer::Answer;
 use crate::args::{self, EffortArg, PictureArgs};
 use crate::exit::Failed;
 use crate::machine;
 use crate::pictures;
 use crate::progress::Bar;
+use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
 use crate::show::program;
 use crate::source::{Orders, Subject};
@@ -52,7 +53,7 @@ pub fn run(args: &args::WhatIf) -> Result<(), Failed> {
     let pictures = PictureArgs { report: args.report.clone(), trace: None };
     pictures.check(&args.graph, args.output.as_deref())?;
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &pictures };
-    answer::put(&find(args)?, &asked)
+    put(&find(args)?, &asked)
 }
 
 /// What `what-if` finds.
