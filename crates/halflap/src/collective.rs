@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_by_their_names() {
+    fn names_say_the_kind() {
         for (name, kind) in [
             ("all_gather_into_tensor_coalesced", CollectiveKind::AllGather),
             ("reduce_scatter_tensor", CollectiveKind::ReduceScatter),

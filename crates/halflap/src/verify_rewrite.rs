@@ -134,7 +134,7 @@ impl Claims {
             }
         }
         claims.account(before)?;
-        claims.find_sets(before, after, origin)?;
+        claims.find_sets(after, origin)?;
         Ok(claims)
     }
 
@@ -154,7 +154,7 @@ impl Claims {
         Ok(())
     }
 
-    fn find_sets(&mut self, before: &Graph, after: &Graph, origin: &Origin) -> Checked {
+    fn find_sets(&mut self, after: &Graph, origin: &Origin) -> Checked {
         let invented = |op: OpId| RewriteViolation::Invented { node: after.name(op).to_owned() };
         let of_part = |part: Part| origin.ops.iter().filter(move |(_, source)| source.part == part);
         let images: BTreeSet<BufId> = self.image.as_slice().iter().copied().collect();
@@ -187,9 +187,7 @@ impl Claims {
                 return Err(invented(op));
             }
         }
-        self.only_buckets_are_new(after, &images)?;
-        debug_assert_eq!(self.kept.len(), before.len());
-        Ok(())
+        self.only_buckets_are_new(after, &images)
     }
 
     fn only_buckets_are_new(&self, after: &Graph, images: &BTreeSet<BufId>) -> Checked {

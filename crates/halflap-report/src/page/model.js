@@ -90,7 +90,7 @@ function buildMemory(raw) {
     time: Float64Array.from(raw.time),
     bytes: Float64Array.from(raw.bytes),
     order: Int32Array.from(raw.order),
-    firstBuffer: raw.first_buffer,
+    firstBuffer: raw.first_buffer || 0,
     freedBy: Int32Array.from(raw.freed_by),
     limit: raw.limit,
     place: new Int32Array(opCount).fill(-1),

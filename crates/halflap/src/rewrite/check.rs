@@ -14,7 +14,7 @@ pub(super) struct Member<'a> {
     pub(super) waits: Vec<OpId>,
     pub(super) result: ResultAs,
     /// The wait whose place the copy of the result takes: the first, if it needs nothing else, so that
-    /// whoever reads the result without waiting does not come after more than it did.
+    /// what reads the result without waiting does not come after more than it did.
     pub(super) replaced: Option<OpId>,
 }
 
