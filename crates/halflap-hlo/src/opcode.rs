@@ -146,6 +146,19 @@ impl Opcode {
         }
     }
 
+    /// Whether it is a collective, or a phase of one, or of what may hold one: all that XLA calls
+    /// `async`.
+    pub fn is_of_collective(self) -> bool {
+        let of = match self {
+            Opcode::Wrapped(_, wrapped) => wrapped.opcode(),
+            Opcode::AllGatherDone => Opcode::AllGather,
+            Opcode::AllReduceDone => Opcode::AllReduce,
+            Opcode::CollectivePermuteDone => Opcode::CollectivePermute,
+            other => other.begun(),
+        };
+        of.is_sync_collective() || matches!(self, Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::AsyncDone)
+    }
+
     /// Which phase of something asynchronous it is, if it is one.
     pub fn phase(self) -> Option<Phase> {
         match self {
@@ -247,6 +260,13 @@ mod tests {
         assert_eq!(Opcode::named("all-gather-start"), Opcode::AllGatherStart);
         let Opcode::Wrapped(Phase::Start, inner) = Opcode::named("reduce-scatter-start") else { panic!() };
         assert_eq!(inner.opcode(), Opcode::ReduceScatter);
+        let of_collective = |name| Opcode::named(name).is_of_collective();
+        for name in ["all-reduce", "all-reduce-done", "reduce-scatter-start", "collective-permute-done", "async-done"] {
+            assert!(of_collective(name), "{name}");
+        }
+        for name in ["reduce", "send", "copy-start", "while"] {
+            assert!(!of_collective(name), "{name}");
+        }
         assert_eq!(Opcode::named("frobnicate"), Opcode::Other);
     }
 }

@@ -279,6 +279,38 @@ fn a_collective_says_what_it_does_or_its_name_does() {
 }
 
 #[test]
+fn a_part_of_a_buffer_has_no_size_and_keeps_the_whole_alive() {
+    let part = |size: i64, of: &'static str| {
+        move |g: &mut Value| {
+            for field in ["size_alloc", "size_free"] {
+                g["buffers"][2][field] = json!(size);
+            }
+            g["buffers"][2]["users"] = json!(["w"]);
+            g["buffers"][2]["view_of"] = json!(of);
+        }
+    };
+    let mut graph = small();
+    part(0, "x")(&mut graph);
+    graph["buffers"][0]["users"] = json!(["c"]);
+    graph["buffers"][2]["output"] = json!(true);
+    let graph = read_graph(graph.to_string().as_bytes()).unwrap();
+    let [x, z] = ["x", "z"].map(|name| graph.buffers().find(|&buffer| graph.buffer_name(buffer) == name).unwrap());
+    assert_eq!((graph.view_of(z), graph.is_output(x)), (Some(x), true));
+    assert_eq!(graph.users(x), [graph.find("c").unwrap(), graph.find("w").unwrap()]);
+    let right = "a part takes no memory, and comes with or after the whole";
+    check(part(8, "x"), &format!("buffer 'z' is a part of 'x' and takes memory of its own: {right}"));
+    check(part(0, "z"), &format!("buffer 'z' is a part of 'z' and is a part of what is itself a part: {right}"));
+    check(part(0, "q"), "buffer 'z' is a part of 'q' (view_of), which is not among the buffers");
+    let early = |g: &mut Value| {
+        for field in ["size_alloc", "size_free"] {
+            g["buffers"][0][field] = json!(0);
+        }
+        g["buffers"][0]["view_of"] = json!("z");
+    };
+    check(early, &format!("buffer 'x' is a part of 'z' and is made before it: {right}"));
+}
+
+#[test]
 fn damaged_gzip_says_how() {
     let mut zipped = common::corpus_file("moe_ep_6.graph.json.gz");
     let whole = zipped.len();

@@ -7,17 +7,25 @@ mod common;
 mod random;
 
 use halflap::collective::{CollectiveKind, Dtype, Payload, Reduction};
-use halflap::cost::Costs;
+use halflap::cost::Times;
+use halflap::cost::{Costs, Times};
+use halflap::evaluate::{Evaluation, Setup, Side};
 use halflap::export::write_graph;
-use halflap::graph::{DepKinds, Graph, OpKind, OpParts, Parts};
+use halflap::graph::{DepKinds, Edges, Graph, OpKind, OpParts, Parts};
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::origin::{Origin, Part, Source};
+use halflap::overlap::Fidelity;
+use halflap::pass::{Options, Pass, Settings};
 use halflap::rewrite::{CopyCost, Prices, Recipe, RewriteError, Rewritten, apply, merge_named, rewrite};
+use halflap::schedule::{self, NoObserver, Request};
+use halflap::simulate::{Machine, lower_bound};
+use halflap::trust::Trust;
 use halflap::units::{Bandwidth, Bytes, Nanos};
 use halflap::verify_rewrite::{RewriteViolation, verify_rewrite};
+use halflap_report::{Compared, Summary, carried};
 use random::Random;
 use serde_json::{Value, json};
 
@@ -121,7 +129,7 @@ fn reduced_ones_become_slices_of_a_bucket() {
     let slice = new.outputs(merged)[1];
     assert_eq!((new.size_alloc(slice), new.view_of(slice)), (Bytes::ZERO, Some(bucket)));
     // The chain of collectives goes on behind the merged one.
-    assert!(new.preds(new.find("c.comm").unwrap(), halflap::graph::Edges::All).contains(&merged));
+    assert!(new.preds(new.find("c.comm").unwrap(), Edges::All).contains(&merged));
 }
 
 #[test]
@@ -629,6 +637,52 @@ fn violations_say_what_is_wrong() {
         parts.ops[op].runtime = Some(Nanos(11.0));
     };
     assert_eq!(said(slower), RewriteViolation::Changed { node: "b.read".to_owned(), what: "its run time" });
+}
+
+/// Through an origin that changes nothing, everything is compared as without one.
+#[test]
+fn an_unchanged_program_is_compared_as_ever() {
+    let options = Options { settings: Settings::default(), fidelity: Fidelity::Mended };
+    let request = Request { passes: vec![Pass::SimpleOverlap], options, check_memory: false };
+    for name in &common::PROGRAMS[..4] {
+        let graph = &common::program(name);
+        let machine = &Machine::new(graph, Times::given(graph).unwrap());
+        let setup = Setup { graph, machine };
+        let schedule = schedule::run(graph, &machine.times, &request, &mut NoObserver).unwrap();
+        let origin = Origin::unchanged(graph);
+        let input = Evaluation::of(setup, Order::of_input(graph));
+        let found = Evaluation::of(setup, schedule.order);
+        let (before, after) = (Side { setup, evaluation: &input }, Side { setup, evaluation: &found });
+        let plain = Trust::of(graph, machine, input.order.as_slice(), found.order.as_slice());
+        assert_eq!(Trust::between(before, after, &origin), plain, "{name}");
+        let bound = lower_bound(graph, machine, Edges::Real);
+        let summary = |origin| Summary::of(&Compared { before, after, origin, passes: &schedule.passes }, bound);
+        let (plain, through) = (summary(None), summary(Some(&origin)));
+        assert_eq!(format!("{plain:?}"), format!("{through:?}"), "{name}");
+    }
+}
+
+/// A merged collective has what its members had, and begins where the first of them did.
+#[test]
+fn a_summary_adds_up_what_was_merged() {
+    let graph = &read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
+    let costs = Costs::default();
+    let Rewritten { graph: new, origin } = merge_named(graph, &named(&["a.comm", "b.comm"]), &prices(&costs)).unwrap();
+    let [machine, on] = [graph, &new].map(|graph| Machine::new(graph, Times::given(graph).unwrap()));
+    let (old, changed) = (Setup { graph, machine: &machine }, Setup { graph: &new, machine: &on });
+    let [run, merged] = [old, changed].map(|setup| Evaluation::of(setup, Order::of_input(setup.graph)));
+    let before = Side { setup: old, evaluation: &run };
+    let after = Side { setup: changed, evaluation: &merged };
+    let bound = lower_bound(&new, &on, Edges::Real);
+    let summary = Summary::of(&Compared { before, after, origin: Some(&origin), passes: &[] }, bound);
+    let row = summary.rows.iter().find(|row| new.name(row.op) == "a.comm_x2").unwrap();
+    // 164 and 228 ns, of which nothing hides anything; it stands two places behind that of a.
+    assert_eq!((row.exposed_before, row.time, row.shift), (Nanos(164.0 + 228.0), Nanos(292.0), 2));
+    let run = &run.simulation;
+    let was = carried(&origin, run);
+    let (a, b) = (graph.find("a.comm").unwrap(), graph.find("b.comm").unwrap());
+    assert_eq!((was.start[row.op], was.end[row.op]), (run.start[a], run.end[b]));
+    assert_eq!(was.exposures.len(), run.exposures.len());
 }
 
 /// Neighbours of every captured program, as far as they can be merged.

@@ -396,7 +396,7 @@ class Program:
         made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
         sent, received = self._bytes(kernel.inputs), sum([buffer["size_alloc"] for buffer in made])
         operation = operation_of(kernel) if opaque is None else opaque.kind
-        collective = {
+        collective: dict[str, Any] = {
             "op": operation,
             "group": name,
             "group_size": len(self.groups[name]),

@@ -7,8 +7,8 @@ mod values;
 
 use std::path::Path;
 
-use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Module, Opcode};
 use halflap_run::check::{Beyond, Side, Stats};
 use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
@@ -479,9 +479,8 @@ impl Walk<'_> {
     }
 
     fn is_collective(&self, kernel: &str) -> bool {
-        let names = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-", "async-"];
-        let opcode = self.instruction(kernel).map_or("", |instr| self.module.opcode_name(instr));
-        names.iter().any(|name| opcode.starts_with(name))
+        let opcode = self.instruction(kernel).map(|instr| self.module.instruction(instr).opcode);
+        opcode.is_some_and(Opcode::is_of_collective)
     }
 
     /// The kernels that made what one takes, as far as they are launched.
