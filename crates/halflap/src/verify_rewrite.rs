@@ -328,7 +328,27 @@ impl Judge<'_> {
         }
         self.reads_only(set.merged, &BTreeSet::from([set.input]))?;
         self.has_size(set.output, output)?;
+        self.buckets_are_plain(set)?;
         self.bucket_is_held(set)
+    }
+
+    /// Buckets are no parts of others, and results only where a slice is one; what a wait makes takes
+    /// no memory.
+    fn buckets_are_plain(&self, set: &Set) -> Checked {
+        let after = self.after;
+        let name = |buffer: BufId| after.buffer_name(buffer).to_owned();
+        for bucket in [set.input, set.output] {
+            if after.view_of(bucket).is_some() {
+                return Err(RewriteViolation::NotASlice { buffer: name(bucket) });
+            }
+            let is_slice_a_result =
+                after.buffers().any(|part| after.view_of(part) == Some(bucket) && after.is_output(part));
+            if after.is_output(bucket) != is_slice_a_result {
+                return Err(RewriteViolation::ResultChanged { buffer: name(bucket) });
+            }
+        }
+        let made = set.wait.into_iter().flat_map(|wait| after.outputs(wait).iter().copied());
+        made.into_iter().try_for_each(|buffer| self.has_size(buffer, Bytes::ZERO))
     }
 
     /// What an asynchronous collective reads lives until something that reads its result has waited.
@@ -482,6 +502,10 @@ impl Judge<'_> {
         let (before, after) = (self.before, self.after);
         let new = self.claims.image[old];
         let is_new_slice = after.view_of(new).is_some() && self.view_before(old).is_none();
+        let sliced = |maker: OpId| self.claims.merged[maker].is_some() && self.claims.copy_out[maker].is_none();
+        if is_new_slice && !before.maker(old).is_some_and(sliced) {
+            return Err(RewriteViolation::NotASlice { buffer: after.buffer_name(new).to_owned() });
+        }
         if !is_new_slice {
             self.has_sizes(new, before.size_alloc(old), before.size_free(old))?;
         }

@@ -519,6 +519,35 @@ fn slice_without_a_bucket(_: &mut Random, _: &mut Graph, parts: &mut Parts, _: &
     slice.map(|slice| parts.buffers[slice].view_of = None).is_some()
 }
 
+/// A buffer of its own becomes a part of another one.
+fn slice_of_another(random: &mut Random, before: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+    let buffers = before.buffers().filter(|&buffer| {
+        let maker = parts.buffers[buffer].maker;
+        let is_kept = maker.is_some_and(|maker| origin.ops[maker].part == Part::Kept);
+        is_kept && parts.buffers[buffer].size_alloc > Bytes::ZERO
+    });
+    let buffers: Vec<BufId> = buffers.collect();
+    if buffers.len() < 2 {
+        return false;
+    }
+    let place = random.below(buffers.len() - 1);
+    let part = &mut parts.buffers[buffers[place + 1]];
+    (part.size_alloc, part.size_free, part.view_of) = (Bytes::ZERO, Bytes::ZERO, Some(buffers[place]));
+    true
+}
+
+fn bucket_as_a_result(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+    let Some(bucket) = bucket(parts, origin, Part::CopyIn) else { return false };
+    parts.buffers[bucket].output = true;
+    true
+}
+
+fn wait_with_memory(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+    let Some(waited) = bucket(parts, origin, Part::Wait) else { return false };
+    parts.buffers[waited].size_alloc = Bytes(64);
+    true
+}
+
 fn buffer_of_another_size(random: &mut Random, before: &mut Graph, parts: &mut Parts, _: &mut Origin) -> bool {
     let old = before.buffers().len();
     if old == 0 {
@@ -570,7 +599,7 @@ fn another_time(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &
 
 #[test]
 fn every_damage_is_found() {
-    let damages: [(&str, Damage); 22] = [
+    let damages: [(&str, Damage); 25] = [
         ("a dependency dropped", drop_dependency),
         ("an input not copied", drop_input),
         ("the bucket not sent", drop_bucket),
@@ -589,6 +618,9 @@ fn every_damage_is_found() {
         ("a dependency invented", invented_dependency),
         ("a bucket that is not held", bucket_not_held),
         ("a slice without a bucket", slice_without_a_bucket),
+        ("a buffer that became a slice", slice_of_another),
+        ("a bucket that is a result", bucket_as_a_result),
+        ("a wait that takes memory", wait_with_memory),
         ("a buffer of another size", buffer_of_another_size),
         ("a buffer that dies early", lives_too_short),
         ("a result that is none", result_or_not),
