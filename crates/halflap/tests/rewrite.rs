@@ -7,7 +7,6 @@ mod common;
 mod random;
 
 use halflap::collective::{CollectiveKind, Dtype, Payload, Reduction};
-use halflap::cost::Times;
 use halflap::cost::{Costs, Times};
 use halflap::evaluate::{Evaluation, Setup, Side};
 use halflap::export::write_graph;
