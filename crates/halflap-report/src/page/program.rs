@@ -325,8 +325,8 @@ fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
 /// What each collective of the last order exposed in the order before.
 fn exposed_before(before: &Played<'_>) -> IdVec<OpId, Nanos> {
     match before.origin {
-        Some(origin) => exposed_by_collective(&carried(origin, &before.simulation)),
-        None => exposed_by_collective(&before.simulation),
+        Some(origin) => exposed_by_collective(&carried(origin, before.simulation)),
+        None => exposed_by_collective(before.simulation),
     }
 }
 
