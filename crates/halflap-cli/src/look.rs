@@ -3,12 +3,13 @@
 use halflap::explain::Explanation;
 use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
-use halflap::memory::Budget;
+use halflap::memory::{Budget, Timeline};
 use halflap::simulate::{Bound, lower_bound};
 use halflap::units::Bytes;
 use halflap::workload::Decided;
 use halflap_report::{
-    Explained, Style, against_bound, collective_order, labelled, printable, render_explanation, simulation_json,
+    Explained, Style, against_bound, collective_order, describe_bound, labelled, printable, render_explanation,
+    simulation_json,
 };
 use serde_json::{Value, json};
 
@@ -96,7 +97,9 @@ impl Look {
             };
             let name = subject.hlo.as_ref().map(|_| subject.source.name_of(priced.unit));
             let limit = recorded.limit(self.budget, name, priced.peak_before());
-            Ok((order, Measure { limit, bound: lower_bound(&priced.graph, &priced.machine, edges) }))
+            // An order that needs more than the limit is compared with those that may need as much.
+            let needed = limit.max(Timeline::of(&priced.graph, &order).peak);
+            Ok((order, Measure { limit, bound: lower_bound(&priced.graph, &priced.machine, edges, needed) }))
         })?;
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
         Ok(Looked { look: self, subject, all, only })
@@ -169,6 +172,7 @@ impl Looked {
                 "step time",
                 format!("{}, {}", evaluation.step_time(), against_bound(evaluation.step_time(), section.bound)),
             ),
+            ("lower bound", describe_bound(graph, section.bound)),
             ("exposed", evaluation.exposed().to_string()),
             ("peak memory", evaluation.peak().to_string()),
             ("compute", format!("idle {}", simulation.compute_idle)),

@@ -5,12 +5,13 @@ use halflap::graph::{Edges, Graph};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
-use halflap::simulate::{Bound, lower_bound};
+use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::write as write_module;
 use halflap_report::{
-    Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_trust, labelled,
+    Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_bound,
+    describe_trust, labelled,
 };
 use serde_json::{Value, json};
 
@@ -167,7 +168,8 @@ fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Ord
     let schedule = schedule::run(graph, &priced.machine.times, &request, &mut stopwatch);
     let schedule = schedule.map_err(|failure| explain_failure(graph, failure, args))?;
     warn_of_excess(&schedule);
-    let bound = lower_bound(graph, &priced.machine, request.edges());
+    let needed = schedule.peak_before.max(schedule.peak);
+    let bound = lower_bound(graph, &priced.machine, request.edges(), needed);
     let Schedule { order, passes, .. } = schedule;
     Ok((order, Way::Passed(Passed { passes, seconds: stopwatch.seconds, bound })))
 }
@@ -230,7 +232,7 @@ impl Done {
         let peak = unit.priced.peak_before();
         match &unit.found {
             Way::Kept => {
-                let bound = Bound { time: unit.result.step_time(), edges: self.edges() };
+                let bound = Bound { time: unit.result.step_time(), edges: self.edges(), basis: Basis::Compute };
                 Section::of(unit, peak, bound)
             }
             Way::Searched(found) => Section {
@@ -374,6 +376,7 @@ fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> S
         ("program", program(&priced.graph)),
         ("communication", summary.communication.to_string()),
         ("step time", step),
+        ("lower bound", describe_bound(&priced.graph, section.bound)),
         ("exposed", format!("{} -> {}", priced.input.exposed(), evaluation.exposed())),
         ("peak memory", format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit)),
         ("trust", describe_trust(&found.trust)),

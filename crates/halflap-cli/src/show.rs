@@ -9,7 +9,7 @@ use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::Caller;
 use halflap_report::{
-    Column, Explained, Style, Table, against_bound, count, labelled, listing, printable, printable_end,
+    Column, Explained, Style, Table, against_bound, count, describe_bound, labelled, listing, printable, printable_end,
     render_explanation, waiting_for_host,
 };
 
@@ -158,6 +158,7 @@ impl Shown<'_> {
             ("computation", name),
             ("program", program(graph)),
             ("step time", format!("{before} -> {after}, {}", against_bound(after, section.bound))),
+            ("lower bound", describe_bound(graph, section.bound)),
             ("peak memory", peak),
         ];
         lines.extend(section.trust.clone().map(|trust| ("trust", trust)));

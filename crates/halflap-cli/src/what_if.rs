@@ -112,7 +112,7 @@ impl Swept {
         let setup = priced.setup();
         let Setup { graph, machine } = setup;
         let peak = priced.input.peak();
-        let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges) };
+        let limits = Limits { memory: peak, bound: lower_bound(graph, machine, edges, peak) };
         let explanation = explain(setup, &priced.input, limits);
         let shown = Shown {
             title: &pictures::title(&self.args.graph),
@@ -139,7 +139,6 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
         let mut faster = base.clone();
         faster.times =
             base.times.map(|op, time| if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time });
-        let bound = lower_bound(graph, &faster, rules.edges).time;
         // From the tightest limit up: what was found under it is known under a looser one.
         let mut known: Vec<Order> = rules.known.iter().cloned().collect();
         let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
@@ -157,6 +156,7 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
                 threads: machine::threads(args.threads),
                 progress: &progress,
             };
+            let bound = lower_bound(graph, &faster, rules.edges, limit).time;
             let (found, order) = point(&task)?;
             known.extend(order);
             points.push(Point { bandwidth, limit, bound, found });
@@ -177,12 +177,9 @@ fn curve(points: &[Point]) -> page::Curve {
             smallest_peak: found.err().copied(),
         }
     };
-    let first = &points[0];
-    page::Curve {
-        bandwidth: first.bandwidth,
-        bound: page::Time(first.bound),
-        points: points.iter().map(point).collect(),
-    }
+    // What holds at every limit: the tightest one is the highest bound.
+    let bound = points.iter().map(|point| point.bound).fold(points[0].bound, Nanos::min);
+    page::Curve { bandwidth: points[0].bandwidth, bound: page::Time(bound), points: points.iter().map(point).collect() }
 }
 
 /// Optimizes one point; gives the order, too, if there is one.

@@ -5,6 +5,7 @@
 //! `analysis` is what traces show, `comparison` a measured step beside its simulation, and `lanes` both to be drawn.
 
 mod analysis;
+mod basis;
 mod comparison;
 mod json;
 mod lanes;
@@ -24,6 +25,7 @@ mod timing;
 pub mod trace;
 
 pub use analysis::{analysis_notes, render_analysis, write_analysis};
+pub use basis::{against_bound, describe_bound};
 pub use comparison::{comparison_json, render_comparison};
 pub use json::{OptimizerRun, Timed, write_schedule};
 pub use lanes::lanes_of;
@@ -37,6 +39,6 @@ pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, printable_end, render, warning};
 pub use timing::{
-    Explained, against_bound, collective_order, describe_holder, describe_trust, exposed_by_collective,
-    render_explanation, simulation_json, waiting_for_host,
+    Explained, collective_order, describe_holder, describe_trust, exposed_by_collective, render_explanation,
+    simulation_json, waiting_for_host,
 };

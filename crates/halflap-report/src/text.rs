@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::table::{Cell, Column, Style, Table, Tone, cut};
-use super::{Stop, Summary, against_bound, describe};
+use super::{Stop, Summary, against_bound, describe, describe_bound};
 use halflap::graph::{Graph, Warning};
 use halflap::units::Nanos;
 
@@ -27,6 +27,7 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> S
                 against_bound(summary.step_time, summary.bound)
             ),
         ),
+        ("lower bound", describe_bound(graph, summary.bound)),
         (
             "exposed",
             format!(

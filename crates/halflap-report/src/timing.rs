@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::basis::basis_json;
 use super::table::{Cell, Column, Style, Table, Tone};
 use super::text::wrapped;
 use super::{count, printable};
@@ -11,22 +12,9 @@ use halflap::evaluate::Evaluation;
 use halflap::explain::{Explanation, Holder, Peak};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, OpId};
-use halflap::simulate::{Bound, Simulation};
+use halflap::simulate::Simulation;
 use halflap::trust::Trust;
 use halflap::units::Nanos;
-
-/// `1.072x of the lower bound`, or that it is optimal; among orders that keep the collective order, if
-/// the bound is for those.
-pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
-    let (that, with) = match bound.edges {
-        Edges::All => (" with the collective order kept", " for the kept collective order"),
-        Edges::Real | Edges::Awaited => ("", ""),
-    };
-    match step_time.0 / bound.time.0 {
-        _ if bound.is_reached_by(step_time) => format!("optimal: no order{that} is faster"),
-        times => format!("{times:.3}x of the lower bound {}{with}", bound.time),
-    }
-}
 
 /// Which edges are kept, as `--collective-order` and `halflap.schedule/1` have it.
 pub fn collective_order(edges: Edges) -> &'static str {
@@ -163,6 +151,7 @@ pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Exp
         "collective_order": collective_order(explanation.bound.edges),
         "step_time": simulation.step_time.0,
         "bound": explanation.bound.time.0,
+        "bound_basis": basis_json(graph, explanation.bound.basis),
         "compute_idle": simulation.compute_idle.0,
         "stream_idle": simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect::<Vec<_>>(),
         "peak_memory": explanation.peak.bytes.0,

@@ -13,8 +13,8 @@ use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
-use halflap::simulate::{Bound, Machine, lower_bound, simulate};
-use halflap::units::Nanos;
+use halflap::simulate::{Basis, Bound, Machine, lower_bound, simulate};
+use halflap::units::{Bytes, Nanos};
 use halflap::verify::{Demands, verify_names};
 use halflap_report::listing;
 use random::Random;
@@ -25,7 +25,7 @@ fn machine(graph: &Graph) -> Machine {
 }
 
 fn bound(graph: &Graph) -> Nanos {
-    lower_bound(graph, &machine(graph), Edges::Real).time
+    lower_bound(graph, &machine(graph), Edges::Real, Bytes(i64::MAX)).time
 }
 
 fn step(graph: &Graph) -> Nanos {
@@ -114,8 +114,10 @@ fn what_only_had_to_be_issued_holds_nothing() {
     let [k, b] = ["k", "b"].map(|name| graph.find(name).unwrap());
     let order = Order::of_input(&graph);
     // With no bound to reach, so that a holder is looked for.
-    let limits =
-        Limits { memory: Timeline::of(&graph, &order).peak, bound: Bound { time: Nanos::ZERO, edges: Edges::Real } };
+    let limits = Limits {
+        memory: Timeline::of(&graph, &order).peak,
+        bound: Bound { time: Nanos::ZERO, edges: Edges::Real, basis: Basis::Compute },
+    };
     let machine = machine(&graph);
     let setup = Setup { graph: &graph, machine: &machine };
     let explained = explain(setup, &Evaluation::of(setup, order.clone()), limits);

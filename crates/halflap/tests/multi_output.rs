@@ -12,7 +12,7 @@ use halflap::optimize::{Effort, Task, optimize};
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
 use halflap::simulate::{Machine, lower_bound, simulate};
-use halflap::units::Nanos;
+use halflap::units::{Bytes, Nanos};
 use halflap_report::listing;
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ fn compute_goes_on_behind_multi_outputs() {
     assert_eq!(simulation.start[op(&graph, "beside")], Nanos(0.0));
     assert_eq!(simulation.start[op(&graph, "use_first")], Nanos(100.0));
     assert_eq!(simulation.step_time, Nanos(150.0));
-    assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real).time);
+    assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real, Bytes(i64::MAX)).time);
     let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Mended)
         .of_collective(&order, op(&graph, "gather"));
     assert_eq!(hiding.exposed(), Nanos(40.0));
@@ -144,8 +144,10 @@ fn the_collective_behind_a_multi_output_is_named() {
     // The input order is as good as any; with a host that is slow it is not proved to be.
     machine.launch = Nanos(1.0);
     let order = Order::of_input(&graph);
-    let limits =
-        Limits { memory: Timeline::of(&graph, &order).peak, bound: lower_bound(&graph, &machine, Edges::Real) };
+    let limits = Limits {
+        memory: Timeline::of(&graph, &order).peak,
+        bound: lower_bound(&graph, &machine, Edges::Real, Bytes(i64::MAX)),
+    };
     let setup = Setup { graph: &graph, machine: &machine };
     let explanation = explain(setup, &Evaluation::of(setup, order.clone()), limits);
     let held: Vec<_> = explanation.held.iter().map(|held| (graph.name(held.collective), held.by)).collect();

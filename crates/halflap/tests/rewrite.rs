@@ -686,7 +686,7 @@ fn an_unchanged_program_is_compared_as_ever() {
         let (before, after) = (Side { setup, evaluation: &input }, Side { setup, evaluation: &found });
         let plain = Trust::of(graph, machine, input.order.as_slice(), found.order.as_slice());
         assert_eq!(Trust::between(before, after, &origin), plain, "{name}");
-        let bound = lower_bound(graph, machine, Edges::Real);
+        let bound = lower_bound(graph, machine, Edges::Real, Bytes(i64::MAX));
         let summary = |origin| Summary::of(&Compared { before, after, origin, passes: &schedule.passes }, bound);
         let (plain, through) = (summary(None), summary(Some(&origin)));
         assert_eq!(format!("{plain:?}"), format!("{through:?}"), "{name}");
@@ -704,7 +704,7 @@ fn a_summary_adds_up_what_was_merged() {
     let [run, merged] = [old, changed].map(|setup| Evaluation::of(setup, Order::of_input(setup.graph)));
     let before = Side { setup: old, evaluation: &run };
     let after = Side { setup: changed, evaluation: &merged };
-    let bound = lower_bound(&new, &on, Edges::Real);
+    let bound = lower_bound(&new, &on, Edges::Real, Bytes(i64::MAX));
     let summary = Summary::of(&Compared { before, after, origin: Some(&origin), passes: &[] }, bound);
     let row = summary.rows.iter().find(|row| new.name(row.op) == "a.comm_x2").unwrap();
     // 164 and 228 ns, of which nothing hides anything; it stands two places behind that of a.

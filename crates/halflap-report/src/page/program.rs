@@ -4,11 +4,12 @@ use super::model::{
     Buffers, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Memory, Ops, Page, Slices, Stalls, Sweep, Table,
     Time, Unit, View,
 };
+use crate::against_bound;
 use crate::played::Played;
 use crate::rewritten::carried;
 use crate::summary::Row;
 use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
-use crate::timing::{against_bound, describe_holder, exposed_by_collective, waiting_for_host};
+use crate::timing::{describe_holder, exposed_by_collective, waiting_for_host};
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{GroupId, Id, IdVec, OpId};

@@ -146,10 +146,10 @@ pub enum OptimizeError {
 pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
-    let bound = lower_bound(task.graph, task.machine, task.edges);
+    let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
     // The search itself knows no contention.
     let alone = match task.machine.is_contended() {
-        true => lower_bound(task.graph, &task.machine.uncontended(), task.edges),
+        true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
         false => bound,
     };
     let mut found = find(task, &program, Start { order: &starts[0], bound: alone })?;
@@ -206,7 +206,8 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
         let machine = Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
         let program = Program::new(task.graph, &machine, task.edges);
-        let start = Start { order: &order.clone(), bound: lower_bound(task.graph, &machine, task.edges) };
+        let start =
+            Start { order: &order.clone(), bound: lower_bound(task.graph, &machine, task.edges, task.memory_limit) };
         found.extend(search(&task, &program, start, &task.effort.refining(program.len))?);
     }
     Ok(())

@@ -13,7 +13,7 @@ mod beside;
 mod bound;
 mod exposure;
 
-pub use bound::{Bound, lower_bound};
+pub use bound::{Basis, Bound, lower_bound};
 pub use exposure::{Cause, Exposure};
 
 use beside::{Transfer, UnderWay};

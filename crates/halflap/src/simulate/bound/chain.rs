@@ -1,0 +1,328 @@
+//! Moments in a row: starts of operations of which each needs the one before.
+//!
+//! Between two of them passes at least what the compute stream ran in between, what each
+//! communication stream did, and the longest path from one to the other. What came before each moment
+//! is a closed set within the memory limit. Any weights of these times, and any price of memory, give
+//! a bound: each moment's part of it is least for the closed set that is cheapest at those prices. A
+//! linear program over the sets found so far says which prices to try next.
+
+use std::rc::Rc;
+
+use super::event::{Before, Event, Prices};
+use super::network::Lane;
+use super::simplex::Simplex;
+
+/// Prices: weights of the lanes' times between moments, and what memory costs at each.
+#[derive(Clone, Debug)]
+struct Weights {
+    /// For each interval, of each lane; what is missing to one is the path's.
+    lanes: Vec<Vec<f64>>,
+    memory: Vec<f64>,
+}
+
+/// What a chain of moments proves.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) time: f64,
+    /// The moments that matter, as numbers.
+    pub(super) cuts: Vec<usize>,
+    pub(super) memory: bool,
+}
+
+/// What figures are measured in, so that they are about one.
+#[derive(Clone, Copy)]
+pub(super) struct Units {
+    pub(super) time: f64,
+    pub(super) bytes: f64,
+}
+
+/// Moments, and how far they are apart at least.
+pub(super) struct Chain {
+    events: Vec<Rc<Event>>,
+    /// From the start to the first, between any two, and from the last to the end.
+    apart: Vec<f64>,
+    lanes: Vec<Stretch>,
+    units: Units,
+}
+
+/// Work of one machine, and between which moments it is looked at.
+#[derive(Clone, Copy)]
+struct Stretch {
+    lane: Lane,
+    /// The first moment that cannot come before the work can begin.
+    first: usize,
+    /// The last one that cannot come after it must have ended.
+    last: usize,
+}
+
+/// The most that a limit's worth of memory costs, in steps.
+const DEAREST: f64 = 100.0;
+/// How close to what the sets found so far allow is close enough.
+const CLOSE: f64 = 1e-6;
+
+impl Chain {
+    /// `apart` has one more than there are events.
+    pub(super) fn new(events: Vec<Rc<Event>>, apart: Vec<f64>, lanes: &[Lane], units: Units) -> Chain {
+        let count = events.len();
+        let mut chain = Chain { events, apart, lanes: Vec::new(), units };
+        let stretch = |&lane: &Lane| {
+            let is_in = |event: usize| chain.until(event) >= lane.ends.head && chain.after(event) >= lane.ends.tail;
+            let first = (0..count).find(|&event| is_in(event));
+            let last = (0..count).rev().find(|&event| is_in(event));
+            // A lane that no moment is in has no first one.
+            Stretch { lane, first: first.unwrap_or(count), last: last.unwrap_or(0) }
+        };
+        chain.lanes = lanes.iter().map(stretch).collect();
+        chain
+    }
+
+    /// How long before an event the step began, at least.
+    fn until(&self, event: usize) -> f64 {
+        self.apart[..=event].iter().sum()
+    }
+
+    /// How long after an event the step ends, at least.
+    fn after(&self, event: usize) -> f64 {
+        self.apart[event + 1..].iter().sum()
+    }
+
+    /// The best bound that so many rounds find.
+    pub(super) fn prove(&self, rounds: usize) -> Proof {
+        let mut master = self.master();
+        let plain = self.plain();
+        let mut best = (self.evaluate(&plain).0, plain);
+        let (mut step, mut before) = (0.5, f64::INFINITY);
+        for _ in 0..rounds {
+            master.solve(1000);
+            let allowed = master.value() + self.apart.iter().sum::<f64>() / self.units.time;
+            if best.0 >= allowed * (1.0 - CLOSE) {
+                break;
+            }
+            // Where the program says the same again it can be believed.
+            step = if allowed >= before * (1.0 - 1e-9) { 1.0 } else { step };
+            before = allowed;
+            let weights = best.1.towards(&self.weights(&master), step);
+            let (time, sets) = self.evaluate(&weights);
+            for (number, set) in sets.iter().enumerate() {
+                self.add(&mut master, number, set);
+            }
+            step = if time > best.0 { 0.5 } else { f64::min(step * 1.4, 1.0) };
+            if time > best.0 {
+                best = (time, weights);
+            }
+        }
+        best.1.proof(best.0 * self.units.time)
+    }
+
+    /// The compute stream alone.
+    fn plain(&self) -> Weights {
+        let compute = |lane: usize| if lane == 0 { 1.0 } else { 0.0 };
+        let lanes = (0..self.lanes.len()).map(compute).collect();
+        Weights { lanes: vec![lanes; self.apart.len()], memory: vec![0.0; self.events.len()] }
+    }
+
+    fn rows(&self) -> Rows {
+        Rows { lanes: self.lanes.len(), events: self.events.len() }
+    }
+
+    fn master(&self) -> Simplex {
+        let rows = self.rows();
+        let mut limit = vec![0.0; rows.len()];
+        for (number, &Stretch { lane, first, last }) in self.lanes.iter().enumerate() {
+            for interval in self.intervals(number) {
+                let spans = self.spans(number, interval).map(|interval| self.apart[interval]).sum::<f64>();
+                let begins = if interval == first { lane.ends.head } else { 0.0 };
+                let ends = if interval == last + 1 { lane.ends.tail + lane.total } else { 0.0 };
+                limit[rows.interval(interval, number)] = (spans - begins - ends) / self.units.time;
+            }
+        }
+        let mut exact = vec![false; rows.len()];
+        for (number, event) in self.events.iter().enumerate() {
+            limit[rows.memory(number)] = event.room / self.units.bytes;
+            limit[rows.chosen(number)] = 1.0;
+            exact[rows.chosen(number)] = true;
+        }
+        let mut master = Simplex::new(limit, exact);
+        for (number, event) in self.events.iter().enumerate() {
+            let [input, least, most] = event.first();
+            let column = self.add(&mut master, number, &input);
+            master.pivot(rows.chosen(number), column);
+            self.add(&mut master, number, &least);
+            self.add(&mut master, number, &most);
+            self.add_progress(&mut master, number);
+        }
+        self.make_feasible(&mut master);
+        master
+    }
+
+    /// The intervals that a lane's interval spans: the first one begins with the step, the last one
+    /// ends with it.
+    fn spans(&self, lane: usize, interval: usize) -> std::ops::RangeInclusive<usize> {
+        let Stretch { first, last, .. } = self.lanes[lane];
+        let from = if interval == first { 0 } else { interval };
+        from..=if interval == last + 1 { self.events.len() } else { interval }
+    }
+
+    /// The intervals of a lane; none if it is looked at at no event.
+    fn intervals(&self, lane: usize) -> std::ops::Range<usize> {
+        let Stretch { first, last, .. } = self.lanes[lane];
+        if first <= last { first..last + 2 } else { 0..0 }
+    }
+
+    fn is_in(&self, lane: usize, event: usize) -> bool {
+        (self.lanes[lane].first..=self.lanes[lane].last).contains(&event)
+    }
+
+    /// What each machine has done by an event: at first, what the set has that is chosen at first.
+    fn add_progress(&self, master: &mut Simplex, event: usize) {
+        let rows = self.rows();
+        for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
+            let done = rows.done(event, lane);
+            let entries = [
+                (rows.interval(event, lane), 1.0),
+                (rows.interval(event + 1, lane), -1.0),
+                (done, -1.0),
+                (rows.begun(event, lane), 1.0),
+            ];
+            let column = master.add(&entries, 0.0);
+            master.pivot(done, column);
+        }
+    }
+
+    /// Lets intervals and memory be stretched, for what that costs, and begins with all of them stretched
+    /// alike until all fits.
+    fn make_feasible(&self, master: &mut Simplex) {
+        let rows = self.rows();
+        for interval in 0..=rows.events {
+            let mut entries = Vec::new();
+            for lane in 0..rows.lanes {
+                let spanning = self.intervals(lane).filter(|&wide| self.spans(lane, wide).contains(&interval));
+                entries.extend(spanning.map(|wide| (rows.interval(wide, lane), -1.0)));
+            }
+            master.add(&entries, 1.0);
+        }
+        for number in 0..rows.events {
+            master.add(&[(rows.memory(number), -1.0)], DEAREST);
+        }
+        let intervals = 0..rows.done(0, 0);
+        let stretched = intervals.chain((0..rows.events).map(|number| rows.memory(number)));
+        let entries: Vec<(usize, f64)> = stretched.map(|row| (row, -1.0)).collect();
+        let all = master.add(&entries, (1.0 + DEAREST) * (rows.events + 1) as f64);
+        let worst = entries.iter().map(|&(row, _)| row);
+        let worst = worst.min_by(|&a, &b| master.limit_of(a).total_cmp(&master.limit_of(b)));
+        if let Some(row) = worst.filter(|&row| master.limit_of(row) < 0.0) {
+            master.pivot(row, all);
+        }
+    }
+
+    fn add(&self, master: &mut Simplex, event: usize, set: &Before) -> usize {
+        let rows = self.rows();
+        let mut entries = vec![(rows.chosen(event), 1.0), (rows.memory(event), set.memory / self.units.bytes)];
+        for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
+            entries.push((rows.done(event, lane), set.done[lane] / self.units.time));
+            entries.push((rows.begun(event, lane), -set.begun[lane] / self.units.time));
+        }
+        master.add(&entries, 0.0)
+    }
+
+    fn weights(&self, master: &Simplex) -> Weights {
+        let rows = self.rows();
+        let mut lanes = vec![vec![0.0; rows.lanes]; rows.events + 1];
+        for lane in 0..rows.lanes {
+            for wide in self.intervals(lane) {
+                let worth = master.worth(rows.interval(wide, lane));
+                self.spans(lane, wide).for_each(|interval| lanes[interval][lane] = worth);
+            }
+        }
+        // All of them by the same, so that what holds for a lane over several intervals still does.
+        let most = lanes.iter().map(|weights| weights.iter().sum()).fold(1.0, f64::max);
+        lanes.iter_mut().flatten().for_each(|weight| *weight /= most);
+        Weights { lanes, memory: (0..rows.events).map(|event| master.worth(rows.memory(event))).collect() }
+    }
+
+    /// What the weights prove, and the set of each moment that stands against more.
+    fn evaluate(&self, weights: &Weights) -> (f64, Vec<Before>) {
+        let mut time = 0.0;
+        for (apart, lanes) in self.apart.iter().zip(&weights.lanes) {
+            time += apart * (1.0 - lanes.iter().sum::<f64>()).max(0.0);
+        }
+        for (number, &Stretch { lane, first, last }) in self.lanes.iter().enumerate() {
+            if first <= last {
+                time += weights.lanes[first][number] * lane.ends.head;
+                time += weights.lanes[last + 1][number] * (lane.total + lane.ends.tail);
+            }
+        }
+        time /= self.units.time;
+        let mut sets = Vec::new();
+        for (number, event) in self.events.iter().enumerate() {
+            // Where a lane's weight falls, what it has done counts at least; where it grows, at most.
+            let change = |of: f64| -> Vec<f64> {
+                let (before, after) = (&weights.lanes[number], &weights.lanes[number + 1]);
+                before.iter().zip(after).map(|(a, b)| (of * (a - b)).max(0.0) / self.units.time).collect()
+            };
+            let (done, begun) = (change(1.0), change(-1.0));
+            let memory = weights.memory[number] / self.units.bytes;
+            let (least, set) = event.cheapest(Prices { done: &done, begun: &begun, memory });
+            time += least - weights.memory[number] * event.room / self.units.bytes;
+            sets.push(set);
+        }
+        (time, sets)
+    }
+}
+
+impl Weights {
+    /// Between these and others.
+    fn towards(&self, other: &Weights, step: f64) -> Weights {
+        let mix = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + (b - a) * step).collect() };
+        Weights {
+            lanes: self.lanes.iter().zip(&other.lanes).map(|(a, b)| mix(a, b)).collect(),
+            memory: mix(&self.memory, &other.memory),
+        }
+    }
+
+    fn proof(&self, time: f64) -> Proof {
+        const TINY: f64 = 1e-6;
+        let differ = |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > TINY);
+        let matters =
+            |number: &usize| self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1]);
+        let cuts = (0..self.memory.len()).filter(matters).collect();
+        Proof { time, cuts, memory: self.memory.iter().any(|&price| price > TINY) }
+    }
+}
+
+/// Where the rows of the linear program are.
+#[derive(Clone, Copy)]
+struct Rows {
+    lanes: usize,
+    events: usize,
+}
+
+impl Rows {
+    /// What a lane does in an interval is no longer than it.
+    fn interval(self, interval: usize, lane: usize) -> usize {
+        interval * self.lanes + lane
+    }
+
+    /// At an event, a lane has done what has ended.
+    fn done(self, event: usize, lane: usize) -> usize {
+        (self.events + 1 + event) * self.lanes + lane
+    }
+
+    /// At an event, a lane has done no more than what was issued.
+    fn begun(self, event: usize, lane: usize) -> usize {
+        self.done(self.events + event, lane)
+    }
+
+    fn memory(self, event: usize) -> usize {
+        self.begun(self.events, 0) + event
+    }
+
+    /// At an event, one set is chosen, or a mixture.
+    fn chosen(self, event: usize) -> usize {
+        self.memory(self.events) + event
+    }
+
+    fn len(self) -> usize {
+        self.chosen(self.events)
+    }
+}

@@ -1,0 +1,172 @@
+//! One moment of a step: the start of an operation, and the sets that can have come before it.
+
+use super::closed::{Flow, Needs, Node};
+use super::network::{Network, Work, came_before};
+use crate::ids::{Id, OpId};
+
+/// Figures of a set that can have come before the moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    /// What each machine has done at least.
+    pub(super) done: Vec<f64>,
+    /// What each machine can have done.
+    pub(super) begun: Vec<f64>,
+    /// What is alive.
+    pub(super) memory: f64,
+}
+
+impl Before {
+    fn add(&mut self, work: Work, memory: f64) {
+        self.memory += memory;
+        for lane in lanes(work, self.done.len()) {
+            self.done[lane] += if work.is_done { work.time } else { 0.0 };
+            self.begun[lane] += if work.is_begun { work.time } else { 0.0 };
+        }
+    }
+}
+
+/// The lanes that work is in: its machine's, and the one of the machine's core if it is in that.
+fn lanes(work: Work, count: usize) -> impl Iterator<Item = usize> {
+    [Some(work.machine), work.is_core.then_some(work.machine + count / 2)].into_iter().flatten()
+}
+
+/// What a set's figures are worth.
+#[derive(Clone, Copy)]
+pub(super) struct Prices<'a> {
+    /// What was done before the moment adds to the step, and by how much on each machine.
+    pub(super) done: &'a [f64],
+    /// What can have been done before takes from what is left to do.
+    pub(super) begun: &'a [f64],
+    pub(super) memory: f64,
+}
+
+impl Prices<'_> {
+    fn of(&self, work: Work, memory: f64) -> f64 {
+        let mut price = 0.0;
+        for lane in lanes(work, self.done.len()) {
+            price += if work.is_done { self.done[lane] } else { 0.0 };
+            price -= if work.is_begun { self.begun[lane] } else { 0.0 };
+        }
+        work.time * price + memory * self.memory
+    }
+}
+
+/// The start of an operation on the compute stream.
+pub(super) struct Event {
+    pub(super) op: OpId,
+    /// The most that can be alive before the operation allocates its own.
+    pub(super) room: f64,
+    /// What must have come before.
+    base: Before,
+    /// What may have, and what of it needs what.
+    needs: Needs,
+    work: Vec<Work>,
+    memory: Vec<f64>,
+    /// Which of it the input order has before.
+    input: Vec<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    May,
+    Before,
+    Behind,
+}
+
+impl Event {
+    pub(super) fn new(network: &Network, op: OpId, limit: f64) -> Event {
+        let nothing = vec![0.0; network.lanes.len()];
+        let all = Event {
+            op,
+            room: limit - network.alloc[op],
+            base: Before { done: nothing.clone(), begun: nothing, memory: network.baseline },
+            needs: Needs::new(&[]),
+            work: Vec::new(),
+            memory: Vec::new(),
+            input: Vec::new(),
+        };
+        let start = came_before(op);
+        let mut side = vec![Side::May; network.needs.len()];
+        mark(&mut side, Side::Behind, start, |node| network.needs.needed_by(node));
+        side[start.index()] = Side::May;
+        mark(&mut side, Side::Before, start, |node| network.needs.of(node).iter().copied());
+        side[start.index()] = Side::Behind;
+        let whole = Whole { needs: &network.needs, work: &network.work, memory: &network.memory };
+        all.narrowed(&whole, &network.input_before(op), &side)
+    }
+
+    /// What is left of a choice.
+    fn narrowed(&self, whole: &Whole<'_>, input: &[bool], side: &[Side]) -> Event {
+        let mut base = self.base.clone();
+        let mut number = vec![None; side.len()];
+        let (mut work, mut memory, mut early) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, &side) in side.iter().enumerate() {
+            match side {
+                Side::Before => base.add(whole.work[index], whole.memory[index]),
+                Side::Behind => {}
+                Side::May => {
+                    number[index] = Some(Node::from_index(work.len()));
+                    work.push(whole.work[index]);
+                    memory.push(whole.memory[index]);
+                    early.push(input[index]);
+                }
+            }
+        }
+        let left = (0..side.len()).filter(|&index| side[index] == Side::May).map(Node::from_index);
+        let of = |node: Node| whole.needs.of(node).iter().filter_map(|need| number[need.index()]).collect();
+        let needs: Vec<Vec<Node>> = left.map(of).collect();
+        Event { op: self.op, room: self.room, base, needs: Needs::new(&needs), work, memory, input: early }
+    }
+
+    /// The set that is worth least at these prices.
+    pub(super) fn cheapest(&self, prices: Prices<'_>) -> (f64, Before) {
+        const STEPS: f64 = (1u64 << 50) as f64;
+        // Rounded down: what is found to be the least is no more than it really is.
+        let weight = |(work, memory): (&Work, &f64)| (prices.of(*work, *memory) * STEPS).floor() as i64;
+        let weights: Vec<i64> = self.work.iter().zip(&self.memory).map(weight).collect();
+        let taken = Flow::new(&self.needs, &weights).lightest();
+        let least: i64 = weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
+        (self.worth(&self.base, prices) + least as f64 / STEPS, self.of(&taken))
+    }
+
+    fn worth(&self, before: &Before, prices: Prices<'_>) -> f64 {
+        let sum = |figures: &[f64], prices: &[f64]| figures.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>();
+        sum(&before.done, prices.done) - sum(&before.begun, prices.begun) + before.memory * prices.memory
+    }
+
+    /// Sets to begin with: what the input order has before, what must have come before, alone, and with
+    /// all that may have.
+    pub(super) fn first(&self) -> [Before; 3] {
+        let len = self.work.len();
+        [self.of(&self.input), self.base.clone(), self.of(&vec![true; len])]
+    }
+
+    fn of(&self, taken: &[bool]) -> Before {
+        let mut figures = self.base.clone();
+        for index in (0..taken.len()).filter(|&index| taken[index]) {
+            figures.add(self.work[index], self.memory[index]);
+        }
+        figures
+    }
+}
+
+/// Nodes to choose from.
+struct Whole<'a> {
+    needs: &'a Needs,
+    work: &'a [Work],
+    memory: &'a [f64],
+}
+
+/// Puts a node, and all that can be reached from it, on a side.
+fn mark<I: Iterator<Item = Node>>(side: &mut [Side], to: Side, node: Node, next: impl Fn(Node) -> I) {
+    side[node.index()] = to;
+    let mut left = vec![node];
+    while let Some(node) = left.pop() {
+        for other in next(node) {
+            if side[other.index()] == Side::May {
+                side[other.index()] = to;
+                left.push(other);
+            }
+        }
+    }
+}

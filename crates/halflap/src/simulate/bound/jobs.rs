@@ -1,0 +1,168 @@
+//! What must have ended before what starts, and how long that takes at least.
+
+use super::ahead::Ahead;
+use super::jackson::Job;
+use crate::graph::{Edges, Graph, OpKind};
+use crate::ids::{Id, IdVec, OpId};
+use crate::simulate::Machine;
+
+/// Up to so many jobs, all that each waits for is looked at, at a bit a pair; in longer programs only
+/// the longest path to it.
+const CLOSURES: usize = 30_000;
+
+/// What must have ended before what starts.
+///
+/// Every operation is a job of the same number. Where others must come after its launch alone, one
+/// that lets the compute stream go on is two: they come after its issue, which takes no time.
+pub(super) struct Jobs {
+    /// All jobs, each behind those that must have ended before it.
+    pub(super) sequence: Vec<usize>,
+    pub(super) before: Vec<Vec<usize>>,
+    pub(super) time: Vec<f64>,
+    /// The machines that run each: the compute stream is number 0 and runs synchronous collectives,
+    /// too; behind it come the communication streams.
+    pub(super) on: Vec<Vec<usize>>,
+    pub(super) machines: usize,
+}
+
+impl Jobs {
+    pub(super) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Jobs {
+        let mut jobs = Jobs {
+            sequence: Vec::new(),
+            before: vec![Vec::new(); graph.len()],
+            time: graph.ops().map(|op| machine.times.of(op).0).collect(),
+            on: graph.ops().map(|op| machines_of(graph, machine, op)).collect(),
+            machines: 1 + machine.streams.len(),
+        };
+        let is_split = split(graph, edges);
+        // Where no job is split, what comes first has ended anyway.
+        let mut ahead = is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams));
+        let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
+        for op in graph.ops() {
+            let launch = |&pred: &OpId| issue[pred].unwrap_or(pred.index());
+            let in_front = graph.preds(op, edges);
+            let mut before: Vec<usize> = in_front.iter().map(launch).collect();
+            if is_split[op] {
+                let number = jobs.add_issue(before);
+                issue[op] = Some(number);
+                before = vec![number];
+            }
+            let ahead = ahead.as_mut().map_or(Vec::new(), |ahead| ahead.of(op, in_front));
+            let awaited = graph.preds(op, Edges::Awaited).iter().chain(&ahead);
+            before.extend(awaited.map(|pred| pred.index()));
+            before.sort_unstable();
+            before.dedup();
+            jobs.before[op.index()] = before;
+            jobs.sequence.push(op.index());
+        }
+        jobs
+    }
+
+    fn add_issue(&mut self, before: Vec<usize>) -> usize {
+        let number = self.before.len();
+        self.sequence.push(number);
+        self.before.push(before);
+        self.time.push(0.0);
+        self.on.push(Vec::new());
+        number
+    }
+
+    /// How long after the start each job can begin at the earliest, and how long before the end it must
+    /// have ended.
+    pub(super) fn ends(&self) -> Ends {
+        let reversed: Vec<usize> = self.sequence.iter().rev().copied().collect();
+        let head = self.heads(&self.sequence, &self.before);
+        Ends { head, tail: self.heads(&reversed, &inverse(&self.before)) }
+    }
+
+    fn heads(&self, sequence: &[usize], near: &[Vec<usize>]) -> Vec<f64> {
+        let len = self.time.len();
+        let words = if len <= CLOSURES { len.div_ceil(64) } else { 0 };
+        let mut before = vec![0u64; len * words];
+        let mut loads = vec![0.0; len * self.machines];
+        let mut heads = vec![0.0; len];
+        let mut row = vec![0u64; words];
+        let mut load = vec![0.0; self.machines];
+        let by_head = |heads: &[f64], a: &usize, b: &usize| heads[*a].total_cmp(&heads[*b]).then(a.cmp(b));
+        for &job in sequence {
+            // Most of what a job waits for, the last of those that it waits for has waited for, too.
+            let Some(&last) = near[job].iter().max_by(|a, b| by_head(&heads, a, b)) else { continue };
+            row.copy_from_slice(&before[last * words..(last + 1) * words]);
+            load.copy_from_slice(&loads[last * self.machines..(last + 1) * self.machines]);
+            let mut head: f64 = 0.0;
+            for &other in &near[job] {
+                head = head.max(heads[other] + self.time[other]);
+                if words > 0 {
+                    self.load_more(&mut load, &mut row, &before[other * words..(other + 1) * words]);
+                    self.load_job(&mut load, &mut row, other);
+                }
+            }
+            heads[job] = load.iter().copied().fold(head, f64::max);
+            before[job * words..(job + 1) * words].copy_from_slice(&row);
+            loads[job * self.machines..(job + 1) * self.machines].copy_from_slice(&load);
+        }
+        heads
+    }
+
+    /// Adds the jobs of a set that are not yet in another to that one, and what they take of machines.
+    fn load_more(&self, load: &mut [f64], row: &mut [u64], set: &[u64]) {
+        for (word, (to, &from)) in row.iter_mut().zip(set).enumerate() {
+            let mut more = from & !*to;
+            *to |= from;
+            while more != 0 {
+                let job = word * 64 + more.trailing_zeros() as usize;
+                more &= more - 1;
+                self.on[job].iter().for_each(|&machine| load[machine] += self.time[job]);
+            }
+        }
+    }
+
+    fn load_job(&self, load: &mut [f64], row: &mut [u64], job: usize) {
+        let bit = 1 << (job % 64);
+        if row[job / 64] & bit == 0 {
+            row[job / 64] |= bit;
+            self.on[job].iter().for_each(|&machine| load[machine] += self.time[job]);
+        }
+    }
+}
+
+/// How far jobs are from both ends of the step.
+pub(super) struct Ends {
+    pub(super) head: Vec<f64>,
+    pub(super) tail: Vec<f64>,
+}
+
+impl Ends {
+    /// An operation as a job of so long.
+    pub(super) fn job(&self, op: OpId, time: f64) -> Job {
+        Job { head: self.head[op.index()], left: time, tail: self.tail[op.index()] }
+    }
+}
+
+fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
+    let compute = (graph.kind(op) != OpKind::AsyncCollective).then_some(0);
+    let stream = machine.streams.of(op).map(|stream| 1 + stream.index());
+    compute.into_iter().chain(stream).collect()
+}
+
+/// Which operations are two jobs: those that let the compute stream go on, and whose launch another
+/// one comes after, or another one's issue.
+fn split(graph: &Graph, edges: Edges) -> IdVec<OpId, bool> {
+    let mut split = IdVec::filled(false, graph.len());
+    for op in graph.ops().rev() {
+        let awaited_by = graph.succs(op, Edges::Awaited);
+        let launches = |succ: &OpId| split[*succ] || awaited_by.binary_search(succ).is_err();
+        let goes_on = matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
+        split[op] = goes_on && graph.succs(op, edges).iter().any(launches);
+    }
+    split
+}
+
+/// For each job, those behind it.
+fn inverse(before: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let mut after = vec![Vec::new(); before.len()];
+    for (job, list) in before.iter().enumerate() {
+        list.iter().for_each(|&other| after[other].push(job));
+    }
+    after
+}
