@@ -120,13 +120,14 @@ impl Event {
 
     /// The set that is worth least at these prices.
     pub(super) fn cheapest(&self, prices: Prices<'_>) -> (f64, Before) {
-        const STEPS: f64 = (1u64 << 50) as f64;
+        let worth: Vec<f64> =
+            self.work.iter().zip(&self.memory).map(|(work, memory)| prices.of(*work, *memory)).collect();
+        let Some(steps) = steps(&worth) else { return (f64::NEG_INFINITY, self.base.clone()) };
         // Rounded down: what is found to be the least is no more than it really is.
-        let weight = |(work, memory): (&Work, &f64)| (prices.of(*work, *memory) * STEPS).floor() as i64;
-        let weights: Vec<i64> = self.work.iter().zip(&self.memory).map(weight).collect();
+        let weights: Vec<i64> = worth.iter().map(|worth| (worth * steps).floor() as i64).collect();
         let taken = Flow::new(&self.needs, &weights).lightest();
         let least: i64 = weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
-        (self.worth(&self.base, prices) + least as f64 / STEPS, self.of(&taken))
+        (self.worth(&self.base, prices) + least as f64 / steps, self.of(&taken))
     }
 
     fn worth(&self, before: &Before, prices: Prices<'_>) -> f64 {
@@ -148,6 +149,23 @@ impl Event {
         }
         figures
     }
+}
+
+/// Into how many steps a unit of worth is cut, so that all of them together can be counted. `None`
+/// where a price is out of all proportion, which it is where no order keeps to the memory limit.
+fn steps(worth: &[f64]) -> Option<f64> {
+    const FINEST: f64 = (1u64 << 50) as f64;
+    const MOST: f64 = (1u64 << 60) as f64;
+    let total: f64 = worth.iter().map(|worth| worth.abs()).sum();
+    if !total.is_finite() {
+        return None;
+    }
+    let mut steps = FINEST;
+    // A power of two changes no digit.
+    while total * steps > MOST {
+        steps *= 0.5;
+    }
+    Some(steps)
 }
 
 /// Nodes to choose from.
