@@ -211,7 +211,7 @@ pub struct Run {
     /// was at. A loop ends it after that time if it can never end.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = limit)]
     pub timeout: Nanos,
-    /// How long a loop may take that is not known to have no end [default: as long as it likes].
+    /// Time limit for a loop that is not known to be endless [default: no limit].
     #[arg(long, value_name = "TIME", value_parser = limit, hide = true)]
     pub loop_timeout: Option<Nanos>,
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.

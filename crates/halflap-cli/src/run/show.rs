@@ -129,7 +129,7 @@ fn peak(program: &Prepared, outcome: &Outcome) -> String {
     let planned = Bytes(program.peak);
     let agrees = match most == planned {
         true => "as planned".to_owned(),
-        false => format!("of {planned} planned for what data could have chosen ({} bytes)", planned.0),
+        false => format!("of {planned} planned for the worst case of what data decide ({} bytes)", planned.0),
     };
     format!("{most} requested at most ({} bytes), {agrees}", most.0)
 }

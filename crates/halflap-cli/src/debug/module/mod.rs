@@ -307,7 +307,7 @@ impl Walk<'_> {
         let what = match (is_input, memory) {
             (true, Memory::Cached) => format!("'{buffer}', which '{kernel}' takes, comes with what is no number"),
             (true, _) => format!("'{kernel}' takes '{buffer}', which nobody wrote"),
-            (false, Memory::Cached) => format!("'{kernel}' makes what is no number of numbers"),
+            (false, Memory::Cached) => format!("'{kernel}' produces NaN from numeric inputs"),
             (false, _) => format!("'{kernel}' gives memory that nobody wrote"),
         };
         let mut finding = Finding::new(kind, what);
