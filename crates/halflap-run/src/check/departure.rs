@@ -1,7 +1,8 @@
-//! A process that ends without a word: a custom call that calls `_exit`, or that is killed, leaves nobody to say so.
+//! Processes that end silently: a custom call that calls `_exit`, or that is killed, cannot report
+//! it.
 //!
-//! So the work is done by a child. In memory that both share it notes which custom calls it is in and, at its end,
-//! that it came to it; its parent does nothing but wait for it.
+//! So a child does the work. In shared memory it records which custom calls are running and, at the
+//! end, that it finished; its parent only waits for it.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -15,20 +16,20 @@ use serde_json::{Value, json};
 use super::FAULT_FORMAT;
 use super::post::Running;
 
-/// How long a process may stand still before it counts as stopped for good.
+/// How long a process may be suspended before it counts as stopped for good.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Ranks beyond are not noted.
 const MOST_RANKS: usize = 256;
-/// A note that is longer is cut off, and then is none.
+/// A longer note is truncated, and then ignored.
 const MOST_BYTES: usize = 1000;
 
-/// What a rank is in: JSON, or nothing.
+/// The custom call that a rank is in: JSON, or nothing.
 struct Note {
     len: AtomicUsize,
     text: [std::sync::atomic::AtomicU8; MOST_BYTES],
 }
 
-/// What both processes see. All zeros is a good one.
+/// Shared by both processes. All zeros is a valid value.
 struct Notes {
     is_over: AtomicBool,
     ranks: [Note; MOST_RANKS],
@@ -61,7 +62,7 @@ pub(super) fn forget(rank: usize) {
     }
 }
 
-/// Whatever ends the process from here on was said, or is meant.
+/// Any exit from here on has been reported, or is intended.
 pub(super) fn is_told() {
     if let Some(notes) = notes() {
         notes.is_over.store(true, Ordering::Release);
@@ -81,13 +82,13 @@ pub struct Departure {
 /// Which of two processes this is.
 #[derive(Debug)]
 pub enum Split {
-    /// The one that does the work, and says so when it is done.
+    /// The process that does the work, and records when it is done.
     Worker(Worker),
     /// The one that has waited for it.
     Watcher(Departure),
 }
 
-/// Says that the work came to its end, good or bad, when it is dropped.
+/// Records on drop that the work ended, successfully or not.
 #[derive(Debug)]
 pub struct Worker(());
 
@@ -113,7 +114,7 @@ pub fn split() -> io::Result<Split> {
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // SAFETY: a system call without pointers: whoever ends the parent ends the child.
+            // SAFETY: a system call without pointers: if the parent ends, so does the child.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             Ok(Split::Worker(Worker(())))
         }
@@ -130,7 +131,8 @@ fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
             if !libc::WIFSTOPPED(status) {
                 break status;
             }
-            // A terminal stops both of us, and lets both go on; who stops the child alone stops its clocks, too.
+            // A terminal suspends and resumes both processes; if only the child is suspended, its
+            // clocks stop, too.
             was_stopped = libc::WSTOPSIG(status) == libc::SIGSTOP && stays_stopped(child);
             if was_stopped {
                 // SAFETY: a system call without pointers, on our own child.
@@ -166,7 +168,7 @@ fn stays_stopped(process: libc::pid_t) -> bool {
 }
 
 impl Departure {
-    /// The exit code of a process that said all there is to say; nothing, if it left without a word.
+    /// The exit code of a process that reported its own end; nothing, if it ended silently.
     pub fn code(&self) -> Option<u8> {
         self.status.code().filter(|_| self.was_told).map(|code| code as u8)
     }
@@ -183,7 +185,7 @@ impl Departure {
     pub fn to_json(&self) -> Value {
         let how = self.how();
         let mut value = json!({ "format": FAULT_FORMAT, "kind": "crash", "signal": how, "message": self.to_string() });
-        // Where several ranks were in one, nobody knows whose it was; the first is as good as any.
+        // If several ranks were in a custom call, the culprit is unknown; take the first.
         if let (Value::Object(all), Some(Value::Object(first))) = (&mut value, self.at.first().cloned()) {
             all.extend(first);
         }

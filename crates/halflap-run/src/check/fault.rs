@@ -1,5 +1,5 @@
-//! What is said when a kernel touches memory that it must not: a signal handler, which takes no lock and
-//! allocates nothing, looks up whose memory it is and who runs, says so and ends the process.
+//! Reports invalid memory accesses of kernels: a signal handler, which takes no lock and allocates
+//! nothing, looks up the buffer and the running kernel, reports both and ends the process.
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -20,12 +20,12 @@ static REPORT: AtomicI32 = AtomicI32::new(-1);
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The lowest rank that has something to say.
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// How long others may take to come to what a rank has come to.
+/// How long other ranks may take to reach the same fault.
 const GRACE_MICROS: libc::useconds_t = 200_000;
 /// The system's own doing.
 const SI_KERNEL: libc::c_int = 0x80;
 const UNALIGNED: &str = "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
-/// Only one thread says something.
+/// Only one thread reports.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGSEGV, "SIGSEGV"),
@@ -35,7 +35,7 @@ const SIGNALS: [(libc::c_int, &str); 5] = [
     (libc::SIGABRT, "SIGABRT"),
 ];
 
-/// The process whose faults are told: not what a custom call makes of it with fork.
+/// The process whose faults are reported, but not those of children that a custom call forks.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 fn is_owner() -> bool {
@@ -57,7 +57,8 @@ pub fn catch_faults(report: Option<File>) {
     // SAFETY: it asks for a number.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Release);
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the function lives as long as the process. Without room for it a call of exit is not told.
+        // SAFETY: the function lives as long as the process. If registration fails, a call of exit
+        // is not reported.
         unsafe { libc::atexit(handle_exit) };
     }
     for (signal, _) in SIGNALS {
@@ -201,7 +202,7 @@ impl<'a> Culprit<'a> {
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let name = SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
     let has_address = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
-    // SAFETY: the system gives both; the address is there for these signals.
+    // SAFETY: the system passes both; these signals have an address.
     let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
     let culprit = Culprit::here();
     let is_left = matches!(culprit, Culprit::Left(..)) && signal == libc::SIGABRT;
@@ -220,8 +221,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         return;
     }
     let done = if has_address { done_at(context) } else { Done::Unknown };
-    // SAFETY: as above. This code and no address is what x86 gives for memory that is not aligned as an instruction
-    // wants it, and for addresses that cannot be.
+    // SAFETY: as above. On x86, this code without an address means an unaligned access by an
+    // instruction that requires alignment, or a non-canonical address.
     let is_unaligned = signal == libc::SIGSEGV && address == 0 && unsafe { (*info).si_code } == SI_KERNEL;
     let signal = if is_unaligned { UNALIGNED } else { name };
     Fault { signal, address, done, culprit, place }.end();
@@ -274,8 +275,7 @@ impl Fault<'_> {
     fn end(&self) -> ! {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
         FIRST.fetch_min(rank, Ordering::AcqRel);
-        // Where all ranks do the same, the first of them tells, not who is the fastest.
-        // SAFETY: it sleeps.
+        // If all ranks fail alike, the lowest reports, not the fastest. SAFETY: it only sleeps.
         unsafe { libc::usleep(GRACE_MICROS) };
         if FIRST.load(Ordering::Acquire) != rank || HAS_COME.swap(true, Ordering::AcqRel) {
             wait_for_the_end();

@@ -1,4 +1,4 @@
-//! Which kernels are looked at.
+//! Which kernels are checked.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Filter {
         Filter { patterns: patterns.filter(|pattern| !pattern.is_empty()).collect() }
     }
 
-    /// Whether a kernel is looked at.
+    /// Whether a kernel is checked.
     pub fn takes(&self, kernel: &str) -> bool {
         let kernel = kernel.to_lowercase();
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| matches(pattern, &kernel))
@@ -34,7 +34,7 @@ impl fmt::Display for Filter {
     }
 }
 
-/// Whether a name is what a pattern says: its pieces between stars, in sequence, the first at the
+/// Whether a name matches a pattern: the pieces between stars occur in order, the first at the
 /// beginning and the last at the end.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };

@@ -1,8 +1,8 @@
-//! Arrays that have something in them that is not a number, or not finite.
+//! Finds NaN and infinities in arrays.
 //!
-//! Almost all arrays have nothing of the kind, so the first look is only whether there is any: one comparison of
-//! whole numbers for each element, which compilers turn into vector instructions. An infinity by itself is
-//! no mistake (masks have them), but where a NaN is found it helps to know who made the first one.
+//! Almost all arrays have none, so the first scan only checks whether there is any: one integer
+//! comparison per element, which compilers vectorise. An infinity alone is not an error (masks have
+//! them), but when a NaN is found it helps to know which kernel produced the first infinity.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use super::probe::{Array, Seen, When};
 use crate::exec::stream::locked;
 use crate::tensor::{DType, View, numbers};
 
-/// What there is in an array.
+/// What an array contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worst {
     Finite,
@@ -20,7 +20,7 @@ pub(crate) enum Worst {
     Nan,
 }
 
-/// Elements of one type are looked at in pieces of so many, so that a hit near the start is found soon.
+/// Elements are scanned in chunks of this size, so that a hit near the start is found early.
 const PIECE: usize = 1 << 12;
 
 /// Looks at all elements.
@@ -35,7 +35,7 @@ pub(super) fn worst_of(view: &View<'_>) -> Worst {
     }
 }
 
-/// Of elements in whole numbers whose order, without the sign, is theirs.
+/// Elements as integers whose order, without the sign, is the same.
 macro_rules! looked_at {
     ($name:ident, $unsigned:ty, $signed:ty) => {
         fn $name(bytes: &[u8], infinity: $unsigned) -> Worst {
@@ -133,11 +133,11 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// Looks at what one rank's kernels take and give.
+/// Checks the inputs and outputs of one rank's kernels.
 pub(super) struct Finite {
     forbidden: Forbidden,
     rank: usize,
-    /// The task that made the first infinity, and what it is.
+    /// The task that produced the first infinity, and its description.
     infinity: Mutex<Option<(u64, FirstInfinity)>>,
 }
 
@@ -146,7 +146,7 @@ impl Finite {
         Finite { forbidden, rank, infinity: Mutex::default() }
     }
 
-    /// The least that no kernel may take or give.
+    /// The least severe content that is an error.
     fn limit(&self) -> Worst {
         match self.forbidden {
             Forbidden::Nan => Worst::Nan,
@@ -154,8 +154,9 @@ impl Finite {
         }
     }
 
-    /// What is wrong with the arrays of a launch, and the worst that there is in them. A constant is meant as it is, and
-    /// so is what is made of such constants alone; not so what only the launch makes of good ones.
+    /// What is wrong with the arrays of a launch, and their worst content. A constant's content is
+    /// intended, and so is what is computed from such constants alone; but not what the launch
+    /// itself produces from good ones.
     pub(super) fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Option<NotFinite>, Worst) {
         let takes_meant = match when {
             When::Before => true,

@@ -1,11 +1,14 @@
-//! Memory that shows mistakes: every buffer has pages of its own between pages that nobody can touch.
+//! Memory that detects invalid accesses: every buffer has its own pages between inaccessible guard
+//! pages.
 //!
-//! It stands against one end of its pages, so that one byte too far on that side is a fault at that very
-//! instruction; on the other side, up to the next page, are marks, which are looked at when it is freed. New memory
-//! is full of NaN. What was freed can be touched no more, and its address is not given again for long.
+//! It is aligned to one end of its pages, so that an access one byte too far on that side faults at
+//! that very instruction; on the other side, up to the next page, are canary bytes, which are
+//! checked when it is freed. New memory is filled with NaN. Freed memory is inaccessible, and its
+//! address is not reused for a long time.
 //!
-//! Where one task runs at a time, a buffer that is alive can be touched only by tasks that were given it
-//! ([`Resting::Closed`]): whoever kept its address, and whatever thread they left behind, is caught as well.
+//! If one task runs at a time, a live buffer is accessible only to the tasks that use it
+//! ([`Resting::Closed`]): this also catches custom calls that kept its address, and threads that
+//! they left behind.
 
 use std::collections::VecDeque;
 
@@ -15,26 +18,26 @@ use crate::exec::memory::Address;
 
 /// All bits set is a NaN in every floating-point type.
 const FRESH: u8 = 0xff;
-/// How many bytes before and after a buffer's pages nobody can touch: addresses cost nothing, and who goes astray may
-/// do so by more than a page.
+/// The size of the inaccessible area before and after a buffer's pages: addresses cost nothing, and
+/// an access may be off by more than a page.
 const GUARD: usize = 32 << 20;
-/// What marks are made of.
+/// The canary byte.
 const MARK: u8 = 0xcb;
 
-/// Whose memory is asked for.
+/// What the memory is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: &'a str,
-    /// What the address must be a multiple of.
+    /// The required alignment.
     pub(crate) align: usize,
     pub(crate) is_constant: bool,
 }
 
-/// What may be done with a buffer while no task works on it.
+/// The access to a buffer while no task works on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resting {
-    /// Anything: tasks on other streams may come and go.
+    /// Full access: tasks on other streams may run at any time.
     Open,
     /// Nothing.
     Closed,
@@ -49,7 +52,7 @@ impl Resting {
     }
 }
 
-/// A buffer whose marks somebody wrote over.
+/// A buffer whose canary bytes were overwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overrun {
     /// The buffers that were there: one, or those that were in the same memory one after the other.
@@ -60,11 +63,12 @@ pub struct Overrun {
     pub offset: usize,
     /// The rank.
     pub rank: usize,
-    /// What was known then: that it was freed after this kernel, or that the run was over.
+    /// When it was detected: after this kernel, or at the end of the run.
     pub seen: String,
 }
 
-/// A place beside a buffer: how far it is from its first byte, or from the first one behind it.
+/// A position outside a buffer: its distance from the first byte, or from the first byte past the
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beyond(pub Side, pub usize);
 
@@ -103,11 +107,11 @@ pub(crate) struct Guarded {
     resting: Resting,
     rank: usize,
     page: usize,
-    /// What was freed, the oldest first.
+    /// Freed regions, the oldest first.
     quarantine: VecDeque<RegionId>,
     /// How many are kept.
     kept: usize,
-    /// What is never freed.
+    /// Regions that are never freed.
     constants: Vec<RegionId>,
 }
 
@@ -126,7 +130,7 @@ impl Guarded {
         let start = loop {
             match self.map(len) {
                 Some(start) => break start,
-                // Old memory gives way.
+                // The oldest memory is released.
                 None => self.forget()?,
             }
         };
@@ -184,14 +188,14 @@ impl Guarded {
         None
     }
 
-    /// Takes memory away; what was written beside it is told.
+    /// Frees memory, and reports writes outside of the buffer.
     pub(crate) fn release(&mut self, id: RegionId, freed: Freed) -> Option<Overrun> {
         let region = regions::get(id)?;
         protect(region.pages, Access::Write);
         let overrun = self.overrun(region, &freed.kernel);
         regions::set_freed(id, freed);
-        // Gone for good: the system gets the memory back, and the address leads nowhere.
-        // SAFETY: nobody uses the buffer any more who may.
+        // Returns the memory to the system; the address becomes invalid. SAFETY: no valid user of
+        // the buffer is left.
         unsafe {
             libc::madvise(region.pages.0 as *mut libc::c_void, region.pages.1, libc::MADV_DONTNEED);
         }
@@ -239,13 +243,13 @@ pub(crate) fn broken(before: &[u8], after: &[u8]) -> Option<(Side, usize)> {
 /// Fills memory with marks.
 ///
 /// # Safety
-/// The memory must be there, and nobody else's.
+/// The memory must be mapped and owned exclusively.
 pub(crate) unsafe fn mark(start: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::write_bytes(start, MARK, len) };
 }
 
-/// What may be done with pages.
+/// Page protections.
 #[derive(Clone, Copy)]
 enum Access {
     None,
@@ -264,25 +268,25 @@ fn protect((start, len): (usize, usize), access: Access) -> bool {
 }
 
 fn unmap((start, len): (usize, usize)) {
-    // SAFETY: the pages are those of one region that nobody uses any more.
+    // SAFETY: the pages are those of one region that is no longer used.
     unsafe { libc::munmap(start as *mut libc::c_void, len) };
 }
 
-/// Makes a constant's memory what it is.
+/// Makes a constant's memory read-only.
 pub(crate) fn seal(id: RegionId) {
     if let Some(region) = regions::get(id) {
         protect(region.pages, Access::Read);
     }
 }
 
-/// Lets a task do with its arrays what it may, as long as it runs: whoever does more is caught doing it.
+/// Gives a task the access that it needs to its arrays while it runs; any other access faults.
 pub(crate) struct Opened {
     pages: Vec<(usize, usize)>,
     resting: Resting,
 }
 
 impl Opened {
-    /// What is among the outputs, too, may be written.
+    /// An input that is also an output is writable.
     pub(crate) fn new(ins: &[Address], outs: &[Address], resting: Resting) -> Opened {
         let only_read = ins.iter().filter(|address| !outs.contains(address));
         let read = only_read.filter_map(pages_at).map(|pages| (pages, Access::Read));

@@ -1,4 +1,5 @@
-//! Saved values: a folder for each rank, an `.npy` file for each array, and an index that says what is what.
+//! Saved values: a folder for each rank, an `.npy` file for each array, and an index that describes
+//! them.
 //!
 //! The index is one JSON object and is valid whenever a process ends, however it does: each entry is
 //! written over the end of the list, together with a new end, when its array is on disk.
@@ -14,10 +15,10 @@ use thiserror::Error;
 use super::stats::Stats;
 use crate::tensor::{NpyError, Tensor, View, read_npy, write_npy};
 
-/// What an index says that it is.
+/// The format name in an index.
 pub const FORMAT: &str = "halflap.values/1";
 const END: &[u8] = b"\n]}\n";
-/// Longer names are cut, so that files can have them.
+/// Longer names are truncated to fit in file names.
 const LONGEST_NAME: usize = 60;
 
 /// An array that was saved.
@@ -33,7 +34,7 @@ pub struct Entry {
     pub step: usize,
     /// How often each loop around it was run before, the outermost first.
     pub iteration: Vec<u32>,
-    /// What is launched; `model_inputs` for what the module is given.
+    /// The launched kernel; `model_inputs` for the module's inputs.
     pub kernel: String,
     /// `input`, `before` or `after`.
     pub when: String,
@@ -120,7 +121,7 @@ fn read_index(own: PathBuf) -> Result<(RankValues, usize), IndexError> {
         Entry::from_json(value).ok_or_else(missing)
     };
     let mut entries = listed.iter().enumerate().map(read).collect::<Result<Vec<Entry>, _>>()?;
-    // Streams write as they come.
+    // Streams write concurrently.
     entries.sort_by_key(|entry| entry.sequence);
     let module = index["module"].as_str().unwrap_or("").to_owned();
     let ranks = index["ranks"].as_u64().unwrap_or(1) as usize;
@@ -187,11 +188,11 @@ pub(super) struct IndexWriter {
 }
 
 impl IndexWriter {
-    /// Starts a rank's index. What another run left there goes.
+    /// Starts a rank's index. Files of earlier runs are removed.
     pub(super) fn create(folder: &Path, module: &str, (rank, ranks): (usize, usize)) -> io::Result<IndexWriter> {
         if let Ok((old, _)) = read_rank(folder, rank) {
             old.entries.iter().for_each(|entry| {
-                // What somebody else took away already is no loss.
+                // It is fine if another process already removed it.
                 let _ = fs::remove_file(old.folder.join(&entry.file));
             });
         }
@@ -207,7 +208,7 @@ impl IndexWriter {
         Ok(IndexWriter { folder, file, is_empty: true, names: BTreeSet::new() })
     }
 
-    /// Saves an array, then says so in the index.
+    /// Saves an array, then adds it to the index.
     pub(super) fn add(&mut self, mut entry: Entry, view: &View<'_>) -> io::Result<()> {
         entry.file = self.name_for(&entry);
         fs::write(self.folder.join(&entry.file), write_npy(&view.to_tensor()))?;

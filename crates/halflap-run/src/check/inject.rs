@@ -7,9 +7,9 @@ use halflap_hlo::plan::Program;
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A buffer's memory goes before its last use.
+    /// A buffer is freed before its last use.
     FreeEarly(String),
-    /// A buffer's memory goes at the end of its plan only.
+    /// A buffer is freed only at the end of its plan.
     FreeLate(String),
     /// A rank leaves out a collective.
     SkipCollective(usize, String),
@@ -19,7 +19,7 @@ pub enum Fault {
     SwapCollectives(usize, String, String),
     /// A kernel writes to what it should only read.
     MutateInput(String),
-    /// A rank does not come back from a kernel or a collective.
+    /// A rank hangs in a kernel or a collective.
     Stall(usize, String),
 }
 
@@ -52,7 +52,7 @@ impl FromStr for Fault {
 }
 
 impl Fault {
-    /// Whether a rank does not come back from something.
+    /// Whether a rank should hang here.
     pub(crate) fn stalls(&self, rank: usize, name: &str) -> bool {
         matches!(self, Fault::Stall(stalled, at) if *stalled == rank && at == name)
     }

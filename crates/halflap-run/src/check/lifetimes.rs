@@ -1,9 +1,9 @@
-//! Whether memory lives as long as the plan says.
+//! Checks that memory lives exactly as long as planned.
 //!
-//! The allocator tells of every block that it gives and takes back; whoever asked for a block for a slot
-//! gives it that name. What the plan expects comes from its checks ([`halflap_hlo::plan::Check`]), which were
-//! made without a look at the steps that allocate and free. Memory that a computation was given from
-//! outside is nobody's birth or death there.
+//! The allocator reports every block that it allocates and frees; the code that allocates a block
+//! for a slot names it after the slot. Expectations come from the plan's checks
+//! ([`halflap_hlo::plan::Check`]), which are derived independently of the steps that allocate and
+//! free. Memory that a computation receives from its caller is neither allocated nor freed there.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +15,17 @@ use crate::exec::memory::Address;
 /// How memory differs from what the plan expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
-    /// It should have gone and is still there.
+    /// It should have been freed and is still alive.
     DeathMissing,
-    /// It has gone and should be there.
+    /// It was freed and should be alive.
     DeathUnexpected,
-    /// It has come and should not have.
+    /// It was allocated and should not have been.
     BirthUnexpected,
-    /// It should have come and has not.
+    /// It should have been allocated and was not.
     BirthMissing,
 }
 
-/// A buffer that did not live as the plan says.
+/// A buffer whose lifetime differs from the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifetimeViolation {
     /// What is wrong.
@@ -69,7 +69,7 @@ impl fmt::Display for LifetimeViolation {
 struct Frame {
     /// The next check.
     next: usize,
-    /// What came from outside.
+    /// Memory from the caller.
     given: Vec<SlotId>,
     born: Vec<SlotId>,
     died: Vec<SlotId>,
@@ -92,7 +92,7 @@ impl Tracker {
         self.frames.push(Frame { given, ..Frame::default() });
     }
 
-    /// A run of a plan is over: what it still has is no concern any more.
+    /// A run of a plan is over: its remaining memory is no longer checked.
     pub(crate) fn leave(&mut self) {
         let depth = self.frames.len();
         self.frames.pop();
@@ -100,7 +100,7 @@ impl Tracker {
         self.owners.retain(|_, (owner, _)| *owner + 1 < depth);
     }
 
-    /// What is there now was there from the start.
+    /// Memory that is alive now was alive from the start.
     pub(crate) fn settle(&mut self) {
         if let Some(frame) = self.frames.last_mut() {
             frame.born.clear();
@@ -134,7 +134,7 @@ impl Tracker {
         self.frames.last().map_or(0, |frame| frame.next)
     }
 
-    /// Compares what happened since the last check with what should have, and goes on.
+    /// Compares the changes since the last check with the expected ones, and starts over.
     pub(crate) fn check(&mut self, check: &halflap_hlo::plan::Check) -> Found {
         let Some(frame) = self.frames.last_mut() else { return Vec::new() };
         let mut found = Vec::new();

@@ -1,7 +1,7 @@
-//! What is looked at while a program runs, for whoever looks for a mistake.
+//! Checks that find faults while a program runs.
 //!
-//! All of it is off unless [`Checks`] asks for it, and then costs nothing: a rank without checks has no
-//! [`Probe`], and its tasks test once that there is none.
+//! All checks are off unless enabled by [`Checks`], and then cost nothing: a rank without checks
+//! has no [`Probe`], and its tasks test once that there is none.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -50,13 +50,13 @@ pub use values::{Level, ValueOptions};
 
 use std::path::PathBuf;
 
-/// What is done about something that is not as it should be.
+/// How to react to a deviation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// It is not looked for.
+    /// It is not checked.
     #[default]
     Off,
-    /// It is said on standard error.
+    /// It is logged to standard error.
     Log,
     /// It ends the run.
     Assert,
@@ -74,13 +74,13 @@ pub enum Forbidden {
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// What was freed is given again.
+    /// Freed memory is reused.
     #[default]
     Cached,
-    /// The same, with marks before and after every buffer, which are looked at after each run.
+    /// The same, with canary bytes around every buffer, which are checked after each run.
     Marked,
-    /// Every buffer has pages of its own, that one after the other can be reached no more; it stands against
-    /// one of the ends of its pages.
+    /// Every buffer has its own pages, aligned to one of their ends and surrounded by guard pages,
+    /// which become inaccessible when it is freed.
     Guarded(Side),
 }
 
@@ -92,12 +92,12 @@ pub enum Side {
     End,
 }
 
-/// What is looked at. Nothing, by default.
+/// What is checked. Nothing, by default.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Arrays before and after every launch.
     pub values: Option<ValueOptions>,
-    /// Whether buffers live as long as the plan says.
+    /// Whether buffer lifetimes are checked against the plan.
     pub lifetimes: Strictness,
     /// What no kernel may take or give.
     pub forbidden: Option<Forbidden>,
@@ -112,13 +112,13 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// What may be done with guarded memory that no task works on; nothing, where memory is not guarded.
+    /// The access to guarded memory that no task works on; none, if memory is not guarded.
     pub(crate) fn resting(&self) -> Option<Resting> {
         let resting = if self.launch_blocking { Resting::Closed } else { Resting::Open };
         matches!(self.memory, Memory::Guarded(_)).then_some(resting)
     }
 
-    /// Whether tasks are looked at.
+    /// Whether tasks are checked.
     fn watches_tasks(&self) -> bool {
         self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some()
     }

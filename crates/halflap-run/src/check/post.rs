@@ -1,4 +1,4 @@
-//! What every rank is at, in memory that a signal handler can read: it takes no lock and allocates nothing.
+//! What every rank is doing, in memory that a signal handler can read without locks or allocation.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::exec::{LOOK, Label, Shared};
 pub(crate) struct Running<'a> {
     pub(crate) label: &'a Label,
     pub(crate) rank: usize,
-    /// What it takes, where memory is guarded.
+    /// Its inputs, if memory is guarded.
     pub(crate) ins: &'a [Address],
 }
 
@@ -44,14 +44,14 @@ thread_local! {
     static PAST: Cell<Option<Past>> = const { Cell::new(None) };
 }
 
-/// What the calling thread ran last; nothing, if it is no rank's own.
+/// What the calling thread ran last; nothing, if it does not belong to a rank.
 pub(super) fn past() -> Option<Past> {
     PAST.get()
 }
 
 /// What the calling thread runs.
 pub(super) fn running<'a>() -> Option<&'a Running<'a>> {
-    // SAFETY: what runs on this thread stays until it is done; whoever asks ends the process before that.
+    // SAFETY: the running task lives until it is done; the caller ends the process before that.
     unsafe { RUNNING.get().as_ref() }
 }
 
@@ -111,13 +111,13 @@ impl<'a> Marked<'a> {
         Marked { running, post }
     }
 
-    /// The kernel came back to who called it.
+    /// The kernel returned.
     pub(crate) fn has_returned(&self) {
         PAST.set(PAST.get().map(|past| Past { has_returned: true, ..past }));
     }
 
-    /// Remembers the threads that a custom call left behind: those that bear the name of this one, as whatever thread
-    /// does that it starts.
+    /// Remembers the threads that a custom call left behind: those with the name of this one, which
+    /// a thread inherits from its creator.
     pub(crate) fn note_threads(&self) {
         if self.running.label.target.is_none() {
             return;
@@ -147,7 +147,7 @@ impl Drop for Marked<'_> {
     }
 }
 
-/// Transfers and collectives run beside what the post is about.
+/// Transfers and collectives run concurrently and are not recorded here.
 fn is_compute(label: &Label) -> bool {
     use crate::exec::LabelKind::{Copy, Kernel, Wait};
     matches!(label.kind, Kernel | Wait | Copy)
@@ -181,8 +181,8 @@ fn remember(id: i32, running: &Running<'_>) {
     }
 }
 
-/// How long a rank that has done everything waits for threads that custom calls left behind: whoever touches memory
-/// after its time mostly does it soon.
+/// How long a rank that is done waits for threads that custom calls left behind: late accesses
+/// usually happen soon.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits for the threads that custom calls of a rank left behind.

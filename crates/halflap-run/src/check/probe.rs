@@ -1,4 +1,4 @@
-//! What a rank's tasks show before and after they run.
+//! Instruments that inspect a rank's tasks before and after they run.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -39,14 +39,14 @@ pub(super) struct Array<'a> {
 impl<'a> Array<'a> {
     fn at((argument, address): (&'a Argument, &Address)) -> Array<'a> {
         let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
-        // SAFETY: the array is one of the task that is about to run, or has just run, on this thread: between its turn
-        // on its stream and its end nobody else writes there.
+        // SAFETY: the array is one of the task that is about to run, or has just run, on this
+        // thread: no other task writes to it while this one runs.
         let view = unsafe { View::from_raw(argument.kind.dtype, &argument.kind.dims, start) };
         Array { argument, view }
     }
 }
 
-/// A launch that is looked at.
+/// A launch that is inspected.
 pub(super) struct Seen<'a> {
     pub(super) label: &'a Label,
     pub(super) issued: &'a Issued,
@@ -58,7 +58,7 @@ impl Seen<'_> {
         self.issued.scope.as_deref().unwrap_or_default()
     }
 
-    /// Where it stands, in words: the rank, and which run of the module and of the loops around.
+    /// Its position as text: the rank, and which run of the module and of the enclosing loops.
     pub(super) fn around(&self, rank: Option<usize>) -> Vec<String> {
         let mut words = Vec::new();
         words.extend(rank.map(|rank| format!("rank {rank}")));
@@ -67,7 +67,7 @@ impl Seen<'_> {
         words
     }
 
-    /// What is known of an array of it.
+    /// The description of one of its arrays.
     pub(super) fn entry(&self, when: When, array: Entry) -> Entry {
         let (plan, step) = self.label.place.clone();
         Entry {
@@ -84,7 +84,7 @@ impl Seen<'_> {
     }
 }
 
-/// All that looks at a rank's tasks. A rank that nobody looks at has none.
+/// All instruments of a rank. A rank without any has no probe.
 pub(crate) struct Probe {
     program: Arc<Prepared>,
     run: AtomicUsize,
@@ -95,7 +95,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Of one rank; nothing, if nothing is to be looked at.
+    /// The probe of one rank; nothing, if all checks are off.
     pub(crate) fn open(checks: &Checks, program: &Arc<Prepared>, rank: usize) -> Result<Option<Arc<Probe>>, Failure> {
         if !checks.watches_tasks() {
             return Ok(None);
@@ -134,19 +134,19 @@ impl Probe {
         }
     }
 
-    /// What the rank remembers of its collectives.
+    /// The rank's record of its collectives.
     pub(crate) fn flight(&self, has_ended: bool) -> Option<Flight> {
         self.recorder.as_ref().map(|recorder| recorder.flight(self.rank, has_ended))
     }
 
-    /// Looks at what a launch takes, before it runs; gives the worst that there is in it.
+    /// Inspects the inputs of a launch before it runs; returns their worst content.
     pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
         self.look(When::Before, (&seen, &arrays), fate)
     }
 
-    /// Looks at what a launch gives, after it has run, and what it took was at worst that.
+    /// Inspects the outputs of a launch after it has run, given the worst content of its inputs.
     pub(crate) fn after(&self, issued: &Issued, outs: &[Address], (taken, fate): (Worst, &Fate)) {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();

@@ -1,8 +1,8 @@
 //! The last collectives of every rank, and what they say together when ranks went different ways.
 //!
-//! Every rank notes its collectives in the sequence in which it issues them; ranks of one program issue the
-//! same ones. So the first place at which two lists differ is where somebody went another way, and where
-//! lists agree, who has not come to what others wait in is behind.
+//! Every rank records its collectives in issue order; ranks of one program issue the same ones. So
+//! the first difference between two lists is where a rank diverged, and if the lists agree, a rank
+//! that has not reached the collective that others wait in is behind.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use super::probe::Seen;
 use crate::exec::Prepared;
 use crate::exec::stream::locked;
 
-/// What a dump says that it is.
+/// The format name in a dump.
 pub const FORMAT: &str = "halflap.flight/1";
 /// How many collectives a rank remembers.
 const KEPT: usize = 2048;
@@ -24,7 +24,7 @@ const KEPT: usize = 2048;
 pub enum State {
     /// It was issued.
     Scheduled,
-    /// The rank has come to it.
+    /// The rank has reached it.
     Started,
     /// It is over.
     Completed,
@@ -59,7 +59,7 @@ pub struct Record {
     pub op: String,
     /// Who takes part.
     pub group: String,
-    /// What it moves.
+    /// The bytes that it moves.
     pub bytes: usize,
     /// Of what: `f32`.
     pub dtype: String,
@@ -73,11 +73,11 @@ pub struct Record {
     pub run: usize,
     /// How often each loop around was run before.
     pub iteration: Vec<u32>,
-    /// When it came to each state, in seconds since the run began.
+    /// When it reached each state, in seconds since the run began.
     pub times: [Option<f64>; 3],
 }
 
-/// What one rank remembers.
+/// One rank's record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flight {
     /// The rank.
@@ -129,7 +129,7 @@ impl Recorder {
         *index += 1;
     }
 
-    /// A collective comes to a state.
+    /// A collective reaches a state.
     pub(super) fn advance(&self, number: u64, state: State) {
         let mut ring = locked(&self.ring);
         if let Some(record) = ring.1.iter_mut().rev().find(|record| record.number == number) {
@@ -229,12 +229,12 @@ impl Flight {
     }
 }
 
-/// What all ranks' collectives say together.
+/// The combined diagnosis of all ranks' records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The ranks that went another way, or are behind.
     pub ranks: Vec<usize>,
-    /// The collective, as those have it who went the right way.
+    /// The collective, as recorded by the correct ranks.
     pub collective: String,
     /// The line of the user's program that it comes from.
     pub source: Option<String>,
@@ -242,8 +242,8 @@ pub struct Account {
     pub text: String,
 }
 
-/// Merges what ranks remember; nothing, if all of them are as far as each other. `planned` is all that every rank comes
-/// to, if that can be said before it runs.
+/// Merges the ranks' records; nothing, if all are equally far. `planned` is the list of collectives
+/// that every rank reaches, if it does not depend on data.
 pub fn account(flights: &[Flight], planned: Option<&[String]>) -> Option<Account> {
     let first = flights.iter().filter_map(|flight| flight.records.first()).map(|record| record.index).max()?;
     let end = flights.iter().filter_map(|flight| flight.records.last()).map(|record| record.index + 1).max()?;
@@ -262,7 +262,7 @@ fn right<'a>(flights: &'a [Flight], index: usize, planned: Option<&'a [String]>)
     names.iter().rev().copied().max_by_key(|name| votes(name))
 }
 
-/// Who came to another collective than the others at a place.
+/// The rank that reached a different collective than the others.
 fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Option<Account> {
     if planned.is_some_and(|planned| index >= planned.len()) {
         return Some(one_too_many(
@@ -299,7 +299,7 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
     Some(Account { ranks, collective: right_here.to_owned(), source, text })
 }
 
-/// Who has not come to what others wait in.
+/// The ranks that have not reached the collective that others wait in.
 fn behind(flights: &[Flight], index: usize) -> Option<Account> {
     let is_waiting = |flight: &&Flight| flight.at(index).is_some_and(|record| record.state == State::Started);
     let waiting: Vec<&Flight> = flights.iter().filter(is_waiting).collect();
@@ -325,7 +325,7 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
     Some(Account { ranks, collective: record.name.clone(), source: record.source.clone(), text })
 }
 
-/// Ranks that came to a collective that no other rank comes to.
+/// Ranks that reached a collective that no other rank reaches.
 fn one_too_many(flights: &[&Flight], index: usize) -> Account {
     let ranks: Vec<usize> = flights.iter().map(|flight| flight.rank).collect();
     let record = flights.first().and_then(|flight| flight.at(index));
@@ -397,7 +397,7 @@ mod tests {
         says(&with("a c d"), None, 2, "it left out 'b'");
         says(&with("a c b d"), None, 2, "'b' and 'c' the other way round");
         says(&with("a a b c d"), None, 2, "it came to 'a' twice");
-        // Of two ranks, the plan says who is right.
+        // With two ranks, the plan decides which one is right.
         let two = [flight(0, "a c d", 1, false), flight(1, "a b c d", 1, false)];
         says(&two, Some("a b c d"), 0, "it left out 'b'");
         assert_eq!(account(&others(1), None), None);

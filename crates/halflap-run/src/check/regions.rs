@@ -7,18 +7,18 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use super::Side;
 
-/// What is known of a buffer with pages of its own.
+/// A buffer on its own pages.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The first byte of the pages, with those before that nobody can touch, and how many there are.
+    /// The first byte and the length of all its pages, guard pages included.
     pub(crate) mapped: (usize, usize),
-    /// The first byte of the pages that can be touched, and how many there are.
+    /// The first byte and the length of its accessible pages.
     pub(crate) pages: (usize, usize),
-    /// The first byte of the buffer, and how many it has.
+    /// The first byte and the length of the buffer.
     pub(crate) data: (usize, usize),
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
-    /// What is in it: `f32[8,4]`.
+    /// Its content: `f32[8,4]`.
     pub(crate) kind: String,
     pub(crate) rank: usize,
     /// Whether it can never be written.
@@ -60,7 +60,7 @@ fn places() -> RwLockReadGuard<'static, BTreeMap<usize, usize>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionId(usize);
 
-/// Puts a region into the table; gives it back, if that is full.
+/// Adds a region to the table; returns it, if the table is full.
 pub(super) fn add(region: Region) -> Result<RegionId, Region> {
     let start = region.mapped.0;
     let new = Box::into_raw(Box::new(region));
@@ -72,12 +72,12 @@ pub(super) fn add(region: Region) -> Result<RegionId, Region> {
             PLACES.write().unwrap_or_else(PoisonError::into_inner).insert(start, place);
             Ok(RegionId(place))
         }
-        // SAFETY: nobody else has seen it.
+        // SAFETY: it has not been shared yet.
         None => Err(*unsafe { Box::from_raw(new) }),
     }
 }
 
-/// Takes a region out of the table. Whoever owns it does, when its memory is gone.
+/// Removes a region from the table. Its owner does so after releasing the memory.
 pub(super) fn remove(id: RegionId) {
     let entry = &TABLE[id.0];
     if let Some(region) = get(id) {
@@ -95,7 +95,7 @@ pub(super) fn remove(id: RegionId) {
 
 /// A region that is in the table.
 pub(super) fn get(id: RegionId) -> Option<&'static Region> {
-    // SAFETY: it stays until its owner removes it, who is the only one that asks by id.
+    // SAFETY: it stays until its owner removes it, and only the owner looks it up by id.
     unsafe { TABLE[id.0].region.load(Ordering::Acquire).as_ref() }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn set_freed(id: RegionId, freed: Freed) {
     TABLE[id.0].freed.store(Box::into_raw(Box::new(freed)), Ordering::Release);
 }
 
-/// The same as [`find`], and faster, for whoever may take a lock.
+/// Like [`find`], but faster, for callers that may take a lock.
 pub(super) fn look_up(address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
     let place = *places().range(..=address).next_back()?.1;
     TABLE[place].holds(address)
@@ -132,7 +132,7 @@ impl Entry {
 }
 
 impl Region {
-    /// Whether an address is in its pages, or in those around that nobody can touch.
+    /// Whether an address is in its pages or its guard pages.
     pub(super) fn has(&self, address: usize) -> bool {
         let (start, len) = self.mapped;
         (start..start + len).contains(&address)

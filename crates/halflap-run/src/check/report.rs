@@ -1,4 +1,4 @@
-//! What went wrong, for machines: an object with a kind, and what is known.
+//! Failures as JSON: an object with a kind and details.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::guard::Overrun;
 use super::{Deviation, LifetimeViolation, NotFinite, Side};
 use crate::exec::{Endless, Failure, Stuck};
 
-/// What a line of a report says that it is.
+/// The format name in a line of a report.
 pub const FAULT_FORMAT: &str = "halflap.fault/1";
 
 impl Failure {
@@ -51,7 +51,7 @@ impl Failure {
             Failure::Lifetime(violation) => lifetime(violation),
             Failure::Overrun(overrun) => over(overrun),
             Failure::NotFinite(found) => not_finite(found),
-            // The account is of those who wait for the kernel.
+            // The account describes the ranks that wait for the kernel.
             Failure::Apart { failure, .. } if matches!(**failure, Failure::TimedOut { stuck: Some(_), .. }) => {
                 failure.known()
             }

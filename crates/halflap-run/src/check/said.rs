@@ -1,4 +1,4 @@
-//! What is said to people while ranks run: each text whole, and what need not be said again once.
+//! Output while ranks run: texts are not interleaved, and repeated messages are printed once.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -9,11 +9,10 @@ use crate::exec::stream::locked;
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static OUT: Mutex<()> = Mutex::new(());
 
-/// Writes a text to standard output in one go, whichever rank comes at the same time.
+/// Writes a text to standard output at once, even if other ranks print at the same time.
 pub(crate) fn print(text: &str) {
     let _turn = locked(&OUT);
-    // Standard output writes whole lines at once if it holds back nothing. Whoever read it may be gone; then nobody
-    // needs it.
+    // Flushing keeps the text in one piece. If the reader is gone, the output is not needed.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
@@ -23,7 +22,7 @@ pub(crate) fn warn(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Says a line on standard error, unless it was said before.
+/// Prints a line on standard error, unless it was printed before.
 pub(crate) fn warn_once(line: String) {
     if locked(&SAID).insert(line.clone()) {
         warn(&line);

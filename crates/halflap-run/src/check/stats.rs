@@ -1,11 +1,12 @@
-//! What an array looks like in a few numbers.
+//! Statistics of an array.
 
 use serde_json::{Map, Value};
 
 use crate::tensor::{View, numbers};
 
-/// Numbers about an array, computed with 64 bits. As in torch, what is not a number makes all of them
-/// that; of a single element there is no deviation, and of none there is no number at all. Of complex elements they are about magnitudes.
+/// Statistics of an array, computed in 64 bits. As in torch, a NaN makes all of them NaN; a single
+/// element has no deviation, and an empty array has no statistics. For complex elements they are of
+/// the magnitudes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub struct Stats {
@@ -71,7 +72,7 @@ impl Stats {
     }
 }
 
-/// A number; what JSON has no number for is text: `nan`, `inf`, `-inf`.
+/// A number; non-finite values are text: `nan`, `inf`, `-inf`.
 fn number(value: f64) -> Value {
     match serde_json::Number::from_f64(value) {
         Some(number) => Value::Number(number),

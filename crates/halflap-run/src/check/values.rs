@@ -13,21 +13,21 @@ use super::stats::Stats;
 use crate::exec::stream::locked;
 use crate::tensor::{DType, View, numbers};
 
-/// What becomes of arrays.
+/// What to do with arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// They are saved.
     Save,
     /// They are printed.
     Print,
-    /// They are not looked at; the names of what is launched are printed.
+    /// They are ignored; only the names of launched kernels are printed.
     Names,
 }
 
-/// Which arrays are looked at, and what becomes of them.
+/// Which arrays are captured, and what to do with them.
 #[derive(Clone, Debug)]
 pub struct ValueOptions {
-    /// What becomes of them.
+    /// What to do with them.
     pub level: Level,
     /// Of which kernels.
     pub filter: Filter,
@@ -56,7 +56,7 @@ impl Values {
         Ok(Values { options: options.clone(), is_alone: ranks == 1, rank, index })
     }
 
-    /// What the module is given.
+    /// The module's inputs.
     pub(super) fn inputs(&self, names: &[String], arrays: &[View<'_>]) {
         let around: Vec<String> = (!self.is_alone).then(|| format!("rank {}", self.rank)).into_iter().collect();
         for (name, view) in names.iter().zip(arrays) {
@@ -75,7 +75,7 @@ impl Values {
         }
     }
 
-    /// What a launch takes or gives.
+    /// The inputs or outputs of a launch.
     pub(super) fn launch(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) {
         let kernel = &seen.label.name;
         if !self.options.filter.takes(kernel) {
@@ -173,7 +173,7 @@ fn elements(view: &View<'_>) -> String {
     nest(view.dims(), &each_element(view), 0)
 }
 
-/// Every element as text, with as many digits as tell it from its neighbours.
+/// Every element as text, with enough digits to be unambiguous.
 fn each_element(view: &View<'_>) -> Vec<String> {
     let all = || numbers(view.dtype(), view.bytes());
     let words = |bytes: &[u8]| bytes.as_chunks::<8>().0.to_vec();

@@ -14,7 +14,7 @@ pub enum Kind {
     AllReduce,
     ReduceScatter,
     AllGather,
-    /// One array, cut along a dimension.
+    /// One array, split along a dimension.
     AllToAll,
     /// As many arrays as there are members.
     AllToAllTuple,
@@ -59,7 +59,7 @@ pub struct Collective {
     pub sets: Vec<Vec<u32>>,
     /// For a permutation, from where to where.
     pub pairs: Vec<(u32, u32)>,
-    /// The larger of what a rank gives and what it gets.
+    /// The larger of what a rank sends and receives.
     pub bytes: usize,
     pub(crate) arrays: Vec<Array>,
 }

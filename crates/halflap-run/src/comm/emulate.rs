@@ -10,12 +10,12 @@ use super::collective::{Collective, Kind};
 pub struct EmulatedLink {
     /// Bytes in a second.
     pub bandwidth: f64,
-    /// What every collective takes besides.
+    /// The fixed latency of every collective.
     pub latency: Duration,
 }
 
 impl EmulatedLink {
-    /// How long a collective among so many takes: what a ring moves over each link.
+    /// How long a collective takes with this many members: what a ring moves over each link.
     pub fn time(&self, collective: &Collective, members: usize) -> Duration {
         let n = members.max(1) as f64;
         let share = match collective.kind {

@@ -1,7 +1,7 @@
 //! Communication: what a collective does, and two ways to do it.
 //!
-//! A [`Transport`] runs a collective from beginning to end on the thread of its stream; that other work
-//! goes on meanwhile is the streams' doing. `threads` is for ranks of one process, which read each
+//! A [`Transport`] runs a collective from beginning to end on the thread of its stream; overlap
+//! with other work is up to the streams. `threads` is for ranks of one process, which read each
 //! other's memory; `mpi` for ranks that are processes, with MPI's non-blocking collectives.
 
 mod collective;
@@ -31,7 +31,7 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Whether compute stands still for it.
+    /// Whether compute is stalled on it.
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -39,8 +39,8 @@ impl Exchange<'_> {
 
 /// How ranks talk to each other.
 pub(crate) trait Transport: Send + Sync {
-    /// Runs a collective. Gives the time when all ranks had come, if that is known; when it returns,
-    /// nobody reads this rank's arrays any more.
+    /// Runs a collective. Returns the time when all ranks had arrived, if known; after it returns,
+    /// no other rank reads this rank's arrays.
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped>;
 
     /// Waits for all ranks.

@@ -1,9 +1,9 @@
 //! Ranks of one process: they meet, and read each other's memory.
 //!
-//! Collectives of one set of devices are numbered; whoever comes to a number finds or opens a meeting,
-//! leaves the addresses of its arrays there and waits for the others. A reduction is shared: each
-//! reduces its part of all, in the sequence of the members, whoever came first, and copies the rest
-//! from what others reduced. Nobody leaves before all have read.
+//! Collectives of one set of devices are numbered; a rank that reaches a number finds or opens a
+//! meeting, publishes the addresses of its arrays there and waits for the others. A reduction is
+//! divided: each member reduces its part, in member order regardless of arrival, and copies the
+//! other parts from their owners. No member leaves before all have read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::exec::memory::Address;
 use crate::exec::stream::locked;
 use crate::tensor::AlignedBytes;
 
-/// A set of devices, and how many collectives it did before.
+/// A set of devices, and the number of its earlier collectives.
 type Key = (CommId, usize, u64);
 
 /// Where the ranks of a process meet.
@@ -36,7 +36,7 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
 }
 
-/// A collective that members come to.
+/// A collective in progress.
 struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
@@ -44,9 +44,9 @@ struct Meeting {
 
 #[derive(Default)]
 struct State {
-    /// Who is there, by place: the rank, what it came for, and its arrays.
+    /// The members that have arrived, by position: the rank, its collective, and its arrays.
     came: Vec<Option<(usize, String, Vec<Address>)>>,
-    /// How often somebody finished a phase.
+    /// How often members finished a phase.
     count: usize,
     met: Option<Instant>,
     /// What is reduced together.
@@ -97,7 +97,7 @@ impl Hub {
         Hub { fate, link, ranks, meetings: Mutex::default(), barrier: Meeting::of(ranks) }
     }
 
-    /// Who has not come to a collective that others wait in.
+    /// The ranks that have not reached a collective that others wait in.
     pub(crate) fn missing(&self, collective: &Collective, rank: usize, sequence: u64) -> Vec<u32> {
         let Some((set, _)) = collective.set_of(rank as u32) else { return Vec::new() };
         let meetings = locked(&self.meetings);
@@ -184,12 +184,12 @@ fn sleep_until(end: Instant, fate: &Fate) -> Result<(), Stopped> {
 
 fn fill_with_zeros(collective: &Collective, outs: &[Address]) {
     for (array, out) in collective.arrays.iter().zip(outs) {
-        // SAFETY: the plan gives a collective memory for all that it gives, for it alone.
+        // SAFETY: the plan gives a collective exclusive memory for all its outputs.
         unsafe { std::ptr::write_bytes(out.0, 0, array.given) };
     }
 }
 
-/// One member's part in a meeting that all have come to.
+/// One member's part in a meeting once all have arrived.
 struct Session<'a> {
     meeting: &'a Meeting,
     fate: &'a Fate,
@@ -207,7 +207,7 @@ impl Session<'_> {
         if collective.kind == Kind::AllReduce {
             return self.all_reduce(&came);
         }
-        // What is written where others still read must wait beside until they have.
+        // Output that overwrites memory others still read is buffered until they are done.
         let overlaps = |out: &Address| self.exchange.ins.contains(out);
         let mut beside: Vec<Option<AlignedBytes>> = Vec::new();
         for (index, (array, out)) in collective.arrays.iter().zip(self.exchange.outs).enumerate() {
@@ -231,8 +231,9 @@ impl Session<'_> {
         let collective = self.exchange.collective;
         let me = (self.place, self.members);
         let whole = |bytes: usize| Piece::of(bytes, 1, (0, 1));
-        // SAFETY: all members are here and leave after all have read: their arrays are as long as the collective's,
-        // which is the same on all ranks, and `to` is memory for what this one gets, which nobody else touches.
+        // SAFETY: all members are here and leave after all have read: their arrays are as long as
+        // the collective's, which is the same on all ranks, and `to` is memory for what this one
+        // gets, which no other member accesses.
         unsafe {
             match collective.kind {
                 Kind::AllGather => {

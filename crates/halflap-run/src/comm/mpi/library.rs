@@ -1,8 +1,8 @@
-//! The functions of MPI that are needed, found in Open MPI's library when somebody asks for it.
+//! The MPI functions that are needed, loaded from Open MPI's library on demand.
 //!
-//! Nothing is linked: without MPI everything else builds and runs. Open MPI's handles are addresses of
-//! objects in the library (`ompi_mpi_comm_world`), which other implementations do not have: those are
-//! told apart by that and refused.
+//! Nothing is linked: without MPI everything else builds and runs. Open MPI's handles are addresses
+//! of objects in the library (`ompi_mpi_comm_world`), which other implementations do not have; this
+//! is how they are recognised and refused.
 
 use std::error::Error;
 use std::ffi::{c_char, c_int, c_void};
@@ -20,14 +20,14 @@ pub(super) type Handle = *mut c_void;
 /// Where the library may be.
 const NAMES: [&str; 4] = ["libmpi.so.40", "libmpi.so", "libmpi.so.20", "libmpi.so.12"];
 
-/// What `MPI_Init_thread` is asked for: any thread may call at any time.
+/// The thread level for `MPI_Init_thread`: any thread may call at any time.
 pub(super) const THREAD_MULTIPLE: c_int = 3;
 /// A rank that is in none of a split's communicators.
 pub(super) const UNDEFINED: c_int = -32766;
 pub(super) const ANY_SOURCE: c_int = -1;
 pub(super) const IN_PLACE: *const c_void = ptr::without_provenance(1);
 
-/// What Open MPI says of a message.
+/// Open MPI's status of a message.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Status {
@@ -95,7 +95,7 @@ pub(super) struct Mpi {
     library: Library,
 }
 
-// SAFETY: handles are addresses of the library's own objects, and MPI was asked for THREAD_MULTIPLE.
+// SAFETY: handles are addresses of the library's own objects, and MPI runs with THREAD_MULTIPLE.
 unsafe impl Send for Mpi {}
 // SAFETY: as above.
 unsafe impl Sync for Mpi {}
@@ -122,8 +122,8 @@ impl Mpi {
         let other = |error: libloading::Error| {
             Failure::Mpi(format!("libmpi.so is not Open MPI's, which is the one that is supported: {error}"))
         };
-        // SAFETY: the signatures are the standard's; that it is Open MPI, whose handles are addresses, is seen by
-        // the symbols below, without which this fails.
+        // SAFETY: the signatures are the standard's; the symbols below, without which this fails,
+        // show that it is Open MPI, whose handles are addresses.
         let functions = unsafe { Functions::find(&library) }.map_err(other)?;
         let symbol = |name: &[u8]| {
             // SAFETY: only the object's address is taken.
@@ -152,9 +152,9 @@ impl Mpi {
         Err(Failure::Mpi(format!("{what}: {text}")))
     }
 
-    /// Errors of a communicator are told, and do not end the process.
+    /// Errors of a communicator are returned, and do not end the process.
     pub(super) fn tell_errors(&self, comm: Handle) {
-        // SAFETY: both are handles of this library. That it failed would be seen at the next error.
+        // SAFETY: both are handles of this library. A failure would show at the next error.
         unsafe { (self.functions.set_errhandler)(comm, self.errors_return) };
     }
 
@@ -163,8 +163,8 @@ impl Mpi {
         unsafe { self.library.get::<*mut c_void>(name.as_bytes()) }.ok().map(|symbol| symbol.as_raw_ptr())
     }
 
-    /// MPI's type and operation for a reduction; nothing where it has none, or not quite the same one:
-    /// what it makes of NaN among minima is its own affair.
+    /// MPI's type and operation for a reduction; nothing if it has none, or not exactly the same:
+    /// its result for NaN in minima is unspecified.
     pub(super) fn reduction(&self, dtype: DType, opcode: Opcode) -> Option<(Handle, Handle)> {
         let name = match dtype {
             DType::Pred | DType::U8 => "uint8_t",
@@ -180,7 +180,7 @@ impl Mpi {
             DType::F16 | DType::Bf16 | DType::C64 | DType::C128 => return None,
         };
         let operation = match opcode {
-            // Sums of truth values are truth values.
+            // Sums of booleans are booleans.
             Opcode::Add | Opcode::Multiply if dtype == DType::Pred => return None,
             Opcode::Add => "sum",
             Opcode::Multiply => "prod",

@@ -1,9 +1,9 @@
 //! Ranks that are processes of Open MPI.
 //!
-//! [`World`] is what a process knows of the others. Collectives are MPI's non-blocking ones, each on the
-//! thread of its stream, which asks for progress until it is over: nothing progresses by itself. What
-//! MPI cannot reduce as JAX does (16-bit floats, complex numbers, minima of floats) is gathered
-//! and reduced here, in the sequence of the ranks.
+//! [`World`] is what a process knows about the others. Collectives are MPI's non-blocking ones,
+//! each on the thread of its stream, which polls until it completes: MPI makes no progress on its
+//! own. What MPI cannot reduce as JAX does (16-bit floats, complex numbers, minima of floats) is
+//! gathered and reduced here, in rank order.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -71,7 +71,7 @@ impl World {
         self.size
     }
 
-    /// Gives everybody's number to everybody.
+    /// All-gathers one number per rank.
     fn all_numbers(&self, own: u64) -> Result<Vec<u64>, Failure> {
         let mut all = vec![0u64; self.size];
         let mpi = &self.mpi;
@@ -84,7 +84,7 @@ impl World {
         Ok(all)
     }
 
-    /// Gives one rank's bytes to everybody.
+    /// Broadcasts one rank's bytes.
     pub fn share(&self, from: usize, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let len = self.all_numbers(bytes.len() as u64)?[from] as usize;
         let mut bytes = if self.rank == from { bytes } else { vec![0; len] };
@@ -132,7 +132,7 @@ impl World {
         Ok(all)
     }
 
-    /// What went wrong on the first rank on which something did, told to all, and which rank that is.
+    /// The error of the lowest failing rank, broadcast to all, and that rank.
     pub fn agree(&self, problem: Option<&str>) -> Result<Option<(usize, String)>, Failure> {
         let flags = self.all_numbers(u64::from(problem.is_some()))?;
         let Some(first) = flags.iter().position(|&flag| flag == 1) else { return Ok(None) };

@@ -1,9 +1,9 @@
-//! What lets messages travel while kernels run, although nothing in Open MPI progresses by itself.
+//! Lets messages progress while kernels run, although Open MPI makes no progress on its own.
 //!
-//! A long message goes through a handshake and then in fragments, each sent only when a thread asks
-//! MPI for progress. On a core that is busy with a kernel such a thread gets its turn every few
-//! milliseconds, and the link is idle in between. Two things help: messages that are handed to the
-//! socket whole, so that the operating system sends them; and threads that run as soon as they wake
+//! A long message goes through a handshake and then in fragments, each sent only when a thread
+//! polls MPI. On a core that is busy with a kernel such a thread runs only every few milliseconds,
+//! and the link is idle in between. Two things help: messages that are passed to the socket whole,
+//! so that the operating system sends them; and threads that run as soon as they wake
 //! (`crate::slice`).
 
 /// Up to this size a message is sent without a handshake.

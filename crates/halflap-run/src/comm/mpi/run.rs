@@ -1,7 +1,7 @@
 //! One rank of many processes: its thread runs, and this one watches.
 //!
-//! A rank on which something goes wrong asks all others what they are at, waits a moment for what they
-//! say, and tells all of it. Of several that ask at once, the lowest rank tells. Then it ends all.
+//! A failing rank asks all others what they are doing, waits briefly for the answers, and reports
+//! all of it. If several ask at once, the lowest rank reports. Then it ends all.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -23,13 +23,13 @@ use crate::tensor::Tensor;
 
 const TAG_ASK: c_int = 2;
 const TAG_SAY: c_int = 3;
-/// What a rank remembers of its collectives.
+/// A rank's record of its collectives.
 const TAG_FLIGHT: c_int = 4;
 /// At which task something was found, to all.
 const TAG_FOUND: c_int = 5;
 /// Up to which task all is done, and where something was found, to rank 0.
 const TAG_PASSED: c_int = 6;
-/// To the rank that found what comes first: it tells.
+/// To the rank with the first finding: it reports.
 const TAG_TELL: c_int = 7;
 /// How often the others are listened to.
 const LISTEN: Duration = Duration::from_millis(20);
@@ -123,14 +123,14 @@ struct Watch<'a> {
     probe: Option<Arc<Probe>>,
 }
 
-/// What is known of what ranks found.
+/// What is known about the ranks' findings.
 #[derive(Default)]
 struct Findings {
-    /// What this rank told the others.
+    /// What this rank sent to the others.
     told: Option<u64>,
-    /// Up to where this rank told rank 0 that all is done.
+    /// The point up to which this rank reported completion to rank 0.
     passed: Option<u64>,
-    /// What ranks told rank 0: up to where all is done, and where something was found.
+    /// What ranks reported to rank 0: how far they are, and their findings.
     of: BTreeMap<usize, (u64, Option<u64>)>,
 }
 
@@ -145,7 +145,7 @@ impl Watch<'_> {
             match receive.recv_timeout(LISTEN) {
                 Ok((_, ended)) => outcome = ended,
                 Err(RecvTimeoutError::Timeout) => {}
-                // The rank has said all that it had to.
+                // The rank has reported everything.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(2)),
             }
             if let Some(failure) = fate.failure() {
@@ -158,7 +158,7 @@ impl Watch<'_> {
             if self.is_to_tell(&mut findings, fate) {
                 return Err(self.tell(fate.finding().map(|finding| finding.failure)));
             }
-            // Who found nothing and has nothing left to do leaves, when nobody has.
+            // A rank without findings and work leaves once no rank has a finding.
             if outcome.is_some() && fate.horizon() == u64::MAX {
                 let request = leaving.get_or_insert_with(|| self.start_leaving());
                 if self.have_all_left(request) {
@@ -232,7 +232,7 @@ impl Watch<'_> {
         format!("rank {}: {}", self.world.rank, describe(self.program, self.streams, &|_, _| Vec::new()))
     }
 
-    /// Asks the others what they are at and what they remember; what is to be said is that, or what failed.
+    /// Asks the others for their state and records; returns the combined report, or the failure.
     fn tell(&self, failure: Option<Failure>) -> Failure {
         let mut said: Vec<Option<String>> = vec![None; self.world.size];
         said[self.world.rank] = Some(self.describe());
@@ -250,7 +250,7 @@ impl Watch<'_> {
         let mut patience = ANSWER;
         while asks && asked.elapsed() < patience {
             if self.answer().is_some_and(|other| other < self.world.rank) {
-                // It will tell, and end us.
+                // It will report, and end us.
                 patience = 4 * ANSWER;
             }
             if let Some((rank, text)) = self.receive(TAG_SAY) {
@@ -277,7 +277,7 @@ impl Watch<'_> {
         with_account(failure, (self.program, &flights), self.options)
     }
 
-    /// Answers who asked; gives the rank that did.
+    /// Answers a request; returns the asking rank.
     fn answer(&self) -> Option<usize> {
         let (rank, _) = self.receive(TAG_ASK)?;
         self.send(rank, TAG_SAY, self.describe().as_bytes());
@@ -287,10 +287,10 @@ impl Watch<'_> {
         Some(rank)
     }
 
-    /// Sends a message and does not look back: whoever does not take it is dead.
+    /// Sends a message without waiting: a rank that does not receive it is dead.
     fn send(&self, to: usize, tag: c_int, bytes: &[u8]) {
         let mpi = &self.world.mpi;
-        // Kept for as long as MPI may need it, which nobody knows: until the process ends, which is soon.
+        // Leaked, because MPI may need it at any time until the process ends, which is soon.
         let bytes: &'static [u8] = Box::leak(bytes.to_vec().into_boxed_slice());
         let mut request = mpi.no_request;
         let (start, len) = (bytes.as_ptr().cast(), bytes.len() as c_int);
@@ -304,7 +304,8 @@ impl Watch<'_> {
         let mut flag: c_int = 0;
         let mut status = Status::default();
         let mut bytes;
-        // SAFETY: only this thread receives on this communicator, so that what was seen is what comes.
+        // SAFETY: only this thread receives on this communicator, so the probed message is the one
+        // received.
         unsafe {
             (mpi.functions.iprobe)(ANY_SOURCE, tag, self.control, &raw mut flag, &raw mut status);
             if flag == 0 {

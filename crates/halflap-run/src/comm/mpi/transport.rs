@@ -13,9 +13,9 @@ use crate::exec::memory::Address;
 use crate::exec::{Failure, Fate, Prepared, Stopped};
 use crate::tensor::AlignedBytes;
 
-/// How often a request that compute waits for is looked at before its thread sleeps in between, and for
-/// how long it sleeps. Beside a kernel it sleeps at once: a thread that only yields would get its turn
-/// once in a time slice, one that sleeps runs as soon as it wakes.
+/// How often to poll a request that compute waits for before sleeping between polls, and for how
+/// long to sleep. While a kernel runs it sleeps immediately: a thread that only yields would run
+/// once per time slice, one that sleeps runs as soon as it wakes.
 const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(100);
 
@@ -27,14 +27,14 @@ pub(super) struct Processes {
     /// For each of the program's sets of devices, the communicator of the set that this rank is in.
     comms: Vec<Option<Comm>>,
     barrier: Comm,
-    /// Whether ranks tell each other what they came for before each collective.
+    /// Whether ranks exchange the name of each collective before it starts.
     compares: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Comm(Handle);
 
-// SAFETY: a communicator is an address of MPI's, which was asked for THREAD_MULTIPLE.
+// SAFETY: a communicator is an address of MPI's, which runs with THREAD_MULTIPLE.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -108,7 +108,7 @@ impl Transport for Processes {
         let (Some((set, place)), Some(comm)) = (place, comm) else {
             // In no pair of a permutation: nothing comes.
             exchange.outs.iter().zip(&collective.arrays).for_each(|(out, array)| {
-                // SAFETY: the plan gives a collective memory for all that it gives, for it alone.
+                // SAFETY: the plan gives a collective exclusive memory for all its outputs.
                 unsafe { ptr::write_bytes(out.0, 0, array.given) }
             });
             return Ok(None);
@@ -126,7 +126,7 @@ impl Transport for Processes {
                 }
             }
         }
-        // MPI does not say when the others came.
+        // MPI does not report when the others arrived.
         Ok(None)
     }
 
@@ -148,8 +148,8 @@ struct Call<'a> {
     members: usize,
 }
 
-// In all that follows MPI reads and writes memory until a request is complete, which is waited for before that
-// memory goes; if a run fails before, the process ends.
+// In all that follows MPI reads and writes memory until a request completes, which happens before
+// that memory is freed; if a run fails before, the process ends.
 impl Call<'_> {
     fn array(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
         match self.exchange.collective.kind {
@@ -163,9 +163,9 @@ impl Call<'_> {
         }
     }
 
-    /// Tells the others what this rank came for: an error, if somebody came for something else.
+    /// Exchanges the collective's name with the others: an error, if a rank has another.
     fn compare(&self, set: usize) -> Result<(), Stopped> {
-        /// Longer names are cut.
+        /// Longer names are truncated.
         const LEN: usize = 128;
         let Exchange { collective, .. } = self.exchange;
         let mut own = AlignedBytes::zeros(LEN);
@@ -203,7 +203,7 @@ impl Call<'_> {
         })
     }
 
-    /// What all members have, one after the other.
+    /// The data of all members, concatenated.
     fn gathered(&self, bytes: usize, from: Address) -> Result<AlignedBytes, Stopped> {
         let mut all = AlignedBytes::zeros(bytes * self.members);
         let count = self.of.count(bytes, 1)?;
@@ -218,7 +218,7 @@ impl Call<'_> {
         Ok(all)
     }
 
-    /// What members have for each other, in the sequence of the members.
+    /// The data that members send to each other, in member order.
     fn exchanged(&self, send: &AlignedBytes) -> Result<AlignedBytes, Stopped> {
         let mut all = AlignedBytes::zeros(send.bytes().len());
         let count = self.of.count(send.bytes().len() / self.members, 1)?;
@@ -232,11 +232,11 @@ impl Call<'_> {
         Ok(all)
     }
 
-    /// Reduces parts of the same length that stand one after the other.
+    /// Reduces contiguous parts of equal length.
     fn combine(&self, array: &Array, parts: &AlignedBytes, (to, len): (Address, usize)) -> Result<(), Stopped> {
         let parts: Vec<&[u8]> = parts.bytes().chunks_exact(len.max(1)).collect();
         if let (Some(combiner), true) = (&array.combiner, len > 0) {
-            // SAFETY: the plan gives the collective that much memory, for it alone.
+            // SAFETY: the plan gives the collective that much exclusive memory.
             combiner.combine(&parts, unsafe { std::slice::from_raw_parts_mut(to.0, len) });
         }
         Ok(())
@@ -255,7 +255,7 @@ impl Call<'_> {
         packed
     }
 
-    /// Puts what came from each member at its place.
+    /// Copies each member's data to its place.
     fn unpack(&self, array: &Array, came: &AlignedBytes, to: Address) {
         let each = array.given / self.members;
         for member in 0..self.members {
