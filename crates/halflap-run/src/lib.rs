@@ -1,11 +1,11 @@
 //! Runs HLO modules: arrays, kernels for every instruction that computes, plans on ranks that
 //! communicate, and a plain evaluation of whole modules.
 //!
-//! [`tensor`] is memory with a type. [`kernel`] makes of an instruction, a fusion or a group of
-//! instructions something that can run on any thread without allocating. [`exec`] runs a plan on ranks
-//! that have streams, with [`comm`] between them, and [`check`] looks at it if it is asked to.
-//! [`evaluate`] runs a module on all ranks in lock-step in one thread: the oracle of whatever runs it
-//! faster. [`process`] is for those who run it in other processes.
+//! [`tensor`] is memory with a type. [`kernel`] compiles an instruction, a fusion or a group of
+//! instructions to run on any thread without allocating. [`exec`] runs a plan on ranks that have
+//! streams, with [`comm`] between them, and [`check`] optionally checks it. [`evaluate`] runs a
+//! module on all ranks in lock-step in one thread: the reference for the faster executor.
+//! [`process`] runs it in other processes.
 
 pub mod check;
 pub mod comm;

@@ -8,15 +8,16 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The group that ends when somebody ends us; 0 is none.
+/// The group to end when we are ended; 0 is none.
 static LEADER: AtomicI32 = AtomicI32::new(0);
 /// The signal that was to end us while there was a group; 0 is none.
 static INTERRUPT: AtomicI32 = AtomicI32::new(0);
 /// Distinguishes the groups of this process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Whoever has this in his environment was started by a group, also in a session of his own, as launchers start ranks.
+/// A process with this in its environment was started by a group, even in another session, as
+/// launchers start ranks.
 const NAME: &str = "HALFLAP_GROUP";
-/// How often those that start others while they are being ended are looked for.
+/// How often to search for processes that start others while they are being ended.
 const ROUNDS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -28,7 +29,7 @@ pub struct Group {
     mark: String,
 }
 
-/// How a group is told to end.
+/// How to end a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Ending {
@@ -38,8 +39,9 @@ pub enum Ending {
 }
 
 impl Group {
-    /// Starts a command. If this process is killed, at least the child goes with it. If it is interrupted or told to
-    /// end, the child goes, and whoever watches the group must ask [`Group::end_if_interrupted`] for the rest.
+    /// Starts a command. If this process is killed, at least the child ends with it. If it is
+    /// interrupted or terminated, the child ends, and the caller must call
+    /// [`Group::end_if_interrupted`] for the rest.
     pub fn spawn(command: &mut Command) -> io::Result<Group> {
         static LISTEN: Once = Once::new();
         LISTEN.call_once(listen);
@@ -58,15 +60,16 @@ impl Group {
         Ok(Group { child, mark: format!("{NAME}={mark}") })
     }
 
-    /// Tells all of it to end; a group that is gone needs no ending. Whoever is killed is gone when this returns.
+    /// Ends all of it; a group that is gone is ignored. Killed processes are gone when this
+    /// returns.
     pub fn end(&self, how: Ending) {
         let signal = match how {
             Ending::Abort => libc::SIGABRT,
             Ending::Kill => libc::SIGKILL,
         };
         let strays = self.strays();
-        // SAFETY: a system call without pointers; the group's number is its leader's, which we have not waited for or
-        // whose group still has members, or else nobody has it.
+        // SAFETY: a system call without pointers; the group's number is its leader's, which we have
+        // not waited for or whose group still has members, or else it is unused.
         unsafe { libc::kill(-(self.child.id() as i32), signal) };
         strays.into_iter().for_each(|process| send(process, signal));
         for _ in 0..ROUNDS {
@@ -79,12 +82,12 @@ impl Group {
         }
     }
 
-    /// Whether nobody is left.
+    /// Whether no process is left.
     pub fn is_gone(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some() && self.strays().is_empty())
     }
 
-    /// If we were told to end, ends all of it, and then us.
+    /// If we were terminated, ends all of it, and then us.
     pub fn end_if_interrupted(&mut self) -> io::Result<()> {
         let signal = INTERRUPT.load(Ordering::SeqCst);
         if signal != 0 {
@@ -96,7 +99,7 @@ impl Group {
         Ok(())
     }
 
-    /// Those of it that live in groups of their own: who has our mark and is not in the child's group.
+    /// Its processes in other groups: those with our mark that are not in the child's group.
     fn strays(&self) -> Vec<i32> {
         let leader = self.child.id() as i32;
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -120,12 +123,13 @@ fn send(process: i32, signal: i32) {
 impl Drop for Group {
     fn drop(&mut self) {
         let own = self.child.id() as i32;
-        // Another group may have come since: then that one stays.
+        // Another group may have replaced it: then that one stays.
         let _ = LEADER.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
-/// Has signals that end us end the group first. A signal that somebody else handles, or that is ignored, is left alone.
+/// Makes signals that end us end the group first. A signal that is ignored or has another handler
+/// is left alone.
 fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: both structures live through the calls, and the handler does what a handler may do.

@@ -1,5 +1,5 @@
-//! Time slices of threads that communicate. They work for microseconds at a time, beside kernels that
-//! would keep their core for milliseconds.
+//! Time slices of threads that communicate. They work for microseconds at a time, and compete with
+//! kernels that would keep their core for milliseconds.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ enum Kind {
     AllReduce(Vec<Combiner>),
     ReduceScatter(Vec<Combiner>, usize),
     AllGather(usize),
-    /// One array, cut along a dimension.
+    /// One array, split along a dimension.
     AllToAll(usize),
     /// As many arrays as there are ranks in a group.
     AllToAllTuple,
@@ -88,7 +88,7 @@ impl Collective {
         let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
         let mut results: Vec<Value> = values.iter().map(|value| value.iter().map(zeros).collect()).collect();
         for &(source, target) in &self.pairs {
-            // A pair of which neither is here is somebody else's.
+            // A pair without a member of this group belongs to another one.
             match (place(source), place(target)) {
                 (Ok(source), Ok(target)) => results[target] = values[source].clone(),
                 (Err(_), Err(_)) => {}

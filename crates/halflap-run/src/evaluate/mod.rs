@@ -1,11 +1,11 @@
 //! A plain evaluation of whole modules: all ranks in lock-step, instruction by instruction, in one
 //! thread.
 //!
-//! The oracle of what runs modules faster, so it does nothing clever: each instruction is computed when
-//! it stands there in the text, for every rank, and a collective sees all ranks' values at once. A value
-//! is the list of its arrays, tuples flattened, and is dropped after its last use. Ranks that leave a
-//! loop earlier or take another branch than others are left out of what those do; a collective that
-//! misses one is an error. Kernels of all instructions are made before the first one runs.
+//! The reference for the faster executor, so it does not optimise: instructions run in the order of
+//! the text, for every rank, and a collective sees all ranks' values at once. A value is the list
+//! of its arrays, tuples flattened, and is dropped after its last use. Ranks that leave a loop
+//! earlier or take another branch are excluded from what the others run; a collective without one
+//! of its members is an error. Kernels of all instructions are built before the first one runs.
 
 mod collective;
 mod prepare;
@@ -24,7 +24,7 @@ use collective::Collective;
 
 /// The arrays of a value.
 type Value = Vec<Arc<Tensor>>;
-/// What instructions gave on one rank.
+/// The results of instructions on one rank.
 type Frame = HashMap<InstrId, Value>;
 
 /// What is done for an instruction.
@@ -43,25 +43,25 @@ enum Action {
     },
     Conditional(Vec<ComputationId>),
     Collective(Collective),
-    /// What starts something asynchronous: what is inside is done at once.
+    /// The start of an asynchronous operation, which runs synchronously here.
     Start {
         inner: Box<Action>,
         arrange: Arrange,
     },
 }
 
-/// How the value of a start is made of what it takes and gives.
+/// How the value of a start is composed of its inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrange {
-    /// Only what it gives.
+    /// Only its outputs.
     Out,
-    /// What it takes, what it gives, and zeros.
+    /// Its inputs, its outputs, and zeros.
     InOut,
-    /// What it gives, what it takes, and zeros.
+    /// Its outputs, its inputs, and zeros.
     OutIn,
 }
 
-/// An instruction, and those whose values nobody needs after it.
+/// An instruction, and those whose values are not needed after it.
 struct Line {
     instr: InstrId,
     action: Action,
@@ -169,7 +169,7 @@ impl<'m> Evaluator<'m> {
         operands.map(|operand| frame[&operand.of][operand_leaves(self.module, operand)].to_vec()).collect()
     }
 
-    /// Does what an instruction asks for on some ranks.
+    /// Executes an instruction on some ranks.
     fn action(
         &mut self,
         instr: InstrId,
@@ -258,8 +258,8 @@ impl<'m> Evaluator<'m> {
     }
 }
 
-/// Which branch a conditional takes: of a truth value the first for true; of a number that is none of
-/// them, the last.
+/// Which branch a conditional takes: for a boolean the first if true; for an out-of-range index,
+/// the last.
 fn choice(selector: &Tensor, branches: usize) -> usize {
     match selector.bytes() {
         [truth] => usize::from(*truth == 0),

@@ -1,4 +1,4 @@
-//! What is to be done for every instruction, decided before the first one runs.
+//! The action for every instruction, decided before the first one runs.
 
 use std::collections::HashMap;
 
@@ -122,7 +122,7 @@ fn element(module: &Module, instr: InstrId) -> Option<std::ops::Range<usize>> {
     Some(first..first + parts.get(index)?.leaf_count())
 }
 
-/// The leaves of a start's value that its end gives.
+/// The leaves of a start's value that its done returns.
 fn done(module: &Module, instr: InstrId) -> Option<std::ops::Range<usize>> {
     let [operand] = module.operands(instr) else { return None };
     let given = module.instruction(instr).shape.leaf_count();
@@ -130,7 +130,7 @@ fn done(module: &Module, instr: InstrId) -> Option<std::ops::Range<usize>> {
     if module.instruction(instr).opcode == Opcode::CopyDone || held == given {
         return Some(0..given);
     }
-    // What was taken stands before what is given; updates hand on what the start holds.
+    // Inputs come before outputs; updates pass on the start's value.
     let mut start = operand.of;
     while module.instruction(start).opcode.phase() == Some(Phase::Update) {
         start = module.operands(start).first()?.of;

@@ -1,4 +1,4 @@
-//! What a module makes of constants alone: whatever is in it is meant by whoever wrote the module.
+//! Values computed from constants alone: their content is intended by the module's author.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How a run ends before its time: the first thing that goes wrong on any rank, told to all.
+//! How a run ends early: the first failure on any rank, visible to all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -49,7 +49,7 @@ pub enum Failure {
     Mpi(String),
 }
 
-/// A kernel that does not come back, for which others wait.
+/// A kernel that hangs, for which others wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
     /// The rank.
@@ -97,7 +97,8 @@ pub struct Endless {
     pub turns: u64,
     /// How long it has run.
     pub seconds: String,
-    /// Whether it can never end, because a turn changes nothing that its condition depends on.
+    /// Whether it can never end, because an iteration changes nothing that its condition depends
+    /// on.
     pub is_proven: bool,
 }
 
@@ -116,7 +117,7 @@ impl std::fmt::Display for Endless {
     }
 }
 
-/// Who does not come back, if anybody: a line of its own, before what everybody is at.
+/// The kernel that hangs, if any, on a separate line before the state of every rank.
 fn blamed(stuck: Option<&Stuck>) -> String {
     stuck.map_or(". ".to_owned(), |stuck| format!(": {stuck}\n"))
 }
@@ -126,11 +127,11 @@ fn listed(ranks: &[String]) -> String {
     format!("Each rank and what it was at:{}", lines.concat())
 }
 
-/// Somebody failed, and whoever hears of it stops.
+/// A rank failed; every thread that sees this stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 
-/// What was found wrong: at which task, on which rank.
+/// A finding: what is wrong, at which task, on which rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The task, by a number that grows along the plan and at every collective is the same on all ranks.
@@ -141,11 +142,11 @@ pub struct Finding {
     pub failure: Failure,
 }
 
-/// Whether a run still goes on.
+/// Whether a run continues.
 ///
-/// A failure ends it at once. A *finding* does not: which of several is met first is chance, so
-/// everybody goes on to the task at which the earliest one was found, and the first in the plan's sequence, then of the
-/// lowest rank, is what ends the run.
+/// A failure ends it immediately. A *finding* does not: which of several is seen first depends on
+/// timing, so all ranks continue up to the task of the earliest one, and the first in plan order,
+/// then by rank, ends the run.
 #[derive(Debug)]
 pub struct Fate {
     has_failed: AtomicBool,
@@ -155,7 +156,7 @@ pub struct Fate {
     finding: Mutex<Option<Finding>>,
     /// When the first one was found.
     found: OnceLock<Instant>,
-    /// That ranks went different ways, and when that was seen first.
+    /// That ranks diverged, and when that was first detected.
     parted: OnceLock<(Instant, Failure)>,
 }
 
@@ -173,24 +174,24 @@ impl Default for Fate {
     }
 }
 
-/// Whoever waits looks after so long whether somebody failed.
+/// How often a waiting thread checks for failures.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 impl Fate {
-    /// Ends the run. What came first is what is told.
+    /// Ends the run. The first failure is reported.
     pub fn fail(&self, failure: Failure) -> Stopped {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
         self.has_failed.store(true, Ordering::Release);
         Stopped
     }
 
-    /// An error as soon as somebody failed.
+    /// An error once any rank has failed.
     pub fn check(&self) -> Result<(), Stopped> {
         if self.has_failed.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
 
-    /// Ranks went different ways. Which of them is not known before all have come as far as they can, so whoever sees
-    /// it waits until the run is ended.
+    /// Ranks diverged. Which one is wrong is known only once all have come as far as they can, so
+    /// the caller waits until the run is ended.
     pub fn part(&self, failure: Failure) -> Stopped {
         self.parted.get_or_init(|| (Instant::now(), failure));
         while self.check().is_ok() {
@@ -199,12 +200,12 @@ impl Fate {
         Stopped
     }
 
-    /// How long ago ranks were first seen to go different ways, and which.
+    /// How long ago ranks were first seen to diverge, and which.
     pub fn parted(&self) -> Option<(Duration, &Failure)> {
         self.parted.get().map(|(seen, failure)| (seen.elapsed(), failure))
     }
 
-    /// Something is wrong; it ends the run when everybody has come as far.
+    /// Records a finding; it ends the run when all ranks have come as far.
     pub fn find(&self, finding: Finding) {
         let mut known = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
         self.limit(finding.number);
@@ -230,12 +231,12 @@ impl Fate {
         self.finding.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether something was found so long ago that nobody waits any more for others to come as far.
+    /// Whether a finding is so old that the other ranks are no longer waited for.
     pub fn is_overdue(&self, patience: Duration) -> bool {
         self.found.get().is_some_and(|found| found.elapsed() > patience)
     }
 
-    /// What a run comes to: what was found explains what failed later.
+    /// The outcome of a run: findings explain later failures.
     pub fn verdict(&self) -> Option<Failure> {
         self.finding().map(|finding| finding.failure).or_else(|| self.failure())
     }

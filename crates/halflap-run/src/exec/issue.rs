@@ -27,7 +27,7 @@ use crate::tensor::{AlignedBytes, Tensor};
 #[derive(Clone, Copy)]
 struct Place {
     address: Address,
-    /// What it must give back; nothing, if it is somebody else's.
+    /// What it must free; nothing, if it is borrowed.
     block: Option<Block>,
 }
 
@@ -36,7 +36,7 @@ struct LoopClock<'a> {
     label: u32,
     began: Instant,
     decides: Option<&'a [usize]>,
-    /// What decided in the turn before.
+    /// The deciding values of the previous iteration.
     before: Option<Vec<Vec<u8>>>,
 }
 
@@ -56,7 +56,7 @@ struct Frame {
     held: Vec<Block>,
 }
 
-/// One rank: its streams, its memory and what it is given.
+/// One rank: its streams, its memory and its inputs.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) program: Shared,
@@ -65,11 +65,11 @@ pub(crate) struct Rank {
     pub(crate) fate: Arc<Fate>,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) options: Options,
-    /// Who looks at it.
+    /// Its instruments.
     pub(crate) probe: Option<Arc<Probe>>,
 }
 
-/// What custom calls expect of a stack: as much as a program's first thread mostly has.
+/// The stack size that custom calls expect: that of a typical main thread.
 const STACK: usize = 8 << 20;
 
 impl Rank {
@@ -189,7 +189,8 @@ impl Rank {
     }
 }
 
-/// Gives threads that help with kernels a name of their own, so that they are not taken for those of custom calls.
+/// Names the threads that help with kernels, so that they are not mistaken for those of custom
+/// calls.
 fn name_helpers(threads_per_rank: usize) {
     static NAMED: Once = Once::new();
     if threads_per_rank > 1 {
@@ -211,12 +212,12 @@ struct Issuer<'a> {
     issued: Vec<Sequence>,
     /// How many collectives each set of devices was given.
     sequences: Vec<u64>,
-    /// That of the task that was issued last: how many collectives came up to it, and how many tasks since. Ranks may
-    /// go different ways between two collectives, but to these they come alike.
+    /// That of the task that was issued last: how many collectives came up to it, and how many
+    /// tasks since. Ranks may diverge between two collectives, but all reach the same collectives.
     number: u64,
     /// How many tasks were issued.
     count: u64,
-    /// How often each loop around was run, if somebody asks.
+    /// The iteration of each enclosing loop, if needed.
     scope: Option<Arc<[u32]>>,
     probe: Option<Arc<Probe>>,
     options: &'a Options,
@@ -233,7 +234,7 @@ struct Issuer<'a> {
     put_off: Option<u32>,
 }
 
-/// The number after all that may come before the next collective.
+/// The number after all tasks that may come before the next collective.
 fn after_all(number: u64) -> u64 {
     ((number >> 32) + 1) << 32
 }
@@ -289,7 +290,7 @@ impl Issuer<'_> {
         Ok(Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() })
     }
 
-    /// A constant in memory that nobody can write to, nor read beyond.
+    /// A constant in read-only memory between guard pages.
     fn guarded_constant(&mut self, key: (PlanId, usize)) -> Result<Address, Stopped> {
         if let Some(address) = self.constants.get(&key) {
             return Ok(*address);
@@ -304,7 +305,7 @@ impl Issuer<'_> {
         Ok(block.address)
     }
 
-    /// Takes memory back. Where it can then be touched no more, whoever uses it comes first.
+    /// Frees memory. If that makes it inaccessible, it first waits for its users.
     fn put(&mut self, block: Block) {
         if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err() {
             // Something may still use it.
@@ -326,7 +327,8 @@ impl Issuer<'_> {
         self.options.checks.resting().map(|resting| Opened::new(ins, outs, resting))
     }
 
-    /// Something is wrong before what is issued next: whoever has issued that has looked at the same place.
+    /// Records a finding before the next task: a rank that has issued that task has made the same
+    /// check.
     fn found(&self, failure: Failure) {
         self.fate.find(Finding { number: self.number + 1, rank: self.rank, failure });
     }
@@ -354,7 +356,7 @@ impl Issuer<'_> {
         })
     }
 
-    /// Memory for what a kernel takes besides.
+    /// Memory for a kernel's scratch.
     fn beside(&mut self, bytes: usize, label: u32) -> Result<Block, Stopped> {
         let name = &self.program.labels[label as usize].name;
         self.memory(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
@@ -417,7 +419,7 @@ impl Issuer<'_> {
     }
 
     fn alloc(&mut self, frame: &mut Frame, slot: SlotId) -> Result<(), Stopped> {
-        // What the caller lent is there.
+        // Borrowed memory is allocated.
         if frame.at[slot].is_some() {
             return Ok(());
         }
@@ -472,7 +474,7 @@ impl Issuer<'_> {
         }
     }
 
-    /// Compares what happened to memory with what the plan says must have, before a step.
+    /// Compares actual with planned allocations and frees, before a step.
     fn check_lives(&mut self, plan: &PlanReady, step: usize) -> Result<(), Stopped> {
         let Some(tracker) = &mut self.pool.tracker else { return Ok(()) };
         while let Some((check, node)) = plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step) {
@@ -563,7 +565,7 @@ impl Issuer<'_> {
         (0..times).try_for_each(|_| self.start(frame, step))
     }
 
-    /// Starts a collective after its time, on memory of its own: its arrays may be somebody else's by now.
+    /// Starts a collective too late, on separate memory, because its arrays may be reused by now.
     fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) -> Result<(), Stopped> {
         let of = &self.program.labels[label as usize];
         let (plan, step) = of.at;
@@ -581,7 +583,7 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    /// What starts on a stream of its own waits for all that compute was given before.
+    /// A task on another stream waits for all compute issued before it.
     fn start(&mut self, frame: &mut Frame, step: usize) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
@@ -773,7 +775,7 @@ impl Issuer<'_> {
         Ok((state, held))
     }
 
-    /// What is in memory when all that was issued before has run.
+    /// The content of memory once everything issued before has run.
     fn first_byte(&self, address: Address) -> Result<u8, Stopped> {
         self.streams.compute().wait(self.issued[0], self.fate)?;
         let _opened = self.opened(&[address], &[]);
@@ -781,7 +783,7 @@ impl Issuer<'_> {
         Ok(unsafe { address.0.cast_const().read() })
     }
 
-    /// Which branch is taken: of a truth value the first for true; of a number that is none, the last.
+    /// Which branch is taken: for a boolean the first if true; for an out-of-range index, the last.
     fn choice(&self, address: Address, bytes: usize, branches: usize) -> Result<usize, Stopped> {
         let first = self.first_byte(address)?;
         if bytes < 4 {

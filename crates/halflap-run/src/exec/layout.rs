@@ -1,8 +1,8 @@
-//! Arrays and where they are: what slots hold, and where a bitcast changes what that means.
+//! Arrays and their locations: what slots hold, and where a bitcast changes its interpretation.
 //!
-//! Arrays here are dense with the last index fastest, whatever layout a module gives them. A bitcast
-//! whose layouts differ from that keeps its bytes on the module's own device, and moves them here: it is
-//! computed for whoever reads it, as part of its kernel or before, into memory that is not counted.
+//! Arrays here are dense with the last index fastest, regardless of the module's layouts. A bitcast
+//! with other layouts keeps its bytes on the module's own device, but moves them here: each reader
+//! computes it, as part of its kernel or before, into memory that is not counted.
 
 use halflap::ids::IdVec;
 use halflap_hlo::ids::{InstrId, SlotId};
@@ -15,7 +15,7 @@ use crate::kernel::{ArrayType, Leaf, Unsupported, leaf_kinds, operand_leaves};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) bytes: usize,
-    /// What its address must be a multiple of, for all of them.
+    /// The alignment required by all of them.
     pub(super) align: usize,
     /// What the largest is: `f32[8,4]`.
     pub(super) kind: String,

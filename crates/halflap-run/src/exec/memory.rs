@@ -1,11 +1,11 @@
 //! The caching allocator.
 //!
-//! Blocks are given and taken back by the thread that issues steps, in the sequence of the plan, and
-//! what was taken back is given again at once, although kernels that use it may not have run. That is
-//! safe: whatever uses a block is done before whatever is issued after its free (see
-//! [`halflap::plan`]): the compute stream runs in sequence, a collective starts after all that was
-//! issued before it, and what it uses is freed after its wait. Blocks return to the system when
-//! the last stream that could touch them has ended.
+//! The issuing thread allocates and frees blocks in plan order, and reuses a freed block
+//! immediately, although kernels that use it may not have run. That is safe: every use of a block
+//! completes before anything issued after its free (see [`halflap::plan`]): the compute stream runs
+//! in sequence, a collective starts after all that was issued before it, and what it uses is freed
+//! after its wait. Blocks return to the system when the last stream that could touch them has
+//! ended.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::check::{Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark};
 
-/// An address that threads hand to each other; the plan says who may use it when.
+/// An address that threads pass to each other; the plan determines which task may use it when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address(pub(crate) *mut u8);
 
-// SAFETY: an address by itself is a number; whoever follows it says why it may.
+// SAFETY: an address is just a number; each dereference has its own justification.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -41,9 +41,9 @@ impl Drop for Arena {
 /// Where blocks come from.
 #[derive(Debug)]
 enum Source {
-    /// Blocks are given again to whoever asks for about as much.
+    /// Blocks are reused for requests of about the same size.
     Cached,
-    /// The same to whoever asks for exactly as much, with marks around them.
+    /// Blocks are reused for requests of exactly the same size, with canary bytes around them.
     Marked(Marks),
     /// Every block is new.
     Guarded(Guarded),
@@ -52,7 +52,7 @@ enum Source {
 /// Blocks with marks around them, in the sequence in which they were made.
 #[derive(Debug, Default)]
 struct Marks {
-    /// Where each is, how long, and who had it in this run of the module.
+    /// The address and length of each, and its users in this run of the module.
     blocks: Vec<(Address, usize, Vec<String>)>,
     place: HashMap<usize, usize>,
 }
@@ -67,9 +67,9 @@ pub(crate) struct Pool {
     free: HashMap<usize, Vec<Address>>,
     source: Source,
     rank: usize,
-    /// What was taken from the system.
+    /// The bytes allocated from the system.
     pub(crate) reserved: usize,
-    /// Who is told of what is given and taken back.
+    /// Notified of every allocation and free.
     pub(crate) tracker: Option<Tracker>,
 }
 
@@ -94,7 +94,7 @@ impl Pool {
         Pool { arena, free: HashMap::new(), source, rank, reserved: 0, tracker: None }
     }
 
-    /// Whether what is taken back can be touched no more, so that it must not be taken back too soon.
+    /// Whether freed memory becomes inaccessible, so that it must not be freed too early.
     pub(crate) fn is_guarded(&self) -> bool {
         matches!(self.source, Source::Guarded(_))
     }
@@ -118,12 +118,12 @@ impl Pool {
         Some(Block { address, size, region: None })
     }
 
-    /// Memory that nobody had before.
+    /// New memory.
     fn fresh(&mut self, size: usize) -> Option<Address> {
         let zone = if matches!(self.source, Source::Marked(_)) { ZONE } else { 0 };
         let whole = size.checked_next_multiple_of(64)?.checked_add(2 * zone)?;
         let layout = Layout::from_size_align(whole, 64).ok()?;
-        // SAFETY: the size is not zero: who has no marks asks for more than nothing.
+        // SAFETY: the size is not zero: without canary bytes, requests are not empty.
         let start = Address(unsafe { alloc_zeroed(layout) });
         if start.0.is_null() {
             return None;
@@ -143,7 +143,7 @@ impl Pool {
         Some(address)
     }
 
-    /// Takes a block back; `freed` says when, where memory is guarded. What was written beside it is told.
+    /// Frees a block; `freed` says when, if memory is guarded. Reports writes outside of it.
     pub(crate) fn put(&mut self, block: Block, freed: impl FnOnce() -> Freed) -> Option<Overrun> {
         if let Some(tracker) = &mut self.tracker {
             tracker.died(block.address);
@@ -164,7 +164,7 @@ impl Pool {
         }
     }
 
-    /// Looks at all marks, when nothing runs. The first block that something was written beside is told.
+    /// Checks all canary bytes while nothing runs. Reports the first block with an overrun.
     pub(crate) fn look_at_marks(&mut self) -> Option<Overrun> {
         let Source::Marked(marks) = &mut self.source else { return None };
         let mut found = None;
@@ -194,7 +194,7 @@ fn rounded(bytes: usize) -> usize {
     bytes.div_ceil(step) * step
 }
 
-/// What is requested, in the sequence in which steps are issued.
+/// Requested bytes, in issue order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requested {
     now: i64,

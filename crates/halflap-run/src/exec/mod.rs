@@ -1,11 +1,11 @@
 //! Runs plans as an accelerator does.
 //!
-//! Each rank has a thread that issues steps, one that computes and one for each communication stream.
-//! The issuing thread walks the plan ([`halflap::plan`]) ahead of the others: it gives memory, queues
-//! kernels and collectives with the addresses that they work on, and stops only where data decides what
-//! comes next. A collective starts when all that was issued before it has been computed; what comes
-//! after its wait runs after its end. What is requested is counted as steps are issued, so that the peak
-//! depends on the plan alone.
+//! Each rank has a thread that issues steps, one that computes and one for each communication
+//! stream. The issuing thread walks the plan ([`halflap::plan`]) ahead of the others: it allocates
+//! memory, queues kernels and collectives with their addresses, and blocks only where control flow
+//! depends on data. A collective starts when all compute issued before it is done; whatever comes
+//! after its wait runs after it. Requested bytes are counted as steps are issued, so that the peak
+//! depends only on the plan.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -17,9 +17,8 @@
 //! | `session` | all ranks of a process, and who watches over them |
 //! | `failure`, `report` | how a run ends, and what is known of it |
 //!
-//! The first failure of a rank ends all: whoever waits looks for it every 20 ms. A kernel cannot be
-//! stopped, so a run that fails leaves the threads that do not come back; whoever runs it should end the
-//! process.
+//! The first failure of a rank ends all: waiting threads check for it every 20 ms. A kernel cannot
+//! be stopped, so a failed run leaves threads that hang; the caller should end the process.
 
 mod constants;
 pub(crate) mod failure;

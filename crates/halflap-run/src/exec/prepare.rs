@@ -32,7 +32,7 @@ pub enum PrepareError {
     Layout { instruction: String },
 }
 
-/// A kernel and its memory: for each array that it takes and gives, its slot.
+/// A kernel and its memory: the slot of each input and output.
 pub(super) struct Launch {
     pub(super) kernel: Kernel,
     pub(super) ins: Vec<SlotId>,
@@ -46,7 +46,7 @@ struct Made {
     launch: Launch,
     /// Where each array that it takes comes from.
     leaves: Vec<Leaf>,
-    /// Whose value it gives.
+    /// The instruction whose value it computes.
     instr: InstrId,
 }
 
@@ -56,13 +56,13 @@ pub(super) struct Cast {
     pub(super) from: SlotId,
 }
 
-/// An array of a slot, as somebody reads it.
+/// An array of a slot, as a step reads it.
 pub(super) enum Read {
     Slot(SlotId),
     Cast(Box<Cast>),
 }
 
-/// What is done for a step.
+/// The action for a step.
 pub(super) enum Action {
     Alloc { slot: SlotId },
     Free { slot: SlotId, size: i64 },
@@ -83,14 +83,14 @@ pub(super) struct PlanReady {
     pub(super) results: Vec<SlotId>,
     /// Slots of constants, and their values.
     pub(super) constants: Vec<(SlotId, Tensor)>,
-    /// What all constants take.
+    /// The bytes of all constants.
     pub(super) constant_size: i64,
     /// The size of each slot.
     pub(super) sizes: IdVec<SlotId, i64>,
-    /// What slots are called.
+    /// The names of slots.
     pub(super) names: IdVec<SlotId, String>,
     pub(super) computation: String,
-    /// Which memory must have come and gone at which step, and after what.
+    /// The expected allocations and frees at each step, and the step before.
     pub(super) checks: Vec<(Check, Node)>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Node {
     pub(super) source: Option<String>,
 }
 
-/// What a span or a status is about.
+/// The subject of a span or a status.
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The node's name in the graph and in profiles: of a collective, that of its start.
@@ -119,11 +119,11 @@ pub struct Label {
     pub place: (String, usize),
     /// The same for us.
     pub(super) at: (PlanId, usize),
-    /// The line of the user's program that it comes from, if the module says so.
+    /// Its source line in the user's program, if the module has it.
     pub source: Option<String>,
     /// The arrays that it takes.
     pub ins: Vec<Argument>,
-    /// The arrays that it gives.
+    /// Its outputs.
     pub outs: Vec<Argument>,
     /// Who takes part in a collective.
     pub among: String,
@@ -131,12 +131,12 @@ pub struct Label {
     pub shares: Vec<(String, f64)>,
     /// The function that a custom call calls.
     pub target: Option<String>,
-    /// The program's own collective, for who must say who is missing.
+    /// The program's own collective, to report missing ranks.
     pub(crate) collective: Option<Collective>,
 }
 
 impl Label {
-    /// What a collective moves: the larger of what a rank gives and gets.
+    /// The bytes of a collective: the larger of what a rank sends and receives.
     pub fn bytes(&self) -> usize {
         self.collective.as_ref().map_or(0, |collective| collective.bytes)
     }
@@ -148,18 +148,18 @@ impl Label {
     }
 }
 
-/// An array that a kernel or a collective takes or gives.
+/// An input or output of a kernel or a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The memory that it is in: the name of the slot.
     pub buffer: String,
     /// What is in it.
     pub kind: ArrayType,
-    /// Whether it is made of constants alone.
+    /// Whether it is computed from constants alone.
     pub is_constant: bool,
 }
 
-/// What something is that takes time.
+/// The kind of a timed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum LabelKind {
@@ -176,9 +176,9 @@ pub struct Prepared {
     pub(super) entry: PlanId,
     /// How many communication streams there are.
     pub streams: usize,
-    /// Who communicates with whom.
+    /// The communicating groups.
     pub(crate) comms: Vec<Vec<Vec<u32>>>,
-    /// What everything is called.
+    /// All names.
     pub labels: Vec<Label>,
     /// How many ranks run it.
     pub ranks: usize,
@@ -186,23 +186,23 @@ pub struct Prepared {
     pub(super) partitions: u32,
     /// The module's name.
     pub module: String,
-    /// What each rank takes.
+    /// Each rank's inputs.
     pub inputs: Vec<ArrayType>,
-    /// What the parameters are called, leaf by leaf.
+    /// The names of the parameters, leaf by leaf.
     pub input_names: Vec<String>,
-    /// What each rank gives.
+    /// Each rank's outputs.
     pub outputs: Vec<ArrayType>,
     pub(super) output_casts: Vec<Option<Kernel>>,
     /// The lines of the plan, which ranks compare.
     pub text: Text,
-    /// What the plan says will be requested at most.
+    /// The planned peak of requested bytes.
     pub peak: i64,
     /// Whether data decide what runs, so that less may be requested.
     is_peak_a_bound: bool,
 }
 
 impl Prepared {
-    /// Of how many steps, the last ones, it is kept what ran when: a million lines, or one more.
+    /// For how many of the last steps to keep times: up to about a million records.
     pub(crate) fn steps_kept(&self) -> usize {
         const LINES: usize = 1 << 20;
         LINES / self.labels.len().max(1) + 1
@@ -257,7 +257,7 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// The collectives that every rank comes to in so many runs; nothing, where that depends on data.
+    /// The collectives that every rank reaches in this many runs; nothing, if that depends on data.
     pub(crate) fn planned_collectives(&self, runs: usize) -> Option<Vec<String>> {
         let mut names = Vec::new();
         for action in &self.plans[self.entry].actions {
@@ -291,8 +291,8 @@ fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
     instrs
 }
 
-/// Whether instructions, the last of which is what is wanted, are one kernel that keeps nothing in memory in between:
-/// what [`halflap_hlo::plan::fuse`] asks.
+/// Whether instructions, the last of which is the result, form one kernel without intermediate
+/// values in memory; used by [`halflap_hlo::plan::fuse`].
 pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
     let Some(&last) = instrs.last() else { return false };
     let kernel = |instrs: &[InstrId]| {
@@ -300,30 +300,32 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
         let group = Group { instrs: &instrs, outputs: &[last] };
         Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
     };
-    // Operands that a multiplication would copy for itself stay what they are.
+    // Operands that a multiplication would copy anyway are not fused.
     let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
     let alone = kernel(&[last]);
     alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))
 }
 
-/// What the registers of a kernel that computes more may take.
+/// The register limit of a fused kernel.
 const REGISTERS: usize = 128 * 1024;
 
-/// The kernel that makes a value of what is in its slot; nothing, if that is the value.
+/// The kernel that converts a slot's content to a value; nothing, if it already is the value.
 fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
     let chain = bitcasts(module, leaf);
     let Some(&last) = chain.last() else { return Ok(None) };
     let group = Group { instrs: &chain, outputs: &[last] };
     let (kernel, leaves) = Kernel::compile_group(module, group, libraries)?;
-    // Between two of them stands something that only passes on: then it takes more than one array.
+    // An instruction that only passes values on may lie between two of them: then it has several
+    // inputs.
     match leaves[..] {
         [_] => Ok(Some(kernel)),
         _ => Err(Unsupported::new(module, last, What::Operation)),
     }
 }
 
-/// Who takes how much of a kernel's time: in proportion to the bytes that an instruction takes and gives where it is a
-/// kernel of its own. One that only finds elements for others takes none, because several kernels may do it.
+/// Each instruction's share of a kernel's time: in proportion to the bytes that it would read and
+/// write as its own kernel. One that only remaps indices gets none, because several kernels may do
+/// it.
 fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
     let size = |shape: &Shape| shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)));
     let bytes = |instr: InstrId| {
@@ -351,7 +353,7 @@ struct Preparer<'a> {
     module: &'a Module,
     program: &'a Program,
     libraries: &'a Libraries,
-    /// What is made of constants alone.
+    /// Values computed from constants alone.
     constants: BTreeSet<InstrId>,
     labels: Vec<Label>,
 }
@@ -413,7 +415,7 @@ impl Preparer<'_> {
         self.labels.len() as u32 - 1
     }
 
-    /// What an instruction of a step is called.
+    /// The name of a step's instruction.
     fn named(&self, instr: InstrId, kind: LabelKind, of: Planned<'_>) -> Label {
         let computation = self.module.computation_name(of.plan.computation).to_owned();
         Label {
@@ -437,7 +439,7 @@ impl Preparer<'_> {
         Some(target.trim_matches('"').to_owned())
     }
 
-    /// What a kernel is called: what its time is made of, if it computes several instructions.
+    /// The name of a kernel, and its instructions' shares of the time, if it has several.
     fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
         let label = self.named(work.instr, LabelKind::Kernel, of);
         match work.fused {
@@ -465,7 +467,7 @@ impl Preparer<'_> {
         self.label(Label { ins, outs, ..label })
     }
 
-    /// Arrays, once it is known who makes each.
+    /// Arrays, once the producer of each is known.
     fn made_by(&self, makers: impl Iterator<Item = InstrId>, arrays: Vec<Argument>) -> Vec<Argument> {
         let is_constant = |maker: InstrId| self.constants.contains(&maker);
         let known = |(array, maker)| Argument { is_constant: is_constant(maker), ..array };
@@ -526,7 +528,7 @@ impl Preparer<'_> {
         operands.flat_map(leaves).collect()
     }
 
-    /// What is read of slots, through bitcasts if there are any.
+    /// The arrays read from slots, through bitcasts if there are any.
     fn reads(&self, plan: &Plan, leaves: &[Leaf]) -> Result<Vec<Read>, PrepareError> {
         let read = |leaf: &Leaf| {
             let from = plan.storage.of(leaf.instr)[leaf.index];
@@ -536,7 +538,7 @@ impl Preparer<'_> {
         leaves.iter().map(read).collect()
     }
 
-    /// A call's arguments. What it passes on must be where it is said to be.
+    /// A call's arguments. Values that are passed on must be in the declared slots.
     fn arguments(&self, plan: &Plan, call: &Call, leaves: Vec<Leaf>) -> Result<Vec<Read>, PrepareError> {
         let reads = self.reads(plan, &leaves)?;
         let callee = &self.program.plans[call.plan];
@@ -554,7 +556,7 @@ impl Preparer<'_> {
         PrepareError::Layout { instruction: self.module.instruction_name(instr).to_owned() }
     }
 
-    /// What a callee gives must be in its memory as it is.
+    /// A callee's result must be in its slot unchanged.
     fn refuse_results(&self, instr: InstrId, callee: &Plan) -> Result<(), PrepareError> {
         let root = self.module.root(callee.computation);
         let is_cast =
@@ -592,7 +594,7 @@ impl Preparer<'_> {
         Ok((Made { launch, leaves, instr: work.instr }, casts))
     }
 
-    /// A copy, or another transfer that a device makes by itself.
+    /// A copy, or another transfer that a device makes on its own.
     fn transfer(&self, plan: &Plan, work: &Work) -> Result<Made, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
         let leaves = self.operand_leaves_of(work.instr);
@@ -640,7 +642,7 @@ impl Preparer<'_> {
     fn given(&self, plan: &Plan, work: &Work) -> Result<Vec<ArrayType>, Unsupported> {
         let kinds = leaf_kinds(self.module, work.instr)?;
         let slots = plan.storage.of(work.instr);
-        // What a start carries along stands before what it gives.
+        // A start's inputs come before its outputs.
         let kind_of = |slot: &SlotId| slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone());
         let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
         work.writes.iter().map(|slot| kind_of(slot).map(array_type).ok_or_else(misshapen)).collect()

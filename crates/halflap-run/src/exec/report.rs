@@ -1,4 +1,4 @@
-//! What is known of a run.
+//! The outcome of a run.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,9 +35,9 @@ pub struct Span {
     pub label: u32,
     /// Where.
     pub lane: Lane,
-    /// When it began; for a collective, when this rank had come to it.
+    /// When it began; for a collective, when this rank arrived.
     pub start: Nanos,
-    /// For a collective, when all had come, if that is known.
+    /// For a collective, when all ranks had arrived, if known.
     pub met: Option<Nanos>,
     /// When it was over.
     pub end: Nanos,
@@ -59,11 +59,11 @@ pub struct RankOutcome {
     pub outputs: Vec<Tensor>,
     /// How long each step took.
     pub steps: Vec<Nanos>,
-    /// What ran in each step; of many steps, in the last ones.
+    /// What ran in each step, or in the last ones if there are many.
     pub spans: Vec<Vec<Span>>,
     /// The most that was requested at once.
     pub peak: Bytes,
-    /// What was taken from the system.
+    /// The bytes allocated from the system.
     pub reserved: Bytes,
 }
 
@@ -75,7 +75,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What ranks did, if they requested the memory that their plans say: what they did not, we did not understand.
+    /// What ranks did, if they requested the planned memory; a difference is a bug in the plan.
     pub(crate) fn checked(self, programs: &[Arc<Prepared>]) -> Result<Outcome, Failure> {
         for (rank, (of, program)) in self.ranks.iter().zip(programs).enumerate() {
             if !program.is_planned(of.peak) {

@@ -1,4 +1,4 @@
-//! All ranks of a process, and who watches over them.
+//! All ranks of a process, and their watchdog.
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub struct Options {
     pub steps: usize,
     /// How long one kernel or collective may take.
     pub timeout: Duration,
-    /// How long a loop may take that is not known to have no end; without, it may take as long as it likes.
+    /// Time limit for a loop that is not known to be endless; no limit by default.
     pub loop_limit: Option<Duration>,
     /// How many threads a kernel may use.
     pub threads_per_rank: usize,
@@ -31,11 +31,12 @@ pub struct Options {
     pub seed: u64,
     /// The network that collectives are to take as long as on.
     pub link: Option<EmulatedLink>,
-    /// The rank that a single one stands for, and how many partitions a replica of that one's program has.
+    /// The rank that a single rank represents, and the number of partitions in a replica of its
+    /// program.
     pub stands_for: Option<(usize, u32)>,
     /// A rank, and the step of a plan at which it is to panic: to show what happens then.
     pub panic: Option<(usize, usize)>,
-    /// What is looked at meanwhile.
+    /// The enabled checks.
     pub checks: Checks,
 }
 
@@ -56,15 +57,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the first rank is called.
+    /// The number of the first rank.
     fn first_rank(&self) -> usize {
         self.stands_for.map_or(0, |(rank, _)| rank)
     }
 }
 
-/// How long threads have to come back after a failure.
+/// How long threads have to end after a failure.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long others have, when ranks went different ways, to come to their next collective or their end.
+/// When ranks diverge, how long the others have to reach their next collective or their end.
 const ARRIVAL: Duration = Duration::from_secs(2);
 /// Whoever is in a collective for so long waits there.
 const WAITING: Duration = Duration::from_millis(100);
@@ -75,8 +76,8 @@ pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Optio
     run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`run`]; whoever shows how far it is is told again and again how many steps all ranks have done, and may
-/// end it.
+/// Like [`run`], with a progress callback that receives the number of completed steps and may end
+/// the run.
 pub fn run_shown(
     programs: &[Arc<Prepared>],
     inputs: Vec<Vec<Tensor>>,
@@ -144,7 +145,7 @@ pub fn run_shown(
     }
 }
 
-/// Runs a rank on a thread of its own and sends what came of it: nothing, if it was stopped.
+/// Runs a rank on its own thread and sends the outcome: nothing, if it was stopped.
 pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
     let (number, fate) = (rank.rank, rank.fate.clone());
     let told = fate.clone();
@@ -163,8 +164,8 @@ pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
     }
 }
 
-/// A failure of ranks that wait for each other, with what they remember of their collectives, which goes to a file as
-/// well.
+/// A failure of ranks that wait for each other, with their records of collectives, which are also
+/// written to a file.
 pub(crate) fn with_account(failure: Failure, (program, flights): (&Prepared, &[Flight]), options: &Options) -> Failure {
     let is_apart = matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
     let Some(path) = options.checks.recorder.as_ref().filter(|_| is_apart) else { return failure };
@@ -211,7 +212,7 @@ impl Watch<'_> {
         self.streams.iter().all(|streams| streams.have_passed(number))
     }
 
-    /// Whether every rank waits in a collective or has come to its end.
+    /// Whether every rank waits in a collective or has finished.
     fn have_settled(&self) -> bool {
         self.programs.iter().zip(self.streams).all(|(program, streams)| has_settled(program, streams))
     }
@@ -221,7 +222,7 @@ impl Watch<'_> {
         self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
     }
 
-    /// What is to be said if something takes too long.
+    /// The report if a task takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<Streams>| late(streams, self.options.timeout);
         if !self.streams.iter().any(is_late) {
@@ -255,7 +256,7 @@ pub(crate) fn late(streams: &Streams, timeout: Duration) -> bool {
     streams.status().filter_map(|status| status.now()).any(|(.., time)| time > timeout)
 }
 
-/// Whether a rank waits in a collective, or has come to its end.
+/// Whether a rank waits in a collective, or has finished.
 fn has_settled(program: &Prepared, streams: &Streams) -> bool {
     let kind = |label: u32| program.labels[label as usize].kind;
     let now = || streams.status().filter_map(|status| status.now());
@@ -279,7 +280,7 @@ pub(crate) fn longest_kernel<'a>(
     of.filter(is_stuck).max_by_key(|(time, _)| *time)
 }
 
-/// What a rank is at, in words.
+/// What a rank is doing, as text.
 pub(crate) fn describe(program: &Prepared, streams: &Streams, missing: &dyn Fn(u32, u64) -> Vec<u32>) -> String {
     let mut said = Vec::new();
     for (label, sequence, time) in streams.status().filter_map(|status| status.now()) {

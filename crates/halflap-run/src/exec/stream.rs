@@ -1,7 +1,8 @@
 //! Streams: queues of tasks, each with a thread that runs them in sequence.
 //!
-//! An event is a number: a stream counts what it has completed, and whoever waits for a task waits for
-//! the count. Waiting looks a few times, then sleeps until the count changes or somebody failed.
+//! An event is a number: a stream counts completed tasks, and waiting for a task means waiting for
+//! the count. A waiting thread spins a few times, then sleeps until the count changes or a rank
+//! fails.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::failure::{Fate, LOOK, Stopped};
 use super::report::Noted;
 
-/// How often a waiting thread looks before it sleeps.
+/// How often a waiting thread spins before it sleeps.
 const LOOKS: u32 = 64;
 
 /// The number of a task of a stream: it is done when the stream has completed so many.
@@ -30,7 +31,7 @@ pub(crate) struct Stream<T> {
     pub(super) sleepers: AtomicU32,
     lock: Mutex<()>,
     advanced: Condvar,
-    /// What it is at.
+    /// What it is doing.
     pub(crate) status: Status,
     /// What it ran.
     pub(crate) spans: Mutex<Vec<Noted>>,
@@ -69,7 +70,7 @@ impl<T> Stream<T> {
         }
     }
 
-    /// The next task; nothing when the stream is closed and empty, or somebody failed.
+    /// The next task; nothing when the stream is closed and empty, or a rank failed.
     pub(crate) fn next(&self, fate: &Fate) -> Option<T> {
         let mut queue = locked(&self.queue);
         loop {
@@ -97,14 +98,15 @@ impl<T> Stream<T> {
 
     /// Whether everything up to a task is done, as far as it was given.
     pub(crate) fn has_passed(&self, number: u64) -> bool {
-        // Read first: what is done was given before.
+        // Read first: completed tasks were queued before.
         let done = self.done.load(Ordering::SeqCst);
         self.at.load(Ordering::SeqCst) > number || done == self.given.load(Ordering::SeqCst)
     }
 
     /// A task is done.
     pub(crate) fn advance(&self) {
-        // Sequentially consistent, as is who waits: either we see the sleeper, or it sees the count.
+        // Sequentially consistent, as in the waiting thread: either we see the sleeper, or it sees
+        // the count.
         self.done.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(locked(&self.lock));
@@ -133,7 +135,7 @@ impl<T> Stream<T> {
     }
 }
 
-/// What a thread is at, for whoever must say why nothing goes on.
+/// What a thread is doing, to report why a run hangs.
 pub(crate) struct Status {
     epoch: Instant,
     /// The label's number and one; 0 if it is at nothing.

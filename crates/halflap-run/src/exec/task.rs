@@ -26,7 +26,7 @@ use crate::tensor::{AlignedBytes, View, ViewMut};
 /// More of one step are not kept.
 const MOST_SPANS: usize = 1 << 20;
 
-/// What a task is for.
+/// The purpose of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Issued {
     pub(crate) label: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Issued {
     pub(crate) number: u64,
     /// The same, counted on this rank alone.
     pub(crate) count: u64,
-    /// How often each loop around it was run before, the outermost first. Nothing if nobody asks.
+    /// The iteration of each enclosing loop, the outermost first. Empty if not needed.
     pub(crate) scope: Option<Arc<[u32]>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Task {
 
 /// What is done.
 pub(super) enum Work {
-    /// A kernel, on what it takes and then what it gives.
+    /// A kernel, with its inputs and then its outputs.
     Kernel { arrays: Box<[Address]> },
     /// The bitcasts of an array: which one of the step's, from where, to where.
     Cast { which: (usize, usize), arrays: [Address; 2] },
@@ -74,7 +74,8 @@ impl Task {
 /// A rank's streams: compute first, then those of communication.
 pub(crate) struct Streams {
     pub(super) all: Vec<Stream<Task>>,
-    /// The number of the last task that was issued; the largest number there is, when no more come.
+    /// The number of the last task that was issued; the largest possible number, when no more will
+    /// come.
     pub(super) issued: AtomicU64,
     /// How many steps the rank has done.
     pub(super) steps_done: AtomicUsize,
@@ -97,11 +98,11 @@ impl Streams {
 
     /// Whether everything up to a task is done.
     pub(crate) fn have_passed(&self, number: u64) -> bool {
-        // Before anything else: what is issued was given to its stream.
+        // Read first: issued tasks are already queued on their streams.
         self.issued.load(Ordering::SeqCst) >= number && self.all.iter().all(|stream| stream.has_passed(number))
     }
 
-    /// What the streams are at: compute first.
+    /// What the streams are doing: compute first.
     pub(crate) fn status(&self) -> impl Iterator<Item = &super::stream::Status> {
         self.all.iter().map(|stream| &stream.status)
     }
@@ -118,10 +119,10 @@ pub(super) struct Worker {
     pub(super) scratch: Scratch,
     /// Keeps the memory that tasks work on.
     pub(super) _arena: Arc<Arena>,
-    /// Who looks at what it does.
+    /// Its instruments.
     pub(super) probe: Option<Arc<Probe>>,
     pub(super) aside: AlignedBytes,
-    /// What may be done with memory that no task works on, where it is guarded.
+    /// The access to memory that no task works on, if it is guarded.
     pub(super) resting: Option<Resting>,
     /// Mistakes to be made on purpose.
     pub(super) faults: Vec<Fault>,
@@ -130,7 +131,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs tasks until there are no more, or somebody failed.
+    /// Runs tasks until there are no more, or a rank failed.
     pub(super) fn run(mut self) {
         let _stack = HandlerStack::new();
         if self.index == 0 {
@@ -161,7 +162,7 @@ impl Worker {
     }
 
     fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
-        // What this waits for is not its own time.
+        // Time spent waiting does not count.
         let (Work::Collective { after, .. } | Work::Transfer { after, .. }) = &task.work else {
             return self.timed(task, stream);
         };
@@ -222,7 +223,7 @@ impl Worker {
         }
     }
 
-    /// The same as `body`, with a look at what is taken and given.
+    /// Like `body`, but inspects inputs and outputs.
     fn watched(&mut self, task: &Task, probe: &Probe) -> Result<Option<Instant>, Stopped> {
         let (Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. }) = &task.work
         else {
@@ -306,7 +307,7 @@ impl Worker {
         run_kernel(&launch.kernel, &moved, outs, &mut self.scratch);
     }
 
-    /// All copies as if at once: what one reads and another one writes is put aside first.
+    /// All copies as if simultaneous: what one reads and another writes is saved first.
     fn copy(&mut self, moves: &[(Address, Address, usize)]) {
         let is_written = |from: &Address| moves.iter().any(|(_, to, _)| to == from);
         let needed = moves.iter().filter(|(from, ..)| is_written(from)).map(|(_, _, len)| len.next_multiple_of(64));
@@ -316,7 +317,7 @@ impl Worker {
         for &(from, _, len) in moves {
             sources.push(from.0.cast_const());
             if is_written(&from) {
-                // SAFETY: both are that long, and what was reserved is nobody else's.
+                // SAFETY: both are that long, and the reserved memory is exclusive.
                 unsafe {
                     std::ptr::copy_nonoverlapping(from.0.cast_const(), free, len);
                     sources.pop();
@@ -332,15 +333,15 @@ impl Worker {
     }
 }
 
-/// Writes to the first array that a kernel takes and does not give.
+/// Writes to the first input that is not an output.
 fn spoil(ins: &[Address], outs: &[Address]) {
     if let Some(address) = ins.iter().find(|address| !outs.contains(address) && !address.0.is_null()) {
-        // SAFETY: the array is there; that a kernel writes to it is the mistake that was asked for.
+        // SAFETY: the array is allocated; writing to it is the injected fault.
         unsafe { *address.0 ^= 0x5a };
     }
 }
 
-/// The bitcasts of one array that a step reads: the first number tells lists of them apart.
+/// The bitcasts of one array that a step reads: the first number identifies the list.
 fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
     fn read(reads: &[Read], index: usize) -> Option<&Cast> {
         match reads.get(index) {
@@ -357,18 +358,18 @@ fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
     }
 }
 
-/// Runs a kernel on memory that the plan says is its own.
+/// Runs a kernel on the memory that the plan assigns to it.
 pub(super) fn run_kernel(kernel: &Kernel, ins: &[Address], outs: &[Address], scratch: &mut Scratch) {
     // Zero elements have no address to speak of, but none may be null.
     let start = |address: &Address| NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
     let inputs = ins.iter().zip(kernel.inputs()).map(|(address, kind)| {
-        // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line; between this
-        // kernel's turn on its stream and its end nobody else writes there.
+        // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache
+        // line; no other task writes there while this kernel runs.
         unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) }
     });
     let inputs: Vec<View<'_>> = inputs.collect();
     let outputs = outs.iter().zip(kernel.outputs()).map(|(address, kind)| {
-        // SAFETY: as above; where an input is the same memory, the kernel said that it can be.
+        // SAFETY: as above; an input shares this memory only if the kernel allows it.
         unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) }
     });
     let mut outputs: Vec<ViewMut<'_>> = outputs.collect();

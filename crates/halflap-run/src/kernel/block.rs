@@ -1,8 +1,9 @@
 //! Functions over blocks of elements: the instructions of an elementwise program.
 //!
-//! A block function reads up to three blocks and writes one, all of the same number of elements. It is
-//! compiled twice, for any machine and for one with 256-bit vectors; which one to call is decided when a
-//! program is made. bf16 and f16 are computed in f32 and rounded by an instruction of their own.
+//! A block function reads up to three blocks and writes one, all of the same number of elements. It
+//! is compiled twice, for any machine and for one with 256-bit vectors; which one to call is
+//! decided when a program is built. bf16 and f16 are computed in f32 and rounded by a separate
+//! instruction.
 
 use std::sync::OnceLock;
 
@@ -169,8 +170,8 @@ macro_rules! by_type {
     };
 }
 
-/// The function of an operation with one operand that gives the operand's type (`is-finite`, a truth
-/// value; `real`, `imag` and `abs` of a complex number, a real one).
+/// The function of a unary operation that returns the operand's type (`is-finite`, a boolean;
+/// `real`, `imag` and `abs` of a complex number, a real one).
 pub(super) fn unary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
     match dtype {
         DType::Pred => (opcode == Opcode::Not).then(|| one(|a: u8| a ^ 1)),
@@ -337,7 +338,7 @@ impl<T: Real> Arithmetic<T> for Complex<T> {
     }
 }
 
-/// What complex numbers can do besides adding up.
+/// Operations on complex numbers besides addition.
 trait Arithmetic<T> {
     fn magnitude(self) -> T;
     fn log(self) -> Self;
@@ -349,7 +350,7 @@ trait Arithmetic<T> {
     fn over(self, other: Self) -> Self;
 }
 
-/// The function of an operation with two operands that gives their type.
+/// The function of a binary operation that returns their type.
 pub(super) fn binary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
     match dtype {
         DType::Pred => binary_truth(opcode),
@@ -423,8 +424,8 @@ fn binary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
     })
 }
 
-/// The function that compares; `is_total` orders floating-point numbers with zeros by sign and what is
-/// not a number at the ends.
+/// The function that compares; `is_total` uses the total order of floating-point numbers, with
+/// zeros by sign and NaN at the ends.
 pub(super) fn compare(direction: Direction, dtype: DType, is_total: bool) -> Option<BlockFn> {
     match computed_as(dtype) {
         DType::C64 => compare_complex::<f32>(direction),
@@ -532,7 +533,7 @@ pub(super) fn round(dtype: DType) -> Option<BlockFn> {
 fn bf16_bits(a: f32) -> u32 {
     let bits = a.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
-    // What is not a number stays so, whatever the upper bits were.
+    // NaN stays NaN, whatever the upper bits were.
     if a.is_nan() { bits & 0xffff_0000 | 0x0040_0000 } else { rounded }
 }
 

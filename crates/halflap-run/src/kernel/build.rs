@@ -12,19 +12,19 @@ use super::formula::*;
 use super::literal;
 use crate::tensor::DType;
 
-/// The leaves of a tuple, or the one array, that an instruction gives.
+/// The leaves of the tuple, or the one array, that an instruction returns.
 type Leaves = Vec<TermId>;
 
-/// One array among those that an instruction gives, counted through all tuples.
+/// One of an instruction's result arrays, counted through all tuples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf {
     /// Who makes it.
     pub instr: InstrId,
-    /// Which of what it makes.
+    /// Which of its results.
     pub index: usize,
 }
 
-/// The leaves of what an operand's maker gives that the operand is.
+/// The leaves of the producer's result that form the operand.
 pub(crate) fn operand_leaves(module: &Module, operand: &Operand) -> std::ops::Range<usize> {
     let mut shape = &module.instruction(operand.of).shape;
     let mut first = 0;
@@ -36,7 +36,7 @@ pub(crate) fn operand_leaves(module: &Module, operand: &Operand) -> std::ops::Ra
     first..first + shape.leaf_count()
 }
 
-/// The types of the arrays that an instruction gives. A token is an array without elements.
+/// The types of an instruction's results. A token is an array without elements.
 pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<(DType, Vec<usize>)>, Unsupported> {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
@@ -58,7 +58,7 @@ pub(super) struct Builder<'m> {
     formula: Formula,
 }
 
-/// What the instructions of one call of a computation gave.
+/// The results of the instructions in one call of a computation.
 type Frame = HashMap<InstrId, Leaves>;
 
 impl<'m> Builder<'m> {
@@ -83,7 +83,7 @@ impl<'m> Builder<'m> {
         Ok(builder.formula)
     }
 
-    /// The formula of some instructions of one computation, and what it is given.
+    /// The formula of some instructions of one computation, and its inputs.
     pub(super) fn group(
         module: &'m Module,
         instrs: &[InstrId],
@@ -616,7 +616,7 @@ impl<'m> Builder<'m> {
     }
 }
 
-/// An instruction, its arguments and what it gives.
+/// An instruction, its arguments and its results.
 struct Place {
     instr: InstrId,
     args: Vec<TermId>,

@@ -1,5 +1,5 @@
-//! Convolutions: what each window sees becomes a column of a matrix, and a matrix multiplication does the
-//! rest.
+//! Convolutions: each window becomes a column of a matrix (im2col), and a matrix multiplication
+//! does the rest.
 //!
 //! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
 //! dilations, reversed windows, groups of features or of batches. Columns are made in pieces that fit the

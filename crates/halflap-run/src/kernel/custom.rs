@@ -31,13 +31,13 @@ pub struct LoadError {
     reason: String,
 }
 
-/// What the system said, which stands behind the error.
+/// The system's message behind the error.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Libraries {
-    /// Loads libraries. A target is looked for in their sequence.
+    /// Loads libraries. They are searched for targets in order.
     ///
     /// # Safety
     /// Loading a library runs its initialisers, and its functions are called as custom calls ask for it:
@@ -55,13 +55,14 @@ impl Libraries {
 
     /// The same for a program whose user named the libraries, and so answers for them.
     pub fn load_trusted(paths: &[&Path]) -> Result<Libraries, LoadError> {
-        // SAFETY: a library that its user names is the user's own code: what it does is what was asked for.
+        // SAFETY: the library is the user's own code, run at the user's request.
         unsafe { Libraries::load(paths) }
     }
 
     fn find(&self, target: &str) -> Option<(Arc<Library>, Function)> {
         self.loaded.iter().find_map(|library| {
-            // SAFETY: whoever loaded the library promised that its targets are such functions.
+            // SAFETY: the caller that loaded the library promised that its targets are such
+            // functions.
             let symbol = unsafe { library.get::<Function>(target.as_bytes()) };
             symbol.ok().map(|symbol| (library.clone(), *symbol))
         })
@@ -94,7 +95,8 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, target: &str) -> Resul
 
 impl Stage for Custom {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        // SAFETY: local memory has room for all pointers; whoever loaded the library promised the rest.
+        // SAFETY: local memory has room for all pointers; the caller that loaded the library
+        // promised the rest.
         unsafe {
             let ins = buffers.local().cast::<*const c_void>();
             let outs = buffers.local().cast::<*mut c_void>().add(self.ins.len());

@@ -1,8 +1,8 @@
 //! Matrix multiplications of any dimensions.
 //!
-//! Batch, free and contracted dimensions are each walked as one; where an operand's steps do not allow
-//! that, it is copied so that they do. bf16 and f16 are multiplied in f32 and rounded once; whole numbers by a plain
-//! loop.
+//! Batch, free and contracted dimensions are each walked as one; if an operand's strides do not
+//! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; whole
+//! numbers by a plain loop.
 
 use super::Buffers;
 use super::block;
@@ -44,7 +44,7 @@ struct Dot {
     local: usize,
 }
 
-/// What of an operand's dimensions is what.
+/// The role of each of an operand's dimensions.
 struct Roles<'a> {
     batch: &'a [usize],
     contracted: &'a [usize],
@@ -114,7 +114,7 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
     };
     let is_dense = strided.base == 0 && strided.by == super::walk::strides(&dims);
     let mut side = match steps {
-        // What is converted must lie together.
+        // Converted operands must be contiguous.
         [Some(batch), Some(free), Some(contracted)] if block::widen(dtype).is_none() || is_dense => Side {
             slot: strided.slot,
             stored: dtype,
@@ -178,7 +178,7 @@ impl Side {
 impl Stage for Dot {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let local = buffers.local();
-        // SAFETY: local memory is as long as was asked for, operands are where they were planned.
+        // SAFETY: local memory is as long as was asked for, operands are laid out as planned.
         unsafe {
             let lhs = self.lhs.ready(buffers, local);
             let rhs = self.rhs.ready(buffers, local);
@@ -199,7 +199,8 @@ impl Stage for Dot {
         }
     }
 
-    /// Many small matrices are cut into shares; large ones the library cuts itself. What is copied before is so once.
+    /// Batches of small matrices are split into shares; the library splits large ones itself.
+    /// Operands are copied only once.
     fn parts(&self) -> usize {
         let work = self.batch * self.rows * self.columns * self.depth;
         let is_plain = self.local == 0 && matches!(self.dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128);

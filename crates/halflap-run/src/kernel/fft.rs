@@ -36,7 +36,7 @@ struct Line {
     padded: usize,
     /// Roots of one, for the padded length.
     roots: Vec<C>,
-    /// Of a length that is no power of two: the chirp, and the transform of its conjugate.
+    /// For a length that is not a power of two: the chirp, and the transform of its conjugate.
     chirp: Option<(Vec<C>, Vec<C>)>,
 }
 

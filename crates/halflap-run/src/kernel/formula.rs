@@ -1,9 +1,9 @@
 //! Formulas: computations without names, tuples, layouts and calls.
 //!
-//! A formula is made of terms, each of which gives one array (or several, told apart by [`Op::Part`])
-//! and stands after those that it takes. Fusions, calls and maps are opened; tuples are gone; what HLO
-//! leaves to the reader (scalars that stand for arrays, bitcasts between layouts) is said in full.
-//! What cannot be run is found here.
+//! A formula is made of terms, each of which computes one array (or several, distinguished by
+//! [`Op::Part`]) and comes after its inputs. Fusions, calls and maps are inlined; tuples are gone;
+//! what HLO leaves implicit (scalars used as arrays, bitcasts between layouts) is explicit.
+//! Unsupported operations are rejected here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Term {
     pub(super) dtype: DType,
     pub(super) dims: Vec<usize>,
     pub(super) args: Vec<TermId>,
-    /// The instruction that it stands for.
+    /// The instruction that it represents.
     pub(super) origin: InstrId,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Kind {
     pub(super) dims: Vec<usize>,
 }
 
-/// What makes a term.
+/// The operation of a term.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Input(usize),
@@ -133,7 +133,7 @@ pub(super) enum Op {
     Part(usize),
 }
 
-/// What is added around and between elements; negative takes away.
+/// Padding around and between elements; negative values remove elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Padding {
     pub(super) low: i64,
@@ -187,12 +187,12 @@ pub(super) struct Solving {
     pub(super) is_unit: bool,
 }
 
-/// What a Fourier transform takes and gives.
+/// The input and output of a Fourier transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transform {
     Forward,
     Inverse,
-    /// Of real numbers: half of what it gives follows from the other.
+    /// Real input: half of the output follows from the other half.
     Real,
     /// The inverse of that.
     InverseReal,
@@ -216,7 +216,7 @@ pub(super) enum Routine {
 }
 
 impl Routine {
-    /// How many arrays it gives.
+    /// The number of its results.
     pub(super) fn results(self) -> usize {
         match self {
             Routine::Reflections { .. } => 1,

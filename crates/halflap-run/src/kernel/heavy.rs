@@ -1,4 +1,4 @@
-//! Operations that are a stage of their own.
+//! Operations with their own stage.
 
 use super::error::What;
 use super::formula::{Op, Padding, TermId};
@@ -69,7 +69,8 @@ struct Pad {
     covers: bool,
 }
 
-/// The elements of a dimension that padding leaves: the first one, its place, and how many there are.
+/// The elements of a dimension that remain after padding: the first one, its position, and their
+/// number.
 fn kept((dim, to_dim): (usize, usize), padding: Padding) -> (i64, i64, i64) {
     let step = padding.interior + 1;
     let first = if padding.low >= 0 { 0 } else { (-padding.low + step - 1) / step };
@@ -153,7 +154,7 @@ impl Stage for Concatenate {
     }
 }
 
-/// Where a slice starts, as somebody says while the kernel runs.
+/// Where a slice starts, decided at run time.
 struct Starts {
     dims: Vec<Start>,
 }
@@ -244,7 +245,7 @@ fn dynamic_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble>
 impl Stage for DynamicSlice {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let place = self.starts.place(buffers);
-        // SAFETY: the slice lies in the array, wherever it was asked for.
+        // SAFETY: the start is clamped, so the slice lies in the array.
         unsafe { self.transfer.run(buffers.read(self.from).add(place), buffers.write(self.to)) }
     }
 }
@@ -276,7 +277,7 @@ impl Stage for DynamicUpdateSlice {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let place = self.starts.place(buffers);
         let (from, to) = (buffers.read(self.from), buffers.write(self.to));
-        // SAFETY: arrays as planned; the part lies in the array, wherever it was asked for.
+        // SAFETY: arrays as planned; the start is clamped, so the part lies in the array.
         unsafe {
             if from != to.cast_const() {
                 std::ptr::copy_nonoverlapping(from, to, self.bytes);

@@ -1,4 +1,5 @@
-//! What JAX has LAPACK do on the CPU: factors, eigenvalues and singular values of batches of real matrices.
+//! JAX's LAPACK calls on the CPU: factors, eigenvalues and singular values of batches of real
+//! matrices.
 //!
 //! Plain methods, computed in f64: elimination with pivots, Householder's reflections, Jacobi's rotations.
 //! Vectors may have the other sign than LAPACK's.
@@ -153,7 +154,7 @@ fn eliminate(a: &mut Matrix<'_>, pivots: &mut [f64]) -> i32 {
     bad
 }
 
-/// Householder's reflections: the triangle above, their vectors below, their factors beside.
+/// Householder's reflections: the triangle above, their vectors below, their factors separate.
 fn reflect(a: &mut Matrix<'_>, factors: &mut [f64]) {
     for (step, factor) in factors.iter_mut().enumerate() {
         let below: f64 = (step + 1..a.rows()).map(|row| a[(row, step)] * a[(row, step)]).sum();

@@ -1,22 +1,23 @@
 //! Functions of real numbers, in forms that a compiler turns into vector code.
 //!
-//! Those that transformers spend time in (`exp`, `tanh`, `log`, `logistic`, `erf`, `sine`, `cosine`) are polynomials
-//! without branches for f32, correct to 2 units in the last place; the rest, and f64, are the
-//! system's. No fused multiply-add is asked for: results have the same bits on every machine.
+//! Those that transformers spend time in (`exp`, `tanh`, `log`, `logistic`, `erf`, `sine`,
+//! `cosine`) are polynomials without branches for f32, correct to 2 ulp; the rest, and f64, come
+//! from the system's math library. No fused multiply-add is used: results have the same bits on
+//! every machine.
 
-/// What can be calculated with: numbers with a point, and whole ones.
+/// Arithmetic types: floats and integers.
 pub(super) trait Number: Copy + 'static {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// Of whole numbers by zero, all bits are ones, as XLA has it.
+    /// Integer division by zero gives all ones, as in XLA.
     fn div(self, other: Self) -> Self;
-    /// Of whole numbers by zero, the dividend.
+    /// For integers modulo zero, the dividend.
     fn rem(self, other: Self) -> Self;
     fn pow(self, other: Self) -> Self;
-    /// The larger one; not a number where either is not.
+    /// The larger one; NaN if either is NaN.
     fn max(self, other: Self) -> Self;
-    /// The smaller one; not a number where either is not.
+    /// The smaller one; NaN if either is NaN.
     fn min(self, other: Self) -> Self;
 }
 
@@ -278,8 +279,8 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) as u32) << 23)
 }
 
-/// e to the x: x is cut into a multiple of ln 2 and a rest of at most half of that, for which a
-/// polynomial of degree 6 suffices.
+/// e to the x: x is split into a multiple of ln 2 and a remainder of at most half of that, for
+/// which a polynomial of degree 6 suffices.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;

@@ -1,12 +1,13 @@
 //! Kernels: what an instruction, a fusion or a group of instructions computes, ready to run.
 //!
-//! Making one does all that can be done before: `build` opens the HLO to a flat `formula`, `plan` decides
-//! what is one loop and what is in memory in between, and every stage knows the functions that it calls.
-//! What is not supported is found there. Running one allocates nothing once its [`Scratch`] is as large
-//! as it needs (but the matrix library packs operands in memory of its own, and several threads are told
-//! what to do), gives the same bits each time, and may be done by any number of threads at once, each
-//! with a scratch of its own. A context may have threads to itself: then stages are cut into parts, none
-//! of which adds up what another one does, so that the bits stay the same.
+//! Building one does all the work that can be done in advance: `build` inlines the HLO into a flat
+//! `formula`, `plan` decides what shares a loop and which intermediate values are in memory, and
+//! every stage knows the functions that it calls. Unsupported operations are rejected there.
+//! Running one allocates nothing once its [`Scratch`] is as large as it needs (except that the
+//! matrix library packs operands in its own memory, and that work is dispatched to threads), gives
+//! the same bits each time, and may be done by any number of threads at once, each with a scratch
+//! of its own. A context may have its own threads: then stages are split into parts, never within a
+//! sum, so that the bits stay the same.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -59,11 +60,11 @@ use plan::{Plan, Planner, Slot, Stage};
 /// Who runs a kernel, for the instructions that ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// What `replica-id` gives.
+    /// The value of `replica-id`.
     pub replica: u32,
-    /// What `partition-id` gives.
+    /// The value of `partition-id`.
     pub partition: u32,
-    /// What `rng` starts from.
+    /// The seed of `rng`.
     pub seed: u64,
     /// How many threads a kernel may use; 0 and 1 are one.
     pub threads: usize,
@@ -97,12 +98,12 @@ pub(crate) struct Buffers<'r> {
     temp: *mut u8,
     local: *mut u8,
     context: Context,
-    /// Which part of the work is to be done, and of how many.
+    /// Which part of the work to do, and the number of parts.
     part: (usize, usize),
 }
 
-// SAFETY: threads that share a kernel's memory do different parts of a stage: they write to other elements of what it
-// gives and have local memory of their own.
+// SAFETY: threads that share a kernel's memory do different parts of a stage: they write to
+// different elements of its outputs and have their own local memory.
 unsafe impl Sync for Buffers<'_> {}
 
 impl Buffers<'_> {
@@ -138,13 +139,13 @@ impl Buffers<'_> {
         self.local
     }
 
-    /// How many threads a part of a stage may use by itself.
+    /// How many threads a part of a stage may use.
     fn threads(&self) -> usize {
         if self.part.1 > 1 { 1 } else { self.context.threads }
     }
 }
 
-/// The type of an array that a kernel takes or gives.
+/// The type of a kernel's input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ArrayType {
@@ -192,8 +193,8 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// The kernel of one instruction, which may be a fusion or a call. Its inputs are the leaves of its
-    /// operands, one after the other; its outputs those of what it gives.
+    /// The kernel of one instruction, which may be a fusion or a call. Its inputs are the leaves of
+    /// its operands, one after the other; its outputs those of its result.
     pub fn compile(module: &Module, instr: InstrId) -> Result<Kernel, Unsupported> {
         Kernel::compile_with(module, instr, &Libraries::default())
     }
@@ -208,7 +209,7 @@ impl Kernel {
         Kernel::of((module, libraries), name, &formula)
     }
 
-    /// The kernel of a group, and what it takes.
+    /// The kernel of a group, and its inputs.
     pub fn compile_group(
         module: &Module,
         group: Group<'_>,
@@ -234,17 +235,17 @@ impl Kernel {
         Ok(Kernel { name, inputs, outputs, plan, local_bytes })
     }
 
-    /// What is in it: `fused_add_multiply_reduce.12`, `dot.5`.
+    /// Its name: `fused_add_multiply_reduce.12`, `dot.5`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it takes.
+    /// Its inputs.
     pub fn inputs(&self) -> &[ArrayType] {
         &self.inputs
     }
 
-    /// What it gives.
+    /// Its outputs.
     pub fn outputs(&self) -> &[ArrayType] {
         &self.outputs
     }
@@ -315,7 +316,7 @@ fn on_threads(parts: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// `fused_` and the operations that stand for what is computed, with the number of the name.
+/// `fused_` and the main operations, with the number of the name.
 fn describe(formula: &Formula, name: &str) -> String {
     const SHOWN: usize = 4;
     let mut words: Vec<&str> = Vec::new();

@@ -1,9 +1,9 @@
 //! Loops over elementwise expressions: terms become steps of a program, data movement becomes the way
 //! in which arrays are read.
 //!
-//! A nest's dimensions start as those of an array. Where a reshape asks for it, one is cut in two
-//! ([`Halt::Cut`]); where an expression cannot be read along the loop, or would be computed again and
-//! again, the term is to be made before ([`Halt::Make`]). The planner does so and starts over.
+//! A nest's dimensions start as those of an array. If a reshape requires it, one is split
+//! ([`Halt::Cut`]); if an expression cannot be read along the loop, or would be recomputed, the
+//! term must be materialised first ([`Halt::Make`]). The planner does so and starts over.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ use crate::tensor::DType;
 
 /// Why an expression is not ready yet.
 pub(super) enum Halt {
-    /// A loop must be cut in two: the inner one gets so many turns.
+    /// A loop must be split: the inner one gets this many iterations.
     Cut { dim: usize, inner: usize },
     /// A term must be in memory before.
     Make(TermId),
-    /// What is read across the way in which it lies must be copied before.
+    /// An operand that would be read with a large stride must be transposed first.
     Turn(Turned),
     /// It cannot be computed.
     Fail(TermId, What),
@@ -178,8 +178,8 @@ impl<'p, 'f> Nest<'p, 'f> {
         }
     }
 
-    /// The place of the term that the loop is there for: computed here, whatever is to be done where
-    /// others read it.
+    /// The position of the loop's own term: computed here, even if it must be materialised for
+    /// other readers.
     pub(super) fn root(&mut self, id: TermId, map: Map) -> Found {
         match is_elementwise(&self.planner.formula.term(id).op, DType::F32) {
             true => self.compute(id, &map),

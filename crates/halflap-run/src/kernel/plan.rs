@@ -33,7 +33,7 @@ pub(super) trait Stage: Send + Sync {
     /// The buffers must be those that the stage was planned for, and its local memory long enough.
     unsafe fn run(&self, buffers: &Buffers<'_>);
 
-    /// Into how many parts its work can be cut, each worth a thread ([`Buffers::share`]).
+    /// Into how many parts its work can be split, each worth a thread ([`Buffers::share`]).
     fn parts(&self) -> usize {
         1
     }
@@ -52,7 +52,7 @@ pub(super) trait Stage: Send + Sync {
 /// How many elements are worth a thread.
 const WORTH: usize = 32 * 1024;
 
-/// Into how many parts work on so many elements can be cut, if it consists of so many pieces.
+/// Into how many parts work on this many elements and pieces can be split.
 pub(super) fn parts_of(elements: usize, pieces: usize) -> usize {
     (elements / WORTH).min(pieces).max(1)
 }
@@ -65,7 +65,7 @@ pub(super) struct Strided {
     pub(super) by: Vec<i64>,
 }
 
-/// What a kernel is made of.
+/// The parts of a kernel.
 pub(super) struct Plan {
     pub(super) stages: Vec<Box<dyn Stage>>,
     pub(super) constants: Vec<AlignedBytes>,
@@ -89,7 +89,7 @@ pub(super) struct Planner<'f> {
     inlined: HashSet<TermId>,
     /// Copies of arrays in the sequence of loops.
     turned: HashMap<nest::Turned, Slot>,
-    /// What to know of a term besides: asked often, so kept.
+    /// Cached properties of a term.
     computing: RefCell<HashMap<TermId, bool>>,
     plan: Plan,
 }
@@ -170,7 +170,7 @@ impl<'f> Planner<'f> {
         }
     }
 
-    /// Where the bytes of a term are: its own, or those of what it is a reshape of.
+    /// Where the bytes of a term are: its own, or those of the term that it reshapes.
     pub(super) fn memory(&self, id: TermId) -> Option<Slot> {
         let term = self.formula.term(id);
         match (self.slot(id), &term.op) {
@@ -223,7 +223,7 @@ impl<'f> Planner<'f> {
         }
     }
 
-    /// Where each result of a term that gives several is to be written.
+    /// Where to write each result of a term with several.
     pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[(crate::tensor::DType, Vec<usize>)]) -> Vec<Slot> {
         let mut slots = Vec::with_capacity(kinds.len());
         for (index, (dtype, dims)) in kinds.iter().enumerate() {
@@ -240,7 +240,7 @@ impl<'f> Planner<'f> {
         slots
     }
 
-    /// How many results a term gives as parts.
+    /// The number of a term's results.
     pub(super) fn part_count(&self, whole: TermId) -> usize {
         (0..).take_while(|&index| self.parts.contains_key(&(whole, index))).count()
     }
@@ -289,7 +289,7 @@ impl<'f> Planner<'f> {
                 if self.slots[whole.0 as usize].is_none() {
                     self.slots[whole.0 as usize] = Some(self.stage(whole)?);
                 }
-                // A whole of which no stage told the parts has one.
+                // A term without declared parts has one.
                 return match self.slots[id.0 as usize] {
                     Some(slot) => Ok(slot),
                     None if *index == 0 => self.make(whole),
@@ -312,7 +312,7 @@ impl<'f> Planner<'f> {
             return self.looped(id);
         }
         match &term.op {
-            // Computed as it lies, and turned then: one copy, whatever it is computed of.
+            // Computed in its own layout, then transposed: one copy in any case.
             Op::Transpose(order) if order.last().is_some_and(|last| last + 1 != order.len()) && self.computes(id) => {
                 self.make(term.args[0])?;
                 self.stage(id)
@@ -335,7 +335,7 @@ impl<'f> Planner<'f> {
     fn looped(&mut self, id: TermId) -> Result<Slot, Trouble> {
         let dims = self.formula.term(id).dims.clone();
         let rank = dims.len();
-        // Its own stage computes it, whatever it says of others.
+        // Its own stage computes it, regardless of other readers.
         let (stage, computes) = self.nested(nest::loops_of(&dims), |nest| {
             let map = nest.root_map(rank);
             nest.root(id, map)
@@ -346,7 +346,7 @@ impl<'f> Planner<'f> {
         Ok(to)
     }
 
-    /// Builds a nest, and all that it asks for before.
+    /// Builds a nest, and everything that it requires first.
     pub(super) fn nested<R>(
         &mut self,
         mut loops: Vec<nest::LoopDim>,

@@ -36,12 +36,12 @@ struct Splat {
     bytes: Vec<u8>,
 }
 
-/// A program as it is being made: every step has a place of its own.
+/// A program under construction: every step has its own register.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
     pub(super) steps: Vec<Step>,
     splats: Vec<Splat>,
-    /// Registers that somebody else fills before anything runs.
+    /// Registers that the caller fills before the run.
     pinned: Vec<Place>,
     /// For every place, whether it is memory outside.
     outside: Vec<bool>,
@@ -224,8 +224,8 @@ impl Program {
     /// Fills the table and the registers that hold numbers.
     ///
     /// # Safety
-    /// `local` must be aligned to a cache line and hold [`Program::local_bytes`], and nobody else may
-    /// touch it until the last run.
+    /// `local` must be aligned to a cache line and hold [`Program::local_bytes`], and must not be
+    /// accessed elsewhere until the last run.
     pub(super) unsafe fn prepare<'l>(&self, local: *mut u8, block: usize) -> &'l mut [*mut u8] {
         // SAFETY: the table is the first part of the local memory.
         let table = unsafe { std::slice::from_raw_parts_mut(local.cast::<*mut u8>(), self.registers.len()) };

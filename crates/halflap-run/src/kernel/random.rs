@@ -18,7 +18,7 @@ struct Bits {
     counters: usize,
     new_state: Slot,
     to: Slot,
-    /// Of small numbers: where they go, their size, and how many there are.
+    /// For narrow integers: the destination, their size, and their number.
     cut: Option<(Slot, usize, usize)>,
     dims: Vec<usize>,
     by: Vec<i64>,
@@ -94,7 +94,7 @@ impl Stage for Bits {
 }
 
 impl Bits {
-    /// Writes the bits and says how far the counter went.
+    /// Writes the bits and returns how far the counter advanced.
     ///
     /// # Safety
     /// `to` must be an array of the dimensions.
@@ -206,7 +206,7 @@ pub(super) fn numbers(planner: &mut Planner<'_>, id: TermId, is_normal: bool) ->
         return Err(planner.fail(id, What::OfType(term.dtype)));
     }
     let to = planner.target(id);
-    // Each instruction has numbers of its own.
+    // Each instruction has its own numbers.
     let stream = halflap::ids::Id::index(term.origin) as u64;
     planner.add(Numbers { is_normal, bounds, to, dtype: term.dtype, len: term.len(), stream });
     Ok(to)

@@ -152,7 +152,7 @@ impl Reduce {
         self.inner.min(self.body.block).max(1)
     }
 
-    /// How many tiles there are beside each other.
+    /// The number of adjacent tiles.
     fn tiles(&self) -> usize {
         self.inner.div_ceil(self.tile())
     }

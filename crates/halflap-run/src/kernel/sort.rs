@@ -1,7 +1,8 @@
 //! Sorting, and the largest elements.
 //!
-//! Every sort is stable. A comparator that compares two elements of one array is a comparison of keys:
-//! whole numbers that are ordered as the elements. Any other is a program that is asked for each pair.
+//! Every sort is stable. A comparator that compares two elements of one array is a comparison of
+//! keys: whole numbers that are ordered as the elements. Any other is a program that runs for each
+//! pair.
 
 use std::sync::Arc;
 
@@ -150,7 +151,7 @@ impl Sort {
                         *key = !*key;
                     }
                 }
-                // The number decides between equals: so the sort is stable without memory of its own.
+                // The index breaks ties, so the sort is stable without extra memory.
                 places.sort_unstable_by_key(|&place| (keys[place as usize], place));
             }
             Order::Program(applied) => {
@@ -199,7 +200,7 @@ fn merge_sort(places: &mut [u32], aside: &mut [i64], is_before: &mut dyn FnMut(u
     }
 }
 
-/// A whole number that is ordered as an element.
+/// An integer with the same order as the element.
 ///
 /// # Safety
 /// `from` must hold one element.

@@ -2,7 +2,7 @@
 
 use crate::tensor::element_count;
 
-/// The most dimensions that a loop has after it was cut where reshapes ask for it.
+/// The maximum number of dimensions of a loop after splits for reshapes.
 pub(super) const MOST_DIMS: usize = 24;
 
 /// One index of an array as a function of a loop's: `base` plus a multiple of each.
@@ -106,7 +106,7 @@ impl Transfer {
         if kept.is_empty() {
             kept.push((1, 1, 1));
         }
-        // What is written one after the other comes last, so that it is the innermost loop.
+        // The dimension written contiguously comes last, as the innermost loop.
         let mut transfer = Transfer {
             dims: kept.iter().map(|each| each.0).collect(),
             from: kept.iter().map(|each| each.1).collect(),
@@ -124,12 +124,12 @@ impl Transfer {
         self.dims.iter().product()
     }
 
-    /// How many turns the outermost loop takes.
+    /// The number of iterations of the outermost loop.
     pub(super) fn slices(&self) -> usize {
         self.dims[0]
     }
 
-    /// Copies what some turns of the outermost loop copy.
+    /// Copies for some iterations of the outermost loop.
     ///
     /// # Safety
     /// See [`Transfer::run`].

@@ -1,8 +1,8 @@
-//! Arithmetic of whole numbers, which wraps around.
+//! Integer arithmetic, which wraps around.
 
 use super::math::Number;
 
-/// A type of whole numbers.
+/// An integer type.
 pub(super) trait Whole: Number + Ord {
     fn abs(self) -> Self;
     fn neg(self) -> Self;
@@ -46,7 +46,7 @@ macro_rules! whole {
             #[allow(unused_comparisons)]
             fn pow(self, other: $type) -> $type {
                 match other < 0 {
-                    // A whole number's reciprocal is whole only for 1 and -1.
+                    // An integer's reciprocal is an integer only for 1 and -1.
                     true if self == 1 => 1,
                     true if self == (0 as $type).wrapping_sub(1) => if other & 1 == 0 { 1 } else { self },
                     true => 0,

@@ -1,7 +1,7 @@
 //! Windows that move over arrays: reductions of them, and the gradients of such.
 //!
-//! A row of outputs is computed at once, one place of the window after the other: what the window sees
-//! there is laid into a block, with the initial value where it sees nothing.
+//! A row of outputs is computed at once, one window position after the other: its elements are
+//! gathered into a block, with the initial value where there is none.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ const BLOCK: usize = 512;
 /// The largest element.
 const WIDEST: usize = 16;
 
-/// Where a window sees the array: the index in a dimension of the array, if there is an element.
+/// Where a window overlaps the array: the index in a dimension of the array, if there is an
+/// element.
 pub(super) fn seen(dim: &WindowDim, len: usize, (output, place): (usize, usize)) -> Option<usize> {
     let at = output as i64 * dim.stride as i64 + place as i64 * dim.rhs_dilate as i64 - dim.pad_low;
     let dilation = dim.lhs_dilate as i64;
@@ -70,7 +71,7 @@ pub(super) fn reduce(
 }
 
 impl ReduceWindow {
-    /// A block of local memory: what was combined, or what is seen, of an array.
+    /// A block of local memory: the accumulated or the gathered elements of an array.
     fn block(&self, buffers: &Buffers<'_>, array: usize, which: usize) -> *mut u8 {
         buffers.local().wrapping_add((array * 3 + which) * BLOCK * WIDEST)
     }
@@ -98,7 +99,7 @@ impl ReduceWindow {
                 let outer = (0..rank.saturating_sub(1)).try_fold(0, |at, dim| {
                     Some(at + seen(&self.window[dim], self.dims[dim], (row[dim], place[dim]))? * by[dim] as usize)
                 });
-                // Where nothing is seen, the initial value would be combined, which is to change nothing.
+                // Without an element, the initial value would be combined, which must be neutral.
                 let Some(outer) = outer else { return };
                 self.look(buffers, (outer, place[rank - 1]), (first, len));
                 self.combine(buffers, table, len);
@@ -106,7 +107,7 @@ impl ReduceWindow {
         }
     }
 
-    /// Lays what a row of windows sees into the second block of each array.
+    /// Gathers the elements of a row of windows into the second block of each array.
     ///
     /// # Safety
     /// See [`ReduceWindow::span`].

@@ -18,7 +18,7 @@ pub struct Complex<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum DType {
-    /// A truth value in a byte, 0 or 1.
+    /// A boolean in a byte, 0 or 1.
     Pred,
     S8,
     S16,
@@ -91,7 +91,7 @@ impl DType {
         }
     }
 
-    /// What the address of an element is a multiple of.
+    /// The alignment of an element.
     pub fn align(self) -> usize {
         self.size().min(8)
     }

@@ -1,8 +1,8 @@
 //! Arrays: dense, the last index fastest, dimensions in the sequence of HLO's shapes.
 //!
-//! Layouts that a module's text gives are no part of a value. Memory belongs to whoever has it: a
-//! [`Tensor`] owns its own, a [`View`] or [`ViewMut`] is somebody else's. Whatever is viewed is aligned
-//! to its element type and exactly as long as its dimensions ask for.
+//! The layouts in a module's text are not part of a value. A [`Tensor`] owns its memory, a [`View`]
+//! or [`ViewMut`] borrows it. Viewed memory is aligned to its element type and exactly as long as
+//! its dimensions require.
 
 mod dtype;
 pub mod npy;
@@ -71,7 +71,7 @@ fn check(dtype: DType, dims: &[usize], bytes: &[u8]) -> Result<(), Misfit> {
 }
 
 impl<'a> View<'a> {
-    /// Memory seen as an array.
+    /// Memory viewed as an array.
     pub fn new(dtype: DType, dims: &'a [usize], bytes: &'a [u8]) -> Result<View<'a>, Misfit> {
         check(dtype, dims, bytes)?;
         let start = NonNull::from(bytes).cast();
@@ -82,8 +82,8 @@ impl<'a> View<'a> {
     /// this input can be an output ([`crate::kernel::Kernel::can_share`]).
     ///
     /// # Safety
-    /// `start` must be aligned to the type and point to memory for all elements that stays for `'a`,
-    /// and nobody else may write to it for so long.
+    /// `start` must be aligned to the type and point to memory for all elements that lives for
+    /// `'a`, and must not be written elsewhere during that time.
     pub unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> View<'a> {
         View { dtype, dims, start, life: PhantomData }
     }
@@ -115,7 +115,7 @@ impl<'a> View<'a> {
 
     /// The elements as bytes.
     pub fn bytes(&self) -> &'a [u8] {
-        // SAFETY: whoever made the view gave memory for all elements for 'a.
+        // SAFETY: the creator of the view guarantees memory for all elements for 'a.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len() * self.dtype.size()) }
     }
 
@@ -145,8 +145,9 @@ impl<'a> ViewMut<'a> {
     /// Memory to be written as an array, which may also be seen by a [`View::from_raw`].
     ///
     /// # Safety
-    /// `start` must be aligned to the type and point to memory for all elements that stays for `'a`;
-    /// nobody else may touch it for so long, except a view that the kernel said can share it.
+    /// `start` must be aligned to the type and point to memory for all elements that lives for
+    /// `'a`; it must not be accessed elsewhere during that time, except by a view that the kernel
+    /// allows to share it.
     pub unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> ViewMut<'a> {
         ViewMut { dtype, dims, start, life: PhantomData }
     }
@@ -171,7 +172,7 @@ impl<'a> ViewMut<'a> {
         self.len() == 0
     }
 
-    /// Where the elements start, for whoever keeps track of who writes.
+    /// Where the elements start, to track writes.
     pub(crate) fn raw(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -183,7 +184,7 @@ impl<'a> ViewMut<'a> {
 
     /// The elements as bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: whoever made the view gave memory for all elements, for it alone.
+        // SAFETY: the creator of the view guarantees exclusive memory for all elements.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len() * self.dtype.size()) }
     }
 }

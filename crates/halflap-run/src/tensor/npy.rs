@@ -1,14 +1,14 @@
 //! `.npy` and `.npz`: numpy's arrays and archives of them.
 //!
-//! numpy has no bf16: what `ml_dtypes` writes arrives as two bytes without a meaning (`V2`) and is
-//! taken for bf16, and bf16 is written so.
+//! numpy has no bf16: `ml_dtypes` writes it as raw two-byte elements (`V2`), which are read as
+//! bf16; bf16 is written the same way.
 
 use thiserror::Error;
 
 use super::zip::{self, Member};
 use super::{DType, Tensor, element_count};
 
-/// Why bytes are no array of numpy's.
+/// Why bytes are not a numpy array.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum NpyError {
@@ -26,7 +26,7 @@ pub enum NpyError {
     Missing(String),
 }
 
-/// An archive of arrays, each read when somebody asks for it.
+/// An archive of arrays, each read on demand.
 pub struct Npz<'a> {
     bytes: &'a [u8],
     members: Vec<Member>,

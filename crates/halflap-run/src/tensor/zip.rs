@@ -23,7 +23,7 @@ const END_64: [u8; 4] = *b"PK\x06\x06";
 const LOCATOR_64: [u8; 4] = *b"PK\x06\x07";
 const ENTRY: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
-/// What a field of 32 bits says when the number is in an extra field of 64.
+/// The value of a 32-bit field when the number is in a 64-bit extra field.
 const ELSEWHERE: u64 = 0xffff_ffff;
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64, NpyError> {
