@@ -28,7 +28,7 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
             let (processor, name) = (trace.processor.name(), files::name_of(path));
             eprintln!("{name}: {} {processor} events of {} events", trace.slices.len(), trace.events);
         }
-        // The trace goes before the next is read: only what it comes to is kept.
+        // The trace is dropped before the next is read: only its results are kept.
         let rank = Rank::of(&trace, files::name_of(path));
         let timeline = args.report.is_some().then(|| Timeline::of(&trace, &rank, page::SLICES));
         ranks.push((rank, timeline));
@@ -81,7 +81,7 @@ fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
     if printed { Ok(()) } else { files::print(&render_analysis(analysis, args.top, &terminal::style())) }
 }
 
-/// How much there is to read; nothing is known of what comes through a pipe.
+/// The number of bytes to read; unknown for a pipe.
 fn size(path: &str) -> Result<u64, Failed> {
     if path == "-" {
         return Ok(0);

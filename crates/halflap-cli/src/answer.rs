@@ -1,9 +1,9 @@
-//! What a command found, to be rendered in whichever way it is asked for.
+//! A command's result, to be rendered in any format.
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
 
-/// What a command found. Nothing is worked out again to render it once more.
+/// A command's result. Rendering it again recomputes nothing.
 pub trait Answer: Send + Sync {
     /// For machines.
     fn json(&self) -> Result<String, Failed>;

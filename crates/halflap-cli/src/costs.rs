@@ -34,8 +34,8 @@ fn device(name: &str) -> Result<Device, Failed> {
     }
 }
 
-/// What stands for the device that `--device` names, wherever its file may go: a preset's name, or
-/// the content of a file.
+/// The device that `--device` names, independent of its path: a preset's name, or the content of a
+/// file.
 pub fn described_device(name: &str) -> Result<String, Failed> {
     match Device::named(name) {
         Ok(_) => Ok(name.to_lowercase()),
@@ -45,7 +45,7 @@ pub fn described_device(name: &str) -> Result<String, Failed> {
     }
 }
 
-/// The content of a file. What is not a preset and does not look like a file was a slip.
+/// The content of a file. A name that is neither a preset nor looks like a file is a typo.
 fn file(name: &str, unknown: &Unknown) -> Result<Vec<u8>, Failed> {
     let is_file = name == "-" || name.contains(['/', '\\', '.']) || Path::new(name).exists();
     if !is_file {
@@ -87,7 +87,7 @@ mod tests {
         read(args, "g.json")?.times(graph).map_err(|error| Failed::BadInput(error.to_string()))
     }
 
-    /// The times of both nodes in whole nanoseconds, or what is said.
+    /// The times of both nodes in whole nanoseconds, or the error message.
     fn asked(device: &str, link: &str, profile: &str) -> Result<[f64; 2], String> {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let args = CostArgs { device: given(device), link: given(link), profile: given(profile), ranks_per_node: None };

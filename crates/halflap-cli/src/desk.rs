@@ -1,4 +1,4 @@
-//! A command without a shell: what it reads and writes lies on a desk, in memory, and nothing is printed.
+//! A command without a shell: its files are on a desk, in memory, and nothing is printed.
 //!
 //! Programs that have a graph in memory, such as the Python module, call the same commands with the same
 //! arguments and so get the same answers and the same errors. A name in angle brackets, such as `<graph>`,
@@ -32,7 +32,7 @@ impl Stop {
     }
 }
 
-/// What a command is given.
+/// A command's input.
 #[derive(Debug, Default)]
 pub struct Call {
     /// What would be typed after `halflap`.
@@ -43,16 +43,16 @@ pub struct Call {
     pub stop: Stop,
 }
 
-/// What a command gave.
+/// A command's output.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// What it wrote under names in angle brackets.
     pub written: BTreeMap<String, Vec<u8>>,
     /// What it would have printed.
     pub printed: String,
-    /// What it would have warned of.
+    /// Its warnings.
     pub warnings: Vec<String>,
-    /// Why it did not do what was asked.
+    /// Why it failed.
     pub failed: Option<Failed>,
 }
 
@@ -78,14 +78,14 @@ pub fn call(call: Call) -> Answer {
     answer
 }
 
-/// What a command found, and warned of meanwhile. It is rendered only when that is asked for.
+/// A command's result and warnings. It is rendered on demand.
 pub struct Held {
     found: Box<dyn crate::answer::Answer>,
-    /// What it warned of.
+    /// Its warnings.
     pub warnings: Vec<String>,
 }
 
-/// Runs a command that gives an answer: `schedule`, `simulate`, `explain` or `what-if`.
+/// Runs a command that returns an answer: `schedule`, `simulate`, `explain` or `what-if`.
 pub fn find(call: Call) -> Result<Held, Failed> {
     let args = parsed(call.arguments)?;
     let (found, answer) = on_desk(call.given, call.stop, || crate::found(&args));
@@ -126,7 +126,7 @@ fn parsed(arguments: Vec<OsString>) -> Result<Args, Failed> {
     Args::try_parse_from(typed).map_err(|wrong| Failed::BadInput(told(&wrong)))
 }
 
-/// Does something with a desk on this thread; gives what lies on it in the end, too.
+/// Runs a function with a desk on this thread; also returns the final content of the desk.
 fn on_desk<T>(given: BTreeMap<String, Vec<u8>>, stop: Stop, work: impl FnOnce() -> T) -> (T, Answer) {
     DESK.set(Some(Desk { given, stop, answer: Answer::default() }));
     let done = work();
@@ -138,7 +138,7 @@ pub(crate) fn is_in_use() -> bool {
     DESK.with_borrow(Option::is_some)
 }
 
-/// What is wrong with arguments, without what is for a shell.
+/// An argument error, without the hints for a shell.
 fn told(wrong: &clap::Error) -> String {
     let text = wrong.render().to_string();
     let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.find(end)).min();
@@ -164,12 +164,12 @@ pub(crate) fn print(text: &[u8]) {
     with(|answer| answer.printed.push_str(&String::from_utf8_lossy(text)));
 }
 
-/// Keeps a warning; says whether there is a desk.
+/// Keeps a warning; returns whether there is a desk.
 pub(crate) fn warn(text: &str) -> bool {
     with(|answer| answer.warnings.push(text.to_owned()))
 }
 
-/// How the command would be told to end, if it is on a desk.
+/// How to interrupt the command, if it is on a desk.
 pub(crate) fn stop() -> Option<Stop> {
     DESK.with_borrow(|desk| desk.as_ref().map(|desk| desk.stop.clone()))
 }

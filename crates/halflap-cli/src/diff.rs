@@ -30,7 +30,8 @@ pub fn run(args: &args::Diff) -> Result<(), Failed> {
     }
 }
 
-/// The first kernel, and its rank, that gives something else in the second run although it takes the same.
+/// The first kernel, and its rank, whose outputs differ in the second run although its inputs
+/// agree.
 pub fn first_apart(a: &Path, b: &Path) -> Result<Option<(String, usize)>, Failed> {
     let name = |path: &Path| path.display().to_string();
     let args = args::Diff { a: name(a), b: name(b), rtol: Some(0.0), atol: Some(0.0), output: None, json: false };
@@ -47,7 +48,8 @@ pub fn has_infinity(archive: &[u8]) -> bool {
     names.into_iter().filter_map(|name| arrays.get(name).ok()).any(is_infinite)
 }
 
-/// What tells a launch from all others in a run. Sequence and buffers do not: another order has others.
+/// The identity of a launch in a run. Sequence numbers and buffers are not part of it: they depend
+/// on the order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     /// Which of the ranks that are compared.
@@ -57,7 +59,7 @@ struct Key {
     kernel: String,
 }
 
-/// The arrays of a launch: what it takes and what it gives, in the kernel's own sequence.
+/// The inputs and outputs of a launch, in the kernel's own order.
 #[derive(Debug, Default)]
 struct Launch<'a> {
     takes: Vec<&'a Entry>,
@@ -101,13 +103,13 @@ impl Apart {
     }
 }
 
-/// What two runs differ in.
+/// The differences between two runs.
 struct Difference {
     arrays: usize,
     ranks: usize,
     /// In the first run's sequence.
     differ: Vec<Pair>,
-    /// The first launch that gives something else although it takes the same.
+    /// The first launch whose outputs differ although its inputs agree.
     origin: Option<Pair>,
     only: [Vec<String>; 2],
 }
@@ -194,7 +196,7 @@ fn words(key: &Key, ranks: &[RankValues]) -> String {
     words
 }
 
-/// What two numbers of a type may differ by: relative, and absolute.
+/// The relative and absolute tolerance of a type.
 fn tolerance(dtype: DType) -> (f64, f64) {
     match dtype {
         DType::F64 | DType::C128 => (1e-7, 1e-7),
@@ -230,7 +232,7 @@ fn apart(a: &Tensor, b: &Tensor, (rtol, atol): (Option<f64>, Option<f64>)) -> Op
             continue;
         }
         let distance = (x - y).abs();
-        // What is no number in one run alone is within no tolerance.
+        // A NaN in only one run always differs.
         if distance <= atol + rtol * y.abs() {
             continue;
         }

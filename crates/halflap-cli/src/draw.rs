@@ -17,11 +17,11 @@ pub struct Picture<'a> {
     pub command: &'static str,
     /// The computation that was asked for.
     pub computation: Option<&'a str>,
-    /// Whether a graph's input order is drawn beside the order, even if they are the same.
+    /// Whether to draw the input order, too, even if both are the same.
     pub is_compared: bool,
-    /// What else there is to know of a graph.
+    /// Further facts about a graph.
     pub facts: Vec<(&'static str, String)>,
-    /// What passes said of each collective, if passes ran.
+    /// The passes' remarks on each collective, if passes ran.
     pub rows: &'a [Row],
 }
 
@@ -72,7 +72,7 @@ pub fn draw(
     args.draw(&parts)
 }
 
-/// What the whole module comes to, and which part of it this is.
+/// The totals of the module, and which part this is.
 fn facts(module: &Shown<'_>, section: &Section<'_>) -> Vec<(&'static str, String)> {
     let source = module.source;
     let whole = module.sections.last().map(|entry| {

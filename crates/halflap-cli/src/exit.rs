@@ -1,14 +1,14 @@
-//! How a command ends: 0 done, 1 what was asked to be checked is wrong or a run did not come to its end, 2 bad input or usage, 3 our
-//! own bug.
+//! How a command ends: 0 done, 1 a check failed or a run did not complete, 2 bad input or usage, 3
+//! a bug in halflap.
 
 use std::any::Any;
 use std::fmt::Display;
 use std::io::Write;
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failed {
-    /// The answer is no. Said on standard output, because it is the answer.
+    /// The answer is no. Printed on standard output, because it is the answer.
     Wrong(String),
     /// The input or the arguments are at fault.
     BadInput(String),
@@ -16,13 +16,13 @@ pub enum Failed {
     OurBug(String),
     /// What was run did not come to its end.
     BrokenRun(String),
-    /// Another rank says why, or has said it.
+    /// Another rank reports why.
     ToldElsewhere(u8),
-    /// Torch is, in a pass that was asked to behave like it.
+    /// Torch's bug, in a pass that reproduces it.
     TorchDrifts(String),
     /// Whoever read our output went away.
     NobodyReads,
-    /// Whoever asked does not want to know any more.
+    /// The caller interrupted the command.
     Stopped,
 }
 
@@ -32,7 +32,7 @@ impl Failed {
         Failed::BadInput(format!("{file}: {problem}"))
     }
 
-    /// What is said of it, without what comes before and after.
+    /// The message, without prefix and suffix.
     pub fn problem(&self) -> String {
         match self {
             Failed::Wrong(text)
@@ -44,7 +44,7 @@ impl Failed {
         }
     }
 
-    /// A broken invariant that came as a panic.
+    /// A broken invariant, reported by a panic.
     pub fn from_panic(payload: &(dyn Any + Send)) -> Failed {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -63,12 +63,12 @@ impl Failed {
         }
     }
 
-    /// Says it, and gives the exit code.
+    /// Prints it, and returns the exit code.
     pub fn report(self) -> u8 {
         let code = self.code();
         match self {
             Failed::Wrong(answer) => {
-                // A reader that is gone does not need the answer; the code has it, too.
+                // If the reader is gone, the exit code still has the answer.
                 let _ = writeln!(std::io::stdout(), "{answer}");
             }
             Failed::BadInput(problem) => {

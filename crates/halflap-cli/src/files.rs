@@ -1,4 +1,5 @@
-//! Files in and out. Nothing is half written: a file is written beside its place, then renamed.
+//! Files in and out. Nothing is half written: a file is written under a temporary name, then
+//! renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
@@ -26,7 +27,7 @@ pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
     if path == "-" && io::stdin().is_terminal() {
         return Err(Failed::BadInput("standard input is a terminal: pipe a graph into it, or name a file".to_owned()));
     }
-    // What can be read once only is kept for whoever asks again.
+    // Input that can be read only once is cached.
     static KEPT: Mutex<Vec<(String, Vec<u8>)>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, bytes)) = kept.iter().find(|(name, _)| name == path) {
@@ -81,7 +82,7 @@ pub fn chained(graph: Graph, which: Option<ChainWhich>) -> Graph {
     }
 }
 
-/// What to call a file in a message.
+/// The name of a file in messages.
 pub fn name_of(path: &str) -> &str {
     if path == "-" { "standard input" } else { path }
 }
@@ -124,7 +125,7 @@ pub fn same_file(a: &str, b: &str) -> bool {
     matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Writes text to a file, or prints it; says whether it was printed.
+/// Writes text to a file, or prints it; returns whether it was printed.
 pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
     if is_stdout(path) {
         print(text)?;
@@ -134,8 +135,8 @@ pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
     Ok(false)
 }
 
-/// Writes text where it was asked for, to a file or in place of what people read; says whether it took
-/// that place.
+/// Writes text to a file, or to standard output instead of the summary; returns whether it did the
+/// latter.
 pub fn put_asked(output: Option<&str>, printed: bool, text: impl FnOnce() -> String) -> Result<bool, Failed> {
     if output.is_none() && !printed {
         return Ok(false);
@@ -157,9 +158,9 @@ pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         desk::write(path, bytes);
         return Ok(());
     }
-    // A link stays a link: what it leads to is replaced.
+    // A link stays a link: its target is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
-    // A pipe or a device has no place beside it, and nothing to lose.
+    // A pipe or a device cannot be renamed, and has no content to lose.
     if is_special(&target) {
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         return fill_file(path, file, fill).map_err(failed);
@@ -168,7 +169,7 @@ pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     let create = || OpenOptions::new().write(true).create_new(true).open(&beside);
     let written = create().and_then(|file| fill_file(path, file, fill)).and_then(|()| fs::rename(&beside, &target));
     written.map_err(|error| {
-        // Already failing: what cannot be removed either does not change the answer.
+        // Already failing: an error on removal does not change the result.
         let _ = fs::remove_file(&beside);
         failed(error)
     })

@@ -46,13 +46,13 @@ pub use costs::described_device;
 pub use exit::Failed;
 use log::{Level, Part};
 
-/// Is the command: reads arguments, of which the first is its own name, does what they ask and gives the
-/// exit code. Does not come back where arguments are wrong.
+/// Is the command: reads arguments, of which the first is its own name, runs it and returns the
+/// exit code. Exits if arguments are wrong.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     debug::remember_name(arguments.first());
     let args = Args::parse_from(arguments);
-    // What a panic would print helps us, not the user: it is told apart and said once, below.
+    // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
     match guarded(&args) {
         Ok(()) => 0,
@@ -66,7 +66,7 @@ fn guarded(args: &Args) -> Result<(), Failed> {
     result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
 }
 
-/// What a command finds, of those that give an answer.
+/// The result of a command that returns an answer.
 fn found(args: &Args) -> Result<Box<dyn Answer>, Failed> {
     log::start(args.verbose)?;
     let found = || -> Result<Box<dyn Answer>, Failed> {

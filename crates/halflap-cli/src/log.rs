@@ -1,4 +1,4 @@
-//! What is said on standard error while something is done: `-v` for all parts, or by part with
+//! Logging to standard error: `-v` for all parts, or by part with
 //! `HALFLAP_LOG=search=debug,exec=trace`.
 
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ pub enum Part {
 const PARTS: [(&str, Part); 4] =
     [("search", Part::Search), ("plan", Part::Plan), ("exec", Part::Exec), ("debug", Part::Debug)];
 
-/// How much is said.
+/// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Off,
@@ -35,12 +35,12 @@ const LEVELS: [(&str, Level); 4] =
 
 static LEVEL_OF: OnceLock<[Level; PARTS.len()]> = OnceLock::new();
 
-/// Decides once what is said.
+/// Sets the levels once.
 pub fn start(is_verbose: bool) -> Result<(), Failed> {
     let asked = std::env::var("HALFLAP_LOG").unwrap_or_default();
     let least = if is_verbose { Level::Info } else { Level::Off };
     let levels = levels(&asked, least).map_err(|problem| Failed::BadInput(format!("HALFLAP_LOG: {problem}")))?;
-    // Whoever is the command twice in a process said it the first time.
+    // If a process runs the command twice, the first setting stays.
     let _ = LEVEL_OF.set(levels);
     Ok(())
 }
@@ -64,13 +64,13 @@ fn levels(asked: &str, least: Level) -> Result<[Level; PARTS.len()], String> {
     Ok(levels)
 }
 
-/// Whether a part says so much.
+/// Whether a part logs at this level.
 pub fn takes(part: Part, level: Level) -> bool {
     let place = PARTS.iter().position(|(_, other)| *other == part);
     LEVEL_OF.get().zip(place).is_some_and(|(levels, place)| level <= levels[place])
 }
 
-/// Says something, if its part says so much.
+/// Logs a message, if its part is at this level.
 pub fn say(part: Part, level: Level, text: impl FnOnce() -> String) {
     if takes(part, level) {
         let name = PARTS.iter().find(|(_, other)| *other == part).map_or("", |(name, _)| name);

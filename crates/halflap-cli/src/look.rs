@@ -1,4 +1,4 @@
-//! `halflap simulate` and `halflap explain`: orders in time, and why they are no shorter.
+//! `halflap simulate` and `halflap explain`: orders in time, and what limits them.
 
 use halflap::explain::Explanation;
 use halflap::graph::Graph;
@@ -52,7 +52,7 @@ fn run(look: Look) -> Result<(), Failed> {
     put(&look.find()?, &asked)
 }
 
-/// What is looked at, and how closely.
+/// What is shown, and in how much detail.
 struct Look {
     of: args::Ordered,
     command: &'static str,
@@ -65,7 +65,7 @@ pub struct Looked {
     look: Look,
     subject: Subject,
     all: Vec<Decided<Measure>>,
-    /// The unit of the node that was asked for, and the collectives that it stands for.
+    /// The unit of the node that was asked for, and the collectives that it represents.
     only: Option<Only>,
 }
 
@@ -191,7 +191,7 @@ impl Looked {
     }
 }
 
-/// What is known of the node that was asked for.
+/// The details of the requested node.
 fn about(section: &Section<'_>, node: &str, style: &Style) -> String {
     let graph = &section.priced.graph;
     let collectives = section.only.as_deref().unwrap_or_default();
@@ -205,7 +205,7 @@ fn about(section: &Section<'_>, node: &str, style: &Style) -> String {
     text
 }
 
-/// Where a node is, and what it stands for.
+/// Where a node is, and what it represents.
 fn narrow<T>(subject: &Subject, all: &[Decided<T>], node: &str) -> Result<Only, Failed> {
     let found = all.iter().position(|done| done.priced.graph.find(node).is_some());
     let what = if subject.hlo.is_some() { "module" } else { "graph" };

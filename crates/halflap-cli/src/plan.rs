@@ -1,4 +1,4 @@
-//! `halflap plan`: what running a module comes to.
+//! `halflap plan`: what running a module does, step by step.
 
 use halflap_hlo::likely_device;
 use halflap_hlo::plan::Text;
@@ -13,7 +13,8 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
     let source = ModuleSource::read(&args.module, &args.machine)?;
-    // What was compiled for a TPU mixes types as only its kernels can: it can be planned and not run.
+    // A module compiled for a TPU mixes types as only TPU kernels can: it can be planned but not
+    // run.
     let is_tpu = likely_device(&source.module).starts_with("tpu");
     let source = if is_tpu { source } else { source.typed()? };
     let found = source.found(which(args.order.as_deref(), &args.orders))?;

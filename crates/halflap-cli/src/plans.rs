@@ -1,4 +1,4 @@
-//! The orders that a module is run in, and what running it then comes to.
+//! The orders that a module is run in, and the resulting plan.
 
 use halflap::cost::Profile;
 use halflap::graph::Edges;
@@ -55,7 +55,7 @@ impl ModuleSource {
         }
     }
 
-    /// The same module, if its shapes are right: who only schedules it need not ask, who runs it must.
+    /// The same module, if its shapes are right: required for running, not for scheduling.
     pub fn typed(self) -> Result<Self, Failed> {
         match check(&self.module) {
             Ok(()) => Ok(self),
@@ -63,7 +63,7 @@ impl ModuleSource {
         }
     }
 
-    /// The same module with measured times, which come before all others.
+    /// The same module with measured times, which take precedence.
     pub fn measured(&mut self, profile: Profile) {
         self.source.model.costs.profile = Some(profile);
     }
@@ -120,7 +120,7 @@ impl ModuleSource {
         json!({ "module": self.module.name(), "computations": computations })
     }
 
-    /// What running the module in these orders comes to, with kernels that are fused or not.
+    /// The plan of the module in these orders, fused or not.
     pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
         let program = build(&self.module, &self.units, self.source.model.streams, |unit| orders.orders[unit].clone());
         let program = program.map_err(|error| Failed::in_file(files::name_of(&self.source.path), error))?;

@@ -11,7 +11,7 @@ use halflap::schedule::Observer;
 use crate::desk::{self, Stop};
 use crate::terminal;
 
-/// Times every pass, and shows on a terminal how far a long one has come.
+/// Times every pass, and shows the progress of long ones on a terminal.
 pub struct Stopwatch {
     /// How long each pass took, in sequence.
     pub seconds: Vec<f64>,
@@ -44,7 +44,7 @@ impl Observer for Stopwatch {
 const PATIENCE: Duration = Duration::from_millis(500);
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// How far long work has come, with the time left, only on a terminal; and whether to go on with it.
+/// The progress of long work, with the time left, only on a terminal; and whether to continue.
 pub struct Bar {
     what: &'static str,
     started: Instant,
@@ -67,7 +67,8 @@ impl Bar {
         Bar { what, started: Instant::now(), shown: Mutex::default(), terminal, stop }
     }
 
-    /// Shows that `part` of the work is done, and says whether to go on; may be called from any thread.
+    /// Shows that `part` of the work is done, and returns whether to continue; may be called from
+    /// any thread.
     pub fn show(&self, part: f64) -> ControlFlow<()> {
         if self.terminal {
             self.draw(part);
@@ -79,7 +80,7 @@ impl Bar {
     }
 
     fn draw(&self, part: f64) {
-        // Whoever finds the lock taken need not show anything: somebody else does.
+        // If the lock is taken, another thread shows the progress.
         let Ok(mut shown) = self.shown.try_lock() else { return };
         let now = Instant::now();
         let due = shown.last.map_or(self.started + PATIENCE, |last| last + BETWEEN);

@@ -1,4 +1,4 @@
-//! What a schedule file records of how it was made.
+//! The options recorded in a schedule file.
 
 use clap::ValueEnum;
 use halflap::graph::Edges;
@@ -18,7 +18,7 @@ pub struct Recorded<'a> {
     fields: Value,
 }
 
-/// What becomes of the order of collectives.
+/// How to treat the order of collectives.
 #[derive(Clone, Copy, Debug)]
 pub struct Collectives {
     /// Which are chained first.
@@ -37,7 +37,7 @@ impl<'a> Recorded<'a> {
         Ok(Recorded { path, fields: fields.filter(is_schedule).unwrap_or_default() })
     }
 
-    /// What becomes of the order of collectives: as asked, else as recorded.
+    /// How to treat the order of collectives: as requested, else as recorded.
     pub fn collectives(&self, asked: &CollectiveArgs) -> Result<Collectives, Failed> {
         let chain = match asked.order_collectives {
             None => self.choice("order_collectives", &self.fields["order_collectives"])?,

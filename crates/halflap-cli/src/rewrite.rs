@@ -24,7 +24,7 @@ use crate::show::{ROWS, Section, host_line, program};
 use crate::source::{Source, Subject};
 use crate::terminal;
 
-/// A result beside the program as it was.
+/// A result, and the original program.
 pub struct Merged {
     args: args::Schedule,
     before: Decided<()>,
@@ -34,7 +34,7 @@ pub struct Merged {
     read_seconds: f64,
 }
 
-/// Applies what was asked for, and finds the best order of what comes of it.
+/// Applies the recipes, and finds the best order of the result.
 pub fn find(args: &args::Schedule, subject: Subject) -> Result<Merged, Failed> {
     if !args.passes.is_empty() {
         let problem = "--merge and --emit graph are for the optimizer: leave out --passes";

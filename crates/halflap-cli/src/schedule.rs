@@ -29,7 +29,7 @@ use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
 use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
 
-/// How a unit came by its order.
+/// How a unit's order was found.
 enum Way {
     /// It does not communicate, and keeps its own.
     Kept,
@@ -114,7 +114,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Done, Failed> {
     Ok(Done { subject, all, args: args.clone() })
 }
 
-/// What is for graphs of torch alone.
+/// Options that only apply to torch graphs.
 fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
     let refused = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} is not for HLO modules: {why}")));
     match args {
@@ -148,7 +148,7 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     }
 }
 
-/// The best order of a unit; where nothing in a module's computation can run beside compute, its own.
+/// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
 fn searched(subject: &Subject, priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
     let source = &subject.source;
     if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
@@ -160,7 +160,7 @@ fn searched(subject: &Subject, priced: &Priced, args: &args::Schedule) -> Result
     Ok((order, Way::Searched(outcome)))
 }
 
-/// What passes make of a graph.
+/// The passes' result for a graph.
 fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
     let request = request(args)?;
     let graph = &priced.graph;
@@ -320,7 +320,7 @@ impl Done {
             "caller": caller.map(|caller| hlo.module.instruction_name(caller.instr)),
         });
         if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
-            // What all computations have in common stands above them.
+            // What all computations have in common comes first.
             let common = ["format", "halflap", "collective_order", "read_seconds"];
             into.extend(fields.into_iter().filter(|(key, _)| !common.contains(&key.as_str())));
         }
@@ -416,7 +416,7 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
     let options = Options { settings, fidelity };
     Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
 }
-/// Who asks for an order of collectives wants it kept. Torch's iterative passes do not look at it.
+/// Chained collectives must stay in order. Torch's iterative passes ignore that.
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
         files::warn("torch's iterative passes do not look at order-only edges, which --order-collectives adds");
@@ -426,7 +426,7 @@ fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     settings.sink.unsafe_collectives_reorder = false;
 }
 
-/// Torch does not always keep its own budget; where we do as it does, that is said and not hidden.
+/// Torch does not always keep its own budget; where we reproduce that, a warning says so.
 fn warn_of_excess(schedule: &Schedule) {
     for run in &schedule.passes {
         if let Some(limit) = run.exceeded_limit {

@@ -18,7 +18,7 @@ use crate::machine;
 use crate::progress::Bar;
 use crate::source::Source;
 
-/// What a search led to, besides the order.
+/// The results of a search, besides the order.
 pub struct Outcome {
     pub bound: Bound,
     pub trust: Trust,
@@ -27,14 +27,14 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// What an order is to be like.
+/// The requirements on an order.
 pub struct Wanted<'a> {
     pub args: &'a SearchArgs,
     /// Whether collectives were chained.
     pub is_chained: bool,
     /// Where the program came from.
     pub source: &'a Source,
-    /// What the limit is measured by, where it is not what the input order needs.
+    /// The base of the limit, if it is not the input order's peak.
     pub peak_before: Option<Bytes>,
 }
 

@@ -53,7 +53,7 @@ impl<'a> Section<'a> {
         Change { before: self.priced.input.step_time(), after: self.result.step_time() }
     }
 
-    /// Whether something in it can run beside compute.
+    /// Whether something in it can overlap compute.
     pub fn communicates(&self, source: &Source) -> bool {
         source.workload.units[self.priced.unit].communicates()
     }
@@ -73,7 +73,7 @@ pub struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What the whole module comes to.
+    /// The totals of the module.
     pub fn headline(&self, style: &Style) -> String {
         let Shown { source, hlo, sections } = *self;
         let module = &hlo.module;

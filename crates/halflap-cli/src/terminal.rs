@@ -7,8 +7,8 @@ use halflap_report::{Bars, Style};
 
 use crate::desk;
 
-/// How text on standard output may look: fitted, with bars and colours, on a terminal; plain and
-/// whole on a pipe.
+/// The style of standard output: fitted, with bars and colours, on a terminal; plain and complete
+/// on a pipe.
 pub fn style() -> Style {
     if desk::stop().is_some() || !is_seen(&io::stdout()) {
         return Style::default();
@@ -18,7 +18,8 @@ pub fn style() -> Style {
     Style { width: width.filter(|&width| width > 0), colour: wants_colour(), bars }
 }
 
-/// Whether somebody sees a stream as it is written. mpirun gives its processes a terminal, wherever it writes itself.
+/// Whether a stream is an interactive terminal. mpirun gives its processes a terminal, wherever it
+/// writes itself.
 pub fn is_seen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("OMPI_COMM_WORLD_RANK").is_none()
 }

@@ -1,4 +1,4 @@
-//! `halflap timeline`: a measured step beside its simulation.
+//! `halflap timeline`: a measured step compared with its simulation.
 
 use halflap_report::measured::Comparison;
 use halflap_report::measured::read_step;

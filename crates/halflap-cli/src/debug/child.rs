@@ -17,12 +17,12 @@ use crate::exit::Failed;
 use crate::log::{self, Level, Part};
 use crate::progress::Notice;
 
-/// What a child may print before it is ended.
+/// The output limit of a child; beyond it, the child is ended.
 const MOST_OUTPUT: u64 = 2 << 30;
-/// What is read of a child's output: the end of what is longer.
+/// How much of a child's output is read: only the end, if it is longer.
 const MOST_READ: u64 = 256 << 20;
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a child that was told to end may take to say where it was.
+/// How long a terminated child may take to print where it was.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// How a child ended.
@@ -144,7 +144,7 @@ impl Task<'_> {
                 pass_on(&self.err(), &mut passed[1]);
             }
             if let Some(status) = status {
-                // What it started and left behind has nobody to answer to.
+                // Processes that it left behind are not needed any more.
                 group.end(Ending::Kill);
                 return Ok(End::of(status));
             }
@@ -175,20 +175,20 @@ impl Task<'_> {
     }
 }
 
-/// Prints what came to a file since the last time.
+/// Prints what was appended to a file since the last time.
 fn pass_on(path: &Path, from: &mut u64) {
     let mut new = Vec::new();
     let read = File::open(path).and_then(|mut file| {
         file.seek(SeekFrom::Start(*from))?;
         file.take(MOST_READ).read_to_end(&mut new)
     });
-    // What cannot be passed on is in the file.
+    // If printing fails, the output is still in the file.
     if read.is_ok() && io::stderr().write_all(&new).is_ok() {
         *from += new.len() as u64;
     }
 }
 
-/// The text of a file: what is not UTF-8 is replaced, and of what is too long the end is taken.
+/// The text of a file: invalid UTF-8 is replaced, and only the end of a long text is kept.
 pub fn text(path: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;

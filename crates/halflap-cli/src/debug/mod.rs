@@ -49,7 +49,7 @@ fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     }
 }
 
-/// What we were called as.
+/// The path of our own executable.
 static NAME: OnceLock<OsString> = OnceLock::new();
 
 /// Remembers what we were called as: where we are a library, that is the command.

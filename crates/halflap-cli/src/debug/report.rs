@@ -1,9 +1,9 @@
-//! What a debug session came to: for people and as JSON (halflap.debug/1).
+//! The result of a debug session: as text and as JSON (halflap.debug/1).
 
 use halflap_report::{Style, labelled, printable, printable_end};
 use serde_json::{Value as Json, json};
 
-/// What kind of thing is wrong.
+/// The kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     NotANumber,
@@ -112,11 +112,11 @@ pub enum Shown {
     OnlyWhole,
     /// Yes; what the kernel alone would need was not saved.
     NotSaved,
-    /// Every run gives other values; this one alone says nothing.
+    /// Every run gives different values; a single one shows nothing.
     Chance,
     /// Two runs must be compared to see it.
     Compared,
-    /// It came to its end this time, or could not be run.
+    /// It completed this time, or could not be run.
     NotThisTime,
 }
 
@@ -147,12 +147,12 @@ pub struct Stage {
     pub result: String,
 }
 
-/// What a session came to.
+/// The result of a session.
 #[derive(Debug, Default)]
 pub struct Report {
     pub finding: Option<Finding>,
     pub stages: Vec<Stage>,
-    /// What could not be looked at, and why.
+    /// What could not be checked, and why.
     pub notes: Vec<String>,
     /// Where everything is kept.
     pub folder: String,

@@ -1,4 +1,4 @@
-//! What really ran as a step that can stand beside its simulation.
+//! What actually ran, as a step to compare with its simulation.
 
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
@@ -11,8 +11,8 @@ use super::show::Finished;
 use super::{Job, profile};
 use crate::exit::Failed;
 
-/// The last step of every rank, with the times that were measured. `None` for a module with loops or
-/// branches: what runs in them has no place in one order.
+/// The last step of every rank, with the times that were measured. `None` for a module with loops
+/// or branches: their bodies have no position in a single order.
 pub(super) fn step(job: &Job<'_>, finished: &Finished<'_>) -> Result<Option<Step>, Failed> {
     let times = profile(finished.program, finished.outcome)?;
     let Some(part) = job.source.only_part(finished.orders, times)? else { return Ok(None) };
@@ -36,7 +36,7 @@ fn rank_step(graph: &Graph, program: &Prepared, rank: &RankOutcome) -> RankStep 
     RankStep { time, parts: vec![run] }
 }
 
-/// A collective, from when all ranks had come, as far as that is known.
+/// A collective, from when all ranks had arrived, if known.
 fn transfer(graph: &Graph, label: &Label, span: &Ran) -> Option<Span> {
     let op = collective(graph, label)?;
     let start = met(span);

@@ -1,8 +1,8 @@
 //! How much compute and communication slow each other, from two runs of a module.
 //!
-//! The first says what everything takes alone. In the second some of it runs side by side. Whatever
-//! takes `factor` times as long beside the other does `time / factor` of its work in a `time` of both,
-//! so that it takes `time * (1 - 1 / factor)` longer than alone.
+//! The first gives the time of each task alone. In the second some tasks overlap. A task that is
+//! slowed by `factor` does `time / factor` of its work in a `time` of overlap, so that it takes
+//! `time * (1 - 1 / factor)` longer than alone.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use halflap_run::exec::{Label, LabelKind, Outcome, Prepared, Span};
 
 use super::measure::{counted, met};
 
-/// Two that share a core take twice as long, and wait for their turns; what is beyond is other load.
+/// Two tasks that share a core take twice as long, plus scheduling delays; anything beyond is other
+/// load.
 const MOST: f64 = 4.0;
 
-/// How many times as long each takes beside the other.
+/// By what factor each is slowed by the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Contention {
     pub(super) compute: f64,
@@ -58,7 +59,7 @@ impl Ran {
     }
 }
 
-/// How much longer something took in the time that it ran beside others.
+/// How much a task was slowed while it overlapped others.
 #[derive(Default)]
 struct Longer {
     longer: f64,
@@ -99,7 +100,7 @@ fn joined(all: &[Ran]) -> Vec<(f64, f64)> {
     joined
 }
 
-/// How much of its time something ran beside others.
+/// How long a task overlapped others.
 fn overlap(ran: &Ran, others: &[(f64, f64)]) -> f64 {
     let first = others.partition_point(|(_, end)| *end <= ran.start);
     let beside = others[first..].iter().take_while(|(start, _)| *start < ran.end);

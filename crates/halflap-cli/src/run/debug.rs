@@ -1,4 +1,4 @@
-//! What is looked at while a module runs: from arguments to checks.
+//! The checks of a run, from arguments.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -49,7 +49,7 @@ fn open_report(path: &str) -> Result<File, Failed> {
     opened.map_err(|error| Failed::in_file(path, format!("cannot be written: {error}")))
 }
 
-/// Notes what ended a run where that was asked for, and gives it back as it is told.
+/// Writes the fault report, if requested, and returns the failure.
 pub(super) fn reported(args: &args::Run, failure: Failure) -> Failed {
     note(args, &failure.to_json());
     failed(failure)
@@ -73,7 +73,7 @@ fn note(args: &args::Run, line: &serde_json::Value) {
     }
 }
 
-/// Kernels that were asked for and are not there.
+/// Requested kernels that do not exist.
 pub(super) fn check_filter(args: &args::Run, program: &Prepared) -> Result<(), Failed> {
     let Some(list) = args.debug.filter_kernels.as_deref().filter(|_| args.debug.debug_values > 0) else {
         return Ok(());
@@ -104,7 +104,7 @@ fn values(debug: &args::DebugArgs) -> Option<ValueOptions> {
     Some(ValueOptions { level, filter, folder: PathBuf::from(&debug.values_dir) })
 }
 
-/// Only functions of others can write beside their arrays, so marks are there for them.
+/// Only custom calls can write outside of their arrays, so canary bytes are for them.
 fn memory(args: &args::Run) -> Memory {
     match (args.debug.no_memory_caching, args.debug.canaries) {
         (Against::End, _) => Memory::Guarded(Side::End),

@@ -103,7 +103,7 @@ impl Inputs {
         }
     }
 
-    /// Inputs that nobody takes belong to another module.
+    /// Unused inputs belong to another module.
     pub(super) fn check_names(&self, program: &Prepared) -> Result<(), Failed> {
         let names: Vec<String> = match self {
             Inputs::Archive { path, bytes } => {
@@ -141,7 +141,7 @@ fn read_file(path: &Path) -> Result<Tensor, String> {
     read_npy(&bytes).map_err(|error| format!("{name}: {error}"))
 }
 
-/// What may be the matter with an array that is not what the module takes; nothing, if it is.
+/// Why an array does not fit the module; nothing, if it does.
 fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     let sorted = |dims: &[usize]| {
         let mut dims = dims.to_vec();
@@ -160,8 +160,8 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     })
 }
 
-/// What every rank takes and gives is in memory twice; where a single array is more than there can be, that is said
-/// before anything is made.
+/// Inputs and outputs of every rank are in memory twice; an array that is too large is reported
+/// before anything is allocated.
 pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Failed> {
     let inputs = program.inputs.iter().zip(&program.input_names);
     let inputs = inputs.map(|(kind, name)| (kind, format!("parameter '{name}'")));
@@ -175,8 +175,8 @@ pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
     Ok(())
 }
 
-/// An input for want of a real one, the same on all ranks: numbers from -0.5 to 0.5, whole ones from 0
-/// to 7, which are indices of most things.
+/// A generated input, the same on all ranks: floats from -0.5 to 0.5, integers from 0 to 7, which
+/// are valid indices for most arrays.
 fn made(kind: &ArrayType, seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! What was measured: medians of what everything took.
+//! Measurements: medians of all times.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
     counted(&(0..steps).map(slowest).collect::<Vec<_>>()).to_vec()
 }
 
-/// What a step's time went to, each in the median of steps and ranks.
+/// Where a step's time went, each the median of steps and ranks.
 pub(super) struct Totals {
     /// All kernels.
     pub(super) compute: Nanos,
-    /// All collectives, from the time when all ranks had come, as far as that is known.
+    /// All collectives, from when all ranks had arrived, if known.
     pub(super) communication: Nanos,
-    /// How long compute stood still for others.
+    /// How long compute was stalled.
     pub(super) exposed: Nanos,
 }
 
@@ -51,19 +51,18 @@ impl Totals {
     }
 }
 
-/// How long something took; a collective, from the time when all had come.
+/// How long a task took; a collective, from when all ranks had arrived.
 fn time(span: &Span) -> f64 {
     span.end.0 - met(span).0
 }
 
-/// When something began; a collective, when all had come, as far as that is known.
+/// When a task began; a collective, when all ranks had arrived, if known.
 pub(super) fn met(span: &Span) -> Nanos {
     span.met.map_or(span.start, |met| met.max(span.start))
 }
 
 /// The median time of every kernel and collective, by the name of its instruction; that of a kernel
-/// that computes several is shared out among them. Of a collective it is what it takes when all have
-/// come.
+/// with several is divided among them. A collective's time starts when all ranks have arrived.
 pub(super) fn profile(runs: &[(&Prepared, &Outcome)]) -> BTreeMap<String, Nanos> {
     let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (program, outcome) in runs {
@@ -100,14 +99,14 @@ struct Meeting {
     set: usize,
 }
 
-/// What is known of a meeting.
+/// The times of one collective.
 #[derive(Clone, Copy)]
 struct Met {
-    /// When the last rank had come, and when the last had left. Steps begin on all ranks together, which
-    /// is what these are counted from.
+    /// When the last rank arrived, and when the last one left, relative to the common start of the
+    /// step.
     all_came: f64,
     all_left: f64,
-    /// The least that it took on any rank from the time when all had come, where that is known.
+    /// The minimum over ranks of its time since all had arrived, if known.
     least: Option<f64>,
 }
 
@@ -168,7 +167,7 @@ mod tests {
     fn a_collective_takes_what_is_left_when_the_last_rank_has_come() {
         // The second rank finds what the first sent before; the first waits for what the second sends.
         assert_eq!(taken(&[span(0.0, None, 50.0), span(30.0, None, 35.0)]), 20.0);
-        // A transport that knows when all had come.
+        // A transport that knows when all ranks had arrived.
         assert_eq!(taken(&[span(0.0, Some(30.0), 50.0), span(30.0, Some(30.0), 45.0)]), 15.0);
     }
 

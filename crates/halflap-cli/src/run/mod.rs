@@ -112,8 +112,8 @@ fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Faile
     plan_into(args, artifacts)
 }
 
-/// Writes the order that is run, and its plan; a run then takes that order. Nothing that the module
-/// calls is loaded for that: a run does so in a process of its own.
+/// Writes the order to run, and its plan, for a later run. It loads no custom calls: a run does so
+/// in a separate process.
 fn plan_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let written = artifacts.file("order.json");
     check_arguments(args)?;
@@ -158,7 +158,7 @@ impl<'a> Job<'a> {
         check_arguments(args)?;
         debug::catch_faults(args)?;
         let source = ModuleSource::read(&args.module, &args.machine)?.typed()?;
-        // A name without a folder would be looked for in the system's.
+        // A name without a folder would be searched in the system's library path.
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
         let libraries = load(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
@@ -281,7 +281,7 @@ fn compare<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
     ranks.agreed(finished)
 }
 
-/// Says what both orders came to, and writes what was asked for of the second.
+/// Shows the results of both orders, and writes the requested files of the second.
 fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Failed> {
     let compared = Some(Compared::new(job, runs)?);
     finish(job, &runs[1], &Others { compared, ..Others::default() })
@@ -294,7 +294,7 @@ fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
     Profile::read(text.to_string().as_bytes()).map_err(|error| Failed::OurBug(error.to_string()))
 }
 
-/// Writes and says what came of a run.
+/// Writes and prints the results of a run.
 fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(), Failed> {
     let args = job.args;
     if let Some(path) = &args.output {
@@ -317,7 +317,7 @@ fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(),
     }
 }
 
-/// How a run that failed is told. A panic is our own doing.
+/// How a failed run is reported. A panic is our own bug.
 fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),

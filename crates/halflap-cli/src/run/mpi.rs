@@ -1,5 +1,5 @@
-//! A rank of many processes. What goes wrong before the run is agreed on, so that it is said once and
-//! everybody ends; what goes wrong in it ends the others by force.
+//! A rank of many processes. Ranks agree on failures before the run, so that they are reported once
+//! and all ranks exit; a failure during the run aborts the others.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
         failed.report();
         Failed::ToldElsewhere(code)
     });
-    // All ranks come here, or none: what they must agree on they have.
+    // Either all ranks get here or none: they have agreed.
     world.finish().map_err(failed)?;
     done
 }
@@ -108,7 +108,7 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
     }
 }
 
-/// Ranks that were told different things would wait for each other forever.
+/// Ranks with different arguments would wait for each other forever.
 fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
     let args = job.args;
     let kind = match (args.tune, args.compare) {
@@ -164,7 +164,7 @@ fn compare_plans(world: &World, program: &Prepared) -> Result<(), Failed> {
     agreed(world, differ.map_or(Ok(()), Err))
 }
 
-/// The first rank on which something is wrong says so; all others end, too.
+/// The lowest failing rank reports; all others exit, too.
 fn agreed<T>(world: &World, result: Result<T, Failed>) -> Result<T, Failed> {
     let problem = result.as_ref().err().map(|failed| failed.code().to_string());
     match world.agree(problem.as_deref()).map_err(failed)? {

@@ -51,7 +51,7 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
     }
 }
 
-/// Puts what a rank's kernel took, the last time, where inputs are looked for.
+/// Copies the inputs of the kernel's last launch on a rank to where inputs are read from.
 fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Result<(), Failed> {
     let place = values.folder.display().to_string();
     let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
@@ -70,13 +70,13 @@ fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Re
     Ok(())
 }
 
-/// A folder for temporary files, gone when it is not needed any more.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Folder, Failed> {
         let path = std::env::temp_dir().join(format!("halflap-only.{}", std::process::id()));
-        // Somebody who had our number and was killed may have left one behind.
+        // A killed process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path)
             .map_err(|error| Failed::in_file(&path.display().to_string(), format!("cannot be made: {error}")))?;
@@ -86,7 +86,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is for temporary files.
+        // If removal fails, it stays in the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

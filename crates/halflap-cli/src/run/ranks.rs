@@ -1,4 +1,4 @@
-//! Ranks, wherever they are: what a run asks of them.
+//! Ranks, as threads or processes: the interface that a run uses.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) type Given<'a> = (&'a Arc<Prepared>, Vec<Vec<Tensor>>);
 /// How often a program runs, and where its progress goes.
 pub(super) struct Turn<'a> {
     pub(super) options: &'a Options,
-    /// Takes the number of steps that are done, and says whether to go on.
+    /// Takes the number of completed steps, and returns whether to continue.
     pub(super) show: &'a dyn Fn(usize) -> ControlFlow<()>,
 }
 

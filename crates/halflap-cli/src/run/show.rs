@@ -1,4 +1,4 @@
-//! What came of a run, on the terminal.
+//! The results of a run, on the terminal.
 
 use halflap::units::{Bytes, Nanos};
 use halflap_report::{count, labelled, printable};
@@ -14,14 +14,14 @@ use crate::exit::Failed;
 use crate::plans::Found;
 use crate::terminal;
 
-/// A run that came to its end.
+/// A completed run.
 pub(super) struct Finished<'a> {
     pub(super) program: &'a Prepared,
     pub(super) outcome: &'a Outcome,
     pub(super) orders: &'a Found,
 }
 
-/// What came of the other orders that were run.
+/// The results of the other orders.
 #[derive(Default)]
 pub(super) struct Others {
     pub(super) compared: Option<Compared>,

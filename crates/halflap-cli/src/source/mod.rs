@@ -133,8 +133,7 @@ impl Source {
         Source { path: path.clone(), workload, model, assumed: *assumed, read_seconds: *read_seconds, profile: None }
     }
 
-    /// Goes through all units, callees first; `decide` gives an order of each, and what else is to be
-    /// kept.
+    /// Visits all units, callees first; `decide` returns an order for each, and data to keep.
     pub fn walk<T>(
         &self,
         decide: impl FnMut(&Priced) -> Result<(Order, T), Failed>,
@@ -158,13 +157,13 @@ impl Source {
         })
     }
 
-    /// Where run times come from, for people.
+    /// Where run times come from, for display.
     pub fn device(&self) -> Option<String> {
         let name = self.assumed?;
         Some(format!("{name} is assumed, because none was named: --device models another"))
     }
 
-    /// What a unit is called.
+    /// The name of a unit.
     pub fn name_of(&self, unit: UnitId) -> &str {
         &self.workload.units[unit].name
     }

@@ -11,7 +11,7 @@ use crate::exit::Failed;
 /// Words after `halflap`.
 pub type Words = Vec<String>;
 
-/// What may show a fault again.
+/// A command that may reproduce a fault.
 pub struct Commands {
     /// The kernel that is to blame, alone.
     pub alone: Option<Words>,
@@ -54,7 +54,7 @@ impl Session<'_> {
         words
     }
 
-    /// What does not end must be ended.
+    /// A hang must be ended.
     fn limit(&self, finding: &Finding) -> Vec<String> {
         match finding.kind {
             Kind::Hang | Kind::Apart => vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())],
@@ -68,7 +68,7 @@ impl Session<'_> {
         let mut shown = Shown::Yes;
         for command in alone.iter().chain([whole]) {
             let ran = self.own("again", command.iter().map(OsString::from).collect())?;
-            // The whole module does what it did before; a kernel alone may come to grief in another way.
+            // The whole module fails as before; a kernel alone may fail in another way.
             if shows(&ran, kind.filter(|_| command != whole), finding) {
                 finding.reproduce = Some(typed(command));
                 finding.shown = Some(shown);
@@ -86,14 +86,15 @@ impl Session<'_> {
     }
 }
 
-/// Whether a run ends as badly: with a fault of the same kind and by the same kernel, as far as both are said.
+/// Whether a run reproduces the fault: the same kind and the same kernel, as far as both are
+/// reported.
 fn shows(ran: &Ran, kind: Option<&str>, finding: &Finding) -> bool {
     let fault = ran.fault().unwrap_or_default();
     let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
     // Whether ranks that go different ways meet or wait for each other is chance.
     let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
     let is_astray = |kind: Option<&str>| matches!(kind, Some("crash" | "out-of-bounds"));
-    // What lies far away is somebody's or nobody's by chance.
+    // Whether a far address belongs to a buffer is random.
     let is_kind = agree(&fault["kind"], kind) || is_astray(kind) && is_astray(fault["kind"].as_str());
     let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && is_kind;
     is_same

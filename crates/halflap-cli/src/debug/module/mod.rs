@@ -1,5 +1,5 @@
-//! `halflap debug MODULE`: the guide for a module. Every stage is a process of its own: one that crashes or hangs is
-//! an answer.
+//! `halflap debug MODULE`: the guide for a module. Every stage is a separate process: a crash or a
+//! hang is a result.
 
 mod again;
 mod run;
@@ -28,7 +28,7 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
     let bytes = files::read(module)?;
     let read = halflap_hlo::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
     let module = match module {
-        // What comes once only is kept for all stages.
+        // Input that can be read only once is kept for all stages.
         "-" => {
             let path = folder.join("module.txt").display().to_string();
             files::put(&path, read.text())?;
@@ -51,13 +51,13 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
 struct Walk<'a> {
     session: Session<'a>,
     module: Module,
-    /// That something was overrun, without who did it: told if nobody is caught at it.
+    /// An overrun with an unknown culprit: reported if no other stage finds it.
     overrun: Option<Json>,
-    /// The stage that came last, without those that only look closer.
+    /// The last stage, except those that only collect details.
     last: Asked,
     /// The command that runs the kernel that is to blame alone.
     alone: Option<Words>,
-    /// What kind of fault the runs themselves told of.
+    /// The kind of fault that the runs reported.
     kind: Option<String>,
 }
 
@@ -79,8 +79,8 @@ fn is_astray(fault: &Json) -> bool {
     matches!(text(fault, "kind"), Some("out-of-bounds" | "use-after-free" | "write-to-input" | "not-its-own"))
 }
 
-/// Whether guards are to blame: every instruction by itself, with guards, may take more memory than there is, and
-/// arrays that end with their page do not start at round addresses, as some rely on.
+/// Whether guards are to blame: unfused instructions with guard pages may need more memory than
+/// available, and arrays that end with their page are not aligned, which some custom calls rely on.
 fn is_of_guards(kind: &str, unguarded: &Ran) -> bool {
     kind == "no-memory" || (kind == "unaligned" && unguarded.end.is_good())
 }
@@ -132,7 +132,8 @@ impl Walk<'_> {
         self.leftover(&plain)
     }
 
-    /// What fits no stage: a crash that happens without guards only, an end without a word, infinite results.
+    /// Faults that fit no stage: a crash that only happens without guards, a silent exit, infinite
+    /// results.
     fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
         let fault = plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
         if let Some(fault) = fault {
@@ -152,8 +153,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Bad input is the user's: an array that is not what the module takes is a fault to be told like others, and
-    /// what cannot be read is none.
+    /// Bad input is the user's: an array that does not fit the module is a finding like others, an
+    /// unreadable file is an error.
     fn bad_input(&mut self, plain: &Ran) -> Result<Finding, Failed> {
         let problem = plain.complaint();
         let inputs = self.session.args.run.inputs.as_deref();
@@ -194,8 +195,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Something that is no number, unless a custom call touches memory that it must not: that may be why, and shows
-    /// only if the run goes on.
+    /// A NaN, unless a custom call makes an invalid memory access: that may be the cause, and only
+    /// shows if the run continues.
     fn memory_first(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
         let guards: &[Memory] = match memory {
             _ if self.session.args.run.custom_calls.is_empty() => &[],
@@ -236,7 +237,7 @@ impl Walk<'_> {
         Ok(finding)
     }
 
-    /// Ranks that wait, or a kernel that does not come back: which line that is, and what it took.
+    /// Ranks that wait, or a kernel that hangs: its source line, and its inputs.
     fn stuck(&mut self, mut finding: Finding) -> Result<Finding, Failed> {
         let Some(kernel) = finding.kernel.clone() else { return Ok(finding) };
         if finding.source.is_empty() {
@@ -256,7 +257,8 @@ impl Walk<'_> {
         self.look_closer(kernel, (memory, filter), finding)
     }
 
-    /// Runs it once more and saves values of some kernels; gives what it says went wrong with the kernel this time.
+    /// Runs it again and saves values of some kernels; returns the fault reported for the kernel
+    /// this time.
     fn look_closer(
         &mut self,
         kernel: &str,
@@ -270,12 +272,13 @@ impl Walk<'_> {
             format!("--filter-kernels={}", filter.join(",")),
             "--launch-blocking".to_owned(),
         ];
-        // What stops at NaN does not come to what was found without.
+        // A run that stops at NaN does not reach a fault found without that check.
         options.extend(self.last.options.iter().filter(|&option| option == "--nan-asserts").cloned());
         let asked = Asked { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
-        // Where all ranks do the same, this time another one may have come first, and only its values are saved.
+        // If all ranks fail alike, another one may be first this time, and only its values are
+        // saved.
         let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
         finding.rank = again.as_ref().and_then(rank_of).or(finding.rank);
         let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
@@ -295,7 +298,7 @@ impl Walk<'_> {
         self.alone = Some(self.session.alone(kernel, (memory, rank), finding));
     }
 
-    /// Something that is no number: who made it.
+    /// A NaN: finds the kernel that produced it.
     fn not_finite(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
         let kernel = text(fault, "kernel").unwrap_or("").to_owned();
         let is_input = fault["is_input"] == true;
@@ -324,7 +327,8 @@ impl Walk<'_> {
         Ok(finding)
     }
 
-    /// What is no number was made of an infinity: if some kernel made that of finite numbers, it is to blame.
+    /// If the NaN stems from an infinity that a kernel produced from finite numbers, that kernel is
+    /// to blame.
     fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
         let saved = self.save_all(&["--nan-asserts"])?;
         let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
@@ -395,7 +399,8 @@ impl Walk<'_> {
         names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
     }
 
-    /// An array that changed between who made it and who takes it: a custom call in between wrote to it.
+    /// An array that changed between its producer and a reader: a custom call in between wrote to
+    /// it.
     fn clobbered(&mut self) -> Result<Option<Finding>, Failed> {
         let saved = self.save_all(&["--launch-blocking"])?;
         let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
@@ -418,7 +423,8 @@ impl Walk<'_> {
         self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
     }
 
-    /// Results that depend on where buffers are, or on chance: somebody reads what is not theirs.
+    /// Results that depend on buffer addresses, or vary at random: a kernel reads memory that it
+    /// should not.
     fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
         let mut folders = Vec::new();
         let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
@@ -483,7 +489,7 @@ impl Walk<'_> {
         opcode.is_some_and(Opcode::is_of_collective)
     }
 
-    /// The kernels that made what one takes, as far as they are launched.
+    /// The launched kernels that produced a kernel's inputs.
     fn producers(&mut self, kernel: &str) -> Result<Vec<String>, Failed> {
         let asked = Asked::new("names", Memory::Cached, &["--debug-values=3"]);
         let names = self.session.run(&asked)?;

@@ -49,7 +49,7 @@ pub struct Session<'a> {
     pub report: Report,
 }
 
-/// What is asked of a stage besides running the module.
+/// The options of a stage, besides running the module.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub stage: &'static str,
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
         let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
         let folder = self.folder.join("order");
         let task = Task { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
-        // Whoever cannot find one says why when it is run.
+        // If it is not found, the run says why.
         self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
         Ok(())
     }
@@ -108,15 +108,15 @@ impl<'a> Session<'a> {
         self.own(asked.stage, command)
     }
 
-    /// First as the user runs it; then every instruction is a kernel of its own.
+    /// First as the user runs it; then unfused, with every instruction as its own kernel.
     pub fn is_unfused(&self, asked: &Asked) -> bool {
         asked.stage != "plain" || self.args.run.no_fuse
     }
 
-    /// Runs our own command; what it tells machines goes to the stage's folder.
+    /// Runs our own command; its machine-readable output goes to the stage's folder.
     pub fn own(&self, stage: &str, words: Vec<OsString>) -> Result<Ran, Failed> {
         let folder = self.folder.join(stage);
-        // What an earlier run of the stage left behind says nothing of this one.
+        // Files of an earlier run of the stage do not apply to this one.
         let _ = fs::remove_dir_all(&folder);
         let mut command: Vec<OsString> = vec![crate::debug::own_executable()?.into()];
         command.extend(words);
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         Ok(Ran { end, folder })
     }
 
-    /// How long a loop may take that may come to its end.
+    /// The time limit for a loop that may terminate.
     fn loop_time(&self) -> Duration {
         self.kernel_time() * 5 + Duration::from_secs(100)
     }
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
         Duration::from_nanos(self.args.timeout.map_or(20_000_000_000, |time| time.0 as u64))
     }
 
-    /// What the user said of the run.
+    /// The user's options for the run.
     pub fn passed_on(&self) -> Vec<OsString> {
         let args = &self.args.run;
         let mut words: Vec<OsString> = Vec::new();
@@ -175,13 +175,13 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What it says went wrong: of several lines the first.
+    /// The reported fault: the first of several lines.
     pub fn fault(&self) -> Option<Json> {
         let text = child::text(&self.folder.join("fault.jsonl"));
         text.lines().find_map(|line| serde_json::from_str(line).ok())
     }
 
-    /// What it said to people, without our own words around it.
+    /// Its error message, without our own prefix.
     pub fn complaint(&self) -> String {
         let text = child::text(&self.folder.join("err.txt"));
         let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! Saved values of a run: who made a bad array first.
+//! Saved values of a run: finds the first kernel that produced a bad array.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,9 +23,9 @@ pub struct Place {
 /// Where a search for the first bad array ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A launch that makes it of good ones.
+    /// A launch that produces it from good inputs.
     Launch(Place),
-    /// An array that nobody made: an input of the module, or what was not saved.
+    /// An array without a producer: an input of the module, or one that was not saved.
     Given(Place, String),
 }
 
@@ -43,7 +43,7 @@ impl Saved {
         self.of(place).next()
     }
 
-    /// The last launch of a kernel on a rank, or on any: where something went wrong, nothing came after it.
+    /// The last launch of a kernel on a rank, or on any: after a failure, nothing came later.
     pub fn find(&self, kernel: &str, rank: Option<usize>) -> Option<Place> {
         let ranks = self.ranks.iter().filter(|values| rank.is_none_or(|rank| values.rank == rank));
         let each = ranks.filter_map(|values| {
@@ -53,7 +53,7 @@ impl Saved {
         each.min_by_key(|place| (place.sequence, place.rank))
     }
 
-    /// What a launch took and gave.
+    /// The inputs and outputs of a launch.
     pub fn around(&self, place: Place) -> (Vec<Value>, Vec<Value>) {
         let side = |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
         (side("before"), side("after"))
@@ -64,7 +64,8 @@ impl Saved {
         self.of(place).any(|entry| entry.when == "before" && is_bad(&entry.stats))
     }
 
-    /// Walks back from a launch to where a bad array comes from. What a collective gives may come from any rank.
+    /// Walks back from a launch to the origin of a bad array. A collective's output may come from
+    /// any rank.
     pub fn origin(&self, start: Place, is_bad: fn(&Stats) -> bool, is_collective: &dyn Fn(&str) -> bool) -> Origin {
         let mut place = start;
         let mut steps = self.ranks.iter().map(|values| values.entries.len()).sum::<usize>();
@@ -91,9 +92,9 @@ impl Saved {
         }
     }
 
-    /// The first array that a launch finds other than its maker left it, with both launches: somebody wrote to it
-    /// who was not asked to. Only within one run of a computation: one that runs in between (the body of a loop) may
-    /// write to what it was given, under another name.
+    /// The first array that changed between its producer and a reader, with both launches:
+    /// something else wrote to it. Only within one run of a computation: one that runs in between
+    /// (a loop body) may legally write to its inputs under another name.
     pub fn changed(&self) -> Result<Option<(Place, Place, String)>, Failed> {
         let mut first: Option<(Place, Place, String)> = None;
         for values in &self.ranks {

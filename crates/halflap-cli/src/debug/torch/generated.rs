@@ -37,14 +37,15 @@ impl Call {
         }
     }
 
-    /// Whether it is an operator that does not come with torch.
+    /// Whether it is an operator from outside torch.
     pub fn is_custom(&self) -> bool {
         let Some(name) = self.kernel.strip_prefix("torch.ops.") else { return false };
         let namespace = name.split('.').next().unwrap_or(name);
         !["aten", "prims", "inductor", "higher_order"].contains(&namespace) && !self.is_collective()
     }
 
-    /// Whether it brings what other ranks made. Kernels that were fused beside a collective have its name, too.
+    /// Whether it returns data of other ranks. Kernels that were fused with a collective have its
+    /// name, too.
     pub fn is_collective(&self) -> bool {
         self.kernel.contains("c10d") || self.operator.as_ref().is_some_and(|operator| operator.contains("c10d"))
     }
@@ -67,9 +68,9 @@ impl Graph {
     }
 }
 
-/// What comes behind a call, in C++ and in Python.
+/// What follows a call, in C++ and in Python.
 const ENDS: [&str; 5] = [" del ", "track_tensor(", CHECK, "output_handles", "torch_empty_strided"];
-/// What generated code calls after each kernel while Inductor follows the lifetimes of buffers.
+/// What generated code calls after each kernel while Inductor tracks buffer lifetimes.
 const CHECK: &str = "check_memory_step(";
 
 const HANDLE: &str = "[Provenance debug handles] ";
@@ -135,7 +136,7 @@ fn calls(code: &str) -> Vec<Call> {
             calls.push(Call { kernel, handle, line, ..Call::default() });
             is_open = true;
         } else if let Some((to, from)) = moved(line) {
-            // What a buffer's new name holds was written under its old one.
+            // A renamed buffer's content was written under its old name.
             if let Some(writer) = calls.iter().rposition(|call| call.writes.contains(&from)) {
                 calls[writer].writes.insert(to);
             }

@@ -1,4 +1,4 @@
-//! What torch's own debug printer says: which kernel is launched, and what goes in and comes out.
+//! The output of torch's debug printer: which kernel is launched, with its inputs and outputs.
 //!
 //! Compiled C++ wrappers print `[ before_launch: K ]` and `[  before_launch - K - BUFFER  ]:`, Python wrappers print
 //! `inductor: before_launch - K - BUFFER`; what follows a buffer's name describes it, one fact a line.
@@ -21,7 +21,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Whether it holds what it should not. An infinity may be meant; what is no number never is.
+    /// Whether it holds bad values. An infinity may be intended; a NaN never is.
     pub fn is_bad(&self, infinities: bool) -> bool {
         self.is_nan || (infinities && self.is_infinite)
     }
@@ -38,7 +38,8 @@ pub enum Event {
     Tensor(When, String, Tensor),
 }
 
-/// The events of a program's output, in sequence. A tensor at the very end may be cut off: it is left out.
+/// The events of a program's output, in sequence. A tensor at the very end may be truncated: it is
+/// skipped.
 pub fn events(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
     let mut open: Option<(Header, Tensor)> = None;

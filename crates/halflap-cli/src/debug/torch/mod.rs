@@ -1,5 +1,5 @@
-//! `halflap debug -- COMMAND`: the guide for somebody else's torch program. Each stage runs the command once more under
-//! torch's own variables and reads what is printed.
+//! `halflap debug -- COMMAND`: the guide for a user's torch program. Each stage runs the command
+//! once more under torch's own variables and reads what is printed.
 
 mod generated;
 mod launches;
@@ -44,7 +44,7 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     if let (None, Some((rank, exception))) = (Bad::said_by(&sanity), about_inputs) {
         return Ok(Some(raised(session, &plain, (rank, &exception))));
     }
-    // Memory comes first: whoever writes where he may not makes others look guilty.
+    // Memory comes first: an invalid write makes other kernels look guilty.
     let mut guarded = Vec::new();
     for guard in [Guard::End, Guard::Start] {
         let ran = session.run(guard.stage(), Variables::guarded(guard))?;
@@ -68,7 +68,7 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     if let Some(found) = not_numbers(session, &sanity, &guarded)? {
         return Ok(Some(found));
     }
-    // What does not happen again under guard happened once.
+    // A fault that does not recur with guard pages still happened once.
     if plain.crash().is_some() {
         return crashed(session, &plain, Guard::Off).map(Some);
     }
@@ -80,7 +80,7 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     Ok(failed.or(lifetime.map(|found| found.finding)))
 }
 
-/// What ends programs that were given arrays of another shape or type.
+/// Errors about inputs of another shape or type.
 fn is_about_inputs(exception: &Exception) -> bool {
     let words = [
         "shapes cannot be multiplied",
@@ -128,14 +128,14 @@ fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &
     finding
 }
 
-/// What it means that generated code reads a name that it deleted.
+/// Explains generated code that reads a deleted name.
 fn freed_early(buffer: &str, frame: &Frame) -> String {
     let Frame { file, line, .. } = frame;
     let kernel = frame.callee();
     format!("Inductor's generated code frees {buffer} before {kernel} uses it ({file}:{line})")
 }
 
-/// What a rank means that says that somebody left.
+/// Explains a rank's message that another rank left.
 fn left_alone(left: &[usize], exception: &Exception) -> String {
     let ranks: Vec<String> = left.iter().map(usize::to_string).collect();
     let who = if left.len() == 1 { "rank" } else { "ranks" };
@@ -150,7 +150,7 @@ fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
     own.into_iter().take(count).map(Frame::render).collect()
 }
 
-/// What a check of torch's said of values.
+/// What torch's check reported about values.
 struct Bad {
     rank: Option<usize>,
     exception: Exception,
@@ -175,9 +175,9 @@ impl Bad {
     }
 }
 
-/// Whether torch's checks found something that is no number, and if so which kernel made it. New memory holds no
-/// numbers in the first of the guarded runs and numbers in the second: what is bad in the first and not in the others
-/// was never written, and runs without guards show it by chance.
+/// Whether torch's checks found something that is no number, and if so which kernel made it. New
+/// memory is NaN in the first of the guarded runs and finite in the second: a value that is bad
+/// only in the first was never written, and runs without guards show it at random.
 fn not_numbers(session: &mut Session<'_>, sanity: &Ran, guarded: &[Ran]) -> Result<Option<Finding>, Failed> {
     let is_good = |ran: &Ran| Bad::said_by(ran).is_none();
     match guarded {
@@ -209,7 +209,7 @@ fn blame(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Fi
     Ok(Some(finding))
 }
 
-/// What is said of a suspect.
+/// The description of a suspect.
 fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
     let kind = match (guard, bad.is_infinite) {
         (Guard::Off, true) => Kind::Infinity,
@@ -287,7 +287,7 @@ fn around(
     Ok(())
 }
 
-/// A program that does not end: where it stands.
+/// A program that hangs: where it is.
 fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
     let stands = plain.standing();
     if stands.len() > 1 {
@@ -314,10 +314,10 @@ fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
     Ok(finding)
 }
 
-/// How often the output of a run that goes on is looked at.
+/// How often the output of a running program is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Says when it is time to look at a file again.
+/// Says when it is time to check a file again.
 fn every_so_often() -> impl FnMut() -> bool {
     let mut last = Instant::now();
     move || {

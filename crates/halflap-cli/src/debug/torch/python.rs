@@ -1,12 +1,12 @@
 //! What Python prints when something goes wrong: tracebacks, and the stacks of its fault handler.
 
-/// A line of somebody's program.
+/// A line of the user's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub file: String,
     pub line: usize,
     pub function: String,
-    /// What the line says, where it was printed.
+    /// The text of the line, if it was printed.
     pub code: String,
 }
 
@@ -107,7 +107,7 @@ impl Exception {
 
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// What several processes put before their lines.
+/// The prefix that launchers add to each rank's lines.
 fn unprefixed(line: &str) -> &str {
     let rest = line.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     match rest {
@@ -128,7 +128,7 @@ pub fn exception(text: &str) -> Option<Exception> {
     let message = body.get(inside).map_or(String::new(), |line| line.trim().to_owned());
     let more = body[inside..].iter().skip(1).take_while(|line| !line.is_empty() && !line.starts_with('[')).take(3);
     let message = more.fold(message, |message, line| format!("{message} {}", line.trim()));
-    // The compiler was called where the program stands, and says itself which of its lines it could not compile.
+    // The traceback ends in the compiler, which itself names the line that it could not compile.
     let own = body[inside..].iter().skip_while(|line| line.trim() != "from user code:").skip(1);
     let own = own.take_while(|line| line.starts_with(' ') || line.is_empty());
     let mut frames_of = frames(body[..inside].iter().copied());

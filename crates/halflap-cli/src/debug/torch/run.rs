@@ -64,13 +64,13 @@ impl Variables {
         Variables { set: owned(&set), guard: Guard::Off, tracks: false }
     }
 
-    /// When buffers are born and die; C++ wrappers cannot tell.
+    /// Buffer lifetimes; C++ wrappers do not report them.
     pub fn lifetimes() -> Variables {
         let set = [("TORCHINDUCTOR_CPP_WRAPPER", "0"), ("INDUCTOR_PROVENANCE", "1")];
         Variables { set: owned(&set), guard: Guard::Off, tracks: true }
     }
 
-    /// Step 2: a fault happens where it is made, every time; and memory that nobody wrote is no number.
+    /// Step 2: faults happen at the faulting access, every time; and uninitialised memory is NaN.
     pub fn guarded(guard: Guard) -> Variables {
         let mut variables = Variables { guard, ..Variables::sanity() };
         variables.set.extend(owned(&[
@@ -96,7 +96,7 @@ impl Variables {
         variables
     }
 
-    /// Step 3: what goes in and comes out of these kernels, or of all.
+    /// Step 3: inputs and outputs of these kernels, or of all.
     pub fn values(guard: Guard, kernels: &[&str]) -> Variables {
         let mut variables = Variables::names(guard);
         variables.set.retain(|(name, _)| *name != "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER");
@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
         ];
         all.extend(variables.set.iter().map(|(name, value)| (*name, value.into())));
         if !variables.set.is_empty() {
-            // What was compiled before was compiled without these variables.
+            // Code in the cache was compiled without these variables.
             all.push(("TORCHINDUCTOR_CACHE_DIR", folder.join("cache").into()));
             all.push(("TRITON_CACHE_DIR", folder.join("cache").join("triton").into()));
         }
@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
         all
     }
 
-    /// What to type to see it again.
+    /// The command that reproduces it.
     pub fn again(&self, variables: &Variables) -> String {
         let own = ["TORCH_TRACE", "HALFLAP_OUT", "HALFLAP_ERR", "TRITON_CACHE_DIR"];
         let again = self.folder.join("again");
@@ -247,7 +247,7 @@ fn compile(folder: &Path) -> Option<PathBuf> {
     status.ok().filter(std::process::ExitStatus::success).map(|_| library)
 }
 
-/// Memory that was touched and must not be, as the guard says it.
+/// An invalid memory access, as reported by the guard library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     kind: String,
@@ -333,7 +333,7 @@ impl Ran {
         generated::graphs(&self.folder.join("trace"))
     }
 
-    /// What was told as JSON behind some words, by each rank.
+    /// JSON that follows a given prefix, by rank.
     pub fn told(&self, words: &str) -> Vec<(Option<usize>, Json)> {
         let of_rank = |rank: Option<usize>| {
             let text = self.file("err.txt", rank);
@@ -348,8 +348,8 @@ impl Ran {
         self.exceptions().into_iter().next()
     }
 
-    /// The exceptions that ended its ranks: first the rank's that is to blame, those that only say that others left
-    /// behind the others, and last what whoever started the ranks makes of it.
+    /// The exceptions that ended its ranks: first that of the rank to blame, then those that only
+    /// report that other ranks left, and last the launcher's.
     pub fn exceptions(&self) -> Vec<(Option<usize>, Exception)> {
         if self.end.is_good() {
             return Vec::new();
@@ -363,7 +363,7 @@ impl Ran {
         told
     }
 
-    /// What torchrun says of the rank that failed first.
+    /// torchrun's report of the rank that failed first.
     fn first_failure(&self) -> Option<(Option<usize>, i32)> {
         let (rank, code) = python::first_failure(&self.file("err.txt", None))?;
         Some((Some(rank), code))
@@ -375,7 +375,7 @@ impl Ran {
             return None;
         }
         let said = self.rank_that_says().map(|rank| (rank, signal_of(&self.file("err.txt", rank))));
-        // Those that nobody else needs any more are ended by SIGTERM.
+        // The launcher ends the remaining ranks by SIGTERM.
         let killed = || self.first_failure().filter(|(_, code)| *code < 0).map(|(rank, code)| (rank, -code));
         match self.end {
             End::Signal(number) => Some((said.and_then(|(rank, _)| rank), number)),
@@ -385,7 +385,7 @@ impl Ran {
         }
     }
 
-    /// The rank that says how it was ended: best by a fault of memory.
+    /// The rank that reports how it ended: preferably by a memory fault.
     pub fn rank_that_says(&self) -> Option<Option<usize>> {
         let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
         let mut ranks = self.ranks();

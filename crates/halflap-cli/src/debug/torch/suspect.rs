@@ -12,7 +12,7 @@ use crate::debug::report::Value;
 pub enum Suspect {
     /// A tensor that a graph was given.
     Input(Tensor),
-    /// A kernel, with what went in and what came out.
+    /// A kernel, with its inputs and outputs.
     Kernel { call: Call, producers: Vec<Call>, went_in: Vec<Value>, came_out: Vec<Value> },
 }
 
@@ -23,9 +23,9 @@ struct Launch<'a> {
     after: Vec<&'a Tensor>,
 }
 
-/// The first bad tensor of a program, and who made it.
+/// The first bad tensor of a program, and its producer.
 pub fn first_bad(events: &[Event], graphs: &[Graph], infinities: bool) -> Option<Suspect> {
-    // The last that was seen of every tensor, for kernels that print nothing.
+    // The last printed state of every tensor, for kernels that print nothing.
     let mut known: BTreeMap<&str, &Tensor> = BTreeMap::new();
     let mut at = 0;
     while at < events.len() {
@@ -80,7 +80,8 @@ fn judge(
         kept.map(|tensor| tensor.value.clone()).collect()
     };
     let Some((graph, place)) = found else {
-        // Nothing is known of the code: what was good before and is bad after was made bad by this kernel.
+        // The code is unknown: if a tensor was good before and is bad after, this kernel is to
+        // blame.
         let was_bad = |buffer: &str| launch.before.iter().filter(is_bad).any(|other| other.value.buffer == buffer);
         let made_bad = launch.after.iter().filter(is_bad).any(|tensor| !was_bad(&tensor.value.buffer));
         let call = Call { kernel: launch.kernel.to_owned(), ..Call::default() };
@@ -90,7 +91,7 @@ fn judge(
     let call = &graph.calls[place];
     let is_input = |buffer: &str| call.reads.contains(buffer) || graph.writer(buffer, place).is_some();
     if let Some(bad) = launch.before.iter().filter(is_bad).find(|tensor| call.reads.contains(&tensor.value.buffer)) {
-        // What made it prints nothing: it would have been found before.
+        // Its producer prints nothing: it would have been found before.
         return match graph.writer(&bad.value.buffer, place) {
             None => Some(Suspect::Input((*bad).clone())),
             Some(writer) => {
@@ -157,7 +158,7 @@ pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<(Call, Vec<Call>)
     Some((next.clone(), producers(graph, place + 1)))
 }
 
-/// Where in which graph the last of the launched kernels is: there where most of those before it stand before it.
+/// The position of the last launched kernel: the one that most of the earlier launches precede.
 fn last_place<'a>(launched: &[&str], graphs: &'a [Graph]) -> Option<(&'a Graph, usize)> {
     let (last, earlier) = launched.split_last()?;
     let mut best: Option<(usize, &Graph, usize)> = None;

@@ -20,7 +20,7 @@ pub(super) struct Measured {
     pub(super) step_time: Nanos,
     /// The median of its ratios to the module's own order, each within a round.
     pub(super) ratio: f64,
-    /// What the true ratio is within, if there were enough rounds to say.
+    /// The confidence interval of the ratio, if there were enough rounds.
     pub(super) interval: Option<(f64, f64)>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn measured(rounds: &[Round]) -> Vec<Measured> {
     (0..count).map(of).collect()
 }
 
-/// Whether more rounds would hardly tell more.
+/// Whether more rounds would hardly change the result.
 pub(super) fn is_clear(rounds: &[Round]) -> bool {
     let is_narrow = |(low, high): (f64, f64)| high - low <= 2.0 * NARROW;
     measured(rounds).iter().skip(1).all(|one| one.interval.is_some_and(is_narrow))
@@ -58,8 +58,8 @@ pub(super) fn choice(measured: &[Measured], peaks: &[Bytes]) -> usize {
     chosen.map_or(0, |(index, _)| index)
 }
 
-/// Two of the values that the median of their distribution lies between: how many of them are below it
-/// is binomial. With `candidates` such intervals, all hold at once with a chance of 95%.
+/// Two of the values that the median of their distribution lies between: how many of them are below
+/// it is binomial. With `candidates` such intervals, all hold at once with 95% probability.
 fn interval(mut values: Vec<f64>, candidates: usize) -> Option<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (count, allowed) = (values.len(), DOUBT / 2.0 / candidates.max(1) as f64);

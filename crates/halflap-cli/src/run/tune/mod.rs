@@ -1,7 +1,7 @@
 //! `halflap run --tune`: tries orders on the machine that it runs on, and uses the fastest.
 //!
-//! All orders run in turns, round by round, on the same ranks, so that what else happens on the machine
-//! happens to all of them. The first rank sees what every rank took, and decides for all.
+//! The orders alternate, round by round, on the same ranks, so that other load on the machine
+//! affects all of them. The first rank sees the times of every rank, and decides for all.
 
 mod choose;
 mod show;
@@ -130,7 +130,7 @@ pub(super) fn run<R: Ranks>(job: &mut Job<'_>, ranks: &R, limit: Nanos) -> Resul
     ranks.agreed(finished)
 }
 
-/// The time that there is.
+/// The time limit.
 struct Clock {
     began: Instant,
     limit: Duration,
@@ -149,7 +149,7 @@ struct Trial<'a, R> {
     inputs: Vec<Vec<Tensor>>,
     bar: Bar,
     clock: Clock,
-    /// What the module's own order came to, where that is known.
+    /// The result of the module's own order, if known.
     first: Option<Outcome>,
     /// Ways that were not measured, and why.
     left_out: Vec<(Way, String)>,
@@ -213,7 +213,7 @@ impl<R: Ranks> Trial<'_, R> {
         Ok(kept)
     }
 
-    /// Runs all candidates in turns until the differences are clear or the time is up.
+    /// Alternates between all candidates until the differences are clear or the time is up.
     fn rounds(&self, job: &Job<'_>, candidates: &[Candidate]) -> Result<Vec<Round>, Failed> {
         let mut rounds = Vec::new();
         loop {
@@ -233,7 +233,7 @@ impl<R: Ranks> Trial<'_, R> {
         }
     }
 
-    /// Runs a candidate a few times, without what is looked at in the run that counts.
+    /// Runs a candidate a few times, without the checks of the final run.
     fn turn(&self, job: &Job<'_>, candidate: &Candidate, steps: usize) -> Result<Option<Outcome>, Failed> {
         let mut options = Options { steps, ..job.options() };
         options.checks.values = None;

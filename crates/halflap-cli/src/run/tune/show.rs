@@ -1,4 +1,4 @@
-//! What was tried, as a table and for machines.
+//! The candidates, as a table and as JSON.
 
 use std::time::Duration;
 
