@@ -74,7 +74,7 @@ fn renamed(module: &Module, instr: InstrId, operands: &[Operand]) -> String {
     without_controls(&format!("{before}{payload}{after}"))
 }
 
-/// Whoever had to come before is not there; and it is said elsewhere who is the root.
+/// Predecessors are absent; and the root is marked elsewhere.
 fn without_controls(text: &str) -> String {
     const KEY: &str = ", control-predecessors={";
     let text = text.trim_start().trim_start_matches("ROOT ");

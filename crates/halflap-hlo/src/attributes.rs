@@ -1,4 +1,4 @@
-//! What attributes say, read when somebody asks.
+//! Attributes, parsed on demand.
 
 use serde_json::Value;
 
@@ -44,8 +44,8 @@ pub struct WindowDim {
     pub reversed: bool,
 }
 
-/// What each dimension of a convolution is: of the input, the kernel and the output. Spatial
-/// dimensions are in the window's sequence.
+/// The role of each dimension of a convolution: of the input, the kernel and the output. Spatial
+/// dimensions are in the window's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ConvDims {

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::{Module, Opcode, Shape};
 use crate::ids::{ComputationId, InstrId};
 
-/// The elements of a loop's state that decide how long it runs: what its condition reads, and whatever the body makes
-/// those of. If a turn leaves all of them as they were, the loop never ends. `None` where something else has a say
-/// (other ranks, chance, functions of others), or where the state is more than a list of arrays.
+/// The elements of a loop's state that decide how long it runs: those that its condition reads, and
+/// those from which the body computes them. If an iteration changes none of them, the loop never
+/// ends. `None` if something else influences them (other ranks, random numbers, custom calls), or
+/// if the state is more than a list of arrays.
 pub fn deciding_elements(module: &Module, instr: InstrId) -> Option<Vec<usize>> {
     let Shape::Tuple(elements) = &module.instruction(instr).shape else { return None };
     if elements.iter().any(|element| element.array().is_none()) {
@@ -19,7 +20,8 @@ pub fn deciding_elements(module: &Module, instr: InstrId) -> Option<Vec<usize>> 
     let mut open: Vec<u32> = elements_read(module, module.root(condition), elements.len())?;
     while let Some(element) = open.pop() {
         if decide.insert(element as usize) {
-            // Who makes the state in another way makes each element of everything that it reads.
+            // Any other producer of the state is assumed to compute each element from everything
+            // that it reads.
             let is_tuple = module.instruction(root).opcode == Opcode::Tuple;
             let maker = module.operands(root).get(element as usize).filter(|_| is_tuple).map(|operand| operand.of);
             open.extend(elements_read(module, maker.unwrap_or(root), elements.len())?);
@@ -28,7 +30,7 @@ pub fn deciding_elements(module: &Module, instr: InstrId) -> Option<Vec<usize>> 
     Some(decide.into_iter().collect())
 }
 
-/// The elements of its computation's parameter that an instruction is made of.
+/// The elements of its computation's parameter that an instruction depends on.
 fn elements_read(module: &Module, instr: InstrId, count: usize) -> Option<Vec<u32>> {
     let mut elements = BTreeSet::new();
     let mut open = vec![instr];
@@ -55,7 +57,7 @@ fn elements_read(module: &Module, instr: InstrId, count: usize) -> Option<Vec<u3
     Some(elements.into_iter().collect())
 }
 
-/// Whether an instruction gives the same whenever it takes the same.
+/// Whether an instruction is deterministic in its operands.
 fn is_pure(module: &Module, instr: InstrId) -> bool {
     let opcode = module.instruction(instr).opcode;
     let is_own = !matches!(
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!(made_of(" next = s32[] negate(j)"), Some(vec![0]));
         assert_eq!(made_of(" next = s32[] add(j, k)"), Some(vec![0, 2]));
         assert_eq!(made_of(" next = s32[] custom-call(j), custom_call_target=\"f\""), None);
-        // What others have a say in decides nothing here.
+        // Values with outside influence are rejected here.
         let sum = " y = f32[4] all-reduce(x), replica_groups={}, to_apply=add\n next = s32[] negate(j)";
         assert_eq!(decides(&format!("{sum}\n ROOT u = (s32[], f32[4], s32[]) tuple(next, y, k)")), Some(vec![0]));
         assert_eq!(decides(" ROOT u = (s32[], f32[4], s32[]) optimization-barrier(t)"), Some(vec![0, 1, 2]));

@@ -25,7 +25,7 @@ const MOST_DEVICES: u64 = 1 << 22;
 /// What the numbers in replica groups mean.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
-    /// Replicas; each partition has groups of its own.
+    /// Replicas; each partition has its own groups.
     Replicas,
     /// Partitions; each replica has groups of its own.
     Partitions,
@@ -150,7 +150,7 @@ pub(super) fn check(key: &str, text: &str) -> Result<u64, Problem> {
     if key == "source_target_pairs" {
         return check_pairs(text);
     }
-    // How many devices there are changes who is meant, not whether it can be read.
+    // The number of devices affects the meaning, not whether it can be parsed.
     let groups = read_groups(text, MOST_DEVICES)?;
     Ok(groups.iter().map(|group| group.len() as u64).sum())
 }
@@ -164,7 +164,7 @@ fn check_pairs(text: &str) -> Result<u64, Problem> {
     }
 }
 
-/// The groups of a notation with `all` devices; none where it names nobody.
+/// The groups of a notation with `all` devices; none if it lists no device.
 fn read_groups(text: &str, all: u64) -> Result<Vec<Vec<u32>>, Problem> {
     const LIST: &str = "lists of devices, as in {{0,1},{2,3}}, or {} for everyone";
     const MESH: &str = "some of a mesh's axes, of at most 4194304 devices, each once: mesh['a'=2,'b'=4] {'b'}";
@@ -194,7 +194,7 @@ fn read_lists(text: &str) -> Option<Vec<Vec<u32>>> {
     inner.strip_suffix('}')?.split('}').map(list).collect()
 }
 
-/// `[4,2]<=[2,4]T(1,0)`: numbers from 0 on, reshaped, transposed and cut into groups.
+/// `[4,2]<=[2,4]T(1,0)`: numbers from 0 on, reshaped, transposed and split into groups.
 fn read_iota(text: &str) -> Option<Vec<Vec<u32>>> {
     let (shape, iota) = text.split_once("<=")?;
     let shape = extents(shape)?;
@@ -263,8 +263,8 @@ fn reordered(text: &str) -> Option<Vec<u32>> {
     transposed(&dims, &order)
 }
 
-/// The mesh's axes with those that are taken in part cut up, and which of them are taken, in the
-/// sequence in which they are named.
+/// The mesh's axes, with partially used ones split, and which of them are used, in the order in
+/// which they are named.
 fn split_axes(axes: &[(String, u64)], named: &[&str]) -> Option<(Vec<u64>, Vec<usize>)> {
     /// An axis, and where in it a part begins and how long it is.
     struct Cut {

@@ -1,6 +1,6 @@
 //! A place in a text that moves forward: spaces, names, brackets and strings.
 //!
-//! Nothing here recurses, and nothing is copied: what was met is given as a [`Span`].
+//! Nothing here recurses or copies: tokens are returned as a [`Span`].
 
 use super::error::{HloError, Problem};
 
@@ -142,7 +142,7 @@ impl<'t> Cursor<'t> {
         false
     }
 
-    /// A name, without the `%` that may stand before it.
+    /// A name, without its optional `%`.
     #[inline]
     pub(super) fn name(&mut self, what: &'static str) -> Result<Span, HloError> {
         self.take(b'%');
@@ -213,7 +213,7 @@ impl<'t> Cursor<'t> {
         self.text.as_bytes().get(self.at + 1) == Some(&b'*') && self.skip_comment()
     }
 
-    /// A string in double quotes, with backslashes before what is not to be taken as it stands.
+    /// A string in double quotes, with backslash escapes.
     pub(super) fn skip_string(&mut self) -> Result<Span, HloError> {
         let start = self.at;
         self.expect(b'"', "a string in double quotes")?;

@@ -1,10 +1,10 @@
 //! HLO modules, as JAX and XLA write them.
 //!
-//! A [`Module`] is the text and a reading of it: computations and instructions with dense ids,
+//! A [`Module`] is the text and its parsed form: computations and instructions with dense ids,
 //! typed shapes and opcodes, operands resolved, and everything else as a [`Span`] of the text with
-//! typed accessors, so that what is not known is still there and reading costs one pass. A module is
-//! never changed. To schedule it, [`lower()`] makes a graph of a computation, and [`write()`] writes
-//! the text again in the orders that were found.
+//! typed accessors, so that unknown parts are preserved and parsing takes one pass. A module is
+//! immutable. To schedule it, [`lower()`] turns a computation into a graph, and [`write()`] writes
+//! the text in the new orders.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -92,7 +92,7 @@ pub fn read_module(bytes: &[u8]) -> Result<Module, ReadError> {
     Ok(Module::from_bytes(unzip(bytes)?.into_owned())?)
 }
 
-/// A module: its text, and what stands in it.
+/// A module: its text, and its parsed content.
 #[derive(Clone, Debug)]
 pub struct Module {
     text: String,
@@ -107,13 +107,13 @@ pub struct Module {
     paths: Vec<u32>,
     all_attributes: Vec<Attribute>,
     called: Vec<ComputationId>,
-    /// Who must run after whom, ascending.
+    /// Control dependencies, ascending.
     controls: Vec<(InstrId, InstrId)>,
     entry: ComputationId,
     by_name: HashMap<String, ComputationId>,
     /// What follows the last computation.
     trailer: Span,
-    /// All instructions by name, once somebody asked for one.
+    /// All instructions by name, built on first use.
     sorted: OnceLock<Vec<InstrId>>,
 }
 
@@ -141,16 +141,16 @@ pub struct Instruction {
     operands: Range<u32>,
     attributes: Range<u32>,
     called: Range<u32>,
-    /// What stands between its parentheses.
+    /// The text between its parentheses.
     payload: Span,
-    /// What stands before it: spaces and comments.
+    /// The text before it: spaces and comments.
     lead: Span,
     /// All of it.
     text: Span,
     computation: ComputationId,
 }
 
-/// A value that an instruction takes: what another one gives, or an element of that.
+/// An operand: the result of another instruction, or an element of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
     /// Who makes it.
@@ -192,13 +192,12 @@ impl Module {
         &self.text[span.start as usize..span.end as usize]
     }
 
-    /// Whether the instructions stand in the order in which they run, and not just in one in which
-    /// they could.
+    /// Whether the text is in execution order, and not just in a valid order.
     pub fn is_scheduled(&self) -> bool {
         self.module_attribute("is_scheduled") == Some("true")
     }
 
-    /// How many replicas run it, and how many partitions each is made of.
+    /// The number of replicas, and the number of partitions of each.
     pub fn devices(&self) -> (u32, u32) {
         let number = |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
         (number("replica_count"), number("num_partitions"))
@@ -243,12 +242,12 @@ impl Module {
         self.computations[computation].root
     }
 
-    /// A computation's parameters by their numbers; `None` for a number that nobody has.
+    /// A computation's parameters by their numbers; `None` for a missing number.
     pub fn parameters(&self, computation: ComputationId) -> Vec<Option<InstrId>> {
         let mut parameters = Vec::new();
         for instr in self.instructions(computation) {
             let Some(number) = self.parameter_number(instr) else { continue };
-            // A number can be no larger than there are instructions, unless somebody jests.
+            // A valid number is smaller than the number of instructions.
             if number >= parameters.len() && number < self.instructions.len() {
                 parameters.resize(number + 1, None);
             }
@@ -301,7 +300,7 @@ impl Module {
         self.str(self.instructions[instr].opcode_name)
     }
 
-    /// What an instruction takes.
+    /// The operands of an instruction.
     #[inline]
     pub fn operands(&self, instr: InstrId) -> &[Operand] {
         let Range { start, end } = self.instructions[instr].operands;
@@ -321,7 +320,7 @@ impl Module {
         whole.at(self.path(operand)).unwrap_or(whole)
     }
 
-    /// What stands between an instruction's parentheses.
+    /// The text between an instruction's parentheses.
     pub fn payload(&self, instr: InstrId) -> &str {
         self.str(self.instructions[instr].payload)
     }
@@ -332,7 +331,7 @@ impl Module {
         &self.called[start as usize..end as usize]
     }
 
-    /// The instructions that must run before one, whoever takes what.
+    /// The control predecessors of an instruction.
     pub fn control_predecessors(&self, instr: InstrId) -> impl Iterator<Item = InstrId> {
         let first = self.controls.partition_point(|&(of, _)| of < instr);
         self.controls[first..].iter().take_while(move |&&(of, _)| of == instr).map(|&(_, before)| before)

@@ -17,8 +17,8 @@ pub enum Literal {
 }
 
 impl Module {
-    /// The values of a constant; `None` where the instruction is none, its shape no array, or its
-    /// text not what the shape asks for.
+    /// The values of a constant; `None` if the instruction is not a constant, its shape not an
+    /// array, or its text does not fit the shape.
     pub fn literal(&self, instr: InstrId) -> Option<Literal> {
         let instruction = self.instruction(instr);
         let (Opcode::Constant, Shape::Array(array)) = (instruction.opcode, &instruction.shape) else { return None };

@@ -26,7 +26,7 @@ pub struct Frame<'a> {
     pub line: u32,
 }
 
-/// The tables that stand before the first computation and hold places in the user's program.
+/// The tables before the first computation with locations in the user's program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
     files: Vec<Span>,
@@ -164,7 +164,7 @@ impl Module {
     /// Where an instruction comes from, for people: `jit(step)/dot_general model.py:42`.
     pub fn source(&self, instr: InstrId) -> String {
         let metadata = self.metadata(instr);
-        // Where several operations were fused into one, the first stands for all.
+        // If several operations were fused into one, the first represents all.
         let name = metadata.op_name.split(';').next().unwrap_or("").trim().to_owned();
         let place = self.place_of(&metadata).unwrap_or_default();
         [name, place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")

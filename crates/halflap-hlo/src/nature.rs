@@ -22,7 +22,7 @@ pub(crate) fn payload(module: &Module, instr: InstrId) -> Payload {
     Payload { dtype: dtype(module, instr), input: sent, output: received(module, instr) }
 }
 
-/// The type of what goes in, where all of it has the same.
+/// The type of the inputs, if all are the same.
 fn dtype(module: &Module, instr: InstrId) -> Option<Dtype> {
     let mut leaves = Vec::new();
     module.operands(instr).iter().for_each(|operand| module.operand_shape(operand).leaves(&mut leaves));
@@ -52,7 +52,7 @@ pub(crate) fn reduction(module: &Module, instr: InstrId, kind: CollectiveKind) -
     })
 }
 
-/// What arrives: for a start, the part of its result that is.
+/// What is received: for a start, that part of its result.
 fn received(module: &Module, instr: InstrId) -> Bytes {
     let instruction = module.instruction(instr);
     let element = match (instruction.opcode.phase(), instruction.opcode) {
@@ -97,8 +97,8 @@ pub(crate) fn innermost_collective(module: &Module, root: InstrId) -> InstrId {
     inside.find(|&instr| module.instruction(instr).opcode.is_sync_collective()).unwrap_or(root)
 }
 
-/// The collective that a fusion runs from beginning to end. Those that TPUs start in one fusion, carry
-/// through others and end in a third are not seen: to us such fusions are compute.
+/// The collective that a fusion runs from beginning to end. Those that TPUs start in one fusion,
+/// carry through others and end in a third are not recognised: such fusions count as compute.
 pub(crate) fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrId> {
     if module.instruction(instr).opcode != Opcode::Fusion {
         return None;

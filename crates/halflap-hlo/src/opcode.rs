@@ -84,7 +84,7 @@ impl Wrapped {
 }
 
 impl Opcode {
-    /// What a start starts; all others are what they are.
+    /// The operation that a start starts; itself for all others.
     pub fn begun(self) -> Opcode {
         match self {
             Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),

@@ -1,8 +1,7 @@
 //! Text to a module, in one pass.
 //!
-//! Operands are resolved as they come, because whoever makes a value stands before whoever takes it;
-//! computations when all are known. Memory is bounded by the text: a table entry for each thing in
-//! it.
+//! Operands are resolved immediately, because producers come before their users; computations once
+//! all are known. Memory is bounded by the text: one table entry for each item.
 
 mod check;
 
@@ -94,11 +93,11 @@ struct Reader<'t> {
     parameters: HashSet<u64>,
     /// Groups that were found right: most collectives have the same. Looked up only.
     groups: HashSet<&'t str>,
-    /// How many devices stand in all of these.
+    /// The number of devices listed in all of these.
     devices: u64,
 }
 
-/// So many devices stand in the groups of a module at most, so that no text keeps a reader busy for long.
+/// The maximum number of devices in a module's groups, so that no text takes long to parse.
 const MOST_IN_GROUPS: u64 = 1 << 27;
 
 impl<'t> Reader<'t> {
@@ -198,7 +197,7 @@ impl<'t> Reader<'t> {
         Ok(value)
     }
 
-    /// Reads a computation; says whether there was one.
+    /// Parses a computation; returns whether there was one.
     fn computation(&mut self) -> Result<bool, HloError> {
         let start = if self.computations.is_empty() { self.cursor.at } else { self.done };
         self.cursor.skip_space();
@@ -279,7 +278,7 @@ impl<'t> Reader<'t> {
         self.cursor.expect(b'}', "'}' after the computation's instructions")?;
         let kept = self.attributes.len();
         self.attributes()?;
-        // They are printed as they stand, and nobody asks for them.
+        // They are written back verbatim, and not used otherwise.
         self.attributes.truncate(kept);
         self.done = self.cursor.at;
         Ok(Span::new(start, self.done))
@@ -329,7 +328,7 @@ impl<'t> Reader<'t> {
         Ok((id, is_root))
     }
 
-    /// The instructions that must run before this one, whoever takes what.
+    /// The control predecessors of this instruction.
     fn controls(&mut self, instr: InstrId, attributes: Range<u32>) -> Result<(), HloError> {
         let attributes = &self.attributes[attributes.start as usize..attributes.end as usize];
         let found = attributes.iter().find(|attribute| self.str(attribute.key) == "control-predecessors");
@@ -342,14 +341,14 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    /// What stands between the parentheses, and the operands if it is such.
+    /// The text between the parentheses, and the operands if there are any.
     fn payload(&mut self, opcode: Opcode) -> Result<(Span, Range<u32>), HloError> {
         self.cursor.skip_space();
         self.cursor.expect(b'(', "'(' after the opcode")?;
         let start = self.cursor.at;
         let first = self.operands.len();
         if !matches!(opcode, Opcode::Constant | Opcode::Parameter) {
-            // What is not known need not have operands between its parentheses.
+            // An unknown opcode need not have operands between its parentheses.
             match self.operands() {
                 Err(_) if opcode == Opcode::Other => {
                     self.operands.truncate(first);

@@ -12,7 +12,7 @@ use halflap::ids::{IdVec, OpId, UnitId};
 use halflap::order::Order;
 use halflap::workload::{Naming, Unit, Workload};
 
-/// A module's workload, and where its units stand in the module.
+/// A module's workload, and the location of its units in the module.
 #[derive(Clone, Debug)]
 pub struct LoweredModule {
     /// The units as graphs.
@@ -26,7 +26,7 @@ pub struct LoweredModule {
 pub struct LoweredUnit {
     /// The computation.
     pub computation: ComputationId,
-    /// What its nodes stand for.
+    /// What its nodes represent.
     pub lowered: Lowered,
     /// Who runs it; `None` for the entry computation.
     pub caller: Option<Caller>,
@@ -39,7 +39,7 @@ pub struct LoweredUnit {
 pub struct Caller {
     /// The loop, call or conditional.
     pub instr: InstrId,
-    /// How often, if it is a loop; `Some(None)` where nobody knows, and once is assumed.
+    /// The trip count, if it is a loop; `Some(None)` if unknown, and then 1 is assumed.
     pub trips: Option<Option<u64>>,
 }
 
@@ -72,7 +72,7 @@ impl LoweredModule {
 
 fn unit_of(module: &Module, stop: &Stop, lowered: &Lowered) -> Unit {
     let graph: &Graph = &lowered.graph;
-    // A loop leaves its results where its inputs were; others leave them beside.
+    // A loop's results replace its inputs; those of others have separate memory.
     let is_loop = stop.caller.is_some_and(|caller| caller.trips.is_some());
     let is_split_end = |op: &OpId| lowered.places[*op].part == Part::Done;
     Unit {
@@ -127,7 +127,7 @@ fn stops(module: &Module) -> Vec<Stop> {
             };
             let times = trips.flatten().map_or(1.0, |trips| trips as f64);
             for &callee in module.called(instr) {
-                // A loop that never runs is still there to be looked at.
+                // A loop that never runs is still shown.
                 runs[callee] = (runs[callee] + runs[computation] * times).max(f64::MIN_POSITIVE);
                 callers[callee] += 1;
                 caller[callee] = caller[callee].or(Some(Caller { instr, trips }));
@@ -137,7 +137,7 @@ fn stops(module: &Module) -> Vec<Stop> {
     stops
 }
 
-/// The device that a module was compiled for, as far as its text tells: tiles of 8 by 128 are a TPU's.
+/// The device that a module was compiled for, derived from its text: tiles of 8 by 128 mean a TPU.
 pub fn likely_device(module: &Module) -> &'static str {
     let is_tpu = module.text().contains(":T(8,128)");
     if is_tpu { "tpu_v5e" } else { "h100" }

@@ -1,4 +1,4 @@
-//! Shapes: what an instruction gives, and how many bytes that takes.
+//! Shapes of results, and their sizes in bytes.
 
 use super::error::{HloError, Problem};
 use super::lex::{Cursor, Span, Until, is_name};
@@ -13,7 +13,7 @@ pub enum Shape {
     Tuple(Vec<Shape>),
     /// What orders side effects.
     Token,
-    /// What only its maker understands.
+    /// An opaque type.
     Opaque,
 }
 
@@ -187,7 +187,7 @@ impl Shape {
         path.iter().try_fold(self, |shape, &index| shape.parts().get(index as usize))
     }
 
-    /// Everything that is no tuple, in sequence.
+    /// All leaves that are not tuples, in order.
     pub fn leaves<'a>(&'a self, into: &mut Vec<&'a Shape>) {
         match self {
             Shape::Tuple(parts) => parts.iter().for_each(|part| part.leaves(into)),
@@ -269,7 +269,7 @@ impl Array {
         self.dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim))
     }
 
-    /// How many bytes it takes, laid out as the module's text says: tiles are filled up.
+    /// How many bytes it takes, with the layout of the module's text: padded to whole tiles.
     pub fn size(&self, layout: &Layout) -> Bytes {
         let elements = match layout.tiles.first() {
             Some(tile) => self.filled_up(layout, tile),

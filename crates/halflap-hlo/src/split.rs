@@ -1,8 +1,7 @@
 //! A synchronous collective as a start and an end.
 //!
-//! The end has the collective's name, so that whoever reads it reads the same; the start gets a name
-//! of its own. XLA reads `reduce-scatter-start` and its like as well as the three that are opcodes of
-//! their own.
+//! The end has the collective's name, so that its readers stay the same; the start gets a new name.
+//! XLA accepts `reduce-scatter-start` and similar forms as well as the three that are real opcodes.
 
 use std::fmt::Write;
 
@@ -10,7 +9,7 @@ use super::steps::{Part, Place};
 use super::{Module, Opcode};
 use crate::ids::InstrId;
 
-/// What a node is called: as the instruction, or for the start of one, `all-gather-start.3`.
+/// The name of a node: that of the instruction, or for its start, `all-gather-start.3`.
 pub(super) fn name(module: &Module, place: Place) -> String {
     let name = module.instruction_name(place.instr);
     if place.part != Part::Start {
@@ -51,7 +50,7 @@ pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut S
     };
     let own = |key: &str| match place.part {
         Part::Start => key != "control-successors",
-        // What people look for is on both; the rest says what is to be done, and that is the start's.
+        // Attributes for display are on both; the others belong to the start.
         _ => matches!(key, "metadata" | "frontend_attributes"),
     };
     for (key, value) in module.attributes(instr).filter(|(key, _)| own(key)) {

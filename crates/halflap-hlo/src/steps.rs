@@ -17,7 +17,7 @@ pub enum Part {
     Done,
 }
 
-/// What a node stands for.
+/// What a node represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The instruction.
@@ -48,14 +48,14 @@ impl Steps {
     pub(crate) fn new(module: &Module, computation: ComputationId) -> Steps {
         let len = module.instructions(computation).len();
         let base = module.instructions(computation).next().map_or(0, |first| first.index());
-        // What others must wait for is a node even if it does nothing.
+        // An instruction that others must wait for is a node even if it does nothing.
         let mut bound = vec![false; len];
         for instr in module.instructions(computation) {
             for before in module.control_predecessors(instr) {
                 (bound[instr.index() - base], bound[before.index() - base]) = (true, true);
             }
-            // Whoever takes one element of a tuple can stand only after the tuple, and so after all that
-            // is in it.
+            // A reader of one tuple element must come after the tuple, and so after all its
+            // elements.
             let is_element = module.instruction(instr).opcode == Opcode::GetTupleElement;
             for operand in
                 module.operands(instr).iter().filter(|operand| is_element || !module.path(operand).is_empty())

@@ -1,8 +1,8 @@
 //! Where the values of a computation are kept.
 //!
 //! Every leaf of every instruction is in one slot; a slot holds one content after the other, in any
-//! order of the computation's graph. Slots are the buffers of the graph's memory, and besides them what
-//! takes no device memory.
+//! order of the computation's graph. Slots are the buffers of the graph, plus those without device
+//! memory.
 
 use super::{Module, Operand};
 use crate::Shape;
@@ -28,7 +28,7 @@ pub struct Slot {
     pub name: String,
     /// Where what is in it at first comes from.
     pub origin: Origin,
-    /// What it is in the graph; nothing, if it was there from the start and takes no device memory.
+    /// Its buffer in the graph; nothing, if it exists from the start without device memory.
     pub buffer: Option<BufId>,
     /// The device memory that it takes.
     pub size: Bytes,

@@ -1,10 +1,10 @@
-//! Which values a computation has, who makes and reads them, and which share a buffer.
+//! The values of a computation, their producers and readers, and which share a buffer.
 //!
-//! Tuples are taken apart: an instruction has as many values as its shape has leaves. A *content* is
-//! what is written once; instructions that only pass values on (tuples, bitcasts, the end of what was
-//! started) give the same content. A *buffer* holds contents one after the other: an instruction
-//! that works in place writes its result where an operand was, which it may if nobody reads the
-//! operand later in the text, and which binds those that read it to come before.
+//! Tuples are taken apart: an instruction has as many values as its shape has leaves. A *content*
+//! is what is written once; instructions that only pass values on (tuples, bitcasts, the end of
+//! what was started) give the same content. A *buffer* holds contents one after the other: an
+//! instruction that works in place writes its result where an operand was, which is allowed if
+//! nothing later in the text reads the operand, and which forces its other readers to come before.
 
 use super::shape::DEVICE_MEMORY;
 use super::steps::{Part, Steps};
@@ -14,7 +14,7 @@ use crate::ids::{ComputationId, InstrId, SlotId};
 use halflap::ids::{Id, IdVec, UnitId};
 use halflap::units::Bytes;
 
-/// What must be known of a computation to lower its caller.
+/// What lowering a caller needs to know about a computation.
 #[derive(Clone, Debug, Default)]
 pub struct Callee {
     /// Which unit it is, if it is one.
@@ -50,10 +50,10 @@ pub(super) struct Content {
     pub(super) buffer: u32,
 }
 
-/// What may become of a content that was there from the start.
+/// How a content that exists from the start may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Made here: it goes when nobody needs it.
+    /// Produced here: freed after its last use.
     Ours,
     /// A constant, or a parameter that the caller needs again: always there, never written.
     Caller,
@@ -175,7 +175,7 @@ impl Finder<'_> {
         self.fill_up(instr);
     }
 
-    /// What a module says of shapes need not agree with itself; there are as many values as leaves.
+    /// A module's shapes may be inconsistent; there are as many values as leaves.
     fn fill_up(&mut self, instr: InstrId) {
         let first = self.values.first.last().map_or(0, |&first| first as usize);
         let shape = &self.module.instruction(instr).shape;
@@ -218,7 +218,7 @@ impl Finder<'_> {
         leaves.into_iter().for_each(|leaf| self.fresh(instr, leaf));
     }
 
-    /// Passes an operand, or an element of it, on; who is a step makes the values its own.
+    /// Passes an operand, or an element of it, on; a step becomes their producer.
     fn forward_operand(&mut self, instr: InstrId, index: usize, path: &[u32]) {
         let Some(operand) = self.module.operands(instr).get(index) else { return };
         let (from, len) = leaf_range(self.module.operand_shape(operand), path);
@@ -390,11 +390,11 @@ impl Finder<'_> {
                 let values = self.values.of_operand(module, operand).iter();
                 pairs.extend(values.map(|value| (value.content, step as u32)));
             }
-            // What a start gives is there until its end, even if nobody reads it.
+            // A start's result lives until its done, even without readers.
             if place.part == Part::Done {
                 pairs.extend(self.values.of(module, place.instr).iter().map(|value| (value.content, step as u32)));
             }
-            // What a start reads is needed until its end.
+            // A start's operands are needed until its done.
             if let Some(start) = self.steps.started_by(module, place) {
                 for operand in module.operands(start) {
                     let values = self.values.of_operand(module, operand).iter();
@@ -477,7 +477,8 @@ impl Finder<'_> {
                 let in_place = options.iter().any(|offer| offer.operand == operand);
                 !overwritten[operand as usize] && self.fits(content, (operand, binds), in_place)
             };
-            // What the result is to replace comes first, even if the writer does not read it.
+            // The parameter that the result replaces comes first, even if the writer does not read
+            // it.
             let wished = wish[content as usize].filter(|&given| fits(given, true));
             let offered = || options.iter().find(|offer| fits(offer.operand, offer.binds)).map(|offer| offer.operand);
             match wished.or_else(offered) {
@@ -493,8 +494,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether a content can be written where another one is: nobody needs that any more. Its writer may
-    /// read it only if it works in place. `binds` says whether other readers are made to come before, or
+    /// Whether a content can overwrite another one, which is no longer needed. Its writer may read
+    /// it only if it works in place. `binds` says whether other readers are made to come before, or
     /// must not be there.
     fn fits(&self, content: u32, (operand, binds): (u32, bool), in_place: bool) -> bool {
         let (new, old) = (&self.values.contents[content as usize], &self.values.contents[operand as usize]);

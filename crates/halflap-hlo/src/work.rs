@@ -154,7 +154,7 @@ fn taps(window: &super::WindowDim, input: u64, output: u64) -> f64 {
     count as f64
 }
 
-/// What only its maker understands: as much as its configuration or its name tells.
+/// A custom call: as much as its configuration or name tells.
 fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> Work {
     let config = module.backend_config(instr);
     let estimate = |key: &str| {

@@ -60,7 +60,7 @@ fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
 const TOGETHER: &str = "\"is_sync\":true";
 const APART: &str = "\"is_sync\":false";
 
-/// Who has been written, and who waits for what.
+/// Which instructions are written, and which wait for others.
 struct Writer<'a> {
     module: &'a Module,
     base: usize,
@@ -91,7 +91,7 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
             writer.takers[operand.of.index() - base].push(instr);
         }
     }
-    // What needs nothing comes first, as it stood.
+    // Instructions without operands come first, in their old order.
     for instr in free().filter(|&instr| module.operands(instr).is_empty()) {
         writer.whole(instr);
     }

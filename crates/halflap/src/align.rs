@@ -18,11 +18,11 @@ pub struct Difference {
     pub rank: usize,
     /// The node or buffer.
     pub place: String,
-    /// What of it.
+    /// Which property.
     pub what: &'static str,
-    /// What it is in the first graph.
+    /// Its value in the first graph.
     pub first: String,
-    /// What it is in this one.
+    /// Its value in this one.
     pub other: String,
 }
 
@@ -177,14 +177,14 @@ fn deps(graph: &Graph, op: OpId) -> Vec<String> {
     graph.deps(op).iter().map(words).collect()
 }
 
-/// What ranks may call by other names.
+/// Names that may differ between ranks.
 struct Names {
     groups: Renaming<GroupId>,
     streams: Renaming<StreamId>,
 }
 
-/// Which group (or stream) of one rank is which of another. Ranks name groups as they like, and a
-/// collective of the same place in the program tells which belong together; one to one.
+/// Maps groups (or streams) between ranks, one to one. Names may differ between ranks; collectives
+/// at the same position in the program show which groups correspond.
 struct Renaming<I> {
     to: IdVec<I, Option<I>>,
     from: IdVec<I, Option<I>>,

@@ -1,7 +1,7 @@
 //! What a collective does: its kind, what it reduces with, and what it carries.
 //!
-//! Whatever reads a program (graph files, HLO modules, traces) classifies a collective once, here;
-//! everything behind it asks the type and never a name. Names stay for people.
+//! Every reader (graph files, HLO modules, traces) classifies a collective once, here; all later
+//! code uses the type, never a name. Names are for display.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// What a collective does. In the sequence in which reports list them.
+/// What a collective does. In the order in which reports list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -86,7 +86,7 @@ impl CollectiveKind {
     /// The kind that a collective's or a kernel's name stands for, in torch, XLA, NCCL and MPI:
     /// `all_gather_into_tensor` is an all-gather.
     pub fn of(name: &str) -> CollectiveKind {
-        // What it is called with comes after a parenthesis, and may be called anything.
+        // Arguments come after a parenthesis, and may have any name.
         let name = name.split('(').next().unwrap_or(name);
         let plain = name.chars().filter(|letter| !matches!(letter, '_' | '-'));
         let letters: String = plain.flat_map(char::to_lowercase).collect();
@@ -129,7 +129,7 @@ impl CollectiveKind {
         matches!(self, K::AllToAll | K::RaggedAllToAll | K::SendRecv | K::Gather | K::Scatter | K::Other)
     }
 
-    /// Whether it combines what ranks give with a function.
+    /// Whether it reduces the ranks' inputs.
     pub fn reduces(self) -> bool {
         matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce)
     }
@@ -170,7 +170,7 @@ impl Reduction {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dtype(String);
 
-/// What torch calls types, and what XLA does.
+/// Type names of torch and XLA.
 const DTYPES: [(&str, &str); 16] = [
     ("float64", "f64"),
     ("float32", "f32"),
@@ -191,7 +191,7 @@ const DTYPES: [(&str, &str); 16] = [
 ];
 
 impl Dtype {
-    /// The type of a name of torch's or XLA's; one that neither has stands for itself.
+    /// The type of a name of torch's or XLA's; an unknown name stays as it is.
     pub fn named(name: &str) -> Dtype {
         let name = name.strip_prefix("torch.").unwrap_or(name);
         let known = DTYPES.iter().find(|(torch, _)| *torch == name);

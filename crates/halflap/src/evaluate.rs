@@ -1,5 +1,5 @@
-//! An order evaluated: when everything runs, and what is alive. Made once, and handed on to all that
-//! explain, compare or draw it.
+//! An evaluated order: when everything runs, and what is alive. Computed once, and passed to all
+//! that explain, compare or draw it.
 
 use crate::graph::Graph;
 use crate::memory::Timeline;
@@ -40,7 +40,7 @@ impl Evaluation {
         self.simulation.step_time
     }
 
-    /// How long compute stands still for communication.
+    /// How long compute is stalled on communication.
     pub fn exposed(&self) -> Nanos {
         self.simulation.exposed()
     }

@@ -1,10 +1,10 @@
 //! halflap lets communication overlap with compute in distributed tensor programs, without adding
 //! memory.
 //!
-//! A program is a [`workload::Workload`]: graphs that run each other. A captured graph is a workload of
-//! one unit, an HLO module has one for each computation that runs. [`workload::Workload::optimize`] finds
-//! the order of each that hides the most communication within a memory limit, and [`verify`] has proved
-//! it before it is handed out.
+//! A program is a [`workload::Workload`]: graphs that call each other. A captured graph is a
+//! workload of one unit, an HLO module has one for each computation that runs.
+//! [`workload::Workload::optimize`] finds the order of each that hides the most communication
+//! within a memory limit, and [`verify`] proves it before it is returned.
 //!
 //! # A graph
 //!
@@ -46,9 +46,9 @@
 //! # }
 //! ```
 //!
-//! [`schedule`] runs torch's passes instead, [`explain`](mod@explain) says why communication is still
-//! exposed; the crate `halflap-report` renders. ARCHITECTURE.md in the repository says what each part is
-//! and must not know. The library does no I/O and reads no clock.
+//! [`schedule`] runs torch's passes instead, [`explain`](mod@explain) says why communication is
+//! still exposed; the crate `halflap-report` renders. ARCHITECTURE.md in the repository describes
+//! each part and its dependencies. The library does no I/O and reads no clock.
 
 // The test programs are made through the crate's own name, inside and outside of it.
 #[cfg(test)]

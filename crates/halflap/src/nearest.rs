@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-/// A name that stands for nothing, with the one that was probably meant.
+/// An unknown name, with the one that was probably meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
     what: &'static str,
@@ -48,7 +48,7 @@ fn shared(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count()
 }
 
-/// Levenshtein's distance: how many letters must be put in, left out or changed.
+/// Levenshtein's distance: how many letters must be inserted, deleted or changed.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -26,7 +26,7 @@ use crate::units::Nanos;
 pub enum Fidelity {
     /// Exactly as torch 2.10 does (`simple_overlap`: torch 2.15).
     Torch,
-    /// With the known defects mended.
+    /// With torch's known bugs fixed.
     Mended,
 }
 
@@ -37,8 +37,8 @@ pub struct Overlap<'g> {
     streams: Streams,
     fidelity: Fidelity,
     times: IdVec<OpId, Nanos>,
-    /// Whether times can be added in any sequence without rounding. Where they cannot, a sum is made
-    /// anew in torch's sequence, to decide as torch does.
+    /// Whether times can be added in any sequence without rounding. If not, a sum is recomputed in
+    /// torch's order, to decide as torch does.
     exact: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Hiding {
     pub comm_time: Nanos,
     /// The run time that hides it.
     pub comp_time: Nanos,
-    /// Where that time is spent; nowhere, where there is no collective to hide.
+    /// Where that time is spent; empty, if there is no collective to hide.
     window: Option<Window>,
 }
 
@@ -117,8 +117,9 @@ impl<'g> Overlap<'g> {
         }
     }
 
-    /// Keeps a measurement up to date after a swap put `neighbour` directly beside whom it is of:
-    /// after a collective, or before a wait. Compute adds its run time; all else is measured anew.
+    /// Keeps a measurement up to date after a swap put `neighbour` directly next to its subject:
+    /// after a collective, or before a wait. Compute adds its run time; for all else it is
+    /// recomputed.
     pub fn follow(&self, order: &Order, neighbour: OpId, hiding: &mut Hiding) {
         let op = hiding.of;
         let is_wait = self.graph.kind(op) == OpKind::Wait;
@@ -155,7 +156,7 @@ impl<'g> Overlap<'g> {
         hidden_by
     }
 
-    /// The mended rule: see the head of this file.
+    /// The fixed rule: see the head of this file.
     fn mended_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
@@ -167,9 +168,9 @@ impl<'g> Overlap<'g> {
         })
     }
 
-    /// Torch's rule seen from a collective: up to a real reader, a synchronous collective, or a wait
-    /// that depends on it for order alone and comes after another asynchronous collective. (Meant
-    /// was: the wait of that other one. The test is on the wrong variable.)
+    /// Torch's rule seen from a collective: up to a real reader, a synchronous collective, or a
+    /// wait that depends on it for order alone and comes after another asynchronous collective.
+    /// (The intent was the wait of that other one; the test is on the wrong variable.)
     fn torch_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let counts = |edges| self.graph.succs(collective, edges).len();
         let has_order_only = counts(Edges::All) > counts(Edges::Real);
@@ -213,8 +214,8 @@ impl<'g> Overlap<'g> {
 
     /// Torch's rule seen from a wait: from after the nearest collective that it depends on in any
     /// way, or from the start, with no communication to hide. Walking back to it, a synchronous
-    /// collective, or an asynchronous one with a wait in between, makes the sum start anew; and
-    /// asynchronous collectives count as compute, also the one that made it start anew.
+    /// collective, or an asynchronous one with a wait in between, restarts the sum; and
+    /// asynchronous collectives count as compute, including the one that restarted it.
     fn torch_of_wait(&self, order: &Order, wait: OpId) -> Hiding {
         // An order-only edge may be broken by now: only what stands before the wait is found.
         let before = |op: &OpId| self.graph.kind(*op).is_collective() && order.pos(*op) < order.pos(wait);

@@ -30,8 +30,8 @@ impl Request {
     }
 }
 
-/// Sees a schedule being made. The library has no clock and no terminal: who measures or shows
-/// progress does it here.
+/// Sees a schedule being made. The library has no clock and no terminal: callers measure and show
+/// progress here.
 pub trait Observer {
     /// A pass is about to run.
     fn pass_started(&mut self, _pass: Pass) {}
@@ -42,7 +42,7 @@ pub trait Observer {
     fn swap_checked(&mut self, _part: f64) {}
 }
 
-/// Nobody looks.
+/// No observer.
 pub struct NoObserver;
 
 impl Observer for NoObserver {}
@@ -71,7 +71,7 @@ pub struct PassRun {
     pub slides: Vec<Slide>,
     /// The peak of the order that it gave.
     pub peak: Bytes,
-    /// The limit that torch's pass has and does not keep; always `None` where passes are mended.
+    /// The limit that torch's pass has and does not keep; always `None` for fixed passes.
     pub exceeded_limit: Option<Bytes>,
 }
 

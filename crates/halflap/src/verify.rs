@@ -26,7 +26,7 @@ pub enum OrderEdges<'a> {
     Free,
     /// All.
     Kept,
-    /// Those that this order kept: a pass cannot be blamed for what it was given.
+    /// Those that this order kept: a pass is not responsible for its input.
     KeptSince(&'a [OpId]),
 }
 
@@ -77,7 +77,7 @@ pub fn verify(graph: &Graph, order: &[OpId], demands: &Demands<'_>) -> Result<Pr
     }
 }
 
-/// Where each operation stands; each must stand somewhere, once.
+/// The position of each operation; each must occur exactly once.
 fn places(graph: &Graph, order: &[OpId]) -> Result<IdVec<OpId, usize>, Violation> {
     let mut places: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
     for (place, &op) in order.iter().enumerate() {

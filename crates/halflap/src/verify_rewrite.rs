@@ -1,4 +1,5 @@
-//! The verifier of changed programs: proves that one computes what the other does, or says where not.
+//! The verifier of rewritten programs: proves that both compute the same, or says where they
+//! differ.
 //!
 //! It shares nothing with [`rewrite`](crate::rewrite) but the data that it judges: two graphs and the
 //! claim which operation comes from which. Paths, sums and lifetimes are worked out here once more,
@@ -441,7 +442,7 @@ impl Judge<'_> {
         self.reads_only(copy, &reads)
     }
 
-    /// An operation that stayed is what it was, makes what it made, and needs what it needed.
+    /// An unchanged operation has the same properties, results and dependencies.
     fn is_as_it_was(&self, old: OpId, new: OpId) -> Checked {
         let (before, after) = (self.before, self.after);
         let changed = |what| Err(RewriteViolation::Changed { node: before.name(old).to_owned(), what });
@@ -479,8 +480,8 @@ impl Judge<'_> {
     }
 
     /// Whether a new operation needs what an old one did: for data and after an end, the buffer
-    /// itself; after a launch, also the bucket that the launched collective makes now. Order-only edges
-    /// bind nobody here.
+    /// itself; after a launch, also the bucket that the launched collective makes now. Order-only
+    /// edges do not matter here.
     fn comes_after(&self, new: OpId, buffer: BufId, kinds: DepKinds) -> bool {
         let image = self.claims.image[buffer];
         let found = self.after.deps(new).iter().find(|(needed, _)| *needed == image).map(|(_, kinds)| *kinds);

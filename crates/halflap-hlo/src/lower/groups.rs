@@ -42,8 +42,8 @@ impl Groups {
         id
     }
 
-    /// A group's ranks stand for all sets of devices at once: those of the first device, or where
-    /// that would hide that two groups must take turns, all.
+    /// A group's ranks represent all sets of devices: those of the first device, or all, where the
+    /// former would hide that two groups must share a stream.
     pub(super) fn into_parts(self) -> IdVec<GroupId, GroupParts> {
         let first = |groups: &ReplicaGroups| {
             groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned()

@@ -1,9 +1,9 @@
 //! A computation to a graph.
 //!
 //! Instructions that do nothing at run time (parameters, constants, tuples and their elements,
-//! bitcasts) are no nodes: whoever writes an order puts them where they can stand first. A
-//! synchronous collective becomes two nodes, its start and its end. Loops, calls and conditionals
-//! are single nodes that take as long as what they run. docs/hlo.md says which buffers there are.
+//! bitcasts) are not nodes: the writer puts them at the first valid position. A synchronous
+//! collective becomes two nodes, its start and its end. Loops, calls and conditionals are single
+//! nodes that take as long as what they run. docs/hlo.md describes the buffers.
 
 mod groups;
 
@@ -27,15 +27,16 @@ use groups::Groups;
 /// A computation as a graph.
 #[derive(Clone, Debug)]
 pub struct Lowered {
-    /// The graph; nodes have the names of instructions. Calls take no time and no memory of their own.
+    /// The graph; nodes have the names of instructions. Calls take no time and no memory
+    /// themselves.
     pub graph: Arc<Graph>,
-    /// What each node stands for.
+    /// What each node represents.
     pub places: IdVec<OpId, Place>,
     /// The loops, calls and conditionals in it.
     pub calls: Vec<Call>,
-    /// What the parameters take.
+    /// The bytes of the parameters.
     pub inputs: Bytes,
-    /// What the result takes, where it is no parameter.
+    /// The bytes of the result that are not a parameter's.
     pub results: Bytes,
     /// For each leaf of the result, the leaf of the parameters that it is.
     pub passed_on: Vec<Option<usize>>,
@@ -95,7 +96,7 @@ struct Lowering<'a> {
     values: &'a Values,
     callees: &'a dyn Fn(ComputationId) -> Option<Callee>,
     parts: Parts,
-    /// For each node, a buffer of no size that stands for its having run.
+    /// For each node, a buffer of size zero that represents its completion.
     tokens: Vec<Option<BufId>>,
     groups: Groups,
     works: Works,
@@ -202,7 +203,7 @@ impl Lowering<'_> {
         Collective { op, kind, reduction, group, group_size, payload }
     }
 
-    /// Adds a buffer for every place in memory; gives each one's id.
+    /// Adds a buffer for every memory location; returns their ids.
     fn add_buffers(&mut self) -> Vec<Option<BufId>> {
         let mut holds: Vec<Vec<u32>> = vec![Vec::new(); self.values.buffers as usize];
         for (index, content) in self.values.contents.iter().enumerate() {
@@ -249,7 +250,7 @@ impl Lowering<'_> {
         let name = self.module.instruction_name(content.instr);
         let count = match content.writer {
             Some(writer) => &mut made[writer as usize],
-            // A parameter's leaves are told apart by the content that each is.
+            // A parameter's leaves are identified by their contents.
             None => {
                 let leaf = self.values.of(self.module, content.instr);
                 let place =
@@ -339,9 +340,9 @@ impl Lowering<'_> {
         self.steps.done[instr.index() - base].map(|step| step as usize)
     }
 
-    /// A control predecessor comes first in the schedule, which says nothing of when it ends: after an
-    /// asynchronous start, what was started may still run. A synchronous collective is done when it has
-    /// run, so that where we split it, its end comes first.
+    /// A control predecessor comes first in the schedule, which does not imply its end: after an
+    /// asynchronous start, the operation may still run. A synchronous collective is done when it
+    /// has run, so that where we split it, its end comes first.
     fn add_controls(&mut self, index: usize) {
         let place = self.steps.places[index];
         if place.part == Part::Done {
@@ -355,7 +356,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Makes a node run after another one, whoever reads what.
+    /// Makes a node run after another one, without a data dependency.
     fn bind(&mut self, after: usize, before: usize) {
         if after != before {
             self.depend(after, before, DepKinds { weak: true, ..DepKinds::default() });
@@ -387,7 +388,7 @@ impl Lowering<'_> {
         self.parts.ops[node].deps.push((token, kinds));
     }
 
-    /// What does more than make its result stays in sequence.
+    /// Instructions with side effects stay in order.
     fn chain_side_effects(&mut self) {
         let mut last = None;
         for index in 0..self.steps.places.len() {
@@ -415,8 +416,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// What a loop, call or conditional needs while it runs, and no longer: how much is for the workload
-    /// to say.
+    /// The memory that a loop, call or conditional needs only while it runs: the workload
+    /// determines its size.
     fn add_insides(&mut self) {
         for call in &mut self.calls {
             let name = format!("{}(inside)", self.parts.ops[call.op].name);

@@ -3,7 +3,7 @@ use crate::test_modules::{Dice, random_module};
 use crate::test_orders::random_order;
 use halflap::graph::Edges;
 
-/// Runs an order on buffers that hold one content at a time: everybody must find what it reads.
+/// Runs an order on buffers that hold one content at a time: every node must find what it reads.
 fn check_contents(
     module: &Module,
     computation: ComputationId,
@@ -128,7 +128,7 @@ fn donated_inputs_take_results() {
     assert_eq!(all[0], ("p".to_owned(), 32, vec!["a", "r"], true));
     assert_eq!((all.len(), all[2].0.as_str()), (3, "a"));
     let (_, kept) = lowered(&text.replace("{}: (0, {}, may-alias)", ""));
-    // The result is written over the sum, which nobody else reads.
+    // The result overwrites the sum, which has no other reader.
     let names: Vec<String> = buffers(&kept.graph).into_iter().map(|buffer| buffer.0).collect();
     assert_eq!(names, ["p", "q", "a"]);
 }

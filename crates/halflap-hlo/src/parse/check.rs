@@ -1,6 +1,6 @@
-//! What an instruction that can be read must still fulfil, because everything after relies on it.
+//! What a parsed instruction must fulfil, because everything after relies on it.
 //!
-//! Only what no compiler writes is refused: what is not known here is let through.
+//! Only what no compiler writes is refused: unknown instructions are accepted.
 
 use std::fmt;
 
@@ -66,8 +66,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The state of what was started may come through tuples, loops, copies and calls; what computes
-    /// has none to give.
+    /// The state of an asynchronous operation may pass through tuples, loops, copies and calls;
+    /// compute never returns one.
     fn check_started(&self, instr: InstrId) -> Result<(), HloError> {
         let instruction = &self.instructions[instr];
         let of = &self.instructions[self.operands[instruction.operands.start as usize].of];
@@ -149,7 +149,7 @@ fn takes(opcode: Opcode) -> Option<Takes> {
     }
 }
 
-/// Whether something gives new data and nothing else. A fusion or a custom call may start things.
+/// Whether an instruction only produces new data. A fusion or a custom call may start things.
 fn only_computes(opcode: Opcode) -> bool {
     use Opcode as O;
     let is_data = matches!(

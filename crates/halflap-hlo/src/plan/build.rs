@@ -25,8 +25,8 @@ pub enum PlanError {
     Shape { instruction: String },
 }
 
-/// Makes a program of a module, with collectives on streams as `assignment` says, and the orders that
-/// `find` gives for its units.
+/// Turns a module into a program, with streams by `assignment`, and the orders that `find` returns
+/// for its units.
 pub fn build(
     module: &Module,
     units: &IdVec<UnitId, LoweredUnit>,
@@ -61,7 +61,7 @@ fn set_streams(program: &mut Program) {
     }
 }
 
-/// What runs beside compute: sets of devices, and kinds of transfers, each once.
+/// What overlaps compute: sets of devices, and kinds of transfers, each once.
 #[derive(Default)]
 struct Channels {
     sets: Vec<ReplicaGroups>,
@@ -86,7 +86,8 @@ impl Channels {
         }))
     }
 
-    /// Sets that share more than one device, directly or through others, take turns; or all do, or none.
+    /// Sets that share more than one device, directly or through others, share a stream; or all do,
+    /// or none.
     fn streams(self, assignment: Assignment) -> (IdVec<CommId, Comm>, IdVec<StreamId, Stream>) {
         let mut lead: Vec<usize> = (0..self.sets.len()).collect();
         for a in 0..self.sets.len() {
@@ -144,7 +145,7 @@ impl Planner<'_> {
             let is_start = |step: &Step| matches!(step, Step::Start { .. });
             started_at[op] = self.steps[before..].iter().position(is_start).map(|place| before + place);
             self.steps.extend(graph.waits_for(op).iter().filter_map(|&start| started_at[start]).map(Step::Wait));
-            // What nobody waits for must not outlive its memory.
+            // A start without a wait must not outlive its memory.
             self.steps.extend(started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(Step::Wait));
             self.steps.extend(freed[op].iter().map(|&slot| Step::Free(slot)));
             if self.steps.len() > before {
@@ -164,7 +165,7 @@ impl Planner<'_> {
         })
     }
 
-    /// What is done for a node, after its memory was allocated.
+    /// The steps of a node, after its memory was allocated.
     fn node(&mut self, op: OpId, made: &[SlotId]) -> Result<(), PlanError> {
         let lowered = &self.unit.lowered;
         let place = lowered.places[op];
@@ -222,7 +223,7 @@ impl Planner<'_> {
     }
 }
 
-/// The leaves of a start that are what it gives, and not what it takes or carries along.
+/// The leaves of a start that are its results, not its operands or context.
 fn given<'s>(module: &Module, start: InstrId, leaves: &'s [SlotId]) -> &'s [SlotId] {
     let instruction = module.instruction(start);
     let parts = instruction.shape.parts();

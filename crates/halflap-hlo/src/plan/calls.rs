@@ -1,4 +1,4 @@
-//! What callees take and leave.
+//! The parameters and results of callees.
 
 use super::{Call, Loop, Plan};
 use crate::ids::{ComputationId, InstrId, PlanId, SlotId};
@@ -33,7 +33,7 @@ impl Callees<'_> {
         operands.flat_map(|operand| storage.of_operand(self.module, operand).iter().copied()).collect()
     }
 
-    /// A call: what it passes on stays where it is. `made` is the memory that comes to life with it.
+    /// A call: values that it passes on stay in place. `made` is the memory allocated with it.
     pub(super) fn call(&self, storage: &Storage, instr: InstrId, made: &[SlotId]) -> Result<Call, PlanError> {
         let plan = self.plan(instr, self.module.called(instr).first().copied())?;
         self.called((storage, made), plan, (instr, self.operands(storage, instr)))
@@ -78,7 +78,8 @@ impl Callees<'_> {
             let is_passed = given.is_some_and(|given| call.arguments[given] == own);
             let is_new = call.adopted.iter().chain(&call.lent).all(|&(other, _)| other != theirs);
             let slot = &plan.storage.slots[theirs];
-            // What lies in other memory has no size there, and must not be taken for what has.
+            // Values in other memory spaces have no size, and must not be confused with those that
+            // have.
             let is_alike = slot.size == storage.slots[own].size;
             match slot.origin {
                 _ if is_passed => {}
@@ -92,7 +93,7 @@ impl Callees<'_> {
         Ok(call)
     }
 
-    /// Who calls the body of a loop would lose what it gives: bodies write over it.
+    /// A caller of a loop body would lose its result: bodies overwrite it.
     fn refuse_body(&self, instr: InstrId, computation: ComputationId) -> Result<(), PlanError> {
         let module = self.module;
         let repeats = |other: InstrId| {

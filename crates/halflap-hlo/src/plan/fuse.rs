@@ -1,16 +1,16 @@
-//! Fewer kernels: what only one kernel reads is computed in it, and never is in memory.
+//! Fusion: a value that only one kernel reads is computed in it, and never stored.
 //!
-//! Launches are looked at from the last to the first, each once, when all its readers are settled. One
-//! joins its readers where
-//! - nothing but launches reads what it gives, and who writes to that memory next is the last of them;
-//! - they are one kernel, or it only finds elements elsewhere (a broadcast, a transpose): then every
-//!   reader finds them for itself;
+//! Launches are visited from last to first, each once all its readers are final. One joins its
+//! readers if
+//! - only launches read its result, and the next writer to that memory is the last of them;
+//! - they are one kernel, or it only remaps indices (a broadcast, a transpose): then every reader
+//!   does so itself;
 //! - what it reads is the same when the readers run;
-//! - it computes nothing, or no wait, call or loop stands in between: what hides communication goes on
-//!   hiding it. It may pass a start, which then starts sooner;
-//! - at no step more is requested than the plan's peak: what it reads lives until its readers have run,
-//!   what it gave does not live at all;
-//! - whoever makes kernels says that they are one without memory in between.
+//! - it computes nothing, or no wait, call or loop lies in between, so that compute keeps hiding
+//!   the same communication. It may pass a start, which then starts sooner;
+//! - no step requests more than the plan's peak: its inputs live until its readers have run, its
+//!   result is never allocated;
+//! - the kernel compiler accepts them as one kernel without intermediate memory.
 //!
 //! A kernel runs where the last of its instructions ran: starts, waits and results stay where they are.
 
@@ -24,8 +24,8 @@ use halflap::units::Bytes;
 /// More instructions than this are not computed by one kernel: their numbers would not stay in the nearest cache.
 const MOST: usize = 48;
 
-/// Joins launches. `fits` says whether instructions, in sequence, can be one kernel that keeps nothing in memory in
-/// between. The result does the same; its peak is at most that of the given program.
+/// Fuses launches. `fits` says whether instructions, in order, can be one kernel without
+/// intermediate memory. The result is equivalent; its peak is at most that of the given program.
 pub fn fuse(module: &Module, program: Program, mut fits: impl FnMut(&[InstrId]) -> bool) -> Program {
     let mut fused = program.clone();
     for (id, levels) in levels(&program).iter() {
@@ -48,9 +48,9 @@ struct Fuser<'a> {
     writers: IdVec<SlotId, Vec<usize>>,
     /// The step that allocates each slot, and the last one in which it is there.
     life: IdVec<SlotId, (Option<usize>, Option<usize>)>,
-    /// How many waits, calls and loops stand before each step.
+    /// The number of waits, calls and loops before each step.
     barriers: Vec<usize>,
-    /// What is requested while each step runs, and the most that may be.
+    /// The requested bytes while each step runs, and their limit.
     levels: Vec<Bytes>,
     limit: Bytes,
 }
@@ -97,7 +97,7 @@ impl<'a> Fuser<'a> {
         self.barriers[place + 1] = self.barriers[place] + usize::from(is_barrier);
     }
 
-    /// What runs other plans may read and write all that it is given.
+    /// A step that runs other plans may read and write all its arguments.
     fn touch(&mut self, place: usize, slots: impl Iterator<Item = SlotId>) {
         for slot in slots {
             self.readers[slot].push(place);
@@ -140,7 +140,8 @@ impl<'a> Fuser<'a> {
         Some((change, joined))
     }
 
-    /// What changes if what a launch gives is not in memory any more; nothing, if somebody else must find it there.
+    /// The changes if a launch's result is no longer in memory; nothing, if another step needs it
+    /// there.
     fn change(&self, place: usize) -> Option<Change> {
         let &[slot] = &self.works[place].as_ref()?.writes[..] else { return None };
         let is_first = self.plan.storage.slots[slot].origin == Origin::Made
@@ -150,7 +151,7 @@ impl<'a> Fuser<'a> {
         let mut readers = self.readers[slot].clone();
         readers.retain(|&reader| place < reader && reader <= until);
         let last = readers.iter().copied().max()?;
-        // Who writes there next must be who reads it last: then it is made anew there.
+        // The next writer must be the last reader: then it is allocated there instead.
         let is_seen = match next {
             Some(next) => next != last,
             None => self.plan.results.contains(&slot),
@@ -165,7 +166,7 @@ impl<'a> Fuser<'a> {
         (!is_seen).then_some(Change { slot, readers, last, spared, is_gone: is_first && next.is_none() })
     }
 
-    /// Whether nobody writes to slots between two steps. The last may write what it reads.
+    /// Whether no step writes to slots between two steps. The last may write what it reads.
     fn stays(&self, slots: &[SlotId], from: usize, last: usize) -> bool {
         let is_written = |slot: &SlotId| self.writers[*slot].iter().any(|&writer| from < writer && writer < last);
         !slots.iter().any(is_written)
@@ -190,7 +191,7 @@ impl<'a> Fuser<'a> {
         })
     }
 
-    /// A kernel that computes a launch as well, instead of reading what it gives.
+    /// A kernel that computes a launch as well, instead of reading its result.
     fn with(&self, reader: &Work, work: &Work, slot: SlotId) -> Option<Work> {
         let mut instrs = reader.instrs();
         if instrs.len() >= MOST || !self.reads_directly(&instrs, work.instr, slot) {
@@ -210,8 +211,8 @@ impl<'a> Fuser<'a> {
         Some(Work { instr: reader.instr, fused, reads, writes: reader.writes.clone() })
     }
 
-    /// Whether all that instructions read of a slot is what `maker` gives, as it is or through bitcasts, or what one of
-    /// them puts there.
+    /// Whether everything that instructions read from a slot is the result of `maker`, directly or
+    /// through bitcasts, or was written by one of them.
     fn reads_directly(&self, instrs: &[InstrId], maker: InstrId, slot: SlotId) -> bool {
         let operands = instrs.iter().flat_map(|&instr| self.module.operands(instr));
         operands.filter(|operand| self.plan.storage.of_operand(self.module, operand).contains(&slot)).all(|operand| {
@@ -247,7 +248,7 @@ impl<'a> Fuser<'a> {
         joined.into_iter().for_each(|(place, work)| self.works[place] = Some(work));
     }
 
-    /// The plan as it is then: what joined others is gone, and memory comes and goes when it must.
+    /// The resulting plan: fused launches are gone, and memory is allocated and freed when needed.
     fn finish(self) -> Plan {
         let count = self.plan.steps.len();
         let (mut before, mut after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
@@ -276,7 +277,7 @@ impl<'a> Fuser<'a> {
         Plan { steps, checks, ..self.plan.clone() }
     }
 
-    /// What must have come and gone at which of the new steps: what moved is expected where it moved to.
+    /// The expected allocations and frees at the new steps, moved along with what moved.
     fn checks(&self, before: &[Vec<SlotId>], after: &[Vec<SlotId>], starts_at: &[usize]) -> Vec<Check> {
         let slots = self.plan.storage.slots.len();
         let (mut is_allocated, mut is_freed) = (IdVec::filled(false, slots), IdVec::filled(false, slots));
@@ -290,7 +291,7 @@ impl<'a> Fuser<'a> {
         let mut place = 0;
         let mut found = Vec::with_capacity(self.plan.checks.len());
         for check in &self.plan.checks {
-            // What callees bring comes when it came.
+            // Allocations by callees stay where they were.
             let mut own = check.clone();
             own.born.retain(|&slot| !is_allocated[slot]);
             own.died.retain(|&slot| !is_freed[slot]);
@@ -307,7 +308,7 @@ impl<'a> Fuser<'a> {
 
 /// What changes when a launch joins its readers.
 struct Change {
-    /// What it gives is in here.
+    /// Its result is in here.
     slot: SlotId,
     /// Who reads it, and the last of them.
     readers: Vec<usize>,
@@ -318,7 +319,7 @@ struct Change {
     is_gone: bool,
 }
 
-/// Whether an instruction only says where elements are found: each of its readers may do so for itself.
+/// Whether an instruction only remaps indices: each of its readers may do so itself.
 pub fn only_finds(opcode: Opcode) -> bool {
     matches!(
         opcode,

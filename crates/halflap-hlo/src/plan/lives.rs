@@ -1,23 +1,22 @@
-//! Which memory must have come and gone at which step.
+//! Which memory must have been allocated and freed at which step.
 //!
-//! A [`Check`] stands between two steps and says what must have happened since the one before it. It is
-//! made of the graph's own account, not of the steps that allocate and free, so that whoever compares it
-//! with what happened finds steps that are wrong; and it stays with the node that it follows, wherever
-//! steps are moved.
+//! A [`Check`] between two steps says what must have happened since the previous check. It is
+//! derived from the graph, not from the steps that allocate and free, so that comparing it with
+//! what happened finds wrong steps; and it stays with the node that it follows when steps move.
 
 use super::{Plan, Step};
 use crate::ids::{InstrId, SlotId};
 
-/// What must have happened to memory since the check before.
+/// What must have happened to memory since the previous check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// It is made before this step; at the end, if there is none.
     pub before: usize,
     /// The node that it follows.
     pub instr: InstrId,
-    /// What must have come to life.
+    /// What must have been allocated.
     pub born: Vec<SlotId>,
-    /// What must have gone.
+    /// What must have been freed.
     pub died: Vec<SlotId>,
 }
 

@@ -1,15 +1,15 @@
 //! What the runtime executes: a linear program of steps for every computation that runs.
 //!
-//! A [`Program`] is made of a module and an order of each computation ([`build`]). It names the memory
-//! of every value ([`crate::Storage`]: the buffers of the graph's own account), and says when it is
-//! allocated, written, read and freed. Loops, calls and branches run other plans; what a callee makes
-//! for its caller the caller takes over, so that the most bytes that are requested at once, step by
-//! step, are the peak of the entry's graph ([`Program::peak`]).
+//! A [`Program`] is built from a module and an order of each computation ([`build`]). It names the
+//! memory of every value ([`crate::Storage`]: the graph's own buffers), and says when it is
+//! allocated, written, read and freed. Loops, calls and branches run other plans; a caller takes
+//! over its callees' results, so that the maximum of requested bytes, step by step, is the peak of
+//! the entry's graph ([`Program::peak`]).
 //!
-//! Invariants: a slot is allocated once and freed at most once in a run of a plan; between a start and
-//! its wait nothing that it reads or writes is freed; every start has a wait. So whoever frees in the
-//! sequence of the steps may give the memory to any later step, if a start waits for all steps before
-//! it and a step after a wait for the start's end.
+//! Invariants: a slot is allocated once and freed at most once in a run of a plan; between a start
+//! and its wait nothing that it reads or writes is freed; every start has a wait. So memory freed
+//! in step order may be reused by any later step, if a start waits for all steps before it and a
+//! step after a wait for the start's end.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -45,7 +45,7 @@ pub struct Program {
     pub entry: PlanId,
     /// Who communicates with whom: one for all collectives with the same sets.
     pub comms: IdVec<CommId, Comm>,
-    /// What runs beside compute, each in sequence.
+    /// The streams that overlap compute, each in order.
     pub streams: IdVec<StreamId, Stream>,
 }
 
@@ -54,7 +54,7 @@ pub struct Program {
 pub struct Comm {
     /// The sets, each in the sequence of the data.
     pub sets: Vec<Vec<u32>>,
-    /// Where its collectives take turns, with those of others that share more than one device.
+    /// The stream of its collectives, shared with groups that have more than one device in common.
     pub stream: StreamId,
 }
 
@@ -78,7 +78,7 @@ pub struct Stream {
     pub name: String,
 }
 
-/// What is done for one computation.
+/// The plan of one computation.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The computation.
@@ -91,39 +91,39 @@ pub struct Plan {
     pub results: Vec<SlotId>,
     /// What is done, in sequence.
     pub steps: Vec<Step>,
-    /// Which memory must have come and gone, one after each node that does something, in sequence.
+    /// The expected allocations and frees, one check after each node that does something, in order.
     pub checks: Vec<Check>,
 }
 
 /// Something that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Memory comes to life.
+    /// Allocates memory.
     Alloc(SlotId),
-    /// Memory goes.
+    /// Frees memory.
     Free(SlotId),
     /// An instruction, or several as one kernel, is computed on the compute stream.
     Launch(Work),
-    /// Something starts on a stream of its own, when all before it has been computed.
+    /// Starts an operation on another stream, once everything before it has been computed.
     Start {
-        /// What it takes and gives.
+        /// Its inputs and outputs.
         work: Work,
         /// Which stream.
         stream: StreamId,
-        /// Who takes part; nobody else, if it is a transfer.
+        /// The participants; none, if it is a transfer.
         comm: Option<CommId>,
     },
-    /// What follows on the compute stream comes after the end of what the step of that number started.
+    /// Blocks the compute stream until the operation started by that step has ended.
     Wait(usize),
     /// A computation runs.
     Call(Call),
-    /// A computation runs as long as another one says so.
+    /// Runs a computation while another one returns true.
     Loop(Loop),
     /// One of several computations runs.
     Branch {
         /// The conditional.
         instr: InstrId,
-        /// Where the number, or the truth value, is that says which.
+        /// The slot of the index, or the boolean, that selects the branch.
         selector: SlotId,
         /// The computations.
         branches: Vec<Call>,
@@ -133,7 +133,7 @@ pub enum Step {
 /// An instruction, or several that are one kernel, with their memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// The instruction whose value it gives; of a start of the generic form, the start.
+    /// The instruction whose value it computes; of a start of the generic form, the start.
     pub instr: InstrId,
     /// What else is computed on the way, if anything is.
     pub fused: Option<Fused>,
@@ -143,7 +143,7 @@ pub struct Work {
     pub writes: Vec<SlotId>,
 }
 
-/// What a kernel computes on the way to what it gives.
+/// Intermediate instructions of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fused {
     /// The kernel's name.
@@ -176,7 +176,7 @@ pub struct Call {
     pub plan: PlanId,
     /// The memory of its parameters, in the caller's slots.
     pub arguments: Vec<SlotId>,
-    /// The caller's memory that comes to life with it, to be copied to.
+    /// The caller's memory that is allocated with it, to be copied to.
     pub allocated: Vec<SlotId>,
     /// The caller's memory that it makes its results in, as it was there before: its slot, the caller's.
     pub lent: Vec<(SlotId, SlotId)>,

@@ -7,8 +7,8 @@ use halflap::ids::IdVec;
 use halflap::units::Bytes;
 
 impl Program {
-    /// The most memory that is requested at once: what the runtime measures. Of branches, and of a loop
-    /// that may not run at all, what needs most counts.
+    /// The peak of requested memory, as the runtime measures it. For branches, and for a loop that
+    /// may not run at all, the worst case counts.
     pub fn peak(&self) -> Bytes {
         let needs = Needs::new(self);
         let need = needs.of.get(self.entry).copied().unwrap_or(Bytes::ZERO);
@@ -29,7 +29,7 @@ struct Needs<'a> {
     of: IdVec<PlanId, Bytes>,
 }
 
-/// What each plan of a program requests while each of its steps runs, beyond its parameters.
+/// The bytes that each plan requests at each step, beyond its parameters.
 pub(super) fn levels(program: &Program) -> IdVec<PlanId, Vec<Bytes>> {
     let needs = Needs::new(program);
     program.plans.iter().map(|(_, plan)| needs.levels(plan, &[])).collect()

@@ -1,10 +1,10 @@
-//! Tuples, and who runs another computation.
+//! Tuples, and instructions that run other computations.
 
 use super::{Checked, ElementType, Mismatch, Type, View, are_alike, shown};
 use crate::Shape;
 use crate::ids::ComputationId;
 
-/// What gives what it takes, be it a tuple.
+/// Instructions that return their operand, which may be a tuple.
 pub(super) fn same(view: View<'_>) -> Checked {
     should_give(view, view.operand(0)?)
 }

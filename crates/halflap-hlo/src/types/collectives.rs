@@ -1,8 +1,8 @@
-//! Communication: who takes part, and what each gets.
+//! Communication: the participants, and what each receives.
 
 use super::{Checked, Mismatch, Opcode, Phase, Type, View};
 
-/// That groups and pairs name devices that there are, each as often as it may be named.
+/// Checks that groups and pairs name existing devices, each as often as allowed.
 pub(super) fn groups(view: View<'_>) -> Checked {
     let opcode = match view.module.instruction(view.instr).opcode {
         Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
@@ -41,7 +41,7 @@ fn each_once(view: View<'_>) -> Result<Vec<u64>, Mismatch> {
     named_once(view, "replica_groups", groups.into_iter().flatten())
 }
 
-/// Nobody sends twice, and nobody gets twice.
+/// No device sends or receives twice.
 fn pairs(view: View<'_>) -> Checked {
     const KEY: &str = "source_target_pairs";
     let pairs = view.module.replica_groups(view.instr).pairs;
@@ -81,7 +81,7 @@ fn operands(view: View<'_>) -> Result<Vec<Type>, Mismatch> {
     (0..view.count()).map(|index| view.array(index).map(Type::of)).collect()
 }
 
-/// Everyone gets as much as it gives.
+/// Every device receives as much as it sends.
 pub(super) fn unchanged(view: View<'_>) -> Checked {
     view.gives_all(&operands(view)?)
 }

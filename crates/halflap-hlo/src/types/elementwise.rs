@@ -70,7 +70,7 @@ fn complex(view: View<'_>) -> Checked {
     view.gives(&Type::new(element, &real.dims))
 }
 
-/// What has no imaginary part is its own real part and has its own absolute value.
+/// A real number is its own real part and has a real absolute value.
 fn part(view: View<'_>) -> Checked {
     let whole = view.array(0)?;
     let element = match whole.element {

@@ -1,8 +1,8 @@
-//! Whether every instruction gives what its operands and attributes come to.
+//! Checks that every result type follows from operands and attributes.
 //!
-//! Who runs a module trusts its shapes: a wrong one would read what is not there. Instructions whose
-//! rule is not known are accepted, and so is whatever has a dynamic dimension. Modules that were
-//! compiled for a TPU mix f32 and bf16 in one instruction, which we cannot run: they are not right here.
+//! The runtime trusts a module's shapes: a wrong one would read out of bounds. Instructions without
+//! a known rule are accepted, and so are dynamic dimensions. Modules compiled for a TPU mix f32 and
+//! bf16 in one instruction, which we cannot run: they are rejected here.
 //!
 //! | part | what it knows |
 //! | --- | --- |
@@ -26,7 +26,7 @@ use super::{Array, ElementType, Module, Opcode, Phase, Shape};
 use crate::ids::{ComputationId, InstrId};
 use halflap::ids::IdVec;
 
-/// An instruction that cannot be what it says, and what would be right.
+/// An instruction with a wrong type, and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {opcode} '{instruction}': {mismatch}")]
 pub struct TypeError {
@@ -40,7 +40,7 @@ pub struct TypeError {
     pub mismatch: Box<Mismatch>,
 }
 
-/// What of an instruction does not fit the rest of it. Operands are counted from 1.
+/// How an instruction is inconsistent. Operands are counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum Mismatch {

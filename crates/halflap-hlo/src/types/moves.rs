@@ -1,4 +1,4 @@
-//! What moves elements and computes none.
+//! Instructions that only move elements.
 
 use super::{Checked, ElementType, Mismatch, Type, View, without};
 

@@ -1,15 +1,15 @@
 //! Communication: six parameters a link, the same formula for all of them.
 //!
 //! A collective takes the link's base, the latency of its hops, the time of its bytes on the bus,
-//! and twice the root of that time multiplied by the link's ramp. The last term is what a pipeline
-//! costs: a transfer is cut into pieces to keep all hops busy, every piece costs some time, and
-//! this is the sum for the best number of pieces. bench/link_fit.py fits the parameters to
+//! and twice the root of that time multiplied by the link's ramp. The last term is the cost of
+//! pipelining: a transfer is split into chunks to keep all hops busy, every chunk has an overhead,
+//! and this is the sum for the best number of chunks. bench/link_fit.py fits the parameters to
 //! measurements with the same formula.
 //!
 //! Of the `n - 1` hops around a ring, one for each node but one goes over the network, where each
 //! rank of a node has a card of its own: all of them together carry what leaves the node, and never
-//! more than the link within it brings there. Where ranks talk in pairs (all-to-all, point to
-//! point) a rank has its own card alone.
+//! more than the link within it brings there. Where ranks communicate in pairs (all-to-all,
+//! point-to-point) each uses only its own card.
 
 use super::{Device, Link, Reach};
 use crate::collective::CollectiveKind;
@@ -68,7 +68,7 @@ pub(super) fn modelled() -> String {
 }
 
 impl<'a> Fabric<'a> {
-    /// One link for everybody: all in one node, or each rank in a node of its own.
+    /// One link for all: all ranks in one node, or each rank in its own node.
     pub(super) fn one(link: &'a Link) -> Fabric<'a> {
         let ranks_per_node = match link.reach {
             Reach::Node => u32::MAX,
@@ -169,7 +169,7 @@ impl Shape {
 impl Span {
     /// `size` ranks laid out as `ranks` says; where it says nothing, they are the first ones.
     fn new(size: u32, ranks: &[u32], per_node: u32) -> Span {
-        // A node without ranks would be a slip of whoever made the device, and no reason to divide by it.
+        // Avoids a division by zero if a device wrongly has no ranks per node.
         let per_node = per_node.max(1);
         let mut ranks = ranks.to_vec();
         ranks.sort_unstable();

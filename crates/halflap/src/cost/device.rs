@@ -9,7 +9,7 @@ use super::presets::{self, Node, PRESETS};
 use crate::Unknown;
 use crate::units::{Bandwidth, FlopRate, Nanos};
 
-/// What a model needs to know of a device and of what joins it to others.
+/// The parameters of a device and its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
     /// Its peak in dense bf16.
@@ -73,7 +73,7 @@ impl Device {
             Node::Host(ranks) => (ranks, true),
             Node::Rack(ranks) => (ranks, false),
         };
-        // A test names every preset, so that none has a link that there is not.
+        // A test names every preset, so that none names a missing link.
         let link = |name| Link::named(name, None).map_err(|_| unknown());
         Ok(Device {
             peak: FlopRate::teras(peak),
@@ -91,8 +91,8 @@ impl Device {
         presets::reported(name)
     }
 
-    /// Reads a device from a file, plain or gzipped. A field that is not known is refused: an
-    /// optional one with a slip in its name would have no effect and nobody would notice.
+    /// Reads a device from a file, plain or gzipped. Unknown fields are refused: a misspelt
+    /// optional one would silently have no effect.
     pub fn read(bytes: &[u8]) -> Result<Device, DeviceError> {
         Device::of(&Fields::read(bytes)?)
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with run times, in the words of whoever asked for them.
+//! Errors about run times, in the user's terms.
 
 use thiserror::Error;
 
@@ -48,7 +48,7 @@ pub enum ProfileError {
     UnknownNode { name: String, nearest: Option<String>, more: usize },
 }
 
-/// Why bytes are no device. The caller adds the file's name.
+/// Why bytes are not a device. The caller adds the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum DeviceError {
@@ -62,7 +62,7 @@ pub enum DeviceError {
     UnknownField(#[from] Unknown),
 }
 
-/// Why a name is no link.
+/// Why a name is not a link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum LinkError {
@@ -72,7 +72,7 @@ pub enum LinkError {
     NeedsDevice { name: &'static str },
 }
 
-/// Why bytes are no JSON object; made into one of the above where it is known what was wanted.
+/// Why bytes are not a JSON object; converted to one of the above by the caller.
 #[derive(Debug, Error)]
 pub(super) enum ObjectError {
     #[error(transparent)]

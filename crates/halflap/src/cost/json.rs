@@ -12,7 +12,7 @@ use crate::import::{quote_non_finite, unzip};
 /// The fields of the object that a file holds, plain or gzipped.
 pub(super) fn fields(bytes: &[u8]) -> Result<Vec<(String, Value)>, ObjectError> {
     let text = unzip(bytes)?;
-    // Python writes NaN, which JSON has not: read, it can be said whose it is.
+    // Python writes NaN, which JSON does not have: reading it allows a better error.
     let text = quote_non_finite(&text);
     let mut reader = serde_json::Deserializer::from_slice(&text);
     let fields = reader.deserialize_map(Fields)?;

@@ -1,4 +1,4 @@
-//! What ranks talk over: six parameters a link.
+//! Links between ranks: six parameters each.
 
 use super::Device;
 use super::error::LinkError;
@@ -63,7 +63,7 @@ const PRESETS: [(&str, Link); 21] = [
     ("dcn5e", Link::across_nodes(3.125)),
 ];
 
-/// A device's own links, by the names that they go by whatever its maker calls them.
+/// A device's own links, by generic names.
 const OF_DEVICE: [&str; 2] = ["nvlink", "network"];
 
 impl Link {

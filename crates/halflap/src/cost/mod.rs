@@ -1,9 +1,9 @@
 //! Run times: given by the graph, modelled, or measured.
 //!
-//! What was measured ([`Profile`]) comes before what a model says ([`Device`], [`Link`]), and that
-//! before what the graph gives. The model is a roofline for compute and, for collectives, latency
+//! Measured times ([`Profile`]) take precedence over modelled ones ([`Device`], [`Link`]), and
+//! those over the graph's own. The model is a roofline for compute and, for collectives, latency
 //! and bandwidth of the links that they go over. docs/costs.md says the same to users, with every
-//! figure. All is plain arithmetic in one sequence: the same figures on every machine.
+//! figure. All is plain arithmetic in a fixed order: the same figures on every machine.
 
 mod collectives;
 mod device;
@@ -25,8 +25,7 @@ use crate::ids::{IdVec, OpId};
 use crate::units::Nanos;
 use collectives::Fabric;
 
-/// How long every operation takes. Not part of the graph: the same program is looked at with other
-/// times.
+/// How long every operation takes. Not part of the graph: the same program can have other times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Times {
     of: IdVec<OpId, Nanos>,
@@ -62,9 +61,9 @@ impl Times {
 pub struct Costs {
     /// Models compute, and collectives over its links.
     pub device: Option<Device>,
-    /// Models every collective over this link, whichever ranks take part.
+    /// Models every collective over this link, regardless of ranks.
     pub link: Option<Link>,
-    /// Measured times, which come before all others.
+    /// Measured times, which take precedence.
     pub profile: Option<Profile>,
 }
 

@@ -13,7 +13,7 @@ use crate::units::{Bytes, Flops, Nanos};
 pub struct Parts {
     /// The operations, in the order in which they are scheduled now.
     pub ops: IdVec<OpId, OpParts>,
-    /// What the operations make, then the freeable inputs.
+    /// The operations' results, then the freeable inputs.
     pub buffers: IdVec<BufId, BufferParts>,
     /// The process groups.
     pub groups: IdVec<GroupId, GroupParts>,
@@ -29,7 +29,7 @@ pub struct OpParts {
     pub runtime: Option<Nanos>,
     /// Its floating-point operations, where known.
     pub flops: Option<Flops>,
-    /// What it reads from memory and writes to it, where known.
+    /// The bytes that it reads from and writes to memory, if known.
     pub bytes: Option<Bytes>,
     pub gemm_like: bool,
     pub collective: Option<Collective>,
@@ -89,7 +89,7 @@ pub struct GroupParts {
     pub sets: Vec<Vec<u32>>,
 }
 
-/// What takes turns under a group's name.
+/// What shares a stream under a group's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupKind {
     /// Collectives among ranks.
@@ -143,7 +143,7 @@ impl Graph {
 }
 
 impl Parts {
-    /// Sorts what has no sequence of its own, and merges what was said twice.
+    /// Sorts unordered fields, and merges duplicates.
     fn tidy(&mut self) {
         for buffer in self.buffers.as_mut_slice() {
             buffer.users.sort_unstable();
@@ -161,7 +161,7 @@ impl Parts {
         }
     }
 
-    /// Checks everything; gives the operations by name.
+    /// Checks everything; returns the operations by name.
     fn validate(&self) -> Result<Vec<OpId>, GraphError> {
         self.check_counts()?;
         let by_name = self.check_names()?;
@@ -273,7 +273,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Who uses a view uses what it is a part of.
+    /// A user of a view is a user of its buffer.
     fn keep_viewed_alive(&mut self) {
         for id in self.buffers.ids() {
             let Some(of) = self.buffers[id].view_of else { continue };
@@ -284,8 +284,8 @@ impl Parts {
         self.tidy();
     }
 
-    /// Input order must be a topological order of all edges; a circle is told apart from a mere
-    /// misplacement, because it is mended elsewhere.
+    /// Input order must be a topological order of all edges; a cycle is reported differently from a
+    /// misplaced operation, because the fix differs.
     fn check_order(&self) -> Result<(), GraphError> {
         for (id, op) in self.ops.iter() {
             let early = op.deps.iter().find_map(|&(buffer, _)| {
@@ -382,9 +382,9 @@ impl Parts {
         Adjacency { preds, succs }
     }
 
-    /// Whoever reads a buffer under another name is among its users alone, and depends on its maker
-    /// through whoever made that name. A user that does not depend on it at all is bound to it here,
-    /// so that no order can have a buffer used before it is made.
+    /// An operation that reads a buffer under another name is only among its users, and depends on
+    /// its producer through that name's producer. A user that does not depend on it at all gets an
+    /// edge here, so that no order can use a buffer before it is produced.
     fn bind_stray_users(&mut self) {
         let real = self.adjacency(Edges::Real);
         let mut strays = Vec::new();

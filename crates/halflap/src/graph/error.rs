@@ -1,4 +1,4 @@
-//! What can be wrong with a program, in the words of whoever wrote it.
+//! Errors in a program, in the user's terms.
 
 use thiserror::Error;
 

@@ -1,9 +1,8 @@
 //! The program: operations, buffers and what binds them; built once, validated once.
 //!
 //! A struct of arrays. Operations are numbered in input order, which is a topological order of all
-//! edges. A graph knows nothing of orders other than that one, and no pass changes it; whoever
-//! needs another graph takes it apart ([`Graph::into_parts`]) and builds a new one, which is
-//! validated like the first.
+//! edges. A graph knows only the input order, and no pass changes it; to change one, take it apart
+//! ([`Graph::into_parts`]) and build a new one, which is validated like the first.
 
 mod build;
 mod chain;
@@ -35,8 +34,8 @@ pub enum OpKind {
     AsyncCollective,
     /// Occupies the compute stream and a communication stream.
     SyncCollective,
-    /// Hands out one result of an operation that has several. It takes no time and waits for nothing:
-    /// who reads it waits for that operation.
+    /// Extracts one result of an operation with several. It takes no time and waits for nothing:
+    /// its readers wait for that operation.
     MultiOutput,
 }
 
@@ -66,7 +65,8 @@ pub struct DepKinds {
     pub data: bool,
     /// It must run after the buffer's maker has finished (a mutation after what was there was read).
     pub weak: bool,
-    /// It must come after the buffer's maker was launched; an asynchronous collective may still run.
+    /// It must come after the launch of the buffer's producer; an asynchronous collective may still
+    /// run.
     pub issued: bool,
     /// It must run after the buffer's maker, for the order of collectives alone.
     pub order: bool,
@@ -107,7 +107,7 @@ impl DepKinds {
 pub enum Edges {
     /// Data and weak ones: those whose makers must have finished.
     Awaited,
-    /// Issued ones, too: what no order may break.
+    /// Including issued ones: edges that no order may break.
     Real,
     /// Those that are there for the order of collectives, too.
     All,
@@ -300,7 +300,7 @@ impl Graph {
         self.parts.buffers[buffer].maker
     }
 
-    /// The bytes that come to life with a buffer.
+    /// The bytes allocated for a buffer.
     pub fn size_alloc(&self, buffer: BufId) -> Bytes {
         self.parts.buffers[buffer].size_alloc
     }

@@ -1,17 +1,17 @@
-//! Which collectives take turns.
+//! Which collectives share a stream.
 
 use super::{Graph, GroupKind};
 use crate::ids::{GroupId, Id, IdVec, OpId, StreamId};
 
-/// The communication stream of every collective. Not part of the graph: the same program can be
-/// looked at with other assignments.
+/// The communication stream of every collective. Not part of the graph: the same program can have
+/// other assignments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Streams {
     of: IdVec<OpId, Option<StreamId>>,
     len: usize,
 }
 
-/// How collectives are assigned to streams. Transfers of one kind have a stream of their own in all.
+/// How collectives are assigned to streams. Transfers of one kind always have their own stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignment {
     /// One stream for all process groups that share more than one rank, directly or through others:

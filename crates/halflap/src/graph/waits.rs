@@ -60,7 +60,7 @@ pub enum Warning {
 }
 
 impl Graph {
-    /// What is allowed and probably not meant; at most one warning of each kind.
+    /// Valid but probably unintended; at most one warning of each kind.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut count = 0;
         let mut first = None;

@@ -26,7 +26,8 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
     let typed = graph_json::parse(serde_path_to_error::Deserializer::new(&mut reader, &mut track)).err();
     let message = strip_position(typed.as_ref().unwrap_or(error));
     let place = typed.and_then(|_| place(&track.path(), value.as_ref()));
-    // What was written NaN is read as a string by now: not JSON, and yet a matter of nodes and fields.
+    // NaN, which is not JSON, has been read as a string, so that the error can name the node and
+    // field.
     let non_finite = was_non_finite && message.contains("expected a number");
     if !non_finite && (error.is_syntax() || error.is_eof()) {
         return ImportError::NotJson {
@@ -71,7 +72,7 @@ fn place(path: &serde_path_to_error::Path, value: Option<&Value>) -> Option<Stri
     Some(if field.is_empty() || field == "?" { entry } else { format!("{entry}, field '{field}'") })
 }
 
-/// serde's message without the position in the text, which stands elsewhere or helps nobody.
+/// serde's message without the position in the text, which is given elsewhere or not useful.
 fn strip_position(error: &serde_json::Error) -> String {
     let message = error.to_string();
     match message.rfind(" at line ") {

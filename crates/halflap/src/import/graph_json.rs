@@ -127,7 +127,7 @@ struct RawInput {
 /// An object, and not a list of its fields' values, which serde would take as well.
 struct Object<T>(T);
 
-/// Any JSON number; whether it fits is judged where it can be said whose it is.
+/// Any JSON number; its range is checked where the error can name the node.
 #[derive(Clone, Copy)]
 enum Number {
     Whole(i64),
@@ -135,7 +135,7 @@ enum Number {
     Float(f64),
 }
 
-/// A number, or null for none: a field that must be there, so that whoever forgot it hears of it.
+/// A number, or null for none: required, so that a missing field is an error.
 fn number_or_null<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Number>, D::Error> {
     Option::deserialize(reader)
 }
@@ -219,7 +219,7 @@ impl RawCollective {
     }
 }
 
-/// What each name stands for. Looked up only, never iterated.
+/// Names to ids. Only looked up, never iterated.
 struct Names {
     ops: HashMap<String, OpId>,
     buffers: HashMap<String, BufId>,
@@ -299,7 +299,7 @@ impl Names {
         Ok((buffer, kinds))
     }
 
-    /// An output must be among `buffers`; an input of the program is made by nobody.
+    /// An output must be among `buffers`; an input of the program has no producer.
     fn output(&self, output: &str, node: &str) -> Result<BufId, GraphError> {
         let made = self.buffers.get(output).copied().filter(|buffer| buffer.index() < self.made);
         made.ok_or_else(|| GraphError::UnknownOutput { node: node.into(), buffer: output.into() })

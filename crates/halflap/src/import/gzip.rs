@@ -1,4 +1,4 @@
-//! Plain or gzipped: told apart by the first two bytes.
+//! Plain or gzipped, recognised by the first two bytes.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -40,7 +40,7 @@ pub(super) fn beginning(bytes: &[u8]) -> Vec<u8> {
     const ENOUGH: u64 = 1 << 16;
     let mut text = Vec::new();
     if bytes.starts_with(&MAGIC) {
-        // That the rest is missing is no fault here.
+        // It is fine that the rest is missing.
         let _ = GzDecoder::new(bytes).take(ENOUGH).read_to_end(&mut text);
     } else {
         text.extend_from_slice(&bytes[..bytes.len().min(ENOUGH as usize)]);

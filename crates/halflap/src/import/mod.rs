@@ -17,8 +17,8 @@ use thiserror::Error;
 
 use crate::graph::{Graph, GraphError};
 
-/// Why bytes are not a program. The message says where and what would be right; the caller adds the
-/// file's name.
+/// Why bytes are not a program. The message has the position and what was expected; the caller adds
+/// the file's name.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum ImportError {
@@ -45,7 +45,7 @@ pub fn is_module(bytes: &[u8]) -> bool {
     let mut text = gzip::beginning(bytes);
     loop {
         text = text.trim_ascii_start().to_vec();
-        // Comments may stand before anything else.
+        // Comments may come first.
         let end = match text.get(..2) {
             Some(b"//") => text.iter().position(|&byte| byte == b'\n'),
             Some(b"/*") => text.windows(2).position(|pair| pair == b"*/").map(|end| end + 2),
@@ -62,7 +62,7 @@ pub fn read_graph(bytes: &[u8]) -> Result<Graph, ImportError> {
     if is_module(&text) {
         return Err(ImportError::NotAGraph);
     }
-    // Where not even the first letter is that of JSON, what is wrong with it as JSON helps nobody.
+    // If not even the first character is JSON, a JSON error is not helpful.
     if !matches!(text.trim_ascii_start().first(), Some(b'{' | b'[')) {
         return Err(ImportError::Neither);
     }

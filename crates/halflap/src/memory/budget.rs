@@ -1,4 +1,4 @@
-//! A memory limit as people write it: `1.2x` of what there is now, or `40GiB`.
+//! A memory limit as users write it: `1.2x` of the current peak, or `40GiB`.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ pub enum Budget {
     Absolute(Bytes),
 }
 
-/// Why a text is no limit.
+/// Why a text is not a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576B")]
 pub struct BadBudget(String);

@@ -6,8 +6,8 @@ use crate::ids::OpId;
 use crate::order::Order;
 use crate::units::Bytes;
 
-/// A ledger that is wrong, or an order that needs more than the ledger allowed: all there is to
-/// know about the swap after which it showed.
+/// A ledger that is wrong, or an order that needs more than the ledger allowed: with details of the
+/// swap after which it showed.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
     /// The order after the swap.
@@ -18,7 +18,7 @@ pub struct Mismatch {
     pub group: Vec<OpId>,
     /// The first operation whose books are wrong; `None` where only the peak is.
     pub first: Option<OpId>,
-    /// The frees that changed hands in the swap, by the ledger.
+    /// The frees that moved to another operation in the swap, by the ledger.
     pub transfers: Vec<Transfer>,
     /// The peak of the order that the pass was given.
     pub base: Bytes,

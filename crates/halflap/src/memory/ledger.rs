@@ -1,8 +1,8 @@
 //! The ledger: a [`Timeline`] that follows swaps of neighbouring blocks.
 //!
-//! A swap exchanges a group of operations with one neighbour, the candidate. All that can change is
-//! the level of the two, and who frees a buffer that both use: that free moves to whichever now
-//! comes last. Invariant, for neighbours `op`, `next` in the order:
+//! A swap exchanges a group of operations with one neighbour, the candidate. Only two things can
+//! change: the level of the two, and which of them frees a buffer that both use: that free moves to
+//! the one that now comes last. Invariant, for neighbours `op`, `next` in the order:
 //! `level(next).before() == level(op).post_free()`.
 //!
 //! [`Ledger::quote`] and [`Ledger::commit`] cost the size of the blocks and of what the candidate
@@ -14,10 +14,10 @@ use crate::ids::{BufId, IdVec, OpId};
 use crate::order::{Block, Direction, Order};
 use crate::units::Bytes;
 
-/// To whom the freeable inputs are charged.
+/// Where the freeable inputs are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputCharge {
-    /// To nobody: they are there before the first operation.
+    /// To no operation: they are alive before the first one.
     Baseline,
     /// To the operation that is first when the ledger is opened, and they move with it: torch.
     FirstOperation,
@@ -172,8 +172,8 @@ impl Ledger {
         swap.graph.uses(swap.candidate).iter().any(|&buffer| self.transfer(swap, buffer).is_some())
     }
 
-    /// How a swap would make the free of a buffer that the candidate uses change hands: from whoever
-    /// was last to whoever will be, if one is the candidate and the other in the group.
+    /// How a swap would make the free of a buffer that the candidate uses change hands: from the
+    /// old last user to the new one, if one is the candidate and the other in the group.
     fn transfer(&self, swap: &Swap<'_>, buffer: BufId) -> Option<Transfer> {
         let Swap { graph, order, group, candidate, direction, .. } = *swap;
         let from = self.freed_by[buffer]?;

@@ -77,8 +77,8 @@ impl Timeline {
     }
 }
 
-/// Who frees a buffer: its last user, or its maker if it has none; nobody, if it is a result of the
-/// program or an input that is not used.
+/// The operation that frees a buffer: its last user, or its producer if it has none; none, if it is
+/// a result of the program or an unused input.
 fn last_use(graph: &Graph, order: &Order, buffer: BufId) -> Option<OpId> {
     if graph.is_output(buffer) {
         return None;

@@ -1,4 +1,4 @@
-//! Why an operation came to rest: a decision, not an error.
+//! Why an operation stopped: a decision, not an error.
 
 use crate::ids::OpId;
 use crate::units::{Bytes, Nanos};
@@ -8,14 +8,14 @@ use crate::units::{Bytes, Nanos};
 pub enum Limit {
     /// Nothing stands beyond it.
     ProgramEdge,
-    /// The collective is hidden, with what was asked for to spare.
+    /// The collective is hidden, with the requested margin.
     FullyHidden,
     /// The order of collectives would change.
     CollectiveOrder {
         /// The neighbour that must stay where it is.
         with: OpId,
     },
-    /// The neighbour makes what the group needs, or needs what it makes.
+    /// The neighbour produces what the group needs, or needs what it produces.
     DataDependency {
         /// The neighbour.
         on: OpId,
@@ -49,7 +49,7 @@ pub enum NotGrouped {
     Collective,
     /// It is a wait, which was placed already.
     Wait,
-    /// It is a matrix multiplication: compute to hide behind, where run times are not looked at.
+    /// It is a matrix multiplication: compute to hide behind, if run times are ignored.
     GemmLike,
     /// The pass moves one operation at a time.
     Never,

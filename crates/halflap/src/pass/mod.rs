@@ -1,4 +1,4 @@
-//! The passes: each takes an order and gives a better one.
+//! The passes: each takes an order and returns a better one.
 //!
 //! | pass | engine |
 //! | --- | --- |
@@ -75,7 +75,8 @@ impl Pass {
         }
     }
 
-    /// Whether it makes an order from nothing but the edges, whatever the given order broke.
+    /// Whether it builds an order from the edges alone, regardless of edges that the input order
+    /// broke.
     pub fn sorts_anew(self) -> bool {
         matches!(self, Pass::SinkWaits | Pass::RaiseComms | Pass::ReorderComputeForOverlap)
     }
@@ -91,7 +92,7 @@ impl Pass {
         }
     }
 
-    /// What every order that the pass gives keeps to, relative to the order that it was given.
+    /// What every order that the pass returns guarantees, relative to its input order.
     pub fn promise(self, options: &Options) -> Promise {
         let iterative = |settings: &IterativeSettings| Promise {
             order_edges: options.fidelity == Fidelity::Mended && !settings.unsafe_collectives_reorder,
@@ -116,7 +117,7 @@ impl FromStr for Pass {
     }
 }
 
-/// What a pass keeps to.
+/// What a pass guarantees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Promise {
     /// Order-only edges that the given order kept are kept.
@@ -142,7 +143,7 @@ fn within_budget(peak: Bytes, budget: f64) -> Bytes {
 pub struct Options {
     /// Torch's settings.
     pub settings: Settings,
-    /// As torch, or mended.
+    /// Torch's behaviour, or fixed.
     pub fidelity: Fidelity,
 }
 

@@ -1,13 +1,12 @@
 //! The slide: the one engine of all iterative passes.
 //!
 //! An operation moves past its neighbours one by one. A neighbour that the group cannot pass joins
-//! it, if it may; otherwise the slide ends with the [`Limit`] that says why. What the pass and the
-//! fidelity decide stands in [`Rules`]; here it is only carried out.
+//! it, if it may; otherwise the slide ends with the [`Limit`] that says why. The decisions of pass
+//! and fidelity are in [`Rules`]; here they are only applied.
 //!
 //! At the end where the slide started the group never grows: a rising collective stays last in its
-//! group and a sinking wait first. So a neighbour that was passed stands directly beside it, and
-//! compute adds exactly its run time to the overlap. For all other neighbours the overlap is
-//! measured anew.
+//! group and a sinking wait first. So a passed neighbour is directly next to it, and compute adds
+//! exactly its run time to the overlap. For all other neighbours the overlap is recomputed.
 //!
 //! Cost of a swap: the size of the group. What the neighbour has to do with the group is marked when
 //! an operation joins it, so that a neighbour that has nothing to do with it costs a few loads.
@@ -126,7 +125,7 @@ impl<'a> Slider<'a> {
         Ok(())
     }
 
-    /// Slides `op`, with whatever it must carry, until something stops it.
+    /// Slides `op`, with the operations that it must carry, until something stops it.
     fn slide<W: Watch>(&mut self, op: OpId, watch: &mut W) -> Result<Slide, Box<Mismatch>> {
         let mut group = self.start_group(op);
         let initial = group.hiding.clone();
@@ -188,8 +187,8 @@ impl<'a> Slider<'a> {
         Verdict::Swap(quote)
     }
 
-    /// What stops the group at `candidate`, or joins them, apart from memory. The sequence of the
-    /// questions is torch's.
+    /// What stops the group at `candidate`, or joins them, apart from memory. The order of the
+    /// checks is torch's.
     fn judge_bonds(&self, candidate: OpId, group: &mut Group, bonds: Bonds) -> Option<Verdict> {
         let (rules, kind) = (&self.rules, self.graph.kind(candidate));
         if let Some(times) = &rules.times
@@ -317,7 +316,8 @@ impl<'a> Slider<'a> {
         }
     }
 
-    /// Marks whom `op`, now in the group, cannot pass, and with whom it shares a free.
+    /// Marks the operations that `op`, now in the group, cannot pass, and those with which it
+    /// shares a free.
     fn mark_bonds(&mut self, op: OpId) {
         let (graph, rules) = (self.graph, &self.rules);
         let neighbours = |edges| match rules.direction {
@@ -397,8 +397,8 @@ impl Bonds {
     }
 }
 
-/// The bonds of every operation with the group of this slide. A stamp tells them from those of
-/// earlier slides, so that nothing has to be wiped.
+/// The bonds of every operation with the group of this slide. A stamp distinguishes them from those
+/// of earlier slides, so that nothing has to be cleared.
 struct Marks {
     stamped: IdVec<OpId, u32>,
     stamp: u32,

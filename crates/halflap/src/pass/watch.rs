@@ -1,4 +1,4 @@
-//! Whoever wants to see every swap.
+//! An observer of every swap.
 
 use crate::graph::Graph;
 use crate::ids::OpId;
@@ -6,7 +6,7 @@ use crate::memory::{Ledger, Mismatch, compare};
 use crate::order::{Block, Order};
 use crate::units::Bytes;
 
-/// Everything there is to see after a swap.
+/// The state after a swap.
 pub struct SwapView<'a> {
     /// The program.
     pub graph: &'a Graph,
@@ -30,7 +30,7 @@ pub trait Watch {
     fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>>;
 }
 
-/// Nobody looks: costs nothing.
+/// No observer: costs nothing.
 pub struct NoWatch;
 
 impl Watch for NoWatch {

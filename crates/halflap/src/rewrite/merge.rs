@@ -1,10 +1,10 @@
 //! Several collectives as one.
 //!
-//! A copy brings what members send into a bucket, one collective carries it, and what comes out is
-//! had in one of two ways. Where a member's result lies in one piece it is a slice of the bucket, and
-//! its waits wait for the merged collective. Where it does not (an all-gather's bucket holds a piece
-//! of each member for every rank), or belongs where the input was, it is copied out: one wait for
-//! all, and a copy in place of each member's wait.
+//! A copy gathers the members' inputs in a bucket, one collective transfers it, and results are
+//! obtained in one of two ways. If a member's result is contiguous, it is a slice of the bucket,
+//! and its waits wait for the merged collective. Where it does not (an all-gather's bucket holds a
+//! piece of each member for every rank), or belongs where the input was, it is copied out: one wait
+//! for all, and a copy in place of each member's wait.
 
 use std::collections::BTreeSet;
 
@@ -277,8 +277,9 @@ impl<'a> Merge<'a> {
             .collect()
     }
 
-    /// What an operation needs now. Who only has to come after the launch of a member, and does not use
-    /// its result, comes after that of the merged collective, and need not wait for a copy.
+    /// What an operation needs now. An operation that must only come after the launch of a member,
+    /// and does not use its result, comes after that of the merged collective, and need not wait
+    /// for a copy.
     fn redirected(&self, op: OpId) -> Vec<(BufId, DepKinds)> {
         let redirect = |&(buffer, kinds): &(BufId, DepKinds)| {
             let maker = self.graph.maker(buffer).and_then(|maker| self.member_of(maker));
@@ -310,7 +311,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Numbers the operations, and says who makes and who uses each buffer.
+    /// Numbers the operations, and determines the producer and users of each buffer.
     fn finish(self) -> Result<Rewritten, RewriteError> {
         let users = self.users();
         let Merge { graph, drafts, mut buffers, of_buffer, .. } = self;
@@ -383,7 +384,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// An operation that computes, with nothing said of it but where it comes from.
+/// A compute operation, with only its origin known.
 fn plain(provenance: Provenance) -> OpParts {
     OpParts {
         name: String::new(),

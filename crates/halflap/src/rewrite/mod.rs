@@ -1,5 +1,5 @@
-//! The same program, changed: a recipe applied to a graph gives another graph and says what became
-//! of every operation and buffer.
+//! Rewrites: a recipe applied to a graph gives another graph and the origin of every operation and
+//! buffer.
 //!
 //! A recipe is data, and applying it decides nothing but whether it can be applied. The new graph is
 //! built through [`Parts`](crate::graph::Parts) and validated like every other. That both graphs
@@ -25,8 +25,8 @@ use crate::verify_rewrite::{RewriteViolation, verify_rewrite};
 /// A way to change a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recipe {
-    /// Several collectives become one: what they send is copied into a bucket, one collective carries
-    /// it, and what comes out is handed out again.
+    /// Several collectives become one: what they send is copied into a bucket, one collective
+    /// transfers it, and results are taken out again.
     Merge {
         /// The collectives; at least two.
         members: Vec<OpId>,

@@ -7,9 +7,9 @@ use super::merge::Draft;
 use crate::graph::DepKinds;
 use crate::ids::{BufId, Id, IdVec, OpId};
 
-/// Drafts in an order that can run, as near to their places as that allows, and the number that each
-/// has then. Order-only edges that point backwards in it are bridged: who came after the one that
-/// they led to comes after the one that they came from.
+/// Drafts in an order that can run, as near to their places as that allows, and the number that
+/// each has then. Order-only edges that point backwards in it are bridged: successors of their
+/// target come after their source.
 pub(super) fn in_order(drafts: Vec<Draft>, buffers: usize) -> (Vec<Draft>, Vec<OpId>) {
     let mut makers: IdVec<BufId, Option<usize>> = IdVec::filled(None, buffers);
     for (index, draft) in drafts.iter().enumerate() {
@@ -51,7 +51,7 @@ fn sorted(drafts: &[Draft], makers: &IdVec<BufId, Option<usize>>) -> Vec<usize> 
             }
         }
     }
-    // What is in a circle comes last, where the graph's own validation names it.
+    // Operations in a cycle come last, where the graph's own validation reports them.
     order.extend((0..drafts.len()).filter(|&index| !is_placed[index]));
     order
 }

@@ -1,4 +1,4 @@
-//! What a changed program costs: copies, and collectives of sizes that nobody measured.
+//! The costs of a rewritten program: copies, and collectives of unmeasured sizes.
 
 use crate::cost::{Costs, Device};
 use crate::graph::{Collective, Graph};

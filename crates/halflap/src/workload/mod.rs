@@ -1,10 +1,9 @@
 //! A whole program: units that run each other, each a graph.
 //!
 //! A captured graph is a workload of one unit. An HLO module has a unit for each computation that
-//! runs: loop bodies, branches, callees and the entry. What a unit's call takes and needs depends on
-//! what becomes of the units that it runs, so [`Workload::walk`] goes through them callees first, asks
-//! for an order of each, and rolls the results up. How a loop or a conditional adds up is said in
-//! [`Call`], and nowhere else.
+//! runs: loop bodies, branches, callees and the entry. The time and memory of a call depend on the
+//! units that it runs, so [`Workload::walk`] visits them callees first, requests an order for each,
+//! and aggregates the results. Only [`Call`] defines how a loop or a conditional adds up.
 
 mod model;
 mod optimize;
@@ -30,16 +29,16 @@ pub struct Workload {
 /// A graph, and its part in the whole.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// What it is called; empty for a graph that is all there is.
+    /// Its name; empty for a single graph.
     pub name: String,
-    /// The graph. A call takes no time and no memory of its own in it.
+    /// The graph. In it, a call takes no time and no memory.
     pub graph: Arc<Graph>,
     /// The operations that run other units.
     pub calls: Vec<Call>,
     /// How often it runs in a step.
     pub runs: f64,
     /// What a caller holds for it anyway: its inputs, and its results where they are other memory.
-    /// Whatever its peak is above that, a call needs inside.
+    /// Any peak above that is a call's inner memory.
     pub held_by_caller: Bytes,
     /// How measured times find their operations.
     pub naming: Naming,
@@ -63,7 +62,7 @@ pub enum Naming {
 pub struct Call {
     /// The operation.
     pub op: OpId,
-    /// The buffer that stands for what it needs inside; of no size in the unit's graph.
+    /// The buffer that represents its inner memory; of size zero in the unit's graph.
     pub inside: BufId,
     /// What it runs.
     pub runs: Vec<Run>,
@@ -99,14 +98,14 @@ impl Call {
         counted.map(|run| step_time(run.unit) * run.times).sum::<Nanos>().min(Nanos::LONGEST)
     }
 
-    /// What the call needs inside.
+    /// The call's inner memory.
     pub fn inside(&self, need: impl Fn(UnitId) -> Bytes) -> Bytes {
         self.runs.iter().map(|run| need(run.unit)).max().unwrap_or(Bytes::ZERO)
     }
 }
 
 impl Unit {
-    /// Whether something in it can run beside compute.
+    /// Whether something in it can overlap compute.
     pub fn communicates(&self) -> bool {
         self.graph.ops().any(|op| self.graph.kind(op).is_collective())
     }

@@ -6,16 +6,16 @@ use crate::graph::{Assignment, Graph, Streams};
 use crate::simulate::Machine;
 use crate::units::Nanos;
 
-/// Where run times come from, and how what runs side by side affects each other.
+/// Where run times come from, and how overlapping work affects each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Run times.
     pub costs: Costs,
-    /// Which collectives take turns.
+    /// Which collectives share a stream.
     pub streams: Assignment,
-    /// How much slower compute is while communication runs beside it: 1 is not at all.
+    /// How much slower compute is while communication runs: 1 is not at all.
     pub slowdown: f64,
-    /// How much slower communication is while compute runs beside it: 1 is not at all.
+    /// How much slower communication is while compute runs: 1 is not at all.
     pub comm_slowdown: f64,
     /// What the host needs to issue an operation.
     pub launch: Nanos,

@@ -14,7 +14,7 @@ use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use crate::order::Order;
 use crate::units::{Bytes, Nanos};
 
-/// What orders are to be like, and how hard to look for them.
+/// The requirements on orders, and the search effort.
 #[derive(Clone, Debug)]
 pub struct Search {
     /// The most that may be alive in each unit, measured by what its input order needs.
@@ -63,7 +63,7 @@ impl From<UnitError> for SearchError {
     }
 }
 
-/// A proved order of every unit, and what it comes to.
+/// A proved order of every unit, and the totals.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The units, callees first. One that does not communicate keeps its order, and has nothing found.
@@ -81,7 +81,7 @@ impl Decision {
         self.units.last().map(Decided::step_time).unwrap_or_default()
     }
 
-    /// How long compute stands still for communication in a step.
+    /// How long compute is stalled on communication in a step.
     pub fn exposed(&self) -> Change<Nanos> {
         self.units.last().map(|entry| entry.exposed_in_all).unwrap_or_default()
     }

@@ -24,14 +24,14 @@ pub struct UnitError {
     pub error: CostError,
 }
 
-/// A unit with run times: what an order is looked for in.
+/// A unit with run times, for which an order is searched.
 #[derive(Clone, Debug)]
 pub struct Priced {
     /// The unit.
     pub unit: UnitId,
     /// Its graph, with what its calls need as they are now.
     pub graph: Arc<Graph>,
-    /// What it runs on, with calls that take what they take now.
+    /// What it runs on, with the current times of its calls.
     pub machine: Machine,
     /// The input order, with all callees in theirs.
     pub input: Evaluation,
@@ -72,7 +72,7 @@ impl Priced {
         }
     }
 
-    /// The input order's peak, with all callees in theirs: what a budget is measured by.
+    /// The input order's peak, with all callees in theirs: the base of a budget.
     pub fn peak_before(&self) -> Bytes {
         self.input.peak()
     }
@@ -104,8 +104,7 @@ impl<T> Decided<T> {
 }
 
 impl Workload {
-    /// Goes through all units, callees first. `decide` gives an order of each, which must be one that
-    /// can run, and what else is to be kept.
+    /// Visits all units, callees first. `decide` returns a valid order for each, and data to keep.
     pub fn walk<T, E: From<UnitError>>(
         &self,
         model: &Model,
@@ -139,7 +138,7 @@ impl Workload {
         Ok(Priced { unit: id, graph: now.0, machine, input, before })
     }
 
-    /// A unit's graph and times with calls that come to what `callee` says.
+    /// A unit's graph and times with the calls' times and memory from `callee`.
     fn priced_with<'d>(
         &self,
         unit: &Unit,
