@@ -1,4 +1,4 @@
-//! `halflap analyze`: what really ran.
+//! `halflap analyze`: what actually ran.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};

@@ -9,6 +9,6 @@ pub trait Answer: Send + Sync {
     fn json(&self) -> Result<String, Failed>;
     /// For people.
     fn text(&self) -> Result<String, Failed>;
-    /// The pictures that are asked for.
+    /// The pictures that are requested.
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed>;
 }

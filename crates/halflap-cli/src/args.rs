@@ -27,20 +27,20 @@ pub enum Command {
     Schedule(Schedule),
     /// Run an order on streams: its step time, what is exposed, and how far it is from the bound.
     Simulate(Simulate),
-    /// Say what holds every collective that is still exposed, and who owns the peak.
+    /// Show why each collective is still exposed, and which buffers make up the peak.
     Explain(Explain),
-    /// What more memory or a faster network would buy.
+    /// Show what more memory or a faster network would gain.
     WhatIf(WhatIf),
     /// Prove an order: every node once, every edge kept, the peak within the limit.
     Verify(Verify),
     /// Give the same program on several ranks the same run times: the lower median of all.
     Align(Align),
-    /// Say what really ran, from profiler traces: what was exposed, behind what the rest was hidden,
-    /// and who waited for whom.
+    /// Show what actually ran, from profiler traces: what was exposed, what hid the rest, and which
+    /// ranks waited for which.
     Analyze(Analyze),
     /// Compare a measured step (halflap.torch.timeline) with its simulation, operation by operation.
     Timeline(Timeline),
-    /// Say what running an HLO module comes to, step by step: memory, kernels, collectives, waits.
+    /// Show what running an HLO module does, step by step: memory, kernels, collectives, waits.
     Plan(Plan),
     /// Run an HLO module on all its ranks, in this process or, under mpirun, on MPI.
     Run(Box<Run>),
@@ -50,14 +50,14 @@ pub enum Command {
     Diff(Diff),
 }
 
-/// Where everything is kept.
+/// Where artifacts are kept.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ArtifactArgs {
-    /// Keep everything that is made in this folder, with a page (index.html) that lists it: orders, statistics,
-    /// pictures, plan, values, flight recorder [debug: by default a folder for temporary files].
+    /// Keep all artifacts in this folder, with a page (index.html) that lists it: orders,
+    /// statistics, pictures, plan, values, flight recorder [debug: by default a temporary folder].
     #[arg(long, value_name = "DIR", env = "HALFLAP_ARTIFACTS")]
     pub artifacts: Option<String>,
-    /// Empty that folder first, if there is anything in it.
+    /// Empty that folder first, if it is not empty.
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -68,7 +68,7 @@ pub struct DebugRun {
     /// How many ranks, which must be as many as the module has [default: those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// What every rank gets, as for run [default: made from --seed].
+    /// The inputs of every rank, as for run [default: generated from --seed].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// An order (docs/formats.md) [default: the best that is found].
@@ -86,7 +86,7 @@ pub struct DebugRun {
     /// How often it is run.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// Where inputs that are made, and random numbers, start from.
+    /// The seed of generated inputs and random numbers.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
     /// A shared library with targets of custom calls; may be given more than once.
@@ -109,7 +109,7 @@ pub struct Diff {
     /// 1.6e-2, others 0; the coarser of two types].
     #[arg(long, value_name = "NUMBER")]
     pub rtol: Option<f64>,
-    /// How far numbers may be apart besides [default: f64 1e-7, other floating types 1e-5, others 0].
+    /// The absolute tolerance [default: f64 1e-7, other floating types 1e-5, others 0].
     #[arg(long, value_name = "NUMBER")]
     pub atol: Option<f64>,
     /// Write all that differs to this file as JSON (halflap.diff/1); - is standard output.
@@ -181,16 +181,16 @@ pub struct Run {
     /// those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// What every rank gets: an .npz archive, or a folder of .npy files, with arrays named in_NNN_rK for
-    /// parameter NNN of rank K [default: made from --seed, the same on all ranks: numbers from -0.5 to
-    /// 0.5, whole ones from 0 to 7].
+    /// The inputs of every rank: an .npz archive, or a folder of .npy files, with arrays named
+    /// in_NNN_rK for parameter NNN of rank K [default: generated from --seed, the same on all
+    /// ranks: floats from -0.5 to 0.5, integers from 0 to 7].
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// Run this kernel or collective alone; --inputs is then a folder of values that were saved (--debug-values 1)
     /// with it.
     #[arg(long, value_name = "KERNEL", requires = "inputs", conflicts_with_all = ["order", "compare", "tune"])]
     pub only: Option<String>,
-    /// What every rank gives: an .npz archive of arrays named out_NNN_rK.
+    /// The outputs of every rank: an .npz archive of arrays named out_NNN_rK.
     #[arg(short, long, value_name = "OUT.npz")]
     pub output: Option<String>,
     /// An order (docs/formats.md) [default: the best that is found].
@@ -204,11 +204,12 @@ pub struct Run {
     /// Where ranks are.
     #[arg(long, value_enum, default_value = "threads")]
     pub backend: Backend,
-    /// How often it is run; the first time does not count, unless it is the only one.
+    /// How often to run it; the first run is a warm-up and does not count, unless it is the only
+    /// one.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
-    /// How long one collective or kernel may take, such as 60s; then the run ends, with what every rank
-    /// was at. A loop ends it after that time if it can never end.
+    /// How long one collective or kernel may take, such as 60s; then the run ends, and reports what
+    /// every rank was doing. A provably endless loop also ends it after that time.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = limit)]
     pub timeout: Nanos,
     /// Time limit for a loop that is not known to be endless [default: no limit].
@@ -217,7 +218,7 @@ pub struct Run {
     /// Make collectives take as long as on a network: a bandwidth and a latency, such as 10GB/s,20us.
     #[arg(long, value_name = "BANDWIDTH,LATENCY")]
     pub emulate_link: Option<EmulatedLink>,
-    /// Where inputs that are made, and random numbers, start from.
+    /// The seed of generated inputs and random numbers.
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
     /// A shared library with targets of custom calls; may be given more than once.
@@ -229,8 +230,8 @@ pub struct Run {
     /// Run the module's own order, too, and print measured and simulated step times side by side.
     #[arg(long)]
     pub compare: bool,
-    /// Try the module's own order and ours on this machine, in turns, for as long as this at most, and run
-    /// the fastest [default: 300s].
+    /// Try the module's own order and ours on this machine, alternately, for at most this time, and
+    /// run the fastest [default: 300s].
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "300s",
         value_parser = limit, conflicts_with_all = ["order", "order_for", "input_order", "compare"])]
     pub tune: Option<Nanos>,
@@ -246,7 +247,7 @@ pub struct Run {
     /// Print the summary as JSON (docs/run.md).
     #[arg(long)]
     pub json: bool,
-    /// The rank that a single one stands for, and of how many partitions it is one.
+    /// The rank that a single rank represents, and the number of partitions.
     #[arg(skip)]
     pub stands_for: Option<(usize, u32)>,
     /// Have a rank panic at a step of a plan, to see what happens.
@@ -262,59 +263,61 @@ pub struct Run {
     pub machine: MachineArgs,
 }
 
-/// What is looked at while a module runs (docs/debug.md).
+/// Checks while a module runs (docs/debug.md).
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Debugging")]
 pub struct DebugArgs {
-    /// Look whether buffers are born and die at the steps at which the plan says so: log what differs,
-    /// or end the run.
+    /// Check that buffers are allocated and freed at the planned steps: log differences, or end the
+    /// run.
     #[arg(long, value_enum, value_name = "HOW", default_value = "off", env = "HALFLAP_CHECK_LIFETIMES")]
     pub check_lifetimes: CheckLifetimes,
-    /// Arrays before and after every launch: 1 saves them, 2 prints them, 3 prints the names of what is
-    /// launched.
+    /// Arrays before and after every launch: 1 saves them, 2 prints them, 3 prints the names of
+    /// launched kernels.
     #[arg(long, value_name = "LEVEL", default_value = "0", env = "HALFLAP_DEBUG_VALUES",
         value_parser = clap::value_parser!(u8).range(0..=3))]
     pub debug_values: u8,
-    /// Only kernels of these names, in any case, with * for anything.
+    /// Only kernels with these names, case-insensitive, with * as a wildcard.
     #[arg(long, value_name = "NAME,...", env = "HALFLAP_FILTER_KERNELS")]
     pub filter_kernels: Option<String>,
     /// The folder that --debug-values 1 saves to.
     #[arg(long, value_name = "DIR", default_value = "values", env = "HALFLAP_VALUES_DIR")]
     pub values_dir: String,
-    /// Compare all inputs with what the module takes, before anything runs, and list all that is wrong.
+    /// Compare all inputs with what the module expects, before anything runs, and list all
+    /// problems.
     #[arg(long, env = "HALFLAP_CHECK_INPUTS", value_parser = switch)]
     pub check_inputs: bool,
-    /// Stop at the first kernel that takes or gives what is not a number; with =inf, infinities, too.
+    /// Stop at the first kernel that reads or produces NaN; with =inf, also at infinities.
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
         default_missing_value = "nan", default_value = "off", env = "HALFLAP_NAN_ASSERTS")]
     pub nan_asserts: NanAsserts,
-    /// Give every buffer pages of its own between pages that nobody can touch, against their end or their
-    /// start, and take them away when it is freed.
+    /// Give every buffer its own pages between inaccessible guard pages, aligned to their end or
+    /// start, and make them inaccessible when it is freed.
     #[arg(long, value_enum, value_name = "AGAINST", num_args = 0..=1, require_equals = true,
         default_missing_value = "end", default_value = "off", env = "HALFLAP_NO_MEMORY_CACHING")]
     pub no_memory_caching: Against,
     /// Run one kernel or collective at a time.
     #[arg(long, env = "HALFLAP_LAUNCH_BLOCKING", value_parser = switch)]
     pub launch_blocking: bool,
-    /// Put marks around buffers and look at them after each step [default: on with --custom-calls].
+    /// Put canary bytes around buffers and check them after each step [default: on with
+    /// --custom-calls].
     #[arg(long, value_enum, value_name = "HOW", env = "HALFLAP_CANARIES")]
     pub canaries: Option<OnOff>,
-    /// Remember the last collectives of every rank, tell what they say where ranks went different ways,
-    /// and write them to a file.
+    /// Record the last collectives of every rank, report where ranks diverged, and write them to a
+    /// file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
         default_missing_value = "flight-recorder.json", env = "HALFLAP_FLIGHT_RECORDER")]
     pub flight_recorder: Option<String>,
     /// Write what went wrong to this file, as lines of JSON.
     #[arg(long, value_name = "FILE", env = "HALFLAP_FAULT_REPORT")]
     pub fault_report: Option<String>,
-    /// Make a mistake on purpose, to see that it is found (docs/debug.md).
+    /// Inject a fault, to check that it is found (docs/debug.md).
     #[arg(long, value_name = "FAULT", hide = true)]
     pub inject: Vec<Fault>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CheckLifetimes {
-    /// Do not look.
+    /// Do not check.
     Off,
     /// Say what differs.
     Log,
@@ -327,7 +330,7 @@ pub enum NanAsserts {
     /// Nothing.
     #[value(alias = "0")]
     Off,
-    /// What is not a number.
+    /// NaN.
     #[value(alias = "1")]
     Nan,
     /// Infinities, too.
@@ -456,7 +459,7 @@ fn pass(name: &str) -> Result<Pass, Unknown> {
     name.trim().parse()
 }
 
-/// What the optimizer may do.
+/// The optimizer's options.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SearchArgs {
     /// The most memory that an order may need: a multiple of the input order's peak such as 1.2x, or
@@ -497,7 +500,7 @@ impl EffortArg {
 }
 
 impl SearchArgs {
-    /// Whether anything was said about the optimizer.
+    /// Whether any optimizer option is set.
     pub fn any(&self) -> bool {
         self.memory_budget.is_some()
             || self.collective_order.is_some()
@@ -511,16 +514,16 @@ impl SearchArgs {
 pub struct MachineArgs {
     #[command(flatten)]
     pub costs: CostArgs,
-    /// How much slower compute is while communication runs beside it.
+    /// How much slower compute is while communication runs.
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
     pub slowdown: f64,
-    /// How much slower communication is while compute runs beside it.
+    /// How much slower communication is while compute runs.
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
     pub comm_slowdown: f64,
     /// What the host needs to issue a node, such as 4us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub launch: Nanos,
-    /// Which process groups take turns on one communication stream.
+    /// Which process groups share a communication stream.
     #[arg(long, value_enum, value_name = "WHICH", default_value = "shared")]
     pub comm_streams: CommStreams,
 }
@@ -562,7 +565,7 @@ fn duration(text: &str) -> Result<Nanos, String> {
     time.map(Nanos).ok_or_else(|| "it must be a time such as 4us, 500ns or 1.5ms".to_owned())
 }
 
-/// What becomes of the order of collectives.
+/// How to treat the order of collectives.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct CollectiveArgs {
     /// Whether order-only edges, and so the order of collectives, are kept [default: as the schedule
@@ -602,7 +605,7 @@ pub struct Ordered {
 /// Pictures of orders.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct PictureArgs {
-    /// Write a page to look at in a browser, which needs nothing else: timeline, memory, table.
+    /// Write a self-contained page for a browser: timeline, memory, table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<String>,
     /// Write a trace for ui.perfetto.dev, in its own form; as JSON, which other viewers take, too, if
@@ -658,7 +661,7 @@ pub struct WhatIf {
     /// Print them as JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Write a page to look at in a browser: the points as curves, and the input order.
+    /// Write a page for a browser: the points as curves, and the input order.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<String>,
     #[command(flatten)]
@@ -746,16 +749,16 @@ pub struct CostArgs {
     /// (docs/costs.md lists all), or a JSON file with figures of your own.
     #[arg(long, value_name = "NAME|FILE")]
     pub device: Option<String>,
-    /// How many ranks share a node, where it is not what the device says: ranks 0 to N-1 share the
+    /// How many ranks share a node, if it differs from the device's value: ranks 0 to N-1 share the
     /// first.
     #[arg(long, value_name = "N", requires = "device", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
-    /// Model all collectives over this link, whichever ranks take part: nvlink or network (the
-    /// device's own), or one with a name such as nvlink4 or ib400.
+    /// Model all collectives over this link, regardless of ranks: nvlink or network (the device's
+    /// own), or one with a name such as nvlink4 or ib400.
     #[arg(long, value_name = "NAME")]
     pub link: Option<String>,
-    /// Measured run times, which come before all others: a JSON object of node names and
-    /// nanoseconds, or a profile as XLA's estimator reads it, in text form (costs { name: ... }).
+    /// Measured run times, which take precedence: a JSON object of node names and nanoseconds, or a
+    /// profile as XLA's estimator reads it, in text form (costs { name: ... }).
     #[arg(long, value_name = "TIMES")]
     pub profile: Option<String>,
 }
@@ -803,8 +806,7 @@ pub struct Analyze {
     /// Write the median time of every kernel to this file, for schedule --profile.
     #[arg(long, value_name = "TIMES.json")]
     pub profile_out: Option<String>,
-    /// Write a page to look at in a browser, which needs nothing else: a timeline for each rank, and
-    /// tables.
+    /// Write a self-contained page for a browser: a timeline for each rank, and tables.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<String>,
     /// How many ranks, collectives and kernels the tables have.

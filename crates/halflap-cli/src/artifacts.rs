@@ -33,7 +33,7 @@ const KNOWN: [(&str, &str); 13] = [
 ];
 
 impl Artifacts {
-    /// Opens the folder that was asked for; a non-empty one only if it may be emptied.
+    /// Opens the folder that was requested; a non-empty one only if it may be emptied.
     pub fn open(args: &ArtifactArgs) -> Result<Option<Artifacts>, Failed> {
         args.artifacts.as_ref().map(|path| Artifacts::at(PathBuf::from(path), args.overwrite)).transpose()
     }

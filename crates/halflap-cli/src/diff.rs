@@ -288,8 +288,8 @@ impl Difference {
         self.origin.as_ref().or(self.differ.first())
     }
 
-    /// What the table shows: first what the verdict names, then the worst of the others in the sequence of the first
-    /// run.
+    /// What the table shows: first what the verdict names, then the worst of the others in the
+    /// order of the first run.
     fn shown(&self) -> Vec<&Pair> {
         let others = self.differ.iter().enumerate().filter(|(_, pair)| Some(*pair) != self.first());
         let mut worst: Vec<(usize, &Pair)> = others.collect();

@@ -15,7 +15,7 @@ use crate::source::Subject;
 pub struct Picture<'a> {
     /// Which command asks.
     pub command: &'static str,
-    /// The computation that was asked for.
+    /// The computation that was requested.
     pub computation: Option<&'a str>,
     /// Whether to draw the input order, too, even if both are the same.
     pub is_compared: bool,
@@ -31,7 +31,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// Draws what was asked for: a graph, one computation, or all, the most exposed first.
+/// Draws what was requested: a graph, one computation, or all, the most exposed first.
 pub fn draw(
     subject: &Subject,
     sections: &[Section<'_>],

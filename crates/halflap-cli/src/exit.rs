@@ -14,7 +14,7 @@ pub enum Failed {
     BadInput(String),
     /// We are.
     OurBug(String),
-    /// What was run did not come to its end.
+    /// What was run did not complete.
     BrokenRun(String),
     /// Another rank reports why.
     ToldElsewhere(u8),

@@ -73,7 +73,7 @@ pub fn parse_graph(path: &str, bytes: &[u8]) -> Result<Graph, Failed> {
     Ok(graph)
 }
 
-/// The graph with its collectives chained, if that was asked for.
+/// The graph with its collectives chained, if that was requested.
 pub fn chained(graph: Graph, which: Option<ChainWhich>) -> Graph {
     match which {
         None => graph,

@@ -65,7 +65,7 @@ pub struct Looked {
     look: Look,
     subject: Subject,
     all: Vec<Decided<Measure>>,
-    /// The unit of the node that was asked for, and the collectives that it represents.
+    /// The unit of the node that was requested, and the collectives that it represents.
     only: Option<Only>,
 }
 
@@ -146,7 +146,7 @@ impl Looked {
         sections
     }
 
-    /// The unit that was asked for.
+    /// The unit that was requested.
     fn computation(&self) -> Option<&str> {
         match &self.only {
             Some(only) => Some(self.subject.source.name_of(self.all[only.at].priced.unit)),

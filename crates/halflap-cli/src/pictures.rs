@@ -11,7 +11,7 @@ use crate::exit::Failed;
 use crate::files;
 
 impl PictureArgs {
-    /// Whether any are asked for.
+    /// Whether any are requested.
     pub fn any(&self) -> bool {
         self.report.is_some() || self.trace.is_some()
     }
@@ -25,7 +25,7 @@ impl PictureArgs {
         check_outputs(graph, &named)
     }
 
-    /// Draws what is asked for, of every part of a program.
+    /// Draws what is requested, of every part of a program.
     pub fn draw(&self, parts: &[Shown<'_>]) -> Result<(), Failed> {
         if let Some(path) = &self.report {
             write_report(path, &parts.iter().map(program_page).collect::<Vec<Page>>())?;
@@ -43,7 +43,7 @@ impl PictureArgs {
 }
 
 impl PictureArgs {
-    /// Draws what really ran.
+    /// Draws what actually ran.
     pub fn draw_ran(&self, ranks: &[Ran], page: impl FnOnce() -> Page) -> Result<(), Failed> {
         if let Some(path) = &self.report {
             write_report(path, &[page()])?;

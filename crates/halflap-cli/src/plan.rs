@@ -22,7 +22,7 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
     files::put(args.output.as_deref().unwrap_or("-"), &text.render()).map(|_| ())
 }
 
-/// The orders that were asked for.
+/// The orders that were requested.
 pub fn which<'a>(file: Option<&'a str>, orders: &'a args::OrderArgs) -> Which<'a> {
     match file {
         Some(path) => Which::File(path),

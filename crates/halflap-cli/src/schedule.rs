@@ -92,7 +92,7 @@ pub fn find_changed(args: &args::Schedule) -> Result<rewrite::Merged, Failed> {
     rewrite::find(args, Subject::read(&args.graph, &args.machine, args.order_collectives)?)
 }
 
-/// Finds the orders that are asked for.
+/// Finds the orders that are requested.
 pub fn find(args: &args::Schedule, verbose: bool) -> Result<Done, Failed> {
     match files::is_module(&args.graph)? {
         true => refuse_for_module(args)?,

@@ -18,7 +18,7 @@ use crate::source::{Hlo, Source};
 
 /// How many collectives a table on the terminal has.
 pub const ROWS: usize = 20;
-/// How many units are shown one by one, unless one is asked for.
+/// How many units are shown one by one, unless one is requested.
 pub const SECTIONS: usize = 3;
 
 /// A unit to be shown.
@@ -29,7 +29,7 @@ pub struct Section<'a> {
     pub exposed_in_all: Change<Nanos>,
     pub limit: Bytes,
     pub bound: Bound,
-    /// Which collectives are explained; all, unless some were asked for.
+    /// Which collectives are explained; all, unless some were requested.
     pub only: Option<Vec<OpId>>,
     pub trust: Option<String>,
     pub seconds: f64,
@@ -131,7 +131,7 @@ impl Shown<'_> {
         format!("\n{}{more}", table.render(style))
     }
 
-    /// The unit that was asked for, or the worst, at most so many.
+    /// The unit that was requested, or the worst, at most so many.
     pub fn picked(&self, name: Option<&str>, most: usize) -> Result<Vec<&Section<'_>>, Failed> {
         let Shown { source, sections, .. } = *self;
         if let Some(name) = name {

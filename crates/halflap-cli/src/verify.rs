@@ -62,7 +62,7 @@ fn prove_module(args: &args::Verify) -> Result<(), Failed> {
     }
 }
 
-/// Proves what was asked for; `before` is what the input order needs.
+/// Proves what was requested; `before` is what the input order needs.
 fn prove(args: &args::Verify, graph: &Graph, names: &[String], before: Bytes) -> Result<Proof, String> {
     let order_edges = match args.collective_order {
         CollectiveOrder::Free => OrderEdges::Free,

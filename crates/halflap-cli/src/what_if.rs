@@ -65,7 +65,7 @@ pub struct Swept {
     points: Vec<Point>,
 }
 
-/// Sweeps over the unit that is asked for, or the most exposed one.
+/// Sweeps over the unit that is requested, or the most exposed one.
 pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     if args.graph == "-" && args.schedule.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of program and schedule can come from standard input".to_owned()));

@@ -37,7 +37,7 @@ fn merged_collectives_are_compared_with_what_they_were() {
     check_page(&fs::read_to_string(dir.join("r.html")).unwrap(), &file);
 }
 
-/// Both views are drawn, each with the operations of its own program, and of all a name.
+/// Both views are drawn, each with its program's own operations, all of them named.
 fn check_page(page: &str, schedule: &Value) {
     let (_, rest) = page.split_once("id=\"data\">").unwrap();
     let (data, _) = rest.split_once("</script>").unwrap();

@@ -1,4 +1,4 @@
-//! One instruction as a module of its own, with its operands as parameters.
+//! One instruction as its own module, with its operands as parameters.
 
 use super::{Module, Operand, Phase, Shape};
 use crate::ids::InstrId;

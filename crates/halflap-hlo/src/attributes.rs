@@ -86,8 +86,8 @@ impl Module {
         attributes.iter().map(|attribute| (self.str(attribute.key), self.str(attribute.value)))
     }
 
-    /// The whole numbers in an attribute: `dimensions={0,2}`, `index=1`, `padding=0_1x2_3`; empty
-    /// where there is none.
+    /// The integers in an attribute: `dimensions={0,2}`, `index=1`, `padding=0_1x2_3`; empty where
+    /// there is none.
     pub fn numbers(&self, instr: InstrId, key: &str) -> Vec<i64> {
         self.attribute(instr, key).map_or(Vec::new(), numbers_in)
     }

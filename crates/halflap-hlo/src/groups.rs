@@ -27,7 +27,7 @@ const MOST_DEVICES: u64 = 1 << 22;
 enum Meaning {
     /// Replicas; each partition has its own groups.
     Replicas,
-    /// Partitions; each replica has groups of its own.
+    /// Partitions; each replica has its own groups.
     Partitions,
     /// Replicas, and all partitions of each take part.
     ReplicasWhole,
@@ -238,7 +238,7 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
     flat.chunks(usize::try_from(size).ok()?.max(1)).map(|group| group.iter().map(device).collect()).collect()
 }
 
-/// The devices of a mesh in the sequence of its axes: from 0 on, unless the text says otherwise
+/// The devices of a mesh in the order of its axes: from 0 on, unless the text says otherwise
 /// (`device_ids=([4,2]T(1,0))` or a list).
 fn mesh_devices(text: &str, total: u64) -> Option<Vec<u32>> {
     let Some((_, given)) = text.split_once("device_ids=") else { return Some((0..total as u32).collect()) };

@@ -156,7 +156,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// A whole number.
+    /// An integer.
     pub(super) fn number(&mut self) -> Result<u64, HloError> {
         let start = self.at;
         let mut value: u64 = 0;
@@ -255,7 +255,7 @@ fn closing(open: u8) -> u8 {
     }
 }
 
-/// Every whole number in a text.
+/// Every integer in a text.
 pub(super) fn numbers_in(text: &str) -> Vec<i64> {
     let number = |part: &str| part.parse().ok();
     text.split(|letter: char| !letter.is_ascii_digit() && letter != '-').filter_map(number).collect()

@@ -3,10 +3,10 @@
 use super::{ElementType, Module, Opcode, Shape};
 use crate::ids::InstrId;
 
-/// The values of a constant array, in the sequence of their indices, the last index fastest.
+/// The values of a constant array, in the order of their indices, the last index fastest.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
-    /// Whole numbers and truth values.
+    /// Integers and booleans.
     Whole(Vec<i128>),
     /// Floating-point numbers.
     Float(Vec<f64>),

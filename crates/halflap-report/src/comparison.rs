@@ -1,4 +1,4 @@
-//! A measured step beside its simulation, for people and for machines.
+//! A measured step compared with its simulation, as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ impl What {
     }
 }
 
-/// What a step's time went to, by the names that reports have for it.
+/// Where a step's time went, by the names used in reports.
 fn rows(spent: &Spent) -> [(&'static str, Nanos); 5] {
     [
         ("compute", spent.compute),
@@ -31,7 +31,7 @@ fn rows(spent: &Spent) -> [(&'static str, Nanos); 5] {
     ]
 }
 
-/// What to call an operation of a step: with its graph's name, if there are several.
+/// The name of an operation of a step: with its graph's name, if there are several.
 pub(super) fn op_name(step: &Step, part: &Part, op: OpId) -> String {
     match step.parts.len() {
         1 => part.graph.name(op).to_owned(),

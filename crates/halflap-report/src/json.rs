@@ -119,7 +119,7 @@ struct PassJson<'a> {
     stats: Stats<'a>,
 }
 
-/// What became of each operation that was slid, by its name.
+/// The outcome of each slid operation, by name.
 struct Stats<'a> {
     graph: &'a Graph,
     run: &'a PassRun,

@@ -8,7 +8,7 @@ use halflap::ids::{Id, OpId};
 use halflap::simulate::Simulation;
 use halflap::units::Nanos;
 
-/// What no compiled graph does: autograd, the optimizer, Python.
+/// Everything outside of compiled graphs: autograd, the optimizer, Python.
 const OUTSIDE: &str = "outside of compiled graphs";
 
 /// The simulated step first, then each rank.
@@ -91,7 +91,7 @@ fn simulated_lanes(step: &Step, found: &Comparison) -> Ran {
     let mut lanes = Lanes::new(step);
     let gaps = gaps(&step.ranks[0]);
     let measured: Nanos = gaps.iter().copied().sum();
-    // What is known of the outside is shared out in proportion.
+    // The known time outside is distributed in proportion.
     let share = if measured > Nanos::ZERO { found.simulated.outside.0 / measured.0 } else { 0.0 };
     let mut now = Nanos::ZERO;
     for ((part, simulation), gap) in step.parts.iter().zip(&found.simulations).zip(&gaps) {

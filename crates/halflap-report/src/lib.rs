@@ -1,8 +1,9 @@
-//! What people and machines get to see of a schedule.
+//! Reports of a schedule, as text and JSON.
 //!
-//! A [`Summary`] holds the rows; `text` renders it for people, `json` writes the schedule for
-//! machines, `rewritten` does so for a changed program, `listing` shows an order step by step, `mismatch` tells all about a broken ledger.
-//! `analysis` is what traces show, `comparison` a measured step beside its simulation, and `lanes` both to be drawn.
+//! A [`Summary`] holds the rows; `text` renders it, `json` writes the schedule as JSON, `rewritten`
+//! does so for a rewritten program, `listing` shows an order step by step, `mismatch` describes a
+//! ledger mismatch. `analysis` is the result of traces, `comparison` a measured step compared with
+//! its simulation, and `lanes` prepares both for drawing.
 
 mod analysis;
 mod basis;

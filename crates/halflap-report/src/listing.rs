@@ -10,8 +10,8 @@ use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
 use halflap::units::Nanos;
 
-/// One line a step. `>` starts a collective, `|` runs while collectives are under way, `<` waits for
-/// one; the number says how many are under way then.
+/// One line a step. `>` starts a collective, `|` runs while collectives are in flight, `<` waits
+/// for one; the number is how many are in flight then.
 pub fn listing(setup: Setup<'_>, order: &Order) -> String {
     let Setup { graph, machine } = setup;
     let mut text = format!("{:>6}  {:>9}  {:>9}  node\n", "step", "time", "under way");

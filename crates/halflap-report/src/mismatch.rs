@@ -1,4 +1,4 @@
-//! All there is to know about a ledger that does not hold.
+//! The details of a ledger mismatch.
 
 use std::io::{self, Write};
 

@@ -23,7 +23,7 @@ pub struct Played<'a> {
     pub simulation: &'a Simulation,
     /// What is alive.
     pub memory: &'a Timeline,
-    /// What became of the program in the one that it is shown beside, if that is another.
+    /// The origin that maps this program to the one it is compared with, if they differ.
     pub origin: Option<&'a Origin>,
 }
 

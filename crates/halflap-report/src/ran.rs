@@ -1,4 +1,4 @@
-//! What ranks really did in one step: what pictures of a run are drawn from.
+//! What ranks actually did in one step: the input for pictures of a run.
 
 use halflap::units::{Bytes, Nanos};
 
@@ -13,7 +13,7 @@ pub struct Ran {
     pub lanes: Vec<RanLane>,
 }
 
-/// One stream. Its slices stand in time and do not overlap.
+/// One stream. Its slices are sorted by time and do not overlap.
 #[derive(Clone, Debug)]
 pub struct RanLane {
     /// What to call it.
@@ -44,7 +44,7 @@ pub enum RanKind {
     Compute,
     /// It copies.
     Copy,
-    /// Compute stands still until the end of what is named.
+    /// Compute is stalled until the named collective ends.
     Wait,
     /// It communicates.
     Collective,

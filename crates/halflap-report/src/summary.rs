@@ -12,7 +12,7 @@ use halflap::simulate::Bound;
 use halflap::units::{Bytes, Nanos};
 
 /// A schedule against the input order. Exposed time is measured by the one rule of
-/// [`halflap::overlap`] with the graph's own run times, whatever the passes looked at.
+/// [`halflap::overlap`] with the graph's own run times, regardless of what the passes used.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// How many operations there are.

@@ -1,7 +1,8 @@
-//! Tables for people, fitted to the width that there is.
+//! Tables, fitted to the terminal's width.
 //!
-//! Text is cut where a table is too wide, the widest first; where that would leave too little of it,
-//! the least important columns and the bars go. Without a width (on a pipe) nothing is given up.
+//! If a table is too wide, text is truncated, the widest column first; if too little of it would
+//! remain, the least important columns and the bars are dropped. Without a width (on a pipe)
+//! nothing is dropped.
 
 /// How text may look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Style {
         let eighths = (part * (8 * BAR) as f64).round() as usize;
         match self.bars {
             Bars::None => String::new(),
-            // What is not nothing can be seen.
+            // A value above zero is always visible.
             Bars::Ascii => "#".repeat(eighths.div_ceil(8)),
             Bars::Blocks => {
                 let eighths = if part > 0.0 { eighths.max(1) } else { 0 };
@@ -73,7 +74,7 @@ impl Style {
 
 /// How many characters the longest bar has.
 const BAR: usize = 10;
-/// Text is not cut to less than this.
+/// Text is not truncated below this.
 const LEAST: usize = 8;
 const GAP: &str = "  ";
 
@@ -108,7 +109,7 @@ pub enum Cell {
 }
 
 impl Column {
-    /// Words, which may be cut.
+    /// Text, which may be truncated.
     pub fn text(title: &'static str) -> Column {
         Column { title, kind: Kind::Text, tone: Tone::Plain, optional: 0 }
     }
@@ -123,7 +124,7 @@ impl Column {
         Column { title: "", kind: Kind::Bar, tone: Tone::Warning, optional: 1 }
     }
 
-    /// The column may be left out where there is no room for it.
+    /// The column may be dropped if there is no room.
     pub fn optional(self) -> Column {
         self.optional_at(2)
     }

@@ -94,7 +94,7 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
     text
 }
 
-/// For each collective, how long the compute stream stands still for it.
+/// For each collective, how long the compute stream is stalled on it.
 pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
     let mut exposed = IdVec::filled(Nanos::ZERO, simulation.start.len());
     for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
@@ -103,7 +103,7 @@ pub fn exposed_by_collective(simulation: &Simulation) -> IdVec<OpId, Nanos> {
     exposed
 }
 
-/// How long the compute stream stands still because nothing was issued.
+/// How long the compute stream is stalled because nothing was issued.
 pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
     let host = simulation.exposures.iter().filter(|exposure| !exposure.is_communication());
     host.map(|exposure| exposure.time).sum()

@@ -432,7 +432,7 @@ fn what_happens_at_other_times_is_no_match() {
         (0..6).map(|at| (at * 5_000_000, at * 5_000_000, at * 5_000_000 + 100_000)).collect();
     let found = two_ranks(0, &early, |rank, number| (rank == 0 || number % 2 == 1).then(|| json!({})));
     assert_eq!(found.peers.matches.len(), 3);
-    // The launches of the second rank lie between those of the first, at distances of their own.
+    // The launches of the second rank lie between those of the first, at their own distances.
     let first = trace([0, 10, 30, 70].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec());
     let second = trace([3, 21, 44].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec());
     let found = Analysis::of(vec![rank(&first), rank(&second)]);

@@ -1,5 +1,5 @@
-//! Kernels allocate nothing once their scratch memory is as large as they need, except for the matrix
-//! library, which packs its operands in memory of its own.
+//! Kernels allocate nothing once their scratch memory is as large as they need, except for the
+//! matrix library, which packs its operands in its own memory.
 
 mod common;
 

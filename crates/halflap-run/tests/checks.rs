@@ -1,6 +1,6 @@
 //! Every check of a run finds what it is there for, and nothing where all is well.
 //!
-//! What ends a process is run in one of its own: this program again, with the name of an ignored test.
+//! Fatal faults run in a separate process: this program again, with the name of an ignored test.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -177,7 +177,7 @@ fn all_that_went_another_way() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Others wait in a collective, but it is the kernel that does not come back which is at fault.
+/// Others wait in a collective, but it is the kernel that does not return which is at fault.
 #[test]
 fn a_kernel_that_does_not_come_back() {
     let job = Job::new(module(4, "", ROOTS), Checks { faults: fault("stall=1:n"), ..Checks::default() });
@@ -277,7 +277,7 @@ fn marks() {
     assert!(found.buffers.contains(&"c".to_owned()), "{failure}");
 }
 
-/// Runs an ignored test of this program, which does not come back, and gives what it said.
+/// Runs an ignored test of this program, which does not return, and gives what it said.
 fn last_words(test: &str) -> String {
     let own = std::env::current_exe().unwrap();
     let done = Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).output().unwrap();

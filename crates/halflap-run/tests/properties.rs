@@ -11,7 +11,7 @@ const ROUNDS: usize = 150;
 fn dots() {
     let mut random = Random(11);
     for _ in 0..ROUNDS {
-        // Names of dimensions: batch, left, right, contracted; each operand in a sequence of its own.
+        // Names of dimensions: batch, left, right, contracted; each operand in its own sequence.
         let sizes: Vec<usize> = (0..6).map(|_| random.between(1, 9)).collect();
         let (batch, left) = (random.below(2), random.between(1, 2));
         let lhs: Vec<usize> =

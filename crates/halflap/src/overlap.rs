@@ -258,7 +258,7 @@ impl<'g> Overlap<'g> {
     }
 }
 
-/// Whole numbers whose total a float can hold exactly: every partial sum is one, too.
+/// Integers whose total a float can hold exactly: every partial sum is one, too.
 fn sums_are_exact(times: &IdVec<OpId, Nanos>) -> bool {
     const MOST: f64 = (1u64 << 53) as f64;
     let times = times.as_slice();

@@ -49,7 +49,7 @@ fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     }
 }
 
-/// The path of our own executable.
+/// The path of this executable.
 static NAME: OnceLock<OsString> = OnceLock::new();
 
 /// Remembers what we were called as: where we are a library, that is the command.

@@ -15,7 +15,7 @@ use super::failed;
 use crate::args::{self, Against, CheckLifetimes, NanAsserts, OnOff};
 use crate::exit::Failed;
 
-/// The checks that were asked for.
+/// The checks that were requested.
 pub(super) fn checks(args: &args::Run) -> Checks {
     let debug = &args.debug;
     Checks {

@@ -1,4 +1,4 @@
-//! What really ran, as a page and as a trace: the last step of every rank.
+//! What actually ran, as a page and as a trace: the last step of every rank.
 
 use halflap::ids::{Id, StreamId};
 use halflap::units::{Bytes, Nanos};

@@ -187,7 +187,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// As many as were asked for, or an equal share of the cores.
+    /// As many as were requested, or an equal share of the cores.
     fn threads_per_rank(&self) -> usize {
         let (replicas, partitions) = self.source.module.devices();
         let ranks = (replicas as usize * partitions as usize).max(1);
@@ -225,7 +225,7 @@ fn threads(args: &args::Run) -> Result<(), Failed> {
     run_on(&mut Job::read(args)?, &Threads)
 }
 
-/// Runs what was asked for on all ranks.
+/// Runs what was requested on all ranks.
 fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
     if let Some(limit) = job.args.tune {
         return tune::run(job, ranks, limit);
@@ -246,7 +246,7 @@ fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
     ranks.agreed(finished)
 }
 
-/// Runs as many steps as were asked for, and shows how far they are.
+/// Runs as many steps as were requested, and shows how far they are.
 fn run_steps<R: Ranks>(job: &Job<'_>, ranks: &R, given: Given<'_>) -> Result<Option<Outcome>, Failed> {
     let options = job.options();
     let bar = Bar::new("running");

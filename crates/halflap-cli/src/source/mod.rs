@@ -44,7 +44,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Reads a program; collectives of a graph are chained first, where that is asked for.
+    /// Reads a program; collectives of a graph are chained first, where that is requested.
     pub fn read(path: &str, args: &MachineArgs, chain: Option<ChainWhich>) -> Result<Subject, Failed> {
         let started = Instant::now();
         let bytes = files::read(path)?;
@@ -168,7 +168,7 @@ impl Source {
         &self.workload.units[unit].name
     }
 
-    /// The unit that was asked for, or the one with the most exposed communication.
+    /// The unit that was requested, or the one with the most exposed communication.
     pub fn chosen<'d, T>(&self, all: &'d [Decided<T>], name: Option<&str>) -> Result<&'d Decided<T>, Failed> {
         if let Some(name) = name {
             let wanted = name.trim_start_matches('%');

@@ -265,7 +265,7 @@ impl Lowering<'_> {
         if *count == 1 { name.to_owned() } else { format!("{name}#{}", *count - 1) }
     }
 
-    /// Where values are kept: the places in memory, in the sequence of `buffers`.
+    /// Where values are kept: the places in memory, in the order of `buffers`.
     fn storage(&self, buffers: &[Option<BufId>]) -> Storage {
         let mut first: Vec<Option<&Content>> = vec![None; buffers.len()];
         for content in self.values.contents.iter().rev() {

@@ -52,7 +52,7 @@ pub struct Program {
 /// Sets of devices that communicate among themselves, and the stream that they do it on.
 #[derive(Clone, Debug)]
 pub struct Comm {
-    /// The sets, each in the sequence of the data.
+    /// The sets, each in the order of the data.
     pub sets: Vec<Vec<u32>>,
     /// The stream of its collectives, shared with groups that have more than one device in common.
     pub stream: StreamId,

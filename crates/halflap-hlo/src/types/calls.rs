@@ -50,7 +50,7 @@ pub(super) fn repeat(view: View<'_>) -> Checked {
     root(view, body, state)
 }
 
-/// Branches are chosen by a predicate or by their number; each takes an operand of its own.
+/// Branches are chosen by a predicate or by their number; each takes its own operand.
 pub(super) fn conditional(view: View<'_>) -> Checked {
     let selector = view.array(0)?;
     let is_selector = matches!(selector.element, ElementType::Pred | ElementType::S32) && selector.dims.is_empty();

@@ -96,13 +96,13 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
     }
 }
 
-/// What to call that which runs: all traces are of CPUs, or some of GPUs.
+/// The word for what runs: all traces are of CPUs, or some of GPUs.
 pub(super) fn work_name(analysis: &Analysis) -> &'static str {
     let of_cpu = analysis.ranks.iter().all(|rank| rank.processor == Processor::Cpu);
     if of_cpu { Processor::Cpu.work() } else { Processor::Gpu.work() }
 }
 
-/// What a group is called, and who is in it, in words.
+/// A group's name and members, as text.
 pub(super) fn group_text(group: &Group) -> (String, String) {
     let name = match group.description.as_str() {
         "" | "undefined" => group.name.text(),

@@ -1,4 +1,5 @@
-//! Names of kernels: templates and mangled names are long, and what tells two apart often stands at the end.
+//! Names of kernels: templates and mangled names are long, and the distinguishing part is often at
+//! the end.
 
 use crate::text::printable_up_to;
 

@@ -1,4 +1,4 @@
-//! A step as it ran on real ranks, beside the same step as it is simulated.
+//! A measured step of real ranks, compared with the same step simulated.
 //!
 //! [`Step`] holds what was measured: the compiled graphs of a step in the orders that ran, and for
 //! each rank when every operation and every transfer started and ended. [`Comparison`] simulates
@@ -19,18 +19,19 @@ use halflap::units::Nanos;
 /// A measured step.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its graphs, in the sequence in which they ran.
+    /// Its graphs, in the order in which they ran.
     pub parts: Vec<Part>,
     /// What was measured on each rank.
     pub ranks: Vec<RankStep>,
-    /// What a step takes that no order changes, as it was known before: `None` is as measured here.
+    /// The part of a step that no order changes, if known before: `None` takes it from this
+    /// measurement.
     pub outside: Option<Nanos>,
 }
 
 /// A graph in the order that ran.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What to call it: `forward`.
+    /// Its name: `forward`.
     pub name: String,
     /// The program, with the run times that it is simulated with.
     pub graph: Arc<Graph>,
@@ -58,7 +59,7 @@ pub struct PartRun {
     pub end: Nanos,
     /// What the rank itself did: kernels, issuing collectives, waiting for them.
     pub ran: Vec<Span>,
-    /// Collectives on the wire, from when all their ranks had come.
+    /// Collectives on the wire, from when all their ranks had arrived.
     pub transfers: Vec<Span>,
 }
 
@@ -80,7 +81,7 @@ impl Span {
     }
 }
 
-/// What a step's time went to.
+/// Where a step's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
     /// Kernels.
@@ -132,7 +133,7 @@ pub enum What {
     Kernel,
     /// A collective's time on the wire.
     Transfer,
-    /// How long a rank stood still at a wait.
+    /// How long a rank was stalled at a wait.
     Wait,
 }
 
@@ -158,7 +159,7 @@ impl Difference {
     }
 }
 
-/// A measured step beside its simulation.
+/// A measured step compared with its simulation.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// Of each part.

@@ -69,7 +69,7 @@ impl Builder {
     pub(super) fn distributed_info(&mut self, text: &[u8]) -> Result<(), TraceError> {
         let job = serde_json::from_slice::<Option<Job>>(text);
         self.job = job.map_err(|error| TraceError::DistributedInfo(error.to_string()))?.unwrap_or_default();
-        // Where nobody uses gloo, what the CPU did need not be kept.
+        // Without gloo, CPU work need not be kept.
         if self.job.backend.is_some() && !text.windows(4).any(|word| word == b"gloo") {
             self.host.drop_work();
         }

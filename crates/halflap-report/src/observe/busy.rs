@@ -132,7 +132,7 @@ struct Ends {
     last: KernelId,
 }
 
-/// When a GPU computed, and what stood at the edges of every pause.
+/// When a GPU computed, and the kernels at the edges of every stall.
 #[derive(Debug, Clone)]
 pub(super) struct Computing {
     pub(super) busy: Busy,

@@ -1,4 +1,4 @@
-//! What an event is: the only place that tells by names. What a collective does is told by
+//! Classifies events: the only place that uses names. What a collective does is determined by
 //! [`CollectiveKind`](halflap::collective::CollectiveKind).
 //!
 //! The category decides first, then what the profiler says about a collective, then the name.
@@ -46,7 +46,7 @@ pub(super) enum Category {
 
 impl Category {
     /// The categories of work, in today's and older spellings. Synchronisation (`cuda_sync`) and
-    /// annotations (`gpu_user_annotation`) stand on GPU lanes and are none.
+    /// annotations (`gpu_user_annotation`) are on GPU lanes but do not count.
     #[inline]
     pub(super) fn of(text: &[u8]) -> Option<Category> {
         match text {
@@ -86,7 +86,7 @@ const SYNCHRONISES: [&str; 7] = [
     "Context Synchronize",
 ];
 
-/// The class of an event, or nothing for one that is no work. `collective` is whether the profiler
+/// The class of an event, or nothing for one that is not work. `collective` is whether the profiler
 /// says which collective it belongs to.
 pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<Class> {
     match category {
@@ -106,16 +106,16 @@ const GLOO: &str = "gloo:";
 /// How the names of operators begin that start collectives or wait for them.
 const CALLS: [&str; 3] = ["c10d::", "_c10d_functional", "c10d_functional::"];
 
-/// What an event of a CPU's thread is to those that it runs inside of or that run inside of it.
+/// The role of a CPU event relative to those that it nests in or that nest in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A collective that gloo carries out.
+    /// A collective executed by gloo.
     Gloo,
     /// Starts a collective or waits for one: no compute, whatever it calls.
     Call,
-    /// An operator such as `aten::mm`: stands for all that it calls.
+    /// An operator such as `aten::mm`: represents all that it calls.
     Operator,
-    /// Compiled code, a node of autograd: stands only for what is in nothing else.
+    /// Compiled code, a node of autograd: represents only what is in no other event.
     Region,
 }
 

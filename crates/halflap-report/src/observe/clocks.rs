@@ -13,10 +13,10 @@ use halflap::units::Nanos;
 /// How many launches more one trace may have at its beginning or end to be aligned well.
 const SHIFTS: isize = 64;
 
-/// As many launches of a group are looked at.
+/// The number of launches of a group to compare.
 const LOOKED_AT: usize = 8192;
 
-/// As many of them give an offset.
+/// How many of them determine an offset.
 const SAMPLED: usize = 256;
 
 /// Ends this close count half.
@@ -79,7 +79,7 @@ fn offset(ranks: &[Rank], groups: &SharedGroups, pair: (usize, usize)) -> Option
     let mut best: Option<(f64, i64)> = None;
     for &offset in &tried {
         let score: f64 = lists.iter().map(|(a, b)| score(ranks, a, b, offset)).sum();
-        // Of two that are as good, the nearer to none: they come in that sequence.
+        // On a tie, the one nearest to zero: they are sorted that way.
         if score > best.map_or(0.0, |(score, _)| score) {
             best = Some((score, offset));
         }

@@ -32,11 +32,11 @@ pub struct Collective {
     pub bytes: Option<Bytes>,
     /// Its number in the group, if known.
     pub sequence: Option<i64>,
-    /// How long compute ran beside it.
+    /// How long compute overlapped it.
     pub hidden: Nanos,
     /// What of its time without compute is charged to it.
     pub exposed: Nanos,
-    /// The compute kernels that ran beside it, at most three, the longest first.
+    /// The compute kernels that overlapped it, at most three, the longest first.
     pub behind: Vec<(KernelId, Nanos)>,
     /// The longest pause of compute that is charged to it.
     pub stall: Option<Stall>,
@@ -91,9 +91,9 @@ pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) 
     slices.filter_map(collective).collect()
 }
 
-/// Finds the compute that ran beside one collective after the other. Invariant: `running` are the
-/// compute slices before `next` that had not ended when the last collective asked for began, so that
-/// a kernel is looked at again only by the collectives that it runs beside.
+/// Finds the compute that overlapped each collective in turn. Invariant: `running` are the compute
+/// slices before `next` that had not ended when the last queried collective began, so that a kernel
+/// is revisited only by the collectives that it overlaps.
 struct Hiders<'a> {
     slices: Vec<&'a Slice>,
     next: usize,
@@ -108,7 +108,7 @@ impl<'a> Hiders<'a> {
         Hiders { slices, next: 0, running: Vec::new() }
     }
 
-    /// The kernels that ran longest beside a collective; collectives must come by start.
+    /// The kernels with the longest overlap with a collective; collectives must be sorted by start.
     fn of(&mut self, ran: Stretch) -> Vec<(KernelId, Nanos)> {
         while let Some(slice) = self.slices.get(self.next).filter(|slice| slice.start <= ran.start) {
             self.running.push(slice);

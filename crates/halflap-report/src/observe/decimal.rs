@@ -13,7 +13,7 @@ const DIGITS: usize = 30;
 /// The latest moment that is taken, 146 years from the clock's zero: the difference of two fits.
 const LATEST: i128 = i64::MAX as i128 / 2;
 
-/// Why text is no time.
+/// Why text is not a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoTime {
     NotANumber,

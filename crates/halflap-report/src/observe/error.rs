@@ -8,7 +8,7 @@ use crate::printable;
 /// Where in a trace something is wrong, in the unpacked text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// How many bytes stand before it.
+    /// The number of bytes before it.
     pub byte: u64,
     /// The line, from 1.
     pub line: u64,
@@ -16,7 +16,7 @@ pub struct Place {
     pub column: u64,
     /// The number of the event, from 0, if it is in one.
     pub event: Option<u64>,
-    /// That event's name, as far as it was read; cut.
+    /// That event's name, as far as it was read; truncated.
     pub name: String,
 }
 
@@ -31,8 +31,8 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Why bytes are not a trace. The message says where and what would be right; the caller adds the
-/// file's name.
+/// Why bytes are not a trace. The message has the position and what was expected; the caller adds
+/// the file's name.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum TraceError {

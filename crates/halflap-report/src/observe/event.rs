@@ -1,8 +1,8 @@
 //! One event of a trace: which fields it has, without their meaning.
 //!
-//! All fields are noted in one pass, in whatever sequence they stand; of two fields of the same name
-//! the last counts, as for every JSON reader. The fields inside `args` are looked at in a second pass
-//! and only for GPU work and collectives, a small part of a trace.
+//! All fields are collected in one pass, in any order; of two fields of the same name the last
+//! counts, as for every JSON reader. The fields inside `args` are read in a second pass and only
+//! for GPU work and collectives, a small part of a trace.
 
 use super::scan::{Cursor, Stop};
 
@@ -60,7 +60,7 @@ pub(super) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Reads what an event has as `args`; one that is no object says nothing.
+    /// Reads an event's `args`; empty if they are not an object.
     pub(super) fn of(text: Option<&'a [u8]>) -> Args<'a> {
         let mut args = Args::default();
         let Some(text) = text.filter(|text| text.first() == Some(&b'{')) else { return args };
@@ -89,7 +89,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// What stands between the quotes of a string; other values as they are.
+/// The text between the quotes of a string; other values unchanged.
 #[inline]
 pub(super) fn unquoted(text: &[u8]) -> &[u8] {
     match text {
@@ -98,7 +98,7 @@ pub(super) fn unquoted(text: &[u8]) -> &[u8] {
     }
 }
 
-/// A whole number, also in quotes or behind words, as in `"stream 7"`.
+/// An integer, also in quotes or behind words, as in `"stream 7"`.
 pub(super) fn whole_number(text: &[u8]) -> Option<i64> {
     let text = unquoted(text);
     let start = text.iter().rposition(|byte| !byte.is_ascii_digit() && *byte != b'-').map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! Who communicates: what launches say, completed by the job's configuration.
+//! Process groups: from launches, completed by the job's configuration.
 
 use serde_json::Value;
 
@@ -18,8 +18,8 @@ pub(super) fn group(raw: &RawGroup, config: &Value) -> Group {
     Group { name: raw.name.clone(), description: raw.description.clone(), size, ranks }
 }
 
-/// Whose collectives of gloo are of which nothing says whose: the job's only group's. Groups of one
-/// rank have none.
+/// The group of gloo collectives that do not name one: the job's only group. Groups of one rank do
+/// not count.
 fn gloo_group(config: &Value) -> Group {
     let over_gloo = |entry: &&Value| entry["backend_config"].as_str().is_none_or(|backends| backends.contains("gloo"));
     let groups: Vec<(&Value, Option<Vec<u32>>)> = entries(config)

@@ -3,10 +3,10 @@
 //! Counts only where a trace has no GPU work. Whether it has is not known before its end, so that
 //! operators are kept until the first GPU event: 32 bytes for each that runs inside no other.
 //!
-//! Events of a thread nest, but nothing here relies on it. At each moment a thread computes unless a
-//! call that starts a collective or waits for one runs ([`Role::Call`]), and what it computes is the
-//! operator that began first or, outside of operators, what else began last: an operator stands for
-//! all that it calls, compiled code only for what is not recorded in it.
+//! Events of a thread nest, but nothing here relies on it. At each moment a thread computes unless
+//! a call that starts a collective or waits for one runs ([`Role::Call`]), and what it computes is
+//! the operator that began first or, outside of operators, what else began last: an operator
+//! represents all that it calls, compiled code only what is not recorded in it.
 
 use super::busy::{Busy, Stretch};
 use super::class::{Category, Role};
@@ -30,7 +30,7 @@ pub(super) struct Host {
     outer: Vec<Option<Stretch>>,
     /// How many collectives of gloo there are.
     pub(super) gloo: u64,
-    /// Why it cannot be read: nobody need know, if there is GPU work.
+    /// Why it cannot be read: irrelevant, if there is GPU work.
     refused: Option<String>,
 }
 
@@ -122,7 +122,8 @@ fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
         let of = |role: Role| thread.iter().copied().filter(move |slice| roles[slice.kernel.index()] == role);
         found.extend(of(Role::Gloo));
         let calls = Busy::union(of(Role::Call).map(|slice| slice.stretch()));
-        // A thread that carries collectives out and starts none is gloo's: what it runs is part of them.
+        // A thread that executes collectives and starts none is gloo's: what it runs is part of
+        // them.
         if of(Role::Gloo).next().is_some() && of(Role::Call).next().is_none() {
             continue;
         }
@@ -280,7 +281,7 @@ mod tests {
         let mut events = step();
         events.reverse();
         assert_eq!(pieces(&trace), pieces(&read(&job(), &events).unwrap()));
-        // A receive lasts on the thread that starts it, beside what that computes.
+        // A receive overlaps the compute of the thread that starts it.
         events.push(event("c10d::recv_", 1, 28, 1));
         events.push(event("gloo:recv", 1, 28, 20));
         let rank = Rank::of(&read(&job(), &events).unwrap(), "t.json");

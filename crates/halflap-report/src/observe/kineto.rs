@@ -5,9 +5,9 @@
 //! ([`Limits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's name), not
 //! by the file. Text is read once, so that time is in proportion to the file.
 //!
-//! Taken are the object form (`traceEvents` anywhere among other fields) and the bare list, fields in
-//! any sequence, events in any sequence, times as numbers or strings. docs/analyze.md says what is
-//! refused and what is left out.
+//! Accepts the object form (`traceEvents` anywhere among other fields) and the bare list, fields
+//! and events in any order, times as numbers or strings. docs/analyze.md lists what is refused and
+//! dropped.
 
 use std::io::Read;
 
@@ -92,7 +92,8 @@ fn events<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
     Ok(())
 }
 
-/// The same where the list is all there is: whoever appends to such a list may never end it.
+/// The same where the list is all there is: a writer that appends to such a list may never close
+/// it.
 fn bare_list<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
     loop {
         if window.at_end()? {

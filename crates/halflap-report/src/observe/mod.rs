@@ -1,9 +1,9 @@
-//! What really ran: traces of the profiler, and what they show of communication and compute.
+//! What actually ran: traces of the profiler, and what they show of communication and compute.
 //!
-//! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one, of
-//! its CPU. [`Rank`] says how that rank's time was spent, what each collective exposed and behind what
-//! it was hidden, [`Peers`] which launches on several ranks are one collective, so that the transfer
-//! can be told from waiting for others. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn.
+//! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one,
+//! of its CPU. [`Rank`] says how that rank's time was spent, what each collective exposed and what
+//! hid it, [`Peers`] which launches on several ranks are one collective, so that the transfer can
+//! be separated from waiting. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn.
 //! docs/analyze.md defines every figure.
 //!
 //! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
@@ -46,7 +46,7 @@ pub use work::Limits;
 /// What one trace, or several of one job, show.
 #[derive(Debug, Clone)]
 pub struct Analysis {
-    /// Each rank by itself.
+    /// Each rank separately.
     pub ranks: Vec<Rank>,
     /// All together; empty for one.
     pub peers: Peers,
@@ -59,8 +59,9 @@ impl Analysis {
         Analysis { ranks, peers }
     }
 
-    /// For each rank the moment of its own clock at which the time axis of all begins: the first event of
-    /// the earliest. A rank that no collective connects with the others begins at its own first event.
+    /// For each rank the time on its own clock at which the common time axis begins: the first
+    /// event of the earliest. A rank that no collective connects with the others begins at its own
+    /// first event.
     pub fn zeros(&self) -> Vec<Moment> {
         // Of one rank there are no clocks to compare.
         let ahead = |place: usize| self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64);

@@ -6,12 +6,11 @@ use std::hash::Hash;
 use super::scan::{Fault, decode};
 use halflap::ids::{Id, IdVec};
 
-/// The longest name that is kept whole, in bytes. Templates of C++ reach thousands, and what tells
-/// two apart often stands at their ends.
+/// The longest name that is kept whole, in bytes. Templates of C++ reach thousands, and the
+/// distinguishing part is often at the end.
 const LONGEST: usize = 1024;
 
-/// Things numbered in the sequence in which they first come. The map is looked up only, never
-/// iterated.
+/// Items numbered in order of first occurrence. The map is only looked up, never iterated.
 #[derive(Debug)]
 pub(super) struct Numbered<I, T> {
     what: &'static str,

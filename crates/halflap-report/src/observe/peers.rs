@@ -1,4 +1,4 @@
-//! The same collective on several ranks: how long the transfer took, and who waited for whom.
+//! The same collective on several ranks: how long the transfer took, and which ranks waited.
 //!
 //! A rank is in a collective from when it arrives until the data are there. The last to arrive does
 //! not wait, so the shortest time among the ranks is the transfer, and what the others take longer is
@@ -8,10 +8,10 @@
 //! compared. Where the profiler numbers them (`Seq`) the numbers decide. Where it does not, their
 //! ends do: a collective ends on all ranks at nearly the same time, once the clocks are aligned
 //! (`clocks`). Counting from the first or the last would pair wrongly as soon as one trace has one
-//! launch more. Only gloo's are paired by sequence, if it is the same on all ranks. What lies between
-//! two pairs is paired by sequence if it is as many on both sides. In any case operation and size must
-//! agree, and launches that no time connects are left alone: what is not certain is reported as
-//! unmatched.
+//! launch more. Only gloo's are paired by sequence, if it is the same on all ranks. Launches
+//! between two pairs are paired in sequence if both sides have equally many. In any case operation
+//! and size must agree, and launches that do not overlap in time are not paired: uncertain ones are
+//! reported as unmatched.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub struct RankPeers {
     pub matched: usize,
     /// How many were not.
     pub unmatched: usize,
-    /// How many have a number that others give to something else.
+    /// How many have a number that other ranks use for another collective.
     pub disagree: usize,
     /// How long its matched collectives would have taken without waiting.
     pub transfer: Nanos,
@@ -146,7 +146,7 @@ pub(super) fn alike(a: &Collective, b: &Collective) -> bool {
         && (a.operation.uneven() || agree(size(a.bytes), size(b.bytes)))
 }
 
-/// What tells a process group from others on all ranks.
+/// The identity of a process group on all ranks.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct GroupKey {
     name: GroupName,

@@ -63,7 +63,7 @@ pub struct Spent {
     pub overlapped: Nanos,
     /// Something communicates and nothing computes.
     pub exposed: Nanos,
-    /// That part of `exposed` beside which memory is copied or filled.
+    /// The part of `exposed` during which memory is copied or filled.
     pub exposed_beside_memory: Nanos,
     /// Nothing runs.
     pub idle: Nanos,

@@ -1,13 +1,13 @@
 //! JSON text, token by token, in a piece of it that may end anywhere.
 //!
-//! A [`Cursor`] walks over the bytes that have been read so far. Where they end in the middle of a
-//! value it gives [`Stop::Incomplete`], and the caller starts again with more: an event is a few
-//! hundred bytes and a piece a thousand times that, so hardly anything is read twice. Values that
-//! nobody needs are stepped over without being built.
+//! A [`Cursor`] walks over the bytes that have been read so far. If they end in the middle of a
+//! value it returns [`Stop::Incomplete`], and the caller retries with more: an event is a few
+//! hundred bytes and a piece a thousand times that, so hardly anything is read twice. Unneeded
+//! values are skipped without being built.
 //!
 //! Structure is checked strictly. Text inside strings is not, because profilers write what JSON
-//! forbids: raw control characters and lone backslashes from paths. Nor are `NaN` and `inf` a fault
-//! where nobody needs the number.
+//! forbids: raw control characters and lone backslashes from paths. Nor are `NaN` and `inf` errors
+//! where the number is not needed.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ pub(super) enum Stop {
 /// What is wrong with a piece of text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fault {
-    /// Something else should stand there.
+    /// Something else was expected there.
     Expected(&'static str),
     /// Lists and objects in each other, too many.
     TooDeep,
@@ -59,7 +59,7 @@ impl<'a> Cursor<'a> {
         self.bad(Fault::Expected(what))
     }
 
-    /// The next byte that is no white space; it stays the next.
+    /// Peeks at the next byte that is not white space.
     #[inline]
     pub(super) fn token(&mut self) -> Result<u8, Stop> {
         while let Some(&byte) = self.text.get(self.at) {
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         Err(Stop::Incomplete)
     }
 
-    /// Steps over `byte`, which must come next.
+    /// Skips `byte`, which must come next.
     #[inline]
     pub(super) fn take(&mut self, byte: u8, what: &'static str) -> Result<(), Stop> {
         match self.token()? == byte {
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Steps over `byte` if it comes next, and says whether it did.
+    /// Skips `byte` if it comes next, and returns whether it did.
     #[inline]
     pub(super) fn take_if(&mut self, byte: u8) -> Result<bool, Stop> {
         let there = self.token()? == byte;
@@ -91,7 +91,7 @@ impl<'a> Cursor<'a> {
         Ok(there)
     }
 
-    /// Steps over a value, and gives its text: a string with its quotes.
+    /// Skips a value, and returns its text: a string with its quotes.
     #[inline]
     pub(super) fn value(&mut self) -> Result<&'a [u8], Stop> {
         self.token()?;
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Steps over the name of a field and its colon, and gives what stands between the quotes.
+    /// Skips the name of a field and its colon, and returns the text between the quotes.
     #[inline]
     pub(super) fn key(&mut self) -> Result<&'a [u8], Stop> {
         if self.token()? != b'"' {
@@ -262,7 +262,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// How many of eight bytes stand before the first quote or backslash.
+/// How many of eight bytes come before the first quote or backslash.
 #[inline]
 fn first_special(eight: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;

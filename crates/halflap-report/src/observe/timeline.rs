@@ -28,7 +28,7 @@ const GROWN: i64 = 4;
 /// A rank over time.
 #[derive(Debug, Clone)]
 pub struct Timeline {
-    /// What runs beside each other.
+    /// The lanes, which run concurrently.
     pub lanes: Vec<Track>,
     /// What ran, by lane, then by start; in a lane they do not overlap.
     pub slices: Vec<Drawn>,
@@ -49,7 +49,7 @@ pub enum Track {
     Group(GroupId),
 }
 
-/// What a slice of the timeline stands for.
+/// What a slice of the timeline represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drawing {
     /// One launch of a kernel, or several after one another.
@@ -146,7 +146,7 @@ fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) 
         let place = match lane_for(places, &open, slice) {
             Some(place) => place,
             None => {
-                // Without room for another, it goes to the last one, whoever's it is.
+                // If there is no room for another lane, it goes to the last one.
                 if lanes.len() < LANES {
                     lanes.push(track);
                     open.push(Open { end: Moment(i64::MIN), drawn: None });
@@ -178,7 +178,7 @@ impl Open {
         let short = |stretch: &Stretch| stretch.end.0 - stretch.start.0 < shortest;
         if let Some(last) = &mut self.drawn {
             let near = next.when.start.0 - last.when.end.0 < shortest;
-            // What has grown together ends somewhere, too, or a busy lane would be one slice.
+            // Merged slices are bounded, too, or a busy lane would be one slice.
             let grown = next.when.end.0 - last.when.start.0 <= GROWN.saturating_mul(shortest);
             if near && grown && short(&next.when) && (last.what == Drawing::Several || short(&last.when)) {
                 last.what = if last.what == next.what { next.what } else { Drawing::Several };

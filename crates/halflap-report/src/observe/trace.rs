@@ -120,9 +120,9 @@ pub struct Launch {
 /// Who communicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// How the trace calls it, or the stream that stands for it where it does not.
+    /// Its name in the trace, or its stream if it has none.
     pub name: GroupName,
-    /// What it is for, in the words of who made it; may be empty.
+    /// The user's description; may be empty.
     pub description: String,
     /// How many ranks are in it, if the trace says.
     pub size: Option<u32>,
@@ -137,9 +137,9 @@ pub enum GroupName {
     Named(String),
     /// The profiler has none: all communication of one stream is taken to be of one group.
     Stream(Option<i64>),
-    /// The profiler says of no collective of gloo which group's it is: all are taken to be of one.
+    /// The profiler does not record the group of gloo collectives: all are assumed to be of one.
     Gloo,
-    /// The same in a job with so many groups of different ranks: nobody knows who took part.
+    /// The same in a job with this many groups of different ranks: the participants are unknown.
     OneOf(usize),
 }
 
@@ -152,7 +152,7 @@ pub struct Oddities {
     pub endless: u64,
     /// The list of events has no end, which that form allows.
     pub open_list: bool,
-    /// Collectives of gloo beside the work of a GPU: left out.
+    /// Gloo collectives in a trace with GPU work: dropped.
     pub gloo: u64,
     /// Compiled code starts collectives, and the profiler saw no wait for any.
     pub unseen_waits: bool,

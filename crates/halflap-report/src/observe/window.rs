@@ -11,7 +11,7 @@ use super::scan::{Cursor, Fault, Stop};
 /// What is read at a time: it stays in the processor's cache until it has been parsed.
 const PIECE: usize = 256 << 10;
 
-/// The largest value that is held: an event, or an entry of what stands beside the events.
+/// The largest value that is held: an event, or an entry next to the events.
 const LARGEST: usize = 64 << 20;
 
 /// Where in a list of events one is, for messages.

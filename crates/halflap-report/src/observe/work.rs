@@ -94,7 +94,7 @@ impl Work {
         let launch = match (class, self.processor) {
             (Class::Memory | Class::Compute, _) => None,
             (Class::Communication, Processor::Gpu) => Some(self.launch(&name, lane, &args)?),
-            // Of operators nobody needs the arguments: only those of collectives are read.
+            // Arguments of operators are not needed: only those of collectives are read.
             (Class::Communication, Processor::Cpu) => Some(self.launch(&name, lane, &Args::of(event.args))?),
         };
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));

@@ -35,7 +35,7 @@ pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[R
     }
 }
 
-/// The page of a measured step beside its simulation, which is the first of `lanes`.
+/// The page of a measured step and its simulation, which is the first of `lanes`.
 pub fn compared_page(title: &str, (step, found): (&Step, &Comparison), lanes: &[Ran]) -> Page {
     let mut page = measured_page(title, Vec::new(), lanes);
     page.command = "timeline";

@@ -1,8 +1,8 @@
-//! The page: one file that shows where a step's time goes, with nothing to install and nobody to ask.
+//! The page: one file that shows where a step's time goes, self-contained, without network access.
 //!
-//! `model` is what the page's script is given; `program` makes it of simulated orders, `observed` of
-//! traces of others, `measured` of runs of ours. The script, the style
-//! and the frame lie beside this file and are part of the binary.
+//! `model` is what the page's script is given; `program` builds it from simulated orders,
+//! `observed` from traces, `measured` from our own runs. The script, the style and the frame lie
+//! beside this file and are part of the binary.
 
 mod measured;
 mod model;
@@ -40,7 +40,7 @@ struct Document<'a> {
     parts: &'a [Page],
 }
 
-/// Writes a page that stands alone. It shows one part of a program at a time.
+/// Writes a self-contained page. It shows one part of a program at a time.
 pub fn write_page(parts: &[Page], out: &mut impl Write) -> io::Result<()> {
     let document = Document { format: "halflap.page/1", halflap: env!("CARGO_PKG_VERSION"), parts };
     // Within a script element only `<` could end it; JSON may write it as an escape.

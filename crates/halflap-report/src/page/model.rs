@@ -1,4 +1,4 @@
-//! What the page is given: `halflap.page/1`, one JSON object that its script draws.
+//! The page's input: `halflap.page/1`, one JSON object that its script draws.
 //!
 //! Numbers are columns (a vector for each field) and every operation is an index, so that a program
 //! of ten thousand operations stays small. Text was made presentable before: it is short and has no
@@ -64,9 +64,9 @@ pub struct Ops {
 pub enum Kind {
     /// It computes.
     Compute,
-    /// It communicates beside compute.
+    /// It communicates while compute runs.
     Collective,
-    /// It communicates, and compute stands still.
+    /// It communicates, and compute is stalled.
     SyncCollective,
     /// It waits for a collective.
     Wait,
@@ -82,7 +82,7 @@ impl Serialize for Kind {
     }
 }
 
-/// A whole number that is not always known; written as -1 where it is not.
+/// An integer that is not always known; written as -1 where it is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maybe(pub Option<u64>);
 
@@ -125,7 +125,7 @@ pub struct Buffers {
     pub name: Vec<String>,
     /// What each occupies.
     pub size: Vec<Bytes>,
-    /// Who makes it; nobody, for an input.
+    /// Its producer; none, for an input.
     pub maker: Vec<Maybe>,
 }
 

@@ -1,4 +1,4 @@
-//! A page of what really ran: a view for each rank.
+//! A page of what actually ran: a view for each rank.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ fn notes(analysis: &Analysis, timelines: &[Timeline]) -> Vec<String> {
     notes
 }
 
-/// What each rank is called, no two alike: traces may not know their rank, or claim the same.
+/// Unique names of the ranks: traces may not know their rank, or claim the same.
 fn called(analysis: &Analysis) -> Vec<String> {
     let name = |rank: &Rank| rank.rank.map_or_else(|| printable(&rank.label), |rank| format!("rank {rank}"));
     let names: Vec<String> = analysis.ranks.iter().map(name).collect();

@@ -114,7 +114,7 @@ impl<'a> Programs<'a> {
 }
 
 impl<'a> Numbered<'a> {
-    /// The program before: what was kept has the number of its new self, all else comes behind.
+    /// The program before: kept operations have their new number, all others come after.
     fn before(graph: &'a Graph, origin: &Origin, after: &Graph) -> Numbered<'a> {
         let mut kept: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
         for (new, source) in origin.ops.iter().filter(|(_, source)| source.part == Part::Kept) {

@@ -1,9 +1,9 @@
 //! Traces for the viewers that people already use.
 //!
-//! Each order is a process with a track for compute, one for each communication stream, one that shows
-//! when compute stood still, and a counter of memory. On one track slices never overlap: each is a
-//! queue. An arrow leads from every collective to its waits. What ranks really did is drawn alike, with a
-//! process for each rank.
+//! Each order is a process with a track for compute, one for each communication stream, one for
+//! stalls of compute, and a counter of memory. On one track slices never overlap: each is a queue.
+//! An arrow leads from every collective to its waits. What ranks actually did is drawn in the same
+//! way, with a process for each rank.
 
 mod json;
 mod perfetto;
@@ -216,7 +216,8 @@ impl Drawing<'_> {
         for step in steps {
             let level = Level { time: whole(step.time), bytes: step.bytes.0 };
             match levels.last_mut() {
-                // What is over at once cannot be seen, unless it is more than what follows: a peak can.
+                // A level of zero duration is dropped, unless it is higher than the next: it may be
+                // the peak.
                 Some(last) if last.time == level.time && last.bytes <= level.bytes => *last = level,
                 Some(last) if last.bytes == level.bytes => {}
                 _ => levels.push(level),

@@ -13,7 +13,7 @@ const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
 const UNIT_SIZE_BYTES: u64 = 3;
-/// Tracks stand in the order of their rank.
+/// Tracks are sorted by rank.
 const EXPLICIT: u64 = 3;
 
 /// Writes orders as a trace for Perfetto.

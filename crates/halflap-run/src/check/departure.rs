@@ -55,7 +55,7 @@ pub(super) fn note(running: &Running<'_>) {
     note.len.store(text.len().min(MOST_BYTES), Ordering::Release);
 }
 
-/// A rank's custom call came back.
+/// A rank's custom call returned.
 pub(super) fn forget(rank: usize) {
     if let Some(note) = notes().and_then(|notes| notes.ranks.get(rank)) {
         note.len.store(0, Ordering::Release);

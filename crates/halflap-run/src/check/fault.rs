@@ -39,7 +39,7 @@ const SIGNALS: [(libc::c_int, &str); 5] = [
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 fn is_owner() -> bool {
-    // SAFETY: it asks for a number.
+    // SAFETY: a system call without pointers.
     OWNER.load(Ordering::Acquire) == unsafe { libc::getpid() }
 }
 
@@ -54,7 +54,7 @@ pub fn catch_faults(report: Option<File>) {
     if let Some(file) = report {
         REPORT.store(file.into_raw_fd(), Ordering::Release);
     }
-    // SAFETY: it asks for a number.
+    // SAFETY: a system call without pointers.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Release);
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
         // SAFETY: the function lives as long as the process. If registration fails, a call of exit

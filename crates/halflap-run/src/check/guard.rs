@@ -117,7 +117,7 @@ pub(crate) struct Guarded {
 
 impl Guarded {
     pub(crate) fn new((side, resting): (Side, Resting), (rank, ranks): (usize, usize)) -> Guarded {
-        // SAFETY: it asks for a number.
+        // SAFETY: a system call without pointers.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         // Half for what is alive.
         let kept = MOST / 2 / ranks.max(1);

@@ -52,7 +52,7 @@ pub struct Entry {
     pub stats: Stats,
 }
 
-/// All that a rank saved, in the sequence of its plan.
+/// All that a rank saved, in the order of its plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankValues {
     /// The rank.

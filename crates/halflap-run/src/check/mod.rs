@@ -65,7 +65,7 @@ pub enum Strictness {
 /// What no kernel may take or give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
-    /// What is not a number.
+    /// NaN.
     Nan,
     /// That, and infinities.
     Infinity,
@@ -105,7 +105,8 @@ pub struct Checks {
     pub memory: Memory,
     /// Whether the issuing thread waits for each kernel and collective.
     pub launch_blocking: bool,
-    /// Whether ranks remember their last collectives, and the file that they go to when ranks went different ways.
+    /// Whether ranks remember their last collectives, and the file that they go to when ranks
+    /// diverged.
     pub recorder: Option<PathBuf>,
     /// Mistakes to be made on purpose.
     pub faults: Vec<Fault>,

@@ -165,7 +165,7 @@ static LEFT: [Left; MOST_THREADS] =
         MOST_THREADS];
 
 fn thread_id() -> i32 {
-    // SAFETY: it asks for a number.
+    // SAFETY: a system call without pointers.
     unsafe { libc::gettid() }
 }
 

@@ -1,4 +1,4 @@
-//! The last collectives of every rank, and what they say together when ranks went different ways.
+//! The last collectives of every rank, and what they say together when ranks diverged.
 //!
 //! Every rank records its collectives in issue order; ranks of one program issue the same ones. So
 //! the first difference between two lists is where a rank diverged, and if the lists agree, a rank

@@ -55,7 +55,7 @@ pub struct Collective {
     pub kind: Kind,
     /// Who takes part: which of the program's sets of devices, and those sets.
     pub comm: CommId,
-    /// The sets, each in the sequence of the data.
+    /// The sets, each in the order of the data.
     pub sets: Vec<Vec<u32>>,
     /// For a permutation, from where to where.
     pub pairs: Vec<(u32, u32)>,

@@ -49,7 +49,7 @@ enum Source {
     Guarded(Guarded),
 }
 
-/// Blocks with marks around them, in the sequence in which they were made.
+/// Blocks with marks around them, in the order in which they were made.
 #[derive(Debug, Default)]
 struct Marks {
     /// The address and length of each, and its users in this run of the module.

@@ -30,8 +30,9 @@ const MOST_SPANS: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Issued {
     pub(crate) label: u32,
-    /// Which of all tasks of the rank it is, in the sequence of the plan. Of two ranks that go different ways between
-    /// collectives, all of one's tasks before a collective still have lower numbers than what the other does after it.
+    /// Which of all tasks of the rank it is, in the order of the plan. Of two ranks that diverge
+    /// between collectives, all of one's tasks before a collective still have lower numbers than
+    /// what the other does after it.
     pub(crate) number: u64,
     /// The same, counted on this rank alone.
     pub(crate) count: u64,

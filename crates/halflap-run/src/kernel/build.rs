@@ -274,7 +274,7 @@ impl<'m> Builder<'m> {
         Ok(Some(self.push(place, op)))
     }
 
-    /// An operation that has a kernel of its own.
+    /// An operation that has its own kernel.
     fn heavy(&mut self, opcode: Opcode, place: &mut Place) -> Result<Op, Unsupported> {
         let (module, instr) = (self.module, place.instr);
         if matches!(opcode, Opcode::Dot | Opcode::Convolution) {
@@ -384,7 +384,7 @@ impl<'m> Builder<'m> {
         Ok(Op::Compare { direction, is_total: self.module.attribute(instr, "type") == Some("TOTALORDER") })
     }
 
-    /// A bitcast keeps the bytes in the memory that the layouts describe: the argument in the sequence
+    /// A bitcast keeps the bytes in the memory that the layouts describe: the argument in the order
     /// of its memory, reshaped, and back from the sequence of the result's.
     fn bitcast(&mut self, place: &Place) -> Result<Leaves, Unsupported> {
         let module = self.module;

@@ -156,7 +156,7 @@ impl Conv {
     unsafe fn compute<T: Number>(&self, buffers: &Buffers<'_>) {
         let ends = self.parts();
         let part = |index: usize| buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] });
-        // SAFETY: parts of local memory as long as was asked for, arrays as planned.
+        // SAFETY: parts of local memory of the requested length, arrays as planned.
         unsafe {
             let wide = |index: usize, slot: Slot| match block::widen(self.types[index]) {
                 Some(widen) => {

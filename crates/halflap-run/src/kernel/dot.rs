@@ -1,8 +1,8 @@
 //! Matrix multiplications of any dimensions.
 //!
 //! Batch, free and contracted dimensions are each walked as one; if an operand's strides do not
-//! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; whole
-//! numbers by a plain loop.
+//! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; integers by
+//! a plain loop.
 
 use super::Buffers;
 use super::block;
@@ -178,7 +178,7 @@ impl Side {
 impl Stage for Dot {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let local = buffers.local();
-        // SAFETY: local memory is as long as was asked for, operands are laid out as planned.
+        // SAFETY: local memory has the requested length, operands are laid out as planned.
         unsafe {
             let lhs = self.lhs.ready(buffers, local);
             let rhs = self.rhs.ready(buffers, local);
@@ -238,7 +238,7 @@ impl Dot {
     }
 
     /// # Safety
-    /// The pointers must hold the matrices, of a type of whole numbers.
+    /// The pointers must hold the matrices, of an integer type.
     unsafe fn whole(&self, dtype: DType, operands: (*const u8, *const u8), to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe {

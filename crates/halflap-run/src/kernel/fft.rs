@@ -249,7 +249,7 @@ impl Fft {
 impl Stage for Fft {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (len, longest) = (self.len(), self.longest());
-        // SAFETY: local memory is as long as was asked for, and any bytes are numbers.
+        // SAFETY: local memory has the requested length, and any bytes are numbers.
         let local = unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<C>(), len + 2 * longest) };
         let (data, rest) = local.split_at_mut(len);
         let (buffer, work) = rest.split_at_mut(longest);

@@ -200,7 +200,7 @@ impl Starts {
     }
 }
 
-/// An index of any type of whole numbers.
+/// An index of any integer type.
 ///
 /// # Safety
 /// The array must have the type and more than `at` elements.

@@ -216,7 +216,7 @@ impl Stage for Scatter {
             }
         }
         let mut table = match &self.combining {
-            // SAFETY: local memory is as long as was asked for.
+            // SAFETY: local memory has the requested length.
             Combining::Program(applied) => unsafe { Some(applied.program.prepare(buffers.local().add(LOCAL), BLOCK)) },
             _ => None,
         };

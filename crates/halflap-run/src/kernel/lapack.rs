@@ -337,7 +337,7 @@ impl Lapack {
     }
 
     /// # Safety
-    /// The slot must hold the batch, of whole numbers.
+    /// The slot must hold the batch, of integers.
     unsafe fn write_whole(&self, buffers: &Buffers<'_>, (which, batch): (usize, usize), values: &[i32]) {
         let to = buffers.write(self.outs[which].0).cast::<i32>();
         // SAFETY: elements of the array; the caller's promise.
@@ -434,7 +434,7 @@ impl Lapack {
 
 impl Stage for Lapack {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        // SAFETY: local memory is as long as was asked for, and any bytes are numbers.
+        // SAFETY: local memory has the requested length, and any bytes are numbers.
         let memory = unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<f64>(), self.work()) };
         for batch in 0..self.batch {
             // SAFETY: the caller's promise, passed on.

@@ -54,7 +54,7 @@ pub(super) trait Real: Number + PartialOrd {
     fn sign(self) -> Self;
     fn is_finite(self) -> u8;
     fn atan2(self, other: Self) -> Self;
-    /// A whole number that is ordered as the value in the total order of IEEE 754.
+    /// An integer that is ordered as the value in the total order of IEEE 754.
     fn total(self) -> i64;
 }
 

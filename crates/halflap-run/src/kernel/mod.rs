@@ -5,8 +5,8 @@
 //! every stage knows the functions that it calls. Unsupported operations are rejected there.
 //! Running one allocates nothing once its [`Scratch`] is as large as it needs (except that the
 //! matrix library packs operands in its own memory, and that work is dispatched to threads), gives
-//! the same bits each time, and may be done by any number of threads at once, each with a scratch
-//! of its own. A context may have its own threads: then stages are split into parts, never within a
+//! the same bits each time, and may be done by any number of threads at once, each with its own
+//! scratch. A context may have its own threads: then stages are split into parts, never within a
 //! sum, so that the bits stay the same.
 //!
 //! | part | what it does |

@@ -27,7 +27,7 @@ pub(super) enum Halt {
     Fail(TermId, What),
 }
 
-/// An array in the sequence of a loop that would read it across the way in which it lies.
+/// An array in the order of a loop that would read it with a large stride.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turned {
     pub(super) slot: Slot,

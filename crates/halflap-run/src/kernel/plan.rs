@@ -87,7 +87,7 @@ pub(super) struct Planner<'f> {
     forced: HashSet<TermId>,
     /// Terms that a stage computes without keeping them.
     inlined: HashSet<TermId>,
-    /// Copies of arrays in the sequence of loops.
+    /// Copies of arrays in the order of loops.
     turned: HashMap<nest::Turned, Slot>,
     /// Cached properties of a term.
     computing: RefCell<HashMap<TermId, bool>>,
@@ -380,7 +380,7 @@ impl<'f> Planner<'f> {
         self.turned.insert(turned, to);
     }
 
-    /// Where the copy of an array in the sequence of a loop is.
+    /// Where the copy of an array in the order of a loop is.
     pub(super) fn turned(&self, turned: &nest::Turned) -> Option<Slot> {
         self.turned.get(turned).copied()
     }

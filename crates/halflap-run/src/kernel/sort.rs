@@ -1,8 +1,7 @@
 //! Sorting, and the largest elements.
 //!
 //! Every sort is stable. A comparator that compares two elements of one array is a comparison of
-//! keys: whole numbers that are ordered as the elements. Any other is a program that runs for each
-//! pair.
+//! keys: integers that are ordered as the elements. Any other is a program that runs for each pair.
 
 use std::sync::Arc;
 
@@ -168,7 +167,7 @@ impl Sort {
                             table[applied.inputs[2 * index + side].0 as usize] = to;
                         }
                     }
-                    // SAFETY: all inputs are set; the result is a truth value.
+                    // SAFETY: all inputs are set; the result is a boolean.
                     unsafe {
                         applied.program.run(table, 1);
                         *table[applied.outputs[0].0 as usize] != 0

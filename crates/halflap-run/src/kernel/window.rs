@@ -151,7 +151,7 @@ impl ReduceWindow {
 impl Stage for ReduceWindow {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let rank = self.dims.len();
-        // SAFETY: local memory is as long as was asked for.
+        // SAFETY: local memory has the requested length.
         let table =
             unsafe { self.applied.program.prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK) };
         let (last, outer) = self.out.split_last().map_or((1, &[][..]), |(&last, outer)| (last, outer));
@@ -236,7 +236,7 @@ impl Stage for SelectAndScatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (size, to, local) = (self.dtype.size(), buffers.write(self.to), buffers.local());
         let (by, sizes) = (&self.by, &self.sizes);
-        // SAFETY: local memory is as long as was asked for; elements are those of the arrays.
+        // SAFETY: local memory has the requested length; elements are those of the arrays.
         unsafe {
             fill(std::slice::from_raw_parts(buffers.read(self.init), size), to, element_count(&self.dims));
             let select = self.select.program.prepare(local.add(64), 64);

@@ -128,7 +128,7 @@ pub unsafe trait Element: Copy + Default + 'static {
 
 macro_rules! elements {
     ($($type:ty: $dtype:ident $(or $other:ident)?,)*) => {$(
-        // SAFETY: each is the type itself, or for truth values the byte that holds one.
+        // SAFETY: each is the type itself, or for booleans the byte that holds one.
         unsafe impl Element for $type {
             const DTYPE: DType = DType::$dtype;
             fn holds(dtype: DType) -> bool {

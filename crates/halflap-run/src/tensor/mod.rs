@@ -1,4 +1,4 @@
-//! Arrays: dense, the last index fastest, dimensions in the sequence of HLO's shapes.
+//! Arrays: dense, the last index fastest, dimensions in the order of HLO's shapes.
 //!
 //! The layouts in a module's text are not part of a value. A [`Tensor`] owns its memory, a [`View`]
 //! or [`ViewMut`] borrows it. Viewed memory is aligned to its element type and exactly as long as

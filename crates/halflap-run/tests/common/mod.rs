@@ -67,7 +67,7 @@ impl Random {
             DType::F32 => self.floats(dims),
             _ => {
                 let mut array = Tensor::zeros(dtype, dims);
-                // Small whole numbers mean something in every type that is an index.
+                // Small integers mean something in every type that is an index.
                 for element in array.bytes_mut().chunks_exact_mut(dtype.size()) {
                     element[0] = self.below(if dtype == DType::Pred { 2 } else { 100 }) as u8;
                 }

@@ -7,8 +7,8 @@
 //! measurements with the same formula.
 //!
 //! Of the `n - 1` hops around a ring, one for each node but one goes over the network, where each
-//! rank of a node has a card of its own: all of them together carry what leaves the node, and never
-//! more than the link within it brings there. Where ranks communicate in pairs (all-to-all,
+//! rank of a node has its own card: all of them together carry what leaves the node, and never more
+//! than the link within it brings there. Where ranks communicate in pairs (all-to-all,
 //! point-to-point) each uses only its own card.
 
 use super::{Device, Link, Reach};

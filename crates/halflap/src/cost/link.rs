@@ -37,7 +37,7 @@ pub enum Reach {
     Network,
 }
 
-/// The links that have a name of their own. docs/costs.md lists them, and says which are fitted to
+/// The links that have their own name. docs/costs.md lists them, and says which are fitted to
 /// measurements and how the others were derived.
 const PRESETS: [(&str, Link); 21] = [
     ("nvlink2", Link::within_node(120.0)),

@@ -11,8 +11,8 @@ pub(super) fn is_one(text: &[u8]) -> bool {
     [&b"costs"[..], b"latencies"].iter().any(|field| text[reader.at..].starts_with(field))
 }
 
-/// The times by name. An instruction without a cost of its own takes as long as the latency from it
-/// to its end.
+/// The times by name. An instruction without its own cost takes as long as the latency from it to
+/// its end.
 pub(super) fn read(text: &[u8]) -> Result<Vec<(String, Nanos)>, ProfileError> {
     let mut reader = Reader { text, at: 0 };
     let mut times: Vec<(String, Nanos)> = Vec::new();

@@ -73,7 +73,7 @@ pub struct BufferParts {
     pub size_free: Bytes,
     pub users: Vec<OpId>,
     pub output: bool,
-    /// The buffer that it is a part of: it takes no memory of its own, and keeps that one alive.
+    /// The buffer that it is a part of: it takes no memory itself, and keeps that one alive.
     pub view_of: Option<BufId>,
 }
 

@@ -133,7 +133,7 @@ impl Promise {
     }
 }
 
-/// The largest whole number of bytes within `peak` and `budget` times as much again.
+/// The largest integer number of bytes within `peak` and `budget` times as much again.
 fn within_budget(peak: Bytes, budget: f64) -> Bytes {
     Bytes(peak.0.saturating_add((peak.0 as f64 * budget).floor() as i64))
 }
@@ -154,7 +154,7 @@ pub struct Outcome {
     pub order: Order,
     /// Swaps made; none by a list scheduler.
     pub moves: usize,
-    /// One for each operation that was slid, in the sequence in which it was.
+    /// One for each operation that was slid, in the order in which it was.
     pub slides: Vec<Slide>,
 }
 

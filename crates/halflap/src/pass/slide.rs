@@ -29,7 +29,7 @@ pub struct Slide {
     pub op: OpId,
     /// How many neighbours it passed.
     pub moves: usize,
-    /// Which neighbours it carried along, in the sequence in which they joined.
+    /// Which neighbours it carried along, in the order in which they joined.
     pub grouped_with: Vec<OpId>,
     /// The run time of its collective.
     pub comm_time: Nanos,

@@ -91,7 +91,7 @@ impl Session<'_> {
 fn shows(ran: &Ran, kind: Option<&str>, finding: &Finding) -> bool {
     let fault = ran.fault().unwrap_or_default();
     let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
-    // Whether ranks that go different ways meet or wait for each other is chance.
+    // Whether ranks that diverge meet or wait for each other is chance.
     let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
     let is_astray = |kind: Option<&str>| matches!(kind, Some("crash" | "out-of-bounds"));
     // Whether a far address belongs to a buffer is random.

@@ -614,7 +614,7 @@ fn launched(line: &str) -> Option<(bool, &str, Option<usize>)> {
     }
 }
 
-/// Kernels that were launched and did not come back.
+/// Kernels that were launched and did not return.
 fn open_launches(printed: &str) -> Vec<(String, Option<usize>)> {
     let mut open: Vec<(String, Option<usize>)> = Vec::new();
     for (is_before, kernel, rank) in printed.lines().filter_map(launched) {

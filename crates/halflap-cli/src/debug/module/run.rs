@@ -1,4 +1,4 @@
-//! One stage: our own command on the module, in a process of its own.
+//! One stage: our own command on the module, in its own process.
 
 use std::ffi::OsString;
 use std::fs;

@@ -75,7 +75,7 @@ const CHECK: &str = "check_memory_step(";
 
 const HANDLE: &str = "[Provenance debug handles] ";
 
-/// The graphs in a folder of traces, in the sequence in which they were compiled.
+/// The graphs in a folder of traces, in the order in which they were compiled.
 pub fn graphs(folder: &Path) -> Vec<Graph> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

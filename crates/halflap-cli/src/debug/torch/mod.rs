@@ -175,9 +175,9 @@ impl Bad {
     }
 }
 
-/// Whether torch's checks found something that is no number, and if so which kernel made it. New
-/// memory is NaN in the first of the guarded runs and finite in the second: a value that is bad
-/// only in the first was never written, and runs without guards show it at random.
+/// Whether torch's checks found NaN, and if so which kernel made it. New memory is NaN in the first
+/// of the guarded runs and finite in the second: a value that is bad only in the first was never
+/// written, and runs without guards show it at random.
 fn not_numbers(session: &mut Session<'_>, sanity: &Ran, guarded: &[Ran]) -> Result<Option<Finding>, Failed> {
     let is_good = |ran: &Ran| Bad::said_by(ran).is_none();
     match guarded {
