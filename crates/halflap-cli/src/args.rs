@@ -446,7 +446,7 @@ pub enum Emit {
     Graph,
 }
 
-/// Which of an HLO module's computations is looked at.
+/// Which of an HLO module's computations to show.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct WhichArgs {
     /// Show this computation of an HLO module alone [default: those with the most exposed

@@ -20,7 +20,7 @@ pub enum Failed {
     ToldElsewhere(u8),
     /// Torch's bug, in a pass that reproduces it.
     TorchDrifts(String),
-    /// Whoever read our output went away.
+    /// The reader of our output is gone.
     NobodyReads,
     /// The caller interrupted the command.
     Stopped,

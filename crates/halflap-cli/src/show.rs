@@ -217,7 +217,7 @@ fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Where exposed collectives come from in the user's program, and who takes part.
+/// Where exposed collectives come from in the user's program, and the participants.
 fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style) -> String {
     let mut table = Table::new(vec![Column::text("collective"), Column::text("among"), Column::text("comes from")]);
     let mut any = false;

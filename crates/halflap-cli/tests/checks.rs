@@ -165,8 +165,8 @@ fn who_made_the_first_nan() {
         let (_, err) = run(&folder, &[&["--nan-asserts"], more].concat(), 1);
         assert!(err.contains("rank 2: kernel 'x' (model.py:12) makes NaN at [2] of buffer 'x', step "), "{err}");
     }
-    // An infinity is none, unless it is requested; who made it is told with the NaN that comes of
-    // it.
+    // An infinity is not an error, unless requested; its producer is reported with the resulting
+    // NaN.
     give(&folder, 4, Some((1, [-0.0, -2.0, -3.0, -4.0])));
     run(&folder, &["--nan-asserts"], 0);
     let (_, err) = run(&folder, &["--nan-asserts=inf"], 1);
@@ -272,7 +272,7 @@ fn memory_that_is_none_of_a_kernel_s_business() {
         let report: serde_json::Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
         assert_eq!((&report["kernel"], &report["source"]), (&"k".into(), &"model.py:33".into()), "{report}");
     }
-    // Without its own pages, a crash still has a name, and marks are looked at.
+    // Without guard pages, a crash still names the kernel, and canary bytes are checked.
     calls(&folder, "writes_nowhere", "good");
     let (_, err) = run(&folder, &custom, 4);
     assert!(err.contains("kernel 'k'") && err.contains("halflap debug"), "{err}");
@@ -287,7 +287,7 @@ fn memory_that_is_none_of_a_kernel_s_business() {
         err.contains("kernel 'd'") && err.contains("buffer 'n'") && err.contains("freed after kernel 'k'"),
         "{err}"
     );
-    // What nobody wrote is not a number.
+    // Uninitialised memory is NaN.
     calls(&folder, "writes_nothing", "good");
     let (_, err) = run(&folder, &[&custom[..], &[end, "--nan-asserts"]].concat(), 1);
     assert!(err.contains("rank 0: kernel 'k' (model.py:33) makes NaN at [0] of buffer 'k'"), "{err}");

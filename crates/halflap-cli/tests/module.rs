@@ -232,7 +232,7 @@ fn modules_and_graphs_are_treated_alike() {
     ends(&halflap(&dir, &["schedule", "small.txt", "-o", "s.json"]), 0);
     let (out, _) = ends(&halflap(&dir, &["explain", "small.txt", "s.json", "--node", "ar"]), 0);
     assert!(out.contains("model.py:7"), "{out}");
-    // With compute that takes longer, nobody waits for it.
+    // With longer compute, nothing waits for it.
     fs::write(dir.join("times.json"), r#"{ "dot": 9e9, "ar": 1e3 }"#).unwrap();
     let hidden = ["explain", "small.txt", "s.json", "--node", "ar", "--profile", "times.json"];
     let (out, _) = ends(&halflap(&dir, &hidden), 0);

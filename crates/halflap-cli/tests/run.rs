@@ -217,7 +217,7 @@ fn what_cannot_be_written_is_said_before_or_after() {
 #[test]
 fn without_mpi_the_rest_runs() {
     let folder = with_module("without_mpi", SUM);
-    // Files of these names that are no libraries hide the real ones.
+    // Files with these names that are not libraries hide the real ones.
     for name in ["libmpi.so.40", "libmpi.so", "libmpi.so.20", "libmpi.so.12"] {
         fs::write(folder.join(name), "no library").unwrap();
     }

@@ -8,7 +8,7 @@ use super::lex::numbers_in;
 use super::{Module, Opcode};
 use crate::ids::{ComputationId, InstrId};
 
-/// `key=value`, as it stands in the text.
+/// `key=value`, verbatim.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
     pub(super) key: Span,
@@ -74,7 +74,7 @@ pub struct Alias {
 }
 
 impl Module {
-    /// The value of an attribute as it stands in the text.
+    /// The value of an attribute, verbatim.
     pub fn attribute(&self, instr: InstrId, key: &str) -> Option<&str> {
         self.find_attribute(&self.instructions[instr].attributes, key)
     }
@@ -134,7 +134,7 @@ impl Module {
         read_conv_dims(self.attribute(instr, "dim_labels")?)
     }
 
-    /// Who takes part in a collective.
+    /// The participants of a collective.
     pub fn replica_groups(&self, instr: InstrId) -> ReplicaGroups {
         ReplicaGroups::of(self, instr)
     }

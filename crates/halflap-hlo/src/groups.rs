@@ -1,4 +1,4 @@
-//! Who takes part in a collective, as sets of devices.
+//! The participants of a collective, as sets of devices.
 //!
 //! Replica groups are written as lists, as an iota that is reshaped and transposed, or as axes of a
 //! mesh; their numbers mean replicas, partitions or devices, depending on other attributes. Here

@@ -153,7 +153,7 @@ pub struct Instruction {
 /// An operand: the result of another instruction, or an element of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Who makes it.
+    /// Its producer.
     pub of: InstrId,
     path: (u32, u32),
 }

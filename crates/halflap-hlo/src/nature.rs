@@ -1,4 +1,5 @@
-//! What an instruction is to a graph: whether it does anything at run time, what it moves, and among whom.
+//! The role of an instruction in a graph: whether it does anything at run time, what it moves, and
+//! the participants.
 
 use crate::ids::InstrId;
 use crate::work::total_size;

@@ -182,8 +182,8 @@ impl<'t> Reader<'t> {
     fn value(&mut self) -> Result<Span, HloError> {
         let start = self.cursor.at;
         self.cursor.skip(Until::Value)?;
-        // The devices of a mesh stand after a comma, and its axes after them:
-        // `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}`.
+        // The devices of a mesh come after a comma, and its axes after them: `mesh['a'=2,'b'=4],
+        // device_ids=([4,2]T(1,0)) {'b'}`.
         let rest = self.cursor.text[self.cursor.at..].strip_prefix(',').map(str::trim_start);
         let is_mesh = self.cursor.text[start..self.cursor.at].starts_with("mesh[");
         if is_mesh && rest.is_some_and(|rest| rest.starts_with("device_ids=")) {

@@ -28,13 +28,13 @@ pub struct LoweredUnit {
     pub computation: ComputationId,
     /// What its nodes represent.
     pub lowered: Lowered,
-    /// Who runs it; `None` for the entry computation.
+    /// Its caller; `None` for the entry computation.
     pub caller: Option<Caller>,
     /// How many run it.
     pub callers: usize,
 }
 
-/// Who runs a computation. One that several run has the first here.
+/// The caller of a computation, the first if there are several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caller {
     /// The loop, call or conditional.

@@ -26,7 +26,7 @@ pub struct Array {
     pub dims: Vec<u64>,
     /// Whether one of the dimensions is dynamic.
     pub dynamic: bool,
-    /// The layout as it stands in the text, with its braces; empty where there is none.
+    /// The layout verbatim, with its braces; empty where there is none.
     pub layout: Span,
 }
 
@@ -277,7 +277,7 @@ impl Array {
         };
         // Types of less than a byte take one each, unless the layout packs them.
         let bits = layout.element_bits.unwrap_or(self.element.bits().next_multiple_of(8));
-        // Whatever is not of this world is refused when sizes are added up.
+        // Absurd sizes are refused when they are added up.
         Bytes(i64::try_from(u128::from(elements) * u128::from(bits) / 8).unwrap_or(i64::MAX / 4))
     }
 

@@ -19,8 +19,8 @@ pub(super) fn name(module: &Module, place: Place) -> String {
         Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("{stem}-start.{number}"),
         _ => format!("{name}-start"),
     };
-    // Names are unique in the whole module, so that profiles can tell instructions apart. The
-    // instruction's own is: two starts whose names differ still do so with the same added to both.
+    // Names are unique in the whole module, so that profiles can identify instructions. The
+    // instruction's name is unique, and so are the names of starts, which add the same suffix.
     while module.has_instruction(&unique) {
         unique.push_str(".split");
     }

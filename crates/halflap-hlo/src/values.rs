@@ -36,7 +36,7 @@ pub(super) struct Value {
 /// What is written once.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
-    /// Who writes it; `None` for parameters and constants.
+    /// Its writer; `None` for parameters and constants.
     pub(super) writer: Option<u32>,
     pub(super) instr: InstrId,
     pub(super) size: Bytes,

@@ -177,7 +177,7 @@ fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> Work {
     }
 }
 
-/// The products of a matrix multiplication whose dimensions are not told: of batch, rows, columns and
+/// The products of a matrix multiplication with unknown dimensions: of batch, rows, columns and
 /// depth, the two inputs and the output each have three.
 fn product_terms(module: &Module, instr: InstrId) -> f64 {
     let shape = &module.instruction(instr).shape;
@@ -191,7 +191,7 @@ fn product_terms(module: &Module, instr: InstrId) -> f64 {
     (product / batch).sqrt()
 }
 
-/// What an instruction reads and writes, in whatever memory.
+/// The bytes that an instruction reads and writes, in any memory space.
 fn traffic(module: &Module, instr: InstrId) -> Bytes {
     let instruction = module.instruction(instr);
     let size = |shape: &Shape| total_size(module, shape);

@@ -177,7 +177,7 @@ fn random_orders_of_real_modules_are_the_same_program() {
         written(&before, &own, &name);
         let scheduled = schedule(&before, |graph, _| random_order(graph, &mut dice));
         let after = written(&before, &scheduled, &name);
-        // Which values share a buffer is found anew; what was said must hold.
+        // Recomputes which values share a buffer; the claims must hold.
         assert!(peak_of(&after) <= scheduled.peak.before.max(scheduled.peak.after), "{name}");
     }
 }
@@ -222,7 +222,7 @@ fn damage(text: &str, dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Everything that is asked of a module: whatever it says, nothing may panic.
+/// Calls every accessor of a module: nothing may panic, whatever the text.
 fn ask_everything(module: &Module) {
     for computation in module.computations() {
         module.parameters(computation);
@@ -449,7 +449,7 @@ fn never_worse_than_xlas_own_order() {
     }
 }
 
-/// Our peak in the text's own order beside the total of XLA's buffer assignment for the same module.
+/// Compares our peak in the text's own order with the total of XLA's buffer assignment.
 #[test]
 fn peaks_are_close_to_xlas_buffer_assignment() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo/xla_total_bytes.json");

@@ -33,7 +33,7 @@ pub struct RanSlice {
     pub start: Nanos,
     /// Until when.
     pub end: Nanos,
-    /// For a collective, who takes part, and how much it moves.
+    /// For a collective, the participants and the bytes.
     pub among: Option<(String, Bytes)>,
 }
 

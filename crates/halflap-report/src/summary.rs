@@ -83,15 +83,15 @@ pub struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// The operations of the program before that one now stands for.
+    /// The old operations that a new one represents.
     fn stands_for(&self, op: OpId) -> Vec<OpId> {
         self.origin.map_or_else(|| vec![op], |origin| origin.ops[op].of.clone())
     }
 }
 
 impl Summary {
-    /// Compares orders; `bound` is what no order that keeps the same edges can beat. In a changed
-    /// program an operation that stands for several is compared with the sum of them.
+    /// Compares orders; `bound` is what no order that keeps the same edges can beat. In a rewritten
+    /// program an operation that represents several is compared with their sum.
     pub fn of(compared: &Compared<'_>, bound: Bound) -> Summary {
         let Compared { before, after, passes, .. } = *compared;
         let Setup { graph, machine } = after.setup;

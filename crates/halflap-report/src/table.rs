@@ -100,7 +100,7 @@ enum Kind {
     Bar,
 }
 
-/// What stands in a row.
+/// The content of a cell.
 pub enum Cell {
     /// Words, or a number with its unit.
     Text(String),

@@ -139,7 +139,8 @@ pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
     cut(clean.take(most + 1).collect(), most)
 }
 
-/// The same without the beginning if it is too long: of a place in a program the end tells most.
+/// The same without the beginning if it is too long: the end of a source location is the most
+/// useful part.
 pub fn printable_end(name: &str, most: usize) -> String {
     let letters = name.chars().count();
     match letters > most {
@@ -155,7 +156,7 @@ fn is_invisible(letter: char) -> bool {
         || matches!(letter, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
 }
 
-/// Who takes part, in words: `8 ranks: 0-7`.
+/// The participants, as text: `8 ranks: 0-7`.
 pub(crate) fn ranks(ranks: &[u32]) -> String {
     if ranks.is_empty() {
         return "this device alone".to_owned();

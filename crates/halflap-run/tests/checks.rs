@@ -225,7 +225,7 @@ fn loops_without_an_end() {
     let Failure::Endless(endless) = Job::new(counting("multiply"), Checks::default()).fails() else { panic!() };
     assert_eq!((endless.name.as_str(), endless.source.as_deref(), endless.is_proven), ("w", Some("m.py:3"), true));
     assert!(endless.turns > 1);
-    // A counter that counts the other way comes to its end some day: only who says how long a loop may take ends it.
+    // A counter that counts the wrong way ends eventually: only an explicit limit ends it early.
     let mut job = Job::new(counting("subtract"), Checks::default());
     job.options.timeout = Duration::from_millis(50);
     job.options.loop_limit = Some(Duration::from_millis(200));
@@ -286,7 +286,7 @@ fn last_words(test: &str) -> String {
     said
 }
 
-/// Whatever may be done only by who was given it.
+/// Live buffers are accessible only to the tasks that use them.
 fn guarded(faults: Vec<Fault>) -> Checks {
     catch_faults(None);
     Checks { memory: Memory::Guarded(Side::End), launch_blocking: true, faults, ..Checks::default() }

@@ -65,7 +65,7 @@ fn elementwise_by_hand() {
 
 #[test]
 fn narrow_floats_are_rounded_after_each_operation() {
-    // 256 + 1 is no bf16: with a rounding after each addition it stays 256, with one at the end not.
+    // 257 is not a bf16: with a rounding after each addition it stays 256, with one at the end not.
     let text = "HloModule m\nENTRY e {\n a = bf16[1] parameter(0)\n b = bf16[1] parameter(1)\n s = bf16[1] add(a, b)\n ROOT t = bf16[1] add(s, b)\n}\n";
     let inputs = [Tensor::of(&[1], &[bf16::from_f32(256.0)]), Tensor::of(&[1], &[bf16::from_f32(1.0)])];
     assert_eq!(run(text, &inputs)[0].to_f64(), [256.0]);

@@ -39,8 +39,7 @@ pub enum CollectiveKind {
     Other,
 }
 
-/// Letters that stand in a collective's or a kernel's name, without `_` and `-`; the first that fits
-/// decides.
+/// Substrings of a collective's or a kernel's name, without `_` and `-`; the first match decides.
 const KINDS: [(&str, CollectiveKind); 16] = [
     ("allreduce", CollectiveKind::AllReduce),
     ("allgather", CollectiveKind::AllGather),
@@ -83,7 +82,7 @@ impl CollectiveKind {
         CollectiveKind::Other,
     ];
 
-    /// The kind that a collective's or a kernel's name stands for, in torch, XLA, NCCL and MPI:
+    /// The kind that a collective's or a kernel's name denotes, in torch, XLA, NCCL and MPI:
     /// `all_gather_into_tensor` is an all-gather.
     pub fn of(name: &str) -> CollectiveKind {
         // Arguments come after a parenthesis, and may have any name.

@@ -36,7 +36,7 @@ impl Part {
 pub struct Source {
     /// What it is there for.
     pub part: Part,
-    /// The old operations that it stands for, ascending; at least one.
+    /// The old operations that it represents, ascending; at least one.
     pub of: Vec<OpId>,
 }
 

@@ -217,7 +217,7 @@ impl<'g> Overlap<'g> {
     /// collective, or an asynchronous one with a wait in between, restarts the sum; and
     /// asynchronous collectives count as compute, including the one that restarted it.
     fn torch_of_wait(&self, order: &Order, wait: OpId) -> Hiding {
-        // An order-only edge may be broken by now: only what stands before the wait is found.
+        // An order-only edge may be broken by now: only what comes before the wait is found.
         let before = |op: &OpId| self.graph.kind(*op).is_collective() && order.pos(*op) < order.pos(wait);
         let depends_on = self.graph.preds(wait, Edges::All).iter().copied();
         let collective = depends_on.filter(before).max_by_key(|&op| order.pos(op));

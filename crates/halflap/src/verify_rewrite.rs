@@ -82,7 +82,7 @@ pub fn verify_rewrite(before: &Graph, after: &Graph, origin: &Origin) -> Checked
 struct Claims {
     /// Of each old operation that stayed, the new one.
     kept: IdVec<OpId, Option<OpId>>,
-    /// Of each old operation, the copy out of a bucket that stands for it.
+    /// Of each old operation, the copy out of a bucket that replaces it.
     copy_out: IdVec<OpId, Option<OpId>>,
     /// Of each old operation, the collective that it was merged into.
     merged: IdVec<OpId, Option<OpId>>,
@@ -146,7 +146,7 @@ impl Claims {
             let (kept, copied, merged) = (self.kept[op], self.copy_out[op], self.merged[op]);
             match (kept.is_some(), merged.is_some(), copied.is_some()) {
                 (true, false, false) | (false, true, _) => {}
-                // A copy stands for the wait of a member, and for nothing else.
+                // A copy replaces the wait of a member, and nothing else.
                 (false, false, true) if before.kind(op) == OpKind::Wait => {}
                 (false, false, false) => return Err(RewriteViolation::Lost { node: node() }),
                 _ => return Err(RewriteViolation::Twice { node: node() }),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who uses whom, by the names of a crate's modules.
+/// Dependencies between a crate's modules, by name.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// What ARCHITECTURE.md says that a crate must not depend on.

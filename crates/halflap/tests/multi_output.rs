@@ -1,5 +1,5 @@
-//! A coalesced collective hands its results out through multi-outputs: they take no time, nobody
-//! waits at them, and who reads them waits for the collective.
+//! A coalesced collective returns its results through multi-outputs: they take no time and do not
+//! wait; their readers wait for the collective.
 
 use halflap::cost::Times;
 use halflap::evaluate::{Evaluation, Setup};

@@ -470,7 +470,7 @@ fn more_effort_and_known_orders_only_help() {
     assert!(loose.step_time <= default.step_time);
 }
 
-/// Whoever asked may change their mind; what was found until then is of no use to them.
+/// A caller may cancel; the partial result is discarded.
 #[test]
 fn a_search_stops_when_told() {
     let graph = program("fsdp_llama_2");
@@ -502,8 +502,8 @@ fn a_limit_below_the_input_orders_peak_comes_first() {
     }
 }
 
-/// Every moment at which compute stands still has one cause, and no collective is exposed for longer than
-/// it runs; with a slow host and contention, too.
+/// Every stall of compute has one cause, and no collective is exposed for longer than it runs; with
+/// a slow host and contention, too.
 #[test]
 fn time_that_compute_stands_still_is_charged_once() {
     for seed in 0..300 {

@@ -331,7 +331,7 @@ fn of_part(origin: &Origin, part: Part) -> Option<OpId> {
     origin.ops.iter().find(|(_, source)| source.part == part).map(|(op, _)| op)
 }
 
-/// A kept operation with a real dependency on what somebody makes, and which one.
+/// A kept operation with a real dependency on another's result, and which one.
 fn bound(random: &mut Random, parts: &Parts, origin: &Origin) -> Option<(OpId, usize)> {
     let is_kept = |op: &OpId| origin.ops[*op].part == Part::Kept;
     let real = |op: OpId| {
@@ -351,7 +351,7 @@ fn bucket(parts: &Parts, origin: &Origin, part: Part) -> Option<BufId> {
 fn drop_dependency(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
     let Some((op, place)) = bound(random, parts, origin) else { return false };
     parts.ops[op].deps.remove(place);
-    // Who uses a buffer is bound to its maker when the graph is built: this one must not be.
+    // Building a graph ties users of a buffer to its producer: this one must not be tied.
     let made: Vec<BufId> = parts.buffers.ids().collect();
     for buffer in made {
         let needs = parts.ops[op].deps.iter().any(|(needed, kinds)| *needed == buffer && kinds.data);

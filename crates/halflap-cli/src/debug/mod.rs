@@ -55,7 +55,7 @@ static NAME: OnceLock<OsString> = OnceLock::new();
 /// Remembers what we were called as: where we are a library, that is the command.
 pub fn remember_name(name: Option<&OsString>) {
     if let Some(name) = name {
-        // Whoever calls twice is the same command.
+        // A second call comes from the same command.
         let _ = NAME.set(name.clone());
     }
 }

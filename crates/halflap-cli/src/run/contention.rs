@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_takes_longer_beside_others_is_slowed_by_them() {
-        // Alone for 10, and 20 beside another, in which it does as much as in 10 alone.
+        // Alone for 10, and overlapping another for 20, which does the work of 10 alone.
         assert_eq!(factor(&[ran(0.0, 30.0, 20.0)], &[ran(10.0, 40.0, 0.0)]), 2.0);
         // Others that overlap count once.
         let others = [ran(10.0, 25.0, 0.0), ran(20.0, 30.0, 0.0)];

@@ -181,7 +181,7 @@ impl Lowering<'_> {
         self.calls.push(Call { op, inside, runs, is_choice, is_guess: trips.is_none() });
     }
 
-    /// What goes over a link or between memories: among whom, and how much.
+    /// Communication over a link or between memories: the participants, and the bytes.
     fn communication(&mut self, instr: InstrId) -> Collective {
         let module = self.module;
         let (inner, is_collective) = started(module, instr);

@@ -310,7 +310,7 @@ impl<'a> Fuser<'a> {
 struct Change {
     /// Its result is in here.
     slot: SlotId,
-    /// Who reads it, and the last of them.
+    /// Its readers, and the last of them.
     readers: Vec<usize>,
     last: usize,
     /// The steps in which the slot is not needed any more.

@@ -43,7 +43,7 @@ pub struct Program {
     pub plans: IdVec<PlanId, Plan>,
     /// The one that runs first.
     pub entry: PlanId,
-    /// Who communicates with whom: one for all collectives with the same sets.
+    /// Communicating groups: one for all collectives with the same sets.
     pub comms: IdVec<CommId, Comm>,
     /// The streams that overlap compute, each in order.
     pub streams: IdVec<StreamId, Stream>,
@@ -71,7 +71,7 @@ impl Comm {
     }
 }
 
-/// What runs beside compute, in sequence.
+/// A stream that overlaps compute, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// Who communicates on it, or what is transferred.
@@ -170,7 +170,7 @@ impl Work {
 /// A computation that is run once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Who runs it.
+    /// Its caller.
     pub instr: InstrId,
     /// What is run.
     pub plan: PlanId,

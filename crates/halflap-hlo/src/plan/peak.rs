@@ -39,7 +39,7 @@ impl<'a> Needs<'a> {
     fn new(program: &'a Program) -> Needs<'a> {
         let mut needs = Needs { plans: &program.plans, of: IdVec::default() };
         for (_, plan) in program.plans.iter() {
-            // Callees stand before their callers.
+            // Callees come before their callers.
             let need = needs.of(plan, &[]);
             needs.of.push(need);
         }

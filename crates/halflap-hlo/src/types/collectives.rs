@@ -19,7 +19,7 @@ pub(super) fn groups(view: View<'_>) -> Checked {
     );
     match opcode {
         Opcode::CollectivePermute | Opcode::CollectivePermuteStart => pairs(view),
-        // Who is in no group gets zeros.
+        // A device in no group receives zeros.
         Opcode::CollectiveBroadcast => each_once(view).map(|_| ()),
         _ if names_groups => everyone(view),
         _ => Ok(()),

@@ -70,7 +70,7 @@ pub enum Mismatch {
     UnequalGroups { first: usize, other: usize },
 }
 
-/// What a rule comes to.
+/// The result of a rule.
 type Checked = Result<(), Mismatch>;
 
 /// Checks every instruction that can run.
@@ -103,7 +103,7 @@ fn error(module: &Module, instr: InstrId, mismatch: Mismatch) -> TypeError {
     }
 }
 
-/// The type of an array, whatever its layout.
+/// The type of an array, regardless of layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Type {
     element: ElementType,
@@ -310,7 +310,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// That the result has these dimensions, whatever its elements.
+    /// Checks the result's dimensions, regardless of its element type.
     fn gives_dims(self, dims: &[u64]) -> Checked {
         let array = self.result.array().ok_or_else(|| self.result_should("an array"))?;
         self.gives(&Type::new(array.element, dims))

@@ -103,7 +103,7 @@ fn file_name(label: &str) -> String {
     printable(label.rsplit('/').next().unwrap_or(label))
 }
 
-/// What a row of sums over ranks is about: a group, who is in it, and an operation.
+/// The key of a row of sums over ranks: a group, its members, and an operation.
 type OperationKey = (String, String, CollectiveKind);
 
 /// Sums over ranks for one operation of one group.

@@ -71,7 +71,7 @@ impl Category {
 /// How the names of kernels begin that communicate, in lower case.
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 
-/// What stands in the names of others.
+/// Substrings of other names.
 const COMMUNICATES_WITHIN: [&str; 6] =
     ["c10d::symmetric_memory", "cross_device_reduce", "deep_ep::", "dpsk::ep::", "mscclpp::", "userbuffers_"];
 
@@ -111,7 +111,7 @@ const CALLS: [&str; 3] = ["c10d::", "_c10d_functional", "c10d_functional::"];
 pub(super) enum Role {
     /// A collective executed by gloo.
     Gloo,
-    /// Starts a collective or waits for one: no compute, whatever it calls.
+    /// Starts a collective or waits for one: never compute, whatever it calls.
     Call,
     /// An operator such as `aten::mm`: represents all that it calls.
     Operator,

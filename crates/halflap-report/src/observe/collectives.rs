@@ -26,7 +26,7 @@ pub struct Collective {
     pub lane: LaneId,
     /// What it does.
     pub operation: CollectiveKind,
-    /// Among whom.
+    /// Its process group.
     pub group: GroupId,
     /// The larger of what the rank sends and receives, if known.
     pub bytes: Option<Bytes>,

@@ -168,7 +168,7 @@ fn last_begun(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
     open.found
 }
 
-/// What began and may still run, and until when it was looked at.
+/// Events that may still run, and the time up to which they were processed.
 struct Open {
     running: Vec<Slice>,
     at: Moment,

@@ -44,7 +44,7 @@ fn first<R: Read>(window: &mut Window<R>) -> Result<u8, TraceError> {
     })
 }
 
-/// What stands at the top of a trace that is an object.
+/// The top-level fields of a trace that is an object.
 enum Field {
     Events,
     DistributedInfo,

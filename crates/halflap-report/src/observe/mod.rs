@@ -63,7 +63,7 @@ impl Analysis {
     /// event of the earliest. A rank that no collective connects with the others begins at its own
     /// first event.
     pub fn zeros(&self) -> Vec<Moment> {
-        // Of one rank there are no clocks to compare.
+        // With one rank there are no clocks to compare.
         let ahead = |place: usize| self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64);
         let begins = self.ranks.iter().enumerate().filter_map(|(place, rank)| Some(rank.first.0 - ahead(place)?));
         let zero = begins.min();

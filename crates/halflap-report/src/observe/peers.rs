@@ -128,7 +128,7 @@ impl Peers {
     }
 }
 
-/// The launch that a member stands for.
+/// The launch that a member represents.
 pub(super) fn of<'a>(ranks: &'a [Rank], member: &Member) -> &'a Collective {
     &ranks[member.rank].collectives[member.collective]
 }
@@ -172,7 +172,8 @@ impl SharedGroups {
         let mut numbers: BTreeMap<GroupKey, usize> = BTreeMap::new();
         let mut launches: Vec<Vec<Vec<Member>>> = Vec::new();
         for (place, rank) in ranks.iter().enumerate() {
-            // Who takes part must be known, or launches of two groups might be taken as one collective.
+            // The participants must be known, or launches of two groups might be merged into one
+            // collective.
             let known = rank.groups.iter().filter(|(_, group)| !matches!(group.name, GroupName::OneOf(_)));
             for (id, group) in known {
                 let members = members(rank, place, id);

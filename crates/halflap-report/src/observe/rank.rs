@@ -72,7 +72,7 @@ pub struct Spent {
 /// All launches of one operation in one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OperationUse {
-    /// Among whom.
+    /// Their process group.
     pub group: GroupId,
     /// What.
     pub operation: CollectiveKind,

@@ -270,14 +270,14 @@ fn first_special(eight: &[u8]) -> usize {
     let Ok(eight) = eight.try_into() else { return 0 };
     let word = u64::from_le_bytes(eight);
     // A byte that is zero after the exclusive or borrows from its high bit; only bits above the
-    // first such byte can be wrong, and those are not looked at.
+    // first such byte can be wrong, and those are ignored.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
     let found = zero(word ^ (ONES * u64::from(b'"'))) | zero(word ^ (ONES * u64::from(b'\\')));
     (found.trailing_zeros() / 8) as usize
 }
 
-/// What a string's text stands for, at most `most` bytes of it. What cannot stand for anything is
-/// kept as it is, or becomes U+FFFD: a name is data, and no reason to refuse a trace.
+/// Unescapes a string's text, at most `most` bytes of it. Invalid escapes are kept, or become
+/// U+FFFD: a bad name is not a reason to refuse a trace.
 pub(super) fn decode(text: &[u8], most: usize) -> Cow<'_, str> {
     // An escape is at most six bytes for one.
     let cut = &text[..text.len().min(6 * most)];
@@ -310,7 +310,7 @@ fn unescape(text: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What an escape stands for, if anything, and how long it is.
+/// The character of an escape, if valid, and its length.
 fn escaped(text: &[u8]) -> (Option<char>, usize) {
     let letter = match text.get(1) {
         Some(b'n') => '\n',

@@ -109,7 +109,7 @@ pub struct Lane {
 pub struct Launch {
     /// What it does.
     pub operation: CollectiveKind,
-    /// Among whom.
+    /// Its process group.
     pub group: GroupId,
     /// The larger of what a rank sends and receives, if the trace says.
     pub bytes: Option<Bytes>,
@@ -158,7 +158,7 @@ pub struct Oddities {
     pub unseen_waits: bool,
 }
 
-/// One rank's trace. Invariant: slices ascend by start, then end, then as they stood in the file.
+/// One rank's trace. Invariant: slices ascend by start, then end, then by position in the file.
 #[derive(Debug, Clone)]
 pub struct Trace {
     /// Which rank it says it is.

@@ -28,7 +28,7 @@ pub(super) struct Window<R> {
     text: Vec<u8>,
     from: usize,
     ended: bool,
-    /// What stood before `text`: bytes, whole lines, and bytes of the line that `text` begins in.
+    /// The position of `text`: bytes, whole lines, and bytes of the line that `text` begins in.
     before: u64,
     lines: u64,
     column: u64,
@@ -54,8 +54,8 @@ impl<R: Read> Window<R> {
         self.before + self.from as u64
     }
 
-    /// Has `read` take a value off the text, again and again with more of it until it is whole.
-    /// Whatever `read` changes it must change last.
+    /// Calls `read` on the text, repeatedly with more of it until a value is complete. `read` must
+    /// make its changes last.
     #[inline]
     pub(super) fn take<T>(
         &mut self,

@@ -12,7 +12,7 @@ use crate::ran::{Ran, RanKind, RanSlice, outside};
 use crate::text::{printable, printable_up_to};
 use halflap::units::Nanos;
 
-/// Names are cut to so many characters: enough to tell them apart.
+/// Names are truncated to this many characters: enough to distinguish them.
 const NAME: usize = 160;
 
 /// A table has so many rows at most.

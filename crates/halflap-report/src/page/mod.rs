@@ -1,8 +1,8 @@
 //! The page: one file that shows where a step's time goes, self-contained, without network access.
 //!
 //! `model` is what the page's script is given; `program` builds it from simulated orders,
-//! `observed` from traces, `measured` from our own runs. The script, the style and the frame lie
-//! beside this file and are part of the binary.
+//! `observed` from traces, `measured` from our own runs. The script, the style and the frame are
+//! next to this file and part of the binary.
 
 mod measured;
 mod model;

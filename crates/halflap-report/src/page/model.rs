@@ -11,7 +11,7 @@ use halflap::units::{Bytes, Nanos};
 /// A page, or what it shows of one part of a program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Page {
-    /// What was looked at: the name of a file.
+    /// The name of the input file.
     pub title: String,
     /// Which part of it: the name of a computation; empty for all of it.
     pub part: String,
@@ -19,7 +19,7 @@ pub struct Page {
     pub command: &'static str,
     /// What else there is to know, each a label and a sentence.
     pub facts: Vec<(&'static str, String)>,
-    /// What slices stand for.
+    /// What slices represent.
     pub ops: Ops,
     /// The process groups.
     pub groups: Vec<Group>,
@@ -54,7 +54,7 @@ pub struct Ops {
     pub source: Vec<String>,
     /// What they depend on.
     pub deps: Vec<Vec<u32>>,
-    /// Who waits for a collective.
+    /// The operation that waits for a collective.
     pub waits: Vec<Vec<u32>>,
 }
 
@@ -114,7 +114,7 @@ impl Serialize for Time {
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// Who takes part, in words.
+    /// The participants, as text.
     pub ranks: String,
 }
 
@@ -142,11 +142,11 @@ pub struct View {
     pub bound: Option<Time>,
     /// The figures that matter most.
     pub headline: Vec<Figure>,
-    /// What runs beside each other.
+    /// The lanes, which run concurrently.
     pub lanes: Vec<Lane>,
     /// What ran, by lane and then by start; in one lane they do not overlap.
     pub slices: Slices,
-    /// When compute stood still.
+    /// The stalls of compute.
     pub stalls: Stalls,
     /// What was alive, if that is known.
     pub memory: Option<Memory>,
@@ -236,7 +236,7 @@ pub struct Slices {
     pub exposed: Vec<Time>,
 }
 
-/// When compute stood still, as columns.
+/// The stalls of compute, as columns.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stalls {
     /// From when.

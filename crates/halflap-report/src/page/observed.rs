@@ -13,7 +13,7 @@ use crate::observe::{
 use crate::text::{printable, printable_up_to};
 use halflap::units::Nanos;
 
-/// Names are cut to so many characters: enough to tell them apart.
+/// Names are truncated to this many characters: enough to distinguish them.
 const NAME: usize = 160;
 
 /// Those of kernels are templates with much in common; they lose their middle.

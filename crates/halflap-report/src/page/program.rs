@@ -17,7 +17,7 @@ use halflap::origin::{Origin, Part};
 use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 
-/// Names are cut to so many characters: enough to tell them apart.
+/// Names are truncated to this many characters: enough to distinguish them.
 const NAME: usize = 160;
 
 /// What a page shows of a program.

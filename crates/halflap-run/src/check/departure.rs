@@ -98,7 +98,7 @@ impl Drop for Worker {
     }
 }
 
-/// Splits the process in two. Whoever calls this must be the only thread that matters.
+/// Forks the process. The caller must be the only relevant thread.
 pub fn split() -> io::Result<Split> {
     let size = size_of::<Notes>();
     // SAFETY: new memory, shared with the child and full of zeros, which is a good `Notes`.

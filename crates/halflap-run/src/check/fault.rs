@@ -172,7 +172,7 @@ enum Culprit<'a> {
     Left(&'a Label, usize),
     /// A thread's that a kernel of this rank started.
     Thread(&'a Label, usize),
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -352,7 +352,7 @@ impl Fault<'_> {
         writeln!(text)
     }
 
-    /// Whether memory was touched of which guard pages, which are not there, could say whose it is.
+    /// Whether guard pages, which are off, could have identified the accessed memory.
     fn may_be_found(&self) -> bool {
         self.place.is_none() && self.address != 0 && !regions::are_there()
     }

@@ -57,7 +57,7 @@ pub struct Record {
     pub name: String,
     /// What it does: `all-reduce`.
     pub op: String,
-    /// Who takes part.
+    /// The participants.
     pub group: String,
     /// The bytes that it moves.
     pub bytes: usize,

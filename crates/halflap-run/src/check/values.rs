@@ -41,7 +41,7 @@ const WHOLE: usize = 64;
 /// One rank's arrays.
 pub(super) struct Values {
     options: ValueOptions,
-    /// Whether there are other ranks, so that a line must say whose it is.
+    /// Whether there are other ranks, so that a line must name its rank.
     is_alone: bool,
     rank: usize,
     index: Option<Mutex<IndexWriter>>,

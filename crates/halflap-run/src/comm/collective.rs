@@ -53,7 +53,7 @@ pub struct Collective {
     pub name: String,
     /// What it does.
     pub kind: Kind,
-    /// Who takes part: which of the program's sets of devices, and those sets.
+    /// The participants: which of the program's sets of devices, and those sets.
     pub comm: CommId,
     /// The sets, each in the order of the data.
     pub sets: Vec<Vec<u32>>,

@@ -259,7 +259,7 @@ impl Issuer<'_> {
         self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
         if self.options.checks.launch_blocking {
-            // Whoever issues the next one, or ends the run, finds out what failed.
+            // The next issue, or the end of the run, reports the failure.
             let _ = self.streams.all[stream].wait(self.issued[stream], self.fate);
         }
         self.issued[stream]
@@ -278,7 +278,7 @@ impl Issuer<'_> {
         for (index, (slot, value)) in plan.constants.iter().enumerate() {
             let address = match self.pool.is_guarded() {
                 true => self.guarded_constant((id, index))?,
-                // Nobody writes to a constant's slot.
+                // A constant's slot is never written.
                 false => Address(value.bytes().as_ptr().cast_mut()),
             };
             at[*slot] = Some(Place { address, block: None });
@@ -435,7 +435,7 @@ impl Issuer<'_> {
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
         if let Some(Place { address, block: Some(block) }) = frame.at[slot] {
-            // Whoever still uses it, in a plan that is wrong, is found where it was.
+            // A late use, in a wrong plan, is reported with the old address.
             frame.at[slot] = Some(Place { address, block: None });
             self.put(block);
             self.requested.add(-size);

@@ -125,7 +125,7 @@ pub struct Label {
     pub ins: Vec<Argument>,
     /// Its outputs.
     pub outs: Vec<Argument>,
-    /// Who takes part in a collective.
+    /// The participants of a collective.
     pub among: String,
     /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
     pub shares: Vec<(String, f64)>,

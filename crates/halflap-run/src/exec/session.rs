@@ -67,7 +67,7 @@ impl Options {
 const GRACE: Duration = Duration::from_millis(500);
 /// When ranks diverge, how long the others have to reach their next collective or their end.
 const ARRIVAL: Duration = Duration::from_secs(2);
-/// Whoever is in a collective for so long waits there.
+/// A rank that has been in a collective for this long is waiting there.
 const WAITING: Duration = Duration::from_millis(100);
 
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
@@ -155,7 +155,7 @@ pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
             let message = "the thread that issues steps failed".to_owned();
             told.fail(Failure::Panicked { rank: number, at: "a step".to_owned(), message });
         }
-        // Nobody listens any more when the run has failed.
+        // The receiver is gone once the run has failed.
         let _ = send.send((number, outcome.ok().and_then(Result::ok)));
     };
     let spawned = std::thread::Builder::new().name(format!("rank {number}")).spawn(body);
@@ -274,7 +274,7 @@ pub(crate) fn longest_kernel<'a>(
     let now = streams.status().filter_map(|status| status.now());
     let of = now.map(|(label, _, time)| (time, &program.labels[label as usize]));
     let is_stuck = |(time, label): &(Duration, &Label)| {
-        // Who waits for it may have begun a little earlier.
+        // A rank that waits for it may have begun a little earlier.
         *time > timeout / 2 && !matches!(label.kind, LabelKind::Collective | LabelKind::Wait)
     };
     of.filter(is_stuck).max_by_key(|(time, _)| *time)

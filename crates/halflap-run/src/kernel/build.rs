@@ -18,7 +18,7 @@ type Leaves = Vec<TermId>;
 /// One of an instruction's result arrays, counted through all tuples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf {
-    /// Who makes it.
+    /// Its producer.
     pub instr: InstrId,
     /// Which of its results.
     pub index: usize,

@@ -57,7 +57,7 @@ use build::Builder;
 use formula::{Formula, Op};
 use plan::{Plan, Planner, Slot, Stage};
 
-/// Who runs a kernel, for the instructions that ask.
+/// The rank that runs a kernel, for instructions that depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The value of `replica-id`.
@@ -74,7 +74,7 @@ pub struct Context {
 #[derive(Default)]
 pub struct Scratch {
     memory: AlignedBytes,
-    /// Who runs kernels with it.
+    /// The rank that runs kernels with it.
     pub context: Context,
 }
 

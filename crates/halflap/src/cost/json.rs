@@ -29,7 +29,7 @@ pub(super) fn number(value: &Value) -> Result<f64, &'static str> {
     }
 }
 
-/// A value as it stood in the file; a long one without its end.
+/// A value verbatim; a long one is truncated.
 pub(super) fn shown(value: &Value) -> String {
     const MOST: usize = 40;
     let text = match value {

@@ -95,8 +95,8 @@ pub enum GroupKind {
     /// Collectives among ranks.
     #[default]
     Ranks,
-    /// Transfers of one kind that a device makes on its own, beside all collectives: from memory to
-    /// memory, or to the host.
+    /// Transfers of one kind that a device makes on its own, concurrently with all collectives:
+    /// from memory to memory, or to the host.
     Transfer,
 }
 
@@ -439,7 +439,7 @@ fn depends(preds: &Csr<OpId, OpId>, op: OpId, on: OpId) -> bool {
     false
 }
 
-/// The first name, in alphabetical order, that stands there twice.
+/// The first duplicate name, in alphabetical order.
 fn repeated<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();

@@ -113,7 +113,7 @@ pub enum Edges {
     All,
 }
 
-/// What a collective does, and among whom.
+/// What a collective does, and its group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     /// As the program calls it, for people: `all_gather_into_tensor`.
@@ -295,7 +295,7 @@ impl Graph {
         &self.parts.buffers[buffer].name
     }
 
-    /// Who makes a buffer; `None` for a freeable input, which is there from the start.
+    /// The producer of a buffer; `None` for a freeable input, which is alive from the start.
     pub fn maker(&self, buffer: BufId) -> Option<OpId> {
         self.parts.buffers[buffer].maker
     }

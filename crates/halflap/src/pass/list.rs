@@ -59,7 +59,7 @@ fn rank(graph: &Graph, order: &Order, goals: Goals) -> IdVec<OpId, Rank> {
 }
 
 /// For each operation, the number (in the given order) of the first collective that needs it; for a
-/// collective, its own number, even where the given order has one that needs it stand before it.
+/// collective, its own number, even if in the given order one that needs it comes before it.
 fn first_collective_led_to(graph: &Graph, order: &Order, goals: Goals) -> IdVec<OpId, u32> {
     let mut number = IdVec::filled(u32::MAX, graph.len());
     if !goals.raise_comms {

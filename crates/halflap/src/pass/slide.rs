@@ -61,7 +61,7 @@ pub(super) struct Slider<'a> {
 
 /// The operations that move together, and what is known of them.
 struct Group {
-    /// Who is being slid; the others joined on the side of the direction.
+    /// The slid operation; the others joined on the side of the direction.
     slid: OpId,
     block: Block,
     joined: Vec<OpId>,

@@ -69,7 +69,7 @@ fn rank_of(fault: &Json) -> Option<usize> {
     fault["rank"].as_u64().map(|rank| rank as usize)
 }
 
-/// A crash of which it is not known whose it is.
+/// A crash with an unknown culprit.
 fn is_nobodys(fault: &Json) -> bool {
     text(fault, "kind") == Some("crash") && text(fault, "kernel").is_none()
 }

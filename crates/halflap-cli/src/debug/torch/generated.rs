@@ -206,7 +206,7 @@ fn buffers(line: &str) -> Vec<(usize, String)> {
         if is_buffer {
             found.push((at, word.to_owned()));
         }
-        // Names are ASCII; whatever else is skipped whole.
+        // Names are ASCII; other characters are skipped whole.
         at += length.max(line[at..].chars().next().map_or(1, char::len_utf8));
     }
     found

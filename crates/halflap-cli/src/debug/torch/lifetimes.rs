@@ -203,7 +203,7 @@ mod tests {
         Graph { calls, file: "g.py".to_owned(), is_tracked: true }
     }
 
-    /// What is told of buf0.
+    /// The report for buf0.
     fn told(deviation: &str) -> Deviation {
         let record = format!(
             r#"{{"deviation": {deviation}, "buffer": "buf0", "type": "float32[2]", "bytes": 8,

@@ -100,7 +100,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// Everybody's bytes, on rank 0; nothing on the others.
+    /// The bytes of all ranks, on rank 0; nothing on the others.
     fn collect(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
         let lengths = self.all_numbers(own.len() as u64)?;
         let mpi = &self.mpi;
