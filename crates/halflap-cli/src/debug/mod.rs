@@ -49,10 +49,10 @@ fn finish(args: &args::Debug, report: &Report) -> Result<(), Failed> {
     }
 }
 
-/// The path of this executable.
+/// The name that we were called by.
 static NAME: OnceLock<OsString> = OnceLock::new();
 
-/// Remembers what we were called as: where we are a library, that is the command.
+/// Remembers the name that we were called by: in a library, that is the command.
 pub fn remember_name(name: Option<&OsString>) {
     if let Some(name) = name {
         // A second call comes from the same command.

@@ -12,11 +12,11 @@ static OUT: Mutex<()> = Mutex::new(());
 /// Writes a text to standard output at once, even if other ranks print at the same time.
 pub(crate) fn print(text: &str) {
     let _turn = locked(&OUT);
-    // Flushing keeps the text in one piece. If the reader is gone, the output is not needed.
+    // One write keeps the text together. If the reader is gone, the output is not needed.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
-/// Says a line on standard error.
+/// Prints a line on standard error.
 pub(crate) fn warn(line: &str) {
     let _turn = locked(&OUT);
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());

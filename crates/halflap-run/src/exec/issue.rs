@@ -356,13 +356,13 @@ impl Issuer<'_> {
         })
     }
 
-    /// Memory for a kernel's scratch.
+    /// Uncounted memory for an array in another layout.
     fn beside(&mut self, bytes: usize, label: u32) -> Result<Block, Stopped> {
         let name = &self.program.labels[label as usize].name;
         self.memory(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
     }
 
-    /// Gives back what a run of a plan still has.
+    /// Frees what a run of a plan still holds.
     fn leave(&mut self, frame: Frame) {
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.leave();
@@ -435,7 +435,7 @@ impl Issuer<'_> {
 
     fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
         if let Some(Place { address, block: Some(block) }) = frame.at[slot] {
-            // A late use, in a wrong plan, is reported with the old address.
+            // The address stays, so that a late use in a wrong plan is detected there.
             frame.at[slot] = Some(Place { address, block: None });
             self.put(block);
             self.requested.add(-size);

@@ -300,7 +300,7 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
         let group = Group { instrs: &instrs, outputs: &[last] };
         Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
     };
-    // Operands that a multiplication would copy anyway are not fused.
+    // Not fused if a multiplication would then have to copy its operands.
     let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
     let alone = kernel(&[last]);
     alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))

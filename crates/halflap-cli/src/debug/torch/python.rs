@@ -107,7 +107,7 @@ impl Exception {
 
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// The prefix that launchers add to each rank's lines.
+/// A line without the prefix that launchers add for each rank.
 fn unprefixed(line: &str) -> &str {
     let rest = line.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     match rest {
