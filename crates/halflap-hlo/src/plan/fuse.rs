@@ -151,7 +151,7 @@ impl<'a> Fuser<'a> {
         let mut readers = self.readers[slot].clone();
         readers.retain(|&reader| place < reader && reader <= until);
         let last = readers.iter().copied().max()?;
-        // The next writer must be the last reader: then it is allocated there instead.
+        // The next writer must be the last reader, which overwrites the slot anyway.
         let is_seen = match next {
             Some(next) => next != last,
             None => self.plan.results.contains(&slot),

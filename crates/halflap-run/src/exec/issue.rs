@@ -419,7 +419,7 @@ impl Issuer<'_> {
     }
 
     fn alloc(&mut self, frame: &mut Frame, slot: SlotId) -> Result<(), Stopped> {
-        // Borrowed memory is allocated.
+        // Memory lent by the caller is already there.
         if frame.at[slot].is_some() {
             return Ok(());
         }

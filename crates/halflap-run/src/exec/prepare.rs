@@ -90,7 +90,7 @@ pub(super) struct PlanReady {
     /// The names of slots.
     pub(super) names: IdVec<SlotId, String>,
     pub(super) computation: String,
-    /// The expected allocations and frees at each step, and the step before.
+    /// The expected allocations and frees, and the node after which each is checked.
     pub(super) checks: Vec<(Check, Node)>,
 }
 

@@ -158,7 +158,8 @@ pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<(Call, Vec<Call>)
     Some((next.clone(), producers(graph, place + 1)))
 }
 
-/// The position of the last launched kernel: the one that most of the earlier launches precede.
+/// The graph and position of the last launched kernel: the occurrence with the most earlier
+/// launches before it.
 fn last_place<'a>(launched: &[&str], graphs: &'a [Graph]) -> Option<(&'a Graph, usize)> {
     let (last, earlier) = launched.split_last()?;
     let mut best: Option<(usize, &Graph, usize)> = None;
