@@ -75,6 +75,31 @@ enum Side {
 
 impl Event {
     pub(super) fn new(network: &Network, op: OpId, limit: f64) -> Event {
+        Event::of_sides(network, op, limit, &sides(&network.needs, came_before(op)))
+    }
+
+    /// The same where another operation has not come before; `None` if it must have.
+    pub(super) fn without(network: &Network, op: OpId, other: OpId, limit: f64) -> Option<Event> {
+        let (needs, other) = (&network.needs, came_before(other));
+        let mut side = sides(needs, came_before(op));
+        if side[other.index()] == Side::Before {
+            return None;
+        }
+        if side[other.index()] == Side::May {
+            mark(&mut side, Side::Behind, other, |node| needs.needed_by(node));
+        }
+        Some(Event::of_sides(network, op, limit, &side))
+    }
+
+    /// The least that can be alive.
+    pub(super) fn least_memory(&self) -> f64 {
+        let weights: Vec<i64> = self.memory.iter().map(|&memory| memory as i64).collect();
+        let taken = Flow::new(&self.needs, &weights).lightest();
+        let least: i64 = weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
+        self.base.memory + least as f64
+    }
+
+    fn of_sides(network: &Network, op: OpId, limit: f64, side: &[Side]) -> Event {
         let nothing = vec![0.0; network.lanes.len()];
         let all = Event {
             op,
@@ -85,14 +110,8 @@ impl Event {
             memory: Vec::new(),
             input: Vec::new(),
         };
-        let start = came_before(op);
-        let mut side = vec![Side::May; network.needs.len()];
-        mark(&mut side, Side::Behind, start, |node| network.needs.needed_by(node));
-        side[start.index()] = Side::May;
-        mark(&mut side, Side::Before, start, |node| network.needs.of(node).iter().copied());
-        side[start.index()] = Side::Behind;
         let whole = Whole { needs: &network.needs, work: &network.work, memory: &network.memory };
-        all.narrowed(&whole, &network.input_before(op), &side)
+        all.narrowed(&whole, &network.input_before(op), side)
     }
 
     /// What is left of a choice.
@@ -173,6 +192,15 @@ struct Whole<'a> {
     needs: &'a Needs,
     work: &'a [Work],
     memory: &'a [f64],
+}
+
+/// On which side of an operation's start each node must be.
+fn sides(needs: &Needs, start: Node) -> Vec<Side> {
+    let mut side = vec![Side::May; needs.len()];
+    mark(&mut side, Side::Behind, start, |node| needs.needed_by(node));
+    mark(&mut side, Side::Before, start, |node| needs.of(node).iter().copied());
+    side[start.index()] = Side::Behind;
+    side
 }
 
 /// Puts a node, and all that can be reached from it, on a side.

@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::jackson::Job;
+use super::kept::Kept;
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{Id, IdVec, OpId};
 use crate::simulate::Machine;
@@ -26,7 +27,7 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) fn new(graph: &Graph, machine: &Machine, edges: Edges) -> Jobs {
+    pub(super) fn new(graph: &Graph, machine: &Machine, kept: &Kept) -> Jobs {
         let mut jobs = Jobs {
             sequence: Vec::new(),
             before: vec![Vec::new(); graph.len()],
@@ -34,13 +35,13 @@ impl Jobs {
             on: graph.ops().map(|op| machines_of(graph, machine, op)).collect(),
             machines: 1 + machine.streams.len(),
         };
-        let is_split = split(graph, edges);
+        let is_split = split(graph, kept);
         // Where no job is split, what comes first has ended anyway.
         let mut ahead = is_split.as_slice().contains(&true).then(|| Ahead::new(&machine.streams));
         let mut issue: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
         for op in graph.ops() {
             let launch = |&pred: &OpId| issue[pred].unwrap_or(pred.index());
-            let in_front = graph.preds(op, edges);
+            let in_front = &kept.preds(graph, op);
             let mut before: Vec<usize> = in_front.iter().map(launch).collect();
             if is_split[op] {
                 let number = jobs.add_issue(before);
@@ -147,13 +148,13 @@ fn machines_of(graph: &Graph, machine: &Machine, op: OpId) -> Vec<usize> {
 
 /// Which operations are two jobs: those that let the compute stream go on, and whose launch another
 /// one comes after, or another one's issue.
-fn split(graph: &Graph, edges: Edges) -> IdVec<OpId, bool> {
+fn split(graph: &Graph, kept: &Kept) -> IdVec<OpId, bool> {
     let mut split = IdVec::filled(false, graph.len());
     for op in graph.ops().rev() {
         let awaited_by = graph.succs(op, Edges::Awaited);
         let launches = |succ: &OpId| split[*succ] || awaited_by.binary_search(succ).is_err();
         let goes_on = matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
-        split[op] = goes_on && graph.succs(op, edges).iter().any(launches);
+        split[op] = goes_on && kept.succs(graph, op).iter().any(launches);
     }
     split
 }

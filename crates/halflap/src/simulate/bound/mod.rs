@@ -18,8 +18,10 @@ mod ahead;
 mod chain;
 mod closed;
 mod event;
+mod implied;
 mod jackson;
 mod jobs;
+mod kept;
 mod moments;
 mod network;
 mod simplex;
@@ -27,9 +29,14 @@ mod simplex;
 use super::Machine;
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{Id, OpId, StreamId};
+use crate::memory::Timeline;
+use crate::order::Order;
 use crate::units::{Bytes, Nanos};
 use jackson::{Job, jackson};
 use jobs::{Ends, Jobs};
+use kept::Kept;
+use moments::{Moments, path};
+use network::Network;
 
 /// What no order can beat, of those that keep some edges and a memory limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,13 +82,48 @@ impl Bound {
 /// No order of the program that keeps `edges` and has at most so much alive has a shorter step on that
 /// machine, with a host that takes no time: that only adds to it.
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit: Bytes) -> Bound {
-    let jobs = Jobs::new(graph, machine, edges);
-    let ends = jobs.ends();
-    let (time, basis) = one_machine(graph, machine, &jobs, &ends);
-    let bound = Bound { time: Nanos(time), edges, basis };
-    match moments::prove(&jobs, &ends, &moments::Case { graph, machine, bound, memory_limit }) {
-        Some((time, basis)) if time > bound.time => Bound { time, basis, ..bound },
-        _ => bound,
+    let case = Case { graph, machine, edges, memory_limit };
+    let plain = case.bound(&Kept::new(graph, edges, &[]));
+    // What is in order because of memory is in the input order, too, if that is within the limit.
+    if Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit {
+        return plain;
+    }
+    let implied = case.implied(&Kept::new(graph, edges, &[]));
+    if implied.is_empty() {
+        return plain;
+    }
+    let bound = case.bound(&Kept::new(graph, edges, &implied));
+    if bound.time > plain.time { bound } else { plain }
+}
+
+/// What is to be bounded.
+struct Case<'a> {
+    graph: &'a Graph,
+    machine: &'a Machine,
+    edges: Edges,
+    memory_limit: Bytes,
+}
+
+impl Case<'_> {
+    fn bound(&self, kept: &Kept) -> Bound {
+        let jobs = Jobs::new(self.graph, self.machine, kept);
+        let ends = jobs.ends();
+        let (time, basis) = one_machine(self.graph, self.machine, &jobs, &ends);
+        let bound = Bound { time: Nanos(time), edges: self.edges, basis };
+        let network = Network::new(self.graph, self.machine, kept, &ends);
+        let moments = Moments { path: path(&jobs, self.graph), jobs: &jobs, ends: &ends, network: &network };
+        match moments.prove(bound.time, self.memory_limit) {
+            Some((time, basis)) if time > bound.time => Bound { time, basis, ..bound },
+            _ => bound,
+        }
+    }
+
+    /// What memory puts in order.
+    fn implied(&self, kept: &Kept) -> Vec<implied::Before> {
+        let jobs = Jobs::new(self.graph, self.machine, kept);
+        let ends = jobs.ends();
+        let network = Network::new(self.graph, self.machine, kept, &ends);
+        implied::find(self.graph, &network, &path(&jobs, self.graph), self.memory_limit.0 as f64)
     }
 }
 

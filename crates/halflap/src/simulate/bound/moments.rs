@@ -6,19 +6,10 @@ use super::chain::{Chain, Proof, Units};
 use super::event::Event;
 use super::jobs::{Ends, Jobs};
 use super::network::Network;
-use super::{Basis, Bound};
+use super::Basis;
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId};
-use crate::simulate::Machine;
 use crate::units::{Bytes, Nanos};
-
-/// What is to be bounded, and the bound so far.
-pub(super) struct Case<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) machine: &'a Machine,
-    pub(super) bound: Bound,
-    pub(super) memory_limit: Bytes,
-}
 
 /// How many moments are looked at together at first, and at most.
 const FIRST: usize = 16;
@@ -28,38 +19,47 @@ const REFINED: usize = 8;
 /// How often prices are changed for the same moments.
 const ROUNDS: usize = 30;
 
-/// The best bound that a chain of moments proves.
-pub(super) fn prove(jobs: &Jobs, ends: &Ends, case: &Case<'_>) -> Option<(Nanos, Basis)> {
-    let path = path(jobs, case.graph);
-    let network = Network::new(case.graph, case.machine, case.bound.edges, ends);
-    let limit = case.memory_limit.0 as f64;
-    let units = Units { time: case.bound.time.0, bytes: limit.max(1.0) };
-    let mut events: Vec<Option<Rc<Event>>> = path.iter().map(|_| None).collect();
-    let mut chosen = spread(&path, ends, FIRST);
-    if chosen.is_empty() || units.time <= 0.0 {
-        return None;
-    }
-    let mut best: Option<(f64, Basis)> = None;
-    for _ in 0..REFINED {
-        let ops: Vec<OpId> = chosen.iter().map(|&place| path[place]).collect();
-        let at = |&place: &usize| {
-            let event = events[place].get_or_insert_with(|| Rc::new(Event::new(&network, path[place], limit)));
-            Rc::clone(event)
-        };
-        let chain = Chain::new(chosen.iter().map(at).collect(), apart(jobs, ends, &ops), &network.lanes, units);
-        let Proof { time, cuts, memory } = chain.prove(ROUNDS);
-        let Some((first, last)) = cuts.first().zip(cuts.last()) else { break };
-        if best.is_none_or(|(before, _)| time > before) {
-            best = Some((time, Basis::Cut { first: ops[*first], last: ops[*last], memory }));
+/// A program's path, and what is known of it.
+pub(super) struct Moments<'a> {
+    pub(super) path: Vec<OpId>,
+    pub(super) jobs: &'a Jobs,
+    pub(super) ends: &'a Ends,
+    pub(super) network: &'a Network,
+}
+
+impl Moments<'_> {
+    /// The best bound that a chain of moments proves, where so much is proved already.
+    pub(super) fn prove(&self, proved: Nanos, memory_limit: Bytes) -> Option<(Nanos, Basis)> {
+        let limit = memory_limit.0 as f64;
+        let units = Units { time: proved.0, bytes: limit.max(1.0) };
+        let mut events: Vec<Option<Rc<Event>>> = self.path.iter().map(|_| None).collect();
+        let mut chosen = spread(&self.path, self.ends, FIRST);
+        if chosen.is_empty() || units.time <= 0.0 {
+            return None;
         }
-        let kept: Vec<usize> = cuts.iter().map(|&cut| chosen[cut]).collect();
-        let next = beside(&kept, path.len());
-        if next == chosen {
-            break;
+        let mut best: Option<(f64, Basis)> = None;
+        for _ in 0..REFINED {
+            let ops: Vec<OpId> = chosen.iter().map(|&place| self.path[place]).collect();
+            let at = |&place: &usize| {
+                let event = || Rc::new(Event::new(self.network, self.path[place], limit));
+                Rc::clone(events[place].get_or_insert_with(event))
+            };
+            let apart = apart(self.jobs, self.ends, &ops);
+            let chain = Chain::new(chosen.iter().map(at).collect(), apart, &self.network.lanes, units);
+            let Proof { time, cuts, memory } = chain.prove(ROUNDS);
+            let Some((first, last)) = cuts.first().zip(cuts.last()) else { break };
+            if best.is_none_or(|(before, _)| time > before) {
+                best = Some((time, Basis::Cut { first: ops[*first], last: ops[*last], memory }));
+            }
+            let kept: Vec<usize> = cuts.iter().map(|&cut| chosen[cut]).collect();
+            let next = beside(&kept, self.path.len());
+            if next == chosen {
+                break;
+            }
+            chosen = next;
         }
-        chosen = next;
+        best.map(|(time, basis)| (Nanos(time), basis))
     }
-    best.map(|(time, basis)| (Nanos(time), basis))
 }
 
 /// Places, and others halfway to those next to them; the first ones, if those are too many.
@@ -83,7 +83,7 @@ fn beside(kept: &[usize], len: usize) -> Vec<usize> {
 }
 
 /// The operations of the compute stream on a longest path.
-fn path(jobs: &Jobs, graph: &Graph) -> Vec<OpId> {
+pub(super) fn path(jobs: &Jobs, graph: &Graph) -> Vec<OpId> {
     let (mut length, mut from) = (vec![0.0; jobs.time.len()], vec![None; jobs.time.len()]);
     for &job in &jobs.sequence {
         let until = |other: usize| length[other] + jobs.time[other];

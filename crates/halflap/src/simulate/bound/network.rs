@@ -9,6 +9,7 @@ use super::ahead::Ahead;
 use super::closed::{Needs, Node};
 use super::jackson::{Core, Job, core};
 use super::jobs::Ends;
+use super::kept::Kept;
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, Id, IdVec, OpId, StreamId};
 use crate::simulate::Machine;
@@ -49,10 +50,10 @@ pub(super) struct Lane {
 }
 
 impl Network {
-    pub(super) fn new(graph: &Graph, machine: &Machine, edges: Edges, ends: &Ends) -> Network {
+    pub(super) fn new(graph: &Graph, machine: &Machine, kept: &Kept, ends: &Ends) -> Network {
         let alloc = |op: OpId| graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0 as f64).sum();
         let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
-        let mut builder = Builder::new(graph, machine, edges);
+        let mut builder = Builder::new(graph, machine, kept);
         for op in graph.ops() {
             builder.add_op(op);
         }
@@ -99,7 +100,7 @@ pub(super) fn came_before(op: OpId) -> Node {
 struct Builder<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
-    edges: Edges,
+    kept: &'a Kept,
     ahead: Ahead<'a>,
     needs: Vec<Vec<Node>>,
     work: Vec<Work>,
@@ -114,11 +115,11 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, machine: &'a Machine, edges: Edges) -> Builder<'a> {
+    fn new(graph: &'a Graph, machine: &'a Machine, kept: &'a Kept) -> Builder<'a> {
         Builder {
             graph,
             machine,
-            edges,
+            kept,
             ahead: Ahead::new(&machine.streams),
             needs: vec![Vec::new(); graph.len()],
             work: vec![Work::default(); graph.len()],
@@ -132,7 +133,7 @@ impl<'a> Builder<'a> {
 
     fn add_op(&mut self, op: OpId) {
         let (graph, node) = (self.graph, came_before(op));
-        let in_front = graph.preds(op, self.edges);
+        let in_front = &self.kept.preds(graph, op);
         let ahead = self.ahead.of(op, in_front);
         let ended: Vec<Node> =
             graph.preds(op, Edges::Awaited).iter().chain(&ahead).map(|&pred| self.ended[pred]).collect();
@@ -209,7 +210,7 @@ impl<'a> Builder<'a> {
         let users = self.graph.users(buffer);
         let only = users.last().copied().or(self.graph.maker(buffer));
         let Some(last) = only.filter(|_| size != 0.0) else { return };
-        let preds = self.graph.preds(last, self.edges);
+        let preds = self.kept.preds(self.graph, last);
         let is_last = users.iter().all(|user| *user == last || preds.binary_search(user).is_ok());
         let node = match is_last {
             true => came_before(last),
