@@ -38,13 +38,31 @@ pub(super) struct Found {
 /// The longest order that is annealed whole.
 const WHOLE: usize = 384;
 const REGION: usize = 256;
-/// The first temperature, in mean run times of a collective, and how often it is halved.
-const HOT: f64 = 0.5;
+/// How often the first temperature is halved.
 const HALVINGS: f64 = 9.0;
 /// What a move may cost on average, in operations looked at: about what it costs in real programs.
 const WORK: u64 = 130;
-/// How many of a hundred moves drag.
-const DRAGS: usize = 12;
+/// How far from a stall moves begin or end.
+const LOOK: usize = 48;
+/// The next move begins up to so many places on.
+const STRIDE: usize = 16;
+/// How a chain looks for orders: chains differ, because what helps one program does not help another.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// How many of a hundred moves drag.
+    drags: usize,
+    /// How many of a hundred begin or end at a stall.
+    guided: usize,
+    /// The first temperature, in mean run times of a collective.
+    hot: f64,
+}
+
+const MANNERS: [Manner; 4] = [
+    Manner { drags: 30, guided: 50, hot: 0.5 },
+    Manner { drags: 12, guided: 0, hot: 0.5 },
+    Manner { drags: 50, guided: 50, hot: 0.25 },
+    Manner { drags: 12, guided: 25, hot: 1.0 },
+];
 
 /// Told of work done, in steps; says whether to go on.
 pub(super) type Tick<'a> = &'a dyn Fn(usize) -> ControlFlow<()>;
@@ -52,9 +70,16 @@ pub(super) type Tick<'a> = &'a dyn Fn(usize) -> ControlFlow<()>;
 /// Searches from an order, until it is done or told to stop.
 pub(super) fn anneal(program: &Program, start: &[u32], chain: &Chain, tick: Tick<'_>) -> Found {
     let mut search = Search::new(program, start, chain);
-    if search.run(chain, tick).is_continue() {
-        search.polish();
-    }
+    // Told to stop, it gives what it has.
+    let _ = search.run(chain, tick);
+    Found { peak: search.board.peak(), order: search.board.order }
+}
+
+/// The same order with more slack, where that costs nothing.
+pub(super) fn polished(program: &Program, order: &[u32], limit: i64) -> Found {
+    let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit, bound: 0.0 };
+    let mut search = Search::new(program, order, &chain);
+    search.polish();
     Found { peak: search.board.peak(), order: search.board.order }
 }
 
@@ -62,25 +87,32 @@ struct Search<'p> {
     program: &'p Program,
     board: Board<'p>,
     random: Random,
+    manner: Manner,
     limit: i64,
     bound: f64,
     region: (usize, usize),
+    /// Where the last move began, and whether the next one begins before it.
+    at: usize,
+    backwards: bool,
     current: f64,
     moves: Vec<Move>,
 }
 
 impl<'p> Search<'p> {
     fn new(program: &'p Program, start: &[u32], chain: &Chain) -> Search<'p> {
-        let board = Board::new(program, start.to_vec());
+        let mut board = Board::new(program, start.to_vec());
         let current = board.step_time();
         let random = Random::new(chain.seed);
         Search {
             program,
             board,
             random,
+            manner: MANNERS[(chain.seed as usize % 100) % MANNERS.len()],
             limit: chain.limit,
             bound: chain.bound * (1.0 + 1e-9),
             region: (0, program.len),
+            at: 0,
+            backwards: false,
             current,
             moves: Vec::new(),
         }
@@ -101,7 +133,7 @@ impl<'p> Search<'p> {
         let regions = regions(self.program.len);
         let sweeps = (steps / (regions.len() * 1500)).clamp(6, 60);
         let visit = steps / (regions.len() * sweeps);
-        let hottest = mean_collective_time(self.program) * HOT;
+        let hottest = mean_collective_time(self.program) * self.manner.hot;
         let mut best = (self.current, self.board.order.clone());
         for sweep in 0..sweeps {
             let part = sweep as f64 / (sweeps - 1) as f64;
@@ -139,19 +171,28 @@ impl<'p> Search<'p> {
 
     fn enter(&mut self, region: (usize, usize)) {
         self.region = region;
+        (self.at, self.backwards) = (region.0, false);
         self.board.enter(region.0, region.1);
     }
 
     /// Tries one move.
     fn step(&mut self, temperature: f64) {
-        let drags = self.random.below(100) < DRAGS;
-        let Some(step) = self.propose(drags) else { return };
+        let drags = self.random.below(100) < self.manner.drags;
+        let guided = self.random.below(100) < self.manner.guided;
+        let step = if guided { self.propose_at_stall(drags) } else { self.propose(drags) };
+        if let Some(step) = step {
+            self.consider(step, drags, temperature);
+        }
+    }
+
+    /// Makes a move if it is good enough.
+    fn consider(&mut self, step: Move, drags: bool, temperature: f64) {
         // What would be accepted is drawn first, so that memory decides only where time allows.
         let most = self.current + temperature * self.random.exponential();
         if drags {
             return self.try_drag(step, most);
         }
-        if self.board.ask_peak(step) > self.limit {
+        if !self.board.fits(step, self.limit) {
             return;
         }
         let step_time = self.board.ask_time(step);
@@ -180,7 +221,7 @@ impl<'p> Search<'p> {
     /// A place for a random operation: half of the time near, half of the time anywhere in its room.
     fn propose(&mut self, drags: bool) -> Option<Move> {
         let (first, end) = self.region;
-        let from = first + self.random.below(end - first);
+        let from = self.walk();
         let (low, high) = if drags { (first, end - 1) } else { self.board.room(from) };
         if low == high {
             return None;
@@ -192,6 +233,53 @@ impl<'p> Search<'p> {
             false => from.saturating_sub(reach).max(low),
         };
         (to != from).then_some(Move { from, to })
+    }
+
+    /// A move that could shorten the next stall: what is waited for earlier, who waits later, or something
+    /// else in between.
+    fn propose_at_stall(&mut self, drags: bool) -> Option<Move> {
+        let (first, end) = self.region;
+        let from = self.walk();
+        let last = (from + LOOK).min(end);
+        let (place, awaited) = (from..last).find_map(|place| Some((place, self.board.stall(place)?)))?;
+        let step = match self.random.below(3) {
+            0 => {
+                let earlier = self.behind_what(awaited);
+                let from = self.board.place(earlier);
+                Move { from, to: from.checked_sub(1 + self.random.below(LOOK))? }
+            }
+            1 => Move { from: place, to: place + 1 + self.random.below(LOOK) },
+            _ => Move { from: place + 1 + self.random.below(LOOK), to: place },
+        };
+        if step.from < first || step.from >= end {
+            return None;
+        }
+        let (low, high) = if drags { (first, end - 1) } else { self.board.room(step.from) };
+        let to = step.to.clamp(low, high);
+        (to != step.from).then_some(Move { to, ..step })
+    }
+
+    /// A collective, or one of those that it queued behind.
+    fn behind_what(&mut self, awaited: u32) -> u32 {
+        let mut found = awaited;
+        while self.random.below(4) > 0 {
+            let Some(ahead) = self.board.queued_behind(found) else { break };
+            found = ahead;
+        }
+        found
+    }
+
+    /// The next place, a few places on: to the end of the region and back, because moves that follow each
+    /// other along the order are cheap.
+    fn walk(&mut self) -> usize {
+        let (first, end) = self.region;
+        let stride = 1 + self.random.below(STRIDE);
+        let next = if self.backwards { self.at.checked_sub(stride) } else { Some(self.at + stride) };
+        match next.filter(|place| (first..end).contains(place)) {
+            Some(place) => self.at = place,
+            None => self.backwards = !self.backwards,
+        }
+        self.at
     }
 
     /// Looks for an order within the limit: the excess over it is what is annealed away.
@@ -250,7 +338,7 @@ impl<'p> Search<'p> {
     fn stretch(&mut self, from: usize, goal: usize, slack: &mut f64) {
         for to in [goal, from.midpoint(goal), (3 * from + goal) / 4] {
             let step = Move { from, to };
-            if to == from || self.board.ask_peak(step) > self.limit || self.board.ask_time(step) > self.current {
+            if to == from || !self.board.fits(step, self.limit) || self.board.ask_time(step) > self.current {
                 continue;
             }
             self.board.make(step);

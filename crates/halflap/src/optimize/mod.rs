@@ -30,7 +30,7 @@ use crate::simulate::{Bound, Machine, lower_bound, simulate};
 use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
-use anneal::{Chain, Found, anneal};
+use anneal::{Chain, Found, anneal, polished};
 use board::Board;
 
 /// How much work is done.
@@ -38,7 +38,7 @@ use board::Board;
 pub enum Effort {
     /// About an eighth of the default's.
     Quick,
-    /// A second or two for a thousand operations.
+    /// Half a second for a thousand operations.
     #[default]
     Default,
     /// About eleven times the default's, and exact search where that is possible.
@@ -58,8 +58,9 @@ struct Stage {
 impl Effort {
     /// Every effort does all that the lesser ones do, so that its result is never worse.
     fn stages(self, len: usize) -> Vec<Stage> {
-        // In hundredths of the default: a second or two for a thousand operations on two cores.
-        let hundredth = 6_000 + 5 * len;
+        // In hundredths of the default: half a second for a thousand operations on two cores, and three
+        // for any number.
+        let hundredth = (2_600 + 17 * len / 10).max((12 * len).saturating_sub(7_700)).min(18_300);
         let stage = |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
         let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
         if self != Effort::Quick {
@@ -87,7 +88,8 @@ const REFINED: usize = 2;
 /// Where a search starts, and what it cannot beat.
 #[derive(Clone, Copy)]
 struct Start<'a> {
-    order: &'a [u32],
+    /// The best one first.
+    orders: &'a [Vec<u32>],
     bound: Bound,
 }
 
@@ -152,7 +154,10 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         true => lower_bound(task.graph, &task.machine.uncontended(), task.edges, task.memory_limit),
         false => bound,
     };
-    let mut found = find(task, &program, Start { order: &starts[0], bound: alone })?;
+    // Those within the limit come first; where none is, the closest one is enough.
+    let fits = |order: &&Vec<u32>| Board::new(&program, order.to_vec()).peak() <= task.memory_limit.0;
+    let within = starts.iter().take_while(fits).count().max(1);
+    let mut found = find(task, &program, Start { orders: &starts[..within], bound: alone })?;
     found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
     if task.machine.is_contended() {
         refine(task, &mut found)?;
@@ -181,13 +186,10 @@ fn find(task: &Task<'_>, program: &Program, start: Start<'_>) -> Result<Vec<Foun
         false => None,
     };
     match exact {
-        Some(order) => {
-            let chain = Chain { seed: 0, steps: 0, cooled: 0.0, limit: task.memory_limit.0, bound: start.bound.time.0 };
-            Ok(vec![
-                Found { peak: Board::new(program, order.clone()).peak(), order: order.clone() },
-                anneal(program, &order, &chain, &|_| ControlFlow::Continue(())),
-            ])
-        }
+        Some(order) => Ok(vec![
+            polished(program, &order, task.memory_limit.0),
+            Found { peak: Board::new(program, order.clone()).peak(), order },
+        ]),
         None => search(task, program, start, &task.effort.stages(program.len)),
     }
 }
@@ -206,8 +208,8 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
         let machine = Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
         let program = Program::new(task.graph, &machine, task.edges);
-        let start =
-            Start { order: &order.clone(), bound: lower_bound(task.graph, &machine, task.edges, task.memory_limit) };
+        let bound = lower_bound(task.graph, &machine, task.edges, task.memory_limit);
+        let start = Start { orders: &[order.clone()], bound };
         found.extend(search(&task, &program, start, &task.effort.refining(program.len))?);
     }
     Ok(())
@@ -261,12 +263,14 @@ fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]
             false => ControlFlow::Continue(()),
         }
     };
-    let Start { order: start, bound } = start;
-    let mut best: (Key, Vec<u32>) = (key(task, program, start), start.to_vec());
+    let Start { orders, bound } = start;
+    let mut best: (Key, Vec<u32>) = (key(task, program, &orders[0]), orders[0].clone());
     let mut found = Vec::new();
     for (number, stage) in stages.iter().enumerate() {
-        let from = if stage.cooled > 0.0 { &best.1 } else { start };
         let run = |index: usize| {
+            // Most chains look around the best order that is known, some around the others.
+            let other = if index < 4 { 0 } else { (index - 3) % orders.len() };
+            let from = if stage.cooled > 0.0 { &best.1 } else { &orders[other] };
             let (seed, limit) = ((100 * number + index) as u64, task.memory_limit.0);
             let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit, bound: bound.time.0 };
             anneal(program, from, &chain, &tick)
@@ -286,6 +290,7 @@ fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]
             break;
         }
     }
+    found.push(polished(program, &best.1, task.memory_limit.0));
     Ok(found)
 }
 
@@ -307,7 +312,7 @@ impl Key {
 }
 
 fn key(task: &Task<'_>, program: &Program, order: &[u32]) -> Key {
-    let board = Board::new(program, order.to_vec());
+    let mut board = Board::new(program, order.to_vec());
     Key { excess: (board.peak() - task.memory_limit.0).max(0), step_time: board.step_time() }
 }
 

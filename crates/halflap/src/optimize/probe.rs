@@ -42,7 +42,7 @@ impl<'a> Probe<'a> {
     /// An order of a program within a limit.
     pub(crate) fn new(program: &'a Program, graph: &'a Graph, order: &'a Order, limit: Bytes) -> Probe<'a> {
         let ops = order.as_slice().iter().map(|op| op.index() as u32).collect();
-        let board = Board::new(program, ops);
+        let mut board = Board::new(program, ops);
         Probe { graph, order, step_time: board.step_time(), board, limit }
     }
 

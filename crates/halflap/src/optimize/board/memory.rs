@@ -1,5 +1,7 @@
 //! The board in memory.
 
+use std::ops::ControlFlow;
+
 use super::{Board, Move};
 
 /// A buffer that the moved operation uses and whose last other user stands in between: there the
@@ -29,8 +31,21 @@ impl Board<'_> {
     /// The largest level between the two places after a move.
     pub(in super::super) fn ask_peak(&mut self, step: Move) -> i64 {
         let mut peak = i64::MIN;
-        self.visit_levels(step, |_, level| peak = peak.max(level));
+        self.visit_levels(step, |_, level| {
+            peak = peak.max(level);
+            ControlFlow::Continue(())
+        });
         peak
+    }
+
+    /// Whether levels stay within a limit after a move.
+    pub(in super::super) fn fits(&mut self, step: Move, limit: i64) -> bool {
+        let mut fits = true;
+        self.visit_levels(step, |_, level| {
+            fits = level <= limit;
+            if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        fits
     }
 
     /// By how much a move changes the excess over a limit.
@@ -38,12 +53,15 @@ impl Board<'_> {
         let excess = |level: i64| (level - limit).max(0);
         let before: i64 = self.level[step.first()..=step.last()].iter().map(|&level| excess(level)).sum();
         let mut after = 0;
-        self.visit_levels(step, |_, level| after += excess(level));
+        self.visit_levels(step, |_, level| {
+            after += excess(level);
+            ControlFlow::Continue(())
+        });
         after - before
     }
 
-    /// The levels between the two places after a move, in the new order.
-    fn visit_levels(&mut self, step: Move, mut visit: impl FnMut(&mut Self, i64)) {
+    /// The levels between the two places after a move, in the new order, as long as they are asked for.
+    fn visit_levels(&mut self, step: Move, mut visit: impl FnMut(&mut Self, i64) -> ControlFlow<()>) {
         let moved = self.order[step.from] as usize;
         let alloc = self.program.alloc[moved];
         let own = self.find_breaks(step);
@@ -52,19 +70,24 @@ impl Board<'_> {
             let mut after = 0;
             for place in step.from + 1..=step.to {
                 let level = self.level[place] + shift;
-                visit(self, level);
+                if visit(self, level).is_break() {
+                    return;
+                }
                 let handed = self.breaks_at(place);
                 shift += handed;
                 after = level - (self.freed[self.order[place] as usize] - handed);
             }
-            visit(self, after + alloc);
+            let _ = visit(self, after + alloc);
         } else {
             let before = self.level[step.to] - self.program.alloc[self.order[step.to] as usize];
-            visit(self, before + alloc);
+            let mut going = visit(self, before + alloc);
             let mut shift = alloc - own;
             for place in step.to..step.from {
+                if going.is_break() {
+                    return;
+                }
                 let level = self.level[place] + shift;
-                visit(self, level);
+                going = visit(self, level);
                 shift -= self.breaks_at(place);
             }
         }
@@ -99,7 +122,10 @@ impl Board<'_> {
     pub(super) fn move_memory(&mut self, step: Move) {
         let moved = self.order[step.from] as usize;
         self.levels.clear();
-        self.visit_levels(step, |board, level| board.levels.push(level));
+        self.visit_levels(step, |board, level| {
+            board.levels.push(level);
+            ControlFlow::Continue(())
+        });
         let first = step.first();
         self.level[first..first + self.levels.len()].copy_from_slice(&self.levels);
         let later = step.to > step.from;

@@ -14,9 +14,13 @@
 //! *Memory.* Only levels between the two places change, and only the buffers that the moved operation
 //! uses can change who frees them.
 //!
-//! Invariants: `order[pos[op]] == op`; inside the region, all of the above is true of `order`.
-//! Outside, `now` and `free` are true before it, tails behind it. Only `make`, `drag` with `settle` or `undo`, and `enter`
-//! write.
+//! Times are brought up to date only where a question needs them: forward up to the first place of a
+//! move, backward down to behind its last one. Moves that follow each other along the order so cost
+//! their own lengths, wherever they are.
+//!
+//! Invariants: `order[pos[op]] == op`. `now` and `free` are true up to the place `ahead`, and so are the
+//! ends of what stands before it; tails are true from the place `behind` on. Levels are true everywhere.
+//! Only `make`, `drag` with `settle` or `undo`, `enter` and `reach` write.
 
 mod memory;
 mod time;
@@ -48,6 +52,9 @@ pub(super) struct Board<'p> {
     pos: Vec<u32>,
     /// The places that moves stay in: from, and up to.
     region: (usize, usize),
+    /// Up to where times are up to date, and from where on tails are.
+    ahead: usize,
+    behind: usize,
     now: Vec<f64>,
     free: Vec<f64>,
     end: Vec<f64>,
@@ -80,6 +87,8 @@ impl<'p> Board<'p> {
             order,
             pos,
             region: (0, len),
+            ahead: 0,
+            behind: len,
             now: vec![0.0; len + 1],
             free: vec![0.0; (len + 1) * streams],
             end: vec![0.0; len],
@@ -96,18 +105,12 @@ impl<'p> Board<'p> {
             dragged: Vec::new(),
         };
         board.account();
-        board.forward(0, len, len);
-        board.backward(0, 0, len);
         board.find_under_way();
         board
     }
 
     /// Moves stay in `first..end` from now on.
     pub(super) fn enter(&mut self, first: usize, end: usize) {
-        let (old_first, old_end) = self.region;
-        // What lies behind the old region hangs on it forwards, what lies before it backwards.
-        self.forward(old_first, end.max(old_end), end.max(old_end));
-        self.backward(first.min(old_first), first.min(old_first), end.max(old_end));
         self.region = (first, end);
         self.find_under_way();
     }
@@ -136,11 +139,15 @@ impl<'p> Board<'p> {
 
     /// Makes a move.
     pub(super) fn make(&mut self, step: Move) {
+        let moved = self.order[step.from] as usize;
         self.shift(step);
-        self.settle(step);
+        self.outdate(step);
+        if self.program.kind[moved] == OpKind::AsyncCollective {
+            self.sort_under_way();
+        }
     }
 
-    /// Changes places and memory; times are out of date until `settle`.
+    /// Changes places and memory; times stay as they were until `settle`.
     fn shift(&mut self, step: Move) {
         let (first, last) = (step.first(), step.last());
         self.move_memory(step);
@@ -154,13 +161,16 @@ impl<'p> Board<'p> {
         }
     }
 
-    /// Brings times up to date after all that changed places in the span of a move.
+    /// Keeps what `drag` shifted in the span of a move.
     pub(super) fn settle(&mut self, span: Move) {
-        let (first, last) = (span.first(), span.last());
-        let (region_first, region_end) = self.region;
-        self.forward(first, last + 1, region_end);
-        self.backward(region_first, first, last + 1);
+        self.outdate(span);
         self.sort_under_way();
+    }
+
+    /// What stands in a span changed places: times are out of date from there on, tails up to there.
+    fn outdate(&mut self, span: Move) {
+        self.ahead = self.ahead.min(span.first());
+        self.behind = self.behind.max(span.last() + 1);
     }
 
     /// Takes back what `drag` shifted.
@@ -251,7 +261,8 @@ mod tests {
 
     impl Truth<'_> {
         /// The board against the simulator and the full account of memory.
-        fn check(&self, board: &Board<'_>, step_time: f64) {
+        fn check(&self, board: &mut Board<'_>, step_time: f64) {
+            assert_eq!(board.step_time(), step_time);
             let ops: Vec<OpId> = board.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
             assert_eq!(simulate(self.graph, &ops, self.machine).step_time.0, step_time);
             let order = Order::from_ops(self.graph.len(), ops).unwrap();
@@ -282,7 +293,8 @@ mod tests {
             let program = Program::new(&graph, &machine, Edges::Real);
             let mut board = Board::new(&program, (0..graph.len() as u32).collect());
             let truth = Truth { graph: &graph, machine: &machine };
-            truth.check(&board, board.step_time());
+            let step_time = board.step_time();
+            truth.check(&mut board, step_time);
             for _ in 0..6 {
                 let first = random.below(graph.len() - 1);
                 let end = first + 2 + random.below(graph.len() - first - 1);

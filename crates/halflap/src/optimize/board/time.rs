@@ -3,6 +3,9 @@
 use super::{Board, Move};
 use crate::graph::OpKind;
 
+/// How many places a collective is looked for that another one queued behind.
+const FAR_AHEAD: usize = 64;
+
 /// Room for the question what a move would do.
 pub(super) struct Trial {
     /// When a collective would end, if its stamp is this question's.
@@ -40,8 +43,9 @@ impl Trial {
 
 impl Board<'_> {
     /// The step time.
-    pub(in super::super) fn step_time(&self) -> f64 {
+    pub(in super::super) fn step_time(&mut self) -> f64 {
         let (place, streams) = (self.region.1, self.program.streams);
+        self.reach(place, place);
         let free = &self.free[place * streams..(place + 1) * streams];
         self.cut(place, Front { now: self.now[place], free }, |op| self.end[op])
     }
@@ -51,6 +55,7 @@ impl Board<'_> {
         let (first, end) = (step.first(), step.last() + 1);
         let streams = self.program.streams;
         let moved = self.order[step.from];
+        self.reach(first, end);
         self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
         self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
         let mut now = self.now[first];
@@ -72,6 +77,7 @@ impl Board<'_> {
     pub(in super::super) fn ask_unsettled(&mut self, span: Move) -> f64 {
         let (first, end) = (span.first(), span.last() + 1);
         let streams = self.program.streams;
+        self.reach(first, end);
         self.work += (end - first + self.under_way.len() / 4) as u64 + streams as u64;
         self.trial.begin(&self.free[first * streams..(first + 1) * streams]);
         let mut now = self.now[first];
@@ -119,89 +125,101 @@ impl Board<'_> {
         if program.kind[op] == OpKind::SyncCollective { *free } else { now }
     }
 
-    /// Brings `now`, `free` and `end` up to date from `first` to `end`, or to where nothing changes
-    /// any more. What stands before `settled` changed places and is looked at in any case.
-    pub(super) fn forward(&mut self, first: usize, settled: usize, end: usize) {
-        let (program, streams) = (self.program, self.program.streams);
-        let mut now = self.now[first];
-        let mut dirty = settled;
-        for place in first..end {
-            self.work += 2 + streams as u64 / 4;
-            let op = self.order[place] as usize;
-            let gates = program.gated_by.of(op).iter();
-            let ready = gates.fold(now, |ready, &gate| ready.max(self.end[gate as usize]));
-            let (before, after) = self.free.split_at_mut((place + 1) * streams);
-            let before = &before[place * streams..];
-            let stream = program.stream[op] as usize;
-            let is_collective = program.kind[op].is_collective();
-            let ended = if is_collective { ready.max(before[stream]) } else { ready } + program.time[op];
-            if program.kind[op] != OpKind::AsyncCollective {
-                now = ended;
-            }
-            let mut same = self.now[place + 1] == now;
-            self.now[place + 1] = now;
-            for index in 0..streams {
-                let free = if is_collective && index == stream { ended } else { before[index] };
-                same &= after[index] == free;
-                after[index] = free;
-            }
-            if is_collective && self.end[op] != ended {
-                self.end[op] = ended;
-                let gates = program.gates.of(op).iter();
-                dirty = gates.fold(dirty, |dirty, &gate| dirty.max(self.pos[gate as usize] as usize + 1));
-            }
-            if same && place + 1 >= dirty {
-                return;
-            }
+    /// Brings times up to date for a question about what stands between two places: `now`, `free` and
+    /// `end` up to the first one, tails from the second one on.
+    pub(super) fn reach(&mut self, first: usize, end: usize) {
+        while self.ahead < first {
+            self.forward(self.ahead);
+            self.ahead += 1;
+        }
+        while self.behind > end {
+            self.behind -= 1;
+            self.backward(self.behind);
         }
     }
 
-    /// Brings tails up to date from before `end` back to `first`, or to where nothing changes any
-    /// more. What stands behind `settled` changed places and is looked at in any case.
-    pub(super) fn backward(&mut self, first: usize, settled: usize, end: usize) {
+    /// Runs the operation at a place.
+    #[inline(always)]
+    fn forward(&mut self, place: usize) {
         let (program, streams) = (self.program, self.program.streams);
-        let mut dirty = settled;
-        for place in (first..end).rev() {
-            self.work += 2 + streams as u64 / 4;
-            let op = self.order[place] as usize;
-            let (before, after) = self.tail_free.split_at_mut((place + 1) * streams);
-            let before = &mut before[place * streams..];
-            let stream = program.stream[op] as usize;
-            let tail_now = self.tail_now[place + 1];
-            let behind = match program.kind[op] {
-                OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => tail_now,
-                OpKind::SyncCollective => tail_now.max(after[stream]),
-                OpKind::AsyncCollective => {
-                    let gates = program.gates.of(op).iter();
-                    gates.fold(after[stream], |most, &gate| most.max(self.tail[gate as usize]))
-                }
-            };
-            let tail = program.time[op] + behind;
-            let new_tail_now = if program.kind[op] == OpKind::AsyncCollective { tail_now.max(tail) } else { tail };
-            let mut same = self.tail_now[place] == new_tail_now;
-            self.tail_now[place] = new_tail_now;
-            for index in 0..streams {
-                let value = if program.kind[op].is_collective() && index == stream { tail } else { after[index] };
-                same &= before[index] == value;
-                before[index] = value;
+        self.work += 2 + streams as u64 / 4;
+        let op = self.order[place] as usize;
+        let now = self.now[place];
+        let gates = program.gated_by.of(op).iter();
+        let ready = gates.fold(now, |ready, &gate| ready.max(self.end[gate as usize]));
+        let (before, after) = self.free.split_at_mut((place + 1) * streams);
+        after[..streams].copy_from_slice(&before[place * streams..]);
+        if !program.kind[op].is_collective() {
+            self.now[place + 1] = ready + program.time[op];
+            return;
+        }
+        let free = &mut after[program.stream[op] as usize];
+        *free = ready.max(*free) + program.time[op];
+        self.end[op] = *free;
+        self.now[place + 1] = if program.kind[op] == OpKind::AsyncCollective { now } else { *free };
+    }
+
+    /// The tails of the operation at a place.
+    #[inline(always)]
+    fn backward(&mut self, place: usize) {
+        let (program, streams) = (self.program, self.program.streams);
+        self.work += 2 + streams as u64 / 4;
+        let op = self.order[place] as usize;
+        let (before, after) = self.tail_free.split_at_mut((place + 1) * streams);
+        let before = &mut before[place * streams..];
+        before.copy_from_slice(&after[..streams]);
+        let stream = program.stream[op] as usize;
+        let tail_now = self.tail_now[place + 1];
+        let behind = match program.kind[op] {
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => tail_now,
+            OpKind::SyncCollective => tail_now.max(after[stream]),
+            OpKind::AsyncCollective => {
+                let gates = program.gates.of(op).iter();
+                gates.fold(after[stream], |most, &gate| most.max(self.tail[gate as usize]))
             }
-            if self.tail[op] != tail {
-                self.tail[op] = tail;
-                let gates = program.gated_by.of(op).iter();
-                dirty = gates.fold(dirty, |dirty, &gate| dirty.min(self.pos[gate as usize] as usize));
-            }
-            if same && place <= dirty {
-                return;
-            }
+        };
+        let tail = program.time[op] + behind;
+        self.tail[op] = tail;
+        self.tail_now[place] = if program.kind[op] == OpKind::AsyncCollective { tail_now.max(tail) } else { tail };
+        if program.kind[op].is_collective() {
+            before[stream] = tail;
         }
     }
 }
 
 impl Board<'_> {
+    /// The collective that the operation at a place waits for, if it does, as far as is known.
+    pub(in super::super) fn stall(&self, place: usize) -> Option<u32> {
+        let op = self.order[place] as usize;
+        let now = self.now[place];
+        let gates = self.program.gated_by.of(op).iter().copied();
+        let late = gates.filter(|&gate| self.end[gate as usize] > now);
+        late.max_by(|&a, &b| self.end[a as usize].total_cmp(&self.end[b as usize]))
+            .filter(|_| self.program.kind[op] != OpKind::AsyncCollective)
+    }
+
+    /// The collective that another one queued behind, if it did.
+    pub(in super::super) fn queued_behind(&self, op: u32) -> Option<u32> {
+        let program = self.program;
+        let start = self.end[op as usize] - program.time[op as usize];
+        let is_ahead = |other: &&u32| {
+            let other = **other as usize;
+            program.kind[other].is_collective() && program.stream[other] == program.stream[op as usize]
+        };
+        let ahead = self.order[..self.place(op)].iter().rev().take(FAR_AHEAD).find(is_ahead).copied();
+        ahead.filter(|&ahead| self.end[ahead as usize] >= start)
+    }
+
+    /// Where an operation stands.
+    pub(in super::super) fn place(&self, op: u32) -> usize {
+        self.pos[op as usize] as usize
+    }
+
     /// By how much collectives end before they are needed, each counted up to its own run time: what
     /// an order can take before times that are off cost anything.
-    pub(in super::super) fn slack(&self) -> f64 {
+    pub(in super::super) fn slack(&mut self) -> f64 {
         let program = self.program;
+        self.reach(program.len, program.len);
         let asynchronous = (0..program.len).filter(|&op| program.kind[op] == OpKind::AsyncCollective);
         let spare = |op: usize| {
             let needed = program.gates.of(op).iter().map(|&gate| self.now[self.pos[gate as usize] as usize]);

@@ -19,7 +19,7 @@ pub(super) struct Before {
 
 /// How many operations are tested, those that take longest, and against how many of the path.
 const TESTED: usize = 32;
-const PLACES: usize = 64;
+const PLACES: usize = 256;
 /// At how many places of the path, those with the least memory left, others are tested.
 const TIGHT: usize = 4;
 

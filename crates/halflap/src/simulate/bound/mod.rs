@@ -84,8 +84,9 @@ impl Bound {
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit: Bytes) -> Bound {
     let case = Case { graph, machine, edges, memory_limit };
     let plain = case.bound(&Kept::new(graph, edges, &[]));
-    // What is in order because of memory is in the input order, too, if that is within the limit.
-    if Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit {
+    // What is in order because of memory is in the input order, too, if that is within the limit. In
+    // long programs it would take longer to find than it is worth.
+    if graph.len() > LONG || Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit {
         return plain;
     }
     let implied = case.implied(&Kept::new(graph, edges, &[]));
@@ -95,6 +96,9 @@ pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit:
     let bound = case.bound(&Kept::new(graph, edges, &implied));
     if bound.time > plain.time { bound } else { plain }
 }
+
+/// The longest programs that are asked what memory puts in order.
+const LONG: usize = 1_500;
 
 /// What is to be bounded.
 struct Case<'a> {

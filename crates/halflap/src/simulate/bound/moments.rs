@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use super::Basis;
 use super::chain::{Chain, Proof, Units};
 use super::event::Event;
 use super::jobs::{Ends, Jobs};
 use super::network::Network;
-use super::Basis;
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId};
 use crate::units::{Bytes, Nanos};
