@@ -412,7 +412,7 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
     for assignment in &args.settings {
         settings.assign(assignment).map_err(|error| Failed::BadInput(format!("--set: {error}")))?;
     }
-    let fidelity = if args.compat.is_some() { Fidelity::Torch } else { Fidelity::Mended };
+    let fidelity = if args.compat.is_some() { Fidelity::Torch } else { Fidelity::Fixed };
     let options = Options { settings, fidelity };
     Ok(Request { passes: args.passes.clone(), options, check_memory: args.check_memory })
 }

@@ -58,7 +58,7 @@ fn detail(graph: &Graph, op: OpId) -> String {
 
 fn totals(setup: Setup<'_>, order: &Order) -> (Nanos, Nanos) {
     let Setup { graph, machine } = setup;
-    let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+    let overlap = Overlap::new(graph, &machine.times, Fidelity::Fixed);
     let mut totals = (Nanos::ZERO, Nanos::ZERO);
     for op in graph.ops() {
         match graph.kind(op) {

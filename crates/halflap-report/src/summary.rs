@@ -95,9 +95,9 @@ impl Summary {
     pub fn of(compared: &Compared<'_>, bound: Bound) -> Summary {
         let Compared { before, after, passes, .. } = *compared;
         let Setup { graph, machine } = after.setup;
-        let overlap = Overlap::new(graph, &machine.times, Fidelity::Mended);
+        let overlap = Overlap::new(graph, &machine.times, Fidelity::Fixed);
         let old = before.setup;
-        let overlap_before = Overlap::new(old.graph, &old.machine.times, Fidelity::Mended);
+        let overlap_before = Overlap::new(old.graph, &old.machine.times, Fidelity::Fixed);
         let limits = last_limits(graph, passes);
         let was = |op: OpId| {
             let members = compared.stands_for(op).into_iter().filter(|&member| old.graph.kind(member).is_collective());

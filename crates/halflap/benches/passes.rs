@@ -31,7 +31,7 @@ fn main() {
             "{:<8} {:<9} {:<46} {:>9} {:>10} {:>10} {:>9}",
             "fidelity", "run times", "pass", "moves", "first", "least", "ns/move"
         );
-        for fidelity in [Fidelity::Torch, Fidelity::Mended] {
+        for fidelity in [Fidelity::Torch, Fidelity::Fixed] {
             for use_runtimes in [false, true] {
                 Pass::ALL.iter().for_each(|&pass| time(&graph, pass, (fidelity, use_runtimes)));
             }

@@ -7,7 +7,7 @@
 //! - the wait of a collective on the same stream that was issued after it.
 //!
 //! A wait has the overlap of its collective, the last issued one if it has several, so that both
-//! ends of a pair give one number. That is [`Fidelity::Mended`]. [`Fidelity::Torch`] keeps torch's
+//! ends of a pair give one number. That is [`Fidelity::Fixed`]. [`Fidelity::Torch`] keeps torch's
 //! two rules, which differ from it and from each other; they are spelled out at
 //! `torch_of_collective` and `torch_of_wait`.
 //!
@@ -27,7 +27,7 @@ pub enum Fidelity {
     /// Exactly as torch 2.10 does (`simple_overlap`: torch 2.15).
     Torch,
     /// With torch's known bugs fixed.
-    Mended,
+    Fixed,
 }
 
 /// The run times that count, and by which rule.
@@ -93,7 +93,7 @@ impl<'g> Overlap<'g> {
     pub fn of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         match self.fidelity {
             Fidelity::Torch => self.torch_of_collective(order, collective),
-            Fidelity::Mended => self.mended_of_collective(order, collective),
+            Fidelity::Fixed => self.mended_of_collective(order, collective),
         }
     }
 

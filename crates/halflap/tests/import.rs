@@ -426,7 +426,7 @@ fn random_damage_never_panics() {
             Err(error) => assert!(!error.to_string().is_empty()),
             Ok(graph) => {
                 accepted += 1;
-                let options = Options { settings: Default::default(), fidelity: Fidelity::Mended };
+                let options = Options { settings: Default::default(), fidelity: Fidelity::Fixed };
                 let request = Request { passes: Pass::ALL.to_vec(), options, check_memory: false };
                 schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
             }

@@ -80,7 +80,7 @@ fn it_hides_the_collective_and_keeps_nothing_alive() {
     let graph = smallest("issued");
     let [gather, product] = ["ag", "mm"].map(|name| graph.find(name).unwrap());
     let order = Order::of_input(&graph);
-    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Mended).of_collective(&order, gather);
+    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Fixed).of_collective(&order, gather);
     assert_eq!(hiding.comp_time, Nanos(1000.0));
     assert!(!graph.users(graph.outputs(gather)[0]).contains(&product));
     assert!(graph.gated_by(product).is_empty() && graph.preds(product, Edges::Real) == [gather]);

@@ -82,7 +82,7 @@ fn compute_goes_on_behind_multi_outputs() {
     assert_eq!(simulation.start[op(&graph, "use_first")], Nanos(100.0));
     assert_eq!(simulation.step_time, Nanos(150.0));
     assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real, Bytes(i64::MAX)).time);
-    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Mended)
+    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Fixed)
         .of_collective(&order, op(&graph, "gather"));
     assert_eq!(hiding.exposed(), Nanos(40.0));
     // The host has nothing to issue for them.

@@ -29,7 +29,7 @@ fn mended_passes_are_valid_deterministic_and_within_budget() {
     for seed in 0..GRAPHS {
         let random = &mut Random(seed);
         let graph = random::graph(random, 60);
-        let options = Options { settings: random::settings(random), fidelity: Fidelity::Mended };
+        let options = Options { settings: random::settings(random), fidelity: Fidelity::Fixed };
         let passes = random::passes(random);
         let request = Request { passes: passes.clone(), options: options.clone(), check_memory: true };
         // Verified inside: permutation, edges, promises, budget; and the ledger after every swap.
@@ -107,7 +107,7 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
     for seed in 0..2_000 {
         let random = &mut Random(seed + 2_000_000);
         let graph = random::graph(random, 40);
-        let options = Options { settings: random::settings(random), fidelity: Fidelity::Mended };
+        let options = Options { settings: random::settings(random), fidelity: Fidelity::Fixed };
         for pass in [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative, Pass::SimpleOverlap] {
             Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }
                 .run(pass, &Order::of_input(&graph), watch)
@@ -120,7 +120,7 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
 fn check_overlap(graph: &Graph, order: &Order) {
     let given = Times::given(graph).unwrap();
     let times = given.map(|op, time| if graph.kind(op).is_collective() { time * 2.0 } else { time });
-    let overlap = Overlap::new(graph, &times, Fidelity::Mended);
+    let overlap = Overlap::new(graph, &times, Fidelity::Fixed);
     let streams = Streams::assign(graph, Assignment::SharedRanks);
     for collective in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
         let expected = overlap_by_definition(graph, &streams, (order, collective));
@@ -173,7 +173,7 @@ fn the_corpus_is_mended_without_a_mismatch() {
     for graph in common::random_graphs().iter().chain([&common::program("fsdp_llama_2"), &common::program("moe_ep_6")])
     {
         for runtime in [false, true] {
-            let mut options = Options { settings: Default::default(), fidelity: Fidelity::Mended };
+            let mut options = Options { settings: Default::default(), fidelity: Fidelity::Fixed };
             options.settings.reorder.use_runtime_estimations = runtime;
             options.settings.sink.use_runtime_estimations = runtime;
             for pass in Pass::ALL {
@@ -216,7 +216,7 @@ fn chained_collectives_keep_their_order() {
         let mut settings = random::settings(random);
         settings.reorder.unsafe_collectives_reorder = false;
         settings.sink.unsafe_collectives_reorder = false;
-        let options = Options { settings, fidelity: Fidelity::Mended };
+        let options = Options { settings, fidelity: Fidelity::Fixed };
         let request = Request { passes: random::passes(random), options, check_memory: false };
         let schedule = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
         let demands = Demands { order_edges: OrderEdges::Kept, memory_limit: None };

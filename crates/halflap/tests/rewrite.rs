@@ -673,7 +673,7 @@ fn violations_say_what_is_wrong() {
 /// Through an origin that changes nothing, everything is compared as without one.
 #[test]
 fn an_unchanged_program_is_compared_as_ever() {
-    let options = Options { settings: Settings::default(), fidelity: Fidelity::Mended };
+    let options = Options { settings: Settings::default(), fidelity: Fidelity::Fixed };
     let request = Request { passes: vec![Pass::SimpleOverlap], options, check_memory: false };
     for name in &common::PROGRAMS[..4] {
         let graph = &common::program(name);

@@ -22,7 +22,7 @@ use halflap::units::Nanos;
 use halflap::verify::{Demands, verify};
 use serde_json::Value;
 
-const BOTH: [Fidelity; 2] = [Fidelity::Torch, Fidelity::Mended];
+const BOTH: [Fidelity; 2] = [Fidelity::Torch, Fidelity::Fixed];
 
 /// A test of torch's.
 struct Case {

@@ -209,7 +209,8 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let machine = Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
         let program = Program::new(task.graph, &machine, task.edges);
         let bound = lower_bound(task.graph, &machine, task.edges, task.memory_limit);
-        let start = Start { orders: &[order.clone()], bound };
+        let order = order.clone();
+        let start = Start { orders: std::slice::from_ref(&order), bound };
         found.extend(search(&task, &program, start, &task.effort.refining(program.len))?);
     }
     Ok(())
@@ -342,16 +343,18 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
         iterative.peak_memory_budget = 0.0;
         iterative.unsafe_collectives_reorder = task.edges == Edges::Real;
     }
-    let options = Options { settings, fidelity: Fidelity::Mended };
+    let options = Options { settings, fidelity: Fidelity::Fixed };
     let runner = Runner { graph, times: &task.machine.times, options: &options };
     let mut orders = vec![Order::of_input(graph)];
     for pass in [Pass::SimpleOverlap, Pass::ReorderCommunicationPreservingPeakMemory] {
         orders.extend(runner.run(pass, &orders[0], &mut NoWatch).ok().map(|outcome| outcome.order));
     }
     orders.extend(task.known.iter().cloned());
+    // The search knows no contention, and is the same with it.
+    let machine = task.machine.uncontended();
     let key = |order: &Order| Key {
         excess: (Timeline::of(graph, order).peak - task.memory_limit).0.max(0),
-        step_time: simulate(graph, order.as_slice(), task.machine).step_time.0,
+        step_time: simulate(graph, order.as_slice(), &machine).step_time.0,
     };
     let mut keyed: Vec<(Key, Order)> = orders.into_iter().map(|order| (key(&order), order)).collect();
     keyed.sort_by(|(a, _), (b, _)| a.compare(b));

@@ -95,7 +95,7 @@ impl Pass {
     /// What every order that the pass returns guarantees, relative to its input order.
     pub fn promise(self, options: &Options) -> Promise {
         let iterative = |settings: &IterativeSettings| Promise {
-            order_edges: options.fidelity == Fidelity::Mended && !settings.unsafe_collectives_reorder,
+            order_edges: options.fidelity == Fidelity::Fixed && !settings.unsafe_collectives_reorder,
             peak_budget: Some(settings.peak_memory_budget),
         };
         match self {
@@ -191,7 +191,7 @@ impl Runner<'_> {
         let overlap = Overlap::new(graph, &times.map(|op, time| time * scale(op)), *fidelity);
         let charge = match fidelity {
             Fidelity::Torch => InputCharge::FirstOperation,
-            Fidelity::Mended => InputCharge::Baseline,
+            Fidelity::Fixed => InputCharge::Baseline,
         };
         let ledger = Ledger::open(graph, order, charge);
         let mut slider = Slider::new(graph, &overlap, ledger, order.clone());

@@ -102,7 +102,7 @@ impl Rules {
     pub(super) fn reorder(options: &Options) -> Rules {
         let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
             options.settings.reorder;
-        let mended = options.fidelity == Fidelity::Mended;
+        let mended = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Earlier,
             barriers: Kinds::COLLECTIVES.only_if(!unsafe_collectives_reorder),
@@ -129,7 +129,7 @@ impl Rules {
     pub(super) fn sink(options: &Options) -> Rules {
         let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
             options.settings.sink;
-        let mended = options.fidelity == Fidelity::Mended;
+        let mended = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Later,
             barriers: Kinds::ASYNC.only_if(!with_collectives),
@@ -165,7 +165,7 @@ impl Rules {
             order_edges_bind: true,
             times: None,
             budget: 0.0,
-            last_uses_follow: earlier || fidelity == Fidelity::Mended,
+            last_uses_follow: earlier || fidelity == Fidelity::Fixed,
             group_peak_follows: true,
             ..Rules::default()
         }
