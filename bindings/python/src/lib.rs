@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halflap::cost::{Costs, Device};
-use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance};
+use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
 use halflap_cli::desk::{self, Call, Stop};
@@ -200,18 +200,10 @@ fn modelled_times(
 fn kernel(number: usize, &(flops, bytes): &Work) -> OpParts {
     let does_anything = flops > 0.0 || bytes > 0;
     OpParts {
-        name: number.to_string(),
-        kind: OpKind::Compute,
         runtime: Some(Nanos::ZERO),
         flops: (flops > 0.0).then_some(Flops(flops)),
         bytes: does_anything.then_some(Bytes(bytes)),
-        gemm_like: false,
-        collective: None,
-        outputs: Vec::new(),
-        deps: Vec::new(),
-        fused: Vec::new(),
-        provenance: Provenance::default(),
-        kernel: None,
+        ..OpParts::compute(number.to_string())
     }
 }
 

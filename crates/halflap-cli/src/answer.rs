@@ -11,4 +11,14 @@ pub trait Answer: Send + Sync {
     fn text(&self) -> Result<String, Failed>;
     /// The pictures that are requested.
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed>;
+
+    /// The program again, as it was changed: an HLO module in its new orders, or a graph.
+    fn program(&self) -> Result<String, Failed> {
+        Err(no_program())
+    }
+}
+
+/// Commands refuse to write a program that they do not change before they look for an answer.
+pub fn no_program() -> Failed {
+    Failed::OurBug("this answer has no program to be written".to_owned())
 }

@@ -73,7 +73,7 @@ pub fn call(call: Call) -> Answer {
         Ok(args) => args,
         Err(failed) => return Answer { failed: Some(failed), ..Answer::default() },
     };
-    let (result, mut answer) = on_desk(given, stop, || crate::guarded(&args));
+    let (result, mut answer) = on_desk(given, stop, || crate::guarded(|| crate::dispatch(&args)));
     answer.failed = result.err();
     answer
 }
@@ -88,7 +88,7 @@ pub struct Held {
 /// Runs a command that returns an answer: `schedule`, `simulate`, `explain` or `what-if`.
 pub fn find(call: Call) -> Result<Held, Failed> {
     let args = parsed(call.arguments)?;
-    let (found, answer) = on_desk(call.given, call.stop, || crate::found(&args));
+    let (found, answer) = on_desk(call.given, call.stop, || crate::guarded(|| crate::found(&args)));
     Ok(Held { found: found?, warnings: answer.warnings })
 }
 

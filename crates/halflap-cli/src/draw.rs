@@ -1,5 +1,7 @@
 //! Pictures of a program: one part for each unit that communicates.
 
+use std::borrow::Cow;
+
 use halflap::evaluate::Change;
 use halflap::explain::Explanation;
 use halflap_report::page::Shown as Drawing;
@@ -47,7 +49,7 @@ pub fn draw(
         Some(module) => module.picked(picture.computation, usize::MAX)?,
         None => sections.iter().collect(),
     };
-    let explanations: Vec<Explanation> = picked.iter().map(|section| section.explanation()).collect();
+    let explanations: Vec<Cow<'_, Explanation>> = picked.iter().map(|section| section.explanation()).collect();
     let orders: Vec<Vec<Played<'_>>> = picked.iter().map(|section| played(section, picture.is_compared)).collect();
     let title = pictures::title(&source.path);
     let mut parts = Vec::new();

@@ -54,43 +54,38 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let args = Args::parse_from(arguments);
     // A panic message helps us, not the user: it is caught and reported once, below.
     panic::set_hook(Box::new(|_| {}));
-    match guarded(&args) {
+    match guarded(|| dispatch(&args)) {
         Ok(()) => 0,
         Err(failed) => failed.report(),
     }
 }
 
-/// Runs a command; a panic is a bug of ours like any other.
-fn guarded(args: &Args) -> Result<(), Failed> {
-    let result = panic::catch_unwind(AssertUnwindSafe(|| run(args)));
+/// Does the work of a command; a panic is a bug of ours like any other.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
     result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
 }
 
 /// The result of a command that returns an answer.
 fn found(args: &Args) -> Result<Box<dyn Answer>, Failed> {
     log::start(args.verbose)?;
-    let found = || -> Result<Box<dyn Answer>, Failed> {
-        Ok(match &args.command {
-            Command::Schedule(command) if schedule::changes(command) => Box::new(schedule::find_changed(command)?),
-            Command::Schedule(command) => Box::new(schedule::find(command, false)?),
-            Command::Simulate(command) => Box::new(look::simulated(command)?),
-            Command::Explain(command) => Box::new(look::explained(command)?),
-            Command::WhatIf(command) => Box::new(what_if::find(command)?),
-            _ => return Err(Failed::OurBug("this command has no answer to be rendered".to_owned())),
-        })
-    };
-    let result = panic::catch_unwind(AssertUnwindSafe(found));
-    result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
+    Ok(match &args.command {
+        Command::Schedule(command) => schedule::find(command, false)?,
+        Command::Simulate(command) => Box::new(look::simulated(command)?),
+        Command::Explain(command) => Box::new(look::explained(command)?),
+        Command::WhatIf(command) => Box::new(what_if::find(command)?),
+        _ => return Err(Failed::OurBug("this command has no answer to be rendered".to_owned())),
+    })
 }
 
-fn run(args: &Args) -> Result<(), Failed> {
+fn dispatch(args: &Args) -> Result<(), Failed> {
     log::start(args.verbose)?;
     let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
         Command::Schedule(command) if command.artifacts.artifacts.is_some() => schedule_into(command, verbose),
         Command::Schedule(command) => schedule::run(command, verbose),
-        Command::Simulate(command) => look::simulate(command),
-        Command::Explain(command) => look::explain(command),
+        Command::Simulate(command) => look::run(&command.of, || look::simulated(command)),
+        Command::Explain(command) => look::run(&command.of, || look::explained(command)),
         Command::WhatIf(command) => what_if::run(command),
         Command::Verify(command) => verify::run(command, verbose),
         Command::Align(command) => align::run(command, verbose),

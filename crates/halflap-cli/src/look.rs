@@ -1,11 +1,9 @@
 //! `halflap simulate` and `halflap explain`: orders in time, and what limits them.
 
-use halflap::explain::Explanation;
 use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
-use halflap::simulate::{Bound, lower_bound};
-use halflap::units::Bytes;
+use halflap::simulate::lower_bound;
 use halflap::workload::Decided;
 use halflap_report::{
     Explained, Style, against_bound, collective_order, describe_bound, labelled, printable, render_explanation,
@@ -19,17 +17,9 @@ use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
-use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
+use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, program};
 use crate::source::{Hlo, Orders, Subject};
 use crate::terminal;
-
-pub fn simulate(args: &args::Simulate) -> Result<(), Failed> {
-    run(Look { of: args.of.clone(), command: "simulate", node: None, budget: None })
-}
-
-pub fn explain(args: &args::Explain) -> Result<(), Failed> {
-    run(explaining(args))
-}
 
 /// What `simulate` finds.
 pub fn simulated(args: &args::Simulate) -> Result<Looked, Failed> {
@@ -38,18 +28,15 @@ pub fn simulated(args: &args::Simulate) -> Result<Looked, Failed> {
 
 /// What `explain` finds.
 pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
-    explaining(args).find()
+    let (node, budget) = (args.node.clone(), args.memory_budget);
+    Look { of: args.of.clone(), command: "explain", node, budget }.find()
 }
 
-fn explaining(args: &args::Explain) -> Look {
-    Look { of: args.of.clone(), command: "explain", node: args.node.clone(), budget: args.memory_budget }
-}
-
-fn run(look: Look) -> Result<(), Failed> {
-    let args = look.of.clone();
+/// Finds, and puts what was found where it was asked for.
+pub fn run(args: &args::Ordered, find: impl FnOnce() -> Result<Looked, Failed>) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    put(&look.find()?, &asked)
+    put(&find()?, &asked)
 }
 
 /// What is shown, and in how much detail.
@@ -67,12 +54,6 @@ pub struct Looked {
     all: Vec<Decided<Measure>>,
     /// The unit of the node that was requested, and the collectives that it represents.
     only: Option<Only>,
-}
-
-/// What a unit's order is measured by.
-struct Measure {
-    limit: Bytes,
-    bound: Bound,
 }
 
 struct Only {
@@ -99,7 +80,7 @@ impl Look {
             let limit = recorded.limit(self.budget, name, priced.peak_before());
             // An order that needs more than the limit is compared with those that may need as much.
             let needed = limit.max(Timeline::of(&priced.graph, &order).peak);
-            Ok((order, Measure { limit, bound: lower_bound(&priced.graph, &priced.machine, edges, needed) }))
+            Ok((order, Measure::new(limit, lower_bound(&priced.graph, &priced.machine, edges, needed))))
         })?;
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
         Ok(Looked { look: self, subject, all, only })
@@ -138,7 +119,7 @@ impl Looked {
     fn sections(&self) -> Vec<Section<'_>> {
         let mut sections: Vec<Section<'_>> = Vec::with_capacity(self.all.len());
         for done in &self.all {
-            sections.push(Section::of(done, done.found.limit, done.found.bound));
+            sections.push(Section::of(done, &done.found));
         }
         if let Some(only) = &self.only {
             sections[only.at].only = Some(only.collectives.clone());
@@ -226,10 +207,7 @@ fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
 }
 
 fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
-    let of = |section: &Section<'_>| {
-        let explanation: Explanation = section.explanation();
-        simulation_json(&section.priced.graph, section.result, &explanation)
-    };
+    let of = |section: &Section<'_>| simulation_json(&section.priced.graph, section.result, &section.explanation());
     match &subject.hlo {
         Some(hlo) => module_json(subject, hlo, sections),
         None => sections.last().map(of).unwrap_or_default(),

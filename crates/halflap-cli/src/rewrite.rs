@@ -1,26 +1,25 @@
 //! `halflap schedule --merge`: change the program, prove that it is the same, then order it.
 
 use halflap::cost::Costs;
-use halflap::evaluate::Side;
+use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::origin::{Origin, Part, Source as From};
 use halflap::rewrite::{CopyCost, Prices, RewriteError, Rewritten, merge_named};
 use halflap::trust::Trust;
-use halflap::units::Nanos;
 use halflap::workload::{Decided, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, OptimizerRun, Played, Summary, Timed, TimedRewrite, against_bound, carried, describe_trust,
-    labelled, listing, printable, render_explanation,
+    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, describe_trust, labelled, listing, printable,
+    render_explanation,
 };
 
 use crate::answer::Answer;
-use crate::args::{self, ChainWhich, EffortArg, PictureArgs};
+use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::pictures;
 use crate::search::{Outcome, Wanted, search};
-use crate::show::{ROWS, Section, host_line, program};
+use crate::show::{Measure, ROWS, Section, host_line, program, step_line};
 use crate::source::{Source, Subject};
 use crate::terminal;
 
@@ -31,15 +30,12 @@ pub struct Merged {
     after: Decided<Outcome>,
     origin: Origin,
     trust: Trust,
+    measure: Measure,
     read_seconds: f64,
 }
 
 /// Applies the recipes, and finds the best order of the result.
-pub fn find(args: &args::Schedule, subject: Subject) -> Result<Merged, Failed> {
-    if !args.passes.is_empty() {
-        let problem = "--merge and --emit graph are for the optimizer: leave out --passes";
-        return Err(Failed::BadInput(problem.to_owned()));
-    }
+pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> {
     let Source { model, read_seconds, .. } = &subject.source;
     let bug = || Failed::OurBug("a graph has no unit".to_owned());
     let before = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?.pop().ok_or_else(bug)?;
@@ -51,7 +47,8 @@ pub fn find(args: &args::Schedule, subject: Subject) -> Result<Merged, Failed> {
     let wanted = Wanted { args: &args.search, is_chained, source: &source, peak_before };
     let after = source.walk(|priced| search(&wanted, priced))?.pop().ok_or_else(bug)?;
     let trust = Trust::between(side(&before), side(&after), &origin);
-    Ok(Merged { args: args.clone(), before, after, origin, trust, read_seconds: *read_seconds })
+    let measure = Measure::new(after.found.limit, after.found.bound);
+    Ok(Merged { args: args.clone(), before, after, origin, trust, measure, read_seconds: *read_seconds })
 }
 
 fn side<T>(decided: &Decided<T>) -> Side<'_> {
@@ -72,13 +69,6 @@ fn rewritten(args: &args::Schedule, before: &Decided<()>, costs: &Costs) -> Resu
 }
 
 impl Merged {
-    /// The changed program as `halflap.graph/1`.
-    pub fn graph(&self) -> Result<String, Failed> {
-        let mut text = Vec::new();
-        write_graph(&self.after.priced.graph, &mut text).map_err(|error| Failed::OurBug(error.to_string()))?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
-    }
-
     fn summary(&self) -> Summary {
         let (before, after) = (side(&self.before), side(&self.after));
         Summary::of(&Compared { before, after, origin: Some(&self.origin), passes: &[] }, self.after.found.bound)
@@ -95,13 +85,7 @@ impl Merged {
             order_collectives: self.args.order_collectives.map(ChainWhich::name),
             read_seconds: self.read_seconds,
             pass_seconds: &[],
-            optimizer: Some(OptimizerRun {
-                seconds: found.seconds,
-                effort: self.args.search.effort.unwrap_or(EffortArg::Default).name(),
-                memory_limit: found.limit,
-                input_kept: found.input_kept,
-                trust: &self.trust,
-            }),
+            optimizer: Some(found.described(&self.args.search, &self.trust)),
         };
         TimedRewrite {
             timed,
@@ -125,7 +109,7 @@ impl Merged {
     }
 
     fn section(&self) -> Section<'_> {
-        Section::of(&self.after, self.after.found.limit, self.after.found.bound)
+        Section::of(&self.after, &self.measure)
     }
 }
 
@@ -138,13 +122,11 @@ impl Answer for Merged {
 
     fn text(&self) -> Result<String, Failed> {
         let (summary, found, evaluation) = (self.summary(), &self.after.found, &self.after.result);
-        let (before, after) = (summary.step_time_before, summary.step_time);
-        let saved = if before == Nanos::ZERO { 0.0 } else { 100.0 * (1.0 - after.0 / before.0) };
-        let step = format!("{before} -> {after} ({saved:.1}% saved), {}", against_bound(after, found.bound));
+        let step = Change { before: summary.step_time_before, after: summary.step_time };
         let exposed = format!("{} -> {}", summary.simulated_exposed_before, summary.simulated_exposed);
         let figures = [
             ("communication", summary.communication.to_string()),
-            ("step time", step),
+            ("step time", step_line(step, found.bound)),
             ("exposed", exposed),
             ("peak memory", format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit)),
         ];
@@ -163,6 +145,12 @@ impl Answer for Merged {
         text.push('\n');
         text.push_str(&render_explanation(&explained, ROWS, &style));
         Ok(text + &format!("optimized in {:.2} s\n", found.seconds))
+    }
+
+    fn program(&self) -> Result<String, Failed> {
+        let mut text = Vec::new();
+        write_graph(&self.after.priced.graph, &mut text).map_err(|error| Failed::OurBug(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {

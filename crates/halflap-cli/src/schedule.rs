@@ -1,22 +1,21 @@
 //! `halflap schedule`: the best order, or what passes make of a graph.
 
-use halflap::evaluate::{Change, Side};
+use halflap::evaluate::Side;
 use halflap::graph::{Edges, Graph};
+use halflap::ids::{IdVec, UnitId};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
-use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::write as write_module;
 use halflap_report::{
-    Compared, Explained, OptimizerRun, Summary, Timed, against_bound, collective_order, count, describe_bound,
-    describe_trust, labelled,
+    Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_trust, labelled,
 };
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
-use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs};
+use crate::answer::{self, Answer};
+use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
@@ -25,7 +24,7 @@ use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::search::{Outcome, Wanted, search};
-use crate::show::{ROWS, SECTIONS, Section, Shown, host_line, program};
+use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
 
@@ -48,52 +47,20 @@ type Unit = Decided<Way>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
-    if changes(args) {
-        return run_changed(args);
-    }
-    let done = find(args, verbose)?;
-    if let (Some(Emit::Hlo), Some(hlo)) = (args.emit, &done.subject.hlo) {
-        done.draw(&args.pictures)?;
-        return match files::put(args.output.as_deref().unwrap_or("-"), &done.rewritten(hlo))? {
+    let found = find(args, verbose)?;
+    if matches!(args.emit, Some(Emit::Hlo | Emit::Graph)) {
+        found.draw(&args.pictures)?;
+        return match files::put(args.output.as_deref().unwrap_or("-"), &found.program()?)? {
             true => Ok(()),
-            false => files::print(&done.text()?),
+            false => files::print(&found.text()?),
         };
     }
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    put(&done, &asked)
+    put(found.as_ref(), &asked)
 }
 
-/// Whether the program is to be changed, or written as a graph.
-pub fn changes(args: &args::Schedule) -> bool {
-    !args.merge.is_empty() || args.emit == Some(Emit::Graph)
-}
-
-/// Changes the program first.
-fn run_changed(args: &args::Schedule) -> Result<(), Failed> {
-    let merged = find_changed(args)?;
-    if args.emit == Some(Emit::Graph) {
-        merged.draw(&args.pictures)?;
-        return match files::put(args.output.as_deref().unwrap_or("-"), &merged.graph()?)? {
-            true => Ok(()),
-            false => files::print(&merged.text()?),
-        };
-    }
-    let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
-    put(&merged, &asked)
-}
-
-/// Changes the program, and finds the best order of what comes of it.
-pub fn find_changed(args: &args::Schedule) -> Result<rewrite::Merged, Failed> {
-    match files::is_module(&args.graph)? {
-        true => refuse_for_module(args)?,
-        false if !args.passes.is_empty() => {}
-        false => refuse_for_graph(args)?,
-    }
-    rewrite::find(args, Subject::read(&args.graph, &args.machine, args.order_collectives)?)
-}
-
-/// Finds the orders that are requested.
-pub fn find(args: &args::Schedule, verbose: bool) -> Result<Done, Failed> {
+/// Finds the orders that are requested, of the program as it is or changed.
+pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Failed> {
     match files::is_module(&args.graph)? {
         true => refuse_for_module(args)?,
         false => refuse_for_graph(args)?,
@@ -107,11 +74,34 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Done, Failed> {
         );
         eprintln!("read {size} in {:.1} ms", source.read_seconds * 1e3);
     }
+    if changes(args) {
+        return Ok(Box::new(rewrite::find(args, &subject)?));
+    }
     let all = source.walk(|priced| match args.passes.is_empty() {
         true => searched(&subject, priced, args),
         false => passed(priced, args),
     })?;
-    Ok(Done { subject, all, args: args.clone() })
+    let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
+    let measures = all.iter().map(|unit| measure(unit, edges)).collect();
+    Ok(Box::new(Done { subject, all, measures, args: args.clone() }))
+}
+
+/// Whether the program is to be changed, or written as a graph.
+fn changes(args: &args::Schedule) -> bool {
+    !args.merge.is_empty() || args.emit == Some(Emit::Graph)
+}
+
+/// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
+fn measure(unit: &Unit, edges: Edges) -> Measure {
+    let peak = unit.priced.peak_before();
+    match &unit.found {
+        Way::Kept => {
+            let time = unit.result.step_time();
+            Measure::new(peak, Bound { time, edges, basis: Basis::Compute })
+        }
+        Way::Searched(found) => Measure::new(found.limit, found.bound),
+        Way::Passed(passed) => Measure::new(peak.max(unit.result.peak()), passed.bound),
+    }
 }
 
 /// Options that only apply to torch graphs.
@@ -136,6 +126,10 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     match (args, args.passes.is_empty()) {
         _ if args.emit == Some(Emit::Hlo) => {
             Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"))
+        }
+        (_, false) if changes(args) => {
+            let problem = "--merge and --emit graph are for the optimizer: leave out --passes";
+            Err(Failed::BadInput(problem.to_owned()))
         }
         (_, true) if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),
         (_, true) if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
@@ -175,9 +169,11 @@ fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Ord
 }
 
 /// A program whose orders are known.
-pub struct Done {
+struct Done {
     subject: Subject,
     all: Vec<Unit>,
+    /// One for each unit.
+    measures: IdVec<UnitId, Measure>,
     args: args::Schedule,
 }
 
@@ -202,6 +198,12 @@ impl Answer for Done {
         }
     }
 
+    fn program(&self) -> Result<String, Failed> {
+        let Some(hlo) = &self.subject.hlo else { return Err(answer::no_program()) };
+        let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
+        Ok(write_module(&hlo.module, &self.all.iter().map(order).collect::<Vec<_>>()))
+    }
+
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
         if !pictures.any() {
             return Ok(());
@@ -223,25 +225,13 @@ impl Answer for Done {
 }
 
 impl Done {
-    fn edges(&self) -> Edges {
-        machine::edges(self.args.search.collective_order, self.args.order_collectives.is_some())
-    }
-
-    /// A unit that does not communicate is as fast as it can be.
-    fn section<'s>(&self, unit: &'s Unit) -> Section<'s> {
-        let peak = unit.priced.peak_before();
-        match &unit.found {
-            Way::Kept => {
-                let bound = Bound { time: unit.result.step_time(), edges: self.edges(), basis: Basis::Compute };
-                Section::of(unit, peak, bound)
-            }
-            Way::Searched(found) => Section {
-                trust: Some(format!("in its own order: {}", describe_trust(&found.trust))),
-                seconds: found.seconds,
-                ..Section::of(unit, found.limit, found.bound)
-            },
-            Way::Passed(passed) => Section::of(unit, peak.max(unit.result.peak()), passed.bound),
+    fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
+        let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
+        if let Way::Searched(found) = &unit.found {
+            section.trust = Some(format!("in its own order: {}", describe_trust(&found.trust)));
+            section.seconds = found.seconds;
         }
+        section
     }
 
     fn sections(&self) -> Vec<Section<'_>> {
@@ -277,12 +267,6 @@ impl Done {
         Ok(format!("{text}\noptimized in {seconds:.2} s\n"))
     }
 
-    /// The module in the new orders.
-    fn rewritten(&self, hlo: &Hlo) -> String {
-        let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
-        write_module(&hlo.module, &self.all.iter().map(order).collect::<Vec<_>>())
-    }
-
     fn module_json(&self, hlo: &Hlo) -> Result<Value, Failed> {
         let source = &self.subject.source;
         let mut computations = Vec::new();
@@ -296,7 +280,7 @@ impl Done {
             "halflap": env!("CARGO_PKG_VERSION"),
             "module": hlo.module.name(),
             "device_assumed": source.assumed,
-            "collective_order": collective_order(self.edges()),
+            "collective_order": collective_order(self.section(entry).bound.edges),
             "step_time": step.after,
             "step_time_before": step.before,
             "exposed": exposed.after,
@@ -332,15 +316,8 @@ impl Done {
             Way::Passed(passed) => (&passed.passes, &passed.seconds),
             _ => (&[], &[]),
         };
-        let effort = self.args.search.effort.unwrap_or(EffortArg::Default);
         let optimizer = match &unit.found {
-            Way::Searched(found) => Some(OptimizerRun {
-                seconds: found.seconds,
-                effort: effort.name(),
-                memory_limit: found.limit,
-                input_kept: found.input_kept,
-                trust: &found.trust,
-            }),
+            Way::Searched(found) => Some(found.described(&self.args.search, &found.trust)),
             _ => None,
         };
         Timed {
@@ -369,13 +346,10 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
 
 fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {
     let (priced, evaluation) = (section.priced, section.result);
-    let Change { before, after } = section.step_time();
-    let saved = if before == Nanos::ZERO { 0.0 } else { 100.0 * (1.0 - after.0 / before.0) };
-    let step = format!("{before} -> {after} ({saved:.1}% saved), {}", against_bound(after, section.bound));
     let lines = [
         ("program", program(&priced.graph)),
         ("communication", summary.communication.to_string()),
-        ("step time", step),
+        ("step time", step_line(section.step_time(), section.bound)),
         ("lower bound", describe_bound(&priced.graph, section.bound)),
         ("exposed", format!("{} -> {}", priced.input.exposed(), evaluation.exposed())),
         ("peak memory", format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit)),

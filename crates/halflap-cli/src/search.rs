@@ -10,6 +10,7 @@ use halflap::simulate::Bound;
 use halflap::trust::Trust;
 use halflap::units::Bytes;
 use halflap::workload::Priced;
+use halflap_report::OptimizerRun;
 
 use crate::args::{EffortArg, SearchArgs};
 use crate::exit::Failed;
@@ -25,6 +26,19 @@ pub struct Outcome {
     pub input_kept: bool,
     pub limit: Bytes,
     pub seconds: f64,
+}
+
+impl Outcome {
+    /// The same for machines; `trust` is what the whole result is compared by.
+    pub fn described<'a>(&self, args: &SearchArgs, trust: &'a Trust) -> OptimizerRun<'a> {
+        OptimizerRun {
+            seconds: self.seconds,
+            effort: args.effort.unwrap_or(EffortArg::Default).name(),
+            memory_limit: self.limit,
+            input_kept: self.input_kept,
+            trust,
+        }
+    }
 }
 
 /// The requirements on an order.

@@ -1,5 +1,8 @@
 //! Units on the terminal: a module's all in a table, and one by one.
 
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
 use halflap::evaluate::{Change, Evaluation};
 use halflap::explain::{Explanation, Limits, explain};
 use halflap::graph::Graph;
@@ -33,20 +36,48 @@ pub struct Section<'a> {
     pub only: Option<Vec<OpId>>,
     pub trust: Option<String>,
     pub seconds: f64,
+    explained: &'a OnceLock<Explanation>,
+}
+
+/// What a unit's order is measured by, and its explanation once it was asked for.
+pub struct Measure {
+    pub limit: Bytes,
+    pub bound: Bound,
+    explained: OnceLock<Explanation>,
+}
+
+impl Measure {
+    pub fn new(limit: Bytes, bound: Bound) -> Measure {
+        Measure { limit, bound, explained: OnceLock::new() }
+    }
 }
 
 impl<'a> Section<'a> {
-    pub fn of<T>(decided: &'a Decided<T>, limit: Bytes, bound: Bound) -> Section<'a> {
+    pub fn of<T>(decided: &'a Decided<T>, measure: &'a Measure) -> Section<'a> {
         let Decided { priced, result, exposed_in_all, .. } = decided;
-        let exposed_in_all = *exposed_in_all;
-        Section { priced, result, exposed_in_all, limit, bound, only: None, trust: None, seconds: 0.0 }
+        let Measure { limit, bound, explained } = measure;
+        Section {
+            priced,
+            result,
+            exposed_in_all: *exposed_in_all,
+            limit: *limit,
+            bound: *bound,
+            only: None,
+            trust: None,
+            seconds: 0.0,
+            explained,
+        }
     }
 
-    pub fn explanation(&self) -> Explanation {
+    /// The order explained. Text, JSON and pictures share one explanation: it takes as long as a search
+    /// where many collectives are exposed.
+    pub fn explanation(&self) -> Cow<'a, Explanation> {
         let limits = Limits { memory: self.limit, bound: self.bound };
-        let mut explanation = explain(self.priced.setup(), self.result, limits);
-        explanation.held.retain(|held| self.only.as_ref().is_none_or(|only| only.contains(&held.collective)));
-        explanation
+        let all = self.explained.get_or_init(|| explain(self.priced.setup(), self.result, limits));
+        let Some(only) = &self.only else { return Cow::Borrowed(all) };
+        let mut some = all.clone();
+        some.held.retain(|held| only.contains(&held.collective));
+        Cow::Owned(some)
     }
 
     pub fn step_time(&self) -> Change<Nanos> {
@@ -232,6 +263,13 @@ fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style)
         ]);
     }
     if any { format!("\n{}", table.render(style)) } else { String::new() }
+}
+
+/// `9.02 ms -> 6.96 ms (22.8% saved), within 5.22% of optimal, proved`.
+pub fn step_line(step: Change<Nanos>, bound: Bound) -> String {
+    let Change { before, after } = step;
+    let saved = if before == Nanos::ZERO { 0.0 } else { 100.0 * (1.0 - after.0 / before.0) };
+    format!("{before} -> {after} ({saved:.1}% saved), {}", against_bound(after, bound))
 }
 
 /// How long compute waits for the host, if it does.

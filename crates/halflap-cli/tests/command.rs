@@ -521,3 +521,25 @@ fn ranks_with_other_programs_are_refused() {
     let (_, err) = ends(&halflap(&dir, &["align", "a.json", "sub/a.json", "-o", "out"]), 2);
     assert!(err.contains("needs a name of its own"), "{err}");
 }
+
+/// What is wrong with run times names the file that they were to come from.
+#[test]
+fn run_times_that_are_missing_or_strange_name_their_file() {
+    let dir = folder("command-times");
+    let node = |time: &str| {
+        format!(
+            r#"{{ "format": "halflap.graph/1", "groups": {{}}, "buffers": [], "inputs": [], "nodes": [
+                {{ "name": "a", "kind": "compute", "runtime_ns": {time}, "outputs": [], "deps": [] }} ] }}"#
+        )
+    };
+    fs::write(dir.join("none.json"), node("null")).unwrap();
+    fs::write(dir.join("one.json"), node("5")).unwrap();
+    fs::write(dir.join("times.json"), r#"{ "b": 12 }"#).unwrap();
+    let said = |args: &[&str]| ends(&halflap(&dir, args), 2).1;
+    let err = said(&["simulate", "none.json"]);
+    assert!(err.contains("none.json: node 'a' has no run time (runtime_ns is null): model it with"), "{err}");
+    let err = said(&["simulate", "none.json", "--link", "ib400"]);
+    assert!(err.contains("none.json: node 'a' has no run time, and --link models collectives"), "{err}");
+    let err = said(&["simulate", "one.json", "--profile", "times.json"]);
+    assert!(err.contains("times.json: 'b' is not a node of the graph"), "{err}");
+}

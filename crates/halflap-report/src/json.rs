@@ -1,7 +1,5 @@
 //! `halflap.schedule/1`, for machines.
 
-use std::io::{self, Write};
-
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -50,12 +48,6 @@ pub struct OptimizerRun<'a> {
     pub input_kept: bool,
     /// The gain when everything is a little different.
     pub trust: &'a Trust,
-}
-
-/// Writes `halflap.schedule/1`.
-pub fn write_schedule(timed: &Timed<'_>, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, timed)?;
-    out.write_all(b"\n")
 }
 
 impl Serialize for Timed<'_> {

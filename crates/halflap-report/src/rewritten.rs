@@ -89,9 +89,3 @@ impl TimedRewrite<'_> {
         new.map(entry).collect()
     }
 }
-
-/// Writes `halflap.schedule/1` with `recipes` and `origin`.
-pub fn write_rewritten(rewrite: &TimedRewrite<'_>, out: &mut impl std::io::Write) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, rewrite)?;
-    out.write_all(b"\n")
-}

@@ -93,7 +93,7 @@ impl<'g> Overlap<'g> {
     pub fn of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         match self.fidelity {
             Fidelity::Torch => self.torch_of_collective(order, collective),
-            Fidelity::Fixed => self.mended_of_collective(order, collective),
+            Fidelity::Fixed => self.fixed_of_collective(order, collective),
         }
     }
 
@@ -157,7 +157,7 @@ impl<'g> Overlap<'g> {
     }
 
     /// The fixed rule: see the head of this file.
-    fn mended_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
+    fn fixed_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
         let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;

@@ -24,7 +24,7 @@ use random::Random;
 const GRAPHS: u64 = 12_000;
 
 #[test]
-fn mended_passes_are_valid_deterministic_and_within_budget() {
+fn fixed_passes_are_valid_deterministic_and_within_budget() {
     let moves = Cell::new(0);
     for seed in 0..GRAPHS {
         let random = &mut Random(seed);
@@ -169,7 +169,7 @@ fn is_handed(graph: &Graph, op: OpId, collective: OpId) -> bool {
 }
 
 #[test]
-fn the_corpus_is_mended_without_a_mismatch() {
+fn the_fixed_passes_run_on_the_corpus_without_a_mismatch() {
     for graph in common::random_graphs().iter().chain([&common::program("fsdp_llama_2"), &common::program("moe_ep_6")])
     {
         for runtime in [false, true] {

@@ -116,18 +116,9 @@ impl Lowering<'_> {
     /// A node without its dependencies and buffers.
     fn step(&mut self, index: usize, place: Place, name: String) -> OpParts {
         let mut op = OpParts {
-            name,
-            kind: OpKind::Compute,
-            runtime: None,
-            flops: None,
-            bytes: None,
-            gemm_like: false,
-            collective: None,
-            outputs: Vec::new(),
-            deps: Vec::new(),
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
             provenance: Provenance { source: self.module.source(place.instr), ..Provenance::default() },
-            kernel: None,
+            ..OpParts::compute(name)
         };
         match self.steps.roles[index] {
             Role::Start => {

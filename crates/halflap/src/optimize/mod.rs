@@ -1,7 +1,7 @@
 //! The optimizer: the order with the shortest simulated step within a memory limit.
 //!
 //! Independent annealing chains start from the best order that is known without search (the input
-//! order, or what the mended passes make of it), and the best of all that was found is taken: the
+//! order, or what the fixed passes make of it), and the best of all that was found is taken: the
 //! shortest step, then the most slack, then the lowest peak. The smallest programs are searched
 //! exactly. The work is bounded in steps, so that the result is the same on every machine, and chains
 //! share nothing, so that it is the same on any number of threads.

@@ -102,7 +102,7 @@ impl Rules {
     pub(super) fn reorder(options: &Options) -> Rules {
         let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
             options.settings.reorder;
-        let mended = options.fidelity == Fidelity::Fixed;
+        let is_fixed = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Earlier,
             barriers: Kinds::COLLECTIVES.only_if(!unsafe_collectives_reorder),
@@ -110,7 +110,7 @@ impl Rules {
             carries_gemm: use_runtime_estimations,
             gathers_collectives: false,
             collectives_overtake: true,
-            order_edges_bind: mended && !unsafe_collectives_reorder,
+            order_edges_bind: is_fixed && !unsafe_collectives_reorder,
             times: use_runtime_estimations.then_some(TimeRules {
                 extra_overlap: options.settings.reorder.extra_comm_comp_overlap,
                 anchors: Kinds::WAIT,
@@ -119,7 +119,7 @@ impl Rules {
             }),
             budget: options.settings.reorder.peak_memory_budget,
             last_uses_follow: true,
-            group_peak_follows: mended,
+            group_peak_follows: is_fixed,
             ..Rules::default()
         }
         .settled()
@@ -129,7 +129,7 @@ impl Rules {
     pub(super) fn sink(options: &Options) -> Rules {
         let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
             options.settings.sink;
-        let mended = options.fidelity == Fidelity::Fixed;
+        let is_fixed = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Later,
             barriers: Kinds::ASYNC.only_if(!with_collectives),
@@ -137,16 +137,16 @@ impl Rules {
             carries_gemm: use_runtime_estimations,
             gathers_collectives: true,
             collectives_overtake: unsafe_collectives_reorder,
-            order_edges_bind: mended && !unsafe_collectives_reorder,
+            order_edges_bind: is_fixed && !unsafe_collectives_reorder,
             times: use_runtime_estimations.then_some(TimeRules {
                 extra_overlap: options.settings.sink.extra_comm_comp_overlap,
-                anchors: if mended { Kinds::ASYNC } else { Kinds::COLLECTIVES },
-                group_time: if mended { Kinds::BLOCKING } else { Kinds::SYNC },
-                garbled: !mended,
+                anchors: if is_fixed { Kinds::ASYNC } else { Kinds::COLLECTIVES },
+                group_time: if is_fixed { Kinds::BLOCKING } else { Kinds::SYNC },
+                garbled: !is_fixed,
             }),
             budget: options.settings.sink.peak_memory_budget,
-            last_uses_follow: mended,
-            group_peak_follows: mended,
+            last_uses_follow: is_fixed,
+            group_peak_follows: is_fixed,
             ..Rules::default()
         }
         .settled()

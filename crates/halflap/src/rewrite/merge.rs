@@ -12,7 +12,7 @@ use super::check::{Member, ResultAs, members};
 use super::order::in_order;
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
-use crate::graph::{BufferParts, Collective, DepKinds, Graph, OpKind, OpParts, Parts, Provenance};
+use crate::graph::{BufferParts, Collective, DepKinds, Graph, OpKind, OpParts, Parts};
 use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::origin::{Origin, Part, Source};
 use crate::units::{Bytes, Nanos};
@@ -207,13 +207,13 @@ impl<'a> Merge<'a> {
         let longest = waits.iter().map(|&wait| self.graph.runtime(wait)).fold(Nanos::ZERO, Nanos::max);
         let first = waits.first().copied().unwrap_or(self.first());
         let op = OpParts {
-            name: format!("{}{WAIT}", self.name),
             kind: OpKind::Wait,
             runtime: Some(longest),
             deps: self.buckets.output.into_iter().map(|bucket| (bucket, DATA)).collect(),
             outputs: vec![waited],
             fused: waits.iter().map(|&wait| self.graph.name(wait).to_owned()).collect(),
-            ..plain(self.graph.provenance(first).clone())
+            provenance: self.graph.provenance(first).clone(),
+            ..OpParts::compute(format!("{}{WAIT}", self.name))
         };
         let of = if waits.is_empty() { self.ops() } else { waits };
         self.drafts.push(Draft { place: (first, 2), source: Source { part: Part::Wait, of }, op });
@@ -259,11 +259,11 @@ impl<'a> Merge<'a> {
     /// A copy of so many bytes, for people like an old operation.
     fn copy(&self, name: String, bytes: Bytes, like: OpId) -> OpParts {
         OpParts {
-            name,
             runtime: Some(self.prices.copy.time(bytes)),
             bytes: Some(Bytes(bytes.0.saturating_mul(2))),
             fused: vec!["copy".to_owned()],
-            ..plain(self.graph.provenance(like).clone())
+            provenance: self.graph.provenance(like).clone(),
+            ..OpParts::compute(name)
         }
     }
 
@@ -381,23 +381,5 @@ impl<'a> Merge<'a> {
         let wait = self.drafts.iter().position(|draft| draft.source.part == Part::Wait);
         let of_slice = || self.members.iter().flat_map(|member| &member.waits).min().and_then(|&wait| kept[wait]);
         users[bucket].extend(wait.or_else(of_slice));
-    }
-}
-
-/// A compute operation, with only its origin known.
-fn plain(provenance: Provenance) -> OpParts {
-    OpParts {
-        name: String::new(),
-        kind: OpKind::Compute,
-        runtime: None,
-        flops: None,
-        bytes: None,
-        gemm_like: false,
-        collective: None,
-        outputs: Vec::new(),
-        deps: Vec::new(),
-        fused: Vec::new(),
-        provenance,
-        kernel: None,
     }
 }
