@@ -1,5 +1,6 @@
 """One rank of the tests with real torch: does what it is told and writes what came of it."""
 
+import faulthandler
 import importlib
 import json
 import os
@@ -195,6 +196,8 @@ def task_named(task):
 
 
 def main(task):
+    # A rank that crashes says where every thread was.
+    faulthandler.enable()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     result = task_named(task)()
