@@ -1,5 +1,6 @@
 """The wheel: what its functions give is what the command gives, errors included. Needs the wheel; not torch."""
 
+import gzip
 import json
 import pathlib
 import signal
@@ -131,6 +132,21 @@ def test_modules_are_scheduled_and_written_again(tmp_path):
     assert ours.order == list(ours.orders.values())[-1]
     assert halflap.emit_hlo(MODULE, effort="quick") == run("schedule", MODULE, "--effort=quick", "--emit=hlo")
     assert ours.report().html.startswith("<!DOCTYPE html>")
+
+
+def test_programs_are_rewritten_where_that_pays(graph):
+    latent = json.loads(gzip.decompress(pathlib.Path(corpus(NAME)).read_bytes()))
+    for node in latent["nodes"]:
+        if node["kind"] == "collective":
+            node["runtime_ns"] += 1e6
+    options = {"memory_budget": 2.0, "effort": "quick"}
+    ours = halflap.schedule(latent, rewrite=True, **options)
+    assert ours.step_time < 0.5 * halflap.schedule(latent, **options).step_time
+    assert [recipe["kind"] for recipe in ours.recipes] == ["merge"] * len(ours.recipes) and ours.recipes
+    changed = halflap.emit_graph(latent, rewrite="exact", **options)
+    assert halflap.simulate(changed, ours).step_time == ours.step_time
+    assert len(halflap.schedule(latent, rewrite=["merge"], without=["merge:1"], **options).recipes) < len(ours.recipes)
+    assert halflap.schedule(graph, rewrite=True, effort="quick").recipes == []
 
 
 def test_verify_proves_or_says_what_is_wrong(graph, scheduled, tmp_path):

@@ -1,11 +1,14 @@
 //! What can be typed.
 
 use std::ffi::OsString;
+use std::str::FromStr;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use halflap::Unknown;
+use halflap::improve::Allowed;
 use halflap::memory::Budget;
 use halflap::pass::Pass;
+use halflap::rewrite::RewriteKind;
 use halflap::units::Nanos;
 use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
@@ -410,9 +413,17 @@ pub struct Schedule {
     /// keep those.
     #[arg(long, value_enum, value_name = "WHICH")]
     pub order_collectives: Option<ChainWhich>,
+    /// Change the program where that makes its step shorter (docs/rewrite.md): by rewrites that keep
+    /// every bit, by all, by none, or by those that are named [default: none; without a value: exact].
+    #[arg(long, value_name = "exact|all|none|LIST", num_args = 0..=1, default_missing_value = "exact")]
+    pub rewrite: Option<Rewrites>,
+    /// Leave out a rewrite that --rewrite chose, by the name that the summary has for it (merge:3). May
+    /// be given more than once.
+    #[arg(long, value_name = "RECIPE", requires = "rewrite", value_delimiter = ',')]
+    pub without: Vec<String>,
     /// Merge these collectives into one before the search, as docs/rewrite.md says: names of nodes with
     /// commas between. May be given more than once.
-    #[arg(long, value_name = "NODE,NODE,...", hide_short_help = true)]
+    #[arg(long, value_name = "NODE,NODE,...", hide_short_help = true, conflicts_with = "rewrite")]
     pub merge: Vec<String>,
     /// List the new order step by step.
     #[arg(long)]
@@ -429,11 +440,39 @@ pub struct Schedule {
     #[arg(long, conflicts_with = "show")]
     pub json: bool,
     /// What is written: the schedule; of an HLO module also the module itself, scheduled and with
-    /// asynchronous collectives; of a graph also the graph, changed by --merge [default: schedule].
+    /// asynchronous collectives; of a graph also the graph, changed by --rewrite or --merge [default: schedule].
     #[arg(long, value_enum, value_name = "WHAT")]
     pub emit: Option<Emit>,
     #[command(flatten)]
     pub which: WhichArgs,
+}
+
+/// Which rewrites may be used; `None` for none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrites(pub Option<Allowed>);
+
+impl FromStr for Rewrites {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rewrites, String> {
+        let allowed = match text {
+            "none" => None,
+            "exact" => Some(Allowed::exact()),
+            "all" => Some(Allowed { exact_only: false, ..Allowed::exact() }),
+            list => {
+                let kinds = list.split(',').map(|name| rewrite_named(name.trim())).collect::<Result<_, _>>()?;
+                Some(Allowed { kinds, exact_only: false })
+            }
+        };
+        Ok(Rewrites(allowed))
+    }
+}
+
+fn rewrite_named(name: &str) -> Result<RewriteKind, String> {
+    RewriteKind::named(name).ok_or_else(|| {
+        let known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("'{name}' is no rewrite: choose exact, all, none, or from the list {}", known.join(", "))
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

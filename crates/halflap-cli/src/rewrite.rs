@@ -3,9 +3,13 @@
 use halflap::cost::Costs;
 use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
+use halflap::graph::Graph;
+use halflap::ids::OpId;
+use halflap::improve::Allowed;
 use halflap::origin::{Origin, Part, Source as From};
-use halflap::rewrite::{CopyCost, Prices, RewriteError, Rewritten, merge_named};
+use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
 use halflap::trust::Trust;
+use halflap::units::Nanos;
 use halflap::workload::{Decided, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
@@ -18,9 +22,9 @@ use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::pictures;
-use crate::search::{Outcome, Wanted, search};
+use crate::search::{Outcome, Wanted, Way, improved, search};
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line};
-use crate::source::{Source, Subject};
+use crate::source::Subject;
 use crate::terminal;
 
 /// A result, and the original program.
@@ -32,40 +36,112 @@ pub struct Merged {
     trust: Trust,
     measure: Measure,
     read_seconds: f64,
+    /// The step of the best order of the original program, where rewrites were searched.
+    order_alone: Option<Nanos>,
 }
 
-/// Applies the recipes, and finds the best order of the result.
+/// A program with its order, before it is compared with the original.
+struct Found {
+    origin: Origin,
+    after: Decided<Outcome>,
+    order_alone: Option<Nanos>,
+}
+
+/// Applies the recipes that are given, or finds some, and the best order of the result.
 pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> {
-    let Source { model, read_seconds, .. } = &subject.source;
     let bug = || Failed::OurBug("a graph has no unit".to_owned());
     let before = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?.pop().ok_or_else(bug)?;
-    let Rewritten { graph, origin } = rewritten(args, &before, &model.costs)?;
-    // The new program gives all its times itself: they were carried over, or priced by the recipe.
-    let source = subject.source.changed_to(Workload::from(graph));
-    let is_chained = args.order_collectives.is_some();
-    let peak_before = Some(before.priced.peak_before());
-    let wanted = Wanted { args: &args.search, is_chained, source: &source, peak_before };
-    let after = source.walk(|priced| search(&wanted, priced))?.pop().ok_or_else(bug)?;
+    let found = match args.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref()) {
+        Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
+        None => given(args, subject, &before)?,
+    };
+    let Found { origin, after, order_alone } = found;
     let trust = Trust::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
-    Ok(Merged { args: args.clone(), before, after, origin, trust, measure, read_seconds: *read_seconds })
+    let read_seconds = subject.source.read_seconds;
+    Ok(Merged { args: args.clone(), before, after, origin, trust, measure, read_seconds, order_alone })
 }
 
 fn side<T>(decided: &Decided<T>) -> Side<'_> {
     Side { setup: decided.priced.setup(), evaluation: &decided.result }
 }
 
-/// The program after all recipes, each proved.
-fn rewritten(args: &args::Schedule, before: &Decided<()>, costs: &Costs) -> Result<Rewritten, Failed> {
+/// The original program, which gives all its run times itself: rewrites carry them over.
+fn timed_graph(before: &Decided<()>) -> Graph {
+    let times = &before.priced.machine.times;
+    before.priced.graph.as_ref().clone().with_given(|op| times.of(op))
+}
+
+fn prices(costs: &Costs) -> Prices<'_> {
+    Prices { copy: costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of), costs }
+}
+
+/// The program after the recipes of the command line, each proved.
+fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Result<Found, Failed> {
     let names = |set: &String| set.split(',').map(|name| name.trim().to_owned()).collect();
     let sets: Vec<Vec<String>> = args.merge.iter().map(names).collect();
-    let copy = costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of);
-    let times = &before.priced.machine.times;
-    let graph = before.priced.graph.as_ref().clone().with_given(|op| times.of(op));
-    merge_named(&graph, &sets, &Prices { copy, costs }).map_err(|error| match error {
+    let rewritten = merge_named(&timed_graph(before), &sets, &prices(&subject.source.model.costs));
+    let Rewritten { graph, origin } = rewritten.map_err(|error| match error {
         RewriteError::Invalid(_) | RewriteError::Unproved(_) => Failed::OurBug(error.to_string()),
         error => Failed::in_file(files::name_of(&args.graph), format!("--merge: {error}")),
-    })
+    })?;
+    let source = subject.source.changed_to(Workload::from(graph));
+    let is_chained = args.order_collectives.is_some();
+    let peak_before = Some(before.priced.peak_before());
+    let wanted = Wanted { args: &args.search, is_chained, source: &source, peak_before };
+    let after = source.walk(|priced| search(&wanted, priced))?.pop();
+    let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
+    Ok(Found { origin, after, order_alone: None })
+}
+
+/// What rewrites are chosen from.
+struct Choice<'a> {
+    before: &'a Decided<()>,
+    allowed: &'a Allowed,
+}
+
+/// The program after the rewrites that make its step shorter.
+fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Result<Found, Failed> {
+    let graph = timed_graph(choice.before);
+    let unchanged = subject.source.changed_to(Workload::from(graph.clone()));
+    let left_out = left_out(&args.without)?;
+    let is_chained = args.order_collectives.is_some();
+    let peak_before = Some(choice.before.priced.peak_before());
+    let wanted = Wanted { args: &args.search, is_chained, source: &unchanged, peak_before };
+    let prices = prices(&subject.source.model.costs);
+    let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
+    let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
+    if let Some(number) = left_out.iter().find(|&&number| number >= improved.chosen) {
+        let problem = format!("--without merge:{}: {} rewrites were chosen", number + 1, improved.chosen);
+        return Err(Failed::BadInput(problem));
+    }
+    let order_alone = Some(improved.unchanged.step_time);
+    let (source, origin, order) = match improved.changed {
+        Some(changed) => {
+            let Rewritten { graph, origin } = changed.rewritten;
+            (subject.source.changed_to(Workload::from(graph)), origin, changed.optimized.order)
+        }
+        None => (unchanged, Origin::unchanged(&graph), improved.unchanged.order),
+    };
+    let mut outcome = Some(outcome);
+    let after = source.walk(|_| {
+        let outcome = outcome.take().ok_or_else(|| Failed::OurBug("a graph has two units".to_owned()))?;
+        Ok((order.clone(), outcome))
+    })?;
+    let after = after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
+    Ok(Found { origin, after, order_alone })
+}
+
+/// The numbers of recipes that are left out: `merge:3` is the third.
+fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
+    let number = |name: &String| {
+        let number = name.split_once(':').filter(|(kind, _)| RewriteKind::named(kind).is_some());
+        let number =
+            number.and_then(|(_, number)| number.parse::<usize>().ok()).and_then(|number| number.checked_sub(1));
+        let problem = || format!("--without {name}: not the name of a rewrite; the summary has them, such as merge:1");
+        number.ok_or_else(|| Failed::BadInput(problem()))
+    };
+    names.iter().map(number).collect()
 }
 
 impl Merged {
@@ -93,6 +169,7 @@ impl Merged {
             origin: &self.origin,
             simulated_before: &self.before.result.simulation,
             simulated: &self.after.result.simulation,
+            order_alone: self.order_alone,
         }
     }
 
@@ -100,12 +177,44 @@ impl Merged {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
         let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-        let line = |(op, source): (_, &From)| {
-            let members: Vec<String> = source.of.iter().map(|&member| printable(old.name(member))).collect();
-            ("merged", format!("{} into {}", members.join(", "), printable(new.name(op))))
+        let lines: Vec<String> =
+            merged.enumerate().map(|(number, (op, source))| self.describe_merge(number, op, source)).collect();
+        let mut facts = vec![("program", format!("{} -> {}", program(old), program(new)))];
+        if self.order_alone.is_some() && lines.is_empty() {
+            facts.push(("rewrites", "none: no rewrite makes the step shorter".to_owned()));
+        }
+        let more = lines.len().saturating_sub(ROWS);
+        facts.extend(lines.into_iter().take(ROWS).map(|line| ("rewrite", line)));
+        if more > 0 {
+            facts.push(("", format!("... and {more} more: --json has all")));
+        }
+        facts.push(("trust", describe_trust(&self.trust)));
+        facts
+    }
+
+    /// A merge in a line: what became what, what it saves and what it costs.
+    fn describe_merge(&self, number: usize, op: OpId, source: &From) -> String {
+        let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
+        let name = |op: OpId| printable(old.name(op));
+        let members = match source.of[..] {
+            [first, .., last] if source.of.len() > 3 => {
+                format!("{} of {} to {}", source.of.len(), name(first), name(last))
+            }
+            _ => source.of.iter().map(|&member| name(member)).collect::<Vec<_>>().join(", "),
         };
-        let program = [("program", format!("{} -> {}", program(old), program(new)))];
-        program.into_iter().chain(merged.map(line)).chain([("trust", describe_trust(&self.trust))]).collect()
+        let (times, before) = (&self.after.priced.machine.times, &self.before.priced.machine.times);
+        let was: Nanos = source.of.iter().map(|&member| before.of(member)).sum();
+        let is_copy = |(_, other): &(OpId, &From)| {
+            matches!(other.part, Part::CopyIn | Part::CopyOut) && source.of.contains(&other.of[0])
+        };
+        let copies: Nanos = self.origin.ops.iter().filter(is_copy).map(|(copy, _)| times.of(copy)).sum();
+        format!(
+            "merge:{} {members} into {}: {} of communication becomes {}, copies take {copies}",
+            number + 1,
+            printable(new.name(op)),
+            was,
+            times.of(op)
+        )
     }
 
     fn section(&self) -> Section<'_> {
@@ -133,7 +242,8 @@ impl Answer for Merged {
         let style = terminal::style();
         let host = host_line(&evaluation.simulation);
         let facts = self.facts();
-        let lines = facts.iter().chain(&figures).chain(&host);
+        let alone = self.order_alone.map(|time| ("order alone", time.to_string()));
+        let lines = facts.iter().chain(&figures).chain(&alone).chain(&host);
         let mut text = match self.args.show {
             true => listing(self.after.priced.setup(), &evaluation.order) + "\n",
             false => String::new(),

@@ -3,6 +3,7 @@
 use halflap::evaluate::Side;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
+use halflap::improve::Allowed;
 use halflap::overlap::Fidelity;
 use halflap::pass::{Mismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
@@ -88,7 +89,12 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
 
 /// Whether the program is to be changed, or written as a graph.
 fn changes(args: &args::Schedule) -> bool {
-    !args.merge.is_empty() || args.emit == Some(Emit::Graph)
+    rewrites(args).is_some() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
+}
+
+/// The rewrites that may be used, if any.
+fn rewrites(args: &args::Schedule) -> Option<&Allowed> {
+    args.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref())
 }
 
 /// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
@@ -113,6 +119,7 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
         _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
         _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
+        _ if rewrites(args).is_some() => refused("--rewrite", "a module's text cannot be changed yet"),
         _ if args.emit == Some(Emit::Graph) => refused("--emit graph", "it has a graph for each computation"),
         _ if args.json && args.emit == Some(Emit::Hlo) => {
             Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
@@ -128,7 +135,7 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
             Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"))
         }
         (_, false) if changes(args) => {
-            let problem = "--merge and --emit graph are for the optimizer: leave out --passes";
+            let problem = "--rewrite, --merge and --emit graph are for the optimizer: leave out --passes";
             Err(Failed::BadInput(problem.to_owned()))
         }
         (_, true) if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),

@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use halflap::graph::Edges;
+use halflap::improve::{Allowed, ImproveError, Improved, Request, improve};
 use halflap::memory::Budget;
 use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
+use halflap::rewrite::Prices;
 use halflap::simulate::Bound;
 use halflap::trust::Trust;
 use halflap::units::Bytes;
@@ -60,27 +62,61 @@ impl Wanted<'_> {
 
 /// The best order of a unit, whose limit is measured by what its input order needs.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
-    let args = wanted.args;
+    let (found, seconds) = timed(wanted, priced, optimize);
+    let found = found.map_err(|error| failed(wanted, priced, error))?;
+    let limit = limit(wanted, priced);
+    let Optimized { order, bound, trust, input_kept, .. } = found;
+    Ok((order, Outcome { bound, trust, input_kept, limit, seconds }))
+}
+
+/// How a program may be changed.
+pub struct Way<'a> {
+    pub prices: &'a Prices<'a>,
+    pub allowed: &'a Allowed,
+    pub left_out: &'a [usize],
+}
+
+/// The best order of a graph together with the rewrites that shorten it.
+pub fn improved(wanted: &Wanted<'_>, priced: &Priced, way: &Way<'_>) -> Result<(Improved, Outcome), Failed> {
+    let &Way { prices, allowed, left_out } = way;
+    let model = &wanted.source.model;
+    let graph = wanted.source.workload.entry().map_or(&priced.graph, |unit| &unit.graph);
+    let (found, seconds) = timed(wanted, priced, |task| {
+        let task = Task { graph, ..*task };
+        improve(&Request { task: &task, model, prices, allowed, left_out })
+    });
+    let found = found.map_err(|error| match error {
+        ImproveError::Optimize(error) => failed(wanted, priced, error),
+        ImproveError::Rewrite(error) => Failed::OurBug(error.to_string()),
+    })?;
+    let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
+    let Optimized { bound, trust, input_kept, .. } = best.clone();
+    let outcome = Outcome { bound, trust, input_kept, limit: limit(wanted, priced), seconds };
+    Ok((found, outcome))
+}
+
+fn limit(wanted: &Wanted<'_>, priced: &Priced) -> Bytes {
     let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
-    let limit = args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+    wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before)
+}
+
+/// Does a search with progress; returns its result and the seconds that it took.
+fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>) -> T) -> (T, f64) {
+    let args = wanted.args;
     let bar = Bar::new("optimizing");
     let started = Instant::now();
-    let task = Task {
+    let found = search(&Task {
         graph: &priced.graph,
         machine: &priced.machine,
-        memory_limit: limit,
+        memory_limit: limit(wanted, priced),
         edges: wanted.edges(),
         known: &[],
         effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
         threads: machine::threads(args.threads),
         progress: &|part| bar.show(part),
-    };
-    let found = optimize(&task);
-    let seconds = started.elapsed().as_secs_f64();
+    });
     bar.clear();
-    let found = found.map_err(|error| failed(wanted, priced, error))?;
-    let Optimized { order, bound, trust, input_kept, .. } = found;
-    Ok((order, Outcome { bound, trust, input_kept, limit, seconds }))
+    (found, started.elapsed().as_secs_f64())
 }
 
 fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed {

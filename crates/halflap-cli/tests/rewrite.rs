@@ -99,3 +99,68 @@ fn what_cannot_be_merged_is_said() {
     assert!(said(&["--merge", "op1,op165"]).contains("differ in kind: all_gather and reduce_scatter"));
     assert!(said(&["--merge", "op1,op15", "--passes", "sink_waits"]).contains("leave out --passes"));
 }
+
+/// A captured program whose collectives are mostly latency: their times with a millisecond more.
+fn latent(dir: &std::path::Path) -> String {
+    let mut graph = read_json(dir.join("in.json"));
+    for node in graph["nodes"].as_array_mut().unwrap() {
+        if node["kind"] == "collective" {
+            node["runtime_ns"] = json!(node["runtime_ns"].as_f64().unwrap() + 1e6);
+        }
+    }
+    fs::write(dir.join("latent.json"), graph.to_string()).unwrap();
+    "latent.json".to_owned()
+}
+
+#[test]
+fn rewrites_are_chosen_with_the_order() {
+    let dir = folder("rewrite");
+    let plain = corpus("fsdp_llama_2.graph.json.gz");
+    ends(&halflap(&dir, &["schedule", &plain, "--effort", "quick", "--emit", "graph", "-o", "in.json"]), 0);
+    let graph = latent(&dir);
+    let args = ["schedule", &graph, "--memory-budget", "2x", "--effort", "quick", "--rewrite"];
+    let (out, _) = ends(&halflap(&dir, &[&args[..], &["-o", "o.json", "--report", "r.html"]].concat()), 0);
+    assert!(out.contains("merge:1 ") && out.contains("order alone"), "{out}");
+    let found = read_json(dir.join("o.json"));
+    let step = found["step_time"].as_f64().unwrap();
+    assert!(step < 0.5 * found["order_alone"].as_f64().unwrap(), "{step}");
+    let recipes = found["recipes"].as_array().unwrap();
+    assert_eq!(recipes[0]["name"], "merge:1");
+    // The new program is written, read again, and takes as long.
+    ends(&halflap(&dir, &[&args[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
+    ends(&halflap(&dir, &["simulate", "new.json", "o.json", "-o", "s.json"]), 0);
+    assert_eq!(read_json(dir.join("s.json"))["step_time"].as_f64().unwrap(), step);
+    // One is left out; what is not there cannot be.
+    ends(&halflap(&dir, &[&args[..6], &["--rewrite=exact", "--without", "merge:1", "-o", "w.json"]].concat()), 0);
+    let less = read_json(dir.join("w.json"));
+    assert_eq!(less["recipes"].as_array().unwrap().len(), recipes.len() - 1);
+    let (_, error) = ends(&halflap(&dir, &[&args[..], &["--without", "merge:99"]].concat()), 2);
+    assert!(error.contains("--without merge:99"), "{error}");
+}
+
+#[test]
+fn where_no_rewrite_helps_the_program_stays_as_it_is() {
+    let dir = folder("rewrite_none");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "-o", "o.json"]), 0);
+    assert!(out.contains("no rewrite makes the step shorter"), "{out}");
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"]), 0);
+    let (found, plain) = (read_json(dir.join("o.json")), read_json(dir.join("p.json")));
+    assert_eq!((&found["order"], &found["recipes"]), (&plain["order"], &json!([])));
+}
+
+#[test]
+fn what_is_no_rewrite_is_refused() {
+    let dir = folder("rewrite_refused");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    for (more, said) in [
+        (&["--rewrite", "melt"][..], "'melt' is no rewrite: choose exact, all, none, or from the list merge"),
+        (&["--rewrite", "--without", "merge"], "--without merge: not the name of a rewrite"),
+        (&["--rewrite", "--passes", "simple_overlap"], "leave out --passes"),
+        (&["--rewrite", "--merge", "op1,op2"], "cannot be used with"),
+        (&["--without", "merge:1"], "--rewrite"),
+    ] {
+        let (_, error) = ends(&halflap(&dir, &[&["schedule", &graph], more].concat()), 2);
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+}

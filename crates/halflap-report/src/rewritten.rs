@@ -43,6 +43,8 @@ pub struct TimedRewrite<'a> {
     pub simulated_before: &'a Simulation,
     /// The new one's.
     pub simulated: &'a Simulation,
+    /// The step of the best order of the old program, where rewrites were searched.
+    pub order_alone: Option<Nanos>,
 }
 
 impl Serialize for TimedRewrite<'_> {
@@ -51,10 +53,14 @@ impl Serialize for TimedRewrite<'_> {
         struct Fields<'a, 'b> {
             #[serde(flatten)]
             timed: &'a Timed<'b>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            order_alone: Option<f64>,
             recipes: Vec<Value>,
             origin: Vec<Value>,
         }
-        Fields { timed: &self.timed, recipes: self.recipes(), origin: self.origin() }.serialize(serializer)
+        let order_alone = self.order_alone.map(|time| time.0);
+        let (recipes, origin) = (self.recipes(), self.origin());
+        Fields { timed: &self.timed, order_alone, recipes, origin }.serialize(serializer)
     }
 }
 
@@ -68,9 +74,10 @@ impl TimedRewrite<'_> {
     fn recipes(&self) -> Vec<Value> {
         let (before, after) = (exposed_by_collective(self.simulated_before), exposed_by_collective(self.simulated));
         let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-        let recipe = |(op, source): (OpId, &Source)| {
+        let recipe = |(number, (op, source)): (usize, (OpId, &Source))| {
             let was: Nanos = source.of.iter().map(|&member| before[member]).sum();
             json!({
+                "name": format!("merge:{}", number + 1),
                 "kind": "merge",
                 "members": self.names(source),
                 "into": self.timed.graph.name(op),
@@ -79,7 +86,7 @@ impl TimedRewrite<'_> {
                 "gain": (was - after[op]).0,
             })
         };
-        merged.map(recipe).collect()
+        merged.enumerate().map(recipe).collect()
     }
 
     /// Where every operation that is not an old one comes from.

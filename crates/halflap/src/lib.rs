@@ -67,6 +67,7 @@ pub mod export;
 pub mod graph;
 pub mod ids;
 pub mod import;
+pub mod improve;
 pub mod memory;
 mod nearest;
 pub mod optimize;

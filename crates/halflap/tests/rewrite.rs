@@ -245,6 +245,46 @@ fn what_cannot_be_merged_is_named() {
 }
 
 #[test]
+fn sets_that_need_each_other_are_refused() {
+    // Of two sets, each has a member that comes before one of the other.
+    let mut graph = pair("all_reduce", [64, 64, 64], [64, 64, 64]);
+    let mut more = pair("all_reduce", [64, 64, 64], [64, 64, 64]);
+    let rename = |value: &Value| -> Value {
+        let text = value.to_string();
+        let renamed =
+            ["a", "b", "c"].iter().fold(text, |text, name| text.replace(&format!("\"{name}."), &format!("\"{name}2.")));
+        serde_json::from_str(&renamed).unwrap()
+    };
+    more = rename(&more);
+    for part in ["nodes", "buffers"] {
+        let items = more[part].as_array().unwrap().clone();
+        graph[part].as_array_mut().unwrap().extend(items);
+    }
+    let depend = |graph: &mut Value, node: &str, on: &str| {
+        let nodes = graph["nodes"].as_array_mut().unwrap();
+        let node = nodes.iter_mut().find(|one| one["name"] == node).unwrap();
+        node["deps"].as_array_mut().unwrap().push(json!({ "buffer": on, "kinds": ["weak"] }));
+    };
+    depend(&mut graph, "a2.comm", "a.y");
+    let sets = [&["a.comm", "b.comm"][..], &["a2.comm", "b2.comm"]].map(|names| named(names).remove(0));
+    assert!(merge_named(&read(&graph), &sets, &prices(&Costs::default())).is_ok());
+    // Now the other way round, too: b2 is made before b.
+    let nodes = graph["nodes"].as_array_mut().unwrap();
+    let place = |nodes: &[Value], name: &str| nodes.iter().position(|one| one["name"] == name).unwrap();
+    for name in ["b2.make", "b2.comm"] {
+        let from = place(nodes, name);
+        let node = nodes.remove(from);
+        let to = place(nodes, "b.make");
+        nodes.insert(to, node);
+    }
+    let node = nodes.iter_mut().find(|one| one["name"] == "b2.comm").unwrap();
+    node["deps"].as_array_mut().unwrap().retain(|dep| dep["kinds"] != json!(["order"]));
+    depend(&mut graph, "b.comm", "b2.y");
+    let error = merge_named(&read(&graph), &sets, &prices(&Costs::default())).map(|_| ()).unwrap_err();
+    assert!(matches!(error, RewriteError::Circular { .. }), "{error}");
+}
+
+#[test]
 fn several_recipes_follow_one_another() {
     let graph = read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
     let sets = [&["a.comm", "b.comm"][..], &["a.comm_x2", "c.comm"]].map(|names| named(names).remove(0));
@@ -276,7 +316,28 @@ fn varied(random: &mut Random) -> Graph {
     Graph::new(parts).unwrap()
 }
 
-/// Programs and what merging a random set of their collectives gives.
+/// One to three sets that have nothing in common.
+fn some_merges(random: &mut Random, graph: &Graph, collectives: &[OpId]) -> Vec<Recipe> {
+    let mut left = collectives.to_vec();
+    let mut recipes = Vec::new();
+    for _ in 0..random.pick(&[1, 1, 2, 3]) {
+        if left.len() < 2 {
+            break;
+        }
+        let first = random.pick(&left);
+        let like = |&&op: &&OpId| {
+            let (a, b) = (graph.collective(first).unwrap(), graph.collective(op).unwrap());
+            a.kind == b.kind && a.group == b.group && graph.kind(first) == graph.kind(op)
+        };
+        let members: Vec<OpId> =
+            left.iter().filter(like).copied().filter(|&op| op == first || random.chance(60)).collect();
+        left.retain(|op| !members.contains(op));
+        recipes.push(Recipe::Merge { members });
+    }
+    recipes
+}
+
+/// Programs and what merging random sets of their collectives gives.
 fn merged(seeds: std::ops::Range<u64>) -> Vec<(Graph, Rewritten)> {
     let costs = Costs::default();
     let mut found = Vec::new();
@@ -288,14 +349,8 @@ fn merged(seeds: std::ops::Range<u64>) -> Vec<(Graph, Rewritten)> {
             if collectives.len() < 2 {
                 break;
             }
-            let first = random.pick(&collectives);
-            let like = |&&op: &&OpId| {
-                let (a, b) = (graph.collective(first).unwrap(), graph.collective(op).unwrap());
-                a.kind == b.kind && a.group == b.group && graph.kind(first) == graph.kind(op)
-            };
-            let members: Vec<OpId> =
-                collectives.iter().filter(like).copied().filter(|&op| op == first || random.chance(60)).collect();
-            match apply(&graph, &Recipe::Merge { members }, &prices(&costs)) {
+            let recipes = some_merges(&mut random, &graph, &collectives);
+            match apply(&graph, &recipes, &prices(&costs)) {
                 Ok(rewritten) => found.push((graph.clone(), rewritten)),
                 Err(RewriteError::Invalid(error)) => panic!("seed {seed}: {error}"),
                 Err(_) => {}
@@ -377,9 +432,10 @@ fn drop_bucket(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Or
 }
 
 fn copy_too_early(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
-    let (Some(copy), Some(waited)) = (of_part(origin, Part::CopyOut), bucket(parts, origin, Part::Wait)) else {
-        return false;
-    };
+    let Some(waited) = bucket(parts, origin, Part::Wait) else { return false };
+    let copies = |copy: &OpId| origin.ops[*copy].part == Part::CopyOut;
+    let waits = |copy: &OpId| parts.ops[*copy].deps.iter().any(|(needed, _)| *needed == waited);
+    let Some(copy) = parts.ops.ids().find(|copy| copies(copy) && waits(copy)) else { return false };
     parts.ops[copy].deps.retain(|(needed, _)| *needed != waited);
     parts.buffers[waited].users.retain(|&user| user != copy);
     true
@@ -650,7 +706,7 @@ fn violations_say_what_is_wrong() {
     let graph = read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
     let members = ["a.comm", "b.comm"].map(|name| graph.find(name).unwrap()).to_vec();
     let Rewritten { graph: new, origin } =
-        rewrite(&graph, &Recipe::Merge { members }, &prices(&Costs::default())).unwrap();
+        rewrite(&graph, &[Recipe::Merge { members }], &prices(&Costs::default())).unwrap();
     let said = |change: fn(&mut Parts)| {
         let mut parts = new.clone().into_parts();
         change(&mut parts);
@@ -726,7 +782,7 @@ fn captured_programs_are_proved() {
         let mut proved = 0;
         for members in collectives.windows(3).step_by(7).chain(collectives.windows(2).step_by(5)) {
             let longest = members.iter().map(|&op| graph.runtime(op)).fold(Nanos::ZERO, Nanos::max);
-            match rewrite(&graph, &Recipe::Merge { members: members.to_vec() }, &prices(&costs)) {
+            match rewrite(&graph, &[Recipe::Merge { members: members.to_vec() }], &prices(&costs)) {
                 Ok(Rewritten { graph: new, origin }) => {
                     let merged = of_part(&origin, Part::Merged).unwrap();
                     assert!(new.runtime(merged) >= longest, "{name}");

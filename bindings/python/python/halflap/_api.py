@@ -177,6 +177,11 @@ class Schedule(_Result):
         return {part["computation"]: part["order"] for part in self._fields.get("computations", [])}
 
     @property
+    def recipes(self) -> list[dict[str, Any]]:
+        """How the program was changed, where ``rewrite`` was given: ``kind``, ``members``, ``into``, ``gain``."""
+        return self._fields.get("recipes", [])
+
+    @property
     def step_time(self) -> float:
         """The simulated step time in nanoseconds."""
         return self._fields["step_time"]
@@ -408,6 +413,8 @@ def schedule(
     effort: Effort | None = None,
     threads: int | None = None,
     order_collectives: Literal["group", "all"] | None = None,
+    rewrite: bool | str | Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
     passes: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     compat: Literal["torch-2.10"] | None = None,
@@ -417,6 +424,8 @@ def schedule(
 
     ``memory_budget`` is the most that the order may need: a multiple of the input order's peak (``"1.2x"`` or
     ``1.2``) or a size (``"40GiB"``, or whole bytes). ``collective_order="kept"`` keeps order-only edges.
+    ``rewrite`` also changes the program where that shortens its step: ``True`` or ``"exact"`` by rewrites that keep
+    every bit, ``"all"``, or a list of their names; ``without`` leaves out chosen ones (``"merge:3"``).
     ``passes`` runs torch's passes by name, with ``settings``, instead of the optimizer. The rest is `Machine`.
     """
     command = _Command("schedule").graph(graph)
@@ -426,6 +435,8 @@ def schedule(
         "effort": effort,
         "threads": threads,
         "order_collectives": order_collectives,
+        "rewrite": rewrite,
+        "without": without,
         "passes": passes,
         "compat": compat,
         **machine,
@@ -439,6 +450,12 @@ def emit_hlo(module: GraphLike, **options: Any) -> str:
     """An HLO module again, scheduled and with asynchronous collectives; takes what `schedule` takes."""
     command = _Command("schedule").graph(module).options(options)
     return command.run("--emit=hlo", "--output=<module>")[0]["<module>"].decode()
+
+
+def emit_graph(graph: GraphLike, **options: Any) -> Graph:
+    """A captured graph again, changed by ``rewrite``; takes what `schedule` takes."""
+    command = _Command("schedule").graph(graph).options(options)
+    return Graph(json.loads(command.run("--emit=graph", "--output=<graph>")[0]["<graph>"]))
 
 
 def simulate(

@@ -54,6 +54,19 @@ pub(super) fn members<'a>(graph: &'a Graph, named: &[OpId]) -> Result<Vec<Member
     Ok(members)
 }
 
+/// Collectives that may be merged as far as they themselves go, by what members must have in common;
+/// both classes and members in the sequence of the input order.
+pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
+    let mut classes: Vec<Vec<Member<'_>>> = Vec::new();
+    for member in graph.ops().filter_map(|op| member(graph, op).ok()) {
+        match classes.iter_mut().find(|class| same(graph, &class[0], &member).is_ok()) {
+            Some(class) => class.push(member),
+            None => classes.push(vec![member]),
+        }
+    }
+    classes.iter().map(|class| class.iter().map(|member| member.op).collect()).collect()
+}
+
 fn member(graph: &Graph, op: OpId) -> Result<Member<'_>, RewriteError> {
     let name = |op: OpId| graph.name(op).to_owned();
     let collective = graph.collective(op).ok_or_else(|| RewriteError::NotACollective { member: name(op) })?;
@@ -138,4 +151,54 @@ fn no_path(graph: &Graph, members: &[OpId]) -> Result<(), RewriteError> {
         from[op] = if is_member { Some(op) } else { reached };
     }
     Ok(())
+}
+
+/// Sets that are independent within may still need each other: a member of one comes before a member
+/// of another, and one of the other before one of the first.
+pub(super) fn no_circle(graph: &Graph, sets: &[&[OpId]]) -> Result<(), RewriteError> {
+    let circle = circle(graph, sets);
+    let name = |set: usize| graph.name(sets[set][0]).to_owned();
+    match circle[..] {
+        [first, .., last] => Err(RewriteError::Circular { first: name(first), second: name(last) }),
+        [only] => Err(RewriteError::Circular { first: name(only), second: name(only) }),
+        [] => Ok(()),
+    }
+}
+
+/// Sets, by number, that need each other in a circle when each becomes one operation; empty if there
+/// is no circle.
+pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
+    let mut set_of: IdVec<OpId, Option<usize>> = IdVec::filled(None, graph.len());
+    for (number, set) in sets.iter().enumerate() {
+        set.iter().for_each(|&op| set_of[op] = Some(number));
+    }
+    // Each set is represented by its first member.
+    let as_one = |op: OpId| set_of[op].map_or(op, |set| sets[set][0]);
+    let mut missing: IdVec<OpId, usize> = IdVec::filled(0, graph.len());
+    let edges = |op: OpId| graph.preds(op, Edges::Real).iter().map(move |&pred| (as_one(pred), as_one(op)));
+    for (pred, op) in graph.ops().flat_map(edges) {
+        missing[op] += usize::from(pred != op);
+    }
+    let members = |op: OpId| set_of[op].map_or(vec![op], |set| sets[set].to_vec());
+    let mut open: Vec<OpId> = graph.ops().filter(|&op| as_one(op) == op && missing[op] == 0).collect();
+    while let Some(op) = open.pop() {
+        let after = members(op).into_iter().flat_map(|member| graph.succs(member, Edges::Real).iter().copied());
+        for next in after.map(as_one).filter(|&next| next != op) {
+            missing[next] -= 1;
+            if missing[next] == 0 {
+                open.push(next);
+            }
+        }
+    }
+    // Whatever is left needs something that is left: going back from it ends in a circle.
+    let Some(mut at) = graph.ops().find(|&op| missing[op] > 0) else { return Vec::new() };
+    let mut path: Vec<OpId> = Vec::new();
+    while !path.contains(&at) {
+        path.push(at);
+        let before = members(at).into_iter().flat_map(|member| graph.preds(member, Edges::Real).iter().copied());
+        let Some(next) = before.map(as_one).find(|&pred| pred != at && missing[pred] > 0) else { return Vec::new() };
+        at = next;
+    }
+    let start = path.iter().position(|&op| op == at).unwrap_or(0);
+    path[start..].iter().filter_map(|&op| set_of[op]).collect()
 }

@@ -6,9 +6,9 @@
 //! piece of each member for every rank), or belongs where the input was, it is copied out: one wait
 //! for all, and a copy in place of each member's wait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Member, ResultAs, members};
+use super::check::{Member, ResultAs, members, no_circle};
 use super::order::in_order;
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
@@ -19,21 +19,34 @@ use crate::units::{Bytes, Nanos};
 
 const DATA: DepKinds = DepKinds { data: true, weak: false, issued: false, order: false };
 
-pub(super) fn merge<'a>(graph: &'a Graph, named: &[OpId], prices: &'a Prices<'a>) -> Result<Rewritten, RewriteError> {
-    let members = members(graph, named)?;
-    let merged = merged_collective(&members).ok_or(RewriteError::TooLarge)?;
+/// Merges several sets at once; no operation may be in two of them.
+pub(super) fn merge<'a>(
+    graph: &'a Graph,
+    named: &[&[OpId]],
+    prices: &'a Prices<'a>,
+) -> Result<Rewritten, RewriteError> {
     let mut merge = Merge {
         graph,
         prices,
-        name: unique(graph, &format!("{}_x{}", graph.name(members[0].op), members.len())),
-        buckets: Buckets::default(),
+        sets: Vec::with_capacity(named.len()),
+        of_member: IdVec::filled(None, graph.len()),
+        of_wait: IdVec::filled(None, graph.len()),
         drafts: Vec::new(),
         buffers: graph.clone().into_parts().buffers,
         of_buffer: graph.buffers().map(|buffer| vec![buffer]).collect(),
-        members,
     };
-    merge.add_buckets(&merged);
-    merge.add_merged(merged);
+    let mut names = Names::of(graph);
+    for ops in named {
+        merge.add_set(members(graph, ops)?, &mut names)?;
+    }
+    no_circle(graph, named)?;
+    for set in 0..merge.sets.len() {
+        merge.add_buckets(set);
+    }
+    merge.make_slices();
+    for set in 0..merge.sets.len() {
+        merge.add_merged(set);
+    }
     merge.add_kept();
     merge.add_results();
     merge.finish()
@@ -50,19 +63,25 @@ fn merged_collective(members: &[Member<'_>]) -> Option<Collective> {
     Some(Collective { payload: Payload { dtype: first.payload.dtype.clone(), input, output }, ..first.clone() })
 }
 
-/// A name that no operation and no buffer has.
-fn unique(graph: &Graph, name: &str) -> String {
-    let buffers: BTreeSet<&str> = graph.buffers().map(|buffer| graph.buffer_name(buffer)).collect();
-    let is_free = |name: &String| {
-        let taken = |suffix: &str| {
-            let name = format!("{name}{suffix}");
-            graph.find(&name).is_some() || buffers.contains(name.as_str())
-        };
-        !["", IN, WAIT, OUT].into_iter().any(taken)
-    };
-    let numbered = (2_usize..).map(|number| format!("{name}.{number}"));
-    // There are more numbers than operations.
-    std::iter::once(name.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
+/// All names that are taken.
+struct Names(BTreeSet<String>);
+
+impl Names {
+    fn of(graph: &Graph) -> Names {
+        let ops = graph.ops().map(|op| graph.name(op).to_owned());
+        Names(ops.chain(graph.buffers().map(|buffer| graph.buffer_name(buffer).to_owned())).collect())
+    }
+
+    /// A name that nothing has, also with the endings of what belongs to a merged collective.
+    fn take(&mut self, name: &str) -> String {
+        let with_endings = |name: &String| ["", IN, WAIT, OUT].map(|ending| format!("{name}{ending}"));
+        let is_free = |name: &String| with_endings(name).iter().all(|name| !self.0.contains(name));
+        let numbered = (2_usize..).map(|number| format!("{name}.{number}"));
+        // There are more numbers than operations.
+        let found = std::iter::once(name.to_owned()).chain(numbered).find(is_free).unwrap_or_default();
+        self.0.extend(with_endings(&found));
+        found
+    }
 }
 
 /// What the names of new operations and buffers end in.
@@ -86,13 +105,41 @@ struct Buckets {
     waited: Option<BufId>,
 }
 
-struct Merge<'a> {
-    graph: &'a Graph,
-    prices: &'a Prices<'a>,
+/// Collectives that become one.
+struct Set<'a> {
     members: Vec<Member<'a>>,
+    merged: Collective,
     /// Of the merged collective.
     name: String,
     buckets: Buckets,
+}
+
+impl Set<'_> {
+    /// Ascending.
+    fn ops(&self) -> Vec<OpId> {
+        self.members.iter().map(|member| member.op).collect()
+    }
+
+    fn first(&self) -> OpId {
+        self.members.first().map_or(OpId::from_index(0), |member| member.op)
+    }
+}
+
+/// Where a member is.
+#[derive(Clone, Copy)]
+struct Place {
+    set: usize,
+    member: usize,
+}
+
+struct Merge<'a> {
+    graph: &'a Graph,
+    prices: &'a Prices<'a>,
+    sets: Vec<Set<'a>>,
+    /// Of an old operation: the member that it is.
+    of_member: IdVec<OpId, Option<Place>>,
+    /// Of an old operation: the member that it waits for.
+    of_wait: IdVec<OpId, Option<Place>>,
     drafts: Vec<Draft>,
     /// The old buffers, then the buckets; makers and users are set when operations have numbers.
     buffers: IdVec<BufId, BufferParts>,
@@ -100,61 +147,77 @@ struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    fn ops(&self) -> Vec<OpId> {
-        self.members.iter().map(|member| member.op).collect()
+    fn add_set(&mut self, members: Vec<Member<'a>>, names: &mut Names) -> Result<(), RewriteError> {
+        let set = self.sets.len();
+        for (index, member) in members.iter().enumerate() {
+            let place = Some(Place { set, member: index });
+            if self.of_member[member.op].is_some() {
+                return Err(RewriteError::Twice { member: self.graph.name(member.op).to_owned() });
+            }
+            self.of_member[member.op] = place;
+            member.waits.iter().for_each(|&wait| self.of_wait[wait] = place);
+        }
+        let merged = merged_collective(&members).ok_or(RewriteError::TooLarge)?;
+        let first = members.first().map_or("", |member| self.graph.name(member.op));
+        let name = names.take(&format!("{first}_x{}", members.len()));
+        self.sets.push(Set { members, merged, name, buckets: Buckets::default() });
+        Ok(())
     }
 
-    fn first(&self) -> OpId {
-        self.members.iter().map(|member| member.op).min().unwrap_or(OpId::from_index(0))
+    fn is_async(&self, set: &Set<'_>) -> bool {
+        self.graph.kind(set.first()) == OpKind::AsyncCollective
     }
 
-    fn is_async(&self) -> bool {
-        self.graph.kind(self.first()) == OpKind::AsyncCollective
+    fn at(&self, place: Place) -> &Member<'a> {
+        &self.sets[place.set].members[place.member]
     }
 
     fn member_of(&self, op: OpId) -> Option<&Member<'a>> {
-        self.members.iter().find(|member| member.op == op)
+        self.of_member[op].map(|place| self.at(place))
     }
 
-    /// The member whose first wait an operation is, if a copy takes that wait's place.
-    fn replaced(&self, wait: OpId) -> Option<&Member<'a>> {
-        self.members.iter().find(|member| member.replaced == Some(wait))
+    /// Whether a copy takes the place of a wait.
+    fn is_replaced(&self, wait: OpId) -> bool {
+        self.of_wait[wait].is_some_and(|place| self.at(place).replaced == Some(wait))
     }
 
-    fn add_buckets(&mut self, merged: &Collective) {
+    fn add_buckets(&mut self, number: usize) {
+        let (graph, set) = (self.graph, &self.sets[number]);
         let data = |member: &Member<'_>| {
-            let deps = self.graph.deps(member.op).iter();
+            let deps = graph.deps(member.op).iter();
             deps.filter(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer).collect::<Vec<_>>()
         };
-        let inputs = self.members.iter().flat_map(data).collect();
-        let outputs = self.members.iter().flat_map(|member| self.graph.outputs(member.op).iter().copied()).collect();
-        let name = self.name.clone();
-        self.buckets.input = Some(self.add_buffer(format!("{name}{IN}"), merged.payload.input, inputs));
-        self.buckets.output = Some(self.add_buffer(format!("{name}{OUT}"), merged.payload.output, outputs));
-        if self.is_async() && self.members.iter().any(|member| member.result.is_copied()) {
-            let waits = self.members.iter().filter_map(|member| member.replaced);
-            let made = waits.flat_map(|wait| self.graph.outputs(wait).iter().copied()).collect();
-            self.buckets.waited = Some(self.add_buffer(format!("{name}{WAIT}"), Bytes::ZERO, made));
-        }
-        self.make_slices();
+        let inputs = set.members.iter().flat_map(data).collect();
+        let outputs = set.members.iter().flat_map(|member| graph.outputs(member.op).iter().copied()).collect();
+        let needs_wait = self.is_async(set) && set.members.iter().any(|member| member.result.is_copied());
+        let waits = set.members.iter().filter_map(|member| member.replaced);
+        let made = waits.flat_map(|wait| graph.outputs(wait).iter().copied()).collect();
+        let (name, payload) = (set.name.clone(), set.merged.payload.clone());
+        self.sets[number].buckets = Buckets {
+            input: Some(self.add_buffer(format!("{name}{IN}"), payload.input, inputs)),
+            output: Some(self.add_buffer(format!("{name}{OUT}"), payload.output, outputs)),
+            waited: needs_wait.then(|| self.add_buffer(format!("{name}{WAIT}"), Bytes::ZERO, made)),
+        };
     }
 
     /// Results in one piece take no memory but the bucket's, and neither does what was a part of them.
     fn make_slices(&mut self) {
-        let bucket = self.buckets.output;
-        let mut sliced = BTreeSet::new();
-        for member in self.members.iter().filter(|member| member.result == ResultAs::View) {
-            for &buffer in self.graph.outputs(member.op) {
-                let parts = &mut self.buffers[buffer];
-                if parts.size_alloc > Bytes::ZERO {
-                    (parts.size_alloc, parts.size_free, parts.view_of) = (Bytes::ZERO, Bytes::ZERO, bucket);
-                    sliced.insert(buffer);
+        let mut sliced: BTreeMap<BufId, Option<BufId>> = BTreeMap::new();
+        for set in &self.sets {
+            let bucket = set.buckets.output;
+            for member in set.members.iter().filter(|member| member.result == ResultAs::View) {
+                for &buffer in self.graph.outputs(member.op) {
+                    let parts = &mut self.buffers[buffer];
+                    if parts.size_alloc > Bytes::ZERO {
+                        (parts.size_alloc, parts.size_free, parts.view_of) = (Bytes::ZERO, Bytes::ZERO, bucket);
+                        sliced.insert(buffer, bucket);
+                    }
                 }
             }
         }
         for parts in self.buffers.as_mut_slice() {
-            if parts.view_of.is_some_and(|of| sliced.contains(&of)) {
-                parts.view_of = bucket;
+            if let Some(bucket) = parts.view_of.and_then(|of| sliced.get(&of)) {
+                parts.view_of = *bucket;
             }
         }
     }
@@ -175,54 +238,57 @@ impl<'a> Merge<'a> {
     }
 
     /// The copy into the bucket, the collective, and the wait if copies need one.
-    fn add_merged(&mut self, merged: Collective) {
-        let (ops, first) = (self.ops(), self.first());
+    fn add_merged(&mut self, number: usize) {
+        let set = &self.sets[number];
+        let (ops, first, merged) = (set.ops(), set.first(), set.merged.clone());
+        let (bucket, result) = (set.buckets.input, set.buckets.output);
         let real = |kinds: DepKinds| DepKinds { order: false, ..kinds };
         let others = |kinds: DepKinds| DepKinds { order: kinds.order, ..DepKinds::default() };
         let size = merged.payload.input;
-        let copy = self.copy(format!("{}{IN}", self.name), size, first);
+        let copy = self.copy(format!("{}{IN}", set.name), size, first);
         let deps = self.deps_of(&ops, real);
-        let outputs = self.buckets.input.into_iter().collect();
+        let outputs = bucket.into_iter().collect();
         let source = Source { part: Part::CopyIn, of: ops.clone() };
-        self.drafts.push(Draft { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } });
+        let copy_in = Draft { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } };
 
         let runtime = self.prices.merged(self.graph, &ops, &merged);
-        let mut deps: Vec<(BufId, DepKinds)> = self.buckets.input.into_iter().map(|bucket| (bucket, DATA)).collect();
+        let mut deps: Vec<(BufId, DepKinds)> = bucket.into_iter().map(|bucket| (bucket, DATA)).collect();
         deps.extend(self.deps_of(&ops, others));
-        let slices = self.members.iter().filter(|member| member.result == ResultAs::View);
+        let slices = set.members.iter().filter(|member| member.result == ResultAs::View);
         let slices = slices.flat_map(|member| self.graph.outputs(member.op).iter().copied());
-        let outputs = self.buckets.output.into_iter().chain(slices).collect();
+        let outputs = result.into_iter().chain(slices).collect();
         let like = self.parts_of(first);
         let fused = ops.iter().map(|&op| self.graph.name(op).to_owned()).collect();
-        let (name, collective) = (self.name.clone(), Some(merged));
+        let (name, collective) = (set.name.clone(), Some(merged));
         let op = OpParts { name, runtime, collective, deps, outputs, fused, kernel: None, ..like };
-        self.drafts.push(Draft { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op });
-        self.add_wait();
+        let merged = Draft { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op };
+        let wait = self.wait_of(set);
+        self.drafts.extend([copy_in, merged].into_iter().chain(wait));
     }
 
-    fn add_wait(&mut self) {
-        let Some(waited) = self.buckets.waited else { return };
-        let mut waits: Vec<OpId> = self.members.iter().filter_map(|member| member.replaced).collect();
+    fn wait_of(&self, set: &Set<'a>) -> Option<Draft> {
+        let waited = set.buckets.waited?;
+        let mut waits: Vec<OpId> = set.members.iter().filter_map(|member| member.replaced).collect();
         waits.sort_unstable();
         let longest = waits.iter().map(|&wait| self.graph.runtime(wait)).fold(Nanos::ZERO, Nanos::max);
-        let first = waits.first().copied().unwrap_or(self.first());
+        let first = waits.first().copied().unwrap_or(set.first());
         let op = OpParts {
             kind: OpKind::Wait,
             runtime: Some(longest),
-            deps: self.buckets.output.into_iter().map(|bucket| (bucket, DATA)).collect(),
+            deps: set.buckets.output.into_iter().map(|bucket| (bucket, DATA)).collect(),
             outputs: vec![waited],
             fused: waits.iter().map(|&wait| self.graph.name(wait).to_owned()).collect(),
             provenance: self.graph.provenance(first).clone(),
-            ..OpParts::compute(format!("{}{WAIT}", self.name))
+            ..OpParts::compute(format!("{}{WAIT}", set.name))
         };
-        let of = if waits.is_empty() { self.ops() } else { waits };
-        self.drafts.push(Draft { place: (first, 2), source: Source { part: Part::Wait, of }, op });
+        let of = if waits.is_empty() { set.ops() } else { waits };
+        Some(Draft { place: (first, 2), source: Source { part: Part::Wait, of }, op })
     }
 
     /// All other operations, but for the waits that copies take the place of.
     fn add_kept(&mut self) {
         for op in self.graph.ops() {
-            if self.member_of(op).is_some() || self.replaced(op).is_some() {
+            if self.of_member[op].is_some() || self.is_replaced(op) {
                 continue;
             }
             let parts = self.parts_of(op);
@@ -235,25 +301,25 @@ impl<'a> Merge<'a> {
     /// The copies out of the bucket.
     fn add_results(&mut self) {
         let mut drafts = Vec::new();
-        for member in self.members.iter().filter(|member| member.result.is_copied()) {
-            let wait = member.replaced;
-            let like = wait.unwrap_or(member.op);
-            let name = match wait {
-                Some(wait) => self.graph.name(wait).to_owned(),
-                None => self.graph.name(member.op).to_owned(),
-            };
-            let made_by_member = |buffer: BufId| self.graph.outputs(member.op).contains(&buffer);
-            let own = wait.into_iter().flat_map(|wait| self.redirected(wait));
-            let mut deps: Vec<(BufId, DepKinds)> = own.filter(|&(buffer, _)| !made_by_member(buffer)).collect();
-            deps.extend(self.buckets.waited.into_iter().chain(self.buckets.output).map(|buffer| (buffer, DATA)));
-            let of_wait = wait.into_iter().flat_map(|wait| self.graph.outputs(wait).iter().copied());
-            let outputs = self.graph.outputs(member.op).iter().copied().chain(of_wait).collect();
-            let copy = self.copy(name, member.collective.payload.output, like);
-            let of = std::iter::once(member.op).chain(wait).collect();
-            let source = Source { part: Part::CopyOut, of };
-            drafts.push(Draft { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } });
+        for set in &self.sets {
+            let copied = set.members.iter().filter(|member| member.result.is_copied());
+            drafts.extend(copied.map(|member| self.copy_out(set, member)));
         }
         self.drafts.extend(drafts);
+    }
+
+    fn copy_out(&self, set: &Set<'a>, member: &Member<'a>) -> Draft {
+        let wait = member.replaced;
+        let like = wait.unwrap_or(member.op);
+        let made_by_member = |buffer: BufId| self.graph.outputs(member.op).contains(&buffer);
+        let own = wait.into_iter().flat_map(|wait| self.redirected(wait));
+        let mut deps: Vec<(BufId, DepKinds)> = own.filter(|&(buffer, _)| !made_by_member(buffer)).collect();
+        deps.extend(set.buckets.waited.into_iter().chain(set.buckets.output).map(|buffer| (buffer, DATA)));
+        let of_wait = wait.into_iter().flat_map(|wait| self.graph.outputs(wait).iter().copied());
+        let outputs = self.graph.outputs(member.op).iter().copied().chain(of_wait).collect();
+        let copy = self.copy(self.graph.name(like).to_owned(), member.collective.payload.output, like);
+        let source = Source { part: Part::CopyOut, of: std::iter::once(member.op).chain(wait).collect() };
+        Draft { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } }
     }
 
     /// A copy of so many bytes, for people like an old operation.
@@ -267,14 +333,19 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What members need, for some of the reasons; what they make among themselves is left out.
+    /// What a set's members need, for some of the reasons; what they make among themselves is left out.
+    /// What is a member of another set is carried out by that set's collective.
     fn deps_of(&self, ops: &[OpId], reasons: impl Fn(DepKinds) -> DepKinds) -> Vec<(BufId, DepKinds)> {
-        let all = ops.iter().flat_map(|&op| self.graph.deps(op).iter().copied());
+        let all = ops.iter().flat_map(|&op| self.redirected(op));
         let needed = all.map(|(buffer, kinds)| (buffer, reasons(kinds)));
         let needed = needed.filter(|(_, kinds)| *kinds != DepKinds::default());
-        needed
-            .filter(|&(buffer, _)| self.graph.maker(buffer).is_none_or(|maker| self.member_of(maker).is_none()))
-            .collect()
+        let own = ops.first().and_then(|&op| self.of_member[op]).map(|place| &self.sets[place.set].buckets);
+        let is_own = |buffer: BufId| {
+            let makes = self.graph.buffers().len() > buffer.index()
+                && self.graph.maker(buffer).is_some_and(|maker| ops.binary_search(&maker).is_ok());
+            makes || own.is_some_and(|own| own.output == Some(buffer))
+        };
+        needed.filter(|&(buffer, _)| !is_own(buffer)).collect()
     }
 
     /// What an operation needs now. An operation that must only come after the launch of a member,
@@ -282,11 +353,11 @@ impl<'a> Merge<'a> {
     /// for a copy.
     fn redirected(&self, op: OpId) -> Vec<(BufId, DepKinds)> {
         let redirect = |&(buffer, kinds): &(BufId, DepKinds)| {
-            let maker = self.graph.maker(buffer).and_then(|maker| self.member_of(maker));
-            let is_copied = maker.is_some_and(|member| member.result.is_copied());
+            let place = self.graph.maker(buffer).and_then(|maker| self.of_member[maker]);
+            let copied = place.filter(|&place| self.at(place).result.is_copied());
             let is_used = kinds.is_awaited() || self.graph.users(buffer).binary_search(&op).is_ok();
-            match self.buckets.output {
-                Some(bucket) if is_copied && !is_used => (bucket, kinds),
+            match copied.and_then(|place| self.sets[place.set].buckets.output) {
+                Some(bucket) if !is_used => (bucket, kinds),
                 _ => (buffer, kinds),
             }
         };
@@ -334,24 +405,24 @@ impl<'a> Merge<'a> {
     /// Who keeps each buffer alive, by draft.
     fn users(&self) -> IdVec<BufId, Vec<usize>> {
         let mut kept: IdVec<OpId, Option<usize>> = IdVec::filled(None, self.graph.len());
-        let mut copy_out: IdVec<OpId, Option<usize>> = IdVec::filled(None, self.graph.len());
+        let (mut copy_in, mut copy_out) = (kept.clone(), kept.clone());
         let mut users: IdVec<BufId, Vec<usize>> = IdVec::filled(Vec::new(), self.buffers.len());
         for (index, draft) in self.drafts.iter().enumerate() {
             match draft.source.part {
                 Part::Kept => draft.source.of.iter().for_each(|&op| kept[op] = Some(index)),
                 Part::CopyOut => draft.source.of.iter().for_each(|&op| copy_out[op] = Some(index)),
-                Part::CopyIn | Part::Merged | Part::Wait => {}
+                Part::CopyIn => draft.source.of.iter().for_each(|&op| copy_in[op] = Some(index)),
+                Part::Merged | Part::Wait => {}
             }
             let reads = draft.op.deps.iter().filter(|(_, kinds)| kinds.data);
             reads.for_each(|&(buffer, _)| users[buffer].push(index));
         }
-        let copy_in = self.drafts.iter().position(|draft| draft.source.part == Part::CopyIn);
         for buffer in self.graph.buffers() {
             let maker = self.graph.maker(buffer).and_then(|maker| copy_out[maker]);
             for &user in self.graph.users(buffer) {
                 let found = match self.member_of(user) {
-                    Some(member) if member.result == ResultAs::InPlace => vec![copy_in, copy_out[user]],
-                    Some(_) => vec![copy_in],
+                    Some(member) if member.result == ResultAs::InPlace => vec![copy_in[user], copy_out[user]],
+                    Some(_) => vec![copy_in[user]],
                     None if self.only_holds(user, buffer) => Vec::new(),
                     None => vec![kept[user].or(copy_out[user])],
                 };
@@ -365,7 +436,8 @@ impl<'a> Merge<'a> {
     /// Whether a wait is among a buffer's users only because the collective it ends reads it: the
     /// bucket is what must live that long now.
     fn only_holds(&self, user: OpId, buffer: BufId) -> bool {
-        let owner = self.members.iter().find(|member| self.is_async() && member.waits.contains(&user));
+        let of_async = |place: &Place| self.is_async(&self.sets[place.set]);
+        let owner = self.of_wait[user].filter(of_async).map(|place| self.at(place));
         let needs = |op: OpId| self.graph.deps(op).iter().any(|(needed, _)| *needed == buffer);
         let is_held = |member: &Member<'_>| {
             member.result != ResultAs::InPlace
@@ -375,11 +447,19 @@ impl<'a> Merge<'a> {
         owner.is_some_and(is_held) && !needs(user)
     }
 
-    /// What the merged collective reads lives until a wait for it.
+    /// What the merged collectives read lives until a wait for them.
     fn hold_bucket(&self, kept: &IdVec<OpId, Option<usize>>, users: &mut IdVec<BufId, Vec<usize>>) {
-        let Some(bucket) = self.buckets.input.filter(|_| self.is_async()) else { return };
-        let wait = self.drafts.iter().position(|draft| draft.source.part == Part::Wait);
-        let of_slice = || self.members.iter().flat_map(|member| &member.waits).min().and_then(|&wait| kept[wait]);
-        users[bucket].extend(wait.or_else(of_slice));
+        let mut waits: BTreeMap<BufId, usize> = BTreeMap::new();
+        for (index, draft) in self.drafts.iter().enumerate() {
+            if draft.source.part == Part::Wait {
+                waits.extend(draft.op.deps.iter().map(|&(buffer, _)| (buffer, index)));
+            }
+        }
+        for set in self.sets.iter().filter(|set| self.is_async(set)) {
+            let Some(bucket) = set.buckets.input else { continue };
+            let wait = set.buckets.output.and_then(|output| waits.get(&output).copied());
+            let of_slice = || set.members.iter().flat_map(|member| &member.waits).min().and_then(|&wait| kept[wait]);
+            users[bucket].extend(wait.or_else(of_slice));
+        }
     }
 }

@@ -9,11 +9,11 @@
 mod check;
 mod merge;
 mod order;
-
 mod price;
 
 use crate::origin::Origin;
-pub use price::{CopyCost, Prices};
+pub use check::{circle, mergeable};
+pub use price::{CopyCost, Line, Prices};
 
 use thiserror::Error;
 
@@ -31,6 +31,39 @@ pub enum Recipe {
         /// The collectives; at least two.
         members: Vec<OpId>,
     },
+}
+
+/// The kinds of recipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewriteKind {
+    /// [`Recipe::Merge`].
+    Merge,
+}
+
+impl RewriteKind {
+    /// Every kind.
+    pub const ALL: [RewriteKind; 1] = [RewriteKind::Merge];
+
+    /// As options and reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RewriteKind::Merge => "merge",
+        }
+    }
+
+    /// The kind of a name.
+    pub fn named(name: &str) -> Option<RewriteKind> {
+        RewriteKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl Recipe {
+    /// Its kind.
+    pub fn kind(&self) -> RewriteKind {
+        match self {
+            Recipe::Merge { .. } => RewriteKind::Merge,
+        }
+    }
 }
 
 /// A changed program.
@@ -62,6 +95,8 @@ pub enum RewriteError {
     Differs { first: String, second: String, what: &'static str, values: String },
     #[error("'{second}' depends on '{first}': between members there must be no path")]
     Dependent { first: String, second: String },
+    #[error("the sets of '{first}' and '{second}' need each other: they cannot both be merged")]
+    Circular { first: String, second: String },
     #[error("wait '{wait}' ends '{member}' and others: members must have waits of their own")]
     SharedWait { wait: String, member: String },
     #[error("'{member}' hands its results out by '{through}': coalesced collectives cannot be merged again")]
@@ -74,31 +109,45 @@ pub enum RewriteError {
     Unproved(#[from] RewriteViolation),
 }
 
-/// Applies a recipe and proves the result: no graph leaves without a proof.
-pub fn rewrite(graph: &Graph, recipe: &Recipe, prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-    let rewritten = apply(graph, recipe, prices)?;
+/// Applies recipes and proves the result: no graph leaves without a proof.
+pub fn rewrite(graph: &Graph, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
+    let rewritten = apply(graph, recipes, prices)?;
     verify_rewrite(graph, &rewritten.graph, &rewritten.origin)?;
     Ok(rewritten)
 }
 
-/// Applies a recipe; the result is not proved yet.
-pub fn apply(graph: &Graph, recipe: &Recipe, prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-    match recipe {
-        Recipe::Merge { members } => merge::merge(graph, members, prices),
-    }
+/// Applies recipes, all of them to the graph as it is; the result is not proved yet.
+pub fn apply(graph: &Graph, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
+    let sets: Vec<&[OpId]> = recipes.iter().map(|Recipe::Merge { members }| members.as_slice()).collect();
+    merge::merge(graph, &sets, prices)
 }
 
-/// Merges sets of collectives that are given by their names, one set after the other.
+/// Merges sets of collectives that are given by their names, and proves the result. A set may name the
+/// result of an earlier one.
 pub fn merge_named(graph: &Graph, sets: &[Vec<String>], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-    let mut rewritten = Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) };
+    let mut done = Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) };
+    let mut pending: Vec<Recipe> = Vec::new();
     for names in sets {
+        if names.iter().any(|name| done.graph.find(name).is_none()) {
+            done = done.then(&std::mem::take(&mut pending), prices)?;
+        }
         let find = |name: &String| {
-            let found = rewritten.graph.find(name);
+            let found = done.graph.find(name);
             found.ok_or_else(|| RewriteError::UnknownNode { name: name.clone() })
         };
         let members = names.iter().map(find).collect::<Result<_, _>>()?;
-        let next = rewrite(&rewritten.graph, &Recipe::Merge { members }, prices)?;
-        rewritten = Rewritten { graph: next.graph, origin: rewritten.origin.then(&next.origin) };
+        pending.push(Recipe::Merge { members });
     }
-    Ok(rewritten)
+    done.then(&pending, prices)
+}
+
+impl Rewritten {
+    /// Changed once more, by recipes for the new program.
+    fn then(self, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
+        if recipes.is_empty() {
+            return Ok(self);
+        }
+        let next = rewrite(&self.graph, recipes, prices)?;
+        Ok(Rewritten { graph: next.graph, origin: self.origin.then(&next.origin) })
+    }
 }

@@ -1,5 +1,6 @@
 //! The costs of a rewritten program: copies, and collectives of unmeasured sizes.
 
+use crate::collective::Payload;
 use crate::cost::{Costs, Device};
 use crate::graph::{Collective, Graph};
 use crate::ids::OpId;
@@ -50,20 +51,58 @@ impl Prices<'_> {
         if members.iter().any(|&member| !graph.has_runtime(member)) {
             return None;
         }
-        let ranks = &graph.groups()[merged.group].ranks;
-        let modelled = || self.costs.collective(merged, ranks);
         let longest = members.iter().map(|&member| graph.runtime(member)).fold(Nanos::ZERO, Nanos::max);
-        let time = match fitted(graph, merged).or_else(modelled) {
-            Some(time) => time.max(longest),
+        let time = match self.line(graph, merged) {
+            Some(line) => line.time(merged.bytes()).max(longest),
             None => members.iter().map(|&member| graph.runtime(member)).sum(),
         };
         Some(time.min(Nanos::LONGEST))
+    }
+
+    /// How long collectives of a kind and group take, by their size: as the graph's own say, else as
+    /// the model of links does.
+    pub fn line(&self, graph: &Graph, like: &Collective) -> Option<Line> {
+        fitted(graph, like).or_else(|| self.modelled(graph, like))
+    }
+
+    fn modelled(&self, graph: &Graph, like: &Collective) -> Option<Line> {
+        let ranks = &graph.groups()[like.group].ranks;
+        let (input, output) = (like.payload.input, like.payload.output);
+        let twice = |bytes: Bytes| Bytes(bytes.0.saturating_mul(2));
+        let payload = Payload { input: twice(input), output: twice(output), ..like.payload.clone() };
+        let longer = Collective { payload, ..like.clone() };
+        let (once, again) = (self.costs.collective(like, ranks)?, self.costs.collective(&longer, ranks)?);
+        let bytes = like.bytes().0 as f64;
+        let per_byte = (again - once).0 / bytes;
+        (bytes > 0.0 && per_byte > 0.0)
+            .then(|| Line { latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO), per_byte })
+    }
+}
+
+/// A collective's time by its size: latency + bytes / bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// What the smallest takes.
+    pub latency: Nanos,
+    /// The nanoseconds of each byte, of the larger of input and output.
+    pub per_byte: f64,
+}
+
+impl Line {
+    /// How long so much takes.
+    pub fn time(&self, bytes: Bytes) -> Nanos {
+        self.latency + Nanos(self.per_byte * bytes.0 as f64)
+    }
+
+    /// The size at which half of the time is latency.
+    pub fn half(&self) -> Bytes {
+        Bytes((self.latency.0 / self.per_byte).min(1e15) as i64)
     }
 }
 
 /// Latency and bandwidth, fitted by least squares to the graph's collectives of the same kind and
 /// group. `None` where there are fewer than two sizes, or larger ones take no longer.
-fn fitted(graph: &Graph, merged: &Collective) -> Option<Nanos> {
+fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     let is_like = |other: &&Collective| other.kind == merged.kind && other.group == merged.group;
     let timed = graph.ops().filter(|&op| graph.has_runtime(op));
     let like = timed.filter_map(|op| Some((graph.collective(op).filter(is_like)?.bytes(), graph.runtime(op))));
@@ -83,9 +122,8 @@ fn fitted(graph: &Graph, merged: &Collective) -> Option<Nanos> {
     }
     // A line below zero would give small ones a negative time: then there is no latency to save.
     let latency = time - slope * size;
-    let bytes = merged.bytes().0 as f64;
     Some(match latency > 0.0 {
-        true => Nanos(latency + slope * bytes),
-        false => Nanos(bytes * time / size),
+        true => Line { latency: Nanos(latency), per_byte: slope },
+        false => Line { latency: Nanos::ZERO, per_byte: time / size },
     })
 }

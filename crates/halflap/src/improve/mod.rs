@@ -1,0 +1,244 @@
+//! Recipes and order, chosen together.
+//!
+//! A rewrite is worth what the best order of the rewritten program gains, so every plan of rewrites is
+//! judged by a search of its own: a quick one to choose between plans, and one with the effort that
+//! was asked for between the chosen plan and the program as it is. A plan stays only if its step is
+//! shorter, at the nominal times and over the variations of [`Trust`].
+
+mod carry;
+mod plans;
+
+use std::ops::ControlFlow;
+
+use crate::cost::Costs;
+use crate::evaluate::{Evaluation, Setup, Side};
+use crate::graph::{Graph, OpKind};
+use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
+use crate::order::Order;
+use crate::rewrite::{Prices, Recipe, RewriteError, RewriteKind, Rewritten, apply};
+use crate::simulate::Machine;
+use crate::trust::Trust;
+use crate::units::Nanos;
+use crate::verify_rewrite::verify_rewrite;
+use crate::workload::Model;
+use carry::carried_order;
+use plans::{Caps, Plans};
+use thiserror::Error;
+
+/// Which rewrites may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Their kinds.
+    pub kinds: Vec<RewriteKind>,
+    /// Whether only those that keep every bit: others change the order in which numbers are added up.
+    pub exact_only: bool,
+}
+
+impl Allowed {
+    /// All that keep every bit.
+    pub fn exact() -> Allowed {
+        Allowed { kinds: RewriteKind::ALL.to_vec(), exact_only: true }
+    }
+}
+
+/// What is to be improved.
+pub struct Request<'a> {
+    /// The program, which gives all its run times itself, and the requirements on its order.
+    pub task: &'a Task<'a>,
+    /// What a changed program is simulated with; its times come from the program.
+    pub model: &'a Model,
+    /// Where the times of new operations come from.
+    pub prices: &'a Prices<'a>,
+    /// Which rewrites may be used.
+    pub allowed: &'a Allowed,
+    /// Chosen recipes that are left out again, by their number in the choice.
+    pub left_out: &'a [usize],
+}
+
+/// The best that was found.
+pub struct Improved {
+    /// The order of the program as it is.
+    pub unchanged: Optimized,
+    /// A changed program with its order, if that is better.
+    pub changed: Option<Changed>,
+    /// How many recipes were chosen, with those that were left out again.
+    pub chosen: usize,
+}
+
+/// A changed program and its order, both proved.
+pub struct Changed {
+    /// What was done.
+    pub recipes: Vec<Recipe>,
+    /// The new program.
+    pub rewritten: Rewritten,
+    /// Its order.
+    pub optimized: Optimized,
+    /// The new program and order against the old program in its own best order.
+    pub trust: Trust,
+}
+
+/// Why nothing can be said.
+#[derive(Debug, Error)]
+pub enum ImproveError {
+    /// The program has no order.
+    #[error(transparent)]
+    Optimize(#[from] OptimizeError),
+    /// A chosen recipe cannot be applied, or its result is not proved: our own bug.
+    #[error(transparent)]
+    Rewrite(#[from] RewriteError),
+}
+
+/// What must be gained at least, as a part of the step: less is within the model's own error.
+const LEAST: f64 = 1e-3;
+
+/// How many plans are compared; together with the two searches that decide this takes about three
+/// times as long as an order alone.
+const TRIALS: usize = 8;
+
+/// How large merged collectives become at first, in multiples of the size at which latency is half of
+/// the time.
+const FACTORS: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 0.25];
+
+/// Finds recipes and an order.
+pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
+    let task = request.task;
+    let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
+    let plans = Plans::new(request);
+    let hopeless =
+        plans.most_saved() < unchanged.step_time * LEAST || idle(task, &unchanged) < unchanged.step_time * LEAST;
+    if plans.is_empty() || hopeless {
+        return Ok(Improved { unchanged, changed: None, chosen: 0 });
+    }
+    let search = Search { request, unchanged: &unchanged };
+    let best = search.choose(&plans);
+    let chosen = best.as_ref().map_or(0, |best| best.recipes.len());
+    let changed = match best.map(|best| search.leave_out(best)) {
+        Some(best) => search.decided(best?)?,
+        None => None,
+    };
+    Ok(Improved { unchanged, changed, chosen })
+}
+
+/// A part of the progress of a task.
+fn part_of<'a>(task: &'a Task<'a>, from: f64, to: f64) -> impl Fn(f64) -> ControlFlow<()> + Sync + 'a {
+    move |part| (task.progress)(from + (to - from) * part)
+}
+
+/// What a step takes beyond compute: no rewrite here makes compute shorter.
+fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
+    let ops = task.graph.ops().filter(|&op| task.graph.kind(op) == OpKind::Compute);
+    found.step_time - ops.map(|op| task.machine.times.of(op)).sum()
+}
+
+struct Search<'a> {
+    request: &'a Request<'a>,
+    unchanged: &'a Optimized,
+}
+
+/// A plan that was tried.
+struct Tried {
+    recipes: Vec<Recipe>,
+    rewritten: Rewritten,
+    order: Order,
+    step_time: Nanos,
+}
+
+impl Search<'_> {
+    /// The best plan: first all classes alike, then class by class.
+    fn choose(&self, plans: &Plans<'_>) -> Option<Tried> {
+        let mut best: Option<(Caps, Tried)> = None;
+        let mut seen: Vec<Vec<Recipe>> = Vec::new();
+        let mut left = TRIALS;
+        let mut consider = |caps: Caps, best: &mut Option<(Caps, Tried)>| {
+            let recipes = plans.recipes(&caps);
+            if left == 0 || recipes.is_empty() || seen.contains(&recipes) {
+                return;
+            }
+            left -= 1;
+            seen.push(recipes.clone());
+            let part = 1.0 / 3.0 + (TRIALS - left - 1) as f64 / (3.0 * TRIALS as f64);
+            let Some(tried) = self.try_out(recipes, part) else { return };
+            if best.as_ref().is_none_or(|(_, held)| tried.step_time.0 < held.step_time.0) {
+                *best = Some((caps, tried));
+            }
+        };
+        for factor in FACTORS {
+            consider(Caps::all(plans, factor), &mut best);
+        }
+        for class in plans.by_saving() {
+            let Some((caps, _)) = &best else { break };
+            let caps = caps.clone();
+            for other in caps.neighbours(class) {
+                consider(other, &mut best);
+            }
+        }
+        best.map(|(_, tried)| tried)
+    }
+
+    /// A quick search for the order of a plan's program. `None` where no order fits.
+    fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
+        let task = self.request.task;
+        let rewritten = apply(task.graph, &recipes, self.request.prices).ok()?;
+        let machine = self.machine(&rewritten.graph)?;
+        let known = [carried_order(&rewritten, &self.unchanged.order)];
+        let found = optimize(&Task {
+            graph: &rewritten.graph,
+            machine: &machine,
+            known: &known,
+            effort: Effort::Quick,
+            progress: &|_| (task.progress)(done),
+            ..*task
+        });
+        let found = found.ok()?;
+        Some(Tried { recipes, order: found.order, step_time: found.step_time, rewritten })
+    }
+
+    /// A plan without the recipes that are left out.
+    fn leave_out(&self, tried: Tried) -> Result<Tried, ImproveError> {
+        let left_out = self.request.left_out;
+        if left_out.is_empty() {
+            return Ok(tried);
+        }
+        let kept = tried.recipes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
+        let recipes: Vec<Recipe> = kept.map(|(_, recipe)| recipe).collect();
+        let rewritten = apply(self.request.task.graph, &recipes, self.request.prices)?;
+        let order = carried_order(&rewritten, &self.unchanged.order);
+        Ok(Tried { recipes, rewritten, order, step_time: tried.step_time })
+    }
+
+    /// What a changed program runs on.
+    fn machine(&self, graph: &Graph) -> Option<Machine> {
+        let times = Costs::default().times(graph).ok()?;
+        Some(self.request.model.machine(graph, times))
+    }
+
+    /// The plan with the effort that was asked for, if it is better than the program as it is.
+    fn decided(&self, tried: Tried) -> Result<Option<Changed>, ImproveError> {
+        let task = self.request.task;
+        let Tried { recipes, rewritten, order, .. } = tried;
+        let Some(machine) = self.machine(&rewritten.graph) else { return Ok(None) };
+        let known = [order];
+        let found = optimize(&Task {
+            graph: &rewritten.graph,
+            machine: &machine,
+            known: &known,
+            progress: &part_of(task, 2.0 / 3.0, 1.0),
+            ..*task
+        })?;
+        if found.step_time.0 > self.unchanged.step_time.0 * (1.0 - LEAST) {
+            return Ok(None);
+        }
+        verify_rewrite(task.graph, &rewritten.graph, &rewritten.origin).map_err(RewriteError::Unproved)?;
+        let trust = self.trust(Setup { graph: &rewritten.graph, machine: &machine }, &found.order, &rewritten);
+        let kept = !trust.is_lost();
+        Ok(kept.then_some(Changed { recipes, rewritten, optimized: found, trust }))
+    }
+
+    fn trust(&self, setup: Setup<'_>, order: &Order, rewritten: &Rewritten) -> Trust {
+        let task = self.request.task;
+        let old = Setup { graph: task.graph, machine: task.machine };
+        let (before, after) = (Evaluation::of(old, self.unchanged.order.clone()), Evaluation::of(setup, order.clone()));
+        let side = |setup, evaluation| Side { setup, evaluation };
+        Trust::between(side(old, &before), side(setup, &after), &rewritten.origin)
+    }
+}

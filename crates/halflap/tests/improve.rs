@@ -1,0 +1,178 @@
+//! Rewrites and order chosen together: never slower than the order alone, proved, within the limit,
+//! and the same on any number of threads.
+
+mod common;
+
+use std::ops::ControlFlow;
+
+use halflap::cost::Costs;
+use halflap::graph::{Edges, Graph};
+use halflap::import::read_graph;
+use halflap::improve::{Allowed, Improved, Request, improve};
+use halflap::memory::Timeline;
+use halflap::optimize::{Effort, Task};
+use halflap::order::Order;
+use halflap::rewrite::{CopyCost, Prices, Recipe};
+use halflap::units::{Bandwidth, Bytes, Nanos};
+use halflap::verify::{Demands, OrderEdges, verify};
+use halflap::verify_rewrite::verify_rewrite;
+use halflap::workload::Model;
+use serde_json::{Value, json};
+
+/// Layers whose weights are gathered, each by several small collectives, and multiplied.
+struct Layers {
+    count: usize,
+    kind: &'static str,
+    /// Of a collective, besides a nanosecond for each byte.
+    latency: f64,
+    /// Of a layer's compute.
+    compute: f64,
+}
+
+impl Layers {
+    const GATHERS: usize = 3;
+
+    fn graph(&self) -> Graph {
+        let data = |buffer: &str| json!({ "buffer": buffer, "kinds": ["data"] });
+        let (mut nodes, mut buffers): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
+        for layer in 0..self.count {
+            let mut reads = vec![];
+            if layer > 0 {
+                reads.push(data(&format!("x{}", layer - 1)));
+            }
+            for part in 0..Layers::GATHERS {
+                let [comm, wait] = ["comm", "wait"].map(|what| format!("l{layer}.{part}.{what}"));
+                let [gathered, waited] = ["y", "w"].map(|what| format!("l{layer}.{part}.{what}"));
+                let bytes = 64 * (1 + part as i64);
+                let reduction = if self.kind == "all_gather" { "none" } else { "sum" };
+                nodes.push(json!({ "name": comm, "kind": "collective", "runtime_ns": self.latency + bytes as f64,
+                    "outputs": [gathered], "deps": [], "collective": { "op": self.kind, "group": "g", "group_size": 2,
+                    "bytes": bytes, "async": true, "input_bytes": if self.kind == "all_gather" { bytes / 2 } else { bytes },
+                    "output_bytes": bytes, "dtype": "f32", "reduction": reduction } }));
+                nodes.push(json!({ "name": wait, "kind": "wait", "runtime_ns": 0.0, "outputs": [waited],
+                    "deps": [data(&gathered)] }));
+                let user = format!("l{layer}.mm");
+                buffers.push(json!({ "name": gathered, "size_alloc": bytes, "size_free": bytes,
+                    "users": [wait, user], "output": false }));
+                buffers
+                    .push(json!({ "name": waited, "size_alloc": 0, "size_free": 0, "users": [user], "output": false }));
+                reads.push(data(&waited));
+            }
+            let users = if layer + 1 < self.count { json!([format!("l{}.mm", layer + 1)]) } else { json!([]) };
+            nodes.push(json!({ "name": format!("l{layer}.mm"), "kind": "compute", "runtime_ns": self.compute,
+                "outputs": [format!("x{layer}")], "deps": reads }));
+            buffers.push(json!({ "name": format!("x{layer}"), "size_alloc": 100, "size_free": 100, "users": users,
+                "output": layer + 1 == self.count }));
+        }
+        let text = json!({ "format": "halflap.graph/1", "groups": { "g": { "ranks": [0, 1] } }, "nodes": nodes,
+            "buffers": buffers, "inputs": [] });
+        read_graph(text.to_string().as_bytes()).unwrap()
+    }
+}
+
+/// What is asked for, besides the program.
+struct Asked {
+    allowed: Allowed,
+    /// How many times what the input order needs.
+    memory: f64,
+    threads: usize,
+}
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked { allowed: Allowed::exact(), memory: 4.0, threads: 1 }
+    }
+}
+
+fn limit(graph: &Graph, asked: &Asked) -> Bytes {
+    Bytes((Timeline::of(graph, &Order::of_input(graph)).peak.0 as f64 * asked.memory) as i64)
+}
+
+fn improved(graph: &Graph, asked: &Asked) -> Improved {
+    let (model, costs) = (Model::default(), Costs::default());
+    let machine = model.machine(graph, costs.times(graph).unwrap());
+    let prices = Prices { copy: CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) }, costs: &costs };
+    let task = Task {
+        graph,
+        machine: &machine,
+        memory_limit: limit(graph, asked),
+        edges: Edges::Real,
+        known: &[],
+        effort: Effort::Quick,
+        threads: asked.threads,
+        progress: &|_| ControlFlow::Continue(()),
+    };
+    let request = Request { task: &task, model: &model, prices: &prices, allowed: &asked.allowed, left_out: &[] };
+    improve(&request).unwrap()
+}
+
+const LATENT: Layers = Layers { count: 6, kind: "all_gather", latency: 1000.0, compute: 900.0 };
+
+#[test]
+fn latency_is_paid_once_where_that_shortens_the_step() {
+    let graph = LATENT.graph();
+    let found = improved(&graph, &Asked::default());
+    let changed = found.changed.expect("18 collectives of 1 us in a step of 5.4 us of compute");
+    assert!(changed.optimized.step_time.0 < 0.6 * found.unchanged.step_time.0);
+    assert_eq!(changed.recipes.len(), found.chosen);
+    verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
+    let demands = Demands { order_edges: OrderEdges::Free, memory_limit: Some(limit(&graph, &Asked::default())) };
+    verify(&changed.rewritten.graph, changed.optimized.order.as_slice(), &demands).unwrap();
+}
+
+#[test]
+fn nothing_is_changed_where_nothing_is_gained() {
+    let none = |layers: Layers| assert!(improved(&layers.graph(), &Asked::default()).changed.is_none());
+    // No latency, or all hidden already.
+    none(Layers { latency: 0.0, ..LATENT });
+    none(Layers { latency: 10.0, compute: 10_000.0, ..LATENT });
+}
+
+#[test]
+fn buckets_stay_within_the_limit() {
+    let graph = LATENT.graph();
+    let steps = [1.0, 1.5, 4.0].map(|memory| {
+        let asked = Asked { memory, ..Asked::default() };
+        let found = improved(&graph, &asked);
+        let best = found.changed.map_or(found.unchanged, |changed| changed.optimized);
+        assert!(best.peak <= limit(&graph, &asked), "{memory}");
+        best.step_time.0
+    });
+    assert!(steps[2] < steps[0], "memory buys larger buckets: {steps:?}");
+}
+
+#[test]
+fn sums_are_merged_only_where_bits_may_change() {
+    let graph = Layers { kind: "all_reduce", ..LATENT }.graph();
+    assert!(improved(&graph, &Asked::default()).changed.is_none());
+    let all = Allowed { exact_only: false, ..Allowed::exact() };
+    assert!(improved(&graph, &Asked { allowed: all, ..Asked::default() }).changed.is_some());
+    let no_kind = Allowed { kinds: Vec::new(), exact_only: false };
+    assert!(improved(&graph, &Asked { allowed: no_kind, ..Asked::default() }).changed.is_none());
+}
+
+#[test]
+fn the_choice_is_the_same_on_any_number_of_threads() {
+    let graph = LATENT.graph();
+    let found = |threads| {
+        let changed = improved(&graph, &Asked { threads, ..Asked::default() }).changed.unwrap();
+        (changed.recipes, changed.optimized.order.as_slice().to_vec())
+    };
+    assert_eq!(found(1), found(3));
+}
+
+#[test]
+fn captured_programs_are_never_slower_than_with_order_alone() {
+    for name in ["fsdp_llama_2", "fsdp_tp_llama_4", "moe_ep_6", "ddp_mlp_4"] {
+        let graph = common::program(name);
+        let asked = Asked { memory: 1.05, threads: 2, ..Asked::default() };
+        let found = improved(&graph, &asked);
+        let Some(changed) = found.changed else { continue };
+        assert!(changed.optimized.step_time.0 < found.unchanged.step_time.0, "{name}");
+        assert!(changed.optimized.peak <= limit(&graph, &asked), "{name}");
+        assert!(!changed.trust.is_lost(), "{name}");
+        verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
+        let members: Vec<_> = changed.recipes.iter().map(|Recipe::Merge { members }| members.len()).collect();
+        assert!(members.iter().all(|&count| count > 1), "{name}");
+    }
+}
