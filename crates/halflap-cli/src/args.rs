@@ -745,7 +745,8 @@ impl ChainWhich {
 pub struct Verify {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
-    /// The order: a JSON list of node names, or an object with such a list as 'order'.
+    /// The order: a JSON list of node names, or an object with such a list as 'order'. Or a changed graph
+    /// (halflap.graph/1, as --emit graph writes it), which is proved to compute the same.
     pub order: String,
     /// The most memory that the order may need: a multiple of the input order's peak such as 1.2x,
     /// or a size such as 40GiB.

@@ -1,14 +1,19 @@
-//! `halflap verify`: prove orders.
+//! `halflap verify`: prove orders, and changed graphs.
 
 use halflap::graph::Graph;
 use halflap::import::read_order;
-use halflap::units::Bytes;
+use halflap::memory::Timeline;
+use halflap::order::Order;
+use halflap::origin::Origin;
+use halflap::units::{Bytes, Nanos};
 use halflap::verify::{Demands, OrderEdges, Proof, verify, verify_names};
+use halflap::verify_rewrite::verify_rewrite;
 use halflap_report::count;
 
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::show::program;
 use crate::source::{Orders, Subject};
 
 pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
@@ -21,10 +26,35 @@ pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     }
 }
 
+/// Whether a file has a graph, and not an order.
+fn is_graph(bytes: &[u8]) -> bool {
+    let value = serde_json::from_slice::<serde_json::Value>(bytes);
+    value.is_ok_and(|value| value["format"].as_str().is_some_and(|format| format.starts_with("halflap.graph/")))
+}
+
+/// Proves that a changed graph computes what the old one did. Run times say nothing about that.
+fn prove_change(before: Graph, after: Graph) -> Result<(), Failed> {
+    let [before, after] = [before, after].map(|graph| graph.with_given(|_| Nanos::ZERO));
+    let origin = Origin::by_names(&before, &after);
+    let wrong = |violation| Failed::Wrong(format!("not the same program: {violation}"));
+    verify_rewrite(&before, &after, &origin).map_err(wrong)?;
+    let peak = |graph: &Graph| Timeline::of(graph, &Order::of_input(graph)).peak;
+    files::print(&format!(
+        "the same program: {} -> {}, peak memory of the input orders {} -> {}\n",
+        program(&before),
+        program(&after),
+        peak(&before),
+        peak(&after)
+    ))
+}
+
 /// A graph needs no run times to be proved.
 fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     let graph = files::chained(files::graph(&args.graph)?, args.order_collectives);
     let bytes = files::read(&args.order)?;
+    if is_graph(&bytes) {
+        return prove_change(graph, files::parse_graph(&args.order, &bytes)?);
+    }
     let names = read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;
     let input: Vec<_> = graph.ops().collect();
     let input = verify(&graph, &input, &Demands::default());

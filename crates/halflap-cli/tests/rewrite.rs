@@ -130,6 +130,16 @@ fn rewrites_are_chosen_with_the_order() {
     ends(&halflap(&dir, &[&args[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
     ends(&halflap(&dir, &["simulate", "new.json", "o.json", "-o", "s.json"]), 0);
     assert_eq!(read_json(dir.join("s.json"))["step_time"].as_f64().unwrap(), step);
+    let (out, _) = ends(&halflap(&dir, &["verify", &graph, "new.json"]), 0);
+    assert!(out.contains("the same program: 255 nodes, 60 collectives -> "), "{out}");
+    // One dependency less, and it is another program.
+    let mut damaged = read_json(dir.join("new.json"));
+    let nodes = damaged["nodes"].as_array_mut().unwrap();
+    let last = nodes.iter_mut().rev().find(|node| !node["deps"].as_array().unwrap().is_empty()).unwrap();
+    last["deps"] = json!([]);
+    fs::write(dir.join("damaged.json"), damaged.to_string()).unwrap();
+    let (out, error) = ends(&halflap(&dir, &["verify", &graph, "damaged.json"]), 1);
+    assert!((out + &error).contains("not the same program"), "{error}");
     // One is left out; what is not there cannot be.
     ends(&halflap(&dir, &[&args[..6], &["--rewrite=exact", "--without", "merge:1", "-o", "w.json"]].concat()), 0);
     let less = read_json(dir.join("w.json"));

@@ -1,6 +1,8 @@
 //! What became of a program's operations and buffers.
 
-use crate::graph::Graph;
+use std::collections::BTreeMap;
+
+use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{BufId, IdVec, OpId};
 
 /// What an operation of the new program is there for.
@@ -58,6 +60,20 @@ impl Origin {
         }
     }
 
+    /// What the names in two programs claim: an operation with an old name is the old one, or a copy in
+    /// place of a wait; a collective that lists old ones is made of them, and what begins with its name
+    /// belongs to it. It is only a claim: [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
+    pub fn by_names(before: &Graph, after: &Graph) -> Origin {
+        let names = Names::of(before, after);
+        let buffers_by_name: BTreeMap<&str, BufId> =
+            before.buffers().map(|buffer| (before.buffer_name(buffer), buffer)).collect();
+        let buffer = |new: BufId| match buffers_by_name.get(after.buffer_name(new)) {
+            Some(&old) => vec![old],
+            None => names.behind(after.buffer_name(new)),
+        };
+        Origin { ops: after.ops().map(|op| names.source(op)).collect(), buffers: after.buffers().map(buffer).collect() }
+    }
+
     /// The origin of a program that was changed once more.
     pub fn then(&self, next: &Origin) -> Origin {
         let op = |source: &Source| {
@@ -101,5 +117,93 @@ impl Origin {
             }
         }
         carriers
+    }
+}
+
+/// Two programs, and the merged collectives of the second by name.
+struct Names<'a> {
+    before: &'a Graph,
+    after: &'a Graph,
+    /// The members of each, ascending.
+    merged: BTreeMap<&'a str, Vec<OpId>>,
+}
+
+impl<'a> Names<'a> {
+    fn of(before: &'a Graph, after: &'a Graph) -> Names<'a> {
+        let is_new = |op: &OpId| after.kind(*op).is_collective() && before.find(after.name(*op)).is_none();
+        let members = |op: OpId| {
+            let mut members: Vec<OpId> = after.fused(op).iter().filter_map(|name| before.find(name)).collect();
+            members.sort_unstable();
+            (after.name(op), members)
+        };
+        Names { before, after, merged: after.ops().filter(is_new).map(members).collect() }
+    }
+
+    fn source(&self, new: OpId) -> Source {
+        let name = self.after.name(new);
+        match (self.before.find(name), self.belongs_to(name)) {
+            (Some(old), _) if self.before.kind(old) == self.after.kind(new) => {
+                Source { part: Part::Kept, of: vec![old] }
+            }
+            (Some(old), _) => Source { part: Part::CopyOut, of: self.copied(old) },
+            (None, _) if self.merged.contains_key(name) => Source { part: Part::Merged, of: self.merged[name].clone() },
+            (None, Some((members, "in"))) => Source { part: Part::CopyIn, of: members.to_vec() },
+            (None, Some((members, "wait"))) => {
+                let waits = self.replaced(members);
+                Source { part: Part::Wait, of: if waits.is_empty() { members.to_vec() } else { waits } }
+            }
+            // Nothing that the verifier would accept.
+            (None, _) => Source { part: Part::Kept, of: Vec::new() },
+        }
+    }
+
+    /// The merged collective that a name begins with, and how it ends.
+    fn belongs_to<'n>(&self, name: &'n str) -> Option<(&[OpId], &'n str)> {
+        let (of, ending) = name.rsplit_once('.')?;
+        self.merged.get(of).map(|members| (members.as_slice(), ending))
+    }
+
+    /// What a copy stands for: a collective, and the wait whose place it has.
+    fn copied(&self, old: OpId) -> Vec<OpId> {
+        if self.before.kind(old) != OpKind::Wait {
+            return vec![old];
+        }
+        let read = self.before.deps(old).iter().filter(|(_, kinds)| kinds.data);
+        let mut made_by: Vec<OpId> = read.filter_map(|(buffer, _)| self.before.maker(*buffer)).collect();
+        made_by.retain(|op| self.before.kind(*op).is_collective());
+        made_by.sort_unstable();
+        made_by.dedup();
+        made_by.into_iter().chain([old]).collect()
+    }
+
+    /// The waits of members in whose place there is a copy now.
+    fn replaced(&self, members: &[OpId]) -> Vec<OpId> {
+        let waits = members.iter().flat_map(|&member| self.before.succs(member, Edges::Awaited).iter().copied());
+        let waits = waits.filter(|&wait| self.before.kind(wait) == OpKind::Wait);
+        let is_copy = |wait: &OpId| {
+            let new = self.after.find(self.before.name(*wait));
+            new.is_some_and(|new| self.after.kind(new) == OpKind::Compute)
+        };
+        let mut waits: Vec<OpId> = waits.filter(is_copy).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        waits
+    }
+
+    /// The old buffers that a new one stands for.
+    fn behind(&self, name: &str) -> Vec<BufId> {
+        let Some((members, ending)) = self.belongs_to(name) else { return Vec::new() };
+        let made = |ops: &[OpId]| ops.iter().flat_map(|&op| self.before.outputs(op).iter().copied()).collect();
+        let mut buffers: Vec<BufId> = match ending {
+            "in" => {
+                let deps = members.iter().flat_map(|&member| self.before.deps(member));
+                deps.filter(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer).collect()
+            }
+            "out" => made(members),
+            _ => made(&self.replaced(members)),
+        };
+        buffers.sort_unstable();
+        buffers.dedup();
+        buffers
     }
 }
