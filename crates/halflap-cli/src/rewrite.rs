@@ -5,12 +5,12 @@ use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::graph::Graph;
 use halflap::ids::OpId;
-use halflap::improve::Allowed;
+use halflap::improve::{Allowed, mergeable_latency};
 use halflap::origin::{Origin, Part, Source as From};
 use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
 use halflap::trust::Trust;
 use halflap::units::Nanos;
-use halflap::workload::{Decided, Workload};
+use halflap::workload::{Decided, Priced, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
     Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, describe_trust, labelled, listing, printable,
@@ -66,10 +66,23 @@ fn side<T>(decided: &Decided<T>) -> Side<'_> {
     Side { setup: decided.priced.setup(), evaluation: &decided.result }
 }
 
-/// The original program, which gives all its run times itself: rewrites carry them over.
-fn timed_graph(before: &Decided<()>) -> Graph {
-    let times = &before.priced.machine.times;
-    before.priced.graph.as_ref().clone().with_given(|op| times.of(op))
+/// A program that gives all its run times itself: rewrites carry them over.
+fn timed_graph(priced: &Priced) -> Graph {
+    priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op))
+}
+
+/// The part of a step from which exposed communication is worth a hint.
+const NOTICEABLE: f64 = 0.02;
+
+/// A line for a program with exposed communication that is mostly latency.
+pub fn hint<T>(decided: &Decided<T>, costs: &Costs) -> Option<(&'static str, String)> {
+    let Decided { priced, result, .. } = decided;
+    let collectives = priced.graph.ops().filter(|&op| priced.graph.kind(op).is_collective());
+    let communication: Nanos = collectives.map(|op| priced.machine.times.of(op)).sum();
+    let latency = mergeable_latency(&timed_graph(priced), &prices(costs), &Allowed::exact());
+    let is_worth = result.exposed() > result.step_time() * NOTICEABLE && latency > communication * 0.5;
+    let text = "of communication is latency of collectives that --rewrite could merge";
+    is_worth.then(|| ("hint", format!("{latency} {text}")))
 }
 
 fn prices(costs: &Costs) -> Prices<'_> {
@@ -80,7 +93,7 @@ fn prices(costs: &Costs) -> Prices<'_> {
 fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Result<Found, Failed> {
     let names = |set: &String| set.split(',').map(|name| name.trim().to_owned()).collect();
     let sets: Vec<Vec<String>> = args.merge.iter().map(names).collect();
-    let rewritten = merge_named(&timed_graph(before), &sets, &prices(&subject.source.model.costs));
+    let rewritten = merge_named(&timed_graph(&before.priced), &sets, &prices(&subject.source.model.costs));
     let Rewritten { graph, origin } = rewritten.map_err(|error| match error {
         RewriteError::Invalid(_) | RewriteError::Unproved(_) => Failed::OurBug(error.to_string()),
         error => Failed::in_file(files::name_of(&args.graph), format!("--merge: {error}")),
@@ -102,7 +115,7 @@ struct Choice<'a> {
 
 /// The program after the rewrites that make its step shorter.
 fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Result<Found, Failed> {
-    let graph = timed_graph(choice.before);
+    let graph = timed_graph(&choice.before.priced);
     let unchanged = subject.source.changed_to(Workload::from(graph.clone()));
     let left_out = left_out(&args.without)?;
     let is_chained = args.order_collectives.is_some();

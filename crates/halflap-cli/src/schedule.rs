@@ -254,7 +254,10 @@ impl Done {
         };
         listed
             + &match &unit.found {
-                Way::Searched(found) => searched_text(&section, &summary, found),
+                Way::Searched(found) => {
+                    let hint = rewrite::hint(unit, &self.subject.source.model.costs);
+                    searched_text(&section, &summary, Searched { found, hint })
+                }
                 _ => passed_text(&self.timed(unit, &summary)),
             }
     }
@@ -351,7 +354,13 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
     Summary::of(&Compared { before, after, origin: None, passes }, bound)
 }
 
-fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {
+/// What a search found, and what else could help.
+struct Searched<'a> {
+    found: &'a Outcome,
+    hint: Option<(&'static str, String)>,
+}
+
+fn searched_text(section: &Section<'_>, summary: &Summary, Searched { found, hint }: Searched<'_>) -> String {
     let (priced, evaluation) = (section.priced, section.result);
     let lines = [
         ("program", program(&priced.graph)),
@@ -364,7 +373,8 @@ fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> S
     ];
     let style = terminal::style();
     let host = host_line(&evaluation.simulation);
-    let mut text: String = lines.iter().chain(&host).map(|(label, value)| labelled(label, value, &style)).collect();
+    let lines = lines.iter().chain(&host).chain(&hint);
+    let mut text: String = lines.map(|(label, value)| labelled(label, value, &style)).collect();
     if found.input_kept {
         text.push_str("The input order is kept: in most variations it is better than what was found.\n");
     }

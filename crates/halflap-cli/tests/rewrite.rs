@@ -118,6 +118,8 @@ fn rewrites_are_chosen_with_the_order() {
     let plain = corpus("fsdp_llama_2.graph.json.gz");
     ends(&halflap(&dir, &["schedule", &plain, "--effort", "quick", "--emit", "graph", "-o", "in.json"]), 0);
     let graph = latent(&dir);
+    let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick"]), 0);
+    assert!(out.contains("is latency of collectives that --rewrite could merge"), "{out}");
     let args = ["schedule", &graph, "--memory-budget", "2x", "--effort", "quick", "--rewrite"];
     let (out, _) = ends(&halflap(&dir, &[&args[..], &["-o", "o.json", "--report", "r.html"]].concat()), 0);
     assert!(out.contains("merge:1 ") && out.contains("order alone"), "{out}");
@@ -154,7 +156,9 @@ fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let graph = corpus("fsdp_llama_2.graph.json.gz");
     let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "-o", "o.json"]), 0);
     assert!(out.contains("no rewrite makes the step shorter"), "{out}");
-    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"]), 0);
+    let args = ["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"];
+    let (out, _) = ends(&halflap(&dir, &args), 0);
+    assert!(!out.contains("hint"), "{out}");
     let (found, plain) = (read_json(dir.join("o.json")), read_json(dir.join("p.json")));
     assert_eq!((&found["order"], &found["recipes"]), (&plain["order"], &json!([])));
 }

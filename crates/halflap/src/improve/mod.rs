@@ -103,7 +103,7 @@ const FACTORS: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 0.25];
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let task = request.task;
     let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
-    let plans = Plans::new(request);
+    let plans = Plans::new(task.graph, request.prices, request.allowed);
     let hopeless =
         plans.most_saved() < unchanged.step_time * LEAST || idle(task, &unchanged) < unchanged.step_time * LEAST;
     if plans.is_empty() || hopeless {
@@ -117,6 +117,12 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
         None => None,
     };
     Ok(Improved { unchanged, changed, chosen })
+}
+
+/// What a program, which gives all its run times itself, spends on the latency of collectives that
+/// could be merged: the most that merging them can save.
+pub fn mergeable_latency(graph: &Graph, prices: &Prices<'_>, allowed: &Allowed) -> Nanos {
+    Plans::new(graph, prices, allowed).most_saved()
 }
 
 /// A part of the progress of a task.

@@ -1,10 +1,10 @@
 //! Plans of merges: for each class of collectives that can be merged, how large they become.
 
-use super::Request;
+use super::Allowed;
 use crate::collective::CollectiveKind;
 use crate::graph::{Edges, Graph};
 use crate::ids::{IdVec, OpId};
-use crate::rewrite::{Line, Recipe, RewriteKind, circle, mergeable};
+use crate::rewrite::{Line, Prices, Recipe, RewriteKind, circle, mergeable};
 use crate::units::{Bytes, Nanos};
 
 /// Collectives of one kind, group and type, in the sequence of the input order.
@@ -51,20 +51,19 @@ impl Caps {
 }
 
 impl<'a> Plans<'a> {
-    pub(super) fn new(request: &Request<'a>) -> Plans<'a> {
-        let graph = request.task.graph;
+    pub(super) fn new(graph: &'a Graph, prices: &Prices<'_>, allowed: &Allowed) -> Plans<'a> {
         let is_allowed = |op: OpId| {
             let kind = graph.collective(op).map(|collective| collective.kind);
             // The order of an all-reduce's sum depends on where an element stands in the message.
-            !request.allowed.exact_only || kind != Some(CollectiveKind::AllReduce)
+            !allowed.exact_only || kind != Some(CollectiveKind::AllReduce)
         };
         let class = |ops: Vec<OpId>| {
             let like = graph.collective(*ops.first()?)?;
-            let line = request.prices.line(graph, like)?;
+            let line = prices.line(graph, like)?;
             let is_worth = ops.len() > 1 && line.latency > Nanos::ZERO && ops.iter().all(|&op| is_allowed(op));
             is_worth.then_some(Class { ops, line })
         };
-        let merges = request.allowed.kinds.contains(&RewriteKind::Merge);
+        let merges = allowed.kinds.contains(&RewriteKind::Merge);
         let classes = mergeable(graph).into_iter().filter(|_| merges);
         let classes: Vec<Class> = classes.filter_map(class).collect();
         let reach = Reach::new(graph, classes.iter().flat_map(|class| class.ops.iter().copied()));

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""What rewrites gain beyond the best order: writes the tables in docs/rewrite.md.
+
+    python3 bench/rewrites.py [--halflap BIN] [--autoparallel FOLDER] [-o docs/rewrite.md]
+
+Schedules every captured graph of tests/corpus at the input order's own peak, with the order alone and
+with --rewrite, as it is and with a millisecond more for each collective, as rings over hundreds of ranks
+take. FOLDER has graphs NAME.graph.json.gz with run times NAME.times.json of other projects, which are
+measured at 1.05 of the input order's peak, by those times and by our own model of links. Needs only the
+standard library. Ends with 1 if a rewritten program is slower than the order alone.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import common
+from compare import build_halflap
+from orders import PROGRAMS, ROOT, load
+
+MARK = "## Results\n"
+LATENCIES = {"as they are": 0.0, "with 1 ms more latency each": 1e6}
+HEAD = "| program | collectives | order alone | exact | all | exact : order alone | all : order alone | seconds |\n"
+RULE = "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+
+
+def found(args, graph, *options):
+    return json.loads(common.run([args.halflap, "schedule", graph, "--json", *options]))
+
+
+def row(args, name, graph, *options):
+    """A program: the ratios, and its line."""
+    exact, every = (found(args, graph, f"--rewrite={which}", *options) for which in ("exact", "all"))
+    alone = exact["order_alone"]
+    ratios = [one["step_time"] / alone for one in (exact, every)]
+    merged = [len(recipe["members"]) for recipe in every["recipes"]]
+    collectives = f"{sum(merged)} into {len(merged)}" if merged else "none merged"
+    times = " | ".join(f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"]))
+    shown = " | ".join(f"{ratio:.3f}" for ratio in ratios)
+    seconds = exact["optimizer"]["seconds"]
+    return ratios, f"| {name} | {collectives} | {times} | {shown} | {seconds:.1f} |\n"
+
+
+def corpus(args, folder):
+    """All captured graphs, at each latency."""
+    worst, text = 0.0, ""
+    for title, latency in LATENCIES.items():
+        text += f"\n### Captured graphs, collectives {title}\n\n{HEAD}{RULE}"
+        all_ratios = []
+        for name in PROGRAMS:
+            graph = load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
+            for node in graph["nodes"]:
+                if node["kind"] == "collective":
+                    node["runtime_ns"] += latency
+            path = folder / "graph.json"
+            path.write_text(json.dumps(graph))
+            ratios, line = row(args, name, path)
+            all_ratios.append(ratios)
+            text += line
+        means = [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*all_ratios)]
+        text += f"\nGeometric means: exact {means[0]:.3f}, all {means[1]:.3f} of the order alone.\n"
+        worst = max(worst, *map(max, all_ratios))
+    return worst, text
+
+
+def others(args):
+    """Programs of another project, if they are there."""
+    if args.autoparallel is None:
+        return 0.0, ""
+    worst, text = 0.0, f"\n### meta-pytorch/autoparallel's programs, h100, at 1.05 of the input's memory\n\n{HEAD}{RULE}"
+    for graph in sorted(args.autoparallel.glob("*.graph.json.gz")):
+        name = graph.name.removesuffix(".graph.json.gz")
+        times = graph.with_name(f"{name}.times.json")
+        for title, more in (("their times", [f"--profile={times}"]), ("our links", [])):
+            ratios, line = row(args, f"{name}, {title}", graph, "--device=h100", "--memory-budget=1.05x", *more)
+            worst = max(worst, *ratios)
+            text += line
+    return worst, text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--halflap", metavar="BIN")
+    parser.add_argument("--autoparallel", metavar="FOLDER", type=Path)
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path)
+    args = parser.parse_args()
+    args.halflap = args.halflap or build_halflap()
+    with tempfile.TemporaryDirectory() as folder:
+        results = [corpus(args, Path(folder)), others(args)]
+    today = datetime.date.today().isoformat()
+    text = f"{MARK}\nMade by `bench/rewrites.py` on {today}: simulated steps, default effort, two threads.\n"
+    text += "".join(text for _, text in results)
+    if args.output:
+        before = args.output.read_text().split(MARK)[0]
+        args.output.write_text(before + text)
+    else:
+        print(text)
+    return 1 if max(worst for worst, _ in results) > 1.0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
