@@ -24,8 +24,8 @@ from orders import PROGRAMS, ROOT, load
 
 MARK = "## Results\n"
 LATENCIES = {"as they are": 0.0, "with 1 ms more latency each": 1e6}
-HEAD = "| program | collectives | order alone | exact | all | exact : order alone | all : order alone | seconds |\n"
-RULE = "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+HEAD = "| program | collectives | order alone | exact | all | exact : order alone | all : order alone |\n"
+RULE = "| --- | --- | --- | --- | --- | --- | --- |\n"
 
 
 def found(args, graph, *options):
@@ -41,8 +41,7 @@ def row(args, name, graph, *options):
     collectives = f"{sum(merged)} into {len(merged)}" if merged else "none merged"
     times = " | ".join(f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"]))
     shown = " | ".join(f"{ratio:.3f}" for ratio in ratios)
-    seconds = exact["optimizer"]["seconds"]
-    return ratios, f"| {name} | {collectives} | {times} | {shown} | {seconds:.1f} |\n"
+    return ratios, f"| {name} | {collectives} | {times} | {shown} |\n"
 
 
 def corpus(args, folder):

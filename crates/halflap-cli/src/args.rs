@@ -553,12 +553,12 @@ impl SearchArgs {
 pub struct MachineArgs {
     #[command(flatten)]
     pub costs: CostArgs,
-    /// How much slower compute is while communication runs.
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
-    pub slowdown: f64,
-    /// How much slower communication is while compute runs.
-    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = slowdown)]
-    pub comm_slowdown: f64,
+    /// How much slower compute is while communication runs [default: as the profile says, else 1].
+    #[arg(long, value_name = "FACTOR", value_parser = slowdown)]
+    pub slowdown: Option<f64>,
+    /// How much slower communication is while compute runs [default: as the profile says, else 1].
+    #[arg(long, value_name = "FACTOR", value_parser = slowdown)]
+    pub comm_slowdown: Option<f64>,
     /// What the host needs to issue a node, such as 4us.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub launch: Nanos,
@@ -773,8 +773,8 @@ impl Default for MachineArgs {
     fn default() -> MachineArgs {
         MachineArgs {
             costs: CostArgs::default(),
-            slowdown: 1.0,
-            comm_slowdown: 1.0,
+            slowdown: None,
+            comm_slowdown: None,
             launch: Nanos::ZERO,
             comm_streams: CommStreams::Shared,
         }

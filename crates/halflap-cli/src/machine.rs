@@ -1,6 +1,6 @@
 //! What programs are simulated on, and how they are searched, as the command line names it.
 
-use halflap::cost::Costs;
+use halflap::cost::{Costs, Profile};
 use halflap::graph::{Assignment, Edges};
 use halflap::optimize::Effort;
 use halflap::workload::Model;
@@ -14,8 +14,10 @@ pub fn model(costs: Costs, args: &MachineArgs) -> Model {
         CommStreams::One => Assignment::One,
         CommStreams::Group => Assignment::EachGroup,
     };
-    let MachineArgs { slowdown, comm_slowdown, launch, .. } = *args;
-    Model { costs, streams, slowdown, comm_slowdown, launch }
+    let measured = |of: fn(&Profile) -> Option<f64>| costs.profile.as_ref().and_then(of).unwrap_or(1.0);
+    let slowdown = args.slowdown.unwrap_or_else(|| measured(|profile| profile.slowdown));
+    let comm_slowdown = args.comm_slowdown.unwrap_or_else(|| measured(|profile| profile.comm_slowdown));
+    Model { costs, streams, slowdown, comm_slowdown, launch: args.launch }
 }
 
 /// Which edges are kept: as asked, else all where collectives were chained, because that is what they are

@@ -542,4 +542,35 @@ fn run_times_that_are_missing_or_strange_name_their_file() {
     assert!(err.contains("none.json: node 'a' has no run time, and --link models collectives"), "{err}");
     let err = said(&["simulate", "one.json", "--profile", "times.json"]);
     assert!(err.contains("times.json: 'b' is not a node of the graph"), "{err}");
+    for (wrong, problem) in [
+        (r#"{ "format": "halflap.profile/2", "times": {} }"#, "field 'format': \"halflap.profile/2\"; it must be"),
+        (r#"{ "format": "halflap.profile/1" }"#, "field 'times': missing; it must be an object"),
+        (r#"{ "format": "halflap.profile/1", "times": {}, "slowdown": 0.5 }"#, "field 'slowdown': 0.5; it must be"),
+    ] {
+        fs::write(dir.join("times.json"), wrong).unwrap();
+        let err = said(&["simulate", "one.json", "--profile", "times.json"]);
+        assert!(err.contains("times.json: ") && err.contains(problem), "{err}");
+    }
+}
+
+#[test]
+fn measured_profiles_bring_their_contention() {
+    let dir = folder("command-contention");
+    let graph = corpus("fsdp_llama_2.graph.json.gz");
+    let profile = |slowdown: f64| {
+        json!({ "format": "halflap.profile/1", "times": { "op26": 62266.0 },
+        "slowdown": slowdown, "comm_slowdown": 1.0, "outside_ns": 0.0 })
+    };
+    let step = |more: &[&str]| -> f64 {
+        let out = ends(&halflap(&dir, &[&["simulate", &graph, "--json"], more].concat()), 0).0;
+        serde_json::from_str::<Value>(&out).unwrap()["step_time"].as_f64().unwrap()
+    };
+    fs::write(dir.join("plain.json"), r#"{ "op26": 62266.0 }"#).unwrap();
+    fs::write(dir.join("alone.json"), profile(1.0).to_string()).unwrap();
+    fs::write(dir.join("slow.json"), profile(1.5).to_string()).unwrap();
+    let plain = step(&["--profile", "plain.json"]);
+    assert_eq!(step(&["--profile", "alone.json"]), plain);
+    assert_eq!(step(&["--profile", "slow.json"]), step(&["--profile", "plain.json", "--slowdown", "1.5"]));
+    assert!(step(&["--profile", "slow.json"]) > plain);
+    assert_eq!(step(&["--profile", "slow.json", "--slowdown", "1"]), plain, "what is typed comes first");
 }

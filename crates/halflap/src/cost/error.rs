@@ -42,6 +42,8 @@ pub enum ProfileError {
         "not a profile in XLA's text form: {problem} at line {line} column {column}; it must hold costs {{ name: \"...\" cost_us: ... }}"
     )]
     NotText { line: usize, column: usize, problem: &'static str },
+    #[error("field '{field}': {value}; it must be {right}")]
+    BadField { field: &'static str, value: String, right: &'static str },
     #[error("node '{node}': time {value} is {problem}; it must be a time in nanoseconds, zero or more")]
     BadTime { node: String, value: String, problem: &'static str },
     #[error("'{name}' is not a node of the graph{}{}", others(*more), meant(nearest.as_deref()))]

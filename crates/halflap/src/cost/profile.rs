@@ -14,18 +14,59 @@ use crate::units::Nanos;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     times: Vec<(String, Nanos)>,
+    /// How many times as long compute takes beside communication, where that was measured: 1 or more.
+    pub slowdown: Option<f64>,
+    /// The same for communication beside compute.
+    pub comm_slowdown: Option<f64>,
 }
 
+/// What a file with times and contention says that it is.
+const FORMAT: &str = "halflap.profile/1";
+
 impl Profile {
-    /// Reads an object of node names and nanoseconds, or the text form of what XLA's profile-guided
-    /// estimator reads, plain or gzipped.
+    /// Reads an object of node names and nanoseconds, a `halflap.profile/1`, or the text form of what
+    /// XLA's profile-guided estimator reads, plain or gzipped.
     pub fn read(bytes: &[u8]) -> Result<Profile, ProfileError> {
         if let Ok(text) = unzip(bytes)
             && pbtxt::is_one(&text)
         {
-            return Ok(Profile { times: pbtxt::read(&text)? });
+            return Ok(Profile::of_times(pbtxt::read(&text)?));
         }
         let fields = json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
+        match fields.iter().find(|(name, value)| name == "format" && value.is_string()) {
+            Some(_) => Profile::read_measured(&fields.into_iter().collect()),
+            None => Profile::read_times(fields),
+        }
+    }
+
+    fn of_times(times: Vec<(String, Nanos)>) -> Profile {
+        Profile { times, slowdown: None, comm_slowdown: None }
+    }
+
+    /// What `halflap.torch.measure` writes.
+    fn read_measured(fields: &BTreeMap<String, serde_json::Value>) -> Result<Profile, ProfileError> {
+        let wrong = |field: &'static str, right: &'static str| ProfileError::BadField {
+            field,
+            value: fields.get(field).map_or("missing".to_owned(), json::shown),
+            right,
+        };
+        if fields.get("format").and_then(serde_json::Value::as_str) != Some(FORMAT) {
+            return Err(wrong("format", "\"halflap.profile/1\""));
+        }
+        let Some(serde_json::Value::Object(times)) = fields.get("times") else {
+            return Err(wrong("times", "an object of names and nanoseconds"));
+        };
+        let factor = |field: &'static str| match fields.get(field).map(json::number) {
+            None => Ok(None),
+            Some(Ok(factor)) if factor >= 1.0 => Ok(Some(factor)),
+            Some(_) => Err(wrong(field, "a number, 1 or more")),
+        };
+        let (slowdown, comm_slowdown) = (factor("slowdown")?, factor("comm_slowdown")?);
+        let times = times.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        Ok(Profile { slowdown, comm_slowdown, ..Profile::read_times(times)? })
+    }
+
+    fn read_times(fields: Vec<(String, serde_json::Value)>) -> Result<Profile, ProfileError> {
         let time = |(node, value): (String, serde_json::Value)| {
             let time = match json::number(&value) {
                 Ok(number) if number < 0.0 => Err("negative"),
@@ -38,7 +79,7 @@ impl Profile {
                 Err(problem) => Err(ProfileError::BadTime { node, value: json::shown(&value), problem }),
             }
         };
-        Ok(Profile { times: fields.into_iter().map(time).collect::<Result<_, _>>()? })
+        Ok(Profile::of_times(fields.into_iter().map(time).collect::<Result<_, _>>()?))
     }
 
     /// The times whose names `rename` knows, under the names that it gives.
@@ -47,7 +88,7 @@ impl Profile {
         for (name, time) in &self.times {
             times.extend(rename(name).map(|name| (name, *time)));
         }
-        Profile { times }
+        Profile { times, ..*self }
     }
 
     /// The names that have a time.

@@ -97,7 +97,7 @@ const TRIALS: usize = 8;
 
 /// How large merged collectives become at first, in multiples of the size at which latency is half of
 /// the time.
-const FACTORS: [f64; 5] = [1.0, 4.0, 16.0, 64.0, 0.25];
+const FACTORS: [f64; 5] = [4.0, 16.0, 1.0, 64.0, 0.25];
 
 /// Finds recipes and an order.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
@@ -136,6 +136,18 @@ fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
     found.step_time - ops.map(|op| task.machine.times.of(op)).sum()
 }
 
+/// Whether a factor at the end of those that were tried is worth a try: the one next to it is better
+/// than the one before that.
+fn is_promising(factor: f64, tried: &[(f64, Nanos)]) -> bool {
+    let step = |of: f64| tried.iter().find(|(factor, _)| *factor == of).map(|(_, step)| step.0);
+    let (near, far) = if factor > 1.0 { (factor / 4.0, factor / 16.0) } else { (factor * 4.0, factor * 16.0) };
+    match (step(near), step(far)) {
+        (Some(near), Some(far)) if factor > 1.0 => near < far,
+        (Some(near), Some(far)) => near <= far,
+        _ => true,
+    }
+}
+
 struct Search<'a> {
     request: &'a Request<'a>,
     unchanged: &'a Optimized,
@@ -158,18 +170,24 @@ impl Search<'_> {
         let mut consider = |caps: Caps, best: &mut Option<(Caps, Tried)>| {
             let recipes = plans.recipes(&caps);
             if left == 0 || recipes.is_empty() || seen.contains(&recipes) {
-                return;
+                return None;
             }
             left -= 1;
             seen.push(recipes.clone());
             let part = 1.0 / 3.0 + (TRIALS - left - 1) as f64 / (3.0 * TRIALS as f64);
-            let Some(tried) = self.try_out(recipes, part) else { return };
-            if best.as_ref().is_none_or(|(_, held)| tried.step_time.0 < held.step_time.0) {
+            let tried = self.try_out(recipes, part)?;
+            let step_time = tried.step_time;
+            if best.as_ref().is_none_or(|(_, held)| step_time.0 < held.step_time.0) {
                 *best = Some((caps, tried));
             }
+            Some(step_time)
         };
+        let mut steps: Vec<(f64, Nanos)> = Vec::new();
         for factor in FACTORS {
-            consider(Caps::all(plans, factor), &mut best);
+            if is_promising(factor, &steps) {
+                let tried = consider(Caps::all(plans, factor), &mut best);
+                steps.push((factor, tried.unwrap_or(Nanos::LONGEST)));
+            }
         }
         for class in plans.by_saving() {
             let Some((caps, _)) = &best else { break };

@@ -11,6 +11,8 @@ use crate::units::{Bytes, Nanos};
 struct Class {
     ops: Vec<OpId>,
     line: Line,
+    /// Whether merging them keeps every bit.
+    is_exact: bool,
 }
 
 impl Class {
@@ -27,15 +29,21 @@ pub(super) struct Plans<'a> {
     reach: Reach,
 }
 
+/// How much larger or smaller the collectives of a class are tried next.
+const STEP: f64 = 4.0;
+
 /// How large the collectives of each class become, in multiples of the size at which latency is half
 /// of the time; `None` leaves a class as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Caps(Vec<Option<f64>>);
 
 impl Caps {
-    /// All classes alike.
+    /// All classes alike. Those that are not exact come later, if there are others: what they are
+    /// allowed to change must not make the result worse.
     pub(super) fn all(plans: &Plans<'_>, factor: f64) -> Caps {
-        Caps(vec![Some(factor); plans.classes.len()])
+        let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
+        let cap = |class: &Class| (class.is_exact || !is_any_exact).then_some(factor);
+        Caps(plans.classes.iter().map(cap).collect())
     }
 
     /// The same with one class much larger, smaller, or left as it is.
@@ -45,23 +53,22 @@ impl Caps {
             caps.0[class] = cap;
             caps
         };
-        let own = self.0[class].unwrap_or(1.0);
-        vec![with(None), with(Some(4.0 * own)), with(Some(own / 4.0))]
+        match self.0[class] {
+            Some(own) => vec![with(None), with(Some(STEP * own)), with(Some(own / STEP))],
+            None => vec![with(Some(STEP)), with(Some(STEP * STEP))],
+        }
     }
 }
 
 impl<'a> Plans<'a> {
     pub(super) fn new(graph: &'a Graph, prices: &Prices<'_>, allowed: &Allowed) -> Plans<'a> {
-        let is_allowed = |op: OpId| {
-            let kind = graph.collective(op).map(|collective| collective.kind);
-            // The order of an all-reduce's sum depends on where an element stands in the message.
-            !allowed.exact_only || kind != Some(CollectiveKind::AllReduce)
-        };
         let class = |ops: Vec<OpId>| {
             let like = graph.collective(*ops.first()?)?;
             let line = prices.line(graph, like)?;
-            let is_worth = ops.len() > 1 && line.latency > Nanos::ZERO && ops.iter().all(|&op| is_allowed(op));
-            is_worth.then_some(Class { ops, line })
+            // The order of an all-reduce's sum depends on where an element stands in the message.
+            let is_exact = like.kind != CollectiveKind::AllReduce;
+            let is_worth = ops.len() > 1 && line.latency > Nanos::ZERO && (is_exact || !allowed.exact_only);
+            is_worth.then_some(Class { ops, line, is_exact })
         };
         let merges = allowed.kinds.contains(&RewriteKind::Merge);
         let classes = mergeable(graph).into_iter().filter(|_| merges);
