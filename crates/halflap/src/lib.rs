@@ -87,7 +87,7 @@ pub mod workload;
 
 pub use nearest::{Unknown, nearest};
 
-/// The example in README.md, compiled.
+/// The examples in docs/library.md, compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/library.md")]
+struct Library;
