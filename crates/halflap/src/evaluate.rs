@@ -17,6 +17,24 @@ pub struct Setup<'a> {
 }
 
 /// An order of a program's operations, in time and in memory.
+///
+/// ```
+/// use halflap::cost::Times;
+/// use halflap::evaluate::{Evaluation, Setup};
+/// use halflap::order::Order;
+/// use halflap::simulate::Machine;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let machine = Machine::new(&graph, Times::given(&graph)?);
+/// let setup = Setup { graph: &graph, machine: &machine };
+/// let input = Evaluation::of(setup, Order::of_input(&graph));
+/// assert!(input.exposed() <= input.step_time());
+/// println!("{} in {}, at most {} alive", input.exposed(), input.step_time(), input.peak());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// The order.

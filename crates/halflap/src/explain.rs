@@ -80,7 +80,29 @@ pub struct Limits {
     pub bound: Bound,
 }
 
-/// Explains an order.
+/// Explains an order. The bound that it is measured against takes its time, and can be used again.
+///
+/// ```
+/// use halflap::cost::Times;
+/// use halflap::evaluate::{Evaluation, Setup};
+/// use halflap::explain::{Limits, explain};
+/// use halflap::graph::Edges;
+/// use halflap::simulate::{Machine, lower_bound};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let machine = Machine::new(&graph, Times::given(&graph)?);
+/// let setup = Setup { graph: &graph, machine: &machine };
+/// let input = Evaluation::of(setup, halflap::order::Order::of_input(&graph));
+/// let memory = input.peak();
+/// let bound = lower_bound(&graph, &machine, Edges::Real, memory);
+/// for held in explain(setup, &input, Limits { memory, bound }).held {
+///     println!("{} is exposed for {}", graph.name(held.collective), held.exposed);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Explanation {
     let Setup { graph, machine } = setup;
     let Evaluation { order, simulation, .. } = evaluation;

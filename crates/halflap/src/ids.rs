@@ -154,6 +154,16 @@ impl<I, T: fmt::Debug> fmt::Debug for IdVec<I, T> {
 }
 
 /// A list for each id, all in one flat vector.
+///
+/// ```
+/// use halflap::ids::{BufId, Csr, Id, OpId};
+///
+/// let [first, second] = [0, 1].map(OpId::from_index);
+/// let buffer = BufId::from_index(0);
+/// let uses: Csr<OpId, BufId> = Csr::from_lists([vec![], vec![buffer]]);
+/// assert!(uses.of(first).is_empty());
+/// assert_eq!(uses.inverse(1).of(buffer), [second]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Csr<I, T> {
     starts: Vec<u32>,

@@ -7,6 +7,16 @@ use crate::ids::{Id, IdVec, OpId, Pos};
 
 /// A permutation of a program's operations. Invariant: `at[pos[op]] == op`; only `rotate` writes
 /// either after construction.
+///
+/// ```
+/// use halflap::ids::{Id, OpId};
+/// use halflap::order::Order;
+///
+/// let ops: Vec<OpId> = [2, 0, 1].map(OpId::from_index).to_vec();
+/// let order = Order::from_ops(3, ops).expect("every operation is there once");
+/// assert_eq!(order.pos(OpId::from_index(0)).index(), 1);
+/// assert!(Order::from_ops(2, vec![OpId::from_index(1); 2]).is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     at: IdVec<Pos, OpId>,

@@ -9,6 +9,13 @@ use serde::Serialize;
 
 /// A time in nanoseconds. A float, as in the files: times are estimates, and torch's decisions on
 /// them are to be reproduced to the last bit.
+///
+/// ```
+/// use halflap::units::{Bandwidth, Bytes, Nanos};
+///
+/// assert_eq!(Bytes(50_000) / Bandwidth::gigas(50.0), Nanos::micros(1.0));
+/// assert_eq!(Nanos(1_234.0).to_string(), "1.23 us");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
 #[serde(transparent)]
 pub struct Nanos(pub f64);

@@ -10,6 +10,21 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::units::Bytes;
 
 /// What an order is held to, beyond what every order must keep.
+///
+/// ```
+/// use halflap::units::Bytes;
+/// use halflap::verify::{Demands, Violation, verify};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let order: Vec<_> = graph.ops().collect();
+/// let proof = verify(&graph, &order, &Demands::default())?;
+/// let less = Demands { memory_limit: Some(proof.peak - Bytes(1)), ..Demands::default() };
+/// assert!(matches!(verify(&graph, &order, &less), Err(Violation::PeakAboveLimit { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Demands<'a> {
     /// Order-only edges.

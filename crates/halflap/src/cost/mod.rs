@@ -57,6 +57,21 @@ impl Times {
 }
 
 /// Where run times come from, besides the graph.
+///
+/// ```
+/// use halflap::cost::{Costs, Device};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let given = Costs::default().times(&graph)?;
+/// let modelled = Costs { device: Some(Device::named("h100")?), ..Costs::default() }.times(&graph)?;
+/// for op in graph.ops() {
+///     println!("{}: {} given, {} on an H100", graph.name(op), given.of(op), modelled.of(op));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     /// Models compute, and collectives over its links.

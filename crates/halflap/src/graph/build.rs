@@ -9,6 +9,20 @@ use crate::ids::{BufId, Csr, GroupId, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
 
 /// A program before validation, with references already resolved to ids.
+///
+/// ```
+/// use halflap::graph::{BufferParts, Graph, OpKind, OpParts, Parts};
+/// use halflap::units::Bytes;
+///
+/// let mut parts = Parts::default();
+/// let op = parts.ops.push(OpParts::new("multiply", OpKind::Compute));
+/// let buffer = parts.buffers.push(BufferParts::new("product", Some(op), Bytes(4096)));
+/// parts.ops[op].outputs.push(buffer);
+/// parts.buffers[buffer].output = true;
+/// let graph = Graph::new(parts)?;
+/// assert_eq!(graph.find("multiply"), Some(op));
+/// # Ok::<(), halflap::graph::GraphError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parts {
     /// The operations, in the order in which they are scheduled now.
@@ -41,6 +55,27 @@ pub struct OpParts {
     pub provenance: Provenance,
     /// The kernel that it runs as, as profilers call it, where known.
     pub kernel: Option<String>,
+}
+
+impl OpParts {
+    /// An operation of which no more is known. Set what is: its run time, its buffers, and of a
+    /// collective what it does.
+    pub fn new(name: impl Into<String>, kind: OpKind) -> OpParts {
+        OpParts {
+            name: name.into(),
+            kind,
+            runtime: None,
+            flops: None,
+            bytes: None,
+            gemm_like: false,
+            collective: None,
+            outputs: Vec::new(),
+            deps: Vec::new(),
+            fused: Vec::new(),
+            provenance: Provenance::default(),
+            kernel: None,
+        }
+    }
 }
 
 /// Where an operation comes from in the user's program, for people; each is empty where it is not known.
@@ -77,6 +112,21 @@ pub struct BufferParts {
     pub view_of: Option<BufId>,
 }
 
+impl BufferParts {
+    /// A buffer that is freed after its last user, of whom none is known yet.
+    pub fn new(name: impl Into<String>, maker: Option<OpId>, size: Bytes) -> BufferParts {
+        BufferParts {
+            name: name.into(),
+            maker,
+            size_alloc: size,
+            size_free: size,
+            users: Vec::new(),
+            output: false,
+            view_of: None,
+        }
+    }
+}
+
 /// One process group, or one kind of transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -87,6 +137,13 @@ pub struct GroupParts {
     /// All sets of devices that communicate among themselves at the same time, this rank's among
     /// them; empty where only this rank's are known.
     pub sets: Vec<Vec<u32>>,
+}
+
+impl GroupParts {
+    /// A process group, of which only this rank's set is known.
+    pub fn new(name: impl Into<String>, ranks: Vec<u32>) -> GroupParts {
+        GroupParts { name: name.into(), ranks, kind: GroupKind::Ranks, sets: Vec::new() }
+    }
 }
 
 /// What shares a stream under a group's name.

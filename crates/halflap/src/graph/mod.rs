@@ -147,6 +147,21 @@ impl Collective {
 }
 
 /// A validated program of one rank.
+///
+/// ```
+/// use halflap::graph::{Edges, Graph, OpKind};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph: Graph = halflap::import::read_graph(&bytes)?;
+/// for op in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
+///     let waits = graph.waited_by(op).iter().map(|&wait| graph.name(wait));
+///     println!("{} is awaited by {:?}", graph.name(op), waits.collect::<Vec<_>>());
+///     assert!(graph.preds(op, Edges::Real).iter().all(|&before| before < op));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Graph {
     parts: Parts,

@@ -7,6 +7,15 @@ use thiserror::Error;
 use crate::units::Bytes;
 
 /// A limit, relative or absolute.
+///
+/// ```
+/// use halflap::{memory::Budget, units::Bytes};
+///
+/// let budget: Budget = "1.2x".parse()?;
+/// assert_eq!(budget.limit(Bytes(1000)), Bytes(1200));
+/// assert_eq!("40KiB".parse(), Ok(Budget::Absolute(Bytes(40 * 1024))));
+/// # Ok::<(), halflap::memory::BadBudget>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
     /// So many times the input order's peak.

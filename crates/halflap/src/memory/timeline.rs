@@ -37,6 +37,19 @@ impl Level {
 }
 
 /// The memory of every operation in an order.
+///
+/// ```
+/// use halflap::{memory::Timeline, order::Order};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let memory = Timeline::of(&graph, &Order::of_input(&graph));
+/// let highest = graph.ops().map(|op| memory.levels[op].post_alloc).max();
+/// assert_eq!(highest, Some(memory.peak));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// What each operation does to memory.

@@ -24,6 +24,23 @@ use crate::ids::{IdVec, OpId, StreamId};
 use crate::units::Nanos;
 
 /// What orders are simulated on.
+///
+/// ```
+/// use halflap::{cost::Times, order::Order, simulate::{Machine, simulate}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let graph = halflap::import::read_graph(&bytes)?;
+/// let quiet = Machine::new(&graph, Times::given(&graph)?);
+/// // Compute is 20% slower while communication runs.
+/// let mut busy = quiet.clone();
+/// busy.slowdown = 1.2;
+/// let order = Order::of_input(&graph);
+/// let step = |machine: &Machine| simulate(&graph, order.as_slice(), machine).step_time;
+/// assert!(step(&busy) >= step(&quiet));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Which collectives take turns.

@@ -20,6 +20,22 @@ use crate::ids::{BufId, IdVec, OpId, UnitId};
 use crate::units::{Bytes, Nanos};
 
 /// A program as units, each after those that it runs; the last one is the entry.
+///
+/// ```
+/// use halflap::order::Order;
+/// use halflap::workload::{Model, UnitError, Workload};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let workload = Workload::from(halflap::import::read_graph(&bytes)?);
+/// // Any order, evaluated: here the one that the program has now.
+/// let decided = workload.walk(&Model::default(), |priced| {
+///     Ok::<_, UnitError>((Order::of_input(&priced.graph), ()))
+/// })?;
+/// assert_eq!(decided[0].step_time().before, decided[0].step_time().after);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The units.

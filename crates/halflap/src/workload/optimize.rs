@@ -64,6 +64,21 @@ impl From<UnitError> for SearchError {
 }
 
 /// A proved order of every unit, and the totals.
+///
+/// ```
+/// use halflap::workload::{Model, Search, Workload};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let bytes = std::fs::read("../../tests/corpus/ddp_mlp_4.graph.json.gz")?;
+/// let workload = Workload::from(halflap::import::read_graph(&bytes)?);
+/// let search = Search { memory: "1.2x".parse()?, ..Search::default() };
+/// let decision = workload.optimize(&Model::default(), &search)?;
+/// let found = decision.units[0].found.as_ref().expect("the program communicates");
+/// assert!(found.bound.time <= decision.step_time().after);
+/// assert!(decision.exposed().after <= decision.exposed().before);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The units, callees first. One that does not communicate keeps its order, and has nothing found.
