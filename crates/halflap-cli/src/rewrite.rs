@@ -8,13 +8,13 @@ use halflap::ids::OpId;
 use halflap::improve::{Allowed, mergeable_latency};
 use halflap::origin::{Origin, Part, Source as From};
 use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
-use halflap::trust::Trust;
+use halflap::robustness::Robustness;
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, describe_trust, labelled, listing, printable,
-    render_explanation,
+    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, describe_robustness, labelled, listing,
+    printable, render_explanation,
 };
 
 use crate::answer::Answer;
@@ -33,7 +33,7 @@ pub struct Merged {
     before: Decided<()>,
     after: Decided<Outcome>,
     origin: Origin,
-    trust: Trust,
+    robustness: Robustness,
     measure: Measure,
     read_seconds: f64,
     /// The step of the best order of the original program, where rewrites were searched.
@@ -56,10 +56,10 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         None => given(args, subject, &before)?,
     };
     let Found { origin, after, order_alone } = found;
-    let trust = Trust::between(side(&before), side(&after), &origin);
+    let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
     let read_seconds = subject.source.read_seconds;
-    Ok(Merged { args: args.clone(), before, after, origin, trust, measure, read_seconds, order_alone })
+    Ok(Merged { args: args.clone(), before, after, origin, robustness, measure, read_seconds, order_alone })
 }
 
 fn side<T>(decided: &Decided<T>) -> Side<'_> {
@@ -174,7 +174,7 @@ impl Merged {
             order_collectives: self.args.order_collectives.map(ChainWhich::name),
             read_seconds: self.read_seconds,
             pass_seconds: &[],
-            optimizer: Some(found.described(&self.args.search, &self.trust)),
+            optimizer: Some(found.described(&self.args.search, &self.robustness)),
         };
         TimedRewrite {
             timed,
@@ -201,7 +201,7 @@ impl Merged {
         if more > 0 {
             facts.push(("", format!("... and {more} more: --json has all")));
         }
-        facts.push(("trust", describe_trust(&self.trust)));
+        facts.push(("robustness", describe_robustness(&self.robustness)));
         facts
     }
 

@@ -11,7 +11,7 @@ use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::write as write_module;
 use halflap_report::{
-    Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_trust, labelled,
+    Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_robustness, labelled,
 };
 use serde_json::{Value, json};
 
@@ -223,7 +223,7 @@ impl Answer for Done {
         };
         let summary = summary(unit, self.section(unit).bound);
         let fact = match &unit.found {
-            Way::Searched(found) => ("trust", describe_trust(&found.trust)),
+            Way::Searched(found) => ("robustness", describe_robustness(&found.robustness)),
             _ => ("passes", self.args.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(", ")),
         };
         let rows = if self.args.passes.is_empty() { &[][..] } else { &summary.rows };
@@ -235,7 +235,7 @@ impl Done {
     fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
         let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
         if let Way::Searched(found) = &unit.found {
-            section.trust = Some(format!("in its own order: {}", describe_trust(&found.trust)));
+            section.robustness = Some(format!("in its own order: {}", describe_robustness(&found.robustness)));
             section.seconds = found.seconds;
         }
         section
@@ -327,7 +327,7 @@ impl Done {
             _ => (&[], &[]),
         };
         let optimizer = match &unit.found {
-            Way::Searched(found) => Some(found.described(&self.args.search, &found.trust)),
+            Way::Searched(found) => Some(found.described(&self.args.search, &found.robustness)),
             _ => None,
         };
         Timed {
@@ -369,7 +369,7 @@ fn searched_text(section: &Section<'_>, summary: &Summary, Searched { found, hin
         ("lower bound", describe_bound(&priced.graph, section.bound)),
         ("exposed", format!("{} -> {}", priced.input.exposed(), evaluation.exposed())),
         ("peak memory", format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit)),
-        ("trust", describe_trust(&found.trust)),
+        ("robustness", describe_robustness(&found.robustness)),
     ];
     let style = terminal::style();
     let host = host_line(&evaluation.simulation);

@@ -8,8 +8,8 @@ use halflap::memory::Budget;
 use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
+use halflap::robustness::Robustness;
 use halflap::simulate::Bound;
-use halflap::trust::Trust;
 use halflap::units::Bytes;
 use halflap::workload::Priced;
 use halflap_report::OptimizerRun;
@@ -24,21 +24,21 @@ use crate::source::Source;
 /// The results of a search, besides the order.
 pub struct Outcome {
     pub bound: Bound,
-    pub trust: Trust,
+    pub robustness: Robustness,
     pub input_kept: bool,
     pub limit: Bytes,
     pub seconds: f64,
 }
 
 impl Outcome {
-    /// The same for machines; `trust` is what the whole result is compared by.
-    pub fn described<'a>(&self, args: &SearchArgs, trust: &'a Trust) -> OptimizerRun<'a> {
+    /// The same for machines; `robustness` is what the whole result is compared by.
+    pub fn described<'a>(&self, args: &SearchArgs, robustness: &'a Robustness) -> OptimizerRun<'a> {
         OptimizerRun {
             seconds: self.seconds,
             effort: args.effort.unwrap_or(EffortArg::Default).name(),
             memory_limit: self.limit,
             input_kept: self.input_kept,
-            trust,
+            robustness,
         }
     }
 }
@@ -65,8 +65,8 @@ pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), 
     let (found, seconds) = timed(wanted, priced, optimize);
     let found = found.map_err(|error| failed(wanted, priced, error))?;
     let limit = limit(wanted, priced);
-    let Optimized { order, bound, trust, input_kept, .. } = found;
-    Ok((order, Outcome { bound, trust, input_kept, limit, seconds }))
+    let Optimized { order, bound, robustness, input_kept, .. } = found;
+    Ok((order, Outcome { bound, robustness, input_kept, limit, seconds }))
 }
 
 /// How a program may be changed.
@@ -90,8 +90,8 @@ pub fn improved(wanted: &Wanted<'_>, priced: &Priced, way: &Way<'_>) -> Result<(
         ImproveError::Rewrite(error) => Failed::OurBug(error.to_string()),
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
-    let Optimized { bound, trust, input_kept, .. } = best.clone();
-    let outcome = Outcome { bound, trust, input_kept, limit: limit(wanted, priced), seconds };
+    let Optimized { bound, robustness, input_kept, .. } = best.clone();
+    let outcome = Outcome { bound, robustness, input_kept, limit: limit(wanted, priced), seconds };
     Ok((found, outcome))
 }
 

@@ -34,7 +34,7 @@ pub struct Section<'a> {
     pub bound: Bound,
     /// Which collectives are explained; all, unless some were requested.
     pub only: Option<Vec<OpId>>,
-    pub trust: Option<String>,
+    pub robustness: Option<String>,
     pub seconds: f64,
     explained: &'a OnceLock<Explanation>,
 }
@@ -63,7 +63,7 @@ impl<'a> Section<'a> {
             limit: *limit,
             bound: *bound,
             only: None,
-            trust: None,
+            robustness: None,
             seconds: 0.0,
             explained,
         }
@@ -192,7 +192,7 @@ impl Shown<'_> {
             ("lower bound", describe_bound(graph, section.bound)),
             ("peak memory", peak),
         ];
-        lines.extend(section.trust.clone().map(|trust| ("trust", trust)));
+        lines.extend(section.robustness.clone().map(|robustness| ("robustness", robustness)));
         let mut text = String::from("\n");
         lines.iter().for_each(|(label, value)| text.push_str(&labelled(label, value, style)));
         text.push('\n');

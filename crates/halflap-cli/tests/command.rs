@@ -60,7 +60,7 @@ fn the_optimizer_says_how_good_its_order_is() {
     let (out, err) = ends(&halflap(&dir, &["schedule", &graph, "-o", "out.json"]), 0);
     assert_eq!(err, "", "no progress is shown on a pipe");
     for part in
-        ["step time", "of optimal, proved", "lower bound", "trust", "held by", "optimized in", "peak 3.47 GiB at "]
+        ["step time", "of optimal, proved", "lower bound", "robustness", "held by", "optimized in", "peak 3.47 GiB at "]
     {
         assert!(out.contains(part), "{part}: {out}");
     }
@@ -68,7 +68,8 @@ fn the_optimizer_says_how_good_its_order_is() {
     assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64());
     assert!(file["step_time"].as_f64() >= file["bound"].as_f64());
     assert_eq!(file["optimizer"]["effort"], "default");
-    assert_eq!(file["optimizer"]["trust"]["variations"], 23);
+    assert_eq!(file["optimizer"]["robustness"]["variations"], 23);
+    assert_eq!(file["optimizer"]["trust"], file["optimizer"]["robustness"], "the old name");
     ends(&halflap(&dir, &["verify", &graph, "out.json", "--memory-budget", "1x"]), 0);
     let one = ends(&halflap(&dir, &["schedule", &graph, "--threads", "1", "--json"]), 0).0;
     assert_eq!(serde_json::from_str::<Value>(&one).unwrap()["order"], file["order"]);

@@ -10,8 +10,8 @@ use halflap::graph::Graph;
 use halflap::ids::OpId;
 use halflap::order::Order;
 use halflap::pass::Slide;
+use halflap::robustness::Robustness;
 use halflap::schedule::PassRun;
-use halflap::trust::Trust;
 use halflap::units::Bytes;
 
 /// A schedule with what only its maker knows: how long things took.
@@ -47,7 +47,7 @@ pub struct OptimizerRun<'a> {
     /// Whether the input order was kept because it is better in most variations.
     pub input_kept: bool,
     /// The gain when everything is a little different.
-    pub trust: &'a Trust,
+    pub robustness: &'a Robustness,
 }
 
 impl Serialize for Timed<'_> {
@@ -92,13 +92,21 @@ impl Serialize for Timed<'_> {
 }
 
 fn optimizer_json(run: &OptimizerRun<'_>) -> Value {
-    let (low, high) = run.trust.range();
+    let (low, high) = run.robustness.range();
+    let robustness = json!({
+        "variations": run.robustness.trials.len(),
+        "slower_in": run.robustness.lost(),
+        "least_saved": low,
+        "most_saved": high,
+    });
     json!({
         "seconds": run.seconds,
         "effort": run.effort,
         "memory_limit": run.memory_limit.0,
         "input_kept": run.input_kept,
-        "trust": { "variations": run.trust.trials.len(), "slower_in": run.trust.lost(), "least_saved": low, "most_saved": high },
+        "robustness": robustness,
+        // Its name before 0.2.
+        "trust": robustness,
     })
 }
 

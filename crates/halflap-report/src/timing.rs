@@ -12,8 +12,8 @@ use halflap::evaluate::Evaluation;
 use halflap::explain::{Explanation, Holder, Peak};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, OpId};
+use halflap::robustness::Robustness;
 use halflap::simulate::Simulation;
-use halflap::trust::Trust;
 use halflap::units::Nanos;
 
 /// Which edges are kept, as `--collective-order` and `halflap.schedule/1` have it.
@@ -121,10 +121,10 @@ fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
 }
 
 /// The range of what is saved when everything is a little different.
-pub fn describe_trust(trust: &Trust) -> String {
-    let (low, high) = trust.range();
-    let trials = count(trust.trials.len(), "variation");
-    let lost = match trust.lost() {
+pub fn describe_robustness(robustness: &Robustness) -> String {
+    let (low, high) = robustness.range();
+    let trials = count(robustness.trials.len(), "variation");
+    let lost = match robustness.lost() {
         0 => "never slower".to_owned(),
         lost => format!("slower in {lost}"),
     };

@@ -170,7 +170,7 @@ fn captured_programs_are_never_slower_than_with_order_alone() {
         let Some(changed) = found.changed else { continue };
         assert!(changed.optimized.step_time.0 < found.unchanged.step_time.0, "{name}");
         assert!(changed.optimized.peak <= limit(&graph, &asked), "{name}");
-        assert!(!changed.trust.is_lost(), "{name}");
+        assert!(!changed.robustness.is_lost(), "{name}");
         verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
         let members: Vec<_> = changed.recipes.iter().map(|Recipe::Merge { members }| members.len()).collect();
         assert!(members.iter().all(|&count| count > 1), "{name}");

@@ -19,8 +19,8 @@ use halflap::import::read_graph;
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
+use halflap::robustness::Robustness;
 use halflap::simulate::{Machine, lower_bound, simulate};
-use halflap::trust::Trust;
 use halflap::units::{Bytes, Nanos};
 use halflap::verify::{Demands, OrderEdges, verify};
 use halflap_report::{describe_holder, exposed_by_collective};
@@ -128,8 +128,8 @@ fn contention_launch_and_skew_only_add_time() {
         assert!(step(&|machine| machine.launch = Nanos(4e3)) >= base, "seed {seed}");
         let issued = graph.ops().filter(|&op| graph.kind(op) != OpKind::MultiOutput).count();
         assert!(step(&|machine| machine.launch = Nanos(4e3)).0 >= 4e3 * issued as f64, "seed {seed}");
-        let trust = Trust::of(&graph, &plain, &order, &order);
-        assert_eq!((trust.range(), trust.lost()), ((0.0, 0.0), 0), "an order is as good as itself");
+        let robustness = Robustness::of(&graph, &plain, &order, &order);
+        assert_eq!((robustness.range(), robustness.lost()), ((0.0, 0.0), 0), "an order is as good as itself");
     }
 }
 

@@ -3,7 +3,7 @@
 //! A rewrite is worth what the best order of the rewritten program gains, so every plan of rewrites is
 //! judged by a search of its own: a quick one to choose between plans, and one with the effort that
 //! was asked for between the chosen plan and the program as it is. A plan stays only if its step is
-//! shorter, at the nominal times and over the variations of [`Trust`].
+//! shorter, at the nominal times and over the variations of [`Robustness`].
 
 mod carry;
 mod plans;
@@ -16,8 +16,8 @@ use crate::graph::{Graph, OpKind};
 use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use crate::order::Order;
 use crate::rewrite::{Prices, Recipe, RewriteError, RewriteKind, Rewritten, apply};
+use crate::robustness::Robustness;
 use crate::simulate::Machine;
-use crate::trust::Trust;
 use crate::units::Nanos;
 use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
@@ -74,7 +74,7 @@ pub struct Changed {
     /// Its order.
     pub optimized: Optimized,
     /// The new program and order against the old program in its own best order.
-    pub trust: Trust,
+    pub robustness: Robustness,
 }
 
 /// Why nothing can be said.
@@ -253,16 +253,17 @@ impl Search<'_> {
             return Ok(None);
         }
         verify_rewrite(task.graph, &rewritten.graph, &rewritten.origin).map_err(RewriteError::Unproved)?;
-        let trust = self.trust(Setup { graph: &rewritten.graph, machine: &machine }, &found.order, &rewritten);
-        let kept = !trust.is_lost();
-        Ok(kept.then_some(Changed { recipes, rewritten, optimized: found, trust }))
+        let robustness =
+            self.robustness(Setup { graph: &rewritten.graph, machine: &machine }, &found.order, &rewritten);
+        let kept = !robustness.is_lost();
+        Ok(kept.then_some(Changed { recipes, rewritten, optimized: found, robustness }))
     }
 
-    fn trust(&self, setup: Setup<'_>, order: &Order, rewritten: &Rewritten) -> Trust {
+    fn robustness(&self, setup: Setup<'_>, order: &Order, rewritten: &Rewritten) -> Robustness {
         let task = self.request.task;
         let old = Setup { graph: task.graph, machine: task.machine };
         let (before, after) = (Evaluation::of(old, self.unchanged.order.clone()), Evaluation::of(setup, order.clone()));
         let side = |setup, evaluation| Side { setup, evaluation };
-        Trust::between(side(old, &before), side(setup, &after), &rewritten.origin)
+        Robustness::between(side(old, &before), side(setup, &after), &rewritten.origin)
     }
 }

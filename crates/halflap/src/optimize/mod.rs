@@ -26,8 +26,8 @@ use crate::memory::Timeline;
 use crate::order::Order;
 use crate::overlap::Fidelity;
 use crate::pass::{NoWatch, Options, Pass, Runner, Settings};
+use crate::robustness::Robustness;
 use crate::simulate::{Bound, Machine, lower_bound, simulate};
-use crate::trust::Trust;
 use crate::units::{Bytes, Nanos};
 use crate::verify::{Demands, OrderEdges, Violation, verify};
 use anneal::{Chain, Found, anneal, polished};
@@ -125,7 +125,7 @@ pub struct Optimized {
     /// Its peak.
     pub peak: Bytes,
     /// What was found against the input order, with everything a little different.
-    pub trust: Trust,
+    pub robustness: Robustness,
     /// Whether this is the input order, because what was found is worse than it in most variations.
     pub input_kept: bool,
 }
@@ -169,13 +169,13 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
     };
     let input: Vec<OpId> = task.graph.ops().collect();
-    let trust = Trust::of(task.graph, task.machine, &input, &best.ops);
+    let robustness = Robustness::of(task.graph, task.machine, &input, &best.ops);
     let input_peak = Timeline::of(task.graph, &Order::of_input(task.graph)).peak;
-    let input_kept = trust.is_lost() && input_peak <= task.memory_limit;
+    let input_kept = robustness.is_lost() && input_peak <= task.memory_limit;
     let ops = if input_kept { input } else { best.ops };
     let (peak, order) = prove(task, ops)?;
     let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
-    Ok(Optimized { order, step_time, bound, peak, trust, input_kept })
+    Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })
 }
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What

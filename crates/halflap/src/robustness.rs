@@ -1,4 +1,4 @@
-//! How far a gain can be trusted: both orders once more, with everything a little different.
+//! How robust a gain is: both orders once more, with everything a little different.
 //!
 //! Estimates are off, communication slows compute down, and ranks do not keep step. An order that
 //! wins only where all estimates are right is not worth having.
@@ -35,7 +35,7 @@ pub struct Trial {
 
 /// All trials.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trust {
+pub struct Robustness {
     /// One for each variation.
     pub trials: Vec<Trial>,
 }
@@ -44,32 +44,32 @@ const SEEDS: u64 = 16;
 const SLOWDOWNS: [f64; 4] = [1.1, 1.2, 1.3, 1.4];
 const SKEWS: [f64; 3] = [0.05, 0.1, 0.2];
 
-impl Trust {
+impl Robustness {
     /// Tries two orders in every variation.
-    pub fn of(graph: &Graph, machine: &Machine, before: &[OpId], after: &[OpId]) -> Trust {
+    pub fn of(graph: &Graph, machine: &Machine, before: &[OpId], after: &[OpId]) -> Robustness {
         let factors = |seed| factors(seed, graph.len());
         let before = Run { graph, machine, order: before, factors: &factors };
-        Trust::tried(&before, &Run { order: after, ..before })
+        Robustness::tried(&before, &Run { order: after, ..before })
     }
 
     /// Tries a changed program against the one before: an operation that stands for others varies as
     /// they do.
-    pub fn between(before: Side<'_>, after: Side<'_>, origin: &Origin) -> Trust {
+    pub fn between(before: Side<'_>, after: Side<'_>, origin: &Origin) -> Robustness {
         let old = |seed| factors(seed, before.setup.graph.len());
         let new = |seed| {
             let old = old(seed);
             let mean = |of: &[OpId]| of.iter().map(|&op| old[op]).sum::<f64>() / of.len() as f64;
             origin.ops.iter().map(|(_, source)| mean(&source.of)).collect()
         };
-        Trust::tried(&Run::of(before, &old), &Run::of(after, &new))
+        Robustness::tried(&Run::of(before, &old), &Run::of(after, &new))
     }
 
-    fn tried(before: &Run<'_>, after: &Run<'_>) -> Trust {
+    fn tried(before: &Run<'_>, after: &Run<'_>) -> Robustness {
         let times = (0..SEEDS).map(Variation::Times);
         let slowdowns = SLOWDOWNS.into_iter().map(Variation::Slowdown);
         let variations = times.chain(slowdowns).chain(SKEWS.into_iter().map(Variation::Skew));
         let trial = |variation| Trial { variation, before: before.step(variation), after: after.step(variation) };
-        Trust { trials: variations.map(trial).collect() }
+        Robustness { trials: variations.map(trial).collect() }
     }
 
     /// The smallest and the largest part of the step that is saved; negative is lost.
@@ -142,22 +142,22 @@ fn factors(seed: u64, ops: usize) -> IdVec<OpId, f64> {
 mod tests {
     use super::*;
 
-    fn trust(steps: &[(f64, f64)]) -> Trust {
+    fn robustness(steps: &[(f64, f64)]) -> Robustness {
         let trial = |(seed, &(before, after)): (usize, &(f64, f64))| Trial {
             variation: Variation::Times(seed as u64),
             before: Nanos(before),
             after: Nanos(after),
         };
-        Trust { trials: steps.iter().enumerate().map(trial).collect() }
+        Robustness { trials: steps.iter().enumerate().map(trial).collect() }
     }
 
     #[test]
     fn an_order_is_lost_where_it_is_slower_in_most_variations() {
-        let mixed = trust(&[(100.0, 80.0), (100.0, 110.0), (200.0, 150.0)]);
+        let mixed = robustness(&[(100.0, 80.0), (100.0, 110.0), (200.0, 150.0)]);
         assert_eq!((mixed.lost(), mixed.is_lost()), (1, false));
         let (low, high) = mixed.range();
         assert!((low + 0.1).abs() < 1e-12 && (high - 0.25).abs() < 1e-12, "{low} {high}");
-        assert!(trust(&[(100.0, 101.0), (100.0, 90.0), (100.0, 100.1)]).is_lost());
-        assert!(!trust(&[(100.0, 101.0), (100.0, 90.0)]).is_lost(), "half is not most");
+        assert!(robustness(&[(100.0, 101.0), (100.0, 90.0), (100.0, 100.1)]).is_lost());
+        assert!(!robustness(&[(100.0, 101.0), (100.0, 90.0)]).is_lost(), "half is not most");
     }
 }
