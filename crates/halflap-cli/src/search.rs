@@ -125,7 +125,7 @@ fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed 
     let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
     match error {
         OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&source.path), format!("{error}{of}")),
-        OptimizeError::Unproved(_) => Failed::OurBug(error.to_string()),
         OptimizeError::Stopped => Failed::Stopped,
+        _ => Failed::OurBug(error.to_string()),
     }
 }

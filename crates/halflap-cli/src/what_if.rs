@@ -190,8 +190,8 @@ fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Faile
             Ok((Ok(Found { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
-        Err(error @ OptimizeError::Unproved(_)) => Err(Failed::OurBug(error.to_string())),
         Err(OptimizeError::Stopped) => Err(Failed::Stopped),
+        Err(error) => Err(Failed::OurBug(error.to_string())),
     }
 }
 

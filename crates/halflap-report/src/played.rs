@@ -29,6 +29,7 @@ pub struct Played<'a> {
 
 /// What is alive from a time on.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Step {
     /// From when.
     pub time: Nanos,
@@ -40,7 +41,7 @@ impl<'a> Played<'a> {
     /// An order that was evaluated.
     pub fn new(name: &'static str, setup: Setup<'a>, evaluation: &'a Evaluation) -> Played<'a> {
         let Setup { graph, machine } = setup;
-        let Evaluation { order, simulation, memory } = evaluation;
+        let Evaluation { order, simulation, memory, .. } = evaluation;
         Played { name, graph, machine, order, simulation, memory, origin: None }
     }
 

@@ -23,12 +23,12 @@ pub fn carried(origin: &Origin, before: &Simulation) -> Simulation {
         (exposure.of, exposure.at) = (carriers[exposure.of]?, carriers[exposure.at]?);
         Some(exposure)
     });
-    Simulation {
-        start: origin.ops.iter().map(|(_, source)| over(source, &before.start, Nanos::min)).collect(),
-        end: origin.ops.iter().map(|(_, source)| over(source, &before.end, Nanos::max)).collect(),
-        exposures: exposures.collect(),
-        ..before.clone()
-    }
+    let sources = || origin.ops.iter().map(|(_, source)| source);
+    let mut carried = before.clone();
+    carried.start = sources().map(|source| over(source, &before.start, Nanos::min)).collect();
+    carried.end = sources().map(|source| over(source, &before.end, Nanos::max)).collect();
+    carried.exposures = exposures.collect();
+    carried
 }
 
 /// A schedule of a changed program, for machines: `halflap.schedule/1` with what was changed.

@@ -14,6 +14,7 @@ use halflap::units::{Bytes, Nanos};
 /// A schedule against the input order. Exposed time is measured by the one rule of
 /// [`halflap::overlap`] with the graph's own run times, regardless of what the passes used.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Summary {
     /// How many operations there are.
     pub nodes: usize,
@@ -45,6 +46,7 @@ pub struct Summary {
 
 /// One collective.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Row {
     /// The collective.
     pub op: OpId,
@@ -62,6 +64,7 @@ pub struct Row {
 
 /// Why a collective, and its wait, stopped: what the last pass that slid each said.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Stop {
     /// Of the collective.
     pub collective: Option<Limit>,

@@ -13,6 +13,7 @@ use crate::units::Nanos;
 /// Where two ranks' programs first differ.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program")]
+#[non_exhaustive]
 pub struct Difference {
     /// Which of the graphs differs from the first one.
     pub rank: usize,

@@ -36,6 +36,7 @@ pub struct Setup<'a> {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Evaluation {
     /// The order.
     pub order: Order,

@@ -10,6 +10,7 @@ use crate::units::{Bytes, Nanos};
 
 /// An order explained.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Explanation {
     /// What no order can beat, of those that keep the same edges.
     pub bound: Bound,
@@ -21,6 +22,7 @@ pub struct Explanation {
 
 /// A collective that the compute stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Held {
     /// The collective.
     pub collective: OpId,
@@ -58,6 +60,7 @@ pub enum Holder {
 
 /// The place with the most memory alive.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Peak {
     /// How much is alive.
     pub bytes: Bytes,

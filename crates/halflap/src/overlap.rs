@@ -44,6 +44,7 @@ pub struct Overlap<'g> {
 
 /// What hides a collective.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Hiding {
     /// The collective or wait that was measured.
     pub of: OpId,

@@ -13,6 +13,7 @@ use crate::units::Nanos;
 
 /// What is different in a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Variation {
     /// Every run time is up to 30% longer or shorter, drawn from a seed.
     Times(u64),
@@ -24,6 +25,7 @@ pub enum Variation {
 
 /// Both orders in one variation.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Trial {
     /// What is different.
     pub variation: Variation,
@@ -35,6 +37,7 @@ pub struct Trial {
 
 /// All trials.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Robustness {
     /// One for each variation.
     pub trials: Vec<Trial>,

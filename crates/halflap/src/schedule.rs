@@ -49,6 +49,7 @@ impl Observer for NoObserver {}
 
 /// A proved order, and how it came about.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Schedule {
     /// The order.
     pub order: Order,
@@ -62,6 +63,7 @@ pub struct Schedule {
 
 /// What one pass did.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PassRun {
     /// The pass.
     pub pass: Pass,
@@ -77,6 +79,7 @@ pub struct PassRun {
 
 /// Our own bug, or torch's in a pass that is to behave like it.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Failure {
     /// The ledger is not what it should be.
     #[error("{}: the memory ledger does not hold after a swap", pass.name())]

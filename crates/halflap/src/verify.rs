@@ -47,6 +47,7 @@ pub enum OrderEdges<'a> {
 
 /// What was proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Proof {
     /// The most that is ever alive.
     pub peak: Bytes,
@@ -55,6 +56,7 @@ pub struct Proof {
 /// What is wrong with an order.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum Violation {
     #[error("'{name}' is not a node of the graph")]
     UnknownNode { name: String },

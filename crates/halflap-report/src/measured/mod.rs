@@ -83,6 +83,7 @@ impl Span {
 
 /// Where a step's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Spent {
     /// Kernels.
     pub compute: Nanos,
@@ -139,6 +140,7 @@ pub enum What {
 
 /// An operation, measured in the mean of ranks, and simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Difference {
     /// The place of its part in the step.
     pub part: usize,
@@ -161,6 +163,7 @@ impl Difference {
 
 /// A measured step compared with its simulation.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Comparison {
     /// Of each part.
     pub simulations: Vec<Simulation>,

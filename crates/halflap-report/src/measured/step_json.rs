@@ -22,6 +22,7 @@ const FORMAT: &str = "halflap.timeline/1";
 /// Why bytes are not a measured step.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum StepError {
     #[error(transparent)]
     Unreadable(Box<ImportError>),
@@ -113,7 +114,8 @@ fn read_part(raw: RawPart, [slowdown, comm_slowdown]: [f64; 2]) -> Result<Part, 
     let order = order.ok_or_else(|| StepError::NotAStep(format!("the order of graph '{name}' is no permutation")))?;
     let times =
         Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
-    let machine = Machine { slowdown, comm_slowdown, ..Machine::new(&graph, times) };
+    let mut machine = Machine::new(&graph, times);
+    (machine.slowdown, machine.comm_slowdown) = (slowdown, comm_slowdown);
     Ok(Part { name, graph: Arc::new(graph), order, machine })
 }
 

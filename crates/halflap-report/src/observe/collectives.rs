@@ -17,6 +17,7 @@ const HIDERS: usize = 3;
 
 /// A communication kernel that ran.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Collective {
     /// When.
     pub ran: Stretch,
@@ -44,6 +45,7 @@ pub struct Collective {
 
 /// A pause of compute while a collective runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stall {
     /// When, as far as it is charged to the collective.
     pub when: Stretch,

@@ -7,6 +7,7 @@ use crate::printable;
 
 /// Where in a trace something is wrong, in the unpacked text.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The number of bytes before it.
     pub byte: u64,
@@ -35,6 +36,7 @@ impl std::fmt::Display for Place {
 /// the file's name.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum TraceError {
     #[error("cannot be read after {after} unpacked bytes: {error}")]
     Unreadable { after: u64, error: std::io::Error },

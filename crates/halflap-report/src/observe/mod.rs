@@ -45,6 +45,7 @@ pub use work::Limits;
 
 /// What one trace, or several of one job, show.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Analysis {
     /// Each rank separately.
     pub ranks: Vec<Rank>,

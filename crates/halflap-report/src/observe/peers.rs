@@ -25,6 +25,7 @@ use halflap::units::{Bytes, Nanos};
 
 /// What several ranks' traces show together.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Peers {
     /// How far each rank's clock is ahead of the first's; `None` where nothing connects them.
     pub clocks: Vec<Option<Nanos>>,
@@ -36,6 +37,7 @@ pub struct Peers {
 
 /// One rank among the others.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct RankPeers {
     /// How many of its collectives were found on others.
     pub matched: usize,
@@ -53,6 +55,7 @@ pub struct RankPeers {
 
 /// One collective on several ranks.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Match {
     /// What it does.
     pub operation: CollectiveKind,
@@ -70,6 +73,7 @@ pub struct Match {
 
 /// A launch of a collective on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// The rank's place among the traces.
     pub rank: usize,

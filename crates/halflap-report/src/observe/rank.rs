@@ -15,6 +15,7 @@ use halflap::units::{Bytes, Nanos};
 
 /// What a trace shows of one rank.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Rank {
     /// What to call it: the file it comes from.
     pub label: String,
@@ -50,6 +51,7 @@ pub struct Rank {
 
 /// How a rank's time was spent, from unions of intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Spent {
     /// From the begin of the first event that counts to the end of the last.
     pub span: Nanos,
@@ -71,6 +73,7 @@ pub struct Spent {
 
 /// All launches of one operation in one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct OperationUse {
     /// Their process group.
     pub group: GroupId,
@@ -90,6 +93,7 @@ pub struct OperationUse {
 
 /// All launches of one kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct KernelUse {
     /// Which.
     pub kernel: KernelId,

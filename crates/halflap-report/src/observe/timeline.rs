@@ -27,6 +27,7 @@ const GROWN: i64 = 4;
 
 /// A rank over time.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Timeline {
     /// The lanes, which run concurrently.
     pub lanes: Vec<Track>,
@@ -62,6 +63,7 @@ pub enum Drawing {
 
 /// A slice of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Drawn {
     /// The place of its lane.
     pub lane: usize,
@@ -75,6 +77,7 @@ pub struct Drawn {
 
 /// A time without compute while a collective runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pause {
     /// When.
     pub when: Stretch,

@@ -63,6 +63,7 @@ impl Processor {
 
 /// Something that ran. 32 bytes: a trace has millions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Slice {
     /// When it began.
     pub start: Moment,
@@ -86,6 +87,7 @@ impl Slice {
 
 /// Everything that is launched under one name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Kernel {
     /// Its name; a long one without its end.
     pub name: String,
@@ -95,6 +97,7 @@ pub struct Kernel {
 
 /// A stream of a GPU, as the trace numbers both, or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct Lane {
     /// Which of the two.
     pub processor: Processor,
@@ -106,6 +109,7 @@ pub struct Lane {
 
 /// A launch of a communication kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Launch {
     /// What it does.
     pub operation: CollectiveKind,
@@ -119,6 +123,7 @@ pub struct Launch {
 
 /// Who communicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Group {
     /// Its name in the trace, or its stream if it has none.
     pub name: GroupName,
@@ -145,6 +150,7 @@ pub enum GroupName {
 
 /// What was left out or is remarkable, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Oddities {
     /// Events with a negative duration: left out.
     pub negative: u64,
@@ -160,6 +166,7 @@ pub struct Oddities {
 
 /// One rank's trace. Invariant: slices ascend by start, then end, then by position in the file.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Trace {
     /// Which rank it says it is.
     pub rank: Option<u32>,

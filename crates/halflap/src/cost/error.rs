@@ -8,6 +8,7 @@ use crate::import::ImportError;
 /// Why there is no time for every operation. Every variant names the operation at fault.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum CostError {
     #[error(
         "node '{node}' has no run time (runtime_ns is null): model it with --device (or --link, for collectives alone), or measure it and give --profile"
@@ -35,6 +36,7 @@ pub enum CostError {
 /// Why measured times are refused. The caller adds the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ProfileError {
     #[error("not a profile: {0}; it must be a JSON object of node names and nanoseconds")]
     NotAnObject(String),
@@ -53,6 +55,7 @@ pub enum ProfileError {
 /// Why bytes are not a device. The caller adds the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum DeviceError {
     #[error("not a device: {problem}; it must be a JSON object with {}", super::device::REQUIRED.join(", "))]
     NotAnObject { problem: String },
@@ -67,6 +70,7 @@ pub enum DeviceError {
 /// Why a name is not a link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum LinkError {
     #[error(transparent)]
     Unknown(#[from] Unknown),

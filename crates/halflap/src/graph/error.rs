@@ -5,6 +5,7 @@ use thiserror::Error;
 /// Why a program is refused. Every variant names the operation or buffer at fault.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum GraphError {
     #[error("{what} name '{name}' is used twice: each must be unique")]
     NameUsedTwice { what: &'static str, name: String },

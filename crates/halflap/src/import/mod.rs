@@ -21,6 +21,7 @@ use crate::graph::{Graph, GraphError};
 /// the file's name.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum ImportError {
     #[error("{0}; a gzip file must be whole")]
     Gzip(String),

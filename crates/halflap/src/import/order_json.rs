@@ -8,6 +8,7 @@ use super::{ImportError, unzip};
 /// Why bytes are not an order.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum OrderError {
     #[error(transparent)]
     Unreadable(#[from] ImportError),

@@ -9,6 +9,7 @@ use crate::units::Bytes;
 /// A ledger that is wrong, or an order that needs more than the ledger allowed: with details of the
 /// swap after which it showed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Mismatch {
     /// The order after the swap.
     pub order: Order,

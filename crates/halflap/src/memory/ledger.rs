@@ -53,6 +53,7 @@ pub struct Transfer {
 
 /// What a swap would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Quote {
     /// The largest `post_alloc` of group and candidate after the swap.
     pub peak: Bytes,

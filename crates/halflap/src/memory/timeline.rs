@@ -7,6 +7,7 @@ use crate::units::Bytes;
 
 /// What one operation does to memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Level {
     /// What it allocates.
     pub alloc: Bytes,
@@ -51,6 +52,7 @@ impl Level {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Timeline {
     /// What each operation does to memory.
     pub levels: IdVec<OpId, Level>,

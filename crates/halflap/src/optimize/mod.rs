@@ -115,6 +115,7 @@ pub struct Task<'a> {
 
 /// A proved order.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Optimized {
     /// The order.
     pub order: Order,
@@ -133,6 +134,7 @@ pub struct Optimized {
 /// Why there is no order.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum OptimizeError {
     #[error("no order was found that needs at most {limit} ({} bytes); the smallest peak reached is {smallest} ({} bytes)", limit.0, smallest.0)]
     NoOrderWithin { limit: Bytes, smallest: Bytes },

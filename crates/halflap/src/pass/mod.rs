@@ -149,6 +149,7 @@ pub struct Options {
 
 /// What a pass did.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Outcome {
     /// The new order.
     pub order: Order,

@@ -66,6 +66,7 @@ impl Default for Settings {
 /// Why a setting could not be set.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
+#[non_exhaustive]
 pub enum SettingError {
     #[error(transparent)]
     Unknown(#[from] Unknown),

@@ -24,6 +24,7 @@ use crate::units::{Bytes, Nanos};
 
 /// What became of one operation.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Slide {
     /// The collective or wait that was slid.
     pub op: OpId,

@@ -7,6 +7,7 @@ use crate::order::{Block, Order};
 use crate::units::Bytes;
 
 /// The state after a swap.
+#[non_exhaustive]
 pub struct SwapView<'a> {
     /// The program.
     pub graph: &'a Graph,

@@ -5,6 +5,7 @@ use crate::units::Nanos;
 
 /// A time in which the compute stream stood still.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Exposure {
     /// Before which operation.
     pub at: OpId,

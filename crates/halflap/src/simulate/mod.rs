@@ -42,6 +42,7 @@ use crate::units::Nanos;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Machine {
     /// Which collectives take turns.
     pub streams: Streams,
@@ -77,6 +78,7 @@ impl Machine {
 
 /// An order in time.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Simulation {
     /// When everything has ended.
     pub step_time: Nanos,

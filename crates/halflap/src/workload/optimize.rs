@@ -36,6 +36,7 @@ impl Default for Search {
 
 /// Why a workload has no better orders.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SearchError {
     /// An operation has no run time.
     #[error("unit {unit:?}: {error}")]
@@ -80,6 +81,7 @@ impl From<UnitError> for SearchError {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Decision {
     /// The units, callees first. One that does not communicate keeps its order, and has nothing found.
     pub units: Vec<Decided<Option<Optimized>>>,

@@ -16,6 +16,7 @@ use crate::units::{Bytes, Nanos};
 /// A unit that cannot be priced.
 #[derive(Debug, Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct UnitError {
     /// The unit.
     pub unit: UnitId,
@@ -26,6 +27,7 @@ pub struct UnitError {
 
 /// A unit with run times, for which an order is searched.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Priced {
     /// The unit.
     pub unit: UnitId,
@@ -47,6 +49,7 @@ struct Before {
 
 /// A unit with its order.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Decided<T> {
     /// The unit.
     pub priced: Priced,
