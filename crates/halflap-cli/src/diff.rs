@@ -162,7 +162,8 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
                 let load = |ranks: &[RankValues], entry: &Entry| {
                     ranks[key.rank].load(entry).map_err(|error| Failed::BadInput(error.to_string()))
                 };
-                let apart = apart(&load(a, entry)?, &load(b, entry_b)?, (args.rtol, args.atol));
+                let asked = Asked { rtol: args.rtol, atol: args.atol };
+                let apart = apart(&load(a, entry)?, &load(b, entry_b)?, asked);
                 let Some(apart) = apart else { continue };
                 let (buffer, source) = (entry.buffer.clone(), entry.source.clone());
                 let pair = Pair { key: key.clone(), is_input, buffer, source, apart };
@@ -196,20 +197,34 @@ fn words(key: &Key, ranks: &[RankValues]) -> String {
     words
 }
 
-/// The relative and absolute tolerance of a type.
-fn tolerance(dtype: DType) -> (f64, f64) {
-    match dtype {
+/// The tolerances that were asked for; those of the type, where there is none.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    rtol: Option<f64>,
+    atol: Option<f64>,
+}
+
+/// How far values may be apart.
+struct Tolerance {
+    relative: f64,
+    absolute: f64,
+}
+
+/// The tolerance of a type.
+fn tolerance(dtype: DType) -> Tolerance {
+    let (relative, absolute) = match dtype {
         DType::F64 | DType::C128 => (1e-7, 1e-7),
         DType::F32 | DType::C64 => (1.3e-6, 1e-5),
         DType::F16 => (1e-3, 1e-5),
         DType::Bf16 => (1.6e-2, 1e-5),
         _ => (0.0, 0.0),
-    }
+    };
+    Tolerance { relative, absolute }
 }
 
 /// How two arrays differ beyond the tolerance of their type, in words.
 pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
-    Some(match apart(a, b, (None, None))? {
+    Some(match apart(a, b, Asked::default())? {
         Apart::Shape(words) => words,
         Apart::By { elements, of, absolute, relative, .. } => {
             format!("{elements} of {of} elements, by {absolute:.3e} at most, {relative:.3e} of it")
@@ -218,13 +233,14 @@ pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
 }
 
 /// How two arrays differ beyond the tolerance of the coarser type.
-fn apart(a: &Tensor, b: &Tensor, (rtol, atol): (Option<f64>, Option<f64>)) -> Option<Apart> {
+fn apart(a: &Tensor, b: &Tensor, asked: Asked) -> Option<Apart> {
     if a.dims() != b.dims() {
         return Some(Apart::Shape(format!("{:?} and {:?}", a.dims(), b.dims())));
     }
     let (of_a, of_b) = (tolerance(a.dtype()), tolerance(b.dtype()));
-    let coarser = if of_a.0 >= of_b.0 { of_a } else { of_b };
-    let (rtol, atol) = (rtol.unwrap_or(coarser.0), atol.unwrap_or(coarser.1));
+    let coarser = if of_a.relative >= of_b.relative { of_a } else { of_b };
+    let rtol = asked.rtol.unwrap_or(coarser.relative);
+    let atol = asked.atol.unwrap_or(coarser.absolute);
     let (x, y) = (a.to_f64(), b.to_f64());
     let (mut elements, mut absolute, mut relative, mut at) = (0, 0.0f64, 0.0f64, None);
     for (index, (&x, &y)) in x.iter().zip(&y).enumerate() {
@@ -362,9 +378,9 @@ mod tests {
         let exact = Tensor::of(&[2], &[1.0f32, 2.0]);
         let near = Tensor::of(&[2], &[1.0f64, 2.000_001]);
         let far = Tensor::of(&[2], &[1.0f32, 2.1]);
-        assert_eq!(apart(&exact, &near, (None, None)), None);
-        assert!(apart(&exact, &near, (Some(0.0), Some(0.0))).is_some());
-        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, (None, None)) else { panic!() };
+        assert_eq!(apart(&exact, &near, Asked::default()), None);
+        assert!(apart(&exact, &near, Asked { rtol: Some(0.0), atol: Some(0.0) }).is_some());
+        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, Asked::default()) else { panic!() };
     }
 
     #[test]
@@ -386,8 +402,8 @@ mod tests {
     fn what_is_no_number_equals_itself_alone() {
         let nan = Tensor::of(&[1], &[f32::NAN]);
         let one = Tensor::of(&[1], &[1.0f32]);
-        assert_eq!(apart(&nan, &nan, (None, None)), None);
-        assert!(apart(&nan, &one, (Some(1e9), Some(1e9))).is_some());
-        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), (None, None)), Some(Apart::Shape(_))));
+        assert_eq!(apart(&nan, &nan, Asked::default()), None);
+        assert!(apart(&nan, &one, Asked { rtol: Some(1e9), atol: Some(1e9) }).is_some());
+        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Asked::default()), Some(Apart::Shape(_))));
     }
 }

@@ -19,7 +19,7 @@ pub fn run(args: &args::Timeline) -> Result<(), Failed> {
     if args.pictures.any() {
         let lanes = lanes_of(&step, &found);
         let title = pictures::title(&args.step);
-        args.pictures.draw_ran(&lanes, || compared_page(&title, (&step, &found), &lanes))?;
+        args.pictures.draw_ran(&lanes, || compared_page(&title, &step, &found, &lanes))?;
     }
     let json = || format!("{:#}\n", comparison_json(&step, &found));
     if files::put_asked(args.output.as_deref(), args.json, json)? {

@@ -1,5 +1,7 @@
 //! A measured step, and its simulation, as lanes to be drawn.
 
+use std::ops::Range;
+
 use super::comparison::op_name;
 use super::ran::{Ran, RanKind, RanLane, RanSlice};
 use crate::measured::{Comparison, Part, RankStep, Step};
@@ -33,20 +35,28 @@ impl<'a> Lanes<'a> {
     }
 
     /// Something on the compute stream.
-    fn compute(&mut self, name: String, kind: RanKind, (start, end): (Nanos, Nanos)) {
+    fn compute(&mut self, name: String, kind: RanKind, time: Range<Nanos>) {
+        let Range { start, end } = time;
         if end > start {
             self.lanes[0].slices.push(RanSlice { name, kind, start, end, among: None });
         }
     }
 
+    /// Something that no compiled graph does.
+    fn outside(&mut self, time: Range<Nanos>) {
+        self.compute(OUTSIDE.to_owned(), RanKind::Compute, time);
+    }
+
     /// A collective on its stream.
-    fn transfer(&mut self, part: &Part, op: OpId, (start, end): (Nanos, Nanos)) {
-        let (Some(stream), Some(collective)) = (part.machine.streams.of(op), part.graph.collective(op)) else { return };
+    fn transfer(&mut self, part: &Part, op: OpId, time: Range<Nanos>) {
+        let Some(stream) = part.machine.streams.of(op) else { return };
+        let Some(collective) = part.graph.collective(op) else { return };
         let group = &part.graph.groups()[collective.group];
         let slices = &mut self.lanes[1 + stream.index()].slices;
         // Two of one stream are drawn one after the other.
-        let start = slices.last().map_or(start, |before| start.max(before.end));
-        if end > start {
+        let start = slices.last().map_or(time.start, |before| time.start.max(before.end));
+        if time.end > start {
+            let end = time.end;
             let name = op_name(self.step, part, op);
             let among = Some((group.name.clone(), collective.bytes()));
             slices.push(RanSlice { name, kind: RanKind::Collective, start, end, among });
@@ -62,10 +72,10 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
     let mut lanes = Lanes::new(step);
     let mut until = Nanos::ZERO;
     for (part, run) in step.parts.iter().zip(&run.parts) {
-        lanes.compute(OUTSIDE.to_owned(), RanKind::Compute, (until, run.begin));
+        lanes.outside(until..run.begin);
         for span in &run.ran {
             let name = op_name(step, part, span.op);
-            let times = (span.start, span.end);
+            let times = span.start..span.end;
             match part.graph.kind(span.op) {
                 OpKind::Compute | OpKind::MultiOutput => lanes.compute(name, RanKind::Compute, times),
                 OpKind::AsyncCollective => lanes.compute(format!("issue {name}"), RanKind::Copy, times),
@@ -78,11 +88,11 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
         let mut transfers = run.transfers.clone();
         transfers.sort_by(|a, b| a.end.0.total_cmp(&b.end.0));
         for span in transfers {
-            lanes.transfer(part, span.op, (span.start, span.end));
+            lanes.transfer(part, span.op, span.start..span.end);
         }
         until = run.end;
     }
-    lanes.compute(OUTSIDE.to_owned(), RanKind::Compute, (until, run.time));
+    lanes.outside(until..run.time);
     lanes.done(format!("rank {rank}"), run.time)
 }
 
@@ -96,12 +106,12 @@ fn simulated_lanes(step: &Step, found: &Comparison) -> Ran {
     let mut now = Nanos::ZERO;
     for ((part, simulation), gap) in step.parts.iter().zip(&found.simulations).zip(&gaps) {
         let begin = now + *gap * share;
-        lanes.compute(OUTSIDE.to_owned(), RanKind::Compute, (now, begin));
+        lanes.outside(now..begin);
         simulated_part(&mut lanes, part, simulation, begin);
         now = begin + simulation.step_time;
     }
     let total = found.simulated.total().max(now);
-    lanes.compute(OUTSIDE.to_owned(), RanKind::Compute, (now, total));
+    lanes.outside(now..total);
     lanes.done("simulated".to_owned(), total)
 }
 
@@ -113,19 +123,28 @@ fn gaps(run: &RankStep) -> Vec<Nanos> {
 }
 
 fn simulated_part(lanes: &mut Lanes<'_>, part: &Part, simulation: &Simulation, begin: Nanos) {
-    let mut slices: Vec<(String, RanKind, (Nanos, Nanos))> = Vec::new();
+    let mut stretches: Vec<Stretch> = Vec::new();
     for &op in part.order.as_slice() {
-        let times = (begin + simulation.start[op], begin + simulation.end[op]);
+        let time = begin + simulation.start[op]..begin + simulation.end[op];
         match part.graph.kind(op) {
-            OpKind::Compute => slices.push((op_name(lanes.step, part, op), RanKind::Compute, times)),
-            OpKind::AsyncCollective => lanes.transfer(part, op, times),
+            OpKind::Compute => stretches.push(Stretch { op, kind: RanKind::Compute, time }),
+            OpKind::AsyncCollective => lanes.transfer(part, op, time),
             OpKind::SyncCollective | OpKind::Wait | OpKind::MultiOutput => {}
         }
     }
     for stall in &simulation.exposures {
-        let times = (begin + stall.start, begin + stall.start + stall.time);
-        slices.push((op_name(lanes.step, part, stall.of), RanKind::Wait, times));
+        let time = begin + stall.start..begin + stall.start + stall.time;
+        stretches.push(Stretch { op: stall.of, kind: RanKind::Wait, time });
     }
-    slices.sort_by(|a, b| a.2.0.0.total_cmp(&b.2.0.0));
-    slices.into_iter().for_each(|(name, kind, times)| lanes.compute(name, kind, times));
+    stretches.sort_by(|a, b| a.time.start.0.total_cmp(&b.time.start.0));
+    for Stretch { op, kind, time } in stretches {
+        lanes.compute(op_name(lanes.step, part, op), kind, time);
+    }
+}
+
+/// What the compute stream does, or stands still for.
+struct Stretch {
+    op: OpId,
+    kind: RanKind,
+    time: Range<Nanos>,
 }

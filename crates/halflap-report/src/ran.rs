@@ -1,5 +1,7 @@
 //! What ranks actually did in one step: the input for pictures of a run.
 
+use std::ops::Range;
+
 use halflap::units::{Bytes, Nanos};
 
 /// One rank.
@@ -37,6 +39,13 @@ pub struct RanSlice {
     pub among: Option<(String, Bytes)>,
 }
 
+impl RanSlice {
+    /// When it ran.
+    pub fn time(&self) -> Range<Nanos> {
+        self.start..self.end
+    }
+}
+
 /// What something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RanKind {
@@ -52,17 +61,18 @@ pub enum RanKind {
 
 impl Ran {
     /// The times in which something computes or copies on the compute stream, ascending and apart.
-    pub fn busy(&self) -> Vec<(Nanos, Nanos)> {
+    pub fn busy(&self) -> Vec<Range<Nanos>> {
         let compute = self.lanes.first().map_or(&[][..], |lane| &lane.slices);
-        compute.iter().filter(|slice| slice.kind != RanKind::Wait).map(|slice| (slice.start, slice.end)).collect()
+        compute.iter().filter(|slice| slice.kind != RanKind::Wait).map(RanSlice::time).collect()
     }
 }
 
 /// How much of a time lies outside of intervals that are ascending and apart.
-pub(super) fn outside((start, end): (Nanos, Nanos), busy: &[(Nanos, Nanos)]) -> Nanos {
-    let first = busy.partition_point(|&(_, until)| until <= start);
-    let inside = busy[first..].iter().take_while(|&&(from, _)| from < end);
-    let hidden: Nanos = inside.map(|&(from, until)| until.min(end) - from.max(start)).sum();
+pub(super) fn outside(time: Range<Nanos>, busy: &[Range<Nanos>]) -> Nanos {
+    let Range { start, end } = time;
+    let first = busy.partition_point(|within| within.end <= start);
+    let inside = busy[first..].iter().take_while(|within| within.start < end);
+    let hidden: Nanos = inside.map(|within| within.end.min(end) - within.start.max(start)).sum();
     (end - start - hidden).max(Nanos::ZERO)
 }
 
@@ -72,8 +82,9 @@ mod tests {
 
     #[test]
     fn what_nothing_hides() {
-        let busy = [(0.0, 2.0), (3.0, 4.0), (6.0, 9.0)].map(|(from, until)| (Nanos(from), Nanos(until)));
-        let outside = |start, end| outside((Nanos(start), Nanos(end)), &busy).0;
-        assert_eq!((outside(1.0, 7.0), outside(2.0, 3.0), outside(7.0, 8.0), outside(9.0, 11.0)), (3.0, 1.0, 0.0, 2.0));
+        let busy = [0.0..2.0, 3.0..4.0, 6.0..9.0].map(|time| Nanos(time.start)..Nanos(time.end));
+        let outside = |start, end| outside(Nanos(start)..Nanos(end), &busy).0;
+        assert_eq!((outside(1.0, 7.0), outside(2.0, 3.0)), (3.0, 1.0));
+        assert_eq!((outside(7.0, 8.0), outside(9.0, 11.0)), (0.0, 2.0));
     }
 }

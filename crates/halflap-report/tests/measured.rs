@@ -98,7 +98,7 @@ fn it_is_shown() {
         }
     }
     let mut page = Vec::new();
-    write_page(&[compared_page("step", (&step, &found), &lanes)], &mut page).unwrap();
+    write_page(&[compared_page("step", &step, &found, &lanes)], &mut page).unwrap();
     assert!(String::from_utf8(page).unwrap().contains("\"differences\""));
 }
 

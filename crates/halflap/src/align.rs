@@ -32,9 +32,8 @@ pub struct Difference {
 pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Difference> {
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
-        let streams =
-            (Streams::assign(first, Assignment::SharedRanks), Streams::assign(other, Assignment::SharedRanks));
-        Comparison { first, other, streams, rank: index + 1 }.run()?;
+        let [first, other] = [first, other].map(OnRank::new);
+        Comparison { first, other, rank: index + 1 }.run()?;
     }
     let mut times = Vec::with_capacity(ranks.len());
     let median = |op: OpId| {
@@ -57,115 +56,139 @@ pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Option<Nanos>>) -> Resu
     serde_json::to_vec(&file)
 }
 
+/// The program of one rank.
+struct OnRank<'a> {
+    graph: &'a Graph,
+    streams: Streams,
+}
+
+impl<'a> OnRank<'a> {
+    fn new(graph: &'a Graph) -> OnRank<'a> {
+        OnRank { graph, streams: Streams::assign(graph, Assignment::SharedRanks) }
+    }
+}
+
 struct Comparison<'a> {
-    first: &'a Graph,
-    other: &'a Graph,
-    streams: (Streams, Streams),
+    first: OnRank<'a>,
+    other: OnRank<'a>,
     rank: usize,
 }
 
 impl Comparison<'_> {
     fn run(&self) -> Result<(), Difference> {
+        let (first, other) = (self.first.graph, self.other.graph);
         let mut names = Names {
-            groups: Renaming::new(self.first.groups().len(), self.other.groups().len()),
-            streams: Renaming::new(self.streams.0.len(), self.streams.1.len()),
+            groups: Renaming::new(first.groups().len(), other.groups().len()),
+            streams: Renaming::new(self.first.streams.len(), self.other.streams.len()),
         };
-        for (a, b) in self.first.ops().zip(self.other.ops()) {
+        for (a, b) in first.ops().zip(other.ops()) {
             self.compare_ops(a, b, &mut names)?;
         }
-        self.same("the program", "the number of nodes", (self.first.len(), self.other.len()))?;
-        for (a, b) in self.first.buffers().zip(self.other.buffers()) {
+        let at = self.at("the program".to_owned());
+        at.same("the number of nodes", first.len(), other.len())?;
+        for (a, b) in first.buffers().zip(other.buffers()) {
             self.compare_buffers(a, b)?;
         }
-        self.same("the program", "the number of buffers", (self.first.buffers().len(), self.other.buffers().len()))
+        at.same("the number of buffers", first.buffers().len(), other.buffers().len())
+    }
+
+    fn at(&self, place: String) -> At {
+        At { rank: self.rank, place }
+    }
+
+    fn at_node(&self, op: OpId) -> At {
+        self.at(format!("node '{}'", self.first.graph.name(op)))
     }
 
     fn compare_ops(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
-        let (first, other) = (self.first, self.other);
-        let place = &format!("node '{}'", first.name(a));
-        self.same(place, "its name", (first.name(a), other.name(b)))?;
-        self.same(place, "its kind", (first.kind(a).name(), other.kind(b).name()))?;
-        self.same(place, "whether it is gemm-like", (first.is_gemm_like(a), other.is_gemm_like(b)))?;
+        let (first, other) = (self.first.graph, self.other.graph);
+        let at = self.at_node(a);
+        at.same("its name", first.name(a), other.name(b))?;
+        at.same("its kind", first.kind(a).name(), other.kind(b).name())?;
+        at.same("whether it is gemm-like", first.is_gemm_like(a), other.is_gemm_like(b))?;
         self.compare_figures(a, b)?;
-        self.same(place, "the list of its outputs", (outputs(first, a), outputs(other, b)))?;
-        self.same(place, "the list of its dependencies", (deps(first, a), deps(other, b)))?;
+        at.same("the list of its outputs", outputs(first, a), outputs(other, b))?;
+        at.same("the list of its dependencies", deps(first, a), deps(other, b))?;
         self.compare_collectives(a, b, names)
     }
 
     /// What run times are modelled from: a difference would let ranks decide differently again.
     fn compare_figures(&self, a: OpId, b: OpId) -> Result<(), Difference> {
-        let (first, other) = (self.first, self.other);
+        let (first, other) = (self.first.graph, self.other.graph);
         let flops = |graph: &Graph, op| graph.flops(op).map(|flops| flops.0);
         let bytes = |graph: &Graph, op| graph.bytes(op).map(|bytes| bytes.0 as f64);
-        let shown = |figure: Option<f64>| figure.map_or("not given".to_owned(), |figure| figure.to_string());
+        let shown = |figure: Option<f64>| figure.map_or("not given".to_owned(), |it| it.to_string());
         let figures = [
             ("its work in flops", flops(first, a), flops(other, b)),
             ("its traffic in bytes", bytes(first, a), bytes(other, b)),
         ];
         match figures.into_iter().find(|(_, x, y)| x != y) {
-            Some((what, x, y)) => {
-                Err(self.difference(&format!("node '{}'", first.name(a)), what, (shown(x), shown(y))))
-            }
+            Some((what, x, y)) => Err(self.at_node(a).difference(what, shown(x), shown(y))),
             None => Ok(()),
         }
     }
 
     fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
-        let (first, other) = (self.first, self.other);
+        let (first, other) = (self.first.graph, self.other.graph);
         let (Some(x), Some(y)) = (first.collective(a), other.collective(b)) else { return Ok(()) };
         let Names { groups, streams } = names;
-        let place = &format!("node '{}'", first.name(a));
-        self.same(place, "its operation", (&x.op, &y.op))?;
-        self.same(place, "its kind", (x.kind, y.kind))?;
-        self.same(place, "its reduction", (x.reduction, y.reduction))?;
-        self.same(place, "its type of elements", (&x.payload.dtype, &y.payload.dtype))?;
-        self.same(place, "its group's size", (x.group_size, y.group_size))?;
-        self.same(place, "its size in bytes", (x.bytes().0, y.bytes().0))?;
+        let at = self.at_node(a);
+        at.same("its operation", &x.op, &y.op)?;
+        at.same("its kind", x.kind, y.kind)?;
+        at.same("its reduction", x.reduction, y.reduction)?;
+        at.same("its type of elements", &x.payload.dtype, &y.payload.dtype)?;
+        at.same("its group's size", x.group_size, y.group_size)?;
+        at.same("its size in bytes", x.bytes().0, y.bytes().0)?;
         let ranks = |graph: &Graph, group: GroupId| graph.groups()[group].ranks.len();
-        self.same(place, "its group's number of ranks", (ranks(first, x.group), ranks(other, y.group)))?;
+        at.same("its group's number of ranks", ranks(first, x.group), ranks(other, y.group))?;
         if groups.agree(x.group, y.group) {
-            let stream = (self.streams.0.of(a), self.streams.1.of(b));
-            return match stream {
-                (Some(a), Some(b)) if !streams.agree(a, b) => Err(self.difference(
-                    place,
-                    "what its process group shares a stream with",
-                    (format!("stream {}", a.index()), format!("stream {}", b.index())),
-                )),
+            let name = |stream: StreamId| format!("stream {}", stream.index());
+            let what = "what its process group shares a stream with";
+            return match (self.first.streams.of(a), self.other.streams.of(b)) {
+                (Some(a), Some(b)) if !streams.agree(a, b) => Err(at.difference(what, name(a), name(b))),
                 _ => Ok(()),
             };
         }
         let name = |graph: &Graph, group: GroupId| format!("'{}'", graph.groups()[group].name);
         let what = "its process group, which other collectives pair differently,";
-        Err(self.difference(place, what, (name(first, x.group), name(other, y.group))))
+        Err(at.difference(what, name(first, x.group), name(other, y.group)))
     }
 
     fn compare_buffers(&self, a: BufId, b: BufId) -> Result<(), Difference> {
-        let (first, other) = (self.first, self.other);
-        let place = &format!("buffer '{}'", first.buffer_name(a));
-        self.same(place, "its name", (first.buffer_name(a), other.buffer_name(b)))?;
-        self.same(place, "size_alloc", (first.size_alloc(a).0, other.size_alloc(b).0))?;
-        self.same(place, "size_free", (first.size_free(a).0, other.size_free(b).0))?;
-        self.same(place, "whether it is an output", (first.is_output(a), other.is_output(b)))?;
-        let users = |graph: &Graph, buffer| graph.users(buffer).iter().map(|&op| graph.name(op).to_owned()).collect();
-        self.same::<Vec<String>>(place, "the list of its users", (users(first, a), users(other, b)))
+        let (first, other) = (self.first.graph, self.other.graph);
+        let at = self.at(format!("buffer '{}'", first.buffer_name(a)));
+        at.same("its name", first.buffer_name(a), other.buffer_name(b))?;
+        at.same("size_alloc", first.size_alloc(a).0, other.size_alloc(b).0)?;
+        at.same("size_free", first.size_free(a).0, other.size_free(b).0)?;
+        at.same("whether it is an output", first.is_output(a), other.is_output(b))?;
+        at.same("the list of its users", users(first, a), users(other, b))
     }
+}
 
-    fn same<T: PartialEq + std::fmt::Debug>(
-        &self,
-        place: &str,
-        what: &'static str,
-        values: (T, T),
-    ) -> Result<(), Difference> {
-        let (first, other) = values;
-        if first == other {
-            return Ok(());
+/// What is compared: a node or a buffer of a rank.
+struct At {
+    rank: usize,
+    place: String,
+}
+
+impl At {
+    fn same<T>(&self, what: &'static str, first: T, other: T) -> Result<(), Difference>
+    where
+        T: PartialEq + std::fmt::Debug,
+    {
+        match first == other {
+            true => Ok(()),
+            false => Err(self.difference(what, format!("{first:?}"), format!("{other:?}"))),
         }
-        Err(self.difference(place, what, (format!("{first:?}"), format!("{other:?}"))))
     }
 
-    fn difference(&self, place: &str, what: &'static str, (first, other): (String, String)) -> Difference {
-        Difference { rank: self.rank, place: place.to_owned(), what, first, other }
+    fn difference(&self, what: &'static str, first: String, other: String) -> Difference {
+        Difference { rank: self.rank, place: self.place.clone(), what, first, other }
     }
+}
+
+fn users(graph: &Graph, buffer: BufId) -> Vec<&str> {
+    graph.users(buffer).iter().map(|&op| graph.name(op)).collect()
 }
 
 fn outputs(graph: &Graph, op: OpId) -> Vec<&str> {

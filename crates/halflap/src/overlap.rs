@@ -42,6 +42,14 @@ pub struct Overlap<'g> {
     exact: bool,
 }
 
+/// What comes after a collective in an order.
+struct After<'a> {
+    order: &'a Order,
+    collective: OpId,
+    /// Who reads the collective.
+    readers: &'a [OpId],
+}
+
 /// What hides a collective.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -162,7 +170,8 @@ impl<'g> Overlap<'g> {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
         let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
-        self.until((order, collective), self.graph.gates(collective), |op, kind| match kind {
+        let after = After { order, collective, readers: self.graph.gates(collective) };
+        self.until(after, |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::Wait => self.graph.waits_for(op).iter().any(issued_later),
             OpKind::Compute | OpKind::AsyncCollective | OpKind::MultiOutput => false,
@@ -176,7 +185,8 @@ impl<'g> Overlap<'g> {
         let counts = |edges| self.graph.succs(collective, edges).len();
         let has_order_only = counts(Edges::All) > counts(Edges::Real);
         let mut other_found = false;
-        self.until((order, collective), self.graph.succs(collective, Edges::Real), |op, kind| match kind {
+        let after = After { order, collective, readers: self.graph.succs(collective, Edges::Real) };
+        self.until(after, |op, kind| match kind {
             OpKind::SyncCollective => true,
             OpKind::AsyncCollective => {
                 other_found = true;
@@ -189,12 +199,8 @@ impl<'g> Overlap<'g> {
 
     /// From after a collective to its first reader, or to the first operation that `ends`.
     #[inline(always)]
-    fn until(
-        &self,
-        (order, collective): (&Order, OpId),
-        readers: &[OpId],
-        mut ends: impl FnMut(OpId, OpKind) -> bool,
-    ) -> Hiding {
+    fn until(&self, after: After<'_>, mut ends: impl FnMut(OpId, OpKind) -> bool) -> Hiding {
+        let After { order, collective, readers } = after;
         let start = order.pos(collective).index() + 1;
         let read = readers.iter().map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len()).max(start);
         let (mut end, mut comp_time) = (start, Nanos::ZERO);

@@ -30,7 +30,7 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
         Some(step) => {
             let found = Comparison::of(&step);
             let lanes = lanes_of(&step, &found);
-            let page = || Page { facts, command: "run", ..compared_page(&title, (&step, &found), &lanes) };
+            let page = || Page { facts, command: "run", ..compared_page(&title, &step, &found, &lanes) };
             pictures.draw_ran(&ranks, page)
         }
     }

@@ -236,7 +236,7 @@ fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
     let orders = ranks.found(job, job.which())?;
     let program = ranks.prepare(job, &orders)?;
     let inputs = ranks.inputs(job, &program)?;
-    let finished = match run_steps(job, ranks, (&program, inputs))? {
+    let finished = match run_steps(job, ranks, Given { program: &program, inputs })? {
         Some(outcome) => {
             let finished = Finished { program: &program, outcome: &outcome, orders: &orders };
             finish(job, &finished, &Others::default())
@@ -262,12 +262,12 @@ fn compare<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
     let own = ranks.found(job, Which::Input)?;
     let program = ranks.prepare(job, &own)?;
     let inputs = ranks.inputs(job, &program)?;
-    let before = run_steps(job, ranks, (&program, inputs.clone()))?;
+    let before = run_steps(job, ranks, Given { program: &program, inputs: inputs.clone() })?;
     let times = before.as_ref().map(|outcome| profile(&program, outcome)).transpose();
     ranks.agreed(times)?.into_iter().for_each(|times| job.source.measured(times));
     let ours = ranks.found(job, job.which())?;
     let ours_program = ranks.prepare(job, &ours)?;
-    let after = run_steps(job, ranks, (&ours_program, inputs))?;
+    let after = run_steps(job, ranks, Given { program: &ours_program, inputs })?;
     let finished = match (&before, &after) {
         (Some(before), Some(after)) => {
             let runs = [

@@ -70,9 +70,9 @@ impl Ranks for Processes<'_> {
         agreed(self.world, inputs)
     }
 
-    fn run(&self, job: &Job<'_>, (program, inputs): Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
-        let own = inputs.into_iter().next().unwrap_or_default();
-        self.world.run(program, own, turn.options).map_err(|failure| {
+    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+        let own = given.inputs.into_iter().next().unwrap_or_default();
+        self.world.run(given.program, own, turn.options).map_err(|failure| {
             // The others wait for us or will: they cannot agree on anything any more.
             let told = debug::reported(job.args, failure);
             let code = told.code();

@@ -30,7 +30,7 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     })?;
     files::put(&path, &halflap_hlo::alone(&module, instr, devices))?;
     for (rank, values) in ranks.iter().enumerate() {
-        give(values, (kernel, rank), &folder.0)?;
+        give(values, kernel, rank, &folder.0)?;
     }
     let mut alone = args.clone();
     alone.module = path;
@@ -52,7 +52,7 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
 }
 
 /// Copies the inputs of the kernel's last launch on a rank to where inputs are read from.
-fn give(values: &RankValues, (kernel, rank): (&str, usize), folder: &Path) -> Result<(), Failed> {
+fn give(values: &RankValues, kernel: &str, rank: usize, folder: &Path) -> Result<(), Failed> {
     let place = values.folder.display().to_string();
     let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
     let Some(last) = taken().next_back().map(|entry| entry.sequence) else {

@@ -13,8 +13,12 @@ use crate::files;
 use crate::log::{self, Level, Part};
 use crate::plans::{Found, Which};
 
-/// A program, and the inputs of each rank of this process.
-pub(super) type Given<'a> = (&'a Arc<Prepared>, Vec<Vec<Tensor>>);
+/// What ranks run.
+pub(super) struct Given<'a> {
+    pub(super) program: &'a Arc<Prepared>,
+    /// The inputs of each rank of this process.
+    pub(super) inputs: Vec<Vec<Tensor>>,
+}
 
 /// How often a program runs, and where its progress goes.
 pub(super) struct Turn<'a> {
@@ -61,7 +65,8 @@ impl Ranks for Threads {
         inputs.all(program)
     }
 
-    fn run(&self, job: &Job<'_>, (program, inputs): Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+        let Given { program, inputs } = given;
         let mut programs = vec![program.clone(); program.ranks];
         for (rank, path) in &job.args.order_for {
             let other = job.source.found(Which::File(path))?;

@@ -89,11 +89,13 @@ pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
     if raw.format != FORMAT {
         return Err(StepError::NotAStep(format!("its format is {:?}", raw.format)));
     }
-    let slower = [raw.slowdown, raw.comm_slowdown];
-    if let Some(wrong) = slower.iter().find(|factor| !(1.0..f64::INFINITY).contains(*factor)) {
+    let factors = [raw.slowdown, raw.comm_slowdown];
+    if let Some(wrong) = factors.iter().find(|factor| !(1.0..f64::INFINITY).contains(*factor)) {
         return Err(StepError::NotAStep(format!("a slowdown is {wrong}; it must be a number from 1 on")));
     }
-    let parts = raw.graphs.into_iter().map(|part| read_part(part, slower)).collect::<Result<Vec<_>, _>>()?;
+    let slower = Slower { compute: raw.slowdown, comm: raw.comm_slowdown };
+    let parts = raw.graphs.into_iter().map(|part| read_part(part, slower));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let ranks = raw.ranks.into_iter().enumerate();
     let ranks = ranks.map(|(rank, run)| read_rank(rank, run, &parts)).collect::<Result<Vec<_>, _>>()?;
     if parts.is_empty() || ranks.is_empty() {
@@ -102,7 +104,14 @@ pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
     Ok(Step { parts, ranks, outside: raw.outside_ns.map(Nanos) })
 }
 
-fn read_part(raw: RawPart, [slowdown, comm_slowdown]: [f64; 2]) -> Result<Part, StepError> {
+/// How compute and communication slow each other.
+#[derive(Clone, Copy)]
+struct Slower {
+    compute: f64,
+    comm: f64,
+}
+
+fn read_part(raw: RawPart, slower: Slower) -> Result<Part, StepError> {
     let name = raw.name;
     let graph = read_graph(raw.graph.to_string().as_bytes());
     let graph = graph.map_err(|problem| StepError::Graph { name: name.clone(), problem: Box::new(problem) })?;
@@ -115,7 +124,7 @@ fn read_part(raw: RawPart, [slowdown, comm_slowdown]: [f64; 2]) -> Result<Part, 
     let times =
         Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
     let mut machine = Machine::new(&graph, times);
-    (machine.slowdown, machine.comm_slowdown) = (slowdown, comm_slowdown);
+    (machine.slowdown, machine.comm_slowdown) = (slower.compute, slower.comm);
     Ok(Part { name, graph: Arc::new(graph), order, machine })
 }
 

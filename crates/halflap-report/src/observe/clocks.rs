@@ -36,7 +36,7 @@ pub(super) fn align_clocks(ranks: &[Rank], groups: &SharedGroups) -> Vec<Option<
             let open = clocks[rank].is_none();
             let nearest = (0..ranks.len()).filter(|&other| open && clocks[other].is_some());
             let nearest = nearest.max_by_key(|&other| (shared(groups, other, rank), std::cmp::Reverse(other)));
-            let offset = nearest.and_then(|other| Some((clocks[other]?, offset(ranks, groups, (other, rank))?)));
+            let offset = nearest.and_then(|other| Some((clocks[other]?, offset(ranks, groups, other, rank)?)));
             if let Some((base, offset)) = offset {
                 clocks[rank] = Some(base + Nanos(offset as f64));
                 found = true;
@@ -50,10 +50,10 @@ pub(super) fn align_clocks(ranks: &[Rank], groups: &SharedGroups) -> Vec<Option<
 
 /// How many launches two ranks may have in common.
 fn shared(groups: &SharedGroups, a: usize, b: usize) -> usize {
-    lists(groups, (a, b)).map(|(a, b)| a.len().min(b.len())).sum()
+    lists(groups, a, b).map(|(a, b)| a.len().min(b.len())).sum()
 }
 
-fn lists(groups: &SharedGroups, (a, b): (usize, usize)) -> impl Iterator<Item = (&[Member], &[Member])> {
+fn lists(groups: &SharedGroups, a: usize, b: usize) -> impl Iterator<Item = (&[Member], &[Member])> {
     groups.launches.iter().filter_map(move |lists| {
         let of = |rank: usize| lists.iter().find(|list| list[0].rank == rank);
         let cut = |list: &'_ [Member]| list.len().min(LOOKED_AT);
@@ -63,10 +63,11 @@ fn lists(groups: &SharedGroups, (a, b): (usize, usize)) -> impl Iterator<Item = 
 }
 
 /// The offset of the second clock against the first that makes most ends fall together.
-fn offset(ranks: &[Rank], groups: &SharedGroups, pair: (usize, usize)) -> Option<i64> {
+fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) -> Option<i64> {
     let none: Vec<Option<Nanos>> = vec![None; ranks.len()];
-    let timed = |list: &[Member]| list.iter().map(|member| Timed::of(ranks, member, &none)).collect::<Vec<_>>();
-    let lists: Vec<(Vec<Timed>, Vec<Timed>)> = lists(groups, pair).map(|(a, b)| (timed(a), timed(b))).collect();
+    let timed = |list: &[Member]| -> Vec<Timed> { list.iter().map(|member| Timed::of(ranks, member, &none)).collect() };
+    let lists = lists(groups, first, second).map(|(a, b)| (timed(a), timed(b)));
+    let lists: Vec<(Vec<Timed>, Vec<Timed>)> = lists.collect();
     let mut tried: Vec<i64> = vec![0];
     for (a, b) in &lists {
         match numbered(ranks, a, b) {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, Slices, Stalls, Table, Time, Unit,
-    View,
+    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, PageSlice, PageStall, Slices, Stalls,
+    Table, Time, Unit, View,
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
 use crate::ran::{Ran, RanKind, RanSlice, outside};
 use crate::text::{printable, printable_up_to};
+use halflap::simulate::Cause;
 use halflap::units::Nanos;
 
 /// Names are truncated to this many characters: enough to distinguish them.
@@ -36,7 +37,7 @@ pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[R
 }
 
 /// The page of a measured step and its simulation, which is the first of `lanes`.
-pub fn compared_page(title: &str, (step, found): (&Step, &Comparison), lanes: &[Ran]) -> Page {
+pub fn compared_page(title: &str, step: &Step, found: &Comparison, lanes: &[Ran]) -> Page {
     let mut page = measured_page(title, Vec::new(), lanes);
     page.command = "timeline";
     let ops: BTreeMap<&str, u64> = page.ops.name.iter().map(String::as_str).zip(0..).collect();
@@ -125,7 +126,7 @@ impl Numbers {
 
 fn view(numbers: &mut Numbers, ran: &Ran) -> View {
     let busy = ran.busy();
-    let compute: Nanos = busy.iter().map(|&(from, until)| until - from).sum();
+    let compute: Nanos = busy.iter().map(|time| time.end - time.start).sum();
     let mut view = View {
         name: printable(&ran.name),
         length: Time(ran.step_time),
@@ -143,7 +144,17 @@ fn view(numbers: &mut Numbers, ran: &Ran) -> View {
     }
     view.lanes.reverse();
     for (place, lane) in ran.lanes.iter().enumerate() {
-        lane.slices.iter().for_each(|slice| add(numbers, &mut view, (place, slice, &busy)));
+        for slice in &lane.slices {
+            let (op, time) = (numbers.op(slice), slice.time());
+            if slice.kind == RanKind::Wait {
+                let of = Maybe(Some(u64::from(op)));
+                view.stalls.push(PageStall { time, of, at: Maybe(None), cause: Cause::Needed });
+                continue;
+            }
+            // What compute does is not exposed.
+            let exposed = if place == 0 { Nanos::ZERO } else { outside(slice.time(), &busy) };
+            view.slices.push(PageSlice { lane: place, op, time, exposed });
+        }
     }
     let exposed: Nanos = view.stalls.start.iter().zip(&view.stalls.end).map(|(from, until)| until.0 - from.0).sum();
     let share = |part: Nanos| match ran.step_time {
@@ -158,26 +169,6 @@ fn view(numbers: &mut Numbers, ran: &Ran) -> View {
     ];
     view.spent = Some(Budget { compute: Time(compute), exposed: Time(exposed), copies: Time(Nanos::ZERO) });
     view
-}
-
-fn add(numbers: &mut Numbers, view: &mut View, (lane, slice, busy): (usize, &RanSlice, &[(Nanos, Nanos)])) {
-    /// By number, as the page has it.
-    const NEEDED: u8 = 0;
-    let op = numbers.op(slice);
-    if slice.kind == RanKind::Wait {
-        view.stalls.start.push(Time(slice.start));
-        view.stalls.end.push(Time(slice.end));
-        view.stalls.of.push(Maybe(Some(u64::from(op))));
-        view.stalls.at.push(Maybe(None));
-        view.stalls.cause.push(NEEDED);
-        return;
-    }
-    let exposed = if lane == 0 { Nanos::ZERO } else { outside((slice.start, slice.end), busy) };
-    view.slices.lane.push(lane as u32);
-    view.slices.op.push(op);
-    view.slices.start.push(Time(slice.start));
-    view.slices.end.push(Time(slice.end));
-    view.slices.exposed.push(Time(exposed));
 }
 
 fn collectives(numbers: &mut Numbers, ranks: &[Ran]) -> Table {
@@ -212,7 +203,7 @@ fn collectives(numbers: &mut Numbers, ranks: &[Ran]) -> Table {
                 Cell::Size(bytes),
                 Cell::Time(Time(slice.start)),
                 Cell::Time(Time(slice.end - slice.start)),
-                Cell::Time(Time(outside((slice.start, slice.end), &busy))),
+                Cell::Time(Time(outside(slice.time(), &busy))),
             ]);
         }
     }

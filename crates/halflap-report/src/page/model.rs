@@ -4,8 +4,11 @@
 //! of ten thousand operations stays small. Text was made presentable before: it is short and has no
 //! control characters. Times are nanoseconds, sizes bytes.
 
+use std::ops::Range;
+
 use serde::{Serialize, Serializer};
 
+use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 
 /// A page, or what it shows of one part of a program.
@@ -236,6 +239,24 @@ pub struct Slices {
     pub exposed: Vec<Time>,
 }
 
+/// One of [`Slices`].
+pub(super) struct PageSlice {
+    pub(super) lane: usize,
+    pub(super) op: u32,
+    pub(super) time: Range<Nanos>,
+    pub(super) exposed: Nanos,
+}
+
+impl Slices {
+    pub(super) fn push(&mut self, slice: PageSlice) {
+        self.lane.push(slice.lane as u32);
+        self.op.push(slice.op);
+        self.start.push(Time(slice.time.start));
+        self.end.push(Time(slice.time.end));
+        self.exposed.push(Time(slice.exposed));
+    }
+}
+
 /// The stalls of compute, as columns.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stalls {
@@ -249,6 +270,29 @@ pub struct Stalls {
     pub at: Vec<Maybe>,
     /// Why: `needed`, `synchronous`, `not issued yet`, `end of step`, by number.
     pub cause: Vec<u8>,
+}
+
+/// One of [`Stalls`].
+pub(super) struct PageStall {
+    pub(super) time: Range<Nanos>,
+    pub(super) of: Maybe,
+    pub(super) at: Maybe,
+    pub(super) cause: Cause,
+}
+
+impl Stalls {
+    pub(super) fn push(&mut self, stall: PageStall) {
+        self.start.push(Time(stall.time.start));
+        self.end.push(Time(stall.time.end));
+        self.of.push(stall.of);
+        self.at.push(stall.at);
+        self.cause.push(match stall.cause {
+            Cause::Needed => 0,
+            Cause::Synchronous => 1,
+            Cause::Issued => 2,
+            Cause::EndOfStep => 3,
+        });
+    }
 }
 
 /// What was alive: a step curve. Entries `2k` and `2k + 1` belong to operation `k` of the order: while

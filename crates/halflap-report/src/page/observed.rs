@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, Slices, Stalls, Table, Time, Unit,
-    View,
+    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, PageSlice, PageStall, Slices, Stalls,
+    Table, Time, Unit, View,
 };
 use crate::analysis::{analysis_notes, group_text, without_middle, work_name};
 use crate::observe::{
-    Analysis, Class, Collective, Drawing, GroupName, KernelUse, Moment, Rank, Spent, Timeline, Track,
+    Analysis, Class, Collective, Drawing, GroupName, KernelUse, Match, Member, Moment, Rank, Spent, Timeline, Track,
 };
 use crate::text::{printable, printable_up_to};
+use halflap::simulate::Cause;
 use halflap::units::Nanos;
 
 /// Names are truncated to this many characters: enough to distinguish them.
@@ -124,6 +125,11 @@ impl<'a> Numbers<'a> {
                 self.op(Key::Several, &About { kind: Kind::Several, name: "several", collective: None })
             }
         }
+    }
+
+    /// The same collective on all ranks, where it was found on others.
+    fn found(&self, at: Member) -> Option<&'a Match> {
+        self.matches[at.rank][at.collective].map(|found| &self.analysis.peers.matches[found])
     }
 
     fn kernel(&mut self, rank: usize, kernel: crate::observe::ids::KernelId) -> u32 {
@@ -267,28 +273,27 @@ fn slices(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Slice
     let zero = numbers.zeros[place];
     let mut slices = Slices::default();
     for drawn in &timeline.slices {
-        slices.lane.push(drawn.lane as u32);
-        slices.op.push(numbers.drawing(place, drawn.what));
-        slices.start.push(Time(drawn.when.start - zero));
-        slices.end.push(Time(drawn.when.end - zero));
-        slices.exposed.push(Time(drawn.exposed));
+        slices.push(PageSlice {
+            lane: drawn.lane,
+            op: numbers.drawing(place, drawn.what),
+            time: drawn.when.start - zero..drawn.when.end - zero,
+            exposed: drawn.exposed,
+        });
     }
     slices
 }
 
 fn stalls(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Stalls {
-    /// By number, as the page has them.
-    const NEEDED: u8 = 0;
-    const END_OF_STEP: u8 = 3;
     let zero = numbers.zeros[place];
     let mut stalls = Stalls::default();
     for pause in &timeline.pauses {
         let before = pause.before.map(|kernel| numbers.kernel(place, kernel));
-        stalls.start.push(Time(pause.when.start - zero));
-        stalls.end.push(Time(pause.when.end - zero));
-        stalls.of.push(Maybe(Some(u64::from(numbers.collective(place, pause.collective)))));
-        stalls.at.push(Maybe(before.map(u64::from)));
-        stalls.cause.push(if before.is_some() { NEEDED } else { END_OF_STEP });
+        stalls.push(PageStall {
+            time: pause.when.start - zero..pause.when.end - zero,
+            of: Maybe(Some(u64::from(numbers.collective(place, pause.collective)))),
+            at: Maybe(before.map(u64::from)),
+            cause: if before.is_some() { Cause::Needed } else { Cause::EndOfStep },
+        });
     }
     stalls
 }
@@ -307,11 +312,11 @@ fn text(text: impl ToString) -> Cell {
 
 fn collectives(numbers: &mut Numbers<'_>) -> Table {
     let analysis = numbers.analysis;
-    let mut all: Vec<(usize, usize)> = Vec::new();
-    for (place, rank) in analysis.ranks.iter().enumerate() {
-        all.extend((0..rank.collectives.len()).map(|collective| (place, collective)));
+    let mut all: Vec<Member> = Vec::new();
+    for (rank, of) in analysis.ranks.iter().enumerate() {
+        all.extend((0..of.collectives.len()).map(|collective| Member { rank, collective }));
     }
-    let of = |(place, collective): (usize, usize)| &analysis.ranks[place].collectives[collective];
+    let of = |at: Member| &analysis.ranks[at.rank].collectives[at.collective];
     all.sort_by(|&a, &b| of(b).exposed.0.total_cmp(&of(a).exposed.0));
     let cut = (all.len() > ROWS).then_some((all.len(), "the most exposed"));
     all.truncate(ROWS);
@@ -328,7 +333,7 @@ fn collectives(numbers: &mut Numbers<'_>) -> Table {
             column("hidden", Unit::Ns, false),
             column("waiting for peers", Unit::Ns, false),
         ],
-        op: all.iter().map(|&(rank, place)| Maybe(Some(u64::from(numbers.collective(rank, place))))).collect(),
+        op: all.iter().map(|at| Maybe(Some(numbers.collective(at.rank, at.collective).into()))).collect(),
         rows: all.iter().map(|&at| collective_row(numbers, at)).collect(),
         details: Some(all.iter().map(|&at| details(numbers, at)).collect()),
         view: None,
@@ -336,17 +341,17 @@ fn collectives(numbers: &mut Numbers<'_>) -> Table {
     }
 }
 
-fn collective_row(numbers: &mut Numbers<'_>, (place, collective): (usize, usize)) -> Vec<Cell> {
-    let op = numbers.collective(place, collective) as usize;
-    let rank = &numbers.analysis.ranks[place];
-    let found = numbers.matches[place][collective].map(|found| &numbers.analysis.peers.matches[found]);
-    let collective = &rank.collectives[collective];
+fn collective_row(numbers: &mut Numbers<'_>, at: Member) -> Vec<Cell> {
+    let op = numbers.collective(at.rank, at.collective) as usize;
+    let rank = &numbers.analysis.ranks[at.rank];
+    let found = numbers.found(at);
+    let collective = &rank.collectives[at.collective];
     vec![
         text(&numbers.ops.name[op]),
         text(rank.name()),
         text(group_text(&rank.groups[collective.group]).0),
         collective.bytes.map_or(Cell::Empty, Cell::Size),
-        time(collective.ran.start - numbers.zeros[place]),
+        time(collective.ran.start - numbers.zeros[at.rank]),
         time(collective.time()),
         time(collective.exposed),
         time(collective.hidden),
@@ -354,10 +359,10 @@ fn collective_row(numbers: &mut Numbers<'_>, (place, collective): (usize, usize)
     ]
 }
 
-fn details(numbers: &Numbers<'_>, (place, collective): (usize, usize)) -> Vec<(&'static str, String)> {
-    let rank = &numbers.analysis.ranks[place];
-    let found = numbers.matches[place][collective].map(|found| &numbers.analysis.peers.matches[found]);
-    let collective = &rank.collectives[collective];
+fn details(numbers: &Numbers<'_>, at: Member) -> Vec<(&'static str, String)> {
+    let rank = &numbers.analysis.ranks[at.rank];
+    let found = numbers.found(at);
+    let collective = &rank.collectives[at.collective];
     let name = |kernel| without_middle(rank.kernel(kernel), NAME);
     let mut details = vec![(rank.processor.work(), name(collective.kernel))];
     details
@@ -410,8 +415,13 @@ fn ranks(analysis: &Analysis) -> Table {
     }
 }
 
-/// A kernel on all ranks that launch it: their places, and what each spends in it.
-type KernelRow<'a> = ((Class, &'a str), Vec<(usize, &'a KernelUse)>);
+/// A kernel on all ranks that launch it.
+struct KernelRow<'a> {
+    class: Class,
+    name: &'a str,
+    /// The ranks' places, and what each spends in it.
+    uses: Vec<(usize, &'a KernelUse)>,
+}
 
 fn kernels(numbers: &mut Numbers<'_>) -> Table {
     let analysis = numbers.analysis;
@@ -422,8 +432,9 @@ fn kernels(numbers: &mut Numbers<'_>) -> Table {
             of.entry((kernel.class, &kernel.name)).or_default().push((place, used));
         }
     }
-    let mut all: Vec<KernelRow<'_>> = of.into_iter().collect();
-    all.sort_by(|(_, a), (_, b)| total(b).0.total_cmp(&total(a).0));
+    let rows = of.into_iter().map(|((class, name), uses)| KernelRow { class, name, uses });
+    let mut all: Vec<KernelRow<'_>> = rows.collect();
+    all.sort_by(|a, b| total(&b.uses).0.total_cmp(&total(&a.uses).0));
     let cut = (all.len() > ROWS).then_some((all.len(), "the longest"));
     all.truncate(ROWS);
     let several = analysis.ranks.len() > 1;
@@ -440,7 +451,7 @@ fn kernels(numbers: &mut Numbers<'_>) -> Table {
         title: if work == "kernel" { "kernels" } else { "operators" },
         columns,
         op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
-        details: several.then(|| all.iter().map(|(_, uses)| kernel_details(numbers, uses)).collect()),
+        details: several.then(|| all.iter().map(|row| kernel_details(numbers, &row.uses)).collect()),
         rows: all.iter().map(|row| kernel_row(row, several)).collect(),
         view: None,
         cut,
@@ -451,11 +462,12 @@ fn total(uses: &[(usize, &KernelUse)]) -> Nanos {
     uses.iter().map(|(_, used)| used.total).sum()
 }
 
-fn kernel_op(numbers: &mut Numbers<'_>, (_, uses): &KernelRow<'_>) -> Maybe {
-    Maybe(uses.first().map(|&(place, used)| u64::from(numbers.kernel(place, used.kernel))))
+fn kernel_op(numbers: &mut Numbers<'_>, row: &KernelRow<'_>) -> Maybe {
+    Maybe(row.uses.first().map(|&(place, used)| u64::from(numbers.kernel(place, used.kernel))))
 }
 
-fn kernel_row(((class, name), uses): &KernelRow<'_>, several: bool) -> Vec<Cell> {
+fn kernel_row(row: &KernelRow<'_>, several: bool) -> Vec<Cell> {
+    let KernelRow { class, name, uses } = row;
     let launches: usize = uses.iter().map(|(_, used)| used.launches).sum();
     let longest = uses.iter().map(|(_, used)| used.longest).fold(Nanos::ZERO, Nanos::max);
     let of_rank = uses.iter().map(|(_, used)| used.total);

@@ -1,8 +1,8 @@
 //! A page of simulated orders.
 
 use super::model::{
-    Buffers, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Memory, Ops, Page, Slices, Stalls, Sweep, Table,
-    Time, Unit, View,
+    Buffers, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Memory, Ops, Page, PageSlice, PageStall, Slices,
+    Stalls, Sweep, Table, Time, Unit, View,
 };
 use crate::against_bound;
 use crate::played::Played;
@@ -14,7 +14,6 @@ use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
 use halflap::ids::{GroupId, Id, IdVec, OpId};
 use halflap::origin::{Origin, Part};
-use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 
 /// Names are truncated to this many characters: enough to distinguish them.
@@ -269,11 +268,12 @@ fn slices(played: &Played<'_>, lanes: &Lanes, program: &Numbered<'_>) -> Slices 
     let mut slices = Slices::default();
     for op in ops {
         let (start, end) = played.times(op);
-        slices.lane.push(lanes.of_op(graph, op) as u32);
-        slices.op.push(program.number(op));
-        slices.start.push(Time(start));
-        slices.end.push(Time(end));
-        slices.exposed.push(Time(exposed[op]));
+        slices.push(PageSlice {
+            lane: lanes.of_op(graph, op),
+            op: program.number(op),
+            time: start..end,
+            exposed: exposed[op],
+        });
     }
     slices
 }
@@ -281,15 +281,11 @@ fn slices(played: &Played<'_>, lanes: &Lanes, program: &Numbered<'_>) -> Slices 
 fn stalls(played: &Played<'_>, program: &Numbered<'_>) -> Stalls {
     let mut stalls = Stalls::default();
     for exposure in &played.simulation.exposures {
-        stalls.start.push(Time(exposure.start));
-        stalls.end.push(Time(exposure.start + exposure.time));
-        stalls.of.push(program.maybe(Some(exposure.of)));
-        stalls.at.push(program.maybe(Some(exposure.at)));
-        stalls.cause.push(match exposure.cause {
-            Cause::Needed => 0,
-            Cause::Synchronous => 1,
-            Cause::Issued => 2,
-            Cause::EndOfStep => 3,
+        stalls.push(PageStall {
+            time: exposure.start..exposure.start + exposure.time,
+            of: program.maybe(Some(exposure.of)),
+            at: program.maybe(Some(exposure.at)),
+            cause: exposure.cause,
         });
     }
     stalls

@@ -26,6 +26,13 @@ fn write_all(processes: &[Process], out: &mut impl Write) -> io::Result<()> {
     events.out.write_all(b"\n]}\n")
 }
 
+/// What an event belongs to.
+#[derive(Clone, Copy)]
+struct Thread {
+    pid: usize,
+    tid: usize,
+}
+
 struct Events<'a, W> {
     out: &'a mut W,
     first: bool,
@@ -38,16 +45,17 @@ impl<W: Write> Events<'_, W> {
         Ok(serde_json::to_writer(&mut *self.out, event)?)
     }
 
-    fn name(&mut self, what: &str, (pid, tid): (usize, usize), args: Value) -> io::Result<()> {
-        self.push(&json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": args }))
+    fn name(&mut self, what: &str, thread: Thread, args: Value) -> io::Result<()> {
+        self.push(&json!({ "ph": "M", "name": what, "pid": thread.pid, "tid": thread.tid, "args": args }))
     }
 }
 
 fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: usize) -> io::Result<()> {
-    events.name("process_name", (pid, 0), json!({ "name": process.name }))?;
-    events.name("process_sort_index", (pid, 0), json!({ "sort_index": pid }))?;
+    let whole = Thread { pid, tid: 0 };
+    events.name("process_name", whole, json!({ "name": process.name }))?;
+    events.name("process_sort_index", whole, json!({ "sort_index": pid }))?;
     for (place, track) in process.tracks.iter().enumerate() {
-        let thread = (pid, place + 1);
+        let thread = Thread { pid, tid: place + 1 };
         events.name("thread_name", thread, json!({ "name": track.name }))?;
         events.name("thread_sort_index", thread, json!({ "sort_index": place }))?;
         for slice in &track.slices {
@@ -62,7 +70,8 @@ fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: u
     Ok(())
 }
 
-fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &Slice, (pid, tid): (usize, usize)) -> io::Result<()> {
+fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &Slice, thread: Thread) -> io::Result<()> {
+    let Thread { pid, tid } = thread;
     let note = |(name, note): &(&str, Note)| {
         let value = match note {
             Note::Text(text) => Value::from(text.as_str()),

@@ -38,7 +38,7 @@ fn write_all(processes: &[Process], out: &mut impl Write) -> io::Result<()> {
             track.message(3, &described);
             track.number(11, EXPLICIT);
         })?;
-        write_tracks(out, process, (parent, &mut next_track))?;
+        write_tracks(out, process, parent, &mut next_track)?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ fn take(next: &mut u64) -> u64 {
     *next - 1
 }
 
-fn write_tracks(out: &mut impl Write, process: &Process, (parent, next): (u64, &mut u64)) -> io::Result<()> {
+fn write_tracks(out: &mut impl Write, process: &Process, parent: u64, next: &mut u64) -> io::Result<()> {
     for (rank, track) in process.tracks.iter().enumerate() {
         let uuid = take(next);
         describe(out, uuid, |described| {
@@ -64,10 +64,10 @@ fn write_tracks(out: &mut impl Write, process: &Process, (parent, next): (u64, &
     if process.memory.is_empty() {
         return Ok(());
     }
-    write_memory(out, process, (parent, take(next)))
+    write_memory(out, process, parent, take(next))
 }
 
-fn write_memory(out: &mut impl Write, process: &Process, (parent, uuid): (u64, u64)) -> io::Result<()> {
+fn write_memory(out: &mut impl Write, process: &Process, parent: u64, uuid: u64) -> io::Result<()> {
     let mut counter = Message::default();
     counter.number(3, UNIT_SIZE_BYTES);
     // One scale for all orders, so that they can be compared.

@@ -161,45 +161,40 @@ impl Fields {
 
     /// A rate, above zero, because it divides.
     fn rate(&self, field: &'static str) -> Result<f64, DeviceError> {
-        const RIGHT: &str = "a number above zero";
-        let value = self.required(field)?;
-        match json::number(value) {
-            Ok(number) if number > 0.0 => Ok(number),
-            Ok(_) => Err(bad(field, value, ("not above zero", RIGHT))),
-            Err(problem) => Err(bad(field, value, (problem, RIGHT))),
+        let given = Given { field, value: self.required(field)?, right: "a number above zero" };
+        match given.number()? {
+            number if number > 0.0 => Ok(number),
+            _ => Err(given.bad("not above zero")),
         }
     }
 
     fn count(&self, field: &'static str) -> Result<u32, DeviceError> {
-        const RIGHT: &str = "a whole number from 1 to 4294967295";
         let value = self.required(field)?;
-        match json::number(value) {
-            Ok(number) if number.fract() != 0.0 => Err(bad(field, value, ("not a whole number", RIGHT))),
-            Ok(number) if (1.0..=f64::from(u32::MAX)).contains(&number) => Ok(number as u32),
-            Ok(_) => Err(bad(field, value, ("out of range", RIGHT))),
-            Err(problem) => Err(bad(field, value, (problem, RIGHT))),
+        let given = Given { field, value, right: "a whole number from 1 to 4294967295" };
+        match given.number()? {
+            number if number.fract() != 0.0 => Err(given.bad("not a whole number")),
+            number if (1.0..=f64::from(u32::MAX)).contains(&number) => Ok(number as u32),
+            _ => Err(given.bad("out of range")),
         }
     }
 
     /// An optional time in microseconds.
     fn time(&self, field: &'static str, otherwise: Nanos) -> Result<Nanos, DeviceError> {
-        const RIGHT: &str = "a time in microseconds, zero or more";
         let Some(value) = self.get(field) else { return Ok(otherwise) };
-        match json::number(value) {
-            Ok(number) if number >= 0.0 => Ok(Nanos::micros(number)),
-            Ok(_) => Err(bad(field, value, ("negative", RIGHT))),
-            Err(problem) => Err(bad(field, value, (problem, RIGHT))),
+        let given = Given { field, value, right: "a time in microseconds, zero or more" };
+        match given.number()? {
+            number if number >= 0.0 => Ok(Nanos::micros(number)),
+            _ => Err(given.bad("negative")),
         }
     }
 
     /// How often the bytes of an all-reduce pass a link, optional.
     fn passes(&self, field: &'static str, otherwise: f64) -> Result<f64, DeviceError> {
-        const RIGHT: &str = "a number from 1 to 2";
         let Some(value) = self.get(field) else { return Ok(otherwise) };
-        match json::number(value) {
-            Ok(number) if (1.0..=2.0).contains(&number) => Ok(number),
-            Ok(_) => Err(bad(field, value, ("out of range", RIGHT))),
-            Err(problem) => Err(bad(field, value, (problem, RIGHT))),
+        let given = Given { field, value, right: "a number from 1 to 2" };
+        match given.number()? {
+            number if (1.0..=2.0).contains(&number) => Ok(number),
+            _ => Err(given.bad("out of range")),
         }
     }
 
@@ -212,8 +207,22 @@ impl Fields {
     }
 }
 
-fn bad(field: &'static str, value: &Value, (problem, right): (&'static str, &'static str)) -> DeviceError {
-    DeviceError::BadField { field, value: json::shown(value), problem, right }
+/// What a file gives for a field, and what would be right.
+struct Given<'a> {
+    field: &'static str,
+    value: &'a Value,
+    right: &'static str,
+}
+
+impl Given<'_> {
+    fn number(&self) -> Result<f64, DeviceError> {
+        json::number(self.value).map_err(|problem| self.bad(problem))
+    }
+
+    fn bad(&self, problem: &'static str) -> DeviceError {
+        let Given { field, value, right } = *self;
+        DeviceError::BadField { field, value: json::shown(value), problem, right }
+    }
 }
 
 #[cfg(test)]

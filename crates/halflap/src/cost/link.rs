@@ -37,23 +37,31 @@ pub enum Reach {
     Network,
 }
 
+const NVLINK4: Fit = Fit { base: 16.5, hop: 1.48, bus: 369.0, pair: 305.0, ramp: 4.77, all_reduce: 1.5 };
+const NVLINK5: Fit = Fit { base: 25.3, hop: 1.31, bus: 716.0, pair: 533.0, ramp: 10.3, all_reduce: 1.8 };
+const NVL72: Fit = Fit { base: 10.9, hop: 1.21, bus: 722.0, pair: 541.0, ramp: 8.96, all_reduce: 1.55 };
+const XGMI2: Fit = Fit { base: 59.4, hop: 2.99, bus: 112.0, pair: 41.0, ramp: 0.0, all_reduce: 2.0 };
+const XGMI3: Fit = Fit { base: 59.4, hop: 2.99, bus: 333.0, pair: 53.0, ramp: 0.0, all_reduce: 1.65 };
+const XGMI4: Fit = Fit { base: 59.4, hop: 2.99, bus: 400.0, pair: 63.5, ramp: 0.0, all_reduce: 1.65 };
+const ICI5E: Fit = Fit { base: 6.6, hop: 1.0, bus: 100.0, pair: 100.0, ramp: 0.0, all_reduce: 2.0 };
+
 /// The links that have their own name. docs/costs.md lists them, and says which are fitted to
 /// measurements and how the others were derived.
 const PRESETS: [(&str, Link); 21] = [
     ("nvlink2", Link::within_node(120.0)),
     ("nvlink3", Link::within_node(240.0)),
-    ("nvlink4", Link::of([16.5, 1.48, 369.0, 305.0, 4.77, 1.5])),
-    ("nvlink5", Link::of([25.3, 1.31, 716.0, 533.0, 10.3, 1.8])),
-    ("nvl72", Link::of([10.9, 1.21, 722.0, 541.0, 8.96, 1.55])),
+    ("nvlink4", NVLINK4.link()),
+    ("nvlink5", NVLINK5.link()),
+    ("nvl72", NVL72.link()),
     ("nvlink400", Link::within_node(160.0)),
-    ("xgmi2", Link::of([59.4, 2.99, 112.0, 41.0, 0.0, 2.0])),
-    ("xgmi3", Link::of([59.4, 2.99, 333.0, 53.0, 0.0, 1.65])),
-    ("xgmi4", Link::of([59.4, 2.99, 400.0, 63.5, 0.0, 1.65])),
+    ("xgmi2", XGMI2.link()),
+    ("xgmi3", XGMI3.link()),
+    ("xgmi4", XGMI4.link()),
     ("pcie3", Link::within_node(12.0).with_hop(2.5)),
     ("pcie4", Link::within_node(25.0).with_hop(2.5)),
     ("pcie5", Link::within_node(50.0).with_hop(2.5)),
     ("loopback", Link::within_node(5.0).with_hop(10.0)),
-    ("ici5e", Link::of([6.6, 1.0, 100.0, 100.0, 0.0, 2.0])),
+    ("ici5e", ICI5E.link()),
     ("ib100", Link::across_nodes(12.0)),
     ("ib200", Link::across_nodes(25.0)),
     ("ib400", Link::across_nodes(50.0)),
@@ -62,6 +70,31 @@ const PRESETS: [(&str, Link); 21] = [
     ("eth25", Link::across_nodes(2.8).with_hop(30.0)),
     ("dcn5e", Link::across_nodes(3.125)),
 ];
+
+/// The parameters of a link within a node, as docs/costs.md lists them: microseconds, GB/s and a
+/// ratio.
+struct Fit {
+    base: f64,
+    hop: f64,
+    bus: f64,
+    pair: f64,
+    ramp: f64,
+    all_reduce: f64,
+}
+
+impl Fit {
+    const fn link(self) -> Link {
+        Link {
+            reach: Reach::Node,
+            base: Nanos::micros(self.base),
+            hop: Nanos::micros(self.hop),
+            bandwidth: Bandwidth::gigas(self.bus),
+            pair: Bandwidth::gigas(self.pair),
+            ramp: Nanos::micros(self.ramp),
+            all_reduce: self.all_reduce,
+        }
+    }
+}
 
 /// A device's own links, by generic names.
 const OF_DEVICE: [&str; 2] = ["nvlink", "network"];
@@ -82,25 +115,13 @@ impl Link {
 
     /// A link like NVLink, with so many GB/s: what `nvlink4` has, but no switches that sum.
     pub const fn within_node(gigas: f64) -> Link {
-        Link::of([16.5, 1.48, gigas, gigas, 4.77, 2.0])
+        let fit = Fit { base: 16.5, hop: 1.48, bus: gigas, pair: gigas, ramp: 4.77, all_reduce: 2.0 };
+        fit.link()
     }
 
     /// A network with so many GB/s for each rank.
     pub const fn across_nodes(gigas: f64) -> Link {
         Link { reach: Reach::Network, ..Link::within_node(gigas).with_hop(5.0) }
-    }
-
-    /// Microseconds, GB/s and a ratio, as docs/costs.md lists them.
-    const fn of([base, hop, bandwidth, pair, ramp, all_reduce]: [f64; 6]) -> Link {
-        Link {
-            reach: Reach::Node,
-            base: Nanos::micros(base),
-            hop: Nanos::micros(hop),
-            bandwidth: Bandwidth::gigas(bandwidth),
-            pair: Bandwidth::gigas(pair),
-            ramp: Nanos::micros(ramp),
-            all_reduce,
-        }
     }
 
     const fn with_hop(self, micros: f64) -> Link {

@@ -175,7 +175,8 @@ impl<'a> Slider<'a> {
         if !only_memory_counts && let Some(verdict) = self.judge_bonds(candidate, group, bonds) {
             return verdict;
         }
-        let swap = group.beside(candidate, self.rules.direction, (self.graph, &self.order));
+        let place = Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+        let swap = group.beside(candidate, place);
         debug_assert!(bonds.shares_a_free() || !self.ledger.transfers_free(&swap));
         let quote = match bonds.shares_a_free() {
             true => self.ledger.quote_sharing(&swap, group.peak),
@@ -306,7 +307,8 @@ impl<'a> Slider<'a> {
 
     #[inline(always)]
     fn swap(&mut self, candidate: OpId, group: &mut Group, quote: Quote) {
-        let swap = group.beside(candidate, self.rules.direction, (self.graph, &self.order));
+        let place = Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+        let swap = group.beside(candidate, place);
         self.ledger.commit(&swap, quote, self.rules.last_uses_follow);
         self.order.rotate(&mut group.block, self.rules.direction);
         if self.rules.group_peak_follows {
@@ -342,11 +344,18 @@ impl<'a> Slider<'a> {
     }
 }
 
+/// Where a group slides.
+struct Place<'s> {
+    graph: &'s Graph,
+    order: &'s Order,
+    direction: Direction,
+}
+
 impl Group {
     /// The swap with the neighbour in that direction.
     #[inline(always)]
-    fn beside<'s>(&'s self, candidate: OpId, direction: Direction, of: (&'s Graph, &'s Order)) -> Swap<'s> {
-        let (graph, order) = of;
+    fn beside<'s>(&'s self, candidate: OpId, place: Place<'s>) -> Swap<'s> {
+        let Place { graph, order, direction } = place;
         Swap { graph, order, group: &self.block, far_end: self.slid, candidate, direction }
     }
 }

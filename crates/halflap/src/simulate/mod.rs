@@ -110,6 +110,13 @@ pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation 
     clock.finish()
 }
 
+/// Where the compute stream stands still, and for which collective.
+struct Stall {
+    at: OpId,
+    of: OpId,
+    cause: Cause,
+}
+
 struct Clock<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
@@ -227,7 +234,7 @@ impl<'a> Clock<'a> {
         let step_time = self.end.as_slice().iter().fold(Nanos::ZERO, |latest, &end| latest.max(end));
         let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
         if let Some(op) = last.filter(|_| step_time > self.now) {
-            self.expose((op, Cause::EndOfStep), op, step_time);
+            self.expose(Stall { at: op, of: op, cause: Cause::EndOfStep }, step_time);
         }
         let taken = |op: OpId| match self.under_way {
             Some(_) => self.end[op] - self.start[op],
@@ -251,7 +258,7 @@ impl<'a> Clock<'a> {
         let blocker = self.blocker(op);
         let communicates_until = blocker.map_or(self.now, |of| self.end[of].min(until));
         if let Some(of) = blocker.filter(|_| communicates_until > self.now) {
-            self.expose((op, Cause::Needed), of, communicates_until);
+            self.expose(Stall { at: op, of, cause: Cause::Needed }, communicates_until);
         }
         self.wait_for_host(op, self.now.max(communicates_until), until);
     }
@@ -265,7 +272,8 @@ impl<'a> Clock<'a> {
 
     /// Charges a stall to the collectives that ran in that time: the one that is waited for, and those
     /// that it had to wait for itself.
-    fn expose(&mut self, (at, cause): (OpId, Cause), of: OpId, until: Nanos) {
+    fn expose(&mut self, stall: Stall, until: Nanos) {
+        let Stall { at, of, cause } = stall;
         let (mut running, mut left) = (of, until);
         loop {
             let start = self.start[running].max(self.now);

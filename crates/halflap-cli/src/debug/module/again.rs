@@ -19,6 +19,16 @@ pub struct Commands {
     pub whole: Words,
 }
 
+/// A kernel that is run alone.
+pub struct Alone<'a> {
+    /// Its name.
+    pub kernel: &'a str,
+    /// Where buffers lie.
+    pub memory: Memory,
+    /// Whose values it takes; those of all ranks where it is none.
+    pub rank: Option<usize>,
+}
+
 /// A command as it could be typed.
 fn typed(words: &[String]) -> String {
     let words = words.iter().map(|word| quoted(word));
@@ -27,7 +37,8 @@ fn typed(words: &[String]) -> String {
 
 impl Session<'_> {
     /// One kernel on the values that were saved of it: of one rank, or of all.
-    pub fn alone(&self, kernel: &str, (memory, rank): (Memory, Option<usize>), finding: &Finding) -> Words {
+    pub fn alone(&self, alone: &Alone<'_>, finding: &Finding) -> Words {
+        let Alone { kernel, memory, rank } = *alone;
         let all = self.path("values");
         let values = rank.map_or(all.clone(), |rank| all.join(format!("rank_{rank}")));
         let given = values.display().to_string();

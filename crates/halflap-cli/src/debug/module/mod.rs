@@ -19,7 +19,7 @@ use crate::args;
 use crate::diff;
 use crate::exit::Failed;
 use crate::files;
-use again::{Commands, Words};
+use again::{Alone, Commands, Words};
 use run::{Asked, Memory, Ran, Session};
 use values::{Origin, Place, Saved};
 
@@ -46,6 +46,14 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
     }
     walk.session.report.finding = finding;
     Ok(walk.session.report)
+}
+
+/// What to look at again, with values.
+struct Look<'a> {
+    kernel: &'a str,
+    memory: Memory,
+    /// The kernels whose values are saved.
+    filter: Vec<String>,
 }
 
 struct Walk<'a> {
@@ -245,7 +253,8 @@ impl Walk<'_> {
         }
         let opcode = self.instruction(&kernel).map(|instr| self.module.opcode_name(instr));
         if opcode.is_some_and(|name| name != "while") && !self.is_collective(&kernel) {
-            self.look_closer(&kernel, (Memory::Cached, vec![kernel.clone()]), &mut finding)?;
+            let look = Look { kernel: &kernel, memory: Memory::Cached, filter: vec![kernel.clone()] };
+            self.look_closer(look, &mut finding)?;
         }
         Ok(finding)
     }
@@ -254,17 +263,13 @@ impl Walk<'_> {
     fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<Option<Json>, Failed> {
         let mut filter = self.producers(kernel)?;
         filter.push(kernel.to_owned());
-        self.look_closer(kernel, (memory, filter), finding)
+        self.look_closer(Look { kernel, memory, filter }, finding)
     }
 
     /// Runs it again and saves values of some kernels; returns the fault reported for the kernel
     /// this time.
-    fn look_closer(
-        &mut self,
-        kernel: &str,
-        (memory, filter): (Memory, Vec<String>),
-        finding: &mut Finding,
-    ) -> Result<Option<Json>, Failed> {
+    fn look_closer(&mut self, look: Look<'_>, finding: &mut Finding) -> Result<Option<Json>, Failed> {
+        let Look { kernel, memory, filter } = look;
         let folder = self.session.path("values");
         let mut options = vec![
             "--debug-values=1".to_owned(),
@@ -295,7 +300,7 @@ impl Walk<'_> {
     /// Only a collective needs the values of all ranks.
     fn remember_alone(&mut self, kernel: &str, memory: Memory, finding: &Finding) {
         let rank = finding.rank.filter(|_| !self.is_collective(kernel));
-        self.alone = Some(self.session.alone(kernel, (memory, rank), finding));
+        self.alone = Some(self.session.alone(&Alone { kernel, memory, rank }, finding));
     }
 
     /// A NaN: finds the kernel that produced it.

@@ -15,10 +15,9 @@ use super::child::{End, signal_name, text};
 use super::report::{Finding, Kind, Report};
 use crate::args;
 use crate::exit::Failed;
-use generated::Call;
 use python::{Exception, Frame};
 use run::{Guard, Ran, Session, Variables};
-use suspect::Suspect;
+use suspect::{LastCall, Suspect};
 
 /// Walks the guide.
 pub fn debug(args: &args::Debug, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
@@ -42,7 +41,7 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     session.report.stage("sanity checks", sanity.end.to_string());
     let about_inputs = plain.exception().filter(|(_, exception)| is_about_inputs(exception));
     if let (None, Some((rank, exception))) = (Bad::said_by(&sanity), about_inputs) {
-        return Ok(Some(raised(session, &plain, (rank, &exception))));
+        return Ok(Some(raised(session, &plain, rank, &exception)));
     }
     // Memory comes first: an invalid write makes other kernels look guilty.
     let mut guarded = Vec::new();
@@ -74,7 +73,7 @@ fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
     }
     let failed = [&plain, &sanity].into_iter().find(|ran| !ran.end.is_good());
     let failed = failed.map(|ran| match ran.exception() {
-        Some((rank, exception)) => raised(session, ran, (rank, &exception)),
+        Some((rank, exception)) => raised(session, ran, rank, &exception),
         None => Finding::new(Kind::Exception, format!("the command {}", ran.end)),
     });
     Ok(failed.or(lifetime.map(|found| found.finding)))
@@ -104,7 +103,7 @@ fn is_about_inputs(exception: &Exception) -> bool {
     words.iter().any(|word| message.contains(&word.to_lowercase()))
 }
 
-fn raised(session: &Session<'_>, ran: &Ran, (rank, exception): (Option<usize>, &Exception)) -> Finding {
+fn raised(session: &Session<'_>, ran: &Ran, rank: Option<usize>, exception: &Exception) -> Finding {
     let left = ran.silent_ranks();
     let freed = exception.freed_buffer();
     let (kind, what) = match exception {
@@ -251,11 +250,11 @@ fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding
         None => (ran, None),
     };
     let (rank, signal) = witness.crash().unwrap_or_default();
-    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
+    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let fault = witness.guard_fault(rank);
     let stack = own(witness.stack(rank).iter(), witness);
-    let place = found.as_ref().map(|(call, _)| call.title()).or_else(|| stack.first().cloned());
+    let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.unwrap_or_else(|| "the program".to_owned());
     let (kind, what) = match &fault {
         Some(fault) => (fault.kind(), format!("{place} {}", fault.words())),
@@ -263,10 +262,10 @@ fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding
     };
     let mut finding = Finding::new(kind, what);
     finding.rank = rank;
-    if let Some((call, producers)) = &found {
-        finding.kernel = Some(call.title());
-        finding.source = call.source.clone();
-        around(session, (call, producers), guard, &mut finding)?;
+    if let Some(last) = &found {
+        finding.kernel = Some(last.call.title());
+        finding.source = last.call.source.clone();
+        around(session, last, guard, &mut finding)?;
     }
     finding.source.extend(stack.into_iter().filter(|line| !finding.source.contains(line)).collect::<Vec<_>>());
     finding.reproduce = Some(session.again(&witness.variables));
@@ -274,12 +273,8 @@ fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding
 }
 
 /// The values of a kernel and those that made its inputs, and of no other.
-fn around(
-    session: &mut Session<'_>,
-    (call, producers): (&Call, &[Call]),
-    guard: Guard,
-    finding: &mut Finding,
-) -> Result<(), Failed> {
+fn around(session: &mut Session<'_>, last: &LastCall, guard: Guard, finding: &mut Finding) -> Result<(), Failed> {
+    let LastCall { call, producers } = last;
     let kernels: Vec<&str> = producers.iter().chain([call]).map(|call| call.kernel.as_str()).collect();
     let values = session.run("values", Variables::values(guard, &kernels))?;
     session.report.stage("values", format!("of {}: {}", kernels.join(", "), values.end));
@@ -298,17 +293,17 @@ fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
     }
     let names = session.run("names", Variables::names(Guard::Off))?;
     let found = names.last_call();
-    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |(call, _)| call.title());
+    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let rank = plain.rank_that_says().flatten();
     let stack = own(plain.stack(rank).iter(), plain);
-    let place = found.as_ref().map(|(call, _)| call.title()).or_else(|| stack.first().cloned());
+    let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.as_deref().unwrap_or("the start");
     let what = format!("nothing comes after {place}; a program that is only slow needs a longer --timeout");
     let mut finding = Finding::new(Kind::Hang, what);
     finding.rank = rank;
-    finding.source = found.as_ref().map_or(Vec::new(), |(call, _)| call.source.clone());
-    finding.kernel = found.map(|(call, _)| call.title());
+    finding.source = found.as_ref().map_or(Vec::new(), |last| last.call.source.clone());
+    finding.kernel = found.map(|last| last.call.title());
     finding.source.extend(stack);
     finding.reproduce = Some(session.again(&names.variables));
     Ok(finding)

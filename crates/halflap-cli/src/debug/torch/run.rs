@@ -13,7 +13,7 @@ use super::generated::{self, Call, Graph};
 use super::launches::{self, Event};
 use super::lifetimes;
 use super::python::{self, Exception, Frame};
-use super::suspect::{self, Suspect};
+use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
 use crate::debug::child::Task;
@@ -440,8 +440,8 @@ impl Ran {
         each.into_iter().next()
     }
 
-    /// The kernel that it was in, and those that made its inputs.
-    pub fn last_call(&self) -> Option<(Call, Vec<Call>)> {
+    /// The kernel that it was in.
+    pub fn last_call(&self) -> Option<LastCall> {
         let rank = self.crash().and_then(|(rank, _)| rank);
         suspect::last_call(&self.events(rank), &self.graphs())
     }

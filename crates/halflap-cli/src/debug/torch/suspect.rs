@@ -38,7 +38,7 @@ pub fn first_bad(events: &[Event], graphs: &[Graph], infinities: bool) -> Option
             Event::Name(..) => at += 1,
             Event::Tensor(..) => {
                 let (launch, next) = launch(events, at);
-                if let Some(suspect) = judge(&launch, graphs, (&known, infinities)) {
+                if let Some(suspect) = judge(&launch, graphs, &known, infinities) {
                     return Some(suspect);
                 }
                 known.extend(launch.after.iter().map(|tensor| (tensor.value.buffer.as_str(), *tensor)));
@@ -68,11 +68,7 @@ fn launch(events: &[Event], start: usize) -> (Launch<'_>, usize) {
     (launch, at)
 }
 
-fn judge(
-    launch: &Launch<'_>,
-    graphs: &[Graph],
-    (known, infinities): (&BTreeMap<&str, &Tensor>, bool),
-) -> Option<Suspect> {
+fn judge(launch: &Launch<'_>, graphs: &[Graph], known: &BTreeMap<&str, &Tensor>, infinities: bool) -> Option<Suspect> {
     let is_bad = |tensor: &&&Tensor| tensor.is_bad(infinities);
     let found = find(launch, graphs);
     let values = |tensors: &[&Tensor], keep: &dyn Fn(&str) -> bool| -> Vec<Value> {
@@ -132,9 +128,18 @@ pub fn producers(graph: &Graph, place: usize) -> Vec<Call> {
     writers.into_iter().map(|writer| graph.calls[writer].clone()).collect()
 }
 
-/// The call that a program was in when it ended, from the names that it printed. Kernels that print nothing stand
-/// between those that do.
-pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<(Call, Vec<Call>)> {
+/// The call that a program was in when it ended.
+#[derive(Debug, PartialEq)]
+pub struct LastCall {
+    /// The call.
+    pub call: Call,
+    /// Those that made its inputs.
+    pub producers: Vec<Call>,
+}
+
+/// The last call, from the names that a program printed. Kernels that print nothing stand between
+/// those that do.
+pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<LastCall> {
     let mut names: Vec<(When, &str)> = Vec::new();
     for event in events {
         match event {
@@ -148,14 +153,15 @@ pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<(Call, Vec<Call>)
     let done: Vec<&str> = names.iter().filter(|(when, _)| *when == When::Before).map(|(_, kernel)| *kernel).collect();
     let Some((graph, place)) = last_place(&done, graphs) else {
         let call = Call { kernel: kernel.to_owned(), ..Call::default() };
-        return (when == When::Before).then_some((call, Vec::new()));
+        return (when == When::Before).then_some(LastCall { call, producers: Vec::new() });
     };
     if when == When::Before {
-        return Some((graph.calls[place].clone(), producers(graph, place)));
+        let call = graph.calls[place].clone();
+        return Some(LastCall { call, producers: producers(graph, place) });
     }
     let prints = |call: &Call| names.iter().any(|(_, kernel)| *kernel == call.kernel);
     let next = graph.calls.get(place + 1).filter(|call| !prints(call))?;
-    Some((next.clone(), producers(graph, place + 1)))
+    Some(LastCall { call: next.clone(), producers: producers(graph, place + 1) })
 }
 
 /// The graph and position of the last launched kernel: the occurrence with the most earlier
@@ -241,8 +247,8 @@ mod tests {
         let name = |when, kernel: &str| Event::Name(when, kernel.to_owned());
         let first = [name(When::Before, "a"), name(When::After, "a"), name(When::Before, "b"), name(When::After, "b")];
         let again: Vec<Event> = first.iter().chain(&first[..2]).cloned().collect();
-        assert_eq!(last_call(&again, &[graph()]).map(|(call, _)| call.kernel), Some("op".to_owned()));
-        assert_eq!(last_call(&first[..3], &[graph()]).map(|(call, _)| call.kernel), Some("b".to_owned()));
+        assert_eq!(last_call(&again, &[graph()]).map(|last| last.call.kernel), Some("op".to_owned()));
+        assert_eq!(last_call(&first[..3], &[graph()]).map(|last| last.call.kernel), Some("b".to_owned()));
         assert_eq!(last_call(&first, &[graph()]), None);
     }
 }

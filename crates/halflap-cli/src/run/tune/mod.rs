@@ -14,7 +14,7 @@ use halflap::units::{Bytes, Nanos};
 use halflap_run::exec::{Options, Outcome, Prepared};
 use halflap_run::tensor::Tensor;
 
-use super::ranks::{Ranks, Turn};
+use super::ranks::{Given, Ranks, Turn};
 use super::show::{Finished, Others};
 use super::{Job, finish, measure, profile, run_steps};
 use crate::args::{self, CollectiveOrder};
@@ -119,9 +119,11 @@ pub(super) fn run<R: Ranks>(job: &mut Job<'_>, ranks: &R, limit: Nanos) -> Resul
     let peaks: Vec<Bytes> = candidates.iter().map(Candidate::peak).collect();
     let chosen = choose::choice(&choose::measured(&rounds), &peaks);
     let chosen = usize::from(trial.heard(chosen as u8)?).min(candidates.len() - 1);
-    let tuned = trial.tuned(job, (&candidates, chosen), &rounds)?;
+    let rows = rows(job, &candidates, &rounds)?;
+    let left_out = trial.left_out;
+    let tuned = Tuned { rows, chosen, rounds: rounds.len(), limit, left_out };
     let Candidate { program, orders, .. } = &candidates[chosen];
-    let outcome = run_steps(job, ranks, (program, trial.inputs))?;
+    let outcome = run_steps(job, ranks, Given { program, inputs: trial.inputs })?;
     let others = Others { tuned: Some(tuned), ..Others::default() };
     let finished = match &outcome {
         Some(outcome) => finish(job, &Finished { program, outcome, orders }, &others),
@@ -238,7 +240,7 @@ impl<R: Ranks> Trial<'_, R> {
         let mut options = Options { steps, ..job.options() };
         options.checks.values = None;
         let show = |_| self.bar.show(self.clock.part());
-        let given = (&candidate.program, self.inputs.clone());
+        let given = Given { program: &candidate.program, inputs: self.inputs.clone() };
         self.ranks.run(job, given, &Turn { options: &options, show: &show })
     }
 
@@ -251,22 +253,17 @@ impl<R: Ranks> Trial<'_, R> {
     fn heard(&self, own: u8) -> Result<u8, Failed> {
         Ok(self.ranks.heard(vec![own])?.first().copied().unwrap_or(0))
     }
+}
 
-    fn tuned(
-        &self,
-        job: &Job<'_>,
-        (candidates, chosen): (&[Candidate], usize),
-        rounds: &[Round],
-    ) -> Result<Tuned, Failed> {
-        let mut rows = Vec::new();
-        for (candidate, measured) in candidates.iter().zip(choose::measured(rounds)) {
-            let simulated = job.source.simulated(&candidate.orders)?.step_time;
-            let outputs = candidate.outputs.clone();
-            rows.push(show::Row { way: candidate.way, measured, simulated, peak: candidate.peak(), outputs });
-        }
-        let left_out = self.left_out.clone();
-        Ok(Tuned { rows, chosen, rounds: rounds.len(), limit: self.clock.limit, left_out })
+/// What became of each candidate.
+fn rows(job: &Job<'_>, candidates: &[Candidate], rounds: &[Round]) -> Result<Vec<show::Row>, Failed> {
+    let mut rows = Vec::new();
+    for (candidate, measured) in candidates.iter().zip(choose::measured(rounds)) {
+        let simulated = job.source.simulated(&candidate.orders)?.step_time;
+        let (peak, outputs) = (candidate.peak(), candidate.outputs.clone());
+        rows.push(show::Row { way: candidate.way, measured, simulated, peak, outputs });
     }
+    Ok(rows)
 }
 
 /// Compares the outputs of all ranks with those of the module's own order.
