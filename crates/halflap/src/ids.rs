@@ -192,13 +192,13 @@ impl<I: Id, T: Copy> Csr<I, T> {
             starts[index + 1] += starts[index];
         }
         let mut next = starts.clone();
-        let mut items: Vec<Option<T>> = vec![None; starts[len] as usize];
+        // Every place is written once more: each has one pair.
+        let mut items: Vec<T> = pairs.clone().map(|(_, item)| item).collect();
         for (id, item) in pairs {
             let slot = &mut next[id.index()];
-            items[*slot as usize] = Some(item);
+            items[*slot as usize] = item;
             *slot += 1;
         }
-        let items = items.into_iter().flatten().collect();
         Csr { starts, items, index: PhantomData }
     }
 
@@ -223,8 +223,9 @@ impl<I: Id, T: Copy> Csr<I, T> {
         (0..self.len()).map(I::from_index).flat_map(|id| self.of(id).iter().map(move |&item| (id, item)))
     }
 
+    /// Where the list of `id` is among all items.
     #[inline]
-    fn range(&self, id: I) -> Range<usize> {
+    pub(crate) fn range(&self, id: I) -> Range<usize> {
         self.starts[id.index()] as usize..self.starts[id.index() + 1] as usize
     }
 }

@@ -1,7 +1,7 @@
 //! The program in the shape that the board needs: plain numbers, side by side.
 
 use crate::graph::{Edges, Graph, OpKind};
-use crate::ids::{BufId, Id, OpId};
+use crate::ids::{BufId, Csr, Id, OpId};
 use crate::simulate::Machine;
 
 /// What never changes while orders are tried.
@@ -15,39 +15,32 @@ pub(crate) struct Program {
     pub(super) alloc: Vec<i64>,
     /// Bytes of its own outputs that nobody uses.
     pub(super) free_self: Vec<i64>,
-    pub(super) preds: Lists,
-    pub(super) succs: Lists,
+    pub(super) preds: Lists<OpId>,
+    pub(super) succs: Lists<OpId>,
     /// The asynchronous collectives that an operation needs: all that can keep it waiting.
-    pub(super) gated_by: Lists,
+    pub(super) gated_by: Lists<OpId>,
     /// Who needs an asynchronous collective.
-    pub(super) gates: Lists,
+    pub(super) gates: Lists<OpId>,
     /// The buffers with a size that an operation keeps alive and that will be freed.
-    pub(super) uses: Lists,
-    pub(super) users: Lists,
+    pub(super) uses: Lists<OpId>,
+    pub(super) users: Lists<BufId>,
     pub(super) size_free: Vec<i64>,
     /// What is alive before the first operation.
     pub(super) baseline: i64,
 }
 
-/// A list for each index, all in one.
-pub(super) struct Lists {
-    starts: Vec<u32>,
-    items: Vec<u32>,
-}
+/// A [`Csr`] as the board reads it: by plain numbers.
+pub(super) struct Lists<I>(Csr<I, u32>);
 
-impl Lists {
-    fn new<I: Id + Copy, L: IntoIterator<Item = I>>(lists: impl Iterator<Item = L>) -> Lists {
-        let mut all = Lists { starts: vec![0], items: Vec::new() };
-        for list in lists {
-            all.items.extend(list.into_iter().map(|id| id.index() as u32));
-            all.starts.push(all.items.len() as u32);
-        }
-        all
+impl<I: Id> Lists<I> {
+    fn new<T: Id, L: IntoIterator<Item = T>>(lists: impl Iterator<Item = L>) -> Lists<I> {
+        let plain = |list: L| list.into_iter().map(|id| id.index() as u32);
+        Lists(Csr::from_lists(lists.map(plain)))
     }
 
     #[inline(always)]
     pub(super) fn of(&self, index: usize) -> &[u32] {
-        &self.items[self.starts[index] as usize..self.starts[index + 1] as usize]
+        self.0.of(I::from_index(index))
     }
 }
 
