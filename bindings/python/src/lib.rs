@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halflap::cost::{Costs, Device};
-use halflap::graph::{Collective, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts};
+use halflap::graph::{Collective, Graph, GroupParts, OpKind, OpParts, Parts};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
-use halflap_cli::desk::{self, Call, Stop};
+use halflap_cli::desk::{self, DeskCall, Stop};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
@@ -39,7 +39,7 @@ type Told = (BTreeMap<String, Py<PyBytes>>, String, Vec<String>);
 fn call(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8>>) -> PyResult<Told> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
-    let call = Call { arguments, given, stop: stop.clone() };
+    let call = DeskCall { arguments, given, stop: stop.clone() };
     // Its own thread, because only this one can be told of signals; the answer has no reader once we gave up.
     thread::spawn(move || _ = sender.send(desk::call(call)));
     let answer = answered(py, &mut answers, &stop)?;
@@ -52,7 +52,7 @@ fn call(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8
 
 /// What a command found: rendered only when that is asked for, and never worked out again.
 #[pyclass(frozen)]
-struct Held(desk::Held);
+struct Held(desk::FoundAnswer);
 
 #[pymethods]
 impl Held {
@@ -84,7 +84,7 @@ impl Held {
 fn find(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8>>) -> PyResult<Held> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
-    let call = Call { arguments, given, stop: stop.clone() };
+    let call = DeskCall { arguments, given, stop: stop.clone() };
     thread::spawn(move || _ = sender.send(desk::find(call)));
     answered(py, &mut answers, &stop)?.map(Held).map_err(raised)
 }
@@ -178,13 +178,14 @@ fn modelled_times(
     let mut device = figures(device)?;
     device.ranks_per_node = ranks_per_node.unwrap_or(device.ranks_per_node);
     let costs = Costs { device: Some(device), ..Costs::default() };
-    let kernels = work.iter().enumerate().map(|(number, work)| kernel(number, work)).collect();
+    let kernels = work.iter().enumerate().map(|(number, &(flops, bytes))| kernel(number, flops, bytes));
+    let kernels = kernels.collect();
     let mut parts = Parts { ops: kernels, ..Parts::default() };
     for (op, ranks, bytes) in issued {
         let (group_size, name) = (ranks.len() as u32, parts.groups.len().to_string());
-        let group = parts.groups.push(GroupParts { name, ranks, sets: Vec::new(), kind: GroupKind::Ranks });
+        let group = parts.groups.push(GroupParts::new(name, ranks));
         let collective = Collective::named(op, group, group_size, Bytes(bytes));
-        let mut op = kernel(parts.ops.len(), &(0.0, 0));
+        let mut op = kernel(parts.ops.len(), 0.0, 0);
         (op.kind, op.collective) = (OpKind::AsyncCollective, Some(collective));
         parts.ops.push(op);
     }
@@ -197,7 +198,7 @@ fn modelled_times(
 }
 
 /// A node that computes, with nothing around it; a time is given, for what the model has no figures for.
-fn kernel(number: usize, &(flops, bytes): &Work) -> OpParts {
+fn kernel(number: usize, flops: f64, bytes: i64) -> OpParts {
     let does_anything = flops > 0.0 || bytes > 0;
     OpParts {
         runtime: Some(Nanos::ZERO),

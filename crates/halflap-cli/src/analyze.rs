@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::ops::ControlFlow;
 
 use flate2::bufread::MultiGzDecoder;
-use halflap_report::observe::{Analysis, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace};
+use halflap_report::observe::{Analysis, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace};
 use halflap_report::{page, render_analysis, write_analysis};
 
 use crate::args;
@@ -19,7 +19,7 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     check_outputs(args)?;
     let sizes = args.traces.iter().map(|path| size(path)).collect::<Result<Vec<u64>, Failed>>()?;
     let progress = Progress { bar: Bar::new("reading"), all: sizes.iter().sum::<u64>().max(1) };
-    let mut ranks: Vec<(Rank, Option<Timeline>)> = Vec::with_capacity(args.traces.len());
+    let mut ranks: Vec<(Rank, Option<RankTimeline>)> = Vec::with_capacity(args.traces.len());
     let mut done = 0;
     for (path, size) in args.traces.iter().zip(&sizes) {
         let trace = read(path, done, &progress)?;
@@ -30,15 +30,15 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
         }
         // The trace is dropped before the next is read: only its results are kept.
         let rank = Rank::of(&trace, files::name_of(path));
-        let timeline = args.report.is_some().then(|| Timeline::of(&trace, &rank, page::SLICES));
+        let timeline = args.report.is_some().then(|| RankTimeline::of(&trace, &rank, page::SLICES));
         ranks.push((rank, timeline));
     }
     progress.bar.clear();
     ranks.sort_by_key(|(rank, _)| (rank.rank.is_none(), rank.rank));
-    let (ranks, timelines): (Vec<Rank>, Vec<Option<Timeline>>) = ranks.into_iter().unzip();
+    let (ranks, timelines): (Vec<Rank>, Vec<Option<RankTimeline>>) = ranks.into_iter().unzip();
     let analysis = Analysis::of(ranks);
     if let Some(path) = &args.report {
-        let timelines: Vec<Timeline> = timelines.into_iter().flatten().collect();
+        let timelines: Vec<RankTimeline> = timelines.into_iter().flatten().collect();
         let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
         pictures::write_report(path, &[page::observed_page(&titles.join(", "), &analysis, &timelines)])?;
     }
@@ -133,8 +133,8 @@ fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
     let mut source = BufReader::with_capacity(1 << 18, Counted { source, read: before, progress });
     let zipped = source.fill_buf().map_err(unreadable)?.starts_with(&[0x1f, 0x8b]);
     let trace = match zipped {
-        true => read_trace(MultiGzDecoder::new(source), Limits::default()),
-        false => read_trace(source, Limits::default()),
+        true => read_trace(MultiGzDecoder::new(source), TraceLimits::default()),
+        false => read_trace(source, TraceLimits::default()),
     };
     trace.map_err(|error| {
         progress.bar.clear();

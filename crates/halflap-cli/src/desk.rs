@@ -34,7 +34,7 @@ impl Stop {
 
 /// A command's input.
 #[derive(Debug, Default)]
-pub struct Call {
+pub struct DeskCall {
     /// What would be typed after `halflap`.
     pub arguments: Vec<OsString>,
     /// What is read under names in angle brackets.
@@ -45,7 +45,7 @@ pub struct Call {
 
 /// A command's output.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct DeskAnswer {
     /// What it wrote under names in angle brackets.
     pub written: BTreeMap<String, Vec<u8>>,
     /// What it would have printed.
@@ -59,7 +59,7 @@ pub struct Answer {
 struct Desk {
     given: BTreeMap<String, Vec<u8>>,
     stop: Stop,
-    answer: Answer,
+    answer: DeskAnswer,
 }
 
 thread_local! {
@@ -67,11 +67,11 @@ thread_local! {
 }
 
 /// Runs a command on a desk of this thread.
-pub fn call(call: Call) -> Answer {
-    let Call { arguments, given, stop } = call;
+pub fn call(call: DeskCall) -> DeskAnswer {
+    let DeskCall { arguments, given, stop } = call;
     let args = match parsed(arguments) {
         Ok(args) => args,
-        Err(failed) => return Answer { failed: Some(failed), ..Answer::default() },
+        Err(failed) => return DeskAnswer { failed: Some(failed), ..DeskAnswer::default() },
     };
     let (result, mut answer) = on_desk(given, stop, || crate::guarded(|| crate::dispatch(&args)));
     answer.failed = result.err();
@@ -79,20 +79,20 @@ pub fn call(call: Call) -> Answer {
 }
 
 /// A command's result and warnings. It is rendered on demand.
-pub struct Held {
+pub struct FoundAnswer {
     found: Box<dyn crate::answer::Answer>,
     /// Its warnings.
     pub warnings: Vec<String>,
 }
 
 /// Runs a command that returns an answer: `schedule`, `simulate`, `explain` or `what-if`.
-pub fn find(call: Call) -> Result<Held, Failed> {
+pub fn find(call: DeskCall) -> Result<FoundAnswer, Failed> {
     let args = parsed(call.arguments)?;
     let (found, answer) = on_desk(call.given, call.stop, || crate::guarded(|| crate::found(&args)));
-    Ok(Held { found: found?, warnings: answer.warnings })
+    Ok(FoundAnswer { found: found?, warnings: answer.warnings })
 }
 
-impl Held {
+impl FoundAnswer {
     /// For machines.
     pub fn json(&self) -> Result<String, Failed> {
         self.rendered(|found| found.json())
@@ -127,8 +127,8 @@ fn parsed(arguments: Vec<OsString>) -> Result<Args, Failed> {
 }
 
 /// Runs a function with a desk on this thread; also returns the final content of the desk.
-fn on_desk<T>(given: BTreeMap<String, Vec<u8>>, stop: Stop, work: impl FnOnce() -> T) -> (T, Answer) {
-    DESK.set(Some(Desk { given, stop, answer: Answer::default() }));
+fn on_desk<T>(given: BTreeMap<String, Vec<u8>>, stop: Stop, work: impl FnOnce() -> T) -> (T, DeskAnswer) {
+    DESK.set(Some(Desk { given, stop, answer: DeskAnswer::default() }));
     let done = work();
     (done, DESK.take().map(|desk| desk.answer).unwrap_or_default())
 }
@@ -174,7 +174,7 @@ pub(crate) fn stop() -> Option<Stop> {
     DESK.with_borrow(|desk| desk.as_ref().map(|desk| desk.stop.clone()))
 }
 
-fn with(change: impl FnOnce(&mut Answer)) -> bool {
+fn with(change: impl FnOnce(&mut DeskAnswer)) -> bool {
     DESK.with_borrow_mut(|desk| match desk {
         Some(desk) => {
             change(&mut desk.answer);

@@ -61,7 +61,7 @@ struct Key {
 
 /// The inputs and outputs of a launch, in the kernel's own order.
 #[derive(Debug, Default)]
-struct Launch<'a> {
+struct SavedLaunch<'a> {
     takes: Vec<&'a Entry>,
     gives: Vec<&'a Entry>,
 }
@@ -115,8 +115,8 @@ struct Difference {
 }
 
 /// The launches of a run, and the sequence that they are in.
-fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, Launch<'_>>, Vec<Key>) {
-    let mut launches: BTreeMap<Key, Launch<'_>> = BTreeMap::new();
+fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, SavedLaunch<'_>>, Vec<Key>) {
+    let mut launches: BTreeMap<Key, SavedLaunch<'_>> = BTreeMap::new();
     let mut sequence: Vec<(u64, usize, Key)> = Vec::new();
     for (rank, values) in ranks.iter().enumerate() {
         for entry in &values.entries {
@@ -124,7 +124,7 @@ fn launches(ranks: &[RankValues]) -> (BTreeMap<Key, Launch<'_>>, Vec<Key>) {
             let key = Key { rank, run, iteration, kernel };
             let launch = launches.entry(key.clone()).or_insert_with(|| {
                 sequence.push((entry.sequence, rank, key));
-                Launch::default()
+                SavedLaunch::default()
             });
             if entry.when == "before" { launch.takes.push(entry) } else { launch.gives.push(entry) }
         }
@@ -162,7 +162,7 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
                 let load = |ranks: &[RankValues], entry: &Entry| {
                     ranks[key.rank].load(entry).map_err(|error| Failed::BadInput(error.to_string()))
                 };
-                let asked = Asked { rtol: args.rtol, atol: args.atol };
+                let asked = Tolerances { rtol: args.rtol, atol: args.atol };
                 let apart = apart(&load(a, entry)?, &load(b, entry_b)?, asked);
                 let Some(apart) = apart else { continue };
                 let (buffer, source) = (entry.buffer.clone(), entry.source.clone());
@@ -199,7 +199,7 @@ fn words(key: &Key, ranks: &[RankValues]) -> String {
 
 /// The tolerances that were asked for; those of the type, where there is none.
 #[derive(Clone, Copy, Default)]
-struct Asked {
+struct Tolerances {
     rtol: Option<f64>,
     atol: Option<f64>,
 }
@@ -224,7 +224,7 @@ fn tolerance(dtype: DType) -> Tolerance {
 
 /// How two arrays differ beyond the tolerance of their type, in words.
 pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
-    Some(match apart(a, b, Asked::default())? {
+    Some(match apart(a, b, Tolerances::default())? {
         Apart::Shape(words) => words,
         Apart::By { elements, of, absolute, relative, .. } => {
             format!("{elements} of {of} elements, by {absolute:.3e} at most, {relative:.3e} of it")
@@ -233,7 +233,7 @@ pub fn difference(a: &Tensor, b: &Tensor) -> Option<String> {
 }
 
 /// How two arrays differ beyond the tolerance of the coarser type.
-fn apart(a: &Tensor, b: &Tensor, asked: Asked) -> Option<Apart> {
+fn apart(a: &Tensor, b: &Tensor, asked: Tolerances) -> Option<Apart> {
     if a.dims() != b.dims() {
         return Some(Apart::Shape(format!("{:?} and {:?}", a.dims(), b.dims())));
     }
@@ -378,9 +378,11 @@ mod tests {
         let exact = Tensor::of(&[2], &[1.0f32, 2.0]);
         let near = Tensor::of(&[2], &[1.0f64, 2.000_001]);
         let far = Tensor::of(&[2], &[1.0f32, 2.1]);
-        assert_eq!(apart(&exact, &near, Asked::default()), None);
-        assert!(apart(&exact, &near, Asked { rtol: Some(0.0), atol: Some(0.0) }).is_some());
-        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, Asked::default()) else { panic!() };
+        assert_eq!(apart(&exact, &near, Tolerances::default()), None);
+        assert!(apart(&exact, &near, Tolerances { rtol: Some(0.0), atol: Some(0.0) }).is_some());
+        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, Tolerances::default()) else {
+            panic!()
+        };
     }
 
     #[test]
@@ -402,8 +404,8 @@ mod tests {
     fn what_is_no_number_equals_itself_alone() {
         let nan = Tensor::of(&[1], &[f32::NAN]);
         let one = Tensor::of(&[1], &[1.0f32]);
-        assert_eq!(apart(&nan, &nan, Asked::default()), None);
-        assert!(apart(&nan, &one, Asked { rtol: Some(1e9), atol: Some(1e9) }).is_some());
-        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Asked::default()), Some(Apart::Shape(_))));
+        assert_eq!(apart(&nan, &nan, Tolerances::default()), None);
+        assert!(apart(&nan, &one, Tolerances { rtol: Some(1e9), atol: Some(1e9) }).is_some());
+        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Tolerances::default()), Some(Apart::Shape(_))));
     }
 }

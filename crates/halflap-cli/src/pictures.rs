@@ -4,7 +4,7 @@ use std::path::Path;
 
 use halflap_report::Ran;
 use halflap_report::page::{Page, Shown, program_page, write_page};
-use halflap_report::trace::{write_json, write_perfetto, write_ran_json, write_ran_perfetto};
+use halflap_report::trace::{TracedPart, write_json, write_perfetto, write_ran_json, write_ran_perfetto};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
@@ -32,7 +32,8 @@ impl PictureArgs {
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
-            let parts: Vec<_> = parts.iter().map(|shown| (shown.part, shown.orders)).collect();
+            let parts = parts.iter().map(|shown| TracedPart { name: shown.part, orders: shown.orders });
+            let parts: Vec<TracedPart<'_>> = parts.collect();
             files::write(path, |mut out| match is_json {
                 true => write_json(&parts, &mut out),
                 false => write_perfetto(&parts, &mut out),

@@ -9,7 +9,7 @@ use halflap::verify::{Demands, verify};
 use halflap::workload::Decided;
 use halflap_hlo::plan::{Program, build, fuse};
 use halflap_hlo::{LoweredUnit, Module, check};
-use halflap_report::measured::Part;
+use halflap_report::measured::StepPart;
 use halflap_run::exec::fits;
 use serde_json::{Value, json};
 
@@ -94,14 +94,14 @@ impl ModuleSource {
     }
 
     /// The module in these orders with measured times, if all of it runs in one unit.
-    pub fn only_part(&self, orders: &Found, times: Profile) -> Result<Option<Part>, Failed> {
+    pub fn only_part(&self, orders: &Found, times: Profile) -> Result<Option<StepPart>, Failed> {
         if self.units.len() != 1 {
             return Ok(None);
         }
         let mut costs = self.source.model.clone();
         costs.costs.profile = Some(times);
         let all = self.source.walk_with(&costs, |priced| Ok((orders.orders[priced.unit].clone(), ())))?;
-        Ok(all.into_iter().next().map(|Decided { priced, result, .. }| Part {
+        Ok(all.into_iter().next().map(|Decided { priced, result, .. }| StepPart {
             name: self.source.name_of(priced.unit).to_owned(),
             graph: priced.graph,
             order: result.order,

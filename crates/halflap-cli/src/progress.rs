@@ -48,13 +48,13 @@ const BETWEEN: Duration = Duration::from_millis(100);
 pub struct Bar {
     what: &'static str,
     started: Instant,
-    shown: Mutex<Shown>,
+    shown: Mutex<BarState>,
     terminal: bool,
     stop: Option<Stop>,
 }
 
 #[derive(Default)]
-struct Shown {
+struct BarState {
     last: Option<Instant>,
     /// How many characters the line has.
     width: usize,
@@ -90,7 +90,7 @@ impl Bar {
         let line = line(self.what, part, now - self.started);
         eprint!("\r{line:<width$}", width = shown.width);
         let _ = std::io::stderr().flush();
-        *shown = Shown { last: Some(now), width: line.chars().count() };
+        *shown = BarState { last: Some(now), width: line.chars().count() };
     }
 
     /// Wipes the line.

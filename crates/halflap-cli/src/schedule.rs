@@ -5,7 +5,7 @@ use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
 use halflap::improve::Allowed;
 use halflap::overlap::Fidelity;
-use halflap::pass::{Mismatch, Options, Settings};
+use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::workload::{Decided, Priced};
@@ -449,7 +449,7 @@ fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Fa
     if args.compat.is_some() { Failed::TorchDrifts(problem) } else { Failed::OurBug(problem) }
 }
 
-fn what_differs(graph: &Graph, mismatch: &Mismatch) -> String {
+fn what_differs(graph: &Graph, mismatch: &LedgerMismatch) -> String {
     let Some(op) = mismatch.first else {
         return format!("the peak is {} bytes and its limit {}", mismatch.truth.peak.0, mismatch.limit.0);
     };

@@ -30,10 +30,10 @@ struct Point {
     limit: Bytes,
     bound: Nanos,
     /// What was found, or the smallest peak that was reached.
-    found: Result<Found, Bytes>,
+    found: Result<Optimum, Bytes>,
 }
 
-struct Found {
+struct Optimum {
     step_time: Nanos,
     exposed: Nanos,
     peak: Bytes,
@@ -183,11 +183,11 @@ fn curve(points: &[Point]) -> page::Curve {
 }
 
 /// Optimizes one point; gives the order, too, if there is one.
-fn point(task: &Task<'_>) -> Result<(Result<Found, Bytes>, Option<Order>), Failed> {
+fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Failed> {
     match optimize(task) {
         Ok(found) => {
             let exposed = simulate(task.graph, found.order.as_slice(), task.machine).exposed();
-            Ok((Ok(Found { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
+            Ok((Ok(Optimum { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
         Err(OptimizeError::Stopped) => Err(Failed::Stopped),
@@ -205,7 +205,7 @@ fn render(points: &[Point], peak: Bytes) -> String {
         let bandwidth = format!("{}x", point.bandwidth);
         let of_input = format!("{:.2}x", point.limit.0 as f64 / peak.0.max(1) as f64);
         let (found, part, problem) = match &point.found {
-            Ok(Found { step_time, exposed, peak }) => {
+            Ok(Optimum { step_time, exposed, peak }) => {
                 let of_bound = if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
                 let found = [step_time.to_string(), exposed.to_string(), peak.to_string(), format!("{of_bound:.3}x")];
                 (found, step_time.0 / longest.0, String::new())

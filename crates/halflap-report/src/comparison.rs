@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::table::{Column, Style, Table};
 use super::text::{count, labelled, printable};
-use crate::measured::{Comparison, Difference, Part, Spent, Step, What};
+use crate::measured::{Comparison, OpDifference, Step, StepPart, StepSpent, What};
 use halflap::graph::Graph;
 use halflap::ids::OpId;
 use halflap::units::Nanos;
@@ -21,7 +21,7 @@ impl What {
 }
 
 /// Where a step's time went, by the names used in reports.
-fn rows(spent: &Spent) -> [(&'static str, Nanos); 5] {
+fn rows(spent: &StepSpent) -> [(&'static str, Nanos); 5] {
     [
         ("compute", spent.compute),
         ("waiting", spent.waiting),
@@ -32,7 +32,7 @@ fn rows(spent: &Spent) -> [(&'static str, Nanos); 5] {
 }
 
 /// The name of an operation of a step: with its graph's name, if there are several.
-pub(super) fn op_name(step: &Step, part: &Part, op: OpId) -> String {
+pub(super) fn op_name(step: &Step, part: &StepPart, op: OpId) -> String {
     match step.parts.len() {
         1 => part.graph.name(op).to_owned(),
         _ => format!("{}/{}", part.name, part.graph.name(op)),
@@ -113,10 +113,10 @@ fn signed(time: Nanos) -> String {
 
 /// The same for machines: `halflap.comparison/1`.
 pub fn comparison_json(step: &Step, found: &Comparison) -> Value {
-    let spent = |spent: &Spent| -> Value {
+    let spent = |spent: &StepSpent| -> Value {
         rows(spent).into_iter().map(|(name, time)| (name.to_owned(), Value::from(time.0))).collect()
     };
-    let difference = |one: &Difference| {
+    let difference = |one: &OpDifference| {
         let part = &step.parts[one.part];
         json!({
             "graph": part.name,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::comparison::op_name;
 use super::ran::{Ran, RanKind, RanLane, RanSlice};
-use crate::measured::{Comparison, Part, RankStep, Step};
+use crate::measured::{Comparison, RankStep, Step, StepPart};
 use halflap::graph::OpKind;
 use halflap::ids::{Id, OpId};
 use halflap::simulate::Simulation;
@@ -35,20 +35,21 @@ impl<'a> Lanes<'a> {
     }
 
     /// Something on the compute stream.
-    fn compute(&mut self, name: String, kind: RanKind, time: Range<Nanos>) {
-        let Range { start, end } = time;
-        if end > start {
-            self.lanes[0].slices.push(RanSlice { name, kind, start, end, among: None });
+    fn compute(&mut self, slice: RanSlice) {
+        if slice.end > slice.start {
+            self.lanes[0].slices.push(slice);
         }
     }
 
     /// Something that no compiled graph does.
     fn outside(&mut self, time: Range<Nanos>) {
-        self.compute(OUTSIDE.to_owned(), RanKind::Compute, time);
+        let Range { start, end } = time;
+        let (name, kind) = (OUTSIDE.to_owned(), RanKind::Compute);
+        self.compute(RanSlice { name, kind, start, end, among: None });
     }
 
     /// A collective on its stream.
-    fn transfer(&mut self, part: &Part, op: OpId, time: Range<Nanos>) {
+    fn transfer(&mut self, part: &StepPart, op: OpId, time: Range<Nanos>) {
         let Some(stream) = part.machine.streams.of(op) else { return };
         let Some(collective) = part.graph.collective(op) else { return };
         let group = &part.graph.groups()[collective.group];
@@ -74,16 +75,17 @@ fn measured_lanes(step: &Step, rank: usize, run: &RankStep) -> Ran {
     for (part, run) in step.parts.iter().zip(&run.parts) {
         lanes.outside(until..run.begin);
         for span in &run.ran {
-            let name = op_name(step, part, span.op);
-            let times = span.start..span.end;
-            match part.graph.kind(span.op) {
-                OpKind::Compute | OpKind::MultiOutput => lanes.compute(name, RanKind::Compute, times),
-                OpKind::AsyncCollective => lanes.compute(format!("issue {name}"), RanKind::Copy, times),
+            let name = |op| op_name(step, part, op);
+            let (name, kind) = match part.graph.kind(span.op) {
+                OpKind::Compute | OpKind::MultiOutput => (name(span.op), RanKind::Compute),
+                OpKind::AsyncCollective => (format!("issue {}", name(span.op)), RanKind::Copy),
                 OpKind::Wait | OpKind::SyncCollective => {
                     let of = part.graph.waits_for(span.op).last().copied().unwrap_or(span.op);
-                    lanes.compute(op_name(step, part, of), RanKind::Wait, times);
+                    (name(of), RanKind::Wait)
                 }
-            }
+            };
+            let (start, end) = (span.start, span.end);
+            lanes.compute(RanSlice { name, kind, start, end, among: None });
         }
         let mut transfers = run.transfers.clone();
         transfers.sort_by(|a, b| a.end.0.total_cmp(&b.end.0));
@@ -122,29 +124,26 @@ fn gaps(run: &RankStep) -> Vec<Nanos> {
     ends.zip(begins).map(|(end, begin)| begin - end).collect()
 }
 
-fn simulated_part(lanes: &mut Lanes<'_>, part: &Part, simulation: &Simulation, begin: Nanos) {
-    let mut stretches: Vec<Stretch> = Vec::new();
+fn simulated_part(lanes: &mut Lanes<'_>, part: &StepPart, simulation: &Simulation, begin: Nanos) {
+    let slice = |op: OpId, kind: RanKind, time: Range<Nanos>| {
+        let name = op_name(lanes.step, part, op);
+        RanSlice { name, kind, start: time.start, end: time.end, among: None }
+    };
+    let mut compute: Vec<RanSlice> = Vec::new();
+    let mut transfers = Vec::new();
     for &op in part.order.as_slice() {
         let time = begin + simulation.start[op]..begin + simulation.end[op];
         match part.graph.kind(op) {
-            OpKind::Compute => stretches.push(Stretch { op, kind: RanKind::Compute, time }),
-            OpKind::AsyncCollective => lanes.transfer(part, op, time),
+            OpKind::Compute => compute.push(slice(op, RanKind::Compute, time)),
+            OpKind::AsyncCollective => transfers.push((op, time)),
             OpKind::SyncCollective | OpKind::Wait | OpKind::MultiOutput => {}
         }
     }
     for stall in &simulation.exposures {
         let time = begin + stall.start..begin + stall.start + stall.time;
-        stretches.push(Stretch { op: stall.of, kind: RanKind::Wait, time });
+        compute.push(slice(stall.of, RanKind::Wait, time));
     }
-    stretches.sort_by(|a, b| a.time.start.0.total_cmp(&b.time.start.0));
-    for Stretch { op, kind, time } in stretches {
-        lanes.compute(op_name(lanes.step, part, op), kind, time);
-    }
-}
-
-/// What the compute stream does, or stands still for.
-struct Stretch {
-    op: OpId,
-    kind: RanKind,
-    time: Range<Nanos>,
+    compute.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+    compute.into_iter().for_each(|slice| lanes.compute(slice));
+    transfers.into_iter().for_each(|(op, time)| lanes.transfer(part, op, time));
 }

@@ -33,7 +33,7 @@ pub use lanes::lanes_of;
 pub use limit::describe;
 pub use listing::listing;
 pub use mismatch::write_mismatch;
-pub use played::{Played, Step};
+pub use played::{MemoryStep, Played};
 pub use ran::{Ran, RanKind, RanLane, RanSlice};
 pub use rewritten::{TimedRewrite, carried};
 pub use summary::{Compared, Row, Stop, Summary};

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use halflap::graph::Graph;
 use halflap::ids::{Id, OpId};
-use halflap::memory::{Level, Mismatch};
+use halflap::memory::{LedgerMismatch, Level};
 use halflap::pass::Pass;
 
 /// Writes `halflap.ledger-mismatch/1`: the swap, what the ledger says and what is true.
-pub fn write_mismatch(graph: &Graph, pass: Pass, mismatch: &Mismatch, out: &mut impl Write) -> io::Result<()> {
+pub fn write_mismatch(graph: &Graph, pass: Pass, mismatch: &LedgerMismatch, out: &mut impl Write) -> io::Result<()> {
     let node = |op: OpId| describe(graph, mismatch, op);
     let at_peak =
         mismatch.order.as_slice().iter().find(|&&op| mismatch.truth.levels[op].post_alloc == mismatch.truth.peak);
@@ -50,7 +50,7 @@ pub fn write_mismatch(graph: &Graph, pass: Pass, mismatch: &Mismatch, out: &mut 
     out.write_all(b"\n")
 }
 
-fn describe(graph: &Graph, mismatch: &Mismatch, op: OpId) -> Value {
+fn describe(graph: &Graph, mismatch: &LedgerMismatch, op: OpId) -> Value {
     let level = |level: Level| {
         json!({
             "post_alloc": level.post_alloc.0,

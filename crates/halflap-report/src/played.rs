@@ -30,7 +30,7 @@ pub struct Played<'a> {
 /// What is alive from a time on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Step {
+pub struct MemoryStep {
     /// From when.
     pub time: Nanos,
     /// How much.
@@ -52,7 +52,7 @@ impl<'a> Played<'a> {
 
     /// What is alive over time, two steps for each operation of the order: while it runs, and when it
     /// has freed what it used last. An asynchronous collective takes its memory when it is issued.
-    pub fn memory_steps(&self) -> Vec<Step> {
+    pub fn memory_steps(&self) -> Vec<MemoryStep> {
         let mut steps = Vec::with_capacity(2 * self.order.len());
         let (mut now, mut host) = (Nanos::ZERO, Nanos::ZERO);
         for &op in self.order.as_slice() {
@@ -66,8 +66,8 @@ impl<'a> Played<'a> {
             };
             now = end;
             let level = self.memory.levels[op];
-            steps.push(Step { time: start, bytes: level.post_alloc });
-            steps.push(Step { time: end, bytes: level.post_free() });
+            steps.push(MemoryStep { time: start, bytes: level.post_alloc });
+            steps.push(MemoryStep { time: end, bytes: level.post_free() });
         }
         steps
     }

@@ -87,14 +87,14 @@ pub struct Table {
 /// A column.
 pub struct Column {
     title: &'static str,
-    kind: Kind,
+    kind: ColumnKind,
     tone: Tone,
     /// How gladly it is left out; 0 for never.
     optional: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ColumnKind {
     Text,
     Number,
     Bar,
@@ -111,17 +111,17 @@ pub enum Cell {
 impl Column {
     /// Text, which may be truncated.
     pub fn text(title: &'static str) -> Column {
-        Column { title, kind: Kind::Text, tone: Tone::Plain, optional: 0 }
+        Column { title, kind: ColumnKind::Text, tone: Tone::Plain, optional: 0 }
     }
 
     /// Numbers, to the right.
     pub fn number(title: &'static str) -> Column {
-        Column { title, kind: Kind::Number, tone: Tone::Plain, optional: 0 }
+        Column { title, kind: ColumnKind::Number, tone: Tone::Plain, optional: 0 }
     }
 
     /// Bars, where there is room for them.
     pub fn bar() -> Column {
-        Column { title: "", kind: Kind::Bar, tone: Tone::Warning, optional: 1 }
+        Column { title: "", kind: ColumnKind::Bar, tone: Tone::Warning, optional: 1 }
     }
 
     /// The column may be dropped if there is no room.
@@ -182,7 +182,7 @@ impl Table {
     /// Which columns are shown, and how wide each is.
     fn fit(&self, style: &Style) -> Vec<(usize, usize)> {
         let mut shown: Vec<(usize, usize)> = (0..self.columns.len())
-            .filter(|&column| self.columns[column].kind != Kind::Bar || style.bars != Bars::None)
+            .filter(|&column| self.columns[column].kind != ColumnKind::Bar || style.bars != Bars::None)
             .map(|column| (column, self.width(column)))
             .collect();
         let Some(most) = style.width else { return shown };
@@ -213,7 +213,7 @@ impl Table {
     }
 
     fn is_cut(&self, column: usize) -> bool {
-        self.columns[column].kind == Kind::Text
+        self.columns[column].kind == ColumnKind::Text
     }
 
     fn width(&self, column: usize) -> usize {
@@ -231,7 +231,7 @@ impl Table {
             let column = &self.columns[column];
             let cell = cut(cell, width);
             let padded = match column.kind {
-                Kind::Number => format!("{cell:>width$}"),
+                ColumnKind::Number => format!("{cell:>width$}"),
                 // Nothing stands behind the last.
                 _ if place + 1 == shown.len() => cell,
                 _ => format!("{cell:<width$}"),

@@ -62,7 +62,7 @@ fn read(step: &Value) -> Result<halflap_report::measured::Step, String> {
 fn where_the_time_of_a_step_went() {
     let step = read(&step()).unwrap();
     let found = Comparison::of(&step);
-    let spent = |spent: &halflap_report::measured::Spent| {
+    let spent = |spent: &halflap_report::measured::StepSpent| {
         [spent.compute.0, spent.waiting.0, spent.issuing.0, spent.outside.0, spent.total().0]
     };
     assert_eq!(spent(&found.measured), [700.0, 670.0, 30.0, 600.0, 2000.0]);

@@ -9,14 +9,14 @@ use std::io::{self, Read};
 use halflap::collective::CollectiveKind;
 use halflap::units::{Bytes, Nanos};
 use halflap_report::observe::{
-    Analysis, Class, Drawing, Limits, Rank, Timeline, Trace, TraceError, kernel_times, read_trace,
+    Analysis, Class, Drawing, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace,
 };
 use halflap_report::page::observed_page;
 use random::Random;
 use serde_json::{Value, json};
 
 fn read(text: &str) -> Result<Trace, TraceError> {
-    read_trace(text.as_bytes(), Limits::default())
+    read_trace(text.as_bytes(), TraceLimits::default())
 }
 
 fn rank(trace: &Value) -> Rank {
@@ -137,13 +137,13 @@ fn timelines_are_bounded_and_do_not_overlap() {
     for _ in 0..100 {
         let read = read(&trace(random_events(&mut random)).to_string()).unwrap();
         let rank = Rank::of(&read, "t");
-        let whole = Timeline::of(&read, &rank, 1000);
+        let whole = RankTimeline::of(&read, &rank, 1000);
         assert!(whole.slices.iter().all(|drawn| drawn.what != Drawing::Several));
         let exposed: f64 = whole.slices.iter().map(|drawn| drawn.exposed.0).sum();
         let paused: f64 = whole.pauses.iter().map(|pause| pause.when.time().0).sum();
         assert_eq!((exposed, paused), (rank.times.exposed.0, rank.times.exposed.0));
         for most in [1, 8, 20, 1000] {
-            let drawn = Timeline::of(&read, &rank, most);
+            let drawn = RankTimeline::of(&read, &rank, most);
             assert!(drawn.slices.len() <= most.max(drawn.lanes.len() * 2), "{} of {most}", drawn.slices.len());
             let sum: f64 = drawn.slices.iter().map(|drawn| drawn.exposed.0).sum();
             assert_eq!(sum, exposed);
@@ -175,7 +175,7 @@ fn it_does_not_matter_where_reads_end() {
     events[1500]["name"] = json!("y".repeat(700_000));
     let text = trace(events).to_string();
     let whole = read(&text).unwrap();
-    let trickled = read_trace(Trickle(text.as_bytes()), Limits::default()).unwrap();
+    let trickled = read_trace(Trickle(text.as_bytes()), TraceLimits::default()).unwrap();
     assert_eq!((whole.slices, whole.kernels, whole.bytes), (trickled.slices, trickled.kernels, text.len() as u64));
 }
 
@@ -266,18 +266,18 @@ fn bad_traces_are_refused_with_the_place() {
 fn limits_hold() {
     let text = trace((0..20).map(|at| gpu(&format!("k{at}"), at, at, 1)).collect()).to_string();
     let said = |limits| read_trace(text.as_bytes(), limits).unwrap_err().to_string();
-    let all = Limits::default();
+    let all = TraceLimits::default();
     assert!(
-        said(Limits { slices: 19, ..all })
+        said(TraceLimits { slices: 19, ..all })
             .ends_with("event 19 'k19': more than 19 events of a GPU: profile fewer steps")
     );
     assert!(
-        said(Limits { kernels: 5, ..all })
+        said(TraceLimits { kernels: 5, ..all })
             .ends_with("event 5 'k5': more than 5 different kernels: profile fewer steps")
     );
-    assert!(said(Limits { lanes: 3, ..all }).contains("more than 3 GPU streams"));
+    assert!(said(TraceLimits { lanes: 3, ..all }).contains("more than 3 GPU streams"));
     let nccl = trace(vec![gpu("nccl", 7, 1, 1), gpu("nccl", 7, 3, 1)]).to_string();
-    let refused = read_trace(nccl.as_bytes(), Limits { collectives: 1, ..all }).unwrap_err().to_string();
+    let refused = read_trace(nccl.as_bytes(), TraceLimits { collectives: 1, ..all }).unwrap_err().to_string();
     assert!(refused.contains("more than 1 collectives"), "{refused}");
     let huge = format!("{{\"traceEvents\":[{{\"name\":\"{}\"}}]}}", "x".repeat(70 << 20));
     assert!(self::said(&huge).contains("one value is larger than 64 MiB"), "{}", self::said(&huge));
@@ -311,10 +311,10 @@ fn damage_never_panics() {
                 _ => damaged.insert(at, random.pick(b"{}[]\",:\\-0e.n ")),
             }
         }
-        match read_trace(damaged.as_slice(), Limits::default()) {
+        match read_trace(damaged.as_slice(), TraceLimits::default()) {
             Ok(trace) => {
                 let rank = Rank::of(&trace, "t");
-                let timeline = Timeline::of(&trace, &rank, 50);
+                let timeline = RankTimeline::of(&trace, &rank, 50);
                 let analysis = Analysis::of(vec![rank.clone(), rank]);
                 observed_page("t", &analysis, &[timeline.clone(), timeline]);
             }

@@ -14,7 +14,7 @@ use crate::units::Nanos;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program")]
 #[non_exhaustive]
-pub struct Difference {
+pub struct RankDifference {
     /// Which of the graphs differs from the first one.
     pub rank: usize,
     /// The node or buffer.
@@ -29,7 +29,7 @@ pub struct Difference {
 
 /// For each operation, the lower median of its run times on all ranks that have one; `None` where
 /// none has.
-pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Difference> {
+pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, RankDifference> {
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
         let [first, other] = [first, other].map(OnRank::new);
@@ -75,9 +75,9 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn run(&self) -> Result<(), Difference> {
+    fn run(&self) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
-        let mut names = Names {
+        let mut names = Renamings {
             groups: Renaming::new(first.groups().len(), other.groups().len()),
             streams: Renaming::new(self.first.streams.len(), self.other.streams.len()),
         };
@@ -100,7 +100,7 @@ impl Comparison<'_> {
         self.at(format!("node '{}'", self.first.graph.name(op)))
     }
 
-    fn compare_ops(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
+    fn compare_ops(&self, a: OpId, b: OpId, names: &mut Renamings) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let at = self.at_node(a);
         at.same("its name", first.name(a), other.name(b))?;
@@ -113,7 +113,7 @@ impl Comparison<'_> {
     }
 
     /// What run times are modelled from: a difference would let ranks decide differently again.
-    fn compare_figures(&self, a: OpId, b: OpId) -> Result<(), Difference> {
+    fn compare_figures(&self, a: OpId, b: OpId) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let flops = |graph: &Graph, op| graph.flops(op).map(|flops| flops.0);
         let bytes = |graph: &Graph, op| graph.bytes(op).map(|bytes| bytes.0 as f64);
@@ -128,10 +128,10 @@ impl Comparison<'_> {
         }
     }
 
-    fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Names) -> Result<(), Difference> {
+    fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Renamings) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let (Some(x), Some(y)) = (first.collective(a), other.collective(b)) else { return Ok(()) };
-        let Names { groups, streams } = names;
+        let Renamings { groups, streams } = names;
         let at = self.at_node(a);
         at.same("its operation", &x.op, &y.op)?;
         at.same("its kind", x.kind, y.kind)?;
@@ -154,7 +154,7 @@ impl Comparison<'_> {
         Err(at.difference(what, name(first, x.group), name(other, y.group)))
     }
 
-    fn compare_buffers(&self, a: BufId, b: BufId) -> Result<(), Difference> {
+    fn compare_buffers(&self, a: BufId, b: BufId) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let at = self.at(format!("buffer '{}'", first.buffer_name(a)));
         at.same("its name", first.buffer_name(a), other.buffer_name(b))?;
@@ -172,7 +172,7 @@ struct At {
 }
 
 impl At {
-    fn same<T>(&self, what: &'static str, first: T, other: T) -> Result<(), Difference>
+    fn same<T>(&self, what: &'static str, first: T, other: T) -> Result<(), RankDifference>
     where
         T: PartialEq + std::fmt::Debug,
     {
@@ -182,8 +182,8 @@ impl At {
         }
     }
 
-    fn difference(&self, what: &'static str, first: String, other: String) -> Difference {
-        Difference { rank: self.rank, place: self.place.clone(), what, first, other }
+    fn difference(&self, what: &'static str, first: String, other: String) -> RankDifference {
+        RankDifference { rank: self.rank, place: self.place.clone(), what, first, other }
     }
 }
 
@@ -202,7 +202,7 @@ fn deps(graph: &Graph, op: OpId) -> Vec<String> {
 }
 
 /// Names that may differ between ranks.
-struct Names {
+struct Renamings {
     groups: Renaming<GroupId>,
     streams: Renaming<StreamId>,
 }

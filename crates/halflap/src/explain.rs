@@ -112,7 +112,7 @@ pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Exp
     let mut held = waited_for(graph, simulation);
     let program = Program::new(graph, machine, Edges::Real);
     let mut probe = Probe::new(&program, graph, order, limits.memory);
-    let case = Case { graph, machine, order, simulation };
+    let case = Inquiry { graph, machine, order, simulation };
     for held in &mut held {
         if !limits.bound.is_reached_by(simulation.step_time) {
             held.by = case.holder(&mut probe, held, limits.bound.edges);
@@ -140,14 +140,14 @@ fn waited_for(graph: &Graph, simulation: &Simulation) -> Vec<Held> {
     held
 }
 
-struct Case<'a> {
+struct Inquiry<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
     order: &'a Order,
     simulation: &'a Simulation,
 }
 
-impl Case<'_> {
+impl Inquiry<'_> {
     /// Tries a collective earlier and its wait later; where neither helps, says what it starts after.
     fn holder(&self, probe: &mut Probe<'_>, held: &Held, edges: Edges) -> Holder {
         if self.graph.kind(held.collective) == OpKind::SyncCollective {

@@ -23,7 +23,7 @@ impl Serialize for Document<'_> {
         struct Fields<'a> {
             format: &'static str,
             groups: Groups<'a>,
-            nodes: Vec<Node<'a>>,
+            nodes: Vec<WrittenNode<'a>>,
             buffers: Vec<Made<'a>>,
             inputs: Vec<Input<'a>>,
         }
@@ -33,7 +33,7 @@ impl Serialize for Document<'_> {
         let fields = Fields {
             format: crate::import::GRAPH_FORMAT,
             groups: Groups(graph),
-            nodes: graph.ops().map(|op| Node::of(graph, op)).collect(),
+            nodes: graph.ops().map(|op| WrittenNode::of(graph, op)).collect(),
             buffers: made.into_iter().map(|buffer| Made::of(graph, buffer)).collect(),
             inputs: given.into_iter().map(|buffer| Input::of(graph, buffer)).collect(),
         };
@@ -64,7 +64,7 @@ impl Serialize for Groups<'_> {
 }
 
 #[derive(Serialize)]
-struct Node<'a> {
+struct WrittenNode<'a> {
     name: &'a str,
     kind: &'static str,
     runtime_ns: Option<f64>,
@@ -132,8 +132,8 @@ struct Input<'a> {
     output: bool,
 }
 
-impl<'a> Node<'a> {
-    fn of(graph: &'a Graph, op: OpId) -> Node<'a> {
+impl<'a> WrittenNode<'a> {
+    fn of(graph: &'a Graph, op: OpId) -> WrittenNode<'a> {
         let provenance = graph.provenance(op);
         let kind = match graph.kind(op) {
             OpKind::Compute => "compute",
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         };
         let is_async = graph.kind(op) == OpKind::AsyncCollective;
         let dep = |&(buffer, kinds): &(BufId, DepKinds)| Dep { buffer: graph.buffer_name(buffer), kinds: words(kinds) };
-        Node {
+        WrittenNode {
             name: graph.name(op),
             kind,
             runtime_ns: graph.has_runtime(op).then(|| graph.runtime(op).0),

@@ -51,8 +51,8 @@ impl Robustness {
     /// Tries two orders in every variation.
     pub fn of(graph: &Graph, machine: &Machine, before: &[OpId], after: &[OpId]) -> Robustness {
         let factors = |seed| factors(seed, graph.len());
-        let before = Run { graph, machine, order: before, factors: &factors };
-        Robustness::tried(&before, &Run { order: after, ..before })
+        let before = TriedOrder { graph, machine, order: before, factors: &factors };
+        Robustness::tried(&before, &TriedOrder { order: after, ..before })
     }
 
     /// Tries a changed program against the one before: an operation that stands for others varies as
@@ -64,10 +64,10 @@ impl Robustness {
             let mean = |of: &[OpId]| of.iter().map(|&op| old[op]).sum::<f64>() / of.len() as f64;
             origin.ops.iter().map(|(_, source)| mean(&source.of)).collect()
         };
-        Robustness::tried(&Run::of(before, &old), &Run::of(after, &new))
+        Robustness::tried(&TriedOrder::of(before, &old), &TriedOrder::of(after, &new))
     }
 
-    fn tried(before: &Run<'_>, after: &Run<'_>) -> Robustness {
+    fn tried(before: &TriedOrder<'_>, after: &TriedOrder<'_>) -> Robustness {
         let times = (0..SEEDS).map(Variation::Times);
         let slowdowns = SLOWDOWNS.into_iter().map(Variation::Slowdown);
         let variations = times.chain(slowdowns).chain(SKEWS.into_iter().map(Variation::Skew));
@@ -98,7 +98,7 @@ impl Robustness {
 
 /// An order that is tried.
 #[derive(Clone, Copy)]
-struct Run<'a> {
+struct TriedOrder<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
     order: &'a [OpId],
@@ -106,10 +106,10 @@ struct Run<'a> {
     factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>,
 }
 
-impl<'a> Run<'a> {
-    fn of(side: Side<'a>, factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>) -> Run<'a> {
+impl<'a> TriedOrder<'a> {
+    fn of(side: Side<'a>, factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>) -> TriedOrder<'a> {
         let Side { setup, evaluation } = side;
-        Run { graph: setup.graph, machine: setup.machine, order: evaluation.order.as_slice(), factors }
+        TriedOrder { graph: setup.graph, machine: setup.machine, order: evaluation.order.as_slice(), factors }
     }
 
     fn step(&self, variation: Variation) -> Nanos {
@@ -117,7 +117,7 @@ impl<'a> Run<'a> {
     }
 
     fn varied(&self, variation: Variation) -> Machine {
-        let Run { graph, machine, order, .. } = *self;
+        let TriedOrder { graph, machine, order, .. } = *self;
         let mut varied = machine.clone();
         match variation {
             Variation::Times(seed) => {

@@ -4,10 +4,10 @@ use thiserror::Error;
 
 use crate::cost::Times;
 use crate::graph::{Edges, Graph};
-use crate::memory::{Mismatch, Timeline};
+use crate::memory::{LedgerMismatch, Timeline};
 use crate::order::Order;
 use crate::overlap::Fidelity;
-use crate::pass::{LedgerCheck, NoWatch, Options, Outcome, Pass, Runner, Slide};
+use crate::pass::{LedgerCheck, NoWatch, Options, Pass, PassOutcome, Runner, Slide};
 use crate::units::Bytes;
 use crate::verify::{self, Demands, OrderEdges, Violation};
 
@@ -87,7 +87,7 @@ pub enum Failure {
         /// The pass that ran.
         pass: Pass,
         /// The swap, the ledger and the truth.
-        mismatch: Box<Mismatch>,
+        mismatch: Box<LedgerMismatch>,
     },
     /// A pass gave an order that is not valid.
     #[error("{}: the result is not valid: {violation}", pass.name())]
@@ -139,7 +139,7 @@ impl Step<'_> {
             false => runner.run(pass, self.given, &mut NoWatch),
         };
         observer.pass_finished(pass);
-        let Outcome { order, moves, slides } = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
+        let PassOutcome { order, moves, slides } = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
         let (peak, exceeded_limit) = self.prove(&order)?;
         Ok((order, PassRun { pass, moves, slides, peak, exceeded_limit }))
     }

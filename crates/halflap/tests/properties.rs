@@ -15,7 +15,7 @@ use halflap::ids::{Id, OpId};
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::overlap::{Fidelity, Overlap};
-use halflap::pass::{LedgerCheck, Mismatch, Options, Pass, Runner, SwapView, Watch};
+use halflap::pass::{LedgerCheck, LedgerMismatch, Options, Pass, Runner, SwapView, Watch};
 use halflap::schedule::{self, NoObserver, Request};
 use halflap::units::Nanos;
 use halflap::verify::{Demands, OrderEdges, verify};
@@ -88,7 +88,7 @@ struct Invariants {
 }
 
 impl Watch for Invariants {
-    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
+    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<LedgerMismatch>> {
         self.swaps += 1;
         let truth = Timeline::of(view.graph, view.order);
         for buffer in view.graph.buffers() {

@@ -17,7 +17,7 @@ use halflap::ids::OpId;
 use halflap::import::read_graph;
 use halflap::order::Order;
 use halflap::overlap::Fidelity;
-use halflap::pass::{Limit, NoWatch, Options, Outcome, Pass, Runner, Settings};
+use halflap::pass::{Limit, NoWatch, Options, Pass, PassOutcome, Runner, Settings};
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify};
 use serde_json::Value;
@@ -46,10 +46,10 @@ impl Case {
     }
 
     /// What the last pass gives. With torch's fidelity, every pass gives torch's order.
-    fn run(&self, fidelity: Fidelity) -> Outcome {
+    fn run(&self, fidelity: Fidelity) -> PassOutcome {
         let options = Options { settings: Settings::default(), fidelity };
         let runner = Runner { graph: &self.graph, times: &Times::given(&self.graph).unwrap(), options: &options };
-        let mut outcome: Option<Outcome> = None;
+        let mut outcome: Option<PassOutcome> = None;
         for (pass, torch) in &self.steps {
             let order = outcome.map_or_else(|| Order::of_input(&self.graph), |outcome| outcome.order);
             let next = runner.run(*pass, &order, &mut NoWatch).unwrap();

@@ -75,7 +75,7 @@ pub fn signal_name(number: i32) -> String {
 }
 
 /// A command and where its output goes.
-pub struct Task<'a> {
+pub struct ChildTask<'a> {
     pub command: &'a [OsString],
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether our own settings in the environment, which are meant for us, are kept from it.
@@ -87,7 +87,7 @@ pub struct Task<'a> {
     pub is_loud: bool,
 }
 
-impl Task<'_> {
+impl ChildTask<'_> {
     pub fn out(&self) -> PathBuf {
         self.folder.join("out.txt")
     }

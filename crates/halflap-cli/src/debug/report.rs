@@ -83,7 +83,7 @@ pub struct Finding {
     /// The command that shows it again.
     pub reproduce: Option<String>,
     /// Whether it does, if that was tried.
-    pub shown: Option<Shown>,
+    pub shown: Option<Reproduced>,
 }
 
 impl Finding {
@@ -106,7 +106,7 @@ impl Finding {
 
 /// Whether a command shows a fault again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shown {
+pub enum Reproduced {
     Yes,
     /// Yes, which the kernel alone does not.
     OnlyWhole,
@@ -120,22 +120,24 @@ pub enum Shown {
     NotThisTime,
 }
 
-impl Shown {
+impl Reproduced {
     fn is_shown(&self) -> bool {
-        matches!(self, Shown::Yes | Shown::OnlyWhole | Shown::NotSaved)
+        matches!(self, Reproduced::Yes | Reproduced::OnlyWhole | Reproduced::NotSaved)
     }
 
     fn words(&self) -> &'static str {
         match self {
-            Shown::Yes => "yes, it was tried",
-            Shown::OnlyWhole => "yes, it was tried; the kernel alone does not, because it needs what runs before it",
-            Shown::NotSaved => "yes, it was tried; what the kernel alone would take could not be saved",
-            Shown::Chance => "no, because one run alone looks fine: compare the values of two with 'halflap diff'",
-            Shown::Compared => {
+            Reproduced::Yes => "yes, it was tried",
+            Reproduced::OnlyWhole => {
+                "yes, it was tried; the kernel alone does not, because it needs what runs before it"
+            }
+            Reproduced::NotSaved => "yes, it was tried; what the kernel alone would take could not be saved",
+            Reproduced::Chance => "no, because one run alone looks fine: compare the values of two with 'halflap diff'",
+            Reproduced::Compared => {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
                  --no-memory-caching"
             }
-            Shown::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
+            Reproduced::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
         }
     }
 }
@@ -221,7 +223,7 @@ fn finding_json(finding: &Finding) -> Json {
         "in": values(&finding.went_in),
         "out": values(&finding.came_out),
         "reproduce": finding.reproduce,
-        "shows_again": finding.shown.as_ref().map(Shown::is_shown),
-        "shows_again_words": finding.shown.as_ref().map(Shown::words),
+        "shows_again": finding.shown.as_ref().map(Reproduced::is_shown),
+        "shows_again_words": finding.shown.as_ref().map(Reproduced::words),
     })
 }

@@ -27,9 +27,9 @@ impl Contention {
     pub(super) fn of(alone: &BTreeMap<String, Nanos>, program: &Prepared, outcome: &Outcome) -> Contention {
         let (mut compute, mut communication) = (Longer::default(), Longer::default());
         for spans in outcome.ranks.iter().flat_map(|rank| counted(&rank.spans)) {
-            let of = |kind: LabelKind| -> Vec<Ran> {
+            let of = |kind: LabelKind| -> Vec<TimedRun> {
                 let own = spans.iter().filter(|span| program.labels[span.label as usize].kind == kind);
-                own.filter_map(|span| Ran::of(span, &program.labels[span.label as usize], alone)).collect()
+                own.filter_map(|span| TimedRun::of(span, &program.labels[span.label as usize], alone)).collect()
             };
             let (kernels, sent) = (of(LabelKind::Kernel), of(LabelKind::Collective));
             compute.add(&kernels, &sent);
@@ -41,21 +41,21 @@ impl Contention {
 
 /// Something that ran, and what it takes alone.
 #[derive(Clone, Copy)]
-struct Ran {
+struct TimedRun {
     start: f64,
     end: f64,
     alone: f64,
 }
 
-impl Ran {
+impl TimedRun {
     /// `None` for what the other run had no time for.
-    fn of(span: &Span, label: &Label, alone: &BTreeMap<String, Nanos>) -> Option<Ran> {
+    fn of(span: &Span, label: &Label, alone: &BTreeMap<String, Nanos>) -> Option<TimedRun> {
         let names: Vec<&String> = match label.shares.is_empty() {
             true => vec![&label.name],
             false => label.shares.iter().map(|(name, _)| name).collect(),
         };
         let alone = names.into_iter().map(|name| alone.get(name).copied()).sum::<Option<Nanos>>()?;
-        Some(Ran { start: met(span).0, end: span.end.0, alone: alone.0 })
+        Some(TimedRun { start: met(span).0, end: span.end.0, alone: alone.0 })
     }
 }
 
@@ -67,7 +67,7 @@ struct Longer {
 }
 
 impl Longer {
-    fn add(&mut self, own: &[Ran], others: &[Ran]) {
+    fn add(&mut self, own: &[TimedRun], others: &[TimedRun]) {
         let others = joined(others);
         for ran in own {
             let beside = overlap(ran, &others);
@@ -87,7 +87,7 @@ impl Longer {
 }
 
 /// The times in which any of them ran, one after the other.
-fn joined(all: &[Ran]) -> Vec<(f64, f64)> {
+fn joined(all: &[TimedRun]) -> Vec<(f64, f64)> {
     let mut times: Vec<(f64, f64)> = all.iter().map(|ran| (ran.start, ran.end)).collect();
     times.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut joined: Vec<(f64, f64)> = Vec::new();
@@ -101,7 +101,7 @@ fn joined(all: &[Ran]) -> Vec<(f64, f64)> {
 }
 
 /// How long a task overlapped others.
-fn overlap(ran: &Ran, others: &[(f64, f64)]) -> f64 {
+fn overlap(ran: &TimedRun, others: &[(f64, f64)]) -> f64 {
     let first = others.partition_point(|(_, end)| *end <= ran.start);
     let beside = others[first..].iter().take_while(|(start, _)| *start < ran.end);
     beside.map(|(start, end)| end.min(ran.end) - start.max(ran.start)).sum()
@@ -111,11 +111,11 @@ fn overlap(ran: &Ran, others: &[(f64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    fn ran(start: f64, end: f64, alone: f64) -> Ran {
-        Ran { start, end, alone }
+    fn ran(start: f64, end: f64, alone: f64) -> TimedRun {
+        TimedRun { start, end, alone }
     }
 
-    fn factor(own: &[Ran], others: &[Ran]) -> f64 {
+    fn factor(own: &[TimedRun], others: &[TimedRun]) -> f64 {
         let mut longer = Longer::default();
         longer.add(own, others);
         longer.factor()

@@ -113,7 +113,7 @@ fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
     let args = job.args;
     let kind = match (args.tune, args.compare) {
         (Some(_), _) => {
-            let ways: Vec<String> = tune::ways(args).into_iter().map(tune::Way::name).collect();
+            let ways: Vec<String> = tune::ways(args).into_iter().map(tune::OrderWay::name).collect();
             format!("with --tune of {}", ways.join(", "))
         }
         (None, true) => "with --compare".to_owned(),

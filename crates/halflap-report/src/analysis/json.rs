@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use super::analysis_notes;
 use crate::observe::ids::KernelId;
-use crate::observe::{Analysis, Class, Collective, GroupName, Match, Moment, OperationUse, Processor, Rank, RankPeers};
+use crate::observe::{
+    Analysis, Class, GroupName, Match, Moment, ObservedCollective, OperationUse, Processor, Rank, RankPeers,
+};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{Id, IdVec};
 use halflap::units::{Bytes, Nanos};
@@ -159,7 +161,7 @@ fn of_rank<'a>(analysis: &'a Analysis, place: usize, zero: Moment, matches: &[Op
         places[used.kernel] = place;
     }
     let collectives = rank.collectives.iter().zip(matches);
-    let waiting = |collective: &Collective, found: Option<usize>| {
+    let waiting = |collective: &ObservedCollective, found: Option<usize>| {
         found.map(|found| collective.time() - analysis.peers.matches[found].transfer)
     };
     let times = &rank.times;
@@ -229,7 +231,7 @@ fn of_operation(used: &OperationUse) -> OperationJson {
     }
 }
 
-fn of_collective(rank: &Rank, collective: &Collective, places: &IdVec<KernelId, usize>) -> CollectiveJson {
+fn of_collective(rank: &Rank, collective: &ObservedCollective, places: &IdVec<KernelId, usize>) -> CollectiveJson {
     CollectiveJson {
         operation: collective.operation,
         group: collective.group.index(),

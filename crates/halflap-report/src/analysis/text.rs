@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::names::{short, without_middle};
 use super::{analysis_notes, group_text, work_name};
 use crate::observe::ids::KernelId;
-use crate::observe::{Analysis, Class, Collective, Match, Member, Rank};
+use crate::observe::{Analysis, Class, Match, Member, ObservedCollective, Rank};
 use crate::printable;
 use crate::table::{Cell, Column, Style, Table, Tone};
 use halflap::collective::CollectiveKind;
@@ -230,7 +230,7 @@ fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<Member>, usize, Nanos)
 }
 
 /// The kernel that hid most of it.
-fn behind(rank: &Rank, collective: &Collective) -> String {
+fn behind(rank: &Rank, collective: &ObservedCollective) -> String {
     match collective.behind.as_slice() {
         [] => "-".to_owned(),
         [(kernel, _)] => short(rank.kernel(*kernel)),
@@ -238,7 +238,7 @@ fn behind(rank: &Rank, collective: &Collective) -> String {
     }
 }
 
-fn stood_still(rank: &Rank, collective: &Collective) -> String {
+fn stood_still(rank: &Rank, collective: &ObservedCollective) -> String {
     let Some(stall) = collective.stall else { return "-".to_owned() };
     let name =
         |kernel: Option<KernelId>, none: &str| kernel.map_or(none.to_owned(), |kernel| short(rank.kernel(kernel)));

@@ -20,7 +20,7 @@ use halflap::units::Nanos;
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Its graphs, in the order in which they ran.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StepPart>,
     /// What was measured on each rank.
     pub ranks: Vec<RankStep>,
     /// The part of a step that no order changes, if known before: `None` takes it from this
@@ -30,7 +30,7 @@ pub struct Step {
 
 /// A graph in the order that ran.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct StepPart {
     /// Its name: `forward`.
     pub name: String,
     /// The program, with the run times that it is simulated with.
@@ -84,7 +84,7 @@ impl Span {
 /// Where a step's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Spent {
+pub struct StepSpent {
     /// Kernels.
     pub compute: Nanos,
     /// Waiting for collectives.
@@ -95,14 +95,14 @@ pub struct Spent {
     pub outside: Nanos,
 }
 
-impl Spent {
+impl StepSpent {
     /// The step.
     pub fn total(&self) -> Nanos {
         self.compute + self.waiting + self.issuing + self.outside
     }
 
-    fn on_rank(step: &Step, rank: &RankStep) -> Spent {
-        let mut spent = Spent::default();
+    fn on_rank(step: &Step, rank: &RankStep) -> StepSpent {
+        let mut spent = StepSpent::default();
         for (part, run) in step.parts.iter().zip(&rank.parts) {
             for span in &run.ran {
                 *match part.graph.kind(span.op) {
@@ -116,9 +116,9 @@ impl Spent {
         spent
     }
 
-    fn mean(all: &[Spent]) -> Spent {
-        let mean = |of: fn(&Spent) -> Nanos| Nanos(all.iter().map(|one| of(one).0).sum::<f64>() / all.len() as f64);
-        Spent {
+    fn mean(all: &[StepSpent]) -> StepSpent {
+        let mean = |of: fn(&StepSpent) -> Nanos| Nanos(all.iter().map(|one| of(one).0).sum::<f64>() / all.len() as f64);
+        StepSpent {
             compute: mean(|one| one.compute),
             waiting: mean(|one| one.waiting),
             issuing: mean(|one| one.issuing),
@@ -141,7 +141,7 @@ pub enum What {
 /// An operation, measured in the mean of ranks, and simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Difference {
+pub struct OpDifference {
     /// The place of its part in the step.
     pub part: usize,
     /// Which.
@@ -154,7 +154,7 @@ pub struct Difference {
     pub simulated: Nanos,
 }
 
-impl Difference {
+impl OpDifference {
     /// How much longer it took than simulated.
     pub fn excess(&self) -> Nanos {
         self.measured - self.simulated
@@ -168,25 +168,25 @@ pub struct Comparison {
     /// Of each part.
     pub simulations: Vec<Simulation>,
     /// In the mean of ranks.
-    pub measured: Spent,
+    pub measured: StepSpent,
     /// The same, simulated.
-    pub simulated: Spent,
+    pub simulated: StepSpent,
     /// Every operation, the largest difference first.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<OpDifference>,
 }
 
 impl Comparison {
     /// Simulates a step and compares.
     pub fn of(step: &Step) -> Comparison {
-        let simulated_part = |part: &Part| simulate(&part.graph, part.order.as_slice(), &part.machine);
+        let simulated_part = |part: &StepPart| simulate(&part.graph, part.order.as_slice(), &part.machine);
         let simulations: Vec<Simulation> = step.parts.iter().map(simulated_part).collect();
-        let of_ranks: Vec<Spent> = step.ranks.iter().map(|rank| Spent::on_rank(step, rank)).collect();
-        let measured = Spent::mean(&of_ranks);
+        let of_ranks: Vec<StepSpent> = step.ranks.iter().map(|rank| StepSpent::on_rank(step, rank)).collect();
+        let measured = StepSpent::mean(&of_ranks);
         let waiting: Nanos = simulations.iter().map(|one| one.compute_idle).sum();
         let whole: Nanos = simulations.iter().map(|one| one.step_time).sum();
         let outside = step.outside.unwrap_or(measured.outside + measured.issuing);
-        let simulated = Spent { compute: whole - waiting, waiting, issuing: Nanos::ZERO, outside };
-        let mut differences: Vec<Difference> =
+        let simulated = StepSpent { compute: whole - waiting, waiting, issuing: Nanos::ZERO, outside };
+        let mut differences: Vec<OpDifference> =
             simulations.iter().enumerate().flat_map(|(part, simulation)| differences(step, part, simulation)).collect();
         // Stable: equal ones stay in the step's sequence.
         differences.sort_by(|a, b| b.excess().0.abs().total_cmp(&a.excess().0.abs()));
@@ -195,8 +195,8 @@ impl Comparison {
 }
 
 /// The operations of a part, in its order.
-fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<Difference> {
-    let Part { graph, order, .. } = &step.parts[place];
+fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<OpDifference> {
+    let StepPart { graph, order, .. } = &step.parts[place];
     let mut stalls = vec![Nanos::ZERO; graph.len()];
     for exposure in &simulation.exposures {
         stalls[exposure.at.index()] += exposure.time;
@@ -213,7 +213,7 @@ fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<Differ
             OpKind::SyncCollective => (What::Wait, ran[op.index()], alone),
             OpKind::Wait => (What::Wait, ran[op.index()], stalls[op.index()]),
         };
-        Some(Difference { part: place, op, what, measured: measured?, simulated })
+        Some(OpDifference { part: place, op, what, measured: measured?, simulated })
     };
     order.as_slice().iter().filter_map(difference).collect()
 }

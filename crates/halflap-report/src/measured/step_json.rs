@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::measured::{Part, PartRun, RankStep, Span, Step};
+use crate::measured::{PartRun, RankStep, Span, Step, StepPart};
 use halflap::cost::{CostError, Times};
 use halflap::graph::Graph;
 use halflap::import::{ImportError, read_graph, unzip};
@@ -111,7 +111,7 @@ struct Slower {
     comm: f64,
 }
 
-fn read_part(raw: RawPart, slower: Slower) -> Result<Part, StepError> {
+fn read_part(raw: RawPart, slower: Slower) -> Result<StepPart, StepError> {
     let name = raw.name;
     let graph = read_graph(raw.graph.to_string().as_bytes());
     let graph = graph.map_err(|problem| StepError::Graph { name: name.clone(), problem: Box::new(problem) })?;
@@ -125,10 +125,10 @@ fn read_part(raw: RawPart, slower: Slower) -> Result<Part, StepError> {
         Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
     let mut machine = Machine::new(&graph, times);
     (machine.slowdown, machine.comm_slowdown) = (slower.compute, slower.comm);
-    Ok(Part { name, graph: Arc::new(graph), order, machine })
+    Ok(StepPart { name, graph: Arc::new(graph), order, machine })
 }
 
-fn read_rank(rank: usize, raw: RawRank, parts: &[Part]) -> Result<RankStep, StepError> {
+fn read_rank(rank: usize, raw: RawRank, parts: &[StepPart]) -> Result<RankStep, StepError> {
     let wrong = |problem: String| StepError::Rank { place: format!("rank {rank}"), problem };
     if raw.graphs.len() != parts.len() {
         let problem = format!("it has {} graphs, and there are {}", raw.graphs.len(), parts.len());

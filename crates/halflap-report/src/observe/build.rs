@@ -8,10 +8,10 @@ use super::error::TraceError;
 use super::event::{Event, unquoted};
 use super::groups::group;
 use super::host::{Host, gathered};
-use super::scan::{Cursor, Stop, decode};
+use super::scan::{Cursor, ScanStop, decode};
 use super::trace::{Oddities, Processor, Trace};
 use super::window::Within;
-use super::work::{Limits, Work};
+use super::work::{TraceLimits, Work};
 
 pub(super) struct Builder {
     gpu: Work,
@@ -32,14 +32,14 @@ struct Job {
 }
 
 impl Builder {
-    pub(super) fn new(limits: Limits) -> Builder {
+    pub(super) fn new(limits: TraceLimits) -> Builder {
         let (gpu, host) = (Work::new(Processor::Gpu, limits), Host::new(limits));
         Builder { gpu, host, job: Job::default(), open_list: false, events: 0 }
     }
 
     /// Reads one event, and keeps it if it is work.
     #[inline]
-    pub(super) fn event(&mut self, cursor: &mut Cursor<'_>, within: &mut Within) -> Result<(), Stop> {
+    pub(super) fn event(&mut self, cursor: &mut Cursor<'_>, within: &mut Within) -> Result<(), ScanStop> {
         let mut event = Event::default();
         let read = event.read(cursor).and_then(|()| self.keep(&event, cursor.at()));
         if read.is_err() {
@@ -50,14 +50,14 @@ impl Builder {
 
     /// Keeps an event that ended at `at`, if it is work.
     #[inline]
-    fn keep(&mut self, event: &Event<'_>, at: usize) -> Result<(), Stop> {
+    fn keep(&mut self, event: &Event<'_>, at: usize) -> Result<(), ScanStop> {
         self.events += 1;
         let category = event.category.and_then(|category| Category::of(unquoted(category)));
         let Some(category) = category.filter(|_| event.phase == Some(b"\"X\"")) else { return Ok(()) };
         match category.processor() {
             Processor::Gpu => {
                 self.host.drop_work();
-                self.gpu.add(event, category).map_err(|fault| Stop::Bad { at: at.saturating_sub(1), fault })
+                self.gpu.add(event, category).map_err(|fault| ScanStop::Bad { at: at.saturating_sub(1), fault })
             }
             Processor::Cpu => {
                 self.host.add(event, category, self.events - 1);

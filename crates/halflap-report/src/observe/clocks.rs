@@ -6,7 +6,7 @@
 //! most collectives fall together, the closer the more they count: an offset of a whole training
 //! step pairs many, but none closely.
 
-use super::peers::{Member, SharedGroups, Timed, of, pair_ends};
+use super::peers::{Member, SharedGroups, TimedMember, of, pair_ends};
 use super::rank::Rank;
 use halflap::units::Nanos;
 
@@ -65,9 +65,11 @@ fn lists(groups: &SharedGroups, a: usize, b: usize) -> impl Iterator<Item = (&[M
 /// The offset of the second clock against the first that makes most ends fall together.
 fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) -> Option<i64> {
     let none: Vec<Option<Nanos>> = vec![None; ranks.len()];
-    let timed = |list: &[Member]| -> Vec<Timed> { list.iter().map(|member| Timed::of(ranks, member, &none)).collect() };
+    let timed = |list: &[Member]| -> Vec<TimedMember> {
+        list.iter().map(|member| TimedMember::of(ranks, member, &none)).collect()
+    };
     let lists = lists(groups, first, second).map(|(a, b)| (timed(a), timed(b)));
-    let lists: Vec<(Vec<Timed>, Vec<Timed>)> = lists.collect();
+    let lists: Vec<(Vec<TimedMember>, Vec<TimedMember>)> = lists.collect();
     let mut tried: Vec<i64> = vec![0];
     for (a, b) in &lists {
         match numbered(ranks, a, b) {
@@ -89,11 +91,11 @@ fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) ->
 }
 
 /// The median of the differences between launches of the same number, if there are any.
-fn numbered(ranks: &[Rank], a: &[Timed], b: &[Timed]) -> Option<i64> {
-    let number = |timed: &Timed| of(ranks, &timed.member).sequence;
+fn numbered(ranks: &[Rank], a: &[TimedMember], b: &[TimedMember]) -> Option<i64> {
+    let number = |timed: &TimedMember| of(ranks, &timed.member).sequence;
     let mut by_number: Vec<(i64, i64)> = a.iter().filter_map(|timed| Some((number(timed)?, timed.end))).collect();
     by_number.sort_unstable();
-    let difference = |timed: &Timed| {
+    let difference = |timed: &TimedMember| {
         let wanted = number(timed)?;
         let place = by_number.binary_search_by_key(&wanted, |(number, _)| *number).ok()?;
         Some(timed.end - by_number[place].1)
@@ -103,7 +105,7 @@ fn numbered(ranks: &[Rank], a: &[Timed], b: &[Timed]) -> Option<i64> {
 
 /// One offset for each way of moving one list against the other, counted from the start and from the
 /// end.
-fn shifted(a: &[Timed], b: &[Timed]) -> Vec<i64> {
+fn shifted(a: &[TimedMember], b: &[TimedMember]) -> Vec<i64> {
     let longer = b.len() as isize - a.len() as isize;
     let shifts = (-SHIFTS..=SHIFTS).chain(longer - SHIFTS..=longer + SHIFTS);
     let of_shift = |shift: isize| {
@@ -122,7 +124,7 @@ fn median(mut values: Vec<i64>) -> Option<i64> {
 }
 
 /// How many ends fall together, each counted the more the closer it is.
-fn score(ranks: &[Rank], a: &[Timed], b: &[Timed], offset: i64) -> f64 {
+fn score(ranks: &[Rank], a: &[TimedMember], b: &[TimedMember], offset: i64) -> f64 {
     let weight = |(left, right): (usize, usize)| {
         let apart = (b[right].end - a[left].end - offset).abs() as f64;
         CLOSE / (CLOSE + apart)

@@ -18,7 +18,7 @@ const HIDERS: usize = 3;
 /// A communication kernel that ran.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Collective {
+pub struct ObservedCollective {
     /// When.
     pub ran: Stretch,
     /// Its kernel.
@@ -55,7 +55,7 @@ pub struct Stall {
     pub before: Option<KernelId>,
 }
 
-impl Collective {
+impl ObservedCollective {
     /// How long it ran.
     pub fn time(&self) -> Nanos {
         self.ran.end - self.ran.start
@@ -63,7 +63,7 @@ impl Collective {
 }
 
 /// The collectives of a trace, by start. `exposed` is when communication runs and compute does not.
-pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) -> Vec<Collective> {
+pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) -> Vec<ObservedCollective> {
     let mut charged_until = Moment(i64::MIN);
     let mut hiders = Hiders::new(trace);
     let slices = trace.of_class(Class::Communication);
@@ -73,7 +73,7 @@ pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) 
         let own = Stretch { start: ran.start.max(charged_until), end: ran.end };
         charged_until = charged_until.max(ran.end);
         let stall = exposed.parts(own).max_by_key(|part| (part.end.0 - part.start.0, std::cmp::Reverse(part.start)));
-        Some(Collective {
+        Some(ObservedCollective {
             ran,
             kernel: slice.kernel,
             lane: slice.lane,

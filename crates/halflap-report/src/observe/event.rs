@@ -4,7 +4,7 @@
 //! counts, as for every JSON reader. The fields inside `args` are read in a second pass and only
 //! for GPU work and collectives, a small part of a trace.
 
-use super::scan::{Cursor, Stop};
+use super::scan::{Cursor, ScanStop};
 
 /// The fields of an event that anybody needs, each with its text, strings with their quotes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -22,7 +22,7 @@ pub(super) struct Event<'a> {
 impl<'a> Event<'a> {
     /// Reads an event into `self`, which keeps what was read if it cannot be read to its end.
     #[inline]
-    pub(super) fn read(&mut self, cursor: &mut Cursor<'a>) -> Result<(), Stop> {
+    pub(super) fn read(&mut self, cursor: &mut Cursor<'a>) -> Result<(), ScanStop> {
         cursor.fields(|cursor, key| {
             let value = Some(cursor.value()?);
             match key {

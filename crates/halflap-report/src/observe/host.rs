@@ -14,7 +14,7 @@ use super::error::TraceError;
 use super::event::{Event, unquoted};
 use super::scan::decode;
 use super::trace::{Group, Launch, Moment, Processor, Slice};
-use super::work::{Limits, Work};
+use super::work::{TraceLimits, Work};
 use crate::observe::ids::LaunchId;
 use crate::printable;
 use halflap::collective::CollectiveKind;
@@ -35,7 +35,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(limits: Limits) -> Host {
+    pub(super) fn new(limits: TraceLimits) -> Host {
         let work = Some(Work::new(Processor::Cpu, limits));
         Host { work, roles: Vec::new(), outer: Vec::new(), gloo: 0, refused: None }
     }
@@ -159,7 +159,7 @@ fn first_begun(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
 
 /// The same with the one that began last.
 fn last_begun(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
-    let mut open = Open { running: Vec::new(), at: Moment(i64::MIN), found: Vec::new() };
+    let mut open = OpenEvents { running: Vec::new(), at: Moment(i64::MIN), found: Vec::new() };
     for slice in slices.filter(|slice| slice.start < slice.end) {
         open.run(slice.start);
         open.running.push(slice);
@@ -169,13 +169,13 @@ fn last_begun(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
 }
 
 /// Events that may still run, and the time up to which they were processed.
-struct Open {
+struct OpenEvents {
     running: Vec<Slice>,
     at: Moment,
     found: Vec<Slice>,
 }
 
-impl Open {
+impl OpenEvents {
     fn run(&mut self, until: Moment) {
         while let Some(&last) = self.running.last() {
             let (start, end) = (self.at.max(last.start), last.end.min(until));
@@ -216,7 +216,7 @@ mod tests {
 
     fn read(job: &Value, events: &[Value]) -> Result<Trace, TraceError> {
         let trace = json!({ "distributedInfo": job, "traceEvents": events });
-        read_trace(trace.to_string().as_bytes(), Limits::default())
+        read_trace(trace.to_string().as_bytes(), TraceLimits::default())
     }
 
     fn job() -> Value {

@@ -2,7 +2,7 @@
 //!
 //! The text passes through a window of 256 KiB; an event is parsed when it is whole and forgotten
 //! unless it is work of a GPU or, without one, of a CPU. Memory is bounded by what that did
-//! ([`Limits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's name), not
+//! ([`TraceLimits`]: 32 bytes a launch, some more for collectives, at most a kilobyte a kernel's name), not
 //! by the file. Text is read once, so that time is in proportion to the file.
 //!
 //! Accepts the object form (`traceEvents` anywhere among other fields) and the bare list, fields
@@ -16,10 +16,10 @@ use super::error::TraceError;
 use super::scan::Fault;
 use super::trace::Trace;
 use super::window::Window;
-use super::work::Limits;
+use super::work::TraceLimits;
 
 /// Reads a trace from its unpacked text.
-pub fn read_trace(source: impl Read, limits: Limits) -> Result<Trace, TraceError> {
+pub fn read_trace(source: impl Read, limits: TraceLimits) -> Result<Trace, TraceError> {
     let mut window = Window::new(source);
     window.skip_mark()?;
     let mut builder = Builder::new(limits);

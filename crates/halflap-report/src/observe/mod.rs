@@ -3,7 +3,7 @@
 //! [`read_trace`] reads one rank's trace as a stream and keeps the work of its GPU or, without one,
 //! of its CPU. [`Rank`] says how that rank's time was spent, what each collective exposed and what
 //! hid it, [`Peers`] which launches on several ranks are one collective, so that the transfer can
-//! be separated from waiting. [`Analysis`] is all of it; [`Timeline`] is a rank to be drawn.
+//! be separated from waiting. [`Analysis`] is all of it; [`RankTimeline`] is a rank to be drawn.
 //! docs/analyze.md defines every figure.
 //!
 //! Nothing here opens a file or knows about graphs. Everything is a pure function of the traces: ties
@@ -33,15 +33,15 @@ mod work;
 
 pub use busy::{Busy, Stretch};
 pub use class::Class;
-pub use collectives::{Collective, Stall};
+pub use collectives::{ObservedCollective, Stall};
 pub use error::{Place, TraceError};
 pub use kineto::read_trace;
 pub use peers::{Match, Member, Peers, RankPeers};
-pub use rank::{KernelUse, OperationUse, Rank, Spent};
-pub use timeline::{Drawing, Drawn, Pause, Timeline, Track};
+pub use rank::{KernelUse, OperationUse, Rank, RankSpent};
+pub use timeline::{Drawing, Drawn, Pause, RankTimeline, Track};
 pub use times::kernel_times;
 pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace};
-pub use work::Limits;
+pub use work::TraceLimits;
 
 /// What one trace, or several of one job, show.
 #[derive(Debug, Clone)]

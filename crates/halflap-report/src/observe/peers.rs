@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use super::clocks::align_clocks;
-use super::collectives::Collective;
+use super::collectives::ObservedCollective;
 use super::rank::Rank;
 use super::trace::{Group, GroupName, Processor};
 use halflap::collective::CollectiveKind;
@@ -133,7 +133,7 @@ impl Peers {
 }
 
 /// The launch that a member represents.
-pub(super) fn of<'a>(ranks: &'a [Rank], member: &Member) -> &'a Collective {
+pub(super) fn of<'a>(ranks: &'a [Rank], member: &Member) -> &'a ObservedCollective {
     &ranks[member.rank].collectives[member.collective]
 }
 
@@ -142,7 +142,7 @@ fn numbered(ranks: &[Rank], member: &Member) -> bool {
 }
 
 /// Whether two launches can be the same collective.
-pub(super) fn alike(a: &Collective, b: &Collective) -> bool {
+pub(super) fn alike(a: &ObservedCollective, b: &ObservedCollective) -> bool {
     let agree = |a: Option<i64>, b: Option<i64>| a.is_none() || b.is_none() || a == b;
     let size = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0);
     a.operation == b.operation
@@ -197,7 +197,8 @@ impl SharedGroups {
 }
 
 fn members(rank: &Rank, place: usize, group: GroupId) -> Vec<Member> {
-    let of_group = |(_, launch): &(usize, &Collective)| launch.group == group && !launch.operation.point_to_point();
+    let of_group =
+        |(_, launch): &(usize, &ObservedCollective)| launch.group == group && !launch.operation.point_to_point();
     let launches = rank.collectives.iter().enumerate().filter(of_group);
     launches.map(|(collective, _)| Member { rank: place, collective }).collect()
 }
@@ -254,7 +255,7 @@ fn by_sequence(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>])
         rows.iter_mut().zip(begun).for_each(|(row, member)| row.push(member));
     }
     let one = |row: &Vec<Member>| {
-        let timed = |member: &Member| Timed::of(ranks, member, clocks);
+        let timed = |member: &Member| TimedMember::of(ranks, member, clocks);
         let latest = row.iter().map(|member| timed(member).start).max();
         let soonest = row.iter().map(|member| timed(member).end).min();
         let at_once = latest.zip(soonest).is_some_and(|(latest, soonest)| latest < soonest + OFF);
@@ -267,8 +268,8 @@ fn by_sequence(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>])
 fn by_end(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> Vec<Vec<Member>> {
     let mut rows: Vec<Vec<Member>> = Vec::new();
     for list in lists {
-        let held: Vec<Timed> = rows.iter().map(|row| Timed::of(ranks, &row[0], clocks)).collect();
-        let new: Vec<Timed> = list.iter().map(|member| Timed::of(ranks, member, clocks)).collect();
+        let held: Vec<TimedMember> = rows.iter().map(|row| TimedMember::of(ranks, &row[0], clocks)).collect();
+        let new: Vec<TimedMember> = list.iter().map(|member| TimedMember::of(ranks, member, clocks)).collect();
         let mut pairs = pair_ends(ranks, &held, &new, 0);
         fill(ranks, &held, &new, &mut pairs);
         let mut partner: Vec<Option<usize>> = vec![None; new.len()];
@@ -281,28 +282,28 @@ fn by_end(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> V
                 None => rows.push(vec![*member]),
             }
         }
-        rows.sort_by_key(|row| Timed::of(ranks, &row[0], clocks).end);
+        rows.sort_by_key(|row| TimedMember::of(ranks, &row[0], clocks).end);
     }
     rows
 }
 
 /// A launch on the first rank's clock.
 #[derive(Clone, Copy)]
-pub(super) struct Timed {
+pub(super) struct TimedMember {
     pub(super) member: Member,
     pub(super) start: i64,
     pub(super) end: i64,
 }
 
-impl Timed {
-    pub(super) fn of(ranks: &[Rank], member: &Member, clocks: &[Option<Nanos>]) -> Timed {
+impl TimedMember {
+    pub(super) fn of(ranks: &[Rank], member: &Member, clocks: &[Option<Nanos>]) -> TimedMember {
         let ahead = clocks[member.rank].map_or(0, |clock| clock.0 as i64);
         let ran = of(ranks, member).ran;
-        Timed { member: *member, start: ran.start.0 - ahead, end: ran.end.0 - ahead }
+        TimedMember { member: *member, start: ran.start.0 - ahead, end: ran.end.0 - ahead }
     }
 
     /// How far apart two ends may be: what a transfer's last packets may differ by.
-    pub(super) fn tolerance(&self, other: &Timed) -> i64 {
+    pub(super) fn tolerance(&self, other: &TimedMember) -> i64 {
         const LEAST: i64 = 100_000;
         const MOST: i64 = 1_000_000;
         let shorter = (self.end - self.start).min(other.end - other.start);
@@ -311,7 +312,7 @@ impl Timed {
 }
 
 /// Pairs of launches whose ends, `ahead` apart, are each other's nearest; both lists ascend by end.
-pub(super) fn pair_ends(ranks: &[Rank], held: &[Timed], new: &[Timed], ahead: i64) -> Vec<(usize, usize)> {
+pub(super) fn pair_ends(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember], ahead: i64) -> Vec<(usize, usize)> {
     let apart = |a: usize, b: usize| match (held.get(a), new.get(b)) {
         (Some(a), Some(b)) => (b.end - a.end - ahead).abs(),
         _ => i64::MAX,
@@ -335,7 +336,7 @@ pub(super) fn pair_ends(ranks: &[Rank], held: &[Timed], new: &[Timed], ahead: i6
 
 /// Pairs what lies between two pairs, before the first or after the last, if it is as much on both
 /// sides, alike, and on the way at the same time: no collective ends anywhere before all have begun.
-fn fill(ranks: &[Rank], held: &[Timed], new: &[Timed], pairs: &mut Vec<(usize, usize)>) {
+fn fill(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember], pairs: &mut Vec<(usize, usize)>) {
     if pairs.is_empty() {
         return;
     }

@@ -6,7 +6,7 @@
 
 use super::busy::{Busy, Computing};
 use super::class::Class;
-use super::collectives::{Collective, collectives};
+use super::collectives::{ObservedCollective, collectives};
 use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
 use crate::observe::ids::{KernelId, LaneId};
 use halflap::collective::CollectiveKind;
@@ -28,9 +28,9 @@ pub struct Rank {
     /// When its first event begins.
     pub first: Moment,
     /// How its time was spent.
-    pub times: Spent,
+    pub times: RankSpent,
     /// Its collectives, by start.
-    pub collectives: Vec<Collective>,
+    pub collectives: Vec<ObservedCollective>,
     /// Sums of its collectives, by group and operation; the most exposed first.
     pub operations: Vec<OperationUse>,
     /// Sums of its kernels, the longest first.
@@ -52,7 +52,7 @@ pub struct Rank {
 /// How a rank's time was spent, from unions of intervals.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Spent {
+pub struct RankSpent {
     /// From the begin of the first event that counts to the end of the last.
     pub span: Nanos,
     /// Something computes.
@@ -123,7 +123,7 @@ impl Rank {
             world_size: trace.world_size,
             processor: trace.processor,
             first,
-            times: Spent {
+            times: RankSpent {
                 span,
                 compute: computing.busy.time(),
                 communication: communication.time(),
@@ -163,11 +163,11 @@ fn span(slices: &[Slice]) -> (Moment, Nanos) {
     (first, last - first)
 }
 
-fn operations(collectives: &[Collective], computing: &Busy) -> Vec<OperationUse> {
-    let mut order: Vec<&Collective> = collectives.iter().collect();
+fn operations(collectives: &[ObservedCollective], computing: &Busy) -> Vec<OperationUse> {
+    let mut order: Vec<&ObservedCollective> = collectives.iter().collect();
     // Stable: within a group and operation they still ascend by start.
     order.sort_by_key(|collective| (collective.group, collective.operation));
-    let same = |a: &&Collective, b: &&Collective| (a.group, a.operation) == (b.group, b.operation);
+    let same = |a: &&ObservedCollective, b: &&ObservedCollective| (a.group, a.operation) == (b.group, b.operation);
     let mut uses: Vec<OperationUse> = order
         .chunk_by(same)
         .map(|alike| {

@@ -16,7 +16,7 @@ const DEEPEST: usize = 64;
 
 /// Why a value could not be read.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Stop {
+pub(super) enum ScanStop {
     /// The bytes end inside of it.
     Incomplete,
     /// It is wrong, at this place in the piece.
@@ -51,29 +51,29 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    pub(super) fn bad<T>(&self, fault: Fault) -> Result<T, Stop> {
-        Err(Stop::Bad { at: self.at, fault })
+    pub(super) fn bad<T>(&self, fault: Fault) -> Result<T, ScanStop> {
+        Err(ScanStop::Bad { at: self.at, fault })
     }
 
-    pub(super) fn expected<T>(&self, what: &'static str) -> Result<T, Stop> {
+    pub(super) fn expected<T>(&self, what: &'static str) -> Result<T, ScanStop> {
         self.bad(Fault::Expected(what))
     }
 
     /// Peeks at the next byte that is not white space.
     #[inline]
-    pub(super) fn token(&mut self) -> Result<u8, Stop> {
+    pub(super) fn token(&mut self) -> Result<u8, ScanStop> {
         while let Some(&byte) = self.text.get(self.at) {
             match byte {
                 b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
                 byte => return Ok(byte),
             }
         }
-        Err(Stop::Incomplete)
+        Err(ScanStop::Incomplete)
     }
 
     /// Skips `byte`, which must come next.
     #[inline]
-    pub(super) fn take(&mut self, byte: u8, what: &'static str) -> Result<(), Stop> {
+    pub(super) fn take(&mut self, byte: u8, what: &'static str) -> Result<(), ScanStop> {
         match self.token()? == byte {
             true => {
                 self.at += 1;
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
 
     /// Skips `byte` if it comes next, and returns whether it did.
     #[inline]
-    pub(super) fn take_if(&mut self, byte: u8) -> Result<bool, Stop> {
+    pub(super) fn take_if(&mut self, byte: u8) -> Result<bool, ScanStop> {
         let there = self.token()? == byte;
         self.at += usize::from(there);
         Ok(there)
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
 
     /// Skips a value, and returns its text: a string with its quotes.
     #[inline]
-    pub(super) fn value(&mut self) -> Result<&'a [u8], Stop> {
+    pub(super) fn value(&mut self) -> Result<&'a [u8], ScanStop> {
         self.token()?;
         let start = self.at;
         self.skip(0)?;
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
 
     /// Skips the name of a field and its colon, and returns the text between the quotes.
     #[inline]
-    pub(super) fn key(&mut self) -> Result<&'a [u8], Stop> {
+    pub(super) fn key(&mut self) -> Result<&'a [u8], ScanStop> {
         if self.token()? != b'"' {
             return self.expected("a field's name in quotes");
         }
@@ -117,8 +117,8 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(super) fn fields(
         &mut self,
-        mut field: impl FnMut(&mut Cursor<'a>, &'a [u8]) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut field: impl FnMut(&mut Cursor<'a>, &'a [u8]) -> Result<(), ScanStop>,
+    ) -> Result<(), ScanStop> {
         self.take(b'{', "an object")?;
         if self.take_if(b'}')? {
             return Ok(());
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
 
     /// Whether a list or object goes on, with a comma, or ends.
     #[inline]
-    pub(super) fn more(&mut self, close: u8, what: &'static str) -> Result<bool, Stop> {
+    pub(super) fn more(&mut self, close: u8, what: &'static str) -> Result<bool, ScanStop> {
         let byte = self.token()?;
         match byte == b',' || byte == close {
             true => {
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over any value.
-    fn skip(&mut self, depth: usize) -> Result<(), Stop> {
+    fn skip(&mut self, depth: usize) -> Result<(), ScanStop> {
         match self.token()? {
             b'"' => self.string(),
             b'{' | b'[' if depth == DEEPEST => self.bad(Fault::TooDeep),
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn skip_list(&mut self, depth: usize) -> Result<(), Stop> {
+    fn skip_list(&mut self, depth: usize) -> Result<(), ScanStop> {
         self.at += 1;
         if self.take_if(b']')? {
             return Ok(());
@@ -180,7 +180,7 @@ impl<'a> Cursor<'a> {
     /// From the opening quote to behind the closing one. Eight bytes at a time: most of a trace is
     /// strings.
     #[inline]
-    fn string(&mut self) -> Result<(), Stop> {
+    fn string(&mut self) -> Result<(), ScanStop> {
         let mut at = self.at + 1;
         loop {
             at += match self.text.get(at..at + 8) {
@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
                 },
                 None => {
                     let rest = self.text.get(at..).unwrap_or(&[]);
-                    rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).ok_or(Stop::Incomplete)?
+                    rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).ok_or(ScanStop::Incomplete)?
                 }
             };
             if self.text[at] == b'"' {
@@ -204,10 +204,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn minus(&mut self) -> Result<(), Stop> {
+    fn minus(&mut self) -> Result<(), ScanStop> {
         self.at += 1;
         match self.text.get(self.at) {
-            None => Err(Stop::Incomplete),
+            None => Err(ScanStop::Incomplete),
             Some(b'0'..=b'9') => self.number(),
             Some(b'i') => self.word(&["inf"]),
             Some(b'n') => self.word(&["nan"]),
@@ -218,7 +218,7 @@ impl<'a> Cursor<'a> {
 
     /// Digits, a fraction, an exponent. A number that reaches the end of the piece may go on.
     #[inline]
-    fn number(&mut self) -> Result<(), Stop> {
+    fn number(&mut self) -> Result<(), ScanStop> {
         self.digits()?;
         if self.text[self.at] == b'.' {
             self.at += 1;
@@ -236,27 +236,27 @@ impl<'a> Cursor<'a> {
 
     /// One digit or more, and a byte that is none after them.
     #[inline]
-    fn digits(&mut self) -> Result<(), Stop> {
+    fn digits(&mut self) -> Result<(), ScanStop> {
         let start = self.at;
         while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
             self.at += 1;
         }
         match self.text.get(self.at) {
-            None => Err(Stop::Incomplete),
+            None => Err(ScanStop::Incomplete),
             Some(_) if self.at == start => self.expected("a digit"),
             Some(_) => Ok(()),
         }
     }
 
     /// One of a few words, the longest match of which must end there.
-    fn word(&mut self, words: &[&'static str]) -> Result<(), Stop> {
+    fn word(&mut self, words: &[&'static str]) -> Result<(), ScanStop> {
         let rest = &self.text[self.at..];
         if let Some(word) = words.iter().find(|word| rest.starts_with(word.as_bytes())) {
             self.at += word.len();
             return Ok(());
         }
         match words.iter().any(|word| word.as_bytes().starts_with(rest)) {
-            true => Err(Stop::Incomplete),
+            true => Err(ScanStop::Incomplete),
             false => self.expected("a value"),
         }
     }
@@ -344,7 +344,7 @@ fn hex(digits: Option<&[u8]>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn value(text: &str) -> Result<&[u8], Stop> {
+    fn value(text: &str) -> Result<&[u8], ScanStop> {
         Cursor::new(text.as_bytes()).value()
     }
 
@@ -353,7 +353,7 @@ mod tests {
         for text in ["{}", "[]", "\"a\"", "{\"a\": [1, -2.5e+3, true, null, NaN, -inf], \"b\\\"\": {\"c\": \"\\\\\"}}"]
         {
             assert_eq!(value(&format!(" {text} ,")), Ok(text.as_bytes()));
-            let incomplete = (0..text.len()).all(|end| value(&text[..end]) == Err(Stop::Incomplete));
+            let incomplete = (0..text.len()).all(|end| value(&text[..end]) == Err(ScanStop::Incomplete));
             assert!(incomplete, "{text}");
         }
         assert_eq!(value("\"sixteen bytes ab\"]"), Ok(&b"\"sixteen bytes ab\""[..]));
@@ -363,7 +363,7 @@ mod tests {
     fn what_is_no_value_is_refused() {
         let deep = "[".repeat(DEEPEST + 1);
         for text in ["{a", "{\"a\" 1", "[1 2", "{\"a\":1]", "nuts", "-x", "1.x", "1e,", "undefined", &deep] {
-            assert!(matches!(value(text), Err(Stop::Bad { .. })), "{text}");
+            assert!(matches!(value(text), Err(ScanStop::Bad { .. })), "{text}");
         }
     }
 

@@ -28,7 +28,7 @@ const GROWN: i64 = 4;
 /// A rank over time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Timeline {
+pub struct RankTimeline {
     /// The lanes, which run concurrently.
     pub lanes: Vec<Track>,
     /// What ran, by lane, then by start; in a lane they do not overlap.
@@ -87,9 +87,9 @@ pub struct Pause {
     pub before: Option<KernelId>,
 }
 
-impl Timeline {
+impl RankTimeline {
     /// A trace, analysed as `rank`, with at most `most` slices and as many pauses.
-    pub fn of(trace: &Trace, rank: &Rank, most: usize) -> Timeline {
+    pub fn of(trace: &Trace, rank: &Rank, most: usize) -> RankTimeline {
         let mut shortest = 0;
         let mut count;
         let span = rank.times.span.0 as i64;
@@ -111,7 +111,7 @@ impl Timeline {
         }
         slices.sort_by_key(|drawn| (drawn.lane, drawn.when.start));
         let (pauses, pauses_left_out) = pauses(trace, rank, most);
-        Timeline { lanes: order.iter().map(|&lane| lanes[lane]).collect(), slices, pauses, pauses_left_out }
+        RankTimeline { lanes: order.iter().map(|&lane| lanes[lane]).collect(), slices, pauses, pauses_left_out }
     }
 }
 
@@ -123,7 +123,7 @@ fn lane_order(lanes: &[Track]) -> Vec<usize> {
 }
 
 /// A lane while it is filled: until when, and the slice that may still grow.
-struct Open {
+struct OpenLane {
     end: Moment,
     drawn: Option<Drawn>,
 }
@@ -132,7 +132,7 @@ struct Open {
 /// together. Gives the lanes.
 fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) -> Vec<Track> {
     let mut lanes: Vec<Track> = Vec::new();
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenLane> = Vec::new();
     let mut of_track: BTreeMap<Track, Vec<usize>> = BTreeMap::new();
     let mut collective = 0;
     for slice in &trace.slices {
@@ -152,7 +152,7 @@ fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) 
                 // If there is no room for another lane, it goes to the last one.
                 if lanes.len() < LANES {
                     lanes.push(track);
-                    open.push(Open { end: Moment(i64::MIN), drawn: None });
+                    open.push(OpenLane { end: Moment(i64::MIN), drawn: None });
                 }
                 places.push(lanes.len() - 1);
                 lanes.len() - 1
@@ -169,13 +169,13 @@ fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) 
 
 /// The lane of a track in which a slice has room or, once there are enough, the one that is free
 /// first.
-fn lane_for(places: &[usize], open: &[Open], slice: &Slice) -> Option<usize> {
+fn lane_for(places: &[usize], open: &[OpenLane], slice: &Slice) -> Option<usize> {
     let free = places.iter().copied().find(|&place| open[place].end <= slice.start);
     let full = places.len() >= WIDEST || open.len() >= LANES;
     free.or_else(|| places.iter().copied().filter(|_| full).min_by_key(|&place| open[place].end))
 }
 
-impl Open {
+impl OpenLane {
     fn add(&mut self, next: Drawn, shortest: i64, emit: &mut impl FnMut(Drawn)) {
         self.end = next.when.end;
         let short = |stretch: &Stretch| stretch.end.0 - stretch.start.0 < shortest;

@@ -6,7 +6,7 @@
 use std::io::Read;
 
 use super::error::{Place, TraceError};
-use super::scan::{Cursor, Fault, Stop};
+use super::scan::{Cursor, Fault, ScanStop};
 
 /// What is read at a time: it stays in the processor's cache until it has been parsed.
 const PIECE: usize = 256 << 10;
@@ -59,7 +59,7 @@ impl<R: Read> Window<R> {
     #[inline]
     pub(super) fn take<T>(
         &mut self,
-        mut read: impl FnMut(&mut Cursor<'_>, &mut Within) -> Result<T, Stop>,
+        mut read: impl FnMut(&mut Cursor<'_>, &mut Within) -> Result<T, ScanStop>,
     ) -> Result<T, TraceError> {
         loop {
             let mut cursor = Cursor::new(&self.text[self.from..]);
@@ -68,11 +68,11 @@ impl<R: Read> Window<R> {
                     self.from += cursor.at();
                     return Ok(value);
                 }
-                Err(Stop::Bad { at, fault }) => return Err(self.wrong(at, &fault)),
-                Err(Stop::Incomplete) if self.ended => {
+                Err(ScanStop::Bad { at, fault }) => return Err(self.wrong(at, &fault)),
+                Err(ScanStop::Incomplete) if self.ended => {
                     return Err(TraceError::CutOff { place: Box::new(self.place(self.text.len() - self.from)) });
                 }
-                Err(Stop::Incomplete) => self.fill()?,
+                Err(ScanStop::Incomplete) => self.fill()?,
             }
         }
     }

@@ -13,7 +13,7 @@ use halflap::units::Bytes;
 
 /// How much of a trace may be kept. What is kept grows with what the processor did, not with the file.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct TraceLimits {
     /// The most events of a GPU or CPU; 32 bytes each, and as much again while they are analysed.
     pub slices: usize,
     /// The most launches of communication kernels; some 250 bytes each once they are analysed.
@@ -24,9 +24,9 @@ pub struct Limits {
     pub lanes: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { slices: 1 << 26, collectives: 1 << 22, kernels: 1 << 18, lanes: 1 << 12 }
+impl Default for TraceLimits {
+    fn default() -> TraceLimits {
+        TraceLimits { slices: 1 << 26, collectives: 1 << 22, kernels: 1 << 18, lanes: 1 << 12 }
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct RawGroup {
 
 pub(super) struct Work {
     pub(super) processor: Processor,
-    limits: Limits,
+    limits: TraceLimits,
     pub(super) slices: Vec<Slice>,
     pub(super) kernels: Numbered<KernelId, Kernel>,
     pub(super) lanes: Numbered<LaneId, Lane>,
@@ -51,7 +51,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(processor: Processor, limits: Limits) -> Work {
+    pub(super) fn new(processor: Processor, limits: TraceLimits) -> Work {
         let (kernels, lanes) = match processor {
             Processor::Gpu => ("different kernels", "GPU streams"),
             Processor::Cpu => ("different operators", "threads"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, PageSlice, PageStall, Slices, Stalls,
-    Table, Time, Unit, View,
+    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
+    PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
@@ -21,7 +21,7 @@ const ROWS: usize = 2000;
 
 /// The page of one step of a run.
 pub fn measured_page(title: &str, facts: Vec<(&'static str, String)>, ranks: &[Ran]) -> Page {
-    let mut numbers = Numbers::default();
+    let mut numbers = RunNumbers::default();
     let views = ranks.iter().map(|ran| view(&mut numbers, ran)).collect();
     let tables = vec![collectives(&mut numbers, ranks)];
     Page {
@@ -48,16 +48,16 @@ pub fn compared_page(title: &str, step: &Step, found: &Comparison, lanes: &[Ran]
     page
 }
 
-fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Table {
-    let column = |title, unit, bar| Column { title, unit, bar };
-    let mut table = Table {
+fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> PageTable {
+    let column = |title, unit, bar| PageColumn { title, unit, bar };
+    let mut table = PageTable {
         title: "differences",
         columns: vec![
-            column("operation", Unit::Text, false),
-            column("what", Unit::Text, false),
-            column("apart", Unit::Ns, true),
-            column("measured", Unit::Ns, true),
-            column("simulated", Unit::Ns, true),
+            column("operation", PageUnit::Text, false),
+            column("what", PageUnit::Text, false),
+            column("apart", PageUnit::Ns, true),
+            column("measured", PageUnit::Ns, true),
+            column("simulated", PageUnit::Ns, true),
         ],
         rows: Vec::new(),
         op: Vec::new(),
@@ -71,11 +71,11 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Ta
         let name = printable_up_to(&op_name(step, part, drawn), NAME);
         table.op.push(Maybe(ops.get(name.as_str()).copied()));
         table.rows.push(vec![
-            Cell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
-            Cell::Text(one.what.name().to_owned()),
-            Cell::Time(Time(Nanos(one.excess().0.abs()))),
-            Cell::Time(Time(one.measured)),
-            Cell::Time(Time(one.simulated)),
+            PageCell::Text(printable_up_to(&op_name(step, part, one.op), NAME)),
+            PageCell::Text(one.what.name().to_owned()),
+            PageCell::Time(Time(Nanos(one.excess().0.abs()))),
+            PageCell::Time(Time(one.measured)),
+            PageCell::Time(Time(one.simulated)),
         ]);
     }
     table
@@ -83,13 +83,13 @@ fn differences(step: &Step, found: &Comparison, ops: &BTreeMap<&str, u64>) -> Ta
 
 /// Numbers for operations and groups, given when first needed.
 #[derive(Default)]
-struct Numbers {
+struct RunNumbers {
     of: BTreeMap<String, u32>,
     ops: Ops,
-    groups: Vec<Group>,
+    groups: Vec<PageGroup>,
 }
 
-impl Numbers {
+impl RunNumbers {
     fn op(&mut self, slice: &RanSlice) -> u32 {
         // A wait is drawn as what it waits for.
         if let Some(&number) = self.of.get(&slice.name) {
@@ -118,13 +118,13 @@ impl Numbers {
         let name = printable(among);
         let known = self.groups.iter().position(|group| group.name == name);
         known.unwrap_or_else(|| {
-            self.groups.push(Group { ranks: name.clone(), name });
+            self.groups.push(PageGroup { ranks: name.clone(), name });
             self.groups.len() - 1
         }) as u64
     }
 }
 
-fn view(numbers: &mut Numbers, ran: &Ran) -> View {
+fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
     let busy = ran.busy();
     let compute: Nanos = busy.iter().map(|time| time.end - time.start).sum();
     let mut view = View {
@@ -140,7 +140,7 @@ fn view(numbers: &mut Numbers, ran: &Ran) -> View {
             numbers.op(slice);
         }
         let kind = if place == 0 { LaneKind::Compute } else { LaneKind::Communication };
-        view.lanes.push(Lane { name: printable(&lane.name), kind, note: String::new() });
+        view.lanes.push(PageLane { name: printable(&lane.name), kind, note: String::new() });
     }
     view.lanes.reverse();
     for (place, lane) in ran.lanes.iter().enumerate() {
@@ -161,28 +161,28 @@ fn view(numbers: &mut Numbers, ran: &Ran) -> View {
         Nanos::ZERO => String::new(),
         whole => format!("{:.1}% of the step", 100.0 * part.0 / whole.0),
     };
-    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: Unit::Ns, note, better: "less" };
+    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: PageUnit::Ns, note, better: "less" };
     view.headline = vec![
         figure("step time", ran.step_time, "measured".to_owned()),
         figure("compute", compute, share(compute)),
         figure("waiting for communication", exposed, share(exposed)),
     ];
-    view.spent = Some(Budget { compute: Time(compute), exposed: Time(exposed), copies: Time(Nanos::ZERO) });
+    view.spent = Some(PageBudget { compute: Time(compute), exposed: Time(exposed), copies: Time(Nanos::ZERO) });
     view
 }
 
-fn collectives(numbers: &mut Numbers, ranks: &[Ran]) -> Table {
-    let column = |title, unit, bar| Column { title, unit, bar };
-    let mut table = Table {
+fn collectives(numbers: &mut RunNumbers, ranks: &[Ran]) -> PageTable {
+    let column = |title, unit, bar| PageColumn { title, unit, bar };
+    let mut table = PageTable {
         title: "collectives",
         columns: vec![
-            column("collective", Unit::Text, false),
-            column("rank", Unit::Text, false),
-            column("group", Unit::Text, false),
-            column("bytes", Unit::Bytes, false),
-            column("start", Unit::Ns, false),
-            column("time", Unit::Ns, true),
-            column("exposed", Unit::Ns, true),
+            column("collective", PageUnit::Text, false),
+            column("rank", PageUnit::Text, false),
+            column("group", PageUnit::Text, false),
+            column("bytes", PageUnit::Bytes, false),
+            column("start", PageUnit::Ns, false),
+            column("time", PageUnit::Ns, true),
+            column("exposed", PageUnit::Ns, true),
         ],
         rows: Vec::new(),
         op: Vec::new(),
@@ -197,13 +197,13 @@ fn collectives(numbers: &mut Numbers, ranks: &[Ran]) -> Table {
             let (among, bytes) = slice.among.clone().unwrap_or_default();
             table.op.push(Maybe(Some(u64::from(numbers.op(slice)))));
             table.rows.push(vec![
-                Cell::Text(printable_up_to(&slice.name, NAME)),
-                Cell::Text(printable(&ran.name)),
-                Cell::Text(printable(&among)),
-                Cell::Size(bytes),
-                Cell::Time(Time(slice.start)),
-                Cell::Time(Time(slice.end - slice.start)),
-                Cell::Time(Time(outside(slice.time(), &busy))),
+                PageCell::Text(printable_up_to(&slice.name, NAME)),
+                PageCell::Text(printable(&ran.name)),
+                PageCell::Text(printable(&among)),
+                PageCell::Size(bytes),
+                PageCell::Time(Time(slice.start)),
+                PageCell::Time(Time(slice.end - slice.start)),
+                PageCell::Time(Time(outside(slice.time(), &busy))),
             ]);
         }
     }

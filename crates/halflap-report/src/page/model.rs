@@ -25,7 +25,7 @@ pub struct Page {
     /// What slices represent.
     pub ops: Ops,
     /// The process groups.
-    pub groups: Vec<Group>,
+    pub groups: Vec<PageGroup>,
     /// What can be alive.
     pub buffers: Buffers,
     /// What ran when: each order, or each rank.
@@ -33,7 +33,7 @@ pub struct Page {
     /// Whether the first two views are the same program before and after.
     pub compare: bool,
     /// Tables, the collectives' first.
-    pub tables: Vec<Table>,
+    pub tables: Vec<PageTable>,
     /// What more memory or a faster network would buy.
     pub sweep: Option<Sweep>,
 }
@@ -114,7 +114,7 @@ impl Serialize for Time {
 
 /// A process group.
 #[derive(Clone, Debug, Serialize)]
-pub struct Group {
+pub struct PageGroup {
     /// Its name.
     pub name: String,
     /// The participants, as text.
@@ -146,7 +146,7 @@ pub struct View {
     /// The figures that matter most.
     pub headline: Vec<Figure>,
     /// The lanes, which run concurrently.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<PageLane>,
     /// What ran, by lane and then by start; in one lane they do not overlap.
     pub slices: Slices,
     /// The stalls of compute.
@@ -154,12 +154,12 @@ pub struct View {
     /// What was alive, if that is known.
     pub memory: Option<Memory>,
     /// Where the time goes, if slices are too coarse to tell: short ones may have been merged.
-    pub spent: Option<Budget>,
+    pub spent: Option<PageBudget>,
 }
 
 /// Where a view's time goes.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Budget {
+pub struct PageBudget {
     /// Something computes.
     pub compute: Time,
     /// Something communicates and nothing computes.
@@ -176,7 +176,7 @@ pub struct Figure {
     /// How much; NaN, which is written as null, where it is not known.
     pub value: f64,
     /// Of what.
-    pub unit: Unit,
+    pub unit: PageUnit,
     /// What to compare it with.
     pub note: String,
     /// Whether less of it is better.
@@ -186,7 +186,7 @@ pub struct Figure {
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum PageUnit {
     /// Nanoseconds.
     Ns,
     /// Bytes.
@@ -203,7 +203,7 @@ pub enum Unit {
 
 /// A row of the timeline.
 #[derive(Clone, Debug, Serialize)]
-pub struct Lane {
+pub struct PageLane {
     /// Its name.
     pub name: String,
     /// `compute` or `communication`.
@@ -315,13 +315,13 @@ pub struct Memory {
 
 /// A table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
+pub struct PageTable {
     /// What is in it.
     pub title: &'static str,
     /// Its columns.
-    pub columns: Vec<Column>,
+    pub columns: Vec<PageColumn>,
     /// Its rows.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<PageCell>>,
     /// The operation that each row is about.
     pub op: Vec<Maybe>,
     /// What else is to be said of each row's operation.
@@ -334,12 +334,12 @@ pub struct Table {
 
 /// A column.
 #[derive(Clone, Debug, Serialize)]
-pub struct Column {
+pub struct PageColumn {
     /// Its title.
     pub title: &'static str,
     /// What is in it.
     #[serde(rename = "type")]
-    pub unit: Unit,
+    pub unit: PageUnit,
     /// Whether a bar shows its numbers.
     pub bar: bool,
 }
@@ -347,7 +347,7 @@ pub struct Column {
 /// A cell.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Cell {
+pub enum PageCell {
     /// Words.
     Text(String),
     /// A time.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Budget, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Ops, Page, PageSlice, PageStall, Slices, Stalls,
-    Table, Time, Unit, View,
+    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
+    PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
 };
 use crate::analysis::{analysis_notes, group_text, without_middle, work_name};
 use crate::observe::{
-    Analysis, Class, Collective, Drawing, GroupName, KernelUse, Match, Member, Moment, Rank, Spent, Timeline, Track,
+    Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective, Rank, RankSpent,
+    RankTimeline, Track,
 };
 use crate::text::{printable, printable_up_to};
 use halflap::simulate::Cause;
@@ -30,8 +31,8 @@ const ROWS: usize = 2_000;
 pub const SLICES: usize = 60_000;
 
 /// The page of an analysis; `timelines` has one for each rank.
-pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[Timeline]) -> Page {
-    let mut numbers = Numbers::new(analysis);
+pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[RankTimeline]) -> Page {
+    let mut numbers = TraceNumbers::new(analysis);
     let views = analysis.ranks.iter().enumerate().zip(timelines);
     let views = views.map(|((place, _), timeline)| view(&mut numbers, place, timeline)).collect();
     let tables = vec![collectives(&mut numbers), ranks(analysis), kernels(&mut numbers)];
@@ -48,7 +49,7 @@ pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[Timeline]) -
 }
 
 /// What a reader of the page should know.
-fn notes(analysis: &Analysis, timelines: &[Timeline]) -> Vec<String> {
+fn notes(analysis: &Analysis, timelines: &[RankTimeline]) -> Vec<String> {
     let mut notes = analysis_notes(analysis);
     for (rank, timeline) in analysis.ranks.iter().zip(timelines).filter(|(_, timeline)| timeline.pauses_left_out > 0) {
         let (drawn, label) = (timeline.pauses.len(), printable(&rank.label));
@@ -87,11 +88,11 @@ struct About<'a> {
     kind: Kind,
     name: &'a str,
     /// The place of its rank, and itself.
-    collective: Option<(usize, &'a Collective)>,
+    collective: Option<(usize, &'a ObservedCollective)>,
 }
 
 /// Numbers for operations and groups, given when first needed.
-struct Numbers<'a> {
+struct TraceNumbers<'a> {
     analysis: &'a Analysis,
     matches: Vec<Vec<Option<usize>>>,
     /// Where on each rank's clock the time axis begins.
@@ -100,12 +101,12 @@ struct Numbers<'a> {
     of: BTreeMap<Key<'a>, u32>,
     ops: Ops,
     of_group: BTreeMap<(String, String), u32>,
-    groups: Vec<Group>,
+    groups: Vec<PageGroup>,
 }
 
-impl<'a> Numbers<'a> {
-    fn new(analysis: &'a Analysis) -> Numbers<'a> {
-        Numbers {
+impl<'a> TraceNumbers<'a> {
+    fn new(analysis: &'a Analysis) -> TraceNumbers<'a> {
+        TraceNumbers {
             analysis,
             matches: analysis.matches_of(),
             zeros: analysis.zeros(),
@@ -178,17 +179,17 @@ impl<'a> Numbers<'a> {
         number
     }
 
-    fn group(&mut self, rank: usize, collective: &Collective) -> u32 {
+    fn group(&mut self, rank: usize, collective: &ObservedCollective) -> u32 {
         let (name, ranks) = group_text(&self.analysis.ranks[rank].groups[collective.group]);
         let next = self.groups.len() as u32;
         *self.of_group.entry((name.clone(), ranks.clone())).or_insert_with(|| {
-            self.groups.push(Group { name, ranks });
+            self.groups.push(PageGroup { name, ranks });
             next
         })
     }
 }
 
-fn view(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> View {
+fn view(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> View {
     let analysis = numbers.analysis;
     let rank = &analysis.ranks[place];
     View {
@@ -205,9 +206,9 @@ fn view(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> View {
     }
 }
 
-fn budget(times: &Spent) -> Budget {
+fn budget(times: &RankSpent) -> PageBudget {
     let copies = times.span - times.compute - times.exposed - times.idle;
-    Budget { compute: Time(times.compute), exposed: Time(times.exposed), copies: Time(copies) }
+    PageBudget { compute: Time(times.compute), exposed: Time(times.exposed), copies: Time(copies) }
 }
 
 fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
@@ -216,7 +217,7 @@ fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
         Nanos::ZERO => String::new(),
         whole => format!("{:.1}% of {what}", 100.0 * part.0 / whole.0),
     };
-    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: Unit::Ns, note, better: "less" };
+    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: PageUnit::Ns, note, better: "less" };
     let span = of(times.compute, times.span, "it computing");
     let mut figures = vec![
         figure("span", times.span, span),
@@ -236,20 +237,20 @@ fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
 }
 
 /// The lanes; where slices of a stream or group overlap, it has several, which are numbered.
-fn lanes(rank: &Rank, tracks: &[Track]) -> Vec<Lane> {
+fn lanes(rank: &Rank, tracks: &[Track]) -> Vec<PageLane> {
     let alike = |tracks: &[Track], track: &Track| tracks.iter().filter(|other| *other == track).count();
     let numbered = |(place, track): (usize, &Track)| {
-        let Lane { name, kind, note } = lane(rank, track);
+        let PageLane { name, kind, note } = lane(rank, track);
         let name = match alike(tracks, track) {
             1 => name,
             all => format!("{name} ({} of {all})", alike(&tracks[..=place], track)),
         };
-        Lane { name, kind, note }
+        PageLane { name, kind, note }
     };
     tracks.iter().enumerate().map(numbered).collect()
 }
 
-fn lane(rank: &Rank, track: &Track) -> Lane {
+fn lane(rank: &Rank, track: &Track) -> PageLane {
     match *track {
         Track::Group(group) => {
             let (name, note) = group_text(&rank.groups[group]);
@@ -257,19 +258,19 @@ fn lane(rank: &Rank, track: &Track) -> Lane {
                 GroupName::Named(_) => format!("group {name}"),
                 GroupName::Stream(_) | GroupName::Gloo | GroupName::OneOf(_) => format!("{name}, comm."),
             };
-            Lane { name, kind: LaneKind::Communication, note }
+            PageLane { name, kind: LaneKind::Communication, note }
         }
         Track::Stream(lane) => stream(&rank.lanes[lane], LaneKind::Compute, ""),
         Track::Copies(lane) => stream(&rank.lanes[lane], LaneKind::Memory, ", copies"),
     }
 }
 
-fn stream(lane: &crate::observe::Lane, kind: LaneKind, what: &str) -> Lane {
+fn stream(lane: &crate::observe::Lane, kind: LaneKind, what: &str) -> PageLane {
     let note = lane.device.map_or(String::new(), |device| format!("GPU {device}"));
-    Lane { name: format!("{}{what}", lane.name()), kind, note }
+    PageLane { name: format!("{}{what}", lane.name()), kind, note }
 }
 
-fn slices(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Slices {
+fn slices(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> Slices {
     let zero = numbers.zeros[place];
     let mut slices = Slices::default();
     for drawn in &timeline.slices {
@@ -283,7 +284,7 @@ fn slices(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Slice
     slices
 }
 
-fn stalls(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Stalls {
+fn stalls(numbers: &mut TraceNumbers<'_>, place: usize, timeline: &RankTimeline) -> Stalls {
     let zero = numbers.zeros[place];
     let mut stalls = Stalls::default();
     for pause in &timeline.pauses {
@@ -298,19 +299,19 @@ fn stalls(numbers: &mut Numbers<'_>, place: usize, timeline: &Timeline) -> Stall
     stalls
 }
 
-fn column(title: &'static str, unit: Unit, bar: bool) -> Column {
-    Column { title, unit, bar }
+fn column(title: &'static str, unit: PageUnit, bar: bool) -> PageColumn {
+    PageColumn { title, unit, bar }
 }
 
-fn time(time: Nanos) -> Cell {
-    Cell::Time(Time(time))
+fn time(time: Nanos) -> PageCell {
+    PageCell::Time(Time(time))
 }
 
-fn text(text: impl ToString) -> Cell {
-    Cell::Text(printable_up_to(&text.to_string(), NAME))
+fn text(text: impl ToString) -> PageCell {
+    PageCell::Text(printable_up_to(&text.to_string(), NAME))
 }
 
-fn collectives(numbers: &mut Numbers<'_>) -> Table {
+fn collectives(numbers: &mut TraceNumbers<'_>) -> PageTable {
     let analysis = numbers.analysis;
     let mut all: Vec<Member> = Vec::new();
     for (rank, of) in analysis.ranks.iter().enumerate() {
@@ -320,18 +321,18 @@ fn collectives(numbers: &mut Numbers<'_>) -> Table {
     all.sort_by(|&a, &b| of(b).exposed.0.total_cmp(&of(a).exposed.0));
     let cut = (all.len() > ROWS).then_some((all.len(), "the most exposed"));
     all.truncate(ROWS);
-    Table {
+    PageTable {
         title: "collectives",
         columns: vec![
-            column("collective", Unit::Text, false),
-            column("rank", Unit::Text, false),
-            column("group", Unit::Text, false),
-            column("size", Unit::Bytes, false),
-            column("start", Unit::Ns, false),
-            column("time", Unit::Ns, false),
-            column("exposed", Unit::Ns, true),
-            column("hidden", Unit::Ns, false),
-            column("waiting for peers", Unit::Ns, false),
+            column("collective", PageUnit::Text, false),
+            column("rank", PageUnit::Text, false),
+            column("group", PageUnit::Text, false),
+            column("size", PageUnit::Bytes, false),
+            column("start", PageUnit::Ns, false),
+            column("time", PageUnit::Ns, false),
+            column("exposed", PageUnit::Ns, true),
+            column("hidden", PageUnit::Ns, false),
+            column("waiting for peers", PageUnit::Ns, false),
         ],
         op: all.iter().map(|at| Maybe(Some(numbers.collective(at.rank, at.collective).into()))).collect(),
         rows: all.iter().map(|&at| collective_row(numbers, at)).collect(),
@@ -341,7 +342,7 @@ fn collectives(numbers: &mut Numbers<'_>) -> Table {
     }
 }
 
-fn collective_row(numbers: &mut Numbers<'_>, at: Member) -> Vec<Cell> {
+fn collective_row(numbers: &mut TraceNumbers<'_>, at: Member) -> Vec<PageCell> {
     let op = numbers.collective(at.rank, at.collective) as usize;
     let rank = &numbers.analysis.ranks[at.rank];
     let found = numbers.found(at);
@@ -350,16 +351,16 @@ fn collective_row(numbers: &mut Numbers<'_>, at: Member) -> Vec<Cell> {
         text(&numbers.ops.name[op]),
         text(rank.name()),
         text(group_text(&rank.groups[collective.group]).0),
-        collective.bytes.map_or(Cell::Empty, Cell::Size),
+        collective.bytes.map_or(PageCell::Empty, PageCell::Size),
         time(collective.ran.start - numbers.zeros[at.rank]),
         time(collective.time()),
         time(collective.exposed),
         time(collective.hidden),
-        found.map_or(Cell::Empty, |found| time(collective.time() - found.transfer)),
+        found.map_or(PageCell::Empty, |found| time(collective.time() - found.transfer)),
     ]
 }
 
-fn details(numbers: &Numbers<'_>, at: Member) -> Vec<(&'static str, String)> {
+fn details(numbers: &TraceNumbers<'_>, at: Member) -> Vec<(&'static str, String)> {
     let rank = &numbers.analysis.ranks[at.rank];
     let found = numbers.found(at);
     let collective = &rank.collectives[at.collective];
@@ -380,32 +381,32 @@ fn details(numbers: &Numbers<'_>, at: Member) -> Vec<(&'static str, String)> {
     details
 }
 
-fn ranks(analysis: &Analysis) -> Table {
+fn ranks(analysis: &Analysis) -> PageTable {
     let row = |(place, rank): (usize, &Rank)| {
         let times = &rank.times;
         let several = analysis.ranks.len() > 1;
         let waiting = match analysis.peers.ranks[place].transfer_and_waiting() {
             Some((_, waiting)) => time(waiting),
             None if several => text("?"),
-            None => Cell::Empty,
+            None => PageCell::Empty,
         };
         let mut row = vec![text(rank.name())];
         row.extend([times.span, times.compute, times.communication, times.exposed, times.memory, times.idle].map(time));
         row.extend([waiting, text(&rank.label)]);
         row
     };
-    Table {
+    PageTable {
         title: "ranks",
         columns: vec![
-            column("rank", Unit::Text, false),
-            column("span", Unit::Ns, false),
-            column("compute", Unit::Ns, false),
-            column("communication", Unit::Ns, false),
-            column("exposed", Unit::Ns, true),
-            column("memory", Unit::Ns, false),
-            column("idle", Unit::Ns, true),
-            column("waiting for peers", Unit::Ns, true),
-            column("trace", Unit::Text, false),
+            column("rank", PageUnit::Text, false),
+            column("span", PageUnit::Ns, false),
+            column("compute", PageUnit::Ns, false),
+            column("communication", PageUnit::Ns, false),
+            column("exposed", PageUnit::Ns, true),
+            column("memory", PageUnit::Ns, false),
+            column("idle", PageUnit::Ns, true),
+            column("waiting for peers", PageUnit::Ns, true),
+            column("trace", PageUnit::Text, false),
         ],
         rows: analysis.ranks.iter().enumerate().map(row).collect(),
         op: analysis.ranks.iter().map(|_| Maybe(None)).collect(),
@@ -423,7 +424,7 @@ struct KernelRow<'a> {
     uses: Vec<(usize, &'a KernelUse)>,
 }
 
-fn kernels(numbers: &mut Numbers<'_>) -> Table {
+fn kernels(numbers: &mut TraceNumbers<'_>) -> PageTable {
     let analysis = numbers.analysis;
     let mut of: BTreeMap<(Class, &str), Vec<(usize, &KernelUse)>> = BTreeMap::new();
     for (place, rank) in analysis.ranks.iter().enumerate() {
@@ -439,15 +440,15 @@ fn kernels(numbers: &mut Numbers<'_>) -> Table {
     all.truncate(ROWS);
     let several = analysis.ranks.len() > 1;
     let work = work_name(analysis);
-    let mut columns = vec![column(work, Unit::Text, false), column("class", Unit::Text, false)];
-    columns.extend(several.then_some(column("ranks", Unit::Count, false)));
-    columns.extend([column("launches", Unit::Count, false), column("total", Unit::Ns, true)]);
+    let mut columns = vec![column(work, PageUnit::Text, false), column("class", PageUnit::Text, false)];
+    columns.extend(several.then_some(column("ranks", PageUnit::Count, false)));
+    columns.extend([column("launches", PageUnit::Count, false), column("total", PageUnit::Ns, true)]);
     match several {
-        true => columns.extend(["least of a rank", "most of a rank"].map(|title| column(title, Unit::Ns, false))),
-        false => columns.push(column("median", Unit::Ns, false)),
+        true => columns.extend(["least of a rank", "most of a rank"].map(|title| column(title, PageUnit::Ns, false))),
+        false => columns.push(column("median", PageUnit::Ns, false)),
     }
-    columns.push(column("longest", Unit::Ns, false));
-    Table {
+    columns.push(column("longest", PageUnit::Ns, false));
+    PageTable {
         title: if work == "kernel" { "kernels" } else { "operators" },
         columns,
         op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
@@ -462,20 +463,20 @@ fn total(uses: &[(usize, &KernelUse)]) -> Nanos {
     uses.iter().map(|(_, used)| used.total).sum()
 }
 
-fn kernel_op(numbers: &mut Numbers<'_>, row: &KernelRow<'_>) -> Maybe {
+fn kernel_op(numbers: &mut TraceNumbers<'_>, row: &KernelRow<'_>) -> Maybe {
     Maybe(row.uses.first().map(|&(place, used)| u64::from(numbers.kernel(place, used.kernel))))
 }
 
-fn kernel_row(row: &KernelRow<'_>, several: bool) -> Vec<Cell> {
+fn kernel_row(row: &KernelRow<'_>, several: bool) -> Vec<PageCell> {
     let KernelRow { class, name, uses } = row;
     let launches: usize = uses.iter().map(|(_, used)| used.launches).sum();
     let longest = uses.iter().map(|(_, used)| used.longest).fold(Nanos::ZERO, Nanos::max);
     let of_rank = uses.iter().map(|(_, used)| used.total);
     let most = of_rank.clone().fold(Nanos::ZERO, Nanos::max);
     let least = of_rank.fold(most, Nanos::min);
-    let mut row = vec![Cell::Text(without_middle(name, KERNEL)), text(class.name())];
-    row.extend(several.then_some(Cell::Number(uses.len() as f64)));
-    row.extend([Cell::Number(launches as f64), time(total(uses))]);
+    let mut row = vec![PageCell::Text(without_middle(name, KERNEL)), text(class.name())];
+    row.extend(several.then_some(PageCell::Number(uses.len() as f64)));
+    row.extend([PageCell::Number(launches as f64), time(total(uses))]);
     match several {
         true => row.extend([least, most].map(time)),
         false => row.extend(uses.first().map(|(_, used)| time(used.median))),
@@ -485,7 +486,7 @@ fn kernel_row(row: &KernelRow<'_>, several: bool) -> Vec<Cell> {
 }
 
 /// The ranks that spend most in a kernel.
-fn kernel_details(numbers: &Numbers<'_>, uses: &[(usize, &KernelUse)]) -> Vec<(&'static str, String)> {
+fn kernel_details(numbers: &TraceNumbers<'_>, uses: &[(usize, &KernelUse)]) -> Vec<(&'static str, String)> {
     let mut uses = uses.to_vec();
     uses.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
     let said = |(place, used): &(usize, &KernelUse)| {

@@ -1,8 +1,8 @@
 //! A page of simulated orders.
 
 use super::model::{
-    Buffers, Cell, Column, Figure, Group, Kind, Lane, LaneKind, Maybe, Memory, Ops, Page, PageSlice, PageStall, Slices,
-    Stalls, Sweep, Table, Time, Unit, View,
+    Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
+    PageStall, PageTable, PageUnit, Slices, Stalls, Sweep, Time, View,
 };
 use crate::against_bound;
 use crate::played::Played;
@@ -66,11 +66,11 @@ pub fn sweep_page(shown: &Shown<'_>, sweep: Sweep) -> Page {
 
 /// The programs of a page: that of the last order, and that of the order before where it is another.
 struct Programs<'a> {
-    all: Vec<Numbered<'a>>,
+    all: Vec<NumberedProgram<'a>>,
 }
 
 /// A program, and the numbers that its operations and buffers have on the page.
-struct Numbered<'a> {
+struct NumberedProgram<'a> {
     graph: &'a Graph,
     ops: IdVec<OpId, u32>,
     /// The operations that no other program has.
@@ -82,15 +82,15 @@ impl<'a> Programs<'a> {
     fn of(orders: &'a [Played<'a>], last: &'a Played<'a>) -> Programs<'a> {
         let graph = last.graph;
         let ops = graph.ops().map(|op| op.index() as u32).collect();
-        let mut all = vec![Numbered { graph, ops, own: graph.ops().collect(), first_buffer: 0 }];
+        let mut all = vec![NumberedProgram { graph, ops, own: graph.ops().collect(), first_buffer: 0 }];
         let before = orders.iter().find_map(|played| Some((played.graph, played.origin?)));
         if let Some((graph, origin)) = before {
-            all.push(Numbered::before(graph, origin, last.graph));
+            all.push(NumberedProgram::before(graph, origin, last.graph));
         }
         Programs { all }
     }
 
-    fn of_order(&self, played: &Played<'_>) -> &Numbered<'a> {
+    fn of_order(&self, played: &Played<'_>) -> &NumberedProgram<'a> {
         self.all.get(usize::from(played.origin.is_some())).unwrap_or(&self.all[0])
     }
 
@@ -112,9 +112,9 @@ impl<'a> Programs<'a> {
     }
 }
 
-impl<'a> Numbered<'a> {
+impl<'a> NumberedProgram<'a> {
     /// The program before: kept operations have their new number, all others come after.
-    fn before(graph: &'a Graph, origin: &Origin, after: &Graph) -> Numbered<'a> {
+    fn before(graph: &'a Graph, origin: &Origin, after: &Graph) -> NumberedProgram<'a> {
         let mut kept: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
         for (new, source) in origin.ops.iter().filter(|(_, source)| source.part == Part::Kept) {
             source.of.iter().for_each(|&old| kept[old] = Some(new));
@@ -129,7 +129,7 @@ impl<'a> Numbered<'a> {
             }
         };
         let ops = kept.iter().map(|(_, new)| number(new)).collect();
-        Numbered { graph, ops, own, first_buffer: after.buffers().len() }
+        NumberedProgram { graph, ops, own, first_buffer: after.buffers().len() }
     }
 
     fn number(&self, op: OpId) -> u32 {
@@ -182,14 +182,14 @@ fn what(graph: &Graph, op: OpId) -> String {
     }
 }
 
-fn groups(graph: &Graph) -> Vec<Group> {
+fn groups(graph: &Graph) -> Vec<PageGroup> {
     let groups = graph.groups().iter();
-    groups.map(|(_, group)| Group { name: printable(&group.name), ranks: ranks(&group.ranks) }).collect()
+    groups.map(|(_, group)| PageGroup { name: printable(&group.name), ranks: ranks(&group.ranks) }).collect()
 }
 
-fn view(shown: &Shown<'_>, played: &Played<'_>, program: &Numbered<'_>) -> View {
+fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> View {
     let simulation = &played.simulation;
-    let lanes = Lanes::of(played);
+    let lanes = ProgramLanes::of(played);
     View {
         name: played.name.to_owned(),
         begin: Time::default(),
@@ -219,29 +219,29 @@ fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
         figure(
             "step time",
             simulation.step_time.0,
-            Unit::Ns,
+            PageUnit::Ns,
             against_bound(simulation.step_time, shown.explanation.bound),
         ),
-        figure("exposed communication", exposed.0, Unit::Ns, share),
-        figure("peak memory", played.memory.peak.0 as f64, Unit::Bytes, limit),
+        figure("exposed communication", exposed.0, PageUnit::Ns, share),
+        figure("peak memory", played.memory.peak.0 as f64, PageUnit::Bytes, limit),
     ];
     if shown.orders.iter().any(|played| waiting_for_host(played.simulation) > Nanos::ZERO) {
         let note = "compute stands still, and nothing is issued".to_owned();
-        figures.push(figure("waiting for the host", waiting_for_host(simulation).0, Unit::Ns, note));
+        figures.push(figure("waiting for the host", waiting_for_host(simulation).0, PageUnit::Ns, note));
     }
     figures
 }
 
 /// The rows of a timeline: compute, then each process group that communicates.
-struct Lanes {
-    lanes: Vec<Lane>,
+struct ProgramLanes {
+    lanes: Vec<PageLane>,
     of_group: IdVec<GroupId, usize>,
 }
 
-impl Lanes {
-    fn of(played: &Played<'_>) -> Lanes {
+impl ProgramLanes {
+    fn of(played: &Played<'_>) -> ProgramLanes {
         let Played { graph, machine, .. } = played;
-        let mut lanes = vec![Lane { name: "compute".to_owned(), kind: LaneKind::Compute, note: String::new() }];
+        let mut lanes = vec![PageLane { name: "compute".to_owned(), kind: LaneKind::Compute, note: String::new() }];
         let mut of_group = IdVec::filled(0, graph.groups().len());
         for (id, group) in graph.groups().iter() {
             let mut collectives = graph.ops().filter(|&op| graph.collective(op).is_some_and(|of| of.group == id));
@@ -249,9 +249,9 @@ impl Lanes {
             let name = format!("group {}", printable(&group.name));
             let note = format!("{}, stream {}", ranks(&group.ranks), stream.index());
             of_group[id] = lanes.len();
-            lanes.push(Lane { name, kind: LaneKind::Communication, note });
+            lanes.push(PageLane { name, kind: LaneKind::Communication, note });
         }
-        Lanes { lanes, of_group }
+        ProgramLanes { lanes, of_group }
     }
 
     fn of_op(&self, graph: &Graph, op: OpId) -> usize {
@@ -259,7 +259,7 @@ impl Lanes {
     }
 }
 
-fn slices(played: &Played<'_>, lanes: &Lanes, program: &Numbered<'_>) -> Slices {
+fn slices(played: &Played<'_>, lanes: &ProgramLanes, program: &NumberedProgram<'_>) -> Slices {
     let Played { graph, order, .. } = played;
     let exposed = exposed_by_collective(played.simulation);
     // Within a lane the order of issue is the order in time.
@@ -278,7 +278,7 @@ fn slices(played: &Played<'_>, lanes: &Lanes, program: &Numbered<'_>) -> Slices 
     slices
 }
 
-fn stalls(played: &Played<'_>, program: &Numbered<'_>) -> Stalls {
+fn stalls(played: &Played<'_>, program: &NumberedProgram<'_>) -> Stalls {
     let mut stalls = Stalls::default();
     for exposure in &played.simulation.exposures {
         stalls.push(PageStall {
@@ -291,7 +291,7 @@ fn stalls(played: &Played<'_>, program: &Numbered<'_>) -> Stalls {
     stalls
 }
 
-fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &Numbered<'_>) -> Memory {
+fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> Memory {
     let steps = played.memory_steps();
     Memory {
         time: steps.iter().map(|step| Time(step.time)).collect(),
@@ -303,12 +303,12 @@ fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &Numbered<'_>) -> Mem
     }
 }
 
-fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> Table {
+fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> PageTable {
     let graph = last.graph;
     let listing = Listing::new(shown, last);
     let mut collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
     collectives.sort_by(|&a, &b| listing.exposed[b].0.total_cmp(&listing.exposed[a].0).then(a.cmp(&b)));
-    Table {
+    PageTable {
         title: "collectives",
         columns: listing.columns(),
         rows: collectives.iter().map(|&op| listing.row(op)).collect(),
@@ -349,32 +349,32 @@ impl<'a> Listing<'a> {
         Listing { last, before, exposed: exposed_by_collective(last.simulation), held, rows: shown.rows }
     }
 
-    fn columns(&self) -> Vec<Column> {
-        let column = |title, unit| Column { title, unit, bar: title == "exposed" };
+    fn columns(&self) -> Vec<PageColumn> {
+        let column = |title, unit| PageColumn { title, unit, bar: title == "exposed" };
         let mut columns = vec![
-            column("collective", Unit::Text),
-            column("operation", Unit::Text),
-            column("group", Unit::Text),
-            column("size", Unit::Bytes),
-            column("time", Unit::Ns),
-            column("exposed", Unit::Ns),
+            column("collective", PageUnit::Text),
+            column("operation", PageUnit::Text),
+            column("group", PageUnit::Text),
+            column("size", PageUnit::Bytes),
+            column("time", PageUnit::Ns),
+            column("exposed", PageUnit::Ns),
         ];
         if self.before.is_some() {
-            columns.extend([column("was", Unit::Ns), column("moved", Unit::Places)]);
+            columns.extend([column("was", PageUnit::Ns), column("moved", PageUnit::Places)]);
         }
-        columns.extend([column("stalls at", Unit::Text), column("held by", Unit::Text)]);
+        columns.extend([column("stalls at", PageUnit::Text), column("held by", PageUnit::Text)]);
         columns
     }
 
-    fn row(&self, op: OpId) -> Vec<Cell> {
+    fn row(&self, op: OpId) -> Vec<PageCell> {
         let graph = self.last.graph;
         let (start, end) = self.last.times(op);
-        let mut row = vec![Cell::Text(name(graph, op)), Cell::Text(what(graph, op))];
+        let mut row = vec![PageCell::Text(name(graph, op)), PageCell::Text(what(graph, op))];
         row.extend(graph.collective(op).into_iter().flat_map(|collective| {
             let group = printable(&graph.groups()[collective.group].name);
-            [Cell::Text(group), Cell::Size(collective.bytes())]
+            [PageCell::Text(group), PageCell::Size(collective.bytes())]
         }));
-        row.extend([Cell::Time(Time(end - start)), Cell::Time(Time(self.exposed[op]))]);
+        row.extend([PageCell::Time(Time(end - start)), PageCell::Time(Time(self.exposed[op]))]);
         if let Some((before, exposed)) = &self.before {
             let place = |old: OpId| before.order.pos(old).index();
             let was = match before.origin {
@@ -382,10 +382,10 @@ impl<'a> Listing<'a> {
                 None => place(op),
             };
             let shift = self.last.order.pos(op).index() as f64 - was as f64;
-            row.extend([Cell::Time(Time(exposed[op])), Cell::Number(shift)]);
+            row.extend([PageCell::Time(Time(exposed[op])), PageCell::Number(shift)]);
         }
-        row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(name(graph, held.at))));
-        row.push(self.held[op].map_or(Cell::Empty, |held| Cell::Text(describe_holder(graph, &held.by))));
+        row.push(self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(name(graph, held.at))));
+        row.push(self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(describe_holder(graph, &held.by))));
         row
     }
 

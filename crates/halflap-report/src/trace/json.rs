@@ -5,10 +5,10 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{Note, Part, Process, Ran, Slice, processes, ran_processes};
+use super::{Note, Process, Ran, TracedPart, TrackSlice, processes, ran_processes};
 
 /// Writes orders as trace events.
-pub fn write_json(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn write_json(parts: &[TracedPart<'_>], out: &mut impl Write) -> io::Result<()> {
     write_all(&processes(parts), out)
 }
 
@@ -70,7 +70,7 @@ fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: u
     Ok(())
 }
 
-fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &Slice, thread: Thread) -> io::Result<()> {
+fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &TrackSlice, thread: Thread) -> io::Result<()> {
     let Thread { pid, tid } = thread;
     let note = |(name, note): &(&str, Note)| {
         let value = match note {

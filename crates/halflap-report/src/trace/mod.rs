@@ -21,13 +21,13 @@ use halflap::simulate::{Cause, Exposure};
 use halflap::units::Nanos;
 
 /// A track of slices, in time.
-struct Track {
+struct TraceTrack {
     name: String,
-    slices: Vec<Slice>,
+    slices: Vec<TrackSlice>,
 }
 
 /// A time in which something ran.
-struct Slice {
+struct TrackSlice {
     name: String,
     category: &'static str,
     start: u64,
@@ -53,7 +53,7 @@ struct Level {
 /// Everything that is drawn of one order.
 struct Process {
     name: String,
-    tracks: Vec<Track>,
+    tracks: Vec<TraceTrack>,
     memory: Vec<Level>,
 }
 
@@ -62,14 +62,21 @@ fn whole(time: Nanos) -> u64 {
     time.0.round() as u64
 }
 
-/// The orders of a part of a program, and its name; an empty one for all of it.
-pub type Part<'a> = (&'a str, &'a [Played<'a>]);
+/// A part of a program.
+#[derive(Clone, Copy)]
+pub struct TracedPart<'a> {
+    /// Its name; empty for all of it.
+    pub name: &'a str,
+    /// Its orders.
+    pub orders: &'a [Played<'a>],
+}
 
 /// The orders as they are drawn; arrows have numbers that are theirs alone.
-fn processes(parts: &[Part<'_>]) -> Vec<Process> {
+fn processes(parts: &[TracedPart<'_>]) -> Vec<Process> {
     let mut arrows = 0;
     let mut drawn = Vec::new();
-    for (part, played) in parts.iter().flat_map(|(part, orders)| orders.iter().map(move |played| (part, played))) {
+    let orders = parts.iter().flat_map(|part| part.orders.iter().map(|played| (part.name, played)));
+    for (part, played) in orders {
         let graph = played.graph;
         let first_arrow = |op: OpId, arrows: &mut u64| {
             let first = *arrows;
@@ -81,14 +88,14 @@ fn processes(parts: &[Part<'_>]) -> Vec<Process> {
             true => played.name.to_owned(),
             false => format!("{} {}", printable(part), played.name),
         };
-        drawn.push(Drawing { played, arrows: arrows_of }.process(name));
+        drawn.push(PlayedTrace { played, arrows: arrows_of }.process(name));
     }
     drawn
 }
 
 /// Ranks as they are drawn.
 fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
-    let slice = |slice: &RanSlice| Slice {
+    let slice = |slice: &RanSlice| TrackSlice {
         name: match slice.kind {
             RanKind::Wait => format!("for {}", printable_up_to(&slice.name, 160)),
             _ => printable_up_to(&slice.name, 160),
@@ -112,46 +119,48 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         tracks: ran
             .lanes
             .iter()
-            .map(|lane| Track { name: printable(&lane.name), slices: lane.slices.iter().map(slice).collect() })
+            .map(|lane| TraceTrack { name: printable(&lane.name), slices: lane.slices.iter().map(slice).collect() })
             .collect(),
         memory: Vec::new(),
     };
     ranks.iter().map(process).collect()
 }
 
-struct Drawing<'a> {
+struct PlayedTrace<'a> {
     played: &'a Played<'a>,
     /// The number of the first arrow of every operation.
     arrows: Vec<u64>,
 }
 
-impl Drawing<'_> {
+impl PlayedTrace<'_> {
     fn process(&self, name: String) -> Process {
         let Played { graph, machine, order, .. } = self.played;
         let ops = order.as_slice();
         let runs = |op: &&OpId| !graph.kind(**op).is_collective();
-        let compute =
-            Track { name: "compute".to_owned(), slices: ops.iter().filter(runs).map(|&op| self.slice(op)).collect() };
+        let compute = TraceTrack {
+            name: "compute".to_owned(),
+            slices: ops.iter().filter(runs).map(|&op| self.slice(op)).collect(),
+        };
         let mut tracks = vec![compute];
         for stream in (0..machine.streams.len()).map(StreamId::from_index) {
             let here: Vec<OpId> = ops.iter().copied().filter(|&op| machine.streams.of(op) == Some(stream)).collect();
             if !here.is_empty() {
                 let name = stream_name(graph, stream, &here);
-                tracks.push(Track { name, slices: here.into_iter().map(|op| self.slice(op)).collect() });
+                tracks.push(TraceTrack { name, slices: here.into_iter().map(|op| self.slice(op)).collect() });
             }
         }
-        tracks.push(Track { name: "compute stands still".to_owned(), slices: self.stalls() });
+        tracks.push(TraceTrack { name: "compute stands still".to_owned(), slices: self.stalls() });
         Process { name, tracks, memory: self.memory() }
     }
 
-    fn slice(&self, op: OpId) -> Slice {
+    fn slice(&self, op: OpId) -> TrackSlice {
         let graph = self.played.graph;
         let (start, end) = self.played.times(op);
         let arrow = |collective: OpId, wait: OpId| {
             let place = graph.waited_by(collective).iter().position(|&other| other == wait);
             place.map(|place| self.arrows[collective.index()] + place as u64)
         };
-        Slice {
+        TrackSlice {
             name: printable_up_to(graph.name(op), 160),
             category: match graph.kind(op) {
                 OpKind::Compute | OpKind::MultiOutput => "compute",
@@ -184,7 +193,7 @@ impl Drawing<'_> {
         notes
     }
 
-    fn stalls(&self) -> Vec<Slice> {
+    fn stalls(&self) -> Vec<TrackSlice> {
         let mut exposures: Vec<&Exposure> = self.played.simulation.exposures.iter().collect();
         exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
         let exposed = exposed_by_collective(self.played.simulation);
@@ -194,7 +203,7 @@ impl Drawing<'_> {
                 Cause::Needed | Cause::Synchronous | Cause::EndOfStep => format!("for {}", name(exposure.of)),
                 Cause::Issued => format!("until {} is issued", name(exposure.at)),
             };
-            Slice {
+            TrackSlice {
                 name: what,
                 category: "exposed",
                 start: whole(exposure.start),

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use super::{Note, Part, Process, Ran, Slice, processes, ran_processes};
+use super::{Note, Process, Ran, TracedPart, TrackSlice, processes, ran_processes};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -17,7 +17,7 @@ const UNIT_SIZE_BYTES: u64 = 3;
 const EXPLICIT: u64 = 3;
 
 /// Writes orders as a trace for Perfetto.
-pub fn write_perfetto(parts: &[Part<'_>], out: &mut impl Write) -> io::Result<()> {
+pub fn write_perfetto(parts: &[TracedPart<'_>], out: &mut impl Write) -> io::Result<()> {
     write_all(&processes(parts), out)
 }
 
@@ -111,7 +111,7 @@ fn typed(track: u64, kind: u64) -> Message {
     event
 }
 
-fn begin(track: u64, slice: &Slice) -> Message {
+fn begin(track: u64, slice: &TrackSlice) -> Message {
     let mut event = typed(track, SLICE_BEGIN);
     event.text(22, slice.category);
     event.text(23, &slice.name);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::error::DeviceError;
 use super::json;
 use super::link::Link;
-use super::presets::{self, Node, PRESETS};
+use super::presets::{self, NodeSize, PRESETS};
 use crate::Unknown;
 use crate::units::{Bandwidth, FlopRate, Nanos};
 
@@ -70,8 +70,8 @@ impl Device {
         let &(_, [peak, memory], node, [nvlink, network], _) =
             PRESETS.iter().find(|preset| preset.0 == lower).ok_or_else(unknown)?;
         let (ranks_per_node, is_usual) = match node {
-            Node::Host(ranks) => (ranks, true),
-            Node::Rack(ranks) => (ranks, false),
+            NodeSize::Host(ranks) => (ranks, true),
+            NodeSize::Rack(ranks) => (ranks, false),
         };
         // A test names every preset, so that none names a missing link.
         let link = |name| Link::named(name, None).map_err(|_| unknown());
@@ -236,7 +236,7 @@ mod tests {
     fn presets_by_name_as_documented() {
         let document = include_str!("../../../../docs/costs.md");
         for (name, [peak, memory], node, [nvlink, network], _) in PRESETS {
-            let (Node::Host(ranks) | Node::Rack(ranks)) = node;
+            let (NodeSize::Host(ranks) | NodeSize::Rack(ranks)) = node;
             let device = Device::named(name).unwrap();
             assert_eq!(device, Device::named(&name.to_uppercase()).unwrap());
             let (near, far) = (device.nvlink.bandwidth.0 / 1e9, device.network.bandwidth.0 / 1e9);

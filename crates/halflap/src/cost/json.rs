@@ -15,7 +15,7 @@ pub(super) fn fields(bytes: &[u8]) -> Result<Vec<(String, Value)>, ObjectError> 
     // Python writes NaN, which JSON does not have: reading it allows a better error.
     let text = quote_non_finite(&text);
     let mut reader = serde_json::Deserializer::from_slice(&text);
-    let fields = reader.deserialize_map(Fields)?;
+    let fields = reader.deserialize_map(FieldsVisitor)?;
     reader.end()?;
     Ok(fields)
 }
@@ -43,9 +43,9 @@ pub(super) fn shown(value: &Value) -> String {
 }
 
 /// A map would keep the last of two fields of the same name and not say so.
-struct Fields;
+struct FieldsVisitor;
 
-impl<'de> Visitor<'de> for Fields {
+impl<'de> Visitor<'de> for FieldsVisitor {
     type Value = Vec<(String, Value)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

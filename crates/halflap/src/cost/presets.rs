@@ -3,11 +3,11 @@
 //! Peaks and memory bandwidths are those of the makers' data sheets: dense, for bf16 with sums in
 //! fp32 (fp16 where a device has no bf16). docs/costs.md lists them and says where they are from.
 
-use Node::{Host, Rack};
+use NodeSize::{Host, Rack};
 
 /// How many ranks share the faster link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum NodeSize {
     /// Those of one host: this many, where the launcher does not say.
     Host(u32),
     /// Those of several hosts, of which a launcher knows nothing.
@@ -16,7 +16,7 @@ pub(super) enum Node {
 
 /// Its name; peak in TFLOP/s and memory in GB/s; the ranks of a node; the link within a node and
 /// the network; what drivers call it, without the maker's words.
-pub(super) type Preset = (&'static str, [f64; 2], Node, [&'static str; 2], &'static [&'static str]);
+pub(super) type Preset = (&'static str, [f64; 2], NodeSize, [&'static str; 2], &'static [&'static str]);
 
 #[rustfmt::skip]
 pub(super) const PRESETS: [Preset; 44] = [

@@ -76,6 +76,11 @@ impl OpParts {
             kernel: None,
         }
     }
+
+    /// A compute operation that reads and makes nothing, of which nothing but its name is known.
+    pub fn compute(name: String) -> OpParts {
+        OpParts::new(name, OpKind::Compute)
+    }
 }
 
 /// Where an operation comes from in the user's program, for people; each is empty where it is not known.
@@ -458,24 +463,6 @@ impl Parts {
 }
 
 impl OpParts {
-    /// A compute operation that reads and makes nothing, of which nothing but its name is known.
-    pub fn compute(name: String) -> OpParts {
-        OpParts {
-            name,
-            kind: OpKind::Compute,
-            runtime: None,
-            flops: None,
-            bytes: None,
-            gemm_like: false,
-            collective: None,
-            outputs: Vec::new(),
-            deps: Vec::new(),
-            fused: Vec::new(),
-            provenance: Provenance::default(),
-            kernel: None,
-        }
-    }
-
     fn check_numbers(&self) -> Result<(), GraphError> {
         let (longest, time) = match self.kind {
             OpKind::MultiOutput => (0.0, "zero or null: a multi-output takes no time"),

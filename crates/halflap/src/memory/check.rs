@@ -1,6 +1,6 @@
 //! The ledger held against the full account, after a swap.
 
-use super::{Ledger, Timeline, Transfer};
+use super::{FreeTransfer, Ledger, Timeline};
 use crate::graph::Graph;
 use crate::ids::OpId;
 use crate::order::Order;
@@ -10,7 +10,7 @@ use crate::units::Bytes;
 /// swap after which it showed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Mismatch {
+pub struct LedgerMismatch {
     /// The order after the swap.
     pub order: Order,
     /// Who changed places with the group.
@@ -20,7 +20,7 @@ pub struct Mismatch {
     /// The first operation whose books are wrong; `None` where only the peak is.
     pub first: Option<OpId>,
     /// The frees that moved to another operation in the swap, by the ledger.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<FreeTransfer>,
     /// The peak of the order that the pass was given.
     pub base: Bytes,
     /// What the pass may use.

@@ -42,7 +42,7 @@ pub struct Swap<'a> {
 
 /// A free that a swap moves from one operation to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct FreeTransfer {
     /// What is freed.
     pub buffer: BufId,
     /// Who freed it before the swap.
@@ -72,7 +72,7 @@ pub struct Ledger {
     freed_by: IdVec<BufId, Option<OpId>>,
     peak_at_start: Bytes,
     /// The frees that the last quoted swap would move.
-    transfers: Vec<Transfer>,
+    transfers: Vec<FreeTransfer>,
     /// Room for the levels of a swap that moves frees.
     swapped: Vec<(OpId, Level)>,
 }
@@ -105,7 +105,7 @@ impl Ledger {
     }
 
     /// The frees that changed hands in the last swap.
-    pub fn transfers(&self) -> &[Transfer] {
+    pub fn transfers(&self) -> &[FreeTransfer] {
         &self.transfers
     }
 
@@ -175,7 +175,7 @@ impl Ledger {
 
     /// How a swap would make the free of a buffer that the candidate uses change hands: from the
     /// old last user to the new one, if one is the candidate and the other in the group.
-    fn transfer(&self, swap: &Swap<'_>, buffer: BufId) -> Option<Transfer> {
+    fn transfer(&self, swap: &Swap<'_>, buffer: BufId) -> Option<FreeTransfer> {
         let Swap { graph, order, group, candidate, direction, .. } = *swap;
         let from = self.freed_by[buffer]?;
         let to = match direction {
@@ -186,7 +186,7 @@ impl Ledger {
                 in_group.max_by_key(|&user| order.pos(user))
             }
         };
-        to.map(|to| Transfer { buffer, from, to })
+        to.map(|to| FreeTransfer { buffer, from, to })
     }
 
     fn find_transfers(&mut self, swap: &Swap<'_>) {

@@ -12,6 +12,6 @@ mod ledger;
 mod timeline;
 
 pub use budget::{BadBudget, Budget};
-pub use check::{Mismatch, compare};
-pub use ledger::{InputCharge, Ledger, Quote, Swap, Transfer};
+pub use check::{LedgerMismatch, compare};
+pub use ledger::{FreeTransfer, InputCharge, Ledger, Quote, Swap};
 pub use timeline::{Level, Timeline};

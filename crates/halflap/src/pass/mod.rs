@@ -15,7 +15,7 @@ mod settings;
 mod slide;
 mod watch;
 
-pub use crate::memory::Mismatch;
+pub use crate::memory::LedgerMismatch;
 pub use limit::{Limit, NotGrouped};
 pub use settings::{IterativeSettings, SettingError, Settings};
 pub use slide::Slide;
@@ -150,7 +150,7 @@ pub struct Options {
 /// What a pass did.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct PassOutcome {
     /// The new order.
     pub order: Order,
     /// Swaps made; none by a list scheduler.
@@ -172,7 +172,7 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     /// Runs one pass on an order. `watch` sees every swap, and may end the pass.
-    pub fn run<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<Outcome, Box<Mismatch>> {
+    pub fn run<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<PassOutcome, Box<LedgerMismatch>> {
         let goals = match pass {
             Pass::SinkWaits => Goals { raise_comms: false, sink_waits: true, overlap: false },
             Pass::RaiseComms => Goals { raise_comms: true, sink_waits: false, overlap: false },
@@ -181,11 +181,11 @@ impl Runner<'_> {
         };
         let ops = list::schedule(self, order, goals);
         let order = Order::from_ops(self.graph.len(), ops).expect("the list scheduler takes each operation once");
-        Ok(Outcome { order, moves: 0, slides: Vec::new() })
+        Ok(PassOutcome { order, moves: 0, slides: Vec::new() })
     }
 
     /// Runs a pass that slides operations one after the other.
-    fn iterate<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<Outcome, Box<Mismatch>> {
+    fn iterate<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<PassOutcome, Box<LedgerMismatch>> {
         let Runner { graph, times, options } = *self;
         let Options { settings, fidelity } = options;
         let scale = |op| if graph.kind(op).is_collective() { settings.comm_mult } else { settings.non_comm_mult };

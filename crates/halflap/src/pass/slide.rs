@@ -14,10 +14,10 @@
 use super::limit::{Limit, NotGrouped};
 use super::rules::Rules;
 use super::watch::{SwapView, Watch};
-use super::{Outcome, within_budget};
+use super::{PassOutcome, within_budget};
 use crate::graph::{Edges, Graph, OpKind};
 use crate::ids::{IdVec, OpId};
-use crate::memory::{Ledger, Mismatch, Quote, Swap};
+use crate::memory::{Ledger, LedgerMismatch, Quote, Swap};
 use crate::order::{Block, Direction, Order};
 use crate::overlap::{Hiding, Overlap};
 use crate::units::{Bytes, Nanos};
@@ -105,8 +105,8 @@ impl<'a> Slider<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Outcome {
-        Outcome { order: self.order, moves: self.moves, slides: self.slides }
+    pub(super) fn finish(self) -> PassOutcome {
+        PassOutcome { order: self.order, moves: self.moves, slides: self.slides }
     }
 
     /// Slides the `targets`, in their sequence, by the same rules.
@@ -115,7 +115,7 @@ impl<'a> Slider<'a> {
         targets: impl Iterator<Item = OpId>,
         rules: Rules,
         watch: &mut W,
-    ) -> Result<(), Box<Mismatch>> {
+    ) -> Result<(), Box<LedgerMismatch>> {
         self.memory_limit = within_budget(self.ledger.peak_at_start(), rules.budget);
         self.rules = rules;
         for op in targets {
@@ -127,7 +127,7 @@ impl<'a> Slider<'a> {
     }
 
     /// Slides `op`, with the operations that it must carry, until something stops it.
-    fn slide<W: Watch>(&mut self, op: OpId, watch: &mut W) -> Result<Slide, Box<Mismatch>> {
+    fn slide<W: Watch>(&mut self, op: OpId, watch: &mut W) -> Result<Slide, Box<LedgerMismatch>> {
         let mut group = self.start_group(op);
         let initial = group.hiding.clone();
         let mut moves = 0;

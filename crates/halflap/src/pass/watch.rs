@@ -2,7 +2,7 @@
 
 use crate::graph::Graph;
 use crate::ids::OpId;
-use crate::memory::{Ledger, Mismatch, compare};
+use crate::memory::{Ledger, LedgerMismatch, compare};
 use crate::order::{Block, Order};
 use crate::units::Bytes;
 
@@ -28,7 +28,7 @@ pub struct SwapView<'a> {
 /// Sees every swap of a pass, and may end it.
 pub trait Watch {
     /// Called after every swap.
-    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>>;
+    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<LedgerMismatch>>;
 }
 
 /// No observer: costs nothing.
@@ -36,7 +36,7 @@ pub struct NoWatch;
 
 impl Watch for NoWatch {
     #[inline]
-    fn swapped(&mut self, _: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
+    fn swapped(&mut self, _: &SwapView<'_>) -> Result<(), Box<LedgerMismatch>> {
         Ok(())
     }
 }
@@ -49,10 +49,10 @@ pub struct LedgerCheck<F> {
 }
 
 impl<F: FnMut(usize)> Watch for LedgerCheck<F> {
-    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<Mismatch>> {
+    fn swapped(&mut self, view: &SwapView<'_>) -> Result<(), Box<LedgerMismatch>> {
         let SwapView { graph, order, ledger, group, candidate, limit, slid } = *view;
         compare(graph, order, ledger, limit).map_err(|(first, truth)| {
-            Box::new(Mismatch {
+            Box::new(LedgerMismatch {
                 order: order.clone(),
                 candidate,
                 group: order.block(group).to_vec(),

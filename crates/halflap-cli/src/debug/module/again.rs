@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use super::run::{Asked, Memory, Ran, Session};
+use super::run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use crate::debug::child::End;
 use crate::debug::quoted;
-use crate::debug::report::{Finding, Kind, Shown};
+use crate::debug::report::{Finding, Kind, Reproduced};
 use crate::exit::Failed;
 
 /// Words after `halflap`.
@@ -35,7 +35,7 @@ fn typed(words: &[String]) -> String {
     std::iter::once("halflap".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-impl Session<'_> {
+impl ModuleSession<'_> {
     /// One kernel on the values that were saved of it: of one rank, or of all.
     pub fn alone(&self, alone: &Alone<'_>, finding: &Finding) -> Words {
         let Alone { kernel, memory, rank } = *alone;
@@ -54,7 +54,7 @@ impl Session<'_> {
     }
 
     /// The whole module, as in the stage that found it.
-    pub fn whole(&self, asked: &Asked, finding: &Finding) -> Words {
+    pub fn whole(&self, asked: &StageOptions, finding: &Finding) -> Words {
         let passed_on = self.passed_on().into_iter().map(|word| word.to_string_lossy().into_owned());
         let mut words: Words = vec!["run".into(), self.module.clone()];
         words.extend(passed_on);
@@ -76,7 +76,7 @@ impl Session<'_> {
     /// Tries the commands, first the kernel alone, and takes the first that shows the fault.
     pub fn prove(&self, commands: &Commands, kind: Option<&str>, finding: &mut Finding) -> Result<(), Failed> {
         let Commands { alone, whole } = commands;
-        let mut shown = Shown::Yes;
+        let mut shown = Reproduced::Yes;
         for command in alone.iter().chain([whole]) {
             let ran = self.own("again", command.iter().map(OsString::from).collect())?;
             // The whole module fails as before; a kernel alone may fail in another way.
@@ -85,13 +85,13 @@ impl Session<'_> {
                 finding.shown = Some(shown);
                 return Ok(());
             }
-            shown = if ran.end == End::Code(2) { Shown::NotSaved } else { Shown::OnlyWhole };
+            shown = if ran.end == End::Code(2) { Reproduced::NotSaved } else { Reproduced::OnlyWhole };
         }
         finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
         finding.shown = Some(match finding.kind {
-            Kind::Chance => Shown::Chance,
-            Kind::Uninitialised => Shown::Compared,
-            _ => Shown::NotThisTime,
+            Kind::Chance => Reproduced::Chance,
+            Kind::Uninitialised => Reproduced::Compared,
+            _ => Reproduced::NotThisTime,
         });
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Session<'_> {
 
 /// Whether a run reproduces the fault: the same kind and the same kernel, as far as both are
 /// reported.
-fn shows(ran: &Ran, kind: Option<&str>, finding: &Finding) -> bool {
+fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Finding) -> bool {
     let fault = ran.fault().unwrap_or_default();
     let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
     // Whether ranks that diverge meet or wait for each other is chance.

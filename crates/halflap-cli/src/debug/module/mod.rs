@@ -20,8 +20,8 @@ use crate::diff;
 use crate::exit::Failed;
 use crate::files;
 use again::{Alone, Commands, Words};
-use run::{Asked, Memory, Ran, Session};
-use values::{Origin, Place, Saved};
+use run::{Memory, ModuleRun, ModuleSession, StageOptions};
+use values::{Place, Saved, ValueOrigin};
 
 /// Walks the guide.
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
@@ -36,8 +36,8 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
         }
         path => path.to_owned(),
     };
-    let session = Session::open(args, module, folder, is_loud);
-    let last = Asked::new("plain", Memory::Cached, &[]);
+    let session = ModuleSession::open(args, module, folder, is_loud);
+    let last = StageOptions::new("plain", Memory::Cached, &[]);
     let mut walk = Walk { session, module: read, overrun: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
@@ -49,7 +49,7 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
 }
 
 /// What to look at again, with values.
-struct Look<'a> {
+struct CloserLook<'a> {
     kernel: &'a str,
     memory: Memory,
     /// The kernels whose values are saved.
@@ -57,12 +57,12 @@ struct Look<'a> {
 }
 
 struct Walk<'a> {
-    session: Session<'a>,
+    session: ModuleSession<'a>,
     module: Module,
     /// An overrun with an unknown culprit: reported if no other stage finds it.
     overrun: Option<Json>,
     /// The last stage, except those that only collect details.
-    last: Asked,
+    last: StageOptions,
     /// The command that runs the kernel that is to blame alone.
     alone: Option<Words>,
     /// The kind of fault that the runs reported.
@@ -89,7 +89,7 @@ fn is_astray(fault: &Json) -> bool {
 
 /// Whether guards are to blame: unfused instructions with guard pages may need more memory than
 /// available, and arrays that end with their page are not aligned, which some custom calls rely on.
-fn is_of_guards(kind: &str, unguarded: &Ran) -> bool {
+fn is_of_guards(kind: &str, unguarded: &ModuleRun) -> bool {
     kind == "no-memory" || (kind == "unaligned" && unguarded.end.is_good())
 }
 
@@ -98,7 +98,7 @@ fn has_infinity(stats: &Stats) -> bool {
 }
 
 impl Walk<'_> {
-    fn stage(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+    fn stage(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         self.last = asked.clone();
         let ran = self.session.run(asked)?;
         if let Some(fault) = ran.fault() {
@@ -116,7 +116,7 @@ impl Walk<'_> {
 
     fn walk(&mut self) -> Result<Option<Finding>, Failed> {
         self.session.find_order()?;
-        let plain = self.stage("plain run", &Asked::new("plain", Memory::Cached, &[]))?;
+        let plain = self.stage("plain run", &StageOptions::new("plain", Memory::Cached, &[]))?;
         if plain.end == End::Code(2) {
             return self.bad_input(&plain).map(Some);
         }
@@ -124,7 +124,7 @@ impl Walk<'_> {
             return self.stuck(finding).map(Some);
         }
         let checks = ["--check-inputs", "--nan-asserts", "--check-lifetimes", "assert"];
-        let sanity = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &checks))?;
+        let sanity = self.stage("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
         if let Some(fault) = sanity.fault() {
             match text(&fault, "kind") {
                 Some("lifetime") => return Ok(Some(lifetime(&fault))),
@@ -142,7 +142,7 @@ impl Walk<'_> {
 
     /// Faults that fit no stage: a crash that only happens without guards, a silent exit, infinite
     /// results.
-    fn leftover(&mut self, plain: &Ran) -> Result<Option<Finding>, Failed> {
+    fn leftover(&mut self, plain: &ModuleRun) -> Result<Option<Finding>, Failed> {
         let fault = plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
         if let Some(fault) = fault {
             return self.memory_fault(&fault, Memory::Cached).map(Some);
@@ -163,24 +163,24 @@ impl Walk<'_> {
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
     /// unreadable file is an error.
-    fn bad_input(&mut self, plain: &Ran) -> Result<Finding, Failed> {
+    fn bad_input(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
         let problem = plain.complaint();
         let inputs = self.session.args.run.inputs.as_deref();
         if !inputs.is_some_and(|inputs| problem.starts_with(inputs) && can_be_read(inputs)) {
             return Err(Failed::BadInput(problem));
         }
-        let checked = self.stage("sanity checks", &Asked::new("sanity", Memory::Cached, &["--check-inputs"]))?;
+        let checked = self.stage("sanity checks", &StageOptions::new("sanity", Memory::Cached, &["--check-inputs"]))?;
         let all = checked.complaint();
         Ok(Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
 
     /// One run with guard pages, one kernel at a time.
-    fn guarded(&mut self, unguarded: &Ran, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn guarded(&mut self, unguarded: &ModuleRun, memory: Memory) -> Result<Option<Finding>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
-        let ran = self.stage(name, &Asked::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
+        let ran = self.stage(name, &StageOptions::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
         let Some(fault) = ran.fault() else {
             let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
             return if differs { self.silent(memory) } else { Ok(None) };
@@ -213,7 +213,7 @@ impl Walk<'_> {
         };
         let found_by = (self.last.clone(), self.kind.clone());
         for &guard in guards {
-            let ran = self.stage("memory alone", &Asked::new("memory-alone", guard, &["--launch-blocking"]))?;
+            let ran = self.stage("memory alone", &StageOptions::new("memory-alone", guard, &["--launch-blocking"]))?;
             if let Some(fault) = ran.fault().filter(is_astray) {
                 return self.memory_fault(&fault, guard);
             }
@@ -253,7 +253,7 @@ impl Walk<'_> {
         }
         let opcode = self.instruction(&kernel).map(|instr| self.module.opcode_name(instr));
         if opcode.is_some_and(|name| name != "while") && !self.is_collective(&kernel) {
-            let look = Look { kernel: &kernel, memory: Memory::Cached, filter: vec![kernel.clone()] };
+            let look = CloserLook { kernel: &kernel, memory: Memory::Cached, filter: vec![kernel.clone()] };
             self.look_closer(look, &mut finding)?;
         }
         Ok(finding)
@@ -263,13 +263,13 @@ impl Walk<'_> {
     fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<Option<Json>, Failed> {
         let mut filter = self.producers(kernel)?;
         filter.push(kernel.to_owned());
-        self.look_closer(Look { kernel, memory, filter }, finding)
+        self.look_closer(CloserLook { kernel, memory, filter }, finding)
     }
 
     /// Runs it again and saves values of some kernels; returns the fault reported for the kernel
     /// this time.
-    fn look_closer(&mut self, look: Look<'_>, finding: &mut Finding) -> Result<Option<Json>, Failed> {
-        let Look { kernel, memory, filter } = look;
+    fn look_closer(&mut self, look: CloserLook<'_>, finding: &mut Finding) -> Result<Option<Json>, Failed> {
+        let CloserLook { kernel, memory, filter } = look;
         let folder = self.session.path("values");
         let mut options = vec![
             "--debug-values=1".to_owned(),
@@ -279,7 +279,7 @@ impl Walk<'_> {
         ];
         // A run that stops at NaN does not reach a fault found without that check.
         options.extend(self.last.options.iter().filter(|&option| option == "--nan-asserts").cloned());
-        let asked = Asked { stage: "values-run", memory, options };
+        let asked = StageOptions { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // If all ranks fail alike, another one may be first this time, and only its values are
@@ -337,7 +337,7 @@ impl Walk<'_> {
     fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
         let saved = self.save_all(&["--nan-asserts"])?;
         let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
-        let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
+        let ValueOrigin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
             return Ok(());
         };
         let Some(entry) = saved.kernel(place).filter(|entry| entry.kernel != kernel) else { return Ok(()) };
@@ -362,7 +362,7 @@ impl Walk<'_> {
     /// Every array of every kernel.
     fn save_all(&mut self, options: &[&str]) -> Result<Saved, Failed> {
         let folder = self.session.path("values");
-        let mut asked = Asked::new("values-run", Memory::Cached, options);
+        let mut asked = StageOptions::new("values-run", Memory::Cached, options);
         asked.options.push("--debug-values=1".to_owned());
         asked.options.push(format!("--values-dir={}", folder.display()));
         self.session.run(&asked)?;
@@ -381,7 +381,7 @@ impl Walk<'_> {
         let root = self.module.instruction_name(self.module.root(self.module.entry())).to_owned();
         let start = self.last_infinite(&saved, &root);
         let Some(start) = start else { return Ok(None) };
-        let Origin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
+        let ValueOrigin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
             return Ok(None);
         };
         let kernel = saved.kernel(place).map_or("", |entry| entry.kernel.as_str());
@@ -435,7 +435,7 @@ impl Walk<'_> {
         let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
         for (stage, memory) in stages {
             let folder = self.session.path(&format!("{stage}-saved"));
-            let mut asked = Asked::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
+            let mut asked = StageOptions::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
             self.session.run(&asked)?;
             folders.push(folder);
@@ -459,8 +459,8 @@ impl Walk<'_> {
     }
 
     /// A process that ended without saying why: the kernel that it was in.
-    fn unexplained(&mut self, plain: &Ran) -> Result<Finding, Failed> {
-        let asked = Asked::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
+    fn unexplained(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
+        let asked = StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
         let names = self.session.run(&asked)?;
         let open = open_launches(&names.printed());
         let said = open.first().map_or("no kernel".to_owned(), |(kernel, _)| format!("'{kernel}'"));
@@ -496,7 +496,7 @@ impl Walk<'_> {
 
     /// The launched kernels that produced a kernel's inputs.
     fn producers(&mut self, kernel: &str) -> Result<Vec<String>, Failed> {
-        let asked = Asked::new("names", Memory::Cached, &["--debug-values=3"]);
+        let asked = StageOptions::new("names", Memory::Cached, &["--debug-values=3"]);
         let names = self.session.run(&asked)?;
         let printed = names.printed();
         let launched: Vec<&str> = printed.lines().filter_map(|line| launched(line).map(|(_, name, _)| name)).collect();

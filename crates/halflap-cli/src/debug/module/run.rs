@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::args;
-use crate::debug::child::{self, End, Task};
+use crate::debug::child::{self, ChildTask, End};
 use crate::debug::report::Report;
 use crate::exit::Failed;
 
@@ -39,7 +39,7 @@ impl Memory {
 }
 
 /// A debug session of a module.
-pub struct Session<'a> {
+pub struct ModuleSession<'a> {
     pub args: &'a args::Debug,
     pub module: String,
     folder: PathBuf,
@@ -51,22 +51,22 @@ pub struct Session<'a> {
 
 /// The options of a stage, besides running the module.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct StageOptions {
     pub stage: &'static str,
     pub memory: Memory,
     pub options: Vec<String>,
 }
 
-impl Asked {
-    pub fn new(stage: &'static str, memory: Memory, options: &[&str]) -> Asked {
-        Asked { stage, memory, options: options.iter().map(|option| (*option).to_owned()).collect() }
+impl StageOptions {
+    pub fn new(stage: &'static str, memory: Memory, options: &[&str]) -> StageOptions {
+        StageOptions { stage, memory, options: options.iter().map(|option| (*option).to_owned()).collect() }
     }
 }
 
-impl<'a> Session<'a> {
-    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> Session<'a> {
+impl<'a> ModuleSession<'a> {
+    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> ModuleSession<'a> {
         let report = Report { folder: folder.display().to_string(), ..Report::default() };
-        Session { args, module, folder: folder.to_owned(), is_loud, order: None, report }
+        ModuleSession { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -88,14 +88,14 @@ impl<'a> Session<'a> {
         ];
         let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
         let folder = self.folder.join("order");
-        let task = Task { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
+        let task = ChildTask { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
         // If it is not found, the run says why.
         self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
         Ok(())
     }
 
     /// Runs the module once more.
-    pub fn run(&self, asked: &Asked) -> Result<Ran, Failed> {
+    pub fn run(&self, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let nanos = |time: Duration| OsString::from(format!("{}ns", time.as_nanos()));
         let mut command: Vec<OsString> = vec!["run".into(), self.module.clone().into()];
         command.extend(self.passed_on());
@@ -109,12 +109,12 @@ impl<'a> Session<'a> {
     }
 
     /// First as the user runs it; then unfused, with every instruction as its own kernel.
-    pub fn is_unfused(&self, asked: &Asked) -> bool {
+    pub fn is_unfused(&self, asked: &StageOptions) -> bool {
         asked.stage != "plain" || self.args.run.no_fuse
     }
 
     /// Runs our own command; its machine-readable output goes to the stage's folder.
-    pub fn own(&self, stage: &str, words: Vec<OsString>) -> Result<Ran, Failed> {
+    pub fn own(&self, stage: &str, words: Vec<OsString>) -> Result<ModuleRun, Failed> {
         let folder = self.folder.join(stage);
         // Files of an earlier run of the stage do not apply to this one.
         let _ = fs::remove_dir_all(&folder);
@@ -124,7 +124,7 @@ impl<'a> Session<'a> {
         let mut recorder = OsString::from("--flight-recorder=");
         recorder.push(folder.join("flight.json"));
         command.push(recorder);
-        let task = Task {
+        let task = ChildTask {
             command: &command,
             variables: Vec::new(),
             is_ours: true,
@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
             is_loud: self.is_loud,
         };
         let end = task.run(&mut |_| false)?;
-        Ok(Ran { end, folder })
+        Ok(ModuleRun { end, folder })
     }
 
     /// The time limit for a loop that may terminate.
@@ -169,12 +169,12 @@ impl<'a> Session<'a> {
 }
 
 /// A stage that was run.
-pub struct Ran {
+pub struct ModuleRun {
     pub end: End,
     pub folder: PathBuf,
 }
 
-impl Ran {
+impl ModuleRun {
     /// The reported fault: the first of several lines.
     pub fn fault(&self) -> Option<Json> {
         let text = child::text(&self.folder.join("fault.jsonl"));

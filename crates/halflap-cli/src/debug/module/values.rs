@@ -22,7 +22,7 @@ pub struct Place {
 
 /// Where a search for the first bad array ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// A launch that produces it from good inputs.
     Launch(Place),
     /// An array without a producer: an input of the module, or one that was not saved.
@@ -66,7 +66,12 @@ impl Saved {
 
     /// Walks back from a launch to the origin of a bad array. A collective's output may come from
     /// any rank.
-    pub fn origin(&self, start: Place, is_bad: fn(&Stats) -> bool, is_collective: &dyn Fn(&str) -> bool) -> Origin {
+    pub fn origin(
+        &self,
+        start: Place,
+        is_bad: fn(&Stats) -> bool,
+        is_collective: &dyn Fn(&str) -> bool,
+    ) -> ValueOrigin {
         let mut place = start;
         let mut steps = self.ranks.iter().map(|values| values.entries.len()).sum::<usize>();
         loop {
@@ -74,18 +79,18 @@ impl Saved {
             let next = match bad {
                 Some(entry) => match self.maker(place, &entry.buffer) {
                     Some(maker) => maker,
-                    None => return Origin::Given(place, entry.buffer.clone()),
+                    None => return ValueOrigin::Given(place, entry.buffer.clone()),
                 },
                 None => match self.kernel(place).filter(|entry| is_collective(&entry.kernel)) {
                     Some(entry) => match self.partner(entry, is_bad) {
                         Some(partner) => partner,
-                        None => return Origin::Launch(place),
+                        None => return ValueOrigin::Launch(place),
                     },
-                    None => return Origin::Launch(place),
+                    None => return ValueOrigin::Launch(place),
                 },
             };
             if steps == 0 {
-                return Origin::Launch(place);
+                return ValueOrigin::Launch(place);
             }
             steps -= 1;
             place = next;

@@ -10,7 +10,7 @@ use super::python;
 
 /// A kernel of a graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct GeneratedCall {
     pub kernel: String,
     /// Its name and number, as its sources are listed.
     pub handle: String,
@@ -24,7 +24,7 @@ pub struct Call {
     pub source: Vec<String>,
 }
 
-impl Call {
+impl GeneratedCall {
     pub fn touches(&self, buffer: &str) -> bool {
         self.reads.contains(buffer) || self.writes.contains(buffer)
     }
@@ -53,15 +53,15 @@ impl Call {
 
 /// A compiled graph.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Graph {
-    pub calls: Vec<Call>,
+pub struct GeneratedGraph {
+    pub calls: Vec<GeneratedCall>,
     /// Where its code is.
     pub file: String,
     /// Whether Inductor follows the lifetimes of its buffers.
     pub is_tracked: bool,
 }
 
-impl Graph {
+impl GeneratedGraph {
     /// The last call before `place` that wrote a buffer.
     pub fn writer(&self, buffer: &str, place: usize) -> Option<usize> {
         self.calls[..place].iter().rposition(|call| call.writes.contains(buffer))
@@ -76,15 +76,15 @@ const CHECK: &str = "check_memory_step(";
 const HANDLE: &str = "[Provenance debug handles] ";
 
 /// The graphs in a folder of traces, in the order in which they were compiled.
-pub fn graphs(folder: &Path) -> Vec<Graph> {
+pub fn graphs(folder: &Path) -> Vec<GeneratedGraph> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().flat_map(|path| in_trace(&super::super::child::text(path))).collect()
 }
 
-fn in_trace(text: &str) -> Vec<Graph> {
-    let mut graphs: Vec<Graph> = Vec::new();
+fn in_trace(text: &str) -> Vec<GeneratedGraph> {
+    let mut graphs: Vec<GeneratedGraph> = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         let Some(record) = line.find("] {").and_then(|at| serde_json::from_str::<Json>(&line[at + 2..]).ok()) else {
@@ -101,7 +101,7 @@ fn in_trace(text: &str) -> Vec<Graph> {
         if let Some(about) = record.get("inductor_output_code") {
             let code = payload();
             let file = about["filename"].as_str().unwrap_or_default().to_owned();
-            graphs.push(Graph { calls: calls(&code), file, is_tracked: code.contains(CHECK) });
+            graphs.push(GeneratedGraph { calls: calls(&code), file, is_tracked: code.contains(CHECK) });
         } else if record["artifact"]["name"] == "inductor_provenance_tracking_kernel_stack_traces"
             && let (Some(graph), Ok(stacks)) = (graphs.last_mut(), serde_json::from_str(&payload()))
         {
@@ -112,7 +112,7 @@ fn in_trace(text: &str) -> Vec<Graph> {
 }
 
 /// Gives every call the innermost lines of the program that it is made of.
-fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
+fn add_sources(graph: &mut GeneratedGraph, stacks: &BTreeMap<String, Vec<String>>) {
     for call in &mut graph.calls {
         let Some(of) = stacks.get(&call.handle) else { continue };
         for stack in of {
@@ -125,15 +125,15 @@ fn add_sources(graph: &mut Graph, stacks: &BTreeMap<String, Vec<String>>) {
 }
 
 /// The kernels that a graph's code calls.
-fn calls(code: &str) -> Vec<Call> {
-    let mut calls: Vec<Call> = Vec::new();
+fn calls(code: &str) -> Vec<GeneratedCall> {
+    let mut calls: Vec<GeneratedCall> = Vec::new();
     let mut is_open = false;
     for (number, line) in code.lines().enumerate() {
         if let Some(at) = line.find(HANDLE) {
             let handle = line[at + HANDLE.len()..].trim();
             let kernel = handle.rsplit_once(':').map_or(handle, |(kernel, _)| kernel).to_owned();
             let (handle, line) = (handle.to_owned(), number + 1);
-            calls.push(Call { kernel, handle, line, ..Call::default() });
+            calls.push(GeneratedCall { kernel, handle, line, ..GeneratedCall::default() });
             is_open = true;
         } else if let Some((to, from)) = moved(line) {
             // A renamed buffer's content was written under its old name.
@@ -156,7 +156,7 @@ fn moved(line: &str) -> Option<(String, String)> {
     Some((to.to_owned(), from.split_once(')')?.0.to_owned()))
 }
 
-fn add_line(call: &mut Call, line: &str) {
+fn add_line(call: &mut GeneratedCall, line: &str) {
     if line.contains("_launch") || line.contains("assert_") || line.contains(".reset()") {
         return;
     }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_graphs_code_says_who_reads_and_writes_what() {
-        let graph = Graph { calls: calls(CODE), ..Graph::default() };
+        let graph = GeneratedGraph { calls: calls(CODE), ..GeneratedGraph::default() };
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
         let all: Vec<_> =
             graph.calls.iter().map(|call| (call.title(), names(&call.reads), names(&call.writes))).collect();
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn tracked_python_is_understood() {
         let calls = calls(PYTHON);
-        let facts = |call: &Call| (call.line, call.touches("buf0"), call.is_custom());
+        let facts = |call: &GeneratedCall| (call.line, call.touches("buf0"), call.is_custom());
         let all: Vec<_> = calls.iter().map(facts).collect();
         assert_eq!(all, [(3, true, false), (7, true, true)]);
         assert!(calls[1].writes.contains("buf1") && !calls[0].touches("buf1"));

@@ -14,13 +14,13 @@ pub enum When {
 
 /// A tensor that was printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tensor {
+pub struct PrintedTensor {
     pub value: Value,
     pub is_nan: bool,
     pub is_infinite: bool,
 }
 
-impl Tensor {
+impl PrintedTensor {
     /// Whether it holds bad values. An infinity may be intended; a NaN never is.
     pub fn is_bad(&self, infinities: bool) -> bool {
         self.is_nan || (infinities && self.is_infinite)
@@ -31,18 +31,18 @@ impl Tensor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A tensor that a compiled graph was given.
-    Input(Tensor),
+    Input(PrintedTensor),
     /// A kernel's name alone.
     Name(When, String),
     /// A tensor of a kernel.
-    Tensor(When, String, Tensor),
+    Tensor(When, String, PrintedTensor),
 }
 
 /// The events of a program's output, in sequence. A tensor at the very end may be truncated: it is
 /// skipped.
 pub fn events(text: &str) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut open: Option<(Header, Tensor)> = None;
+    let mut open: Option<(Header, PrintedTensor)> = None;
     for line in text.lines() {
         if let Some((when, kernel)) = name_alone(line) {
             close(&mut open, &mut events);
@@ -50,12 +50,12 @@ pub fn events(text: &str) -> Vec<Event> {
         } else if let Some((header, buffer)) = header(line) {
             close(&mut open, &mut events);
             let value = Value { buffer, ..Value::default() };
-            open = Some((header, Tensor { value, is_nan: false, is_infinite: false }));
+            open = Some((header, PrintedTensor { value, is_nan: false, is_infinite: false }));
         } else if let Some((_, tensor)) = &mut open {
             describe(line, tensor);
         }
     }
-    let is_whole = |tensor: &Tensor| tensor.value.facts.iter().any(|(name, _)| name == "max");
+    let is_whole = |tensor: &PrintedTensor| tensor.value.facts.iter().any(|(name, _)| name == "max");
     open = open.filter(|(_, tensor)| is_whole(tensor));
     close(&mut open, &mut events);
     events
@@ -66,7 +66,7 @@ enum Header {
     Launch(When, String),
 }
 
-fn close(open: &mut Option<(Header, Tensor)>, events: &mut Vec<Event>) {
+fn close(open: &mut Option<(Header, PrintedTensor)>, events: &mut Vec<Event>) {
     match open.take() {
         None => {}
         Some((Header::Input, tensor)) => events.push(Event::Input(tensor)),
@@ -103,7 +103,7 @@ fn header(line: &str) -> Option<(Header, String)> {
 }
 
 /// Takes a fact from a line; other lines are the tensor's elements, which may be many.
-fn describe(line: &str, tensor: &mut Tensor) {
+fn describe(line: &str, tensor: &mut PrintedTensor) {
     let Some((name, fact)) = line.split_once(':') else { return };
     let (name, fact) = (name.trim(), fact.trim().trim_start_matches("torch.Size(").trim_end_matches(')'));
     let short = match name {

@@ -3,8 +3,8 @@
 
 use serde_json::Value as Json;
 
-use super::generated::{Call, Graph};
-use super::run::{Ran, Session, Variables};
+use super::generated::{GeneratedCall, GeneratedGraph};
+use super::run::{CommandRun, CommandSession, Variables};
 use crate::debug::report::{Finding, Kind};
 use crate::exit::Failed;
 
@@ -70,11 +70,11 @@ impl Deviation {
     }
 
     /// The step of the graph at which it was noticed, and the kernel that is to blame.
-    fn calls<'a>(&self, graph: &'a Graph) -> Option<(&'a Call, &'a Call)> {
+    fn calls<'a>(&self, graph: &'a GeneratedGraph) -> Option<(&'a GeneratedCall, &'a GeneratedCall)> {
         let place = graph.calls.iter().rposition(|call| call.line < self.line)?;
         let step = &graph.calls[place];
         // Compiled kernels cannot hold on to what they are given.
-        let could_keep = |call: &&Call| call.is_custom() && call.touches(&self.buffer);
+        let could_keep = |call: &&GeneratedCall| call.is_custom() && call.touches(&self.buffer);
         let keeper = graph.calls[..=place].iter().rev().find(could_keep);
         match self.how {
             How::Kept(_) => Some((step, keeper.unwrap_or(step))),
@@ -83,7 +83,7 @@ impl Deviation {
     }
 
     /// What is wrong, in a sentence.
-    fn words(&self, calls: Option<(&Call, &Call)>) -> String {
+    fn words(&self, calls: Option<(&GeneratedCall, &GeneratedCall)>) -> String {
         let unknown = || "a kernel".to_owned();
         let step = calls.map_or_else(unknown, |(step, _)| step.title());
         let blamed = calls.map_or_else(unknown, |(_, blamed)| blamed.title());
@@ -113,14 +113,14 @@ impl Deviation {
 type OfRank = (Option<usize>, Deviation);
 
 /// What is wrong with a buffer's lifetime.
-pub struct Found {
+pub struct LifetimeFinding {
     pub finding: Finding,
     /// Whether values can be wrong because of it.
     pub spoils_values: bool,
 }
 
 /// Runs the program with Inductor's tracking.
-pub fn check(session: &mut Session<'_>) -> Result<Option<Found>, Failed> {
+pub fn check(session: &mut CommandSession<'_>) -> Result<Option<LifetimeFinding>, Failed> {
     let ran = session.run("lifetimes", Variables::lifetimes())?;
     let graphs = ran.graphs();
     let notes = &mut session.report.notes;
@@ -138,13 +138,13 @@ pub fn check(session: &mut Session<'_>) -> Result<Option<Found>, Failed> {
     wrong.sort_by_key(|(_, found)| !found.how.spoils_values());
     session.report.stage("lifetimes", summary(&ran, &wrong, &late));
     let reproduce = Some(session.again(&ran.variables));
-    Ok(wrong.first().map(|(rank, found)| Found {
+    Ok(wrong.first().map(|(rank, found)| LifetimeFinding {
         finding: Finding { rank: *rank, reproduce, ..finding(found, &graphs) },
         spoils_values: found.how.spoils_values(),
     }))
 }
 
-fn summary(ran: &Ran, wrong: &[OfRank], late: &[OfRank]) -> String {
+fn summary(ran: &CommandRun, wrong: &[OfRank], late: &[OfRank]) -> String {
     let mut parts = vec![ran.end.to_string()];
     if !wrong.is_empty() {
         parts.push(format!("wrong lifetimes: {}", counted(wrong.len())));
@@ -161,8 +161,8 @@ fn counted(buffers: usize) -> String {
 }
 
 /// What is noted where Inductor tracks nothing.
-fn untracked(graphs: &[Graph]) -> Option<String> {
-    let is_untracked = |graph: &&Graph| !graph.is_tracked && !graph.calls.is_empty();
+fn untracked(graphs: &[GeneratedGraph]) -> Option<String> {
+    let is_untracked = |graph: &&GeneratedGraph| !graph.is_tracked && !graph.calls.is_empty();
     let count = graphs.iter().filter(is_untracked).count();
     let of = graphs.len();
     (count > 0).then(|| {
@@ -173,7 +173,7 @@ fn untracked(graphs: &[Graph]) -> Option<String> {
     })
 }
 
-fn finding(found: &Deviation, graphs: &[Graph]) -> Finding {
+fn finding(found: &Deviation, graphs: &[GeneratedGraph]) -> Finding {
     let graph = graphs.iter().find(|graph| graph.file == found.file);
     let calls = graph.and_then(|graph| found.calls(graph));
     let mut finding = Finding::new(Kind::Lifetime, found.words(calls));
@@ -187,12 +187,12 @@ fn finding(found: &Deviation, graphs: &[Graph]) -> Finding {
 mod tests {
     use super::*;
 
-    fn graph() -> Graph {
-        let call = |kernel: &str, line: usize, reads: &[&str]| Call {
+    fn graph() -> GeneratedGraph {
+        let call = |kernel: &str, line: usize, reads: &[&str]| GeneratedCall {
             kernel: kernel.to_owned(),
             line,
             reads: reads.iter().map(|name| (*name).to_owned()).collect(),
-            ..Call::default()
+            ..GeneratedCall::default()
         };
         let calls = vec![
             call("torch.ops.mine.keep.default", 10, &["buf0"]),
@@ -200,7 +200,7 @@ mod tests {
             call("extern_kernels.mm", 20, &["buf0"]),
             call("cpp_fused_1", 30, &["buf1"]),
         ];
-        Graph { calls, file: "g.py".to_owned(), is_tracked: true }
+        GeneratedGraph { calls, file: "g.py".to_owned(), is_tracked: true }
     }
 
     /// The report for buf0.
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn graphs_that_are_not_tracked_are_noted() {
-        let plain = Graph { is_tracked: false, ..graph() };
-        assert_eq!(untracked(&[graph(), Graph::default()]), None);
+        let plain = GeneratedGraph { is_tracked: false, ..graph() };
+        assert_eq!(untracked(&[graph(), GeneratedGraph::default()]), None);
         let note = untracked(&[graph(), plain]).unwrap();
         assert!(note.contains("1 of 2 compiled graphs"), "{note}");
     }

@@ -16,18 +16,18 @@ use super::report::{Finding, Kind, Report};
 use crate::args;
 use crate::exit::Failed;
 use python::{Exception, Frame};
-use run::{Guard, Ran, Session, Variables};
+use run::{CommandRun, CommandSession, Guard, Variables};
 use suspect::{LastCall, Suspect};
 
 /// Walks the guide.
 pub fn debug(args: &args::Debug, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
-    let mut session = Session::open(args, folder, is_loud)?;
+    let mut session = CommandSession::open(args, folder, is_loud)?;
     let finding = walk(&mut session)?;
     session.report.finding = finding;
     Ok(session.report)
 }
 
-fn walk(session: &mut Session<'_>) -> Result<Option<Finding>, Failed> {
+fn walk(session: &mut CommandSession<'_>) -> Result<Option<Finding>, Failed> {
     let plain = session.run("plain", Variables::plain())?;
     let result = match &plain.exception() {
         Some((_, exception)) => format!("{}: {}", plain.end, exception.message),
@@ -103,7 +103,7 @@ fn is_about_inputs(exception: &Exception) -> bool {
     words.iter().any(|word| message.contains(&word.to_lowercase()))
 }
 
-fn raised(session: &Session<'_>, ran: &Ran, rank: Option<usize>, exception: &Exception) -> Finding {
+fn raised(session: &CommandSession<'_>, ran: &CommandRun, rank: Option<usize>, exception: &Exception) -> Finding {
     let left = ran.silent_ranks();
     let freed = exception.freed_buffer();
     let (kind, what) = match exception {
@@ -143,7 +143,7 @@ fn left_alone(left: &[usize], exception: &Exception) -> String {
 
 /// The innermost line of the program itself; of a compiled function, which Python knows by its decorator alone, also
 /// where it is called.
-fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &Ran) -> Vec<String> {
+fn own<'a>(frames: impl Iterator<Item = &'a Frame>, ran: &CommandRun) -> Vec<String> {
     let own: Vec<&Frame> = frames.filter(|frame| frame.is_own(&ran.cache())).take(2).collect();
     let count = if own.first().is_some_and(|frame| frame.code.starts_with('@')) { 2 } else { 1 };
     own.into_iter().take(count).map(Frame::render).collect()
@@ -157,7 +157,7 @@ struct Bad {
 }
 
 impl Bad {
-    fn said_by(ran: &Ran) -> Option<Bad> {
+    fn said_by(ran: &CommandRun) -> Option<Bad> {
         ran.exceptions().into_iter().find_map(|(rank, exception)| Bad::of(rank, exception))
     }
 
@@ -177,15 +177,19 @@ impl Bad {
 /// Whether torch's checks found NaN, and if so which kernel made it. New memory is NaN in the first
 /// of the guarded runs and finite in the second: a value that is bad only in the first was never
 /// written, and runs without guards show it at random.
-fn not_numbers(session: &mut Session<'_>, sanity: &Ran, guarded: &[Ran]) -> Result<Option<Finding>, Failed> {
-    let is_good = |ran: &Ran| Bad::said_by(ran).is_none();
+fn not_numbers(
+    session: &mut CommandSession<'_>,
+    sanity: &CommandRun,
+    guarded: &[CommandRun],
+) -> Result<Option<Finding>, Failed> {
+    let is_good = |ran: &CommandRun| Bad::said_by(ran).is_none();
     match guarded {
         [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => blame(session, end, Guard::End),
         _ => blame(session, sanity, Guard::Off),
     }
 }
 
-fn blame(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Option<Finding>, Failed> {
+fn blame(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> Result<Option<Finding>, Failed> {
     let Some(bad) = Bad::said_by(ran) else { return Ok(None) };
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
     let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
@@ -242,7 +246,7 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
 }
 
 /// A program that a signal ended: which kernel it was in, and what went into that.
-fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding, Failed> {
+fn crashed(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> Result<Finding, Failed> {
     let names = session.run("names", Variables::names(guard))?;
     // It need not happen again where nothing is guarded.
     let (witness, found) = match names.crash() {
@@ -273,7 +277,12 @@ fn crashed(session: &mut Session<'_>, ran: &Ran, guard: Guard) -> Result<Finding
 }
 
 /// The values of a kernel and those that made its inputs, and of no other.
-fn around(session: &mut Session<'_>, last: &LastCall, guard: Guard, finding: &mut Finding) -> Result<(), Failed> {
+fn around(
+    session: &mut CommandSession<'_>,
+    last: &LastCall,
+    guard: Guard,
+    finding: &mut Finding,
+) -> Result<(), Failed> {
     let LastCall { call, producers } = last;
     let kernels: Vec<&str> = producers.iter().chain([call]).map(|call| call.kernel.as_str()).collect();
     let values = session.run("values", Variables::values(guard, &kernels))?;
@@ -283,7 +292,7 @@ fn around(session: &mut Session<'_>, last: &LastCall, guard: Guard, finding: &mu
 }
 
 /// A program that hangs: where it is.
-fn hang(session: &mut Session<'_>, plain: &Ran) -> Result<Finding, Failed> {
+fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding, Failed> {
     let stands = plain.standing();
     if stands.len() > 1 {
         let mut finding = Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());

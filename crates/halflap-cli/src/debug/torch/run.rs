@@ -9,14 +9,14 @@ use std::time::Duration;
 use halflap_run::check::{Beyond, Side};
 use serde_json::Value as Json;
 
-use super::generated::{self, Call, Graph};
+use super::generated::{self, GeneratedCall, GeneratedGraph};
 use super::launches::{self, Event};
 use super::lifetimes;
 use super::python::{self, Exception, Frame};
 use super::suspect::{self, LastCall, Suspect};
 use super::{End, Kind, Report, every_so_often, text};
 use crate::args;
-use crate::debug::child::Task;
+use crate::debug::child::ChildTask;
 use crate::debug::quoted;
 use crate::debug::report::Value;
 use crate::exit::Failed;
@@ -113,7 +113,7 @@ fn owned(set: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
 }
 
 /// A debug session of a command.
-pub struct Session<'a> {
+pub struct CommandSession<'a> {
     args: &'a args::Debug,
     folder: PathBuf,
     helper: Option<PathBuf>,
@@ -125,8 +125,8 @@ const HELPER: &str = include_str!("guard.c");
 /// The folder of what Python runs before the program.
 const HOOK: &str = "hook";
 
-impl<'a> Session<'a> {
-    pub fn open(args: &'a args::Debug, folder: &Path, is_loud: bool) -> Result<Session<'a>, Failed> {
+impl<'a> CommandSession<'a> {
+    pub fn open(args: &'a args::Debug, folder: &Path, is_loud: bool) -> Result<CommandSession<'a>, Failed> {
         let cannot = |error: std::io::Error| {
             Failed::in_file(&folder.display().to_string(), format!("cannot be written: {error}"))
         };
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
                 "there is no C compiler (cc): tensors got no guard pages, only the checks of the C library".to_owned(),
             );
         }
-        Ok(Session { args, folder, helper, is_loud, report })
+        Ok(CommandSession { args, folder, helper, is_loud, report })
     }
 
     pub fn has_no_guard(&self) -> bool {
@@ -150,15 +150,15 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the command under some variables.
-    pub fn run(&mut self, stage: &str, variables: Variables) -> Result<Ran, Failed> {
+    pub fn run(&mut self, stage: &str, variables: Variables) -> Result<CommandRun, Failed> {
         self.run_while(stage, variables, &mut |_| false)
     }
 
     /// The same, until something bad was printed.
-    pub fn run_until_bad(&mut self, stage: &str, variables: Variables, infinities: bool) -> Result<Ran, Failed> {
+    pub fn run_until_bad(&mut self, stage: &str, variables: Variables, infinities: bool) -> Result<CommandRun, Failed> {
         let mut is_due = every_so_often();
         self.run_while(stage, variables, &mut |folder| {
-            is_due() && Ran::look(folder).is_some_and(|ran| ran.first_bad(infinities).is_some())
+            is_due() && CommandRun::look(folder).is_some_and(|ran| ran.first_bad(infinities).is_some())
         })
     }
 
@@ -167,10 +167,10 @@ impl<'a> Session<'a> {
         stage: &str,
         variables: Variables,
         is_enough: &mut dyn FnMut(&Path) -> bool,
-    ) -> Result<Ran, Failed> {
+    ) -> Result<CommandRun, Failed> {
         let folder = self.folder.join(stage);
         let all = self.variables(&folder, &variables);
-        let task = Task {
+        let task = ChildTask {
             command: &self.args.command,
             variables: all,
             is_ours: false,
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
             is_loud: self.is_loud,
         };
         let end = task.run(is_enough)?;
-        Ok(Ran { end, folder, variables })
+        Ok(CommandRun { end, folder, variables })
     }
 
     /// Everything that is set for a child: the stage's variables and what we need to hear of it.
@@ -291,18 +291,18 @@ impl Fault {
 }
 
 /// A stage that was run.
-pub struct Ran {
+pub struct CommandRun {
     pub end: End,
     folder: PathBuf,
     pub variables: Variables,
 }
 
-impl Ran {
+impl CommandRun {
     /// A stage that still runs.
-    fn look(folder: &Path) -> Option<Ran> {
+    fn look(folder: &Path) -> Option<CommandRun> {
         const ENOUGH: u64 = 64 << 20;
         let size = fs::metadata(folder.join("out.txt")).map_or(0, |file| file.len());
-        let ran = Ran { end: End::TimedOut, folder: folder.to_owned(), variables: Variables::plain() };
+        let ran = CommandRun { end: End::TimedOut, folder: folder.to_owned(), variables: Variables::plain() };
         (size < ENOUGH).then_some(ran)
     }
 
@@ -329,7 +329,7 @@ impl Ran {
         launches::events(&self.file("out.txt", rank))
     }
 
-    pub fn graphs(&self) -> Vec<Graph> {
+    pub fn graphs(&self) -> Vec<GeneratedGraph> {
         generated::graphs(&self.folder.join("trace"))
     }
 
@@ -447,7 +447,7 @@ impl Ran {
     }
 
     /// The last that was printed of each tensor that a call reads.
-    pub fn last_values(&self, rank: Option<usize>, call: &Call) -> Vec<Value> {
+    pub fn last_values(&self, rank: Option<usize>, call: &GeneratedCall) -> Vec<Value> {
         let mut last: Vec<Value> = Vec::new();
         for event in self.events(rank) {
             let (Event::Input(tensor) | Event::Tensor(_, _, tensor)) = event else { continue };

@@ -3,30 +3,30 @@
 
 use std::collections::BTreeMap;
 
-use super::generated::{Call, Graph};
-use super::launches::{Event, Tensor, When};
+use super::generated::{GeneratedCall, GeneratedGraph};
+use super::launches::{Event, PrintedTensor, When};
 use crate::debug::report::Value;
 
 /// What is to blame, on one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Suspect {
     /// A tensor that a graph was given.
-    Input(Tensor),
+    Input(PrintedTensor),
     /// A kernel, with its inputs and outputs.
-    Kernel { call: Call, producers: Vec<Call>, went_in: Vec<Value>, came_out: Vec<Value> },
+    Kernel { call: GeneratedCall, producers: Vec<GeneratedCall>, went_in: Vec<Value>, came_out: Vec<Value> },
 }
 
 /// A launch as it was printed.
-struct Launch<'a> {
+struct PrintedLaunch<'a> {
     kernel: &'a str,
-    before: Vec<&'a Tensor>,
-    after: Vec<&'a Tensor>,
+    before: Vec<&'a PrintedTensor>,
+    after: Vec<&'a PrintedTensor>,
 }
 
 /// The first bad tensor of a program, and its producer.
-pub fn first_bad(events: &[Event], graphs: &[Graph], infinities: bool) -> Option<Suspect> {
+pub fn first_bad(events: &[Event], graphs: &[GeneratedGraph], infinities: bool) -> Option<Suspect> {
     // The last printed state of every tensor, for kernels that print nothing.
-    let mut known: BTreeMap<&str, &Tensor> = BTreeMap::new();
+    let mut known: BTreeMap<&str, &PrintedTensor> = BTreeMap::new();
     let mut at = 0;
     while at < events.len() {
         match &events[at] {
@@ -50,8 +50,8 @@ pub fn first_bad(events: &[Event], graphs: &[Graph], infinities: bool) -> Option
 }
 
 /// The launch that starts at an event, and where the next one does.
-fn launch(events: &[Event], start: usize) -> (Launch<'_>, usize) {
-    let mut launch = Launch { kernel: "", before: Vec::new(), after: Vec::new() };
+fn launch(events: &[Event], start: usize) -> (PrintedLaunch<'_>, usize) {
+    let mut launch = PrintedLaunch { kernel: "", before: Vec::new(), after: Vec::new() };
     let mut at = start;
     while let Some(Event::Tensor(when, kernel, tensor)) = events.get(at) {
         let is_next = at > start && (kernel != launch.kernel || (*when == When::Before && !launch.after.is_empty()));
@@ -68,10 +68,15 @@ fn launch(events: &[Event], start: usize) -> (Launch<'_>, usize) {
     (launch, at)
 }
 
-fn judge(launch: &Launch<'_>, graphs: &[Graph], known: &BTreeMap<&str, &Tensor>, infinities: bool) -> Option<Suspect> {
-    let is_bad = |tensor: &&&Tensor| tensor.is_bad(infinities);
+fn judge(
+    launch: &PrintedLaunch<'_>,
+    graphs: &[GeneratedGraph],
+    known: &BTreeMap<&str, &PrintedTensor>,
+    infinities: bool,
+) -> Option<Suspect> {
+    let is_bad = |tensor: &&&PrintedTensor| tensor.is_bad(infinities);
     let found = find(launch, graphs);
-    let values = |tensors: &[&Tensor], keep: &dyn Fn(&str) -> bool| -> Vec<Value> {
+    let values = |tensors: &[&PrintedTensor], keep: &dyn Fn(&str) -> bool| -> Vec<Value> {
         let kept = tensors.iter().filter(|tensor| keep(&tensor.value.buffer));
         kept.map(|tensor| tensor.value.clone()).collect()
     };
@@ -80,7 +85,7 @@ fn judge(launch: &Launch<'_>, graphs: &[Graph], known: &BTreeMap<&str, &Tensor>,
         // blame.
         let was_bad = |buffer: &str| launch.before.iter().filter(is_bad).any(|other| other.value.buffer == buffer);
         let made_bad = launch.after.iter().filter(is_bad).any(|tensor| !was_bad(&tensor.value.buffer));
-        let call = Call { kernel: launch.kernel.to_owned(), ..Call::default() };
+        let call = GeneratedCall { kernel: launch.kernel.to_owned(), ..GeneratedCall::default() };
         let (went_in, came_out) = (values(&launch.before, &|_| true), values(&launch.after, &|_| true));
         return made_bad.then_some(Suspect::Kernel { call, producers: Vec::new(), went_in, came_out });
     };
@@ -110,16 +115,16 @@ fn judge(launch: &Launch<'_>, graphs: &[Graph], known: &BTreeMap<&str, &Tensor>,
 }
 
 /// Which call of which graph a launch is: one kernel may be called several times with other tensors.
-fn find<'a>(launch: &Launch<'_>, graphs: &'a [Graph]) -> Option<(&'a Graph, usize)> {
+fn find<'a>(launch: &PrintedLaunch<'_>, graphs: &'a [GeneratedGraph]) -> Option<(&'a GeneratedGraph, usize)> {
     let names = || launch.before.iter().chain(&launch.after).map(|tensor| tensor.value.buffer.as_str());
     graphs.iter().find_map(|graph| {
-        let is_it = |call: &Call| call.kernel == launch.kernel && names().all(|buffer| call.touches(buffer));
+        let is_it = |call: &GeneratedCall| call.kernel == launch.kernel && names().all(|buffer| call.touches(buffer));
         graph.calls.iter().position(is_it).map(|place| (graph, place))
     })
 }
 
 /// Who wrote what a call reads.
-pub fn producers(graph: &Graph, place: usize) -> Vec<Call> {
+pub fn producers(graph: &GeneratedGraph, place: usize) -> Vec<GeneratedCall> {
     let call = &graph.calls[place];
     let writers = call.reads.iter().chain(&call.writes).filter_map(|buffer| graph.writer(buffer, place));
     let mut writers: Vec<usize> = writers.collect();
@@ -132,14 +137,14 @@ pub fn producers(graph: &Graph, place: usize) -> Vec<Call> {
 #[derive(Debug, PartialEq)]
 pub struct LastCall {
     /// The call.
-    pub call: Call,
+    pub call: GeneratedCall,
     /// Those that made its inputs.
-    pub producers: Vec<Call>,
+    pub producers: Vec<GeneratedCall>,
 }
 
 /// The last call, from the names that a program printed. Kernels that print nothing stand between
 /// those that do.
-pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<LastCall> {
+pub fn last_call(events: &[Event], graphs: &[GeneratedGraph]) -> Option<LastCall> {
     let mut names: Vec<(When, &str)> = Vec::new();
     for event in events {
         match event {
@@ -152,23 +157,23 @@ pub fn last_call(events: &[Event], graphs: &[Graph]) -> Option<LastCall> {
     let &(when, kernel) = names.last()?;
     let done: Vec<&str> = names.iter().filter(|(when, _)| *when == When::Before).map(|(_, kernel)| *kernel).collect();
     let Some((graph, place)) = last_place(&done, graphs) else {
-        let call = Call { kernel: kernel.to_owned(), ..Call::default() };
+        let call = GeneratedCall { kernel: kernel.to_owned(), ..GeneratedCall::default() };
         return (when == When::Before).then_some(LastCall { call, producers: Vec::new() });
     };
     if when == When::Before {
         let call = graph.calls[place].clone();
         return Some(LastCall { call, producers: producers(graph, place) });
     }
-    let prints = |call: &Call| names.iter().any(|(_, kernel)| *kernel == call.kernel);
+    let prints = |call: &GeneratedCall| names.iter().any(|(_, kernel)| *kernel == call.kernel);
     let next = graph.calls.get(place + 1).filter(|call| !prints(call))?;
     Some(LastCall { call: next.clone(), producers: producers(graph, place + 1) })
 }
 
 /// The graph and position of the last launched kernel: the occurrence with the most earlier
 /// launches before it.
-fn last_place<'a>(launched: &[&str], graphs: &'a [Graph]) -> Option<(&'a Graph, usize)> {
+fn last_place<'a>(launched: &[&str], graphs: &'a [GeneratedGraph]) -> Option<(&'a GeneratedGraph, usize)> {
     let (last, earlier) = launched.split_last()?;
-    let mut best: Option<(usize, &Graph, usize)> = None;
+    let mut best: Option<(usize, &GeneratedGraph, usize)> = None;
     for graph in graphs {
         for (place, _) in graph.calls.iter().enumerate().filter(|(_, call)| call.kernel == *last) {
             let prints = graph.calls[..place].iter().rev().filter(|call| launched.contains(&call.kernel.as_str()));
@@ -185,24 +190,24 @@ fn last_place<'a>(launched: &[&str], graphs: &'a [Graph]) -> Option<(&'a Graph, 
 mod tests {
     use super::*;
 
-    fn call(kernel: &str, reads: &[&str], writes: &[&str]) -> Call {
+    fn call(kernel: &str, reads: &[&str], writes: &[&str]) -> GeneratedCall {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Call { kernel: kernel.to_owned(), reads: set(reads), writes: set(writes), ..Call::default() }
+        GeneratedCall { kernel: kernel.to_owned(), reads: set(reads), writes: set(writes), ..GeneratedCall::default() }
     }
 
     fn tensor(when: When, kernel: &str, buffer: &str, is_nan: bool) -> Event {
         let value = Value { buffer: buffer.to_owned(), ..Value::default() };
-        Event::Tensor(when, kernel.to_owned(), Tensor { value, is_nan, is_infinite: false })
+        Event::Tensor(when, kernel.to_owned(), PrintedTensor { value, is_nan, is_infinite: false })
     }
 
-    fn graph() -> Graph {
-        Graph {
+    fn graph() -> GeneratedGraph {
+        GeneratedGraph {
             calls: vec![
                 call("a", &["arg0_1"], &["buf0"]),
                 call("op", &["buf0"], &["buf1"]),
                 call("b", &["buf1"], &["buf2"]),
             ],
-            ..Graph::default()
+            ..GeneratedGraph::default()
         }
     }
 

@@ -31,28 +31,28 @@ const FIRST_STEPS: usize = 8;
 
 /// A way to order a module.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Way {
+pub(super) enum OrderWay {
     /// Its own order.
     Input,
     /// Ours, with the order of collectives kept or free, within a memory budget.
     Ours(CollectiveOrder, Budget),
 }
 
-impl Way {
+impl OrderWay {
     /// `input`, `kept` or `free`.
     fn order(self) -> &'static str {
         match self {
-            Way::Input => "input",
-            Way::Ours(CollectiveOrder::Kept, _) => "kept",
-            Way::Ours(CollectiveOrder::Free, _) => "free",
+            OrderWay::Input => "input",
+            OrderWay::Ours(CollectiveOrder::Kept, _) => "kept",
+            OrderWay::Ours(CollectiveOrder::Free, _) => "free",
         }
     }
 
     fn memory_budget(self) -> Option<String> {
         match self {
-            Way::Input => None,
-            Way::Ours(_, Budget::Times(times)) => Some(format!("{times}x")),
-            Way::Ours(_, Budget::Absolute(bytes)) => Some(bytes.to_string()),
+            OrderWay::Input => None,
+            OrderWay::Ours(_, Budget::Times(times)) => Some(format!("{times}x")),
+            OrderWay::Ours(_, Budget::Absolute(bytes)) => Some(bytes.to_string()),
         }
     }
 
@@ -65,7 +65,7 @@ impl Way {
 }
 
 /// All ways that are tried, the module's own first.
-pub(super) fn ways(args: &args::Run) -> Vec<Way> {
+pub(super) fn ways(args: &args::Run) -> Vec<OrderWay> {
     let search = &args.orders.search;
     let budgets = match (args.memory_budgets.as_slice(), search.memory_budget) {
         ([], None) => vec![Budget::Times(1.0), Budget::Times(1.5)],
@@ -76,8 +76,8 @@ pub(super) fn ways(args: &args::Run) -> Vec<Way> {
         Some(order) => vec![order],
         None => vec![CollectiveOrder::Kept, CollectiveOrder::Free],
     };
-    let ours = budgets.iter().flat_map(|&budget| orders.iter().map(move |&order| Way::Ours(order, budget)));
-    std::iter::once(Way::Input).chain(ours).collect()
+    let ours = budgets.iter().flat_map(|&budget| orders.iter().map(move |&order| OrderWay::Ours(order, budget)));
+    std::iter::once(OrderWay::Input).chain(ours).collect()
 }
 
 /// How a candidate's outputs compare with those of the module's own order.
@@ -91,7 +91,7 @@ enum Outputs {
 
 /// An order that can be run.
 struct Candidate {
-    way: Way,
+    way: OrderWay,
     orders: Found,
     program: Arc<Prepared>,
     outputs: Outputs,
@@ -112,7 +112,7 @@ pub(super) fn run<R: Ranks>(job: &mut Job<'_>, ranks: &R, limit: Nanos) -> Resul
     let inputs = ranks.inputs(job, &program)?;
     let clock = Clock { began: Instant::now(), limit };
     let mut trial = Trial { ranks, inputs, bar, clock, first: None, left_out: Vec::new() };
-    let own = Candidate { way: Way::Input, orders, program, outputs: Outputs::EqualBits };
+    let own = Candidate { way: OrderWay::Input, orders, program, outputs: Outputs::EqualBits };
     let candidates = trial.candidates(job, own)?;
     let candidates = trial.with_equal_outputs(job, candidates)?;
     let rounds = trial.rounds(job, &candidates)?;
@@ -154,7 +154,7 @@ struct Trial<'a, R> {
     /// The result of the module's own order, if known.
     first: Option<Outcome>,
     /// Ways that were not measured, and why.
-    left_out: Vec<(Way, String)>,
+    left_out: Vec<(OrderWay, String)>,
 }
 
 impl<R: Ranks> Trial<'_, R> {
@@ -175,8 +175,13 @@ impl<R: Ranks> Trial<'_, R> {
     }
 
     /// A candidate that is not among those that are known, or why there is none.
-    fn candidate(&self, job: &Job<'_>, way: Way, known: &[Candidate]) -> Result<Result<Candidate, String>, Failed> {
-        let Way::Ours(order, budget) = way else { return Ok(Err("it is the module's own order".to_owned())) };
+    fn candidate(
+        &self,
+        job: &Job<'_>,
+        way: OrderWay,
+        known: &[Candidate],
+    ) -> Result<Result<Candidate, String>, Failed> {
+        let OrderWay::Ours(order, budget) = way else { return Ok(Err("it is the module's own order".to_owned())) };
         if self.is_over()? {
             return Ok(Err("the time was up".to_owned()));
         }
@@ -198,7 +203,7 @@ impl<R: Ranks> Trial<'_, R> {
     fn with_equal_outputs(&mut self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, Failed> {
         let mut kept = Vec::new();
         for mut candidate in candidates {
-            if candidate.way != Way::Input {
+            if candidate.way != OrderWay::Input {
                 let outcome = self.turn(job, &candidate, STEPS)?;
                 if let (Some(own), Some(outcome)) = (&self.first, &outcome) {
                     candidate.outputs = compared(own, outcome);
@@ -294,7 +299,7 @@ mod tests {
     fn names(options: &[&str]) -> Vec<String> {
         let args = Args::parse_from([&["halflap", "run", "m.txt", "--tune"], options].concat());
         let Command::Run(args) = args.command else { panic!() };
-        ways(&args).into_iter().map(Way::name).collect()
+        ways(&args).into_iter().map(OrderWay::name).collect()
     }
 
     #[test]

@@ -7,12 +7,12 @@ use halflap_report::{Column, Table, count};
 use serde_json::{Value, json};
 
 use super::choose::Measured;
-use super::{Outputs, Way};
+use super::{OrderWay, Outputs};
 use crate::terminal;
 
 /// A candidate that was measured.
 pub(super) struct Row {
-    pub(super) way: Way,
+    pub(super) way: OrderWay,
     pub(super) measured: Measured,
     /// With the times of the module's own order.
     pub(super) simulated: Nanos,
@@ -27,14 +27,14 @@ pub(in crate::run) struct Tuned {
     pub(super) chosen: usize,
     pub(super) rounds: usize,
     pub(super) limit: Duration,
-    pub(super) left_out: Vec<(Way, String)>,
+    pub(super) left_out: Vec<(OrderWay, String)>,
 }
 
 impl Tuned {
     /// The order that is used, in the words of the summary.
     pub(in crate::run) fn order(&self) -> String {
         match self.rows[self.chosen].way {
-            Way::Input => "the module's own".to_owned(),
+            OrderWay::Input => "the module's own".to_owned(),
             way => format!("ours ({})", way.name()),
         }
     }
@@ -75,8 +75,8 @@ impl Tuned {
     }
 
     pub(in crate::run) fn to_json(&self) -> Value {
-        let candidate = |way: Way| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
-        let left_out = |(way, why): &(Way, String)| json!({ "candidate": candidate(*way), "reason": why });
+        let candidate = |way: OrderWay| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
+        let left_out = |(way, why): &(OrderWay, String)| json!({ "candidate": candidate(*way), "reason": why });
         let row = |row: &Row| {
             json!({
                 "candidate": candidate(row.way),

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use super::event::{Before, Event, Prices};
+use super::event::{BeforeMoment, Event, MomentPrices};
 use super::network::Lane;
 use super::simplex::Simplex;
 
@@ -22,7 +22,7 @@ struct Weights {
 
 /// What a chain of moments proves.
 #[derive(Clone, Debug)]
-pub(super) struct Proof {
+pub(super) struct ProvedBound {
     pub(super) time: f64,
     /// The moments that matter, as numbers.
     pub(super) cuts: Vec<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Units {
 }
 
 /// Moments, and how far they are apart at least.
-pub(super) struct Chain {
+pub(super) struct MomentChain {
     events: Vec<Rc<Event>>,
     /// From the start to the first, between any two, and from the last to the end.
     apart: Vec<f64>,
@@ -60,11 +60,11 @@ const DEAREST: f64 = 100.0;
 /// How close to what the sets found so far allow is close enough.
 const CLOSE: f64 = 1e-6;
 
-impl Chain {
+impl MomentChain {
     /// `apart` has one more than there are events.
-    pub(super) fn new(events: Vec<Rc<Event>>, apart: Vec<f64>, lanes: &[Lane], units: Units) -> Chain {
+    pub(super) fn new(events: Vec<Rc<Event>>, apart: Vec<f64>, lanes: &[Lane], units: Units) -> MomentChain {
         let count = events.len();
-        let mut chain = Chain { events, apart, lanes: Vec::new(), units };
+        let mut chain = MomentChain { events, apart, lanes: Vec::new(), units };
         let stretch = |&lane: &Lane| {
             let is_in = |event: usize| chain.until(event) >= lane.ends.head && chain.after(event) >= lane.ends.tail;
             let first = (0..count).find(|&event| is_in(event));
@@ -87,7 +87,7 @@ impl Chain {
     }
 
     /// The best bound that so many rounds find.
-    pub(super) fn prove(&self, rounds: usize) -> Proof {
+    pub(super) fn prove(&self, rounds: usize) -> ProvedBound {
         let mut master = self.master();
         let plain = self.plain();
         let mut best = (self.evaluate(&plain).0, plain);
@@ -215,7 +215,7 @@ impl Chain {
         }
     }
 
-    fn add(&self, master: &mut Simplex, event: usize, set: &Before) -> usize {
+    fn add(&self, master: &mut Simplex, event: usize, set: &BeforeMoment) -> usize {
         let rows = self.rows();
         let mut entries = vec![(rows.chosen(event), 1.0), (rows.memory(event), set.memory / self.units.bytes)];
         for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
@@ -241,7 +241,7 @@ impl Chain {
     }
 
     /// What the weights prove, and the set of each moment that stands against more.
-    fn evaluate(&self, weights: &Weights) -> (f64, Vec<Before>) {
+    fn evaluate(&self, weights: &Weights) -> (f64, Vec<BeforeMoment>) {
         let mut time = 0.0;
         for (apart, lanes) in self.apart.iter().zip(&weights.lanes) {
             time += apart * (1.0 - lanes.iter().sum::<f64>()).max(0.0);
@@ -262,7 +262,7 @@ impl Chain {
             };
             let (done, begun) = (change(1.0), change(-1.0));
             let memory = weights.memory[number] / self.units.bytes;
-            let (least, set) = event.cheapest(Prices { done: &done, begun: &begun, memory });
+            let (least, set) = event.cheapest(MomentPrices { done: &done, begun: &begun, memory });
             time += least - weights.memory[number] * event.room / self.units.bytes;
             sets.push(set);
         }
@@ -280,13 +280,13 @@ impl Weights {
         }
     }
 
-    fn proof(&self, time: f64) -> Proof {
+    fn proof(&self, time: f64) -> ProvedBound {
         const TINY: f64 = 1e-6;
         let differ = |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > TINY);
         let matters =
             |number: &usize| self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1]);
         let cuts = (0..self.memory.len()).filter(matters).collect();
-        Proof { time, cuts, memory: self.memory.iter().any(|&price| price > TINY) }
+        ProvedBound { time, cuts, memory: self.memory.iter().any(|&price| price > TINY) }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ids::{Id, OpId};
 
 /// Figures of a set that can have come before the moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Before {
+pub(super) struct BeforeMoment {
     /// What each machine has done at least.
     pub(super) done: Vec<f64>,
     /// What each machine can have done.
@@ -15,7 +15,7 @@ pub(super) struct Before {
     pub(super) memory: f64,
 }
 
-impl Before {
+impl BeforeMoment {
     fn add(&mut self, work: Work, memory: f64) {
         self.memory += memory;
         for lane in lanes(work, self.done.len()) {
@@ -32,7 +32,7 @@ fn lanes(work: Work, count: usize) -> impl Iterator<Item = usize> {
 
 /// What a set's figures are worth.
 #[derive(Clone, Copy)]
-pub(super) struct Prices<'a> {
+pub(super) struct MomentPrices<'a> {
     /// What was done before the moment adds to the step, and by how much on each machine.
     pub(super) done: &'a [f64],
     /// What can have been done before takes from what is left to do.
@@ -40,7 +40,7 @@ pub(super) struct Prices<'a> {
     pub(super) memory: f64,
 }
 
-impl Prices<'_> {
+impl MomentPrices<'_> {
     fn of(&self, work: Work, memory: f64) -> f64 {
         let mut price = 0.0;
         for lane in lanes(work, self.done.len()) {
@@ -57,7 +57,7 @@ pub(super) struct Event {
     /// The most that can be alive before the operation allocates its own.
     pub(super) room: f64,
     /// What must have come before.
-    base: Before,
+    base: BeforeMoment,
     /// What may have, and what of it needs what.
     needs: Needs,
     work: Vec<Work>,
@@ -67,7 +67,7 @@ pub(super) struct Event {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Side {
+enum Relation {
     May,
     Before,
     Behind,
@@ -82,11 +82,11 @@ impl Event {
     pub(super) fn without(network: &Network, op: OpId, other: OpId, limit: f64) -> Option<Event> {
         let (needs, other) = (&network.needs, came_before(other));
         let mut side = sides(needs, came_before(op));
-        if side[other.index()] == Side::Before {
+        if side[other.index()] == Relation::Before {
             return None;
         }
-        if side[other.index()] == Side::May {
-            mark(&mut side, Side::Behind, other, |node| needs.needed_by(node));
+        if side[other.index()] == Relation::May {
+            mark(&mut side, Relation::Behind, other, |node| needs.needed_by(node));
         }
         Some(Event::of_sides(network, op, limit, &side))
     }
@@ -99,12 +99,12 @@ impl Event {
         self.base.memory + least as f64
     }
 
-    fn of_sides(network: &Network, op: OpId, limit: f64, side: &[Side]) -> Event {
+    fn of_sides(network: &Network, op: OpId, limit: f64, side: &[Relation]) -> Event {
         let nothing = vec![0.0; network.lanes.len()];
         let all = Event {
             op,
             room: limit - network.alloc[op],
-            base: Before { done: nothing.clone(), begun: nothing, memory: network.baseline },
+            base: BeforeMoment { done: nothing.clone(), begun: nothing, memory: network.baseline },
             needs: Needs::new(&[]),
             work: Vec::new(),
             memory: Vec::new(),
@@ -115,15 +115,15 @@ impl Event {
     }
 
     /// What is left of a choice.
-    fn narrowed(&self, whole: &Whole<'_>, input: &[bool], side: &[Side]) -> Event {
+    fn narrowed(&self, whole: &Whole<'_>, input: &[bool], side: &[Relation]) -> Event {
         let mut base = self.base.clone();
         let mut number = vec![None; side.len()];
         let (mut work, mut memory, mut early) = (Vec::new(), Vec::new(), Vec::new());
         for (index, &side) in side.iter().enumerate() {
             match side {
-                Side::Before => base.add(whole.work[index], whole.memory[index]),
-                Side::Behind => {}
-                Side::May => {
+                Relation::Before => base.add(whole.work[index], whole.memory[index]),
+                Relation::Behind => {}
+                Relation::May => {
                     number[index] = Some(Node::from_index(work.len()));
                     work.push(whole.work[index]);
                     memory.push(whole.memory[index]);
@@ -131,14 +131,14 @@ impl Event {
                 }
             }
         }
-        let left = (0..side.len()).filter(|&index| side[index] == Side::May).map(Node::from_index);
+        let left = (0..side.len()).filter(|&index| side[index] == Relation::May).map(Node::from_index);
         let of = |node: Node| whole.needs.of(node).iter().filter_map(|need| number[need.index()]).collect();
         let needs: Vec<Vec<Node>> = left.map(of).collect();
         Event { op: self.op, room: self.room, base, needs: Needs::new(&needs), work, memory, input: early }
     }
 
     /// The set that is worth least at these prices.
-    pub(super) fn cheapest(&self, prices: Prices<'_>) -> (f64, Before) {
+    pub(super) fn cheapest(&self, prices: MomentPrices<'_>) -> (f64, BeforeMoment) {
         let worth: Vec<f64> =
             self.work.iter().zip(&self.memory).map(|(work, memory)| prices.of(*work, *memory)).collect();
         let Some(steps) = steps(&worth) else { return (f64::NEG_INFINITY, self.base.clone()) };
@@ -149,19 +149,19 @@ impl Event {
         (self.worth(&self.base, prices) + least as f64 / steps, self.of(&taken))
     }
 
-    fn worth(&self, before: &Before, prices: Prices<'_>) -> f64 {
+    fn worth(&self, before: &BeforeMoment, prices: MomentPrices<'_>) -> f64 {
         let sum = |figures: &[f64], prices: &[f64]| figures.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>();
         sum(&before.done, prices.done) - sum(&before.begun, prices.begun) + before.memory * prices.memory
     }
 
     /// Sets to begin with: what the input order has before, what must have come before, alone, and with
     /// all that may have.
-    pub(super) fn first(&self) -> [Before; 3] {
+    pub(super) fn first(&self) -> [BeforeMoment; 3] {
         let len = self.work.len();
         [self.of(&self.input), self.base.clone(), self.of(&vec![true; len])]
     }
 
-    fn of(&self, taken: &[bool]) -> Before {
+    fn of(&self, taken: &[bool]) -> BeforeMoment {
         let mut figures = self.base.clone();
         for index in (0..taken.len()).filter(|&index| taken[index]) {
             figures.add(self.work[index], self.memory[index]);
@@ -195,21 +195,21 @@ struct Whole<'a> {
 }
 
 /// On which side of an operation's start each node must be.
-fn sides(needs: &Needs, start: Node) -> Vec<Side> {
-    let mut side = vec![Side::May; needs.len()];
-    mark(&mut side, Side::Behind, start, |node| needs.needed_by(node));
-    mark(&mut side, Side::Before, start, |node| needs.of(node).iter().copied());
-    side[start.index()] = Side::Behind;
+fn sides(needs: &Needs, start: Node) -> Vec<Relation> {
+    let mut side = vec![Relation::May; needs.len()];
+    mark(&mut side, Relation::Behind, start, |node| needs.needed_by(node));
+    mark(&mut side, Relation::Before, start, |node| needs.of(node).iter().copied());
+    side[start.index()] = Relation::Behind;
     side
 }
 
 /// Puts a node, and all that can be reached from it, on a side.
-fn mark<I: Iterator<Item = Node>>(side: &mut [Side], to: Side, node: Node, next: impl Fn(Node) -> I) {
+fn mark<I: Iterator<Item = Node>>(side: &mut [Relation], to: Relation, node: Node, next: impl Fn(Node) -> I) {
     side[node.index()] = to;
     let mut left = vec![node];
     while let Some(node) = left.pop() {
         for other in next(node) {
-            if side[other.index()] == Side::May {
+            if side[other.index()] == Relation::May {
                 side[other.index()] = to;
                 left.push(other);
             }

@@ -12,7 +12,7 @@ use crate::ids::{Id, OpId};
 
 /// One operation that comes before another in every order within the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Before {
+pub(super) struct Precedence {
     pub(super) first: OpId,
     pub(super) then: OpId,
 }
@@ -24,18 +24,18 @@ const PLACES: usize = 256;
 const TIGHT: usize = 4;
 
 /// Finds such pairs: of an operation of a path, and one that is not on it.
-pub(super) fn find(graph: &Graph, network: &Network, path: &[OpId], limit: f64) -> Vec<Before> {
+pub(super) fn find(graph: &Graph, network: &Network, path: &[OpId], limit: f64) -> Vec<Precedence> {
     let places = path.len().min(PLACES);
     let path: Vec<OpId> = (0..places).map(|place| path[place * path.len() / places]).collect();
-    let search = Search { network, path: &path, limit };
+    let search = PrecedenceSearch { network, path: &path, limit };
     let tight = search.tightest();
     let mut others: Vec<OpId> = graph.ops().filter(|&op| is_run(graph, op) && !path.contains(&op)).collect();
     let time = |op: OpId| network.work[op.index()].time;
     others.sort_by(|&a, &b| time(b).total_cmp(&time(a)).then(a.cmp(&b)));
     let mut found = Vec::new();
     for op in others.into_iter().take(TESTED) {
-        found.extend(search.last_before(op).map(|first| Before { first, then: op }));
-        found.extend(search.first_after(op, &tight).map(|then| Before { first: op, then }));
+        found.extend(search.last_before(op).map(|first| Precedence { first, then: op }));
+        found.extend(search.first_after(op, &tight).map(|then| Precedence { first: op, then }));
     }
     found.sort_unstable();
     found
@@ -45,13 +45,13 @@ fn is_run(graph: &Graph, op: OpId) -> bool {
     graph.kind(op) != OpKind::MultiOutput
 }
 
-struct Search<'a> {
+struct PrecedenceSearch<'a> {
     network: &'a Network,
     path: &'a [OpId],
     limit: f64,
 }
 
-impl Search<'_> {
+impl PrecedenceSearch<'_> {
     /// Whether an operation cannot start before another one has come.
     fn needs(&self, op: OpId, other: OpId) -> bool {
         let event = Event::without(self.network, op, other, self.limit);

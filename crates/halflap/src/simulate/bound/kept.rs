@@ -1,6 +1,6 @@
 //! What every order keeps that the bound is for: edges of the graph, and what memory puts in order.
 
-use super::implied::Before;
+use super::implied::Precedence;
 use crate::graph::{Edges, Graph};
 use crate::ids::{Csr, OpId};
 
@@ -13,7 +13,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// The graph's own edges, and pairs of which one comes first.
-    pub(super) fn new(graph: &Graph, edges: Edges, implied: &[Before]) -> Kept {
+    pub(super) fn new(graph: &Graph, edges: Edges, implied: &[Precedence]) -> Kept {
         let preds = implied.iter().map(|pair| (pair.then, pair.first));
         let succs = implied.iter().map(|pair| (pair.first, pair.then));
         Kept { edges, preds: Csr::from_pairs(graph.len(), preds), succs: Csr::from_pairs(graph.len(), succs) }

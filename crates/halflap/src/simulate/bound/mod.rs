@@ -123,7 +123,7 @@ impl Case<'_> {
     }
 
     /// What memory puts in order.
-    fn implied(&self, kept: &Kept) -> Vec<implied::Before> {
+    fn implied(&self, kept: &Kept) -> Vec<implied::Precedence> {
         let jobs = Jobs::new(self.graph, self.machine, kept);
         let ends = jobs.ends();
         let network = Network::new(self.graph, self.machine, kept, &ends);

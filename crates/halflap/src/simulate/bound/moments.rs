@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Basis;
-use super::chain::{Chain, Proof, Units};
+use super::chain::{MomentChain, ProvedBound, Units};
 use super::event::Event;
 use super::jobs::{Ends, Jobs};
 use super::network::Network;
@@ -45,8 +45,8 @@ impl Moments<'_> {
                 Rc::clone(events[place].get_or_insert_with(event))
             };
             let apart = apart(self.jobs, self.ends, &ops);
-            let chain = Chain::new(chosen.iter().map(at).collect(), apart, &self.network.lanes, units);
-            let Proof { time, cuts, memory } = chain.prove(ROUNDS);
+            let chain = MomentChain::new(chosen.iter().map(at).collect(), apart, &self.network.lanes, units);
+            let ProvedBound { time, cuts, memory } = chain.prove(ROUNDS);
             let Some((first, last)) = cuts.first().zip(cuts.last()) else { break };
             if best.is_none_or(|(before, _)| time > before) {
                 best = Some((time, Basis::Cut { first: ops[*first], last: ops[*last], memory }));
