@@ -68,7 +68,7 @@ pub struct ArtifactArgs {
 /// How a module that is debugged is run; as for `halflap run`.
 #[derive(Debug, clap::Args)]
 pub struct DebugRun {
-    /// How many ranks, which must be as many as the module has [default: those].
+    /// How many ranks, which must be as many as the module has, if it says that [default: those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// The inputs of every rank, as for run [default: generated from --seed].
@@ -180,8 +180,8 @@ pub struct Plan {
 pub struct Run {
     /// An HLO module, plain or gzipped; - reads standard input.
     pub module: String,
-    /// How many ranks: as many as the module is partitioned for, replicas times partitions [default:
-    /// those].
+    /// How many ranks: as many as the module is partitioned for, replicas times partitions; any number
+    /// that its collectives allow, if it does not say [default: those].
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
     /// The inputs of every rank: an .npz archive, or a folder of .npy files, with arrays named

@@ -12,7 +12,7 @@ pub fn run(args: &args::Plan) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {
         return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
     }
-    let source = ModuleSource::read(&args.module, &args.machine)?;
+    let source = ModuleSource::read(&args.module, &args.machine, None)?;
     // A module compiled for a TPU mixes types as only TPU kernels can: it can be planned but not
     // run.
     let is_tpu = likely_device(&source.module).starts_with("tpu");

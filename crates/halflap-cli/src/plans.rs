@@ -4,6 +4,7 @@ use halflap::cost::Profile;
 use halflap::graph::Edges;
 use halflap::ids::{Id, IdVec, OpId, UnitId};
 use halflap::order::Order;
+use halflap::simulate::Bound;
 use halflap::units::Nanos;
 use halflap::verify::{Demands, verify};
 use halflap::workload::Decided;
@@ -16,8 +17,8 @@ use serde_json::{Value, json};
 use crate::args::{MachineArgs, SearchArgs};
 use crate::exit::Failed;
 use crate::files;
-use crate::search::{Wanted, search};
-use crate::source::{Hlo, Orders, Source, Subject};
+use crate::search::{Rung, Wanted, best, search};
+use crate::source::{Hlo, Orders, Ranks, Source, Subject};
 
 /// Which orders.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +47,9 @@ pub struct ModuleSource {
 }
 
 impl ModuleSource {
-    /// Reads a module. Only modules say what their operations compute.
-    pub fn read(path: &str, args: &MachineArgs) -> Result<ModuleSource, Failed> {
-        let Subject { source, hlo } = Subject::read(path, args, None)?;
+    /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
+    pub fn read(path: &str, args: &MachineArgs, ranks: Option<Ranks>) -> Result<ModuleSource, Failed> {
+        let Subject { source, hlo } = Subject::read_on(path, args, ranks)?;
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
             None => Err(Failed::in_file(files::name_of(path), "is no HLO module, and only those can be run")),
@@ -75,17 +76,27 @@ impl ModuleSource {
             Which::File(path) => Some(Orders::of_module(path)?),
             _ => None,
         };
-        let all = source.walk(|priced| {
-            let order = match (which, &orders) {
-                (Which::Ours(args), _) if source.workload.units[priced.unit].communicates() => {
-                    search(&Wanted { args, is_chained: false, source, peak_before: None }, priced)?.0
-                }
-                (_, Some(orders)) => orders.order(source, priced, Edges::Real)?,
-                _ => priced.input.order.clone(),
-            };
-            Ok((order, ()))
-        })?;
+        let all = match which {
+            Which::Ours(args) => return found(&best(args, |rung| self.searched(args, rung), |all| all.iter().all(is_at_bound))?),
+            _ => source.walk(|priced| match &orders {
+                Some(orders) => Ok((orders.order(source, priced, Edges::Real)?, ())),
+                None => Ok((priced.input.order.clone(), ())),
+            })?,
+        };
         found(&all)
+    }
+
+    /// The best orders of all units that communicate.
+    fn searched(&self, args: &SearchArgs, rung: Rung) -> Result<Vec<Decided<Option<Bound>>>, Failed> {
+        let source = &self.source;
+        source.walk(|priced| match source.workload.units[priced.unit].communicates() {
+            true => {
+                let wanted = Wanted { args, rung, is_chained: false, source, peak_before: None };
+                let (order, outcome) = search(&wanted, priced)?;
+                Ok((order, Some(outcome.bound)))
+            }
+            false => Ok((priced.input.order.clone(), None)),
+        })
     }
 
     /// The simulated step times of orders that were found before.
@@ -147,7 +158,11 @@ impl ModuleSource {
     }
 }
 
-fn found(all: &[Decided<()>]) -> Result<Found, Failed> {
+fn is_at_bound(unit: &Decided<Option<Bound>>) -> bool {
+    unit.found.is_none_or(|bound| bound.is_reached_by(unit.result.step_time()))
+}
+
+fn found<T>(all: &[Decided<T>]) -> Result<Found, Failed> {
     let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
     let orders = all.iter().map(|done| done.result.order.clone()).collect();
     Ok(Found { orders, step_time: entry.result.step_time() })

@@ -1,5 +1,7 @@
 //! `halflap schedule`: the best order, or what passes make of a graph.
 
+use std::time::Instant;
+
 use halflap::evaluate::Side;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
@@ -9,7 +11,7 @@ use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::workload::{Decided, Priced};
-use halflap_hlo::write as write_module;
+use halflap_hlo::write_proved;
 use halflap_report::{
     Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_robustness, labelled,
 };
@@ -24,7 +26,7 @@ use crate::machine;
 use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
-use crate::search::{Outcome, Wanted, search};
+use crate::search::{Outcome, Rung, Wanted, best, search};
 use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
@@ -78,10 +80,10 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
     if changes(args) {
         return Ok(Box::new(rewrite::find(args, &subject)?));
     }
-    let all = source.walk(|priced| match args.passes.is_empty() {
-        true => searched(&subject, priced, args),
-        false => passed(priced, args),
-    })?;
+    let all = match args.passes.is_empty() {
+        true => all_searched(&subject, args)?,
+        false => source.walk(|priced| passed(priced, args))?,
+    };
     let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
     let measures = all.iter().map(|unit| measure(unit, edges)).collect();
     Ok(Box::new(Done { subject, all, measures, args: args.clone() }))
@@ -149,14 +151,40 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     }
 }
 
+/// The best orders of all units. What they took to find is counted in the last one, but for what each took itself.
+fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, Failed> {
+    let started = Instant::now();
+    let walk = |rung: Rung| subject.source.walk(|priced| searched(subject, priced, (args, rung)));
+    let is_at_bound = |unit: &Unit| match &unit.found {
+        Way::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
+        _ => true,
+    };
+    let mut all = best(&args.search, walk, |all| all.iter().all(is_at_bound))?;
+    let mut rest = started.elapsed().as_secs_f64();
+    let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
+        Way::Searched(found) => Some(found),
+        _ => None,
+    });
+    let mut found: Vec<&mut Outcome> = found.collect();
+    rest -= found.iter().map(|found| found.seconds).sum::<f64>();
+    if let Some(last) = found.last_mut() {
+        last.seconds += rest.max(0.0);
+    }
+    Ok(all)
+}
+
 /// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
-fn searched(subject: &Subject, priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Order, Way), Failed> {
+fn searched(
+    subject: &Subject,
+    priced: &Priced,
+    (args, rung): (&args::Schedule, Rung),
+) -> Result<(halflap::order::Order, Way), Failed> {
     let source = &subject.source;
     if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
         return Ok((priced.input.order.clone(), Way::Kept));
     }
     let is_chained = args.order_collectives.is_some();
-    let wanted = Wanted { args: &args.search, is_chained, source, peak_before: None };
+    let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
     let (order, outcome) = search(&wanted, priced)?;
     Ok((order, Way::Searched(outcome)))
 }
@@ -208,7 +236,8 @@ impl Answer for Done {
     fn program(&self) -> Result<String, Failed> {
         let Some(hlo) = &self.subject.hlo else { return Err(answer::no_program()) };
         let order = |unit: &Unit| hlo.units[unit.priced.unit].placed(&unit.result.order);
-        Ok(write_module(&hlo.module, &self.all.iter().map(order).collect::<Vec<_>>()))
+        let orders: Vec<_> = self.all.iter().map(order).collect();
+        write_proved(&hlo.module, &orders).map_err(|error| Failed::OurBug(error.to_string()))
     }
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {

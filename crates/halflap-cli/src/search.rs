@@ -11,7 +11,7 @@ use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
 use halflap::simulate::Bound;
 use halflap::units::Bytes;
-use halflap::workload::Priced;
+use halflap::workload::{Decided, Priced};
 use halflap_report::OptimizerRun;
 
 use crate::args::{EffortArg, SearchArgs};
@@ -43,9 +43,64 @@ impl Outcome {
     }
 }
 
+/// How hard a search is, and within which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rung {
+    effort: EffortArg,
+    /// Whether the limit is at most what the input order needs.
+    at_input_peak: bool,
+}
+
+impl Rung {
+    /// What was asked for.
+    pub fn asked(args: &SearchArgs) -> Rung {
+        Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
+    }
+
+    /// All that ask for less, the hardest first: none of them may give a faster order.
+    fn lesser(args: &SearchArgs) -> Vec<Rung> {
+        let asked = Rung::asked(args).effort;
+        let has_more = match args.memory_budget {
+            Some(Budget::Times(times)) => times > 1.0,
+            Some(Budget::Absolute(_)) => true,
+            None => false,
+        };
+        let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
+        let efforts = efforts.into_iter().skip_while(|&effort| effort != asked);
+        let rungs = efforts.flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
+        rungs.skip(1).filter(|rung| has_more || !rung.at_input_peak).collect()
+    }
+}
+
+/// The best of the orders that are found for what was asked and for less: the search is not exact, and a larger
+/// budget or effort may find a slower order. `is_best` says that nothing can be better.
+pub fn best<T>(
+    args: &SearchArgs,
+    walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
+    is_best: impl Fn(&[Decided<T>]) -> bool,
+) -> Result<Vec<Decided<T>>, Failed> {
+    let time = |all: &[Decided<T>]| all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round());
+    let mut best = walk(Rung::asked(args));
+    for rung in Rung::lesser(args) {
+        let known = match &best {
+            Err(Failed::Stopped) => break,
+            Ok(all) if is_best(all) => break,
+            Ok(all) => time(all),
+            Err(_) => f64::INFINITY,
+        };
+        match walk(rung) {
+            Err(Failed::Stopped) => return Err(Failed::Stopped),
+            Ok(all) if time(&all) < known => best = Ok(all),
+            _ => {}
+        }
+    }
+    best
+}
+
 /// The requirements on an order.
 pub struct Wanted<'a> {
     pub args: &'a SearchArgs,
+    pub rung: Rung,
     /// Whether collectives were chained.
     pub is_chained: bool,
     /// Where the program came from.
@@ -111,7 +166,7 @@ fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>)
         memory_limit: limit(wanted, priced),
         edges: wanted.edges(),
         known: &[],
-        effort: machine::effort(args.effort.unwrap_or(EffortArg::Default)),
+        effort: machine::effort(wanted.rung.effort),
         threads: machine::threads(args.threads),
         progress: &|part| bar.show(part),
     });

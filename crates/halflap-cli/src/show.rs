@@ -17,7 +17,7 @@ use halflap_report::{
 };
 
 use crate::exit::Failed;
-use crate::source::{Hlo, Source};
+use crate::source::{Hlo, Source, assumed_ranks};
 
 /// How many collectives a table on the terminal has.
 pub const ROWS: usize = 20;
@@ -117,6 +117,7 @@ impl Shown<'_> {
         );
         let mut lines = vec![("module", whole)];
         lines.extend(source.device().map(|device| ("device", device)));
+        lines.extend(assumed_ranks(module).map(|ranks| ("ranks", ranks)));
         if let Some(entry) = sections.last() {
             lines.extend(figures(entry));
         }

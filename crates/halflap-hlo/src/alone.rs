@@ -8,7 +8,7 @@ use crate::ids::InstrId;
 pub fn alone(module: &Module, instr: InstrId, (replicas, partitions): (u32, u32)) -> String {
     let mut text = format!("HloModule only, replica_count={replicas}, num_partitions={partitions}\n");
     // What follows the first line are tables that metadata refers to.
-    text.push_str(module.str(module.preamble).split_once('\n').map_or("", |(_, tables)| tables));
+    text.push_str(&module.str(module.preamble)[module.header.end as usize..]);
     for id in module.computations().filter(|&id| id != module.entry()) {
         let computation = &module.computations[id];
         text.push_str(module.str(computation.head));

@@ -5,6 +5,8 @@ use std::fmt;
 use halflap::import::ImportError;
 use thiserror::Error;
 
+use super::types::Mismatch;
+
 /// Why a text is not a module: the place, the line, and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HloError {
@@ -18,6 +20,8 @@ pub struct HloError {
     pub mark: usize,
     /// What is wrong.
     pub problem: Problem,
+    /// The byte of the text.
+    pub(super) at: usize,
 }
 
 /// What is wrong at a place.
@@ -60,12 +64,18 @@ pub enum Problem {
     NotStarted { opcode: String, name: String, of: String },
     #[error("the computation has a second ROOT: the first is '{first}'")]
     TwoRoots { first: String },
-    #[error("the module has no computation marked ENTRY")]
+    #[error("the module has no computation")]
     NoEntry,
     #[error("the module has a second computation marked ENTRY")]
     TwoEntries,
     #[error("computation '{name}' has no instruction")]
     Empty { name: String },
+    #[error("instructions are nested more than {most} deep: give the inner ones lines of their own")]
+    NestedTooDeep { most: usize },
+    #[error("the result of {opcode} needs a shape, as in f32[2,3] {opcode}(...): it cannot be inferred")]
+    NoShape { opcode: String },
+    #[error("the shape of the result is not given and cannot be inferred: {mismatch}")]
+    NotInferred { mismatch: Box<Mismatch> },
     #[error("computation '{name}' calls itself, directly or through others")]
     Recursive { name: String },
     #[error(
@@ -95,7 +105,7 @@ impl HloError {
         if right.next().is_some() {
             shown.push_str("...");
         }
-        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem }
+        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem, at }
     }
 }
 
@@ -105,7 +115,7 @@ fn visible(letter: char) -> char {
 
 impl fmt::Display for HloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HloError { line, column, shown, mark, problem } = self;
+        let HloError { line, column, shown, mark, problem, .. } = self;
         write!(f, "line {line} column {column}: {problem}\n  {shown}\n  {:mark$}^", "")
     }
 }

@@ -4,9 +4,11 @@
 //! mesh; their numbers mean replicas, partitions or devices, depending on other attributes. Here
 //! they become devices: replica times the number of partitions plus partition.
 
+use std::collections::HashSet;
+
 use super::error::Problem;
 use super::lex::numbers_in;
-use super::{Module, Opcode};
+use super::{Array, Module, Opcode, Phase, Shape};
 use crate::ids::InstrId;
 
 /// Sets of devices that communicate among themselves.
@@ -22,8 +24,118 @@ pub struct ReplicaGroups {
 /// not take all memory.
 const MOST_DEVICES: u64 = 1 << 22;
 
+/// How many replicas there are, and how many partitions each has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Devices {
+    pub replicas: u32,
+    pub partitions: u32,
+}
+
+impl Devices {
+    /// How many there are in all.
+    pub fn count(self) -> u64 {
+        u64::from(self.replicas) * u64::from(self.partitions)
+    }
+}
+
+/// Devices that a text does not count: as many as its collectives name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Assumed {
+    pub(super) least: Devices,
+    along: Along,
+}
+
+/// What there are more of, if there are more devices.
+#[derive(Clone, Copy, Debug)]
+enum Along {
+    Replicas,
+    Partitions,
+}
+
+impl Assumed {
+    /// So many devices in all; nothing, if collectives name more of them or a number that cannot be.
+    pub(super) fn of(self, count: u32) -> Option<Assumed> {
+        let Devices { replicas, partitions } = self.least;
+        let (kept, least) = match self.along {
+            Along::Replicas => (partitions, replicas),
+            Along::Partitions => (replicas, partitions),
+        };
+        let grown = count.checked_div(kept).filter(|&grown| grown >= least && grown * kept == count)?;
+        let least = match self.along {
+            Along::Replicas => Devices { replicas: grown, partitions },
+            Along::Partitions => Devices { replicas, partitions: grown },
+        };
+        Some(Assumed { least, ..self })
+    }
+}
+
+/// The devices of a module whose text does not say how many there are.
+pub(super) fn assumed(module: &Module) -> Option<Assumed> {
+    if module.module_attribute("replica_count").or(module.module_attribute("num_partitions")).is_some() {
+        return None;
+    }
+    let (mut replicas, mut partitions, mut devices) = (1, 1, 1);
+    let mut along = Along::Replicas;
+    // Most collectives have the same groups. Looked up only.
+    let mut known: HashSet<(Meaning, &str)> = HashSet::new();
+    for instr in module.instructions.ids() {
+        if module.instruction(instr).opcode == Opcode::PartitionId {
+            along = Along::Partitions;
+        }
+        let Some(text) = KEYS.iter().find_map(|key| module.attribute(instr, key)) else { continue };
+        let meaning = meaning(module, instr);
+        let group = shared_among(module, instr);
+        if group.is_none() && !known.insert((meaning, text)) {
+            continue;
+        }
+        let count = named(text).max(group.unwrap_or(1));
+        let of_meaning = match meaning {
+            Meaning::Replicas | Meaning::ReplicasWhole => &mut replicas,
+            Meaning::Partitions => &mut partitions,
+            Meaning::Devices => &mut devices,
+        };
+        *of_meaning = count.max(*of_meaning);
+        if matches!(meaning, Meaning::Partitions | Meaning::Devices) {
+            along = Along::Partitions;
+        }
+    }
+    let partitions = partitions.max(devices.div_ceil(replicas));
+    let fits = replicas.checked_mul(partitions).is_some_and(|all| all <= MOST_DEVICES);
+    let least = match fits {
+        true => Devices { replicas: replicas as u32, partitions: partitions as u32 },
+        false => Devices { replicas: 1, partitions: 1 },
+    };
+    Some(Assumed { least, along })
+}
+
+/// How many devices there must be for groups or pairs to name them.
+fn named(text: &str) -> u64 {
+    let most = match read_groups(text, MOST_DEVICES) {
+        Ok(groups) => groups.into_iter().flatten().max().map(u64::from),
+        Err(_) => numbers_in(text).into_iter().filter_map(|number| u64::try_from(number).ok()).max(),
+    };
+    most.map_or(1, |most| most + 1)
+}
+
+/// How many devices share what an all-gather makes or a reduce-scatter takes: groups that name nobody do not say.
+fn shared_among(module: &Module, instr: InstrId) -> Option<u64> {
+    let instruction = module.instruction(instr);
+    let is_split = matches!(instruction.opcode.begun(), Opcode::AllGather | Opcode::ReduceScatter);
+    let is_start = instruction.opcode.phase() == Some(Phase::Start);
+    let result = if is_start { instruction.shape.parts().get(1)? } else { &instruction.shape };
+    let first = |shape: &Shape| {
+        let mut leaves = Vec::new();
+        shape.leaves(&mut leaves);
+        leaves.first().and_then(|leaf| leaf.array().map(Array::elements))
+    };
+    let sizes = [first(module.operand_shape(module.operands(instr).first()?))?, first(result)?];
+    let (least, most) = (sizes[0].min(sizes[1]), sizes[0].max(sizes[1]));
+    (is_split && least > 0).then(|| most / least)
+}
+
 /// What the numbers in replica groups mean.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Meaning {
     /// Replicas; each partition has its own groups.
     Replicas,

@@ -28,6 +28,8 @@ pub(super) struct Cursor<'t> {
     pub(super) at: usize,
     /// The brackets that are open; kept to be used again.
     open: Vec<u8>,
+    /// How many comments there were between brackets.
+    pub(super) comments: usize,
 }
 
 /// What a byte can mean between brackets.
@@ -39,6 +41,7 @@ enum Class {
     Quote,
     Slash,
     Comma,
+    Blank,
     Newline,
 }
 
@@ -51,8 +54,11 @@ const CLASSES: [Class; 256] = {
     classes[b')' as usize] = Class::Close;
     classes[b']' as usize] = Class::Close;
     classes[b'"' as usize] = Class::Quote;
+    classes[b'\'' as usize] = Class::Quote;
     classes[b'/' as usize] = Class::Slash;
     classes[b',' as usize] = Class::Comma;
+    classes[b' ' as usize] = Class::Blank;
+    classes[b'\t' as usize] = Class::Blank;
     classes[b'\n' as usize] = Class::Newline;
     classes
 };
@@ -60,7 +66,7 @@ const CLASSES: [Class; 256] = {
 /// What ends a piece of text, outside of all brackets and strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// A comma, the end of the line or a closing bracket.
+    /// A comma, the end of the line, a closing bracket, a comment, or a blank before what is no part of a value.
     Value,
     /// The bracket that closes the one before.
     Close(u8),
@@ -70,7 +76,7 @@ pub(super) enum Until {
 
 impl<'t> Cursor<'t> {
     pub(super) fn new(text: &'t str) -> Cursor<'t> {
-        Cursor { text, at: 0, open: Vec::new() }
+        Cursor { text, at: 0, open: Vec::new(), comments: 0 }
     }
 
     #[inline]
@@ -182,7 +188,8 @@ impl<'t> Cursor<'t> {
                 Class::Plain => {}
                 Class::Comma if outside && !matches!(until, Until::Close(_)) => return Ok(()),
                 Class::Newline if outside && until == Until::Value => return Ok(()),
-                Class::Comma | Class::Newline => {}
+                Class::Blank if outside && until == Until::Value && !self.goes_on() => return Ok(()),
+                Class::Comma | Class::Newline | Class::Blank => {}
                 Class::Open => self.open.push(closing(byte)),
                 Class::Close => match self.open.pop() {
                     Some(expected) if expected == byte => {}
@@ -198,7 +205,11 @@ impl<'t> Cursor<'t> {
                     self.skip_string()?;
                     continue;
                 }
-                Class::Slash if self.skip_block_comment() => continue,
+                Class::Slash if outside && until == Until::Value && self.is_comment() => return Ok(()),
+                Class::Slash if self.skip_comment() => {
+                    self.comments += 1;
+                    continue;
+                }
                 Class::Slash => {}
             }
             self.at += 1;
@@ -209,18 +220,27 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    fn skip_block_comment(&mut self) -> bool {
-        self.text.as_bytes().get(self.at + 1) == Some(&b'*') && self.skip_comment()
+    fn is_comment(&self) -> bool {
+        matches!(self.text.as_bytes().get(self.at..self.at + 2), Some(b"//" | b"/*"))
     }
 
-    /// A string in double quotes, with backslash escapes.
+    /// Whether a value goes on behind a blank, as `mesh['a'=2] {'a'}` and `f32[2] {1, 2}` do. What begins otherwise
+    /// is the next instruction.
+    fn goes_on(&self) -> bool {
+        let rest = self.text[self.at..].trim_start_matches([' ', '\t']);
+        rest.starts_with(|first: char| matches!(first, '{' | '[' | '(' | '<' | '-') || first.is_ascii_digit())
+            || rest.starts_with("T(")
+    }
+
+    /// A string in quotes of either kind, with backslash escapes.
     pub(super) fn skip_string(&mut self) -> Result<Span, HloError> {
         let start = self.at;
-        self.expect(b'"', "a string in double quotes")?;
         let bytes = self.text.as_bytes();
+        let quote = if self.peek() == Some(b'\'') { b'\'' } else { b'"' };
+        self.expect(quote, "a string in quotes")?;
         while let Some(&byte) = bytes.get(self.at) {
             match byte {
-                b'"' => {
+                byte if byte == quote => {
                     self.at += 1;
                     return Ok(Span::new(start + 1, self.at - 1));
                 }

@@ -16,7 +16,7 @@
 //! | `values`, `storage` | which values share a buffer |
 //! | `lower` | a computation to a graph |
 //! | `program` | all computations that run, as a workload |
-//! | `split`, `write` | orders back to text |
+//! | `split`, `write`, `proof` | orders back to text, which is read again and compared |
 //! | [`plan`] | a module in given orders as steps |
 
 #[cfg(test)]
@@ -47,6 +47,7 @@ mod opcode;
 mod parse;
 pub mod plan;
 mod program;
+mod proof;
 mod shape;
 mod split;
 mod steps;
@@ -61,13 +62,14 @@ pub use alone::alone;
 pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
 pub use decides::deciding_elements;
 pub use error::{HloError, Problem, ReadError};
-pub use groups::ReplicaGroups;
+pub use groups::{Devices, ReplicaGroups};
 pub use lex::Span;
 pub use literal::Literal;
 pub use lower::{Lowered, lower};
 pub use metadata::{Frame, Metadata};
 pub use nature::started;
 pub use opcode::{Opcode, Phase, Wrapped};
+pub use proof::{WriteError, Wrong};
 pub use program::{Caller, LoweredModule, LoweredUnit, likely_device};
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
 pub use steps::{Part, Place};
@@ -75,7 +77,7 @@ pub use storage::{Origin, Slot, Storage};
 pub use trips::trip_count;
 pub use types::{Mismatch, TypeError, check};
 pub use values::Callee;
-pub use write::write;
+pub use write::{write, write_proved};
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -97,6 +99,8 @@ pub fn read_module(bytes: &[u8]) -> Result<Module, ReadError> {
 pub struct Module {
     text: String,
     name: Span,
+    /// The first line, with its attributes.
+    header: Span,
     /// Everything before the first computation.
     preamble: Span,
     attributes: Range<u32>,
@@ -115,6 +119,10 @@ pub struct Module {
     trailer: Span,
     /// All instructions by name, built on first use.
     sorted: OnceLock<Vec<InstrId>>,
+    /// Replicas and partitions, where the text does not say how many there are.
+    assumed: Option<groups::Assumed>,
+    /// Of a text that was in shorthand: where a piece of it begins, and in which line it was.
+    places: Vec<(u32, u32)>,
 }
 
 /// A sequence of instructions. In a scheduled module it is the order in which they run.
@@ -176,12 +184,26 @@ impl Module {
         }
     }
 
-    /// Its name.
+    /// Its name; without one, that of its entry.
     pub fn name(&self) -> &str {
-        self.str(self.name)
+        match self.name.is_empty() {
+            true => self.computation_name(self.entry),
+            false => self.str(self.name),
+        }
     }
 
-    /// The text that it was read from.
+    /// The line of an instruction in the text that was read, counted from 1.
+    pub fn line_of(&self, instr: InstrId) -> usize {
+        let at = self.instructions[instr].name.start;
+        let lines = |from: usize| self.text.as_bytes()[from..at as usize].iter().filter(|&&byte| byte == b'\n').count();
+        let piece = self.places.partition_point(|&(new, _)| new <= at).checked_sub(1);
+        match piece.map(|piece| self.places[piece]) {
+            Some((new, line)) => line as usize + lines(new as usize),
+            None => 1 + lines(0),
+        }
+    }
+
+    /// The text that it was read from; of one in shorthand, the text in full.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -199,8 +221,24 @@ impl Module {
 
     /// The number of replicas, and the number of partitions of each.
     pub fn devices(&self) -> (u32, u32) {
+        if let Some(Devices { replicas, partitions }) = self.assumed_devices() {
+            return (replicas, partitions);
+        }
         let number = |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
         (number("replica_count"), number("num_partitions"))
+    }
+
+    /// Replicas and partitions, if the text does not say how many there are: what its collectives name.
+    pub fn assumed_devices(&self) -> Option<Devices> {
+        self.assumed.map(|assumed| assumed.least)
+    }
+
+    /// The same module for so many devices, if its text does not say how many there are, and names no others.
+    pub fn for_devices(self, count: u32) -> Result<Module, Module> {
+        match self.assumed.and_then(|assumed| assumed.of(count)) {
+            Some(assumed) => Ok(Module { assumed: Some(assumed), ..self }),
+            None => Err(self),
+        }
     }
 
     /// The value of one of the module's own attributes.

@@ -40,8 +40,35 @@ impl Module {
             Literal::Complex(values) => values.len(),
             Literal::LeftOut => 0,
         };
-        (count as u64 == array.elements()).then_some(literal)
+        match count as u64 == array.elements() {
+            true => Some(literal),
+            // XLA reads a number without braces as the first, and all others as zero.
+            false if count == 1 && !text.contains('{') => first_of(literal, array.elements()),
+            false => None,
+        }
     }
+}
+
+/// So many numbers, of which all but the first are zero.
+fn first_of(literal: Literal, count: u64) -> Option<Literal> {
+    /// More would only fill the memory: no text has that many.
+    const MOST: u64 = 1 << 32;
+    let count = usize::try_from(count).ok().filter(|_| count <= MOST)?;
+    Some(match literal {
+        Literal::Whole(mut values) => {
+            values.resize(count, 0);
+            Literal::Whole(values)
+        }
+        Literal::Float(mut values) => {
+            values.resize(count, 0.0);
+            Literal::Float(values)
+        }
+        Literal::Complex(mut values) => {
+            values.resize(count, (0.0, 0.0));
+            Literal::Complex(values)
+        }
+        Literal::LeftOut => Literal::LeftOut,
+    })
 }
 
 fn without_comments(text: &str) -> String {

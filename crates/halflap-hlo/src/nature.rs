@@ -13,9 +13,18 @@ pub(crate) fn is_free(module: &Module, instr: InstrId) -> bool {
     match opcode {
         Opcode::Parameter | Opcode::Constant | Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast => true,
         Opcode::AfterAll => module.operands(instr).is_empty(),
-        _ => opcode.phase() == Some(Phase::Update),
+        _ => opcode.phase() == Some(Phase::Update) && is_passed_on(module, instr),
     }
 }
+
+/// Whether an instruction gives just what its only operand gave. An update may also add operands and results.
+fn is_passed_on(module: &Module, instr: InstrId) -> bool {
+    match module.operands(instr) {
+        [operand] => module.operand_shape(operand).leaf_count() == module.instruction(instr).shape.leaf_count(),
+        _ => false,
+    }
+}
+
 /// What a collective or a transfer carries.
 pub(crate) fn payload(module: &Module, instr: InstrId) -> Payload {
     let operands = module.operands(instr).iter();
@@ -136,7 +145,7 @@ pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
             let target = module.attribute(instr, "custom_call_target").unwrap_or("").trim_matches('"');
             matches!(target, "ConcatBitcast" | "AssumeGatherIndicesInBound" | "Sharding" | "AllocateBuffer")
         }
-        _ if is_free(module, instr) => true,
+        opcode if is_free(module, instr) || opcode.phase() == Some(Phase::Update) => true,
         _ => {
             let operands = module.operands(instr).iter().all(|operand| is_small(module.operand_shape(operand)));
             operands && is_small(&instruction.shape)

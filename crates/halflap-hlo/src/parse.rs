@@ -4,6 +4,8 @@
 //! all are known. Memory is bounded by the text: one table entry for each item.
 
 mod check;
+mod expand;
+mod infer;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -11,31 +13,62 @@ use std::sync::OnceLock;
 
 use super::attributes::Attribute;
 use super::error::{HloError, Problem};
-use super::groups;
-use super::lex::{Cursor, Span, Until};
+use super::groups::{self, assumed};
+use super::lex::{Cursor, Span, Until, is_name};
 use super::metadata::Tables;
 use super::{Computation, Instruction, Module, Opcode, Operand, Shape};
 use crate::ids::{ComputationId, InstrId};
+use expand::expand;
 use halflap::ids::{Id, IdVec};
+use halflap::import;
+use infer::infer;
 
-/// Reads a module.
+/// Reads a module. One in shorthand is written out in full first: its errors still show the text as it was.
 pub(super) fn parse(text: String) -> Result<Module, HloError> {
     if u32::try_from(text.len()).is_err() {
         return Err(HloError::at(&text, 0, Problem::TooLarge { size: text.len() }));
     }
+    match parse_full(text) {
+        Ok(module) => Ok(module),
+        Err(Refused::Wrong(error)) => Err(error),
+        Err(Refused::Short(text)) => parse_short(&text),
+    }
+}
+
+/// Why a text could not be read.
+enum Refused {
+    Wrong(HloError),
+    /// It has shorthand, and could be written out.
+    Short(String),
+}
+
+fn parse_short(text: &str) -> Result<Module, HloError> {
+    let full = expand(text)?;
+    let places = full.places.clone();
+    let original = |error: HloError| HloError::at(text, full.original(error.at), error.problem);
+    match parse_full(full.text.clone()) {
+        Ok(module) => Ok(Module { places, ..module }),
+        Err(Refused::Wrong(error)) => Err(original(error)),
+        // What is written out has no shorthand.
+        Err(Refused::Short(full)) => Err(HloError::at(&full, 0, Problem::Bad("the shorthand cannot be written out"))),
+    }
+}
+
+fn parse_full(text: String) -> Result<Module, Refused> {
     let mut reader = Reader::new(&text);
-    let (name, attributes) = reader.header()?;
-    let tables = Tables::parse(&mut reader.cursor)?;
-    let preamble = Span::new(0, reader.cursor.at);
-    while reader.computation()? {}
+    let head = match reader.all() {
+        Ok(head) => head,
+        Err(_) if reader.is_short => return Err(Refused::Short(text)),
+        Err(error) => return Err(Refused::Wrong(error)),
+    };
+    let Head { name, header, preamble, attributes, tables, entry } = head;
     let trailer = Span::new(reader.done, text.len());
-    let entry = reader.entry.ok_or_else(|| reader.cursor.error(Problem::NoEntry))?;
-    reader.resolve_called()?;
-    let Reader { computations, instructions, operands, paths, attributes: all_attributes, called, controls, .. } =
-        reader;
+    let Reader { computations, instructions, operands, paths, called, controls, untyped, .. } = reader;
+    let all_attributes = reader.attributes;
     let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
-    let module = Module {
+    let mut module = Module {
         name,
+        header,
         preamble,
         attributes,
         tables,
@@ -50,10 +83,25 @@ pub(super) fn parse(text: String) -> Result<Module, HloError> {
         by_name,
         trailer,
         sorted: OnceLock::new(),
+        assumed: None,
+        places: Vec::new(),
         text,
     };
-    module.check_calls()?;
+    module.check_calls().map_err(Refused::Wrong)?;
+    infer(&mut module, &untyped).map_err(Refused::Wrong)?;
+    module.check_elements(&untyped).map_err(Refused::Wrong)?;
+    module.assumed = assumed(&module);
     Ok(module)
+}
+
+/// All but the computations.
+struct Head {
+    name: Span,
+    header: Span,
+    preamble: Span,
+    attributes: Range<u32>,
+    tables: Tables,
+    entry: ComputationId,
 }
 
 /// Attributes whose values name computations.
@@ -70,6 +118,19 @@ const CALLS: [&str; 12] = [
     "scatter",
     "comparator",
     "async_computation",
+];
+
+/// Attributes that are kept as they are, whatever is in them.
+const VERBATIM: [&str; 9] = [
+    "sharding",
+    "origin",
+    "metadata",
+    "frontend_attributes",
+    "backend_config",
+    "statistics",
+    "operand_layout_constraints",
+    "entry_computation_layout",
+    "literal",
 ];
 
 struct Reader<'t> {
@@ -95,6 +156,11 @@ struct Reader<'t> {
     groups: HashSet<&'t str>,
     /// The number of devices listed in all of these.
     devices: u64,
+    /// The instructions without a shape, ascending.
+    untyped: Vec<InstrId>,
+    /// Whether shorthand was met: instructions in place of operands, computations in place of their names, or
+    /// comments in values.
+    is_short: bool,
 }
 
 /// The maximum number of devices in a module's groups, so that no text takes long to parse.
@@ -119,7 +185,22 @@ impl<'t> Reader<'t> {
             parameters: HashSet::new(),
             groups: HashSet::new(),
             devices: 0,
+            untyped: Vec::new(),
+            is_short: false,
         }
+    }
+
+    fn all(&mut self) -> Result<Head, HloError> {
+        let (name, attributes) = self.header()?;
+        let header = Span::new(0, self.cursor.at);
+        let tables = Tables::parse(&mut self.cursor)?;
+        let preamble = Span::new(0, self.cursor.at);
+        while self.computation()? {}
+        // Without a mark, the last one is the entry.
+        let last = self.computations.len().checked_sub(1).map(ComputationId::from_index);
+        let entry = self.entry.or(last).ok_or_else(|| self.cursor.error(Problem::NoEntry))?;
+        self.resolve_called()?;
+        Ok(Head { name, header, preamble, attributes, tables, entry })
     }
 
     fn check_groups(&mut self, attribute: &Attribute) -> Result<(), HloError> {
@@ -139,9 +220,13 @@ impl<'t> Reader<'t> {
         &self.cursor.text[span.start as usize..span.end as usize]
     }
 
-    /// `HloModule name, key=value, ...`
+    /// `HloModule name, key=value, ...`; a text may also begin with its first computation.
     fn header(&mut self) -> Result<(Span, Range<u32>), HloError> {
         self.cursor.skip_space();
+        if import::is_headless(self.cursor.text.as_bytes()) {
+            self.cursor.at = 0;
+            return Ok((Span::default(), 0..0));
+        }
         if !self.cursor.take_word("HloModule") {
             let is_mlir =
                 ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
@@ -155,6 +240,8 @@ impl<'t> Reader<'t> {
         let name = Span::new(start, self.cursor.at);
         let name = Span::new(start, start + self.str(name).trim_end().len());
         let attributes = self.attributes()?;
+        // What is not shorthand in instructions is none here.
+        self.is_short = false;
         Ok((name, attributes))
     }
 
@@ -172,8 +259,11 @@ impl<'t> Reader<'t> {
             let key = self.cursor.name("the name of an attribute")?;
             self.cursor.skip_blanks();
             self.cursor.expect(b'=', "'=' after the name of an attribute")?;
-            self.cursor.skip_blanks();
+            self.cursor.skip_space();
+            let comments = self.cursor.comments;
             let value = self.value()?;
+            // Values are parsed on demand, by those who know of no comments.
+            self.is_short |= self.cursor.comments > comments && !VERBATIM.contains(&self.str(key));
             self.attributes.push(Attribute { key, value });
         }
     }
@@ -293,16 +383,25 @@ impl<'t> Reader<'t> {
         self.cursor.skip_space();
         self.cursor.expect(b'=', "'=' after the instruction's name")?;
         self.cursor.skip_space();
-        let shape = Shape::parse(&mut self.cursor)?;
+        let id = InstrId::from_index(self.instructions.len());
+        let shape = match self.has_opcode() {
+            // It is inferred when all is read.
+            true => {
+                self.untyped.push(id);
+                Shape::Opaque
+            }
+            false => Shape::parse(&mut self.cursor)?,
+        };
         self.cursor.skip_space();
         let opcode_name = self.cursor.name("an opcode")?;
         let opcode = Opcode::named(self.str(opcode_name));
-        let id = InstrId::from_index(self.instructions.len());
         let (payload, operands) = self.payload(opcode)?;
         let attributes = self.attributes()?;
         for place in attributes.start as usize..attributes.end as usize {
             let attribute = self.attributes[place];
             if CALLS.contains(&self.str(attribute.key)) {
+                // Names have no such sign: these are instructions.
+                self.is_short |= self.str(attribute.value).contains('=');
                 self.calls.push((id, attribute.value));
             }
             self.check_groups(&attribute)?;
@@ -350,7 +449,7 @@ impl<'t> Reader<'t> {
         if !matches!(opcode, Opcode::Constant | Opcode::Parameter) {
             // An unknown opcode need not have operands between its parentheses.
             match self.operands() {
-                Err(_) if opcode == Opcode::Other => {
+                Err(_) if opcode == Opcode::Other && !self.is_short => {
                     self.operands.truncate(first);
                     self.cursor.at = start;
                 }
@@ -388,6 +487,7 @@ impl<'t> Reader<'t> {
         }
         let at = self.cursor.at;
         let name = self.cursor.name("the name of an operand")?;
+        self.is_short |= self.is_nested();
         let Some(&of) = self.names.get(self.str(name)) else {
             return Err(self.cursor.error_at(at, Problem::UnknownOperand { name: self.str(name).to_owned() }));
         };
@@ -397,7 +497,8 @@ impl<'t> Reader<'t> {
             let index = self.cursor.number()?;
             let index = u32::try_from(index).map_err(|_| self.cursor.error_at(at, Problem::NumberTooLarge))?;
             self.paths.push(index);
-            if self.instructions[of].shape.at(&self.paths[first..]).is_none() {
+            let is_untyped = self.untyped.binary_search(&of).is_ok();
+            if !is_untyped && self.instructions[of].shape.at(&self.paths[first..]).is_none() {
                 let name = self.str(name).to_owned();
                 return Err(self.cursor.error_at(at, Problem::NoSuchElement { name, index }));
             }
@@ -406,11 +507,26 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
+    /// The next word, and the byte after it and after spaces.
+    fn word(&self) -> (&'t str, Option<u8>) {
+        let rest = &self.cursor.text[self.cursor.at..];
+        let word = &rest[..rest.bytes().position(|byte| !is_name(byte)).unwrap_or(rest.len())];
+        (word, rest[word.len()..].trim_start().bytes().next())
+    }
+
     /// Whether an operand starts with its shape and not with its name.
     fn has_shape(&self) -> bool {
-        let rest = &self.cursor.text.as_bytes()[self.cursor.at..];
-        let word = rest.iter().position(|&byte| !super::lex::is_name(byte)).unwrap_or(rest.len());
-        matches!(rest.get(word), Some(b'[' | b'('))
+        matches!(self.word(), (_, Some(b'[')) | ("" | "b", Some(b'(')))
+    }
+
+    /// Whether an instruction goes on with its opcode, without a shape.
+    fn has_opcode(&self) -> bool {
+        matches!(self.word(), (word, Some(b'(')) if !matches!(word, "" | "b"))
+    }
+
+    /// Whether what stood in place of an operand's name is an opcode: the operands of an instruction follow.
+    fn is_nested(&self) -> bool {
+        self.cursor.text[self.cursor.at..].trim_start().starts_with('(')
     }
 
     fn twice(&self, what: &'static str, name: Span) -> HloError {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::lower::{Lowered, lower};
 use super::steps::{Part, Place};
 use super::values::Callee;
-use super::{Module, Opcode, trip_count, write};
+use super::{Module, Opcode, WriteError, trip_count, write_proved};
 use crate::ids::{ComputationId, InstrId};
 use halflap::graph::{Graph, GraphError};
 use halflap::ids::{IdVec, OpId, UnitId};
@@ -56,6 +56,7 @@ impl LoweredModule {
                 unit: Some(unit),
                 passed_on: lowered.passed_on.clone(),
                 has_side_effects: lowered.has_side_effects,
+                spaces: lowered.space_inside(),
             });
             let Stop { computation, caller, callers, .. } = stop;
             all.push(LoweredUnit { computation, lowered, caller, callers });
@@ -64,9 +65,9 @@ impl LoweredModule {
     }
 
     /// The module's text with the units in these orders.
-    pub fn text<'o>(&self, module: &Module, order: impl Fn(UnitId) -> &'o Order) -> String {
+    pub fn text<'o>(&self, module: &Module, order: impl Fn(UnitId) -> &'o Order) -> Result<String, WriteError> {
         let orders: Vec<_> = self.units.iter().map(|(id, unit)| unit.placed(order(id))).collect();
-        write(module, &orders)
+        write_proved(module, &orders)
     }
 }
 

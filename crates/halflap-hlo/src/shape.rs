@@ -133,6 +133,9 @@ pub const DEVICE_MEMORY: u32 = 0;
 /// The memory of the host, which `S(5)` in a layout names.
 pub const HOST_MEMORY: u32 = 5;
 
+/// What an array of an absurd size counts as, so that sizes can be added up: a pebibyte, which no device has.
+const LARGEST: i64 = 1 << 50;
+
 /// No real program nests tuples deeper.
 const DEEPEST: usize = 128;
 
@@ -213,14 +216,18 @@ fn parse_plain(cursor: &mut Cursor<'_>, depth: usize) -> Result<Shape, HloError>
     let name = &cursor.text[start..cursor.at];
     if name == "b" && cursor.peek() == Some(b'(') && depth < DEEPEST {
         cursor.at += 1;
+        cursor.skip_space();
         let inner = Shape::parse_nested(cursor, depth + 1)?;
+        cursor.skip_space();
         cursor.expect(b')', "')' after the buffer's shape")?;
         return Ok(inner);
     }
-    if name.is_empty() || cursor.peek() != Some(b'[') {
+    let end = cursor.at;
+    cursor.skip_space();
+    if name.is_empty() || !cursor.take(b'[') {
+        cursor.at = end;
         return Err(cursor.error_at(start, Problem::Expected("a shape such as f32[2,3]{1,0}")));
     }
-    cursor.at += 1;
     let (dims, dynamic) = parse_dims(cursor)?;
     match name {
         "token" => return Ok(Shape::Token),
@@ -228,25 +235,38 @@ fn parse_plain(cursor: &mut Cursor<'_>, depth: usize) -> Result<Shape, HloError>
         _ => {}
     }
     let element = ElementType::named(name);
-    let layout = cursor.at;
-    // In short texts a computation's own brace may follow: a layout has no space before or in it.
-    if cursor.peek() == Some(b'{') {
-        cursor.at += 1;
-        cursor.skip(Until::Close(b'}'))?;
-        cursor.at += 1;
-    }
-    let layout = if cursor.at > layout { Span::new(layout, cursor.at) } else { Span::default() };
+    let layout = parse_layout(cursor)?;
     Ok(Shape::Array(Array { element, dims, dynamic, layout }))
+}
+
+/// `{1,0:T(8,128)}`, if it is there. A brace may also be that of a computation: a layout begins with a number or a
+/// colon.
+fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Span, HloError> {
+    let back = cursor.at;
+    cursor.skip_space();
+    let start = cursor.at;
+    if cursor.take(b'{') {
+        cursor.skip_space();
+        if cursor.peek().is_some_and(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'}')) {
+            cursor.skip(Until::Close(b'}'))?;
+            cursor.at += 1;
+            return Ok(Span::new(start, cursor.at));
+        }
+    }
+    cursor.at = back;
+    Ok(Span::default())
 }
 
 fn parse_dims(cursor: &mut Cursor<'_>) -> Result<(Vec<u64>, bool), HloError> {
     let (mut dims, mut dynamic) = (Vec::new(), false);
+    cursor.skip_space();
     if cursor.take(b']') {
         return Ok((dims, dynamic));
     }
     loop {
         if cursor.take(b'<') {
             cursor.expect(b'=', "'<=' before a dynamic dimension's bound")?;
+            cursor.skip_space();
             dynamic = true;
         }
         match cursor.take(b'?') {
@@ -256,10 +276,12 @@ fn parse_dims(cursor: &mut Cursor<'_>) -> Result<(Vec<u64>, bool), HloError> {
             }
             false => dims.push(cursor.number()?),
         }
+        cursor.skip_space();
         if cursor.take(b']') {
             return Ok((dims, dynamic));
         }
         cursor.expect(b',', "',' or ']' among the dimensions")?;
+        cursor.skip_space();
     }
 }
 
@@ -277,8 +299,8 @@ impl Array {
         };
         // Types of less than a byte take one each, unless the layout packs them.
         let bits = layout.element_bits.unwrap_or(self.element.bits().next_multiple_of(8));
-        // Absurd sizes are refused when they are added up.
-        Bytes(i64::try_from(u128::from(elements) * u128::from(bits) / 8).unwrap_or(i64::MAX / 4))
+        let bytes = u128::from(elements) * u128::from(bits) / 8;
+        Bytes(i64::try_from(bytes).unwrap_or(LARGEST).min(LARGEST))
     }
 
     /// Elements with the fastest dimensions filled up to whole tiles.

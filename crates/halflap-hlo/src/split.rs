@@ -62,7 +62,11 @@ pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut S
 fn shape_text(module: &Module, instr: InstrId) -> String {
     let instruction = module.instruction(instr);
     let between = &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
-    between.trim_start().trim_start_matches('=').trim().to_owned()
+    match between.trim_start().trim_start_matches('=').trim() {
+        // It was left out.
+        "" => print_shape(module, &instruction.shape),
+        written => written.to_owned(),
+    }
 }
 
 /// What a start gives: the operands, and what will be there at the end.

@@ -96,16 +96,24 @@ impl Steps {
 
     /// The instruction that starts what a node ends.
     pub(crate) fn started_by(&self, module: &Module, place: &Place) -> Option<InstrId> {
-        if place.part == Part::Done {
-            return Some(place.instr);
-        }
-        if module.instruction(place.instr).opcode.phase() != Some(Phase::Done) {
-            return None;
-        }
-        let mut start = module.operands(place.instr).first()?.of;
-        while module.instruction(start).opcode.phase() != Some(Phase::Start) {
-            start = module.operands(start).first()?.of;
-        }
-        Some(start)
+        let is_start =
+            |instr: &InstrId| place.part == Part::Done || module.instruction(*instr).opcode.phase() == Some(Phase::Start);
+        self.begun_by(module, place).last().filter(is_start)
+    }
+
+    /// What comes before a node that ends something: the updates, the last first, and the start.
+    pub(crate) fn begun_by(&self, module: &Module, place: &Place) -> impl Iterator<Item = InstrId> {
+        let before = |instr: InstrId| module.operands(instr).first().map(|operand| operand.of);
+        let is_end = module.instruction(place.instr).opcode.phase() == Some(Phase::Done);
+        let first = match place.part {
+            Part::Done => Some(place.instr),
+            _ if is_end => before(place.instr),
+            _ => None,
+        };
+        let is_start =
+            move |instr: InstrId| place.part == Part::Done || module.instruction(instr).opcode.phase() == Some(Phase::Start);
+        let chain = std::iter::successors(first, move |&instr| if is_start(instr) { None } else { before(instr) });
+        let is_phase = |instr: &InstrId| matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update));
+        chain.filter(move |instr| place.part == Part::Done || is_phase(instr))
     }
 }

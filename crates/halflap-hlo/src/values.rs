@@ -6,6 +6,8 @@
 //! instruction that works in place writes its result where an operand was, which is allowed if
 //! nothing later in the text reads the operand, and which forces its other readers to come before.
 
+use std::collections::BTreeMap;
+
 use super::shape::DEVICE_MEMORY;
 use super::steps::{Part, Steps};
 use super::storage::{Slot, Storage, leaf_range};
@@ -23,6 +25,8 @@ pub struct Callee {
     pub passed_on: Vec<Option<usize>>,
     /// Whether it does more than make its result.
     pub has_side_effects: bool,
+    /// What it needs of memory other than the device's, beside parameters and results.
+    pub spaces: BTreeMap<u32, Bytes>,
 }
 
 /// A leaf of an instruction's shape.
@@ -41,6 +45,8 @@ pub(super) struct Content {
     pub(super) instr: InstrId,
     pub(super) size: Bytes,
     pub(super) space: u32,
+    /// Whether it is a single number.
+    pub(super) is_single: bool,
     /// The steps that read it, ascending.
     pub(super) readers: Vec<u32>,
     /// Whether it is part of the computation's result.
@@ -158,10 +164,8 @@ impl Finder<'_> {
                     self.forward_operand(instr, index, &[]);
                 }
             }
-            Opcode::Bitcast | Opcode::AsyncUpdate | Opcode::Wrapped(Phase::Update, _) => {
-                self.forward_operand(instr, 0, &[]);
-            }
-            Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain | Opcode::AddDependency => {
+            Opcode::AsyncUpdate | Opcode::Wrapped(Phase::Update, _) => self.update_values(instr),
+            Opcode::Bitcast | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain | Opcode::AddDependency => {
                 self.forward_operand(instr, 0, &[]);
             }
             Opcode::While => self.loop_values(instr, callees),
@@ -192,12 +196,12 @@ impl Finder<'_> {
 
     fn fresh(&mut self, instr: InstrId, leaf: &Shape) {
         let module = self.module;
-        let (size, space) = match leaf {
+        let (size, space, is_single) = match leaf {
             Shape::Array(array) => {
                 let layout = module.layout(array);
-                (array.size(&layout), layout.memory_space)
+                (array.size(&layout), layout.memory_space, array.elements() <= 1)
             }
-            _ => (Bytes::ZERO, DEVICE_MEMORY),
+            _ => (Bytes::ZERO, DEVICE_MEMORY, true),
         };
         let keep = match module.instruction(instr).opcode {
             Opcode::Parameter | Opcode::Constant => Keep::Caller,
@@ -208,7 +212,18 @@ impl Finder<'_> {
         let writer = self.steps.start[instr.index() - self.base].or(self.step(instr)).filter(|_| keep == Keep::Ours);
         let content = self.values.contents.len() as u32;
         let readers = Vec::new();
-        self.values.contents.push(Content { writer, instr, size, space, readers, is_result: false, keep, buffer: 0 });
+        let (is_result, buffer) = (false, 0);
+        self.values.contents.push(Content {
+            writer,
+            instr,
+            size,
+            space,
+            is_single,
+            readers,
+            is_result,
+            keep,
+            buffer,
+        });
         self.values.leaves.push(Value { maker: self.step(instr), content });
     }
 
@@ -309,6 +324,36 @@ impl Finder<'_> {
         }
     }
 
+    /// An update passes on what was started. Its other operands join those of the start, and results may be
+    /// known only with them.
+    fn update_values(&mut self, instr: InstrId) {
+        let module = self.module;
+        let (Shape::Tuple(parts), Some(state)) = (&module.instruction(instr).shape, module.operands(instr).first())
+        else {
+            return self.forward_operand(instr, 0, &[]);
+        };
+        let state_values = self.values.of_operand(module, state).to_vec();
+        let added: Vec<Value> = self.operand_values(instr).split_off(state_values.len());
+        for (index, part) in parts.iter().enumerate() {
+            let (from, len) = leaf_range(module.operand_shape(state), &[index as u32]);
+            let mut known = state_values[from..from + len].to_vec();
+            if index == 0 {
+                known.extend(&added);
+            }
+            let mut leaves = Vec::new();
+            part.leaves(&mut leaves);
+            for (number, leaf) in leaves.into_iter().enumerate() {
+                match known.get(number) {
+                    Some(&value) => {
+                        let maker = self.step(instr).or(value.maker);
+                        self.values.leaves.push(Value { maker, ..value });
+                    }
+                    None => self.fresh(instr, leaf),
+                }
+            }
+        }
+    }
+
     /// An end passes on what was started.
     fn done_values(&mut self, instr: InstrId) {
         let path: &[u32] = match self.module.instruction(instr).opcode {
@@ -394,9 +439,9 @@ impl Finder<'_> {
             if place.part == Part::Done {
                 pairs.extend(self.values.of(module, place.instr).iter().map(|value| (value.content, step as u32)));
             }
-            // A start's operands are needed until its done.
-            if let Some(start) = self.steps.started_by(module, place) {
-                for operand in module.operands(start) {
+            // The operands of a start and of its updates are needed until its done.
+            for begun in self.steps.begun_by(module, place) {
+                for operand in module.operands(begun) {
                     let values = self.values.of_operand(module, operand).iter();
                     pairs.extend(values.map(|value| (value.content, step as u32)));
                 }

@@ -1,11 +1,20 @@
 //! A module as text again: the same text, with some computations in other orders.
 
 use super::nature::is_free;
+use super::proof::{WriteError, prove};
 use super::split;
 use super::steps::{Part, Place};
 use super::{Module, Phase};
 use crate::ids::{ComputationId, InstrId};
 use halflap::ids::{Id, IdVec};
+
+/// Writes a module as [`write()`] does, reads the text again and compares it with the module and the orders: what
+/// does not pass never leaves.
+pub fn write_proved(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> Result<String, WriteError> {
+    let text = write(module, orders);
+    prove(module, orders, &text)?;
+    Ok(text)
+}
 
 /// Writes a module with some computations in the given orders, which must hold every node of their
 /// graphs once. The module is then a scheduled one. Without orders, the text is as it was read.
@@ -42,10 +51,16 @@ fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
         out.push_str(text);
         return;
     }
-    match module.module_attribute("is_scheduled") {
-        Some(value) => {
-            let written = format!("is_scheduled={value}");
-            out.push_str(&text.replacen(&written, "is_scheduled=true", 1));
+    let attributes = &module.all_attributes[module.attributes.start as usize..module.attributes.end as usize];
+    match attributes.iter().find(|attribute| module.str(attribute.key) == "is_scheduled") {
+        Some(attribute) => {
+            out.push_str(&text[..attribute.value.start as usize]);
+            out.push_str("true");
+            out.push_str(&text[attribute.value.end as usize..]);
+        }
+        None if module.name.is_empty() => {
+            out.push_str(&format!("HloModule {}, is_scheduled=true\n\n", module.name()));
+            out.push_str(text);
         }
         None => {
             let (before, after) = text.split_at(module.name.end as usize);

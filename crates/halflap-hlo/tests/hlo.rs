@@ -24,7 +24,7 @@ use halflap::workload::{Decided, Model, UnitError};
 use halflap_hlo::ids::ComputationId;
 use halflap_hlo::read_module;
 use halflap_hlo::{LoweredModule, likely_device};
-use halflap_hlo::{Module, Opcode, Place, trip_count, write};
+use halflap_hlo::{Module, Opcode, Place, WriteError, Wrong, trip_count, write, write_proved};
 use modules::{Dice, random_module, random_text};
 use orders::random_order;
 
@@ -196,6 +196,86 @@ fn random_orders_of_random_modules_are_the_same_program() {
         let last = schedule(&settled, input_order);
         assert_eq!(write(&settled, &last.orders), settled.text(), "seed {seed}");
     }
+}
+
+/// An update may add operands that come late: the end of the whole comes after all updates.
+const UPDATED: &str = "HloModule m
+
+wrapped {
+  a = f32[64] parameter(0)
+  b = f32[64] parameter(1)
+  ROOT s = f32[64] add(a, b)
+}
+
+ENTRY e {
+  p = f32[64] parameter(0)
+  s = ((f32[64]), (), s32[]) async-start(p), calls=wrapped
+  late = f32[64] exponential(p)
+  later = f32[64] negate(late)
+  u = ((f32[64], f32[64]), f32[64], s32[]) async-update(s, later)
+  v = ((f32[64], f32[64]), f32[64], s32[]) async-update(u)
+  d = f32[64] async-done(v)
+  other = f32[64] tanh(p)
+  ROOT r = f32[64] add(d, other)
+}
+";
+
+/// Shorthand of every kind, with collectives to move.
+const SHORT: &str = "HloModule m, num_partitions=2
+
+f {
+  ROOT s = add(f32[] parameter(0), f32[] parameter(1))
+}
+
+g {
+  x = f32[ 64 ] parameter(0)
+  y = multiply(x, tanh(x))
+  c = f32[64] all-reduce(negate(y)), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply={
+    a = f32[] parameter(0)
+    b = f32[] parameter(1)
+    ROOT m = maximum(a, b)
+  }
+  h = f32[32] slice(y), slice={[0:32]}
+  d = f32[64] {0} all-gather(negate(h)), channel_id=2, replica_groups=
+    {{0,1}}, dimensions={0}, use_global_device_ids=true // all
+  t = tuple(c, exponential(d))
+  ROOT r = add(t#1, t#0)
+}
+";
+
+#[test]
+fn ends_come_after_updates_that_add_operands() {
+    let before = module(UPDATED);
+    let mut dice = Dice::new(1);
+    for seed in 0..200 {
+        let scheduled = schedule(&before, |graph, _| random_order(graph, &mut dice));
+        written(&before, &scheduled, &format!("seed {seed}"));
+        write_proved(&before, &scheduled.orders).unwrap();
+    }
+}
+
+#[test]
+fn what_was_short_is_written_in_full() {
+    let before = module(SHORT);
+    let mut dice = Dice::new(2);
+    for seed in 0..50 {
+        let scheduled = schedule(&before, |graph, _| random_order(graph, &mut dice));
+        written(&before, &scheduled, &format!("seed {seed}"));
+        write_proved(&before, &scheduled.orders).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_the_module_does_not_leave() {
+    let before = module(UPDATED);
+    let mut scheduled = schedule(&before, input_order);
+    scheduled.orders.iter_mut().for_each(|(_, order)| order.reverse());
+    let wrong = write_proved(&before, &scheduled.orders).unwrap_err();
+    assert!(matches!(wrong, WriteError::Unreadable(_)), "{wrong}");
+    let mut scheduled = schedule(&before, input_order);
+    scheduled.orders.iter_mut().for_each(|(_, order)| order.truncate(1));
+    let wrong = write_proved(&before, &scheduled.orders).unwrap_err();
+    assert!(matches!(wrong, WriteError::Instruction { what: Wrong::Missing, .. }), "{wrong}");
 }
 
 /// Damages a text: cuts it, or changes, drops or doubles pieces of it.

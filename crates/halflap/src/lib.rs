@@ -40,7 +40,7 @@
 //! let model = Model { costs, ..Model::default() };
 //! let decision = lowered.workload.optimize(&model, &Search::default())?;
 //! println!("{} -> {}", decision.step_time().before, decision.step_time().after);
-//! let text = lowered.text(&module, |unit| decision.order(unit));
+//! let text = lowered.text(&module, |unit| decision.order(unit))?;
 //! # assert!(halflap::import::is_module(text.as_bytes()));
 //! # Ok(())
 //! # }

@@ -33,6 +33,7 @@ use crate::pictures;
 use crate::plan::which;
 use crate::plans::{Found, ModuleSource, Which};
 use crate::progress::Bar;
+use crate::source::Ranks::{Asked, Started};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
@@ -117,7 +118,7 @@ fn run_and_plan(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Faile
 fn plan_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> {
     let written = artifacts.file("order.json");
     check_arguments(args)?;
-    let source = ModuleSource::read(&args.module, &args.machine)?.typed()?;
+    let source = ModuleSource::read(&args.module, &args.machine, args.ranks.map(Asked))?.typed()?;
     let orders = source.found(which(args.order.as_deref(), &args.orders))?;
     let plan = source.plan(&orders, !args.orders.no_fuse)?;
     files::put(&artifacts.file("plan.txt"), &Text::of(&source.module, &plan).render())?;
@@ -154,23 +155,17 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn read(args: &'a args::Run) -> Result<Job<'a>, Failed> {
+    /// Reads what is to be run. The number of processes counts where nothing else says how many ranks there are.
+    fn read(args: &'a args::Run, processes: Option<usize>) -> Result<Job<'a>, Failed> {
         check_arguments(args)?;
         debug::catch_faults(args)?;
-        let source = ModuleSource::read(&args.module, &args.machine)?.typed()?;
+        let ranks = args.ranks.map(Asked).or(processes.map(Started));
+        let source = ModuleSource::read(&args.module, &args.machine, ranks)?.typed()?;
         // A name without a folder would be searched in the system's library path.
         let here = |path: &String| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
         let paths: Vec<PathBuf> = args.custom_calls.iter().map(here).collect();
         let libraries = load(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
-        let (replicas, partitions) = source.module.devices();
-        let ranks = replicas as usize * partitions as usize;
-        match args.ranks {
-            Some(asked) if asked != ranks => {
-                let problem = format!("--ranks {asked}: the module is partitioned for {ranks} ranks");
-                Err(Failed::in_file(files::name_of(&args.module), problem))
-            }
-            _ => Ok(Job { args, source, libraries }),
-        }
+        Ok(Job { args, source, libraries })
     }
 
     fn options(&self) -> Options {
@@ -222,7 +217,7 @@ fn load(paths: &[&Path]) -> Result<Libraries, Failed> {
 }
 
 fn threads(args: &args::Run) -> Result<(), Failed> {
-    run_on(&mut Job::read(args)?, &Threads)
+    run_on(&mut Job::read(args, None)?, &Threads)
 }
 
 /// Runs what was requested on all ranks.

@@ -36,7 +36,7 @@ pub(super) fn run(args: &args::Run) -> Result<(), Failed> {
 }
 
 fn on(world: &World, args: &args::Run) -> Result<(), Failed> {
-    let job = Job::read(args).and_then(|job| check_size(world, job));
+    let job = Job::read(args, Some(world.size())).and_then(|job| check_size(world, job));
     let mut job = agreed(world, job)?;
     compare_settings(world, &job)?;
     run_on(&mut job, &Processes { world })

@@ -12,6 +12,7 @@ use super::{Job, profile};
 use crate::args::{self, Backend};
 use crate::exit::Failed;
 use crate::plans::Found;
+use crate::source::assumed_ranks;
 use crate::terminal;
 
 /// A completed run.
@@ -51,6 +52,9 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
         ("exposed", format!("{} of it compute waited for communication", totals.exposed)),
         ("peak memory", peak(program, outcome)),
     ];
+    if let Some(assumed) = assumed_ranks(&job.source.module) {
+        lines.insert(2, ("assumed", assumed));
+    }
     lines.extend(args.output.as_ref().map(|path| {
         let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
@@ -98,6 +102,7 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
         "format": "halflap.run/1",
         "module": job.source.module.name(),
         "ranks": outcome.ranks.len(),
+        "ranks_assumed": job.source.module.assumed_devices().is_some(),
         "backend": backend,
         "emulated_link": link,
         "order": order(args, others),

@@ -11,7 +11,7 @@ use halflap::ids::{IdVec, UnitId};
 use halflap::import;
 use halflap::order::Order;
 use halflap::workload::{Decided, Model, Priced, UnitError, Workload};
-use halflap_hlo::{LoweredModule, LoweredUnit, Module, likely_device};
+use halflap_hlo::{Devices, LoweredModule, LoweredUnit, Module, likely_device};
 
 use crate::args::{ChainWhich, MachineArgs};
 use crate::costs;
@@ -46,12 +46,21 @@ pub struct Subject {
 impl Subject {
     /// Reads a program; collectives of a graph are chained first, where that is requested.
     pub fn read(path: &str, args: &MachineArgs, chain: Option<ChainWhich>) -> Result<Subject, Failed> {
+        Subject::read_for(path, args, Readers { chain, ranks: None })
+    }
+
+    /// Reads a program to be run on so many ranks.
+    pub fn read_on(path: &str, args: &MachineArgs, ranks: Option<Ranks>) -> Result<Subject, Failed> {
+        Subject::read_for(path, args, Readers { chain: None, ranks })
+    }
+
+    fn read_for(path: &str, args: &MachineArgs, Readers { chain, ranks }: Readers) -> Result<Subject, Failed> {
         let started = Instant::now();
         let bytes = files::read(path)?;
         let (workload, hlo) = match import::is_module(&bytes) {
             true if chain.is_some() => return Err(no_chains()),
             true => {
-                let (workload, hlo) = read_module(path, &bytes)?;
+                let (workload, hlo) = read_module(path, &bytes, ranks)?;
                 (workload, Some(hlo))
             }
             false => (files::chained(files::parse_graph(path, &bytes)?, chain).into(), None),
@@ -69,11 +78,63 @@ impl Subject {
     }
 }
 
-fn read_module(path: &str, bytes: &[u8]) -> Result<(Workload, Hlo), Failed> {
+/// What a program is read for.
+struct Readers {
+    /// Which collectives of a graph are chained.
+    chain: Option<ChainWhich>,
+    /// How many ranks a module is run on.
+    ranks: Option<Ranks>,
+}
+
+/// How many ranks there are to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Ranks {
+    /// As many as were asked for.
+    Asked(usize),
+    /// As many as there are processes.
+    Started(usize),
+}
+
+fn read_module(path: &str, bytes: &[u8], ranks: Option<Ranks>) -> Result<(Workload, Hlo), Failed> {
     let in_file = |error: &dyn std::fmt::Display| Failed::in_file(files::name_of(path), error);
     let module = halflap_hlo::read_module(bytes).map_err(|error| in_file(&error))?;
+    let module = match ranks {
+        Some(ranks) => on_ranks(module, ranks).map_err(|problem| in_file(&problem))?,
+        None => module,
+    };
     let LoweredModule { workload, units } = LoweredModule::of(&module).map_err(|error| in_file(&error))?;
     Ok((workload, Hlo { module, units }))
+}
+
+/// A module for so many ranks, if that is what it is for, or if it does not say.
+pub fn on_ranks(module: Module, ranks: Ranks) -> Result<Module, String> {
+    let (replicas, partitions) = module.devices();
+    let own = replicas as usize * partitions as usize;
+    let (Ranks::Asked(count) | Ranks::Started(count)) = ranks;
+    let said = match ranks {
+        Ranks::Asked(count) => format!("--ranks {count}"),
+        Ranks::Started(count) => format!("with {count} processes"),
+    };
+    match (module.assumed_devices(), ranks) {
+        _ if count == own => Ok(module),
+        (None, Ranks::Asked(_)) => Err(format!("{said}: the module is partitioned for {own} ranks")),
+        (None, Ranks::Started(_)) => Ok(module),
+        (Some(_), _) => {
+            let grown = module.for_devices(u32::try_from(count).unwrap_or(0));
+            grown.map_err(|_| format!("{said}: its collectives name {own} ranks, and there must be a multiple of them"))
+        }
+    }
+}
+
+/// How many ranks are assumed, for display, if a module that communicates does not say.
+pub fn assumed_ranks(module: &Module) -> Option<String> {
+    let Devices { replicas, partitions } = module.assumed_devices().filter(|devices| devices.count() > 1)?;
+    let ranks = match (replicas, partitions) {
+        (1, partitions) => format!("{partitions} partitions are"),
+        (replicas, 1) => format!("{replicas} replicas are"),
+        (replicas, partitions) => format!("{replicas} replicas of {partitions} partitions are"),
+    };
+    Some(format!("{ranks} assumed, because the module has neither replica_count nor num_partitions"))
 }
 
 /// Why collectives of a module are not chained.

@@ -6,23 +6,27 @@
 //! nodes that take as long as what they run. docs/hlo.md describes the buffers.
 
 mod groups;
+mod spaces;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::{ComputationId, InstrId};
 use crate::storage::{Origin, Slot, Storage};
 use crate::values::{Callee, Content, Keep, Value, Values};
 use crate::work::Works;
-use crate::{Module, Opcode, split};
+use crate::{Module, Opcode, Phase, split};
 use halflap::collective::{CollectiveKind, Reduction};
 use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
 use halflap::ids::{BufId, Id, IdVec, OpId};
+use halflap::order::Order;
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Call, Run};
 
 use crate::nature::{costs_nothing, crosses_to_host, fused_collective, payload, reduction, started};
 use crate::steps::{Part, Place, Role, Steps};
 use groups::Groups;
+use spaces::Tenant;
 
 /// A computation as a graph.
 #[derive(Clone, Debug)]
@@ -44,6 +48,20 @@ pub struct Lowered {
     pub has_side_effects: bool,
     /// Where its values are kept.
     pub storage: Storage,
+    /// What is in memory other than the device's.
+    tenants: Vec<Tenant>,
+}
+
+impl Lowered {
+    /// The most that an order needs of each memory space other than the device's.
+    pub fn space_peaks(&self, order: &Order) -> BTreeMap<u32, Bytes> {
+        spaces::peaks_of(&self.tenants, order)
+    }
+
+    /// The same in the module's own order, beside what the caller has.
+    pub(crate) fn space_inside(&self) -> BTreeMap<u32, Bytes> {
+        spaces::inside(&self.tenants)
+    }
 }
 
 /// Makes a graph of a computation. `callees` knows the computations that it runs: loop bodies and
@@ -71,6 +89,10 @@ pub fn lower(
     lowering.add_steps();
     let buffers = lowering.add_buffers();
     lowering.add_deps(&buffers);
+    let tenants = lowering.tenants();
+    for (after, before) in spaces::bound(&tenants) {
+        lowering.bind(after as usize, before as usize);
+    }
     let storage = lowering.storage(&buffers);
     lowering.parts.groups = lowering.groups.into_parts();
     let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
@@ -86,6 +108,7 @@ pub fn lower(
         passed_on: values.passed_on(module, computation),
         has_side_effects: lowering.has_side_effects,
         storage,
+        tenants,
     })
 }
 
@@ -204,6 +227,25 @@ impl Lowering<'_> {
         holds.iter().map(|contents| self.add_buffer(contents, &mut made)).collect()
     }
 
+    /// What is in memory other than the device's, also while calls run.
+    fn tenants(&self) -> Vec<Tenant> {
+        let mut holds: Vec<Vec<&Content>> = vec![Vec::new(); self.values.buffers as usize];
+        for content in &self.values.contents {
+            holds[content.buffer as usize].push(content);
+        }
+        let mut tenants: Vec<Tenant> = holds.iter().filter_map(|held| Tenant::of(held)).collect();
+        for (index, place) in self.steps.places.iter().enumerate() {
+            let mut most: BTreeMap<u32, Bytes> = BTreeMap::new();
+            let callees = self.module.called(place.instr).iter().filter_map(|&callee| (self.callees)(callee));
+            for (space, size) in callees.flat_map(|callee| callee.spaces) {
+                let known = most.entry(space).or_default();
+                *known = size.max(*known);
+            }
+            tenants.extend(most.into_iter().map(|(space, size)| Tenant::inside(space, size, index as u32)));
+        }
+        tenants
+    }
+
     fn add_buffer(&mut self, contents: &[u32], made: &mut [u32]) -> Option<BufId> {
         let contents: Vec<&Content> = contents.iter().map(|&index| &self.values.contents[index as usize]).collect();
         let first = *contents.first()?;
@@ -306,17 +348,36 @@ impl Lowering<'_> {
         for operand in module.operands(place.instr) {
             // A value without leaves still has a maker.
             if let Some(maker) = self.done_step(operand.of) {
-                self.depend(index, maker, DepKinds { data: true, ..DepKinds::default() });
+                self.depend(index, maker, self.reads(index, maker));
             }
             for value in self.values.of_operand(module, operand).to_vec() {
                 self.read(index, value, buffers);
             }
         }
+        // Through an update that is a node, an end still waits for its start.
+        let is_updated = |instr: InstrId| self.phase(instr) == Some(Phase::Update) && self.done_step(instr).is_some();
+        if self.steps.begun_by(module, &place).any(is_updated)
+            && let Some(start) = self.steps.started_by(module, &place).and_then(|start| self.done_step(start))
+        {
+            self.depend(index, start, DepKinds { data: true, ..DepKinds::default() });
+        }
+    }
+
+    fn phase(&self, instr: InstrId) -> Option<Phase> {
+        self.module.instruction(instr).opcode.phase()
+    }
+
+    /// How a node needs what another one makes. An update goes on with what was started, and does not wait for
+    /// its end.
+    fn reads(&self, index: usize, maker: usize) -> DepKinds {
+        let is_update = self.phase(self.steps.places[index].instr) == Some(Phase::Update);
+        let issued = is_update && self.steps.roles[maker] == Role::Start;
+        DepKinds { issued, data: !issued, ..DepKinds::default() }
     }
 
     fn read(&mut self, index: usize, value: Value, buffers: &[Option<BufId>]) {
         let Some(maker) = value.maker else { return };
-        let kinds = DepKinds { data: true, ..DepKinds::default() };
+        let kinds = self.reads(index, maker as usize);
         let content = &self.values.contents[value.content as usize];
         let made_it = |buffer: &BufId| self.parts.buffers[*buffer].maker == Some(OpId::from_index(maker as usize));
         match buffers[content.buffer as usize].filter(made_it) {

@@ -3,11 +3,12 @@
 //! Only what no compiler writes is refused: unknown instructions are accepted.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::Reader;
 use crate::error::{HloError, Problem};
 use crate::ids::InstrId;
-use crate::{Opcode, Phase, Shape};
+use crate::{Module, Opcode, Phase, Shape, Span};
 
 impl Reader<'_> {
     /// Refuses an instruction that cannot be meant: called when it and all before it are there.
@@ -16,7 +17,6 @@ impl Reader<'_> {
         self.check_count(instr)?;
         match opcode {
             Opcode::Parameter => self.check_parameter(instr),
-            Opcode::GetTupleElement => self.check_element(instr),
             _ if opcode.phase() == Some(Phase::Done) => self.check_started(instr),
             _ => Ok(()),
         }
@@ -45,27 +45,6 @@ impl Reader<'_> {
         }
     }
 
-    fn check_element(&self, instr: InstrId) -> Result<(), HloError> {
-        let instruction = &self.instructions[instr];
-        let operand = &self.operands[instruction.operands.start as usize];
-        let path = &self.paths[operand.path.0 as usize..operand.path.1 as usize];
-        let of = &self.instructions[operand.of];
-        let Some(Shape::Tuple(parts)) = of.shape.at(path) else {
-            let name = self.str(of.name).to_owned();
-            return Err(self.cursor.error_at(instruction.payload.start as usize, Problem::NoTuple { name }));
-        };
-        let attributes = &self.attributes[instruction.attributes.start as usize..instruction.attributes.end as usize];
-        let index = attributes.iter().find(|attribute| self.str(attribute.key) == "index");
-        let number = index.and_then(|index| self.str(index.value).trim().parse::<u32>().ok());
-        match number {
-            Some(number) if (number as usize) < parts.len() => Ok(()),
-            _ => {
-                let at = index.map_or(instruction.opcode_name, |index| index.value).start as usize;
-                Err(self.cursor.error_at(at, Problem::BadIndex { count: parts.len() }))
-            }
-        }
-    }
-
     /// The state of an asynchronous operation may pass through tuples, loops, copies and calls;
     /// compute never returns one.
     fn check_started(&self, instr: InstrId) -> Result<(), HloError> {
@@ -78,6 +57,53 @@ impl Reader<'_> {
         let (opcode, name, of) = (owned(instruction.opcode_name), owned(of.name), owned(of.opcode_name));
         let at = instruction.payload.start as usize;
         Err(self.cursor.error_at(at, Problem::NotStarted { opcode, name, of }))
+    }
+}
+
+impl Module {
+    /// That what is taken out of tuples is in them: known when all shapes are.
+    pub(super) fn check_elements(&self, untyped: &[InstrId]) -> Result<(), HloError> {
+        for instr in self.instructions.ids() {
+            if self.instructions[instr].opcode == Opcode::GetTupleElement {
+                self.check_element(instr)?;
+            }
+            if !untyped.is_empty() {
+                self.check_paths(instr)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self, instr: InstrId) -> Result<(), HloError> {
+        for operand in self.operands(instr) {
+            let (of, path) = (&self.instructions[operand.of], self.path(operand));
+            if let (None, Some(&index)) = (of.shape.at(path), path.last()) {
+                let name = self.str(of.name).to_owned();
+                let at = self.instructions[instr].payload.start as usize;
+                return Err(HloError::at(&self.text, at, Problem::NoSuchElement { name, index }));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_element(&self, instr: InstrId) -> Result<(), HloError> {
+        let instruction = &self.instructions[instr];
+        let failed = |at: Span, problem| Err(HloError::at(&self.text, at.start as usize, problem));
+        let Some(operand) = self.operands(instr).first() else { return Ok(()) };
+        let of = &self.instructions[operand.of];
+        let Some(Shape::Tuple(parts)) = of.shape.at(self.path(operand)) else {
+            return failed(instruction.payload, Problem::NoTuple { name: self.str(of.name).to_owned() });
+        };
+        match self.tuple_index(instr) {
+            Some(number) if (number as usize) < parts.len() => Ok(()),
+            _ => {
+                let Range { start, end } = instruction.attributes;
+                let attributes = &self.all_attributes[start as usize..end as usize];
+                let index = attributes.iter().find(|attribute| self.str(attribute.key) == "index");
+                let at = index.map_or(instruction.opcode_name, |index| index.value);
+                failed(at, Problem::BadIndex { count: parts.len() })
+            }
+        }
     }
 }
 

@@ -6,27 +6,27 @@ use crate::ids::ComputationId;
 
 /// Instructions that return their operand, which may be a tuple.
 pub(super) fn same(view: View<'_>) -> Checked {
-    should_give(view, view.operand(0)?)
+    view.gives_shape(view.operand(0)?)
 }
 
 /// The end of something that was started: it gives a part of what that gave.
 pub(super) fn done(view: View<'_>, part: usize) -> Checked {
     match view.operand(0)?.parts().get(part) {
-        Some(right) => should_give(view, right),
+        Some(right) => view.gives_shape(right),
         None => Err(view.operand_should(0, "a tuple with what was started")),
     }
 }
 
 pub(super) fn tuple(view: View<'_>) -> Checked {
     let operands = (0..view.count()).map(|index| view.operand(index).cloned()).collect::<Result<Vec<_>, _>>()?;
-    should_give(view, &Shape::Tuple(operands))
+    view.gives_shape(&Shape::Tuple(operands))
 }
 
 pub(super) fn get_tuple_element(view: View<'_>) -> Checked {
     let tuple = view.operand(0)?;
     let index = view.module.tuple_index(view.instr);
     match index.and_then(|index| tuple.parts().get(index as usize)) {
-        Some(right) => should_give(view, right),
+        Some(right) => view.gives_shape(right),
         None => Err(view.attribute_should("index", format!("below {}", tuple.parts().len()))),
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn call(view: View<'_>) -> Checked {
 
 pub(super) fn repeat(view: View<'_>) -> Checked {
     let state = view.operand(0)?;
-    should_give(view, state)?;
+    view.gives_shape(state)?;
     if let Some(condition) = view.module.computation_in(view.instr, "condition") {
         parameters(view, condition, &[state])?;
         root(view, condition, &super::shape_of(&Type::scalar(ElementType::Pred)))?;
@@ -97,12 +97,5 @@ pub(super) fn root(view: View<'_>, callee: ComputationId, right: &Shape) -> Chec
             is: shown(is),
             right: shown(right),
         }),
-    }
-}
-
-fn should_give(view: View<'_>, right: &Shape) -> Checked {
-    match are_alike(view.result, right) {
-        true => Ok(()),
-        false => Err(view.result_should(shown(right))),
     }
 }

@@ -11,13 +11,16 @@
 //! | `products` | dots, convolutions, windows, reductions, sorts, factorizations |
 //! | `calls` | tuples, and who runs another computation |
 //! | `collectives` | communication, and who takes part |
+//! | `infer` | what the text leaves out: the same rules say what a result should be |
 
 mod calls;
 mod collectives;
 mod elementwise;
+mod infer;
 mod moves;
 mod products;
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use thiserror::Error;
@@ -80,7 +83,7 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
     is_met[module.entry()] = true;
     while let Some(computation) = open.pop() {
         for instr in module.instructions(computation) {
-            View { module, instr, result: &module.instruction(instr).shape }
+            View { module, instr, result: &module.instruction(instr).shape, inferred: None }
                 .check()
                 .map_err(|mismatch| error(module, instr, mismatch))?;
             for &callee in module.called(instr) {
@@ -94,9 +97,8 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
 }
 
 fn error(module: &Module, instr: InstrId, mismatch: Mismatch) -> TypeError {
-    let before = &module.text()[..module.instruction(instr).name.start as usize];
     TypeError {
-        line: before.bytes().filter(|&byte| byte == b'\n').count() + 1,
+        line: module.line_of(instr),
         opcode: module.opcode_name(instr).to_owned(),
         instruction: module.instruction_name(instr).to_owned(),
         mismatch: Box::new(mismatch),
@@ -176,6 +178,16 @@ struct View<'a> {
     instr: InstrId,
     /// What it gives; of one that starts something, what that gives.
     result: &'a Shape,
+    /// Where what it should give is put, if the text does not say what it gives.
+    inferred: Option<&'a OnceCell<Shape>>,
+}
+
+/// The shape of a result that the text leaves out, as XLA infers it; nothing where there is no rule.
+pub(super) fn inferred(module: &Module, instr: InstrId) -> Result<Option<Shape>, Mismatch> {
+    let found = OnceCell::new();
+    let result = &module.instruction(instr).shape;
+    infer::infer(View { module, instr, result, inferred: Some(&found) })?;
+    Ok(found.into_inner())
 }
 
 impl<'a> View<'a> {
@@ -289,8 +301,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// That the result is of a shape, but for layouts.
+    fn gives_shape(self, right: &Shape) -> Checked {
+        if let Some(inferred) = self.inferred {
+            inferred.get_or_init(|| right.clone());
+            return Ok(());
+        }
+        match are_alike(self.result, right) {
+            true => Ok(()),
+            false => Err(self.result_should(shown(right))),
+        }
+    }
+
     /// That the result is of a type.
     fn gives(self, right: &Type) -> Checked {
+        if self.inferred.is_some() {
+            return self.gives_shape(&shape_of(right));
+        }
         match self.result.array().is_some_and(|array| right.is(array)) {
             true => Ok(()),
             false => Err(self.result_should(right)),
@@ -299,6 +326,12 @@ impl<'a> View<'a> {
 
     /// That the result is one array, or a tuple of several.
     fn gives_all(self, right: &[Type]) -> Checked {
+        if self.inferred.is_some() {
+            return match right {
+                [one] => self.gives(one),
+                several => self.gives_shape(&Shape::Tuple(several.iter().map(shape_of).collect())),
+            };
+        }
         if let ([one], Shape::Array(_)) = (right, self.result) {
             return self.gives(one);
         }
@@ -312,8 +345,21 @@ impl<'a> View<'a> {
 
     /// Checks the result's dimensions, regardless of its element type.
     fn gives_dims(self, dims: &[u64]) -> Checked {
+        if self.inferred.is_some() {
+            return self.gives(&Type::new(self.widest()?, dims));
+        }
         let array = self.result.array().ok_or_else(|| self.result_should("an array"))?;
         self.gives(&Type::new(array.element, dims))
+    }
+
+    /// The element type of the operands; the one with the most bits, where they differ.
+    fn widest(self) -> Result<ElementType, Mismatch> {
+        let mut widest = self.array(0)?.element;
+        for index in 1..self.count() {
+            let other = self.array(index)?.element;
+            widest = if other.bits() > widest.bits() { other } else { widest };
+        }
+        Ok(widest)
     }
 
     /// The numbers of an attribute, if they are dimensions of an array of that rank, each once.

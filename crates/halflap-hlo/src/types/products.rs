@@ -33,6 +33,36 @@ pub(super) fn dot(view: View<'_>) -> Checked {
     view.gives_dims(&dims)
 }
 
+/// One product for each group of rows. Where groups divide what is summed over, there is one result for each.
+pub(super) fn ragged_dot(view: View<'_>) -> Checked {
+    let (lhs, rhs, sizes) = (view.array(0)?, view.array(1)?, view.array(2)?);
+    let [lhs_batch, rhs_batch] = paired(view, "lhs_batch_dims", "rhs_batch_dims")?;
+    let [lhs_sum, rhs_sum] = paired(view, "lhs_contracting_dims", "rhs_contracting_dims")?;
+    let ragged = view.dims("lhs_ragged_dims", lhs.dims.len())?;
+    let groups = view.dims("rhs_group_dims", rhs.dims.len())?;
+    let mut dims: Vec<u64> = Vec::new();
+    if ragged.iter().any(|dim| lhs_sum.contains(dim)) {
+        dims.extend(sizes.dims.last());
+    }
+    dims.extend(lhs_batch.iter().map(|&dim| lhs.dims[dim]));
+    dims.extend(without(&lhs.dims, &[lhs_batch, lhs_sum].concat()));
+    dims.extend(without(&rhs.dims, &[rhs_batch, rhs_sum, groups].concat()));
+    view.gives(&Type::new(lhs.element, &dims))
+}
+
+/// The second and the fourth operand scale the first and the third.
+pub(super) fn scaled_dot(view: View<'_>) -> Checked {
+    let (lhs, rhs) = (view.array(0)?, view.array(2)?);
+    let of = |key, rank: usize| view.dims(key, rank);
+    let (lhs_rank, rhs_rank) = (lhs.dims.len(), rhs.dims.len());
+    let (lhs_batch, rhs_batch) = (of("lhs_batch_dims", lhs_rank)?, of("rhs_batch_dims", rhs_rank)?);
+    let (lhs_sum, rhs_sum) = (of("lhs_contracting_dims", lhs_rank)?, of("rhs_contracting_dims", rhs_rank)?);
+    let mut dims: Vec<u64> = lhs_batch.iter().map(|&dim| lhs.dims[dim]).collect();
+    dims.extend(without(&lhs.dims, &[lhs_batch, lhs_sum].concat()));
+    dims.extend(without(&rhs.dims, &[rhs_batch, rhs_sum].concat()));
+    view.gives(&Type::new(lhs.element, &dims))
+}
+
 /// How often a window fits into a dimension.
 fn window_count(size: u64, window: &WindowDim) -> u64 {
     let dilated = |size: u64, by: u64| if size == 0 { 0 } else { (i128::from(size) - 1) * i128::from(by) + 1 };

@@ -69,15 +69,8 @@ impl Unsupported {
         Unsupported {
             instruction: module.instruction_name(instr).to_owned(),
             opcode: module.opcode_name(instr).to_owned(),
-            line: line_of(module, instr),
+            line: module.line_of(instr),
             what,
         }
     }
-}
-
-/// The line of an instruction in its module's text, counted from 1.
-pub fn line_of(module: &Module, instr: InstrId) -> usize {
-    // Its name is a piece of the text.
-    let place = (module.instruction_name(instr).as_ptr() as usize).saturating_sub(module.text().as_ptr() as usize);
-    module.text().as_bytes()[..place].iter().filter(|&&byte| byte == b'\n').count() + 1
 }

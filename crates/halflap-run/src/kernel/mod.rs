@@ -47,7 +47,7 @@ pub use build::Leaf;
 pub(crate) use build::{leaf_kinds, operand_leaves};
 pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
-pub use error::{Unsupported, What, line_of};
+pub use error::{Unsupported, What};
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};

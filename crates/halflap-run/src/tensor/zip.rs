@@ -114,6 +114,10 @@ pub(super) fn unpack(bytes: &[u8], member: &Member) -> Result<Vec<u8>, NpyError>
 
 /// An archive of deflated members.
 pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
+    // Readers know an archive without members by its plain end alone.
+    if members.is_empty() {
+        return [&END[..], &[0; 18]].concat();
+    }
     let mut archive = Vec::new();
     let mut directory = Vec::new();
     for (name, content) in members {

@@ -43,18 +43,37 @@ pub enum ImportError {
 
 /// Whether bytes, or their beginning, hold an HLO module (or what was meant to be one), and no graph.
 pub fn is_module(bytes: &[u8]) -> bool {
-    let mut text = gzip::beginning(bytes);
+    let beginning = gzip::beginning(bytes);
+    let text = behind_comments(&beginning);
+    let starts = [&b"HloModule"[..], b"module @", b"module {", b"#loc"];
+    starts.iter().any(|start| text.starts_with(start)) || is_headless(text)
+}
+
+/// Whether a text is that of an HLO module without its first line: it begins with a computation.
+pub fn is_headless(text: &[u8]) -> bool {
+    let text = behind_comments(text);
+    let name = text.strip_prefix(b"%").unwrap_or(text);
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    let (name, rest) = name.split_at(name.iter().position(|byte| !is_name(byte)).unwrap_or(name.len()));
+    // MLIR begins alike.
+    match name {
+        b"" | b"module" | b"HloModule" => false,
+        b"ENTRY" => rest.first().is_some_and(u8::is_ascii_whitespace),
+        _ => rest.trim_ascii_start().starts_with(b"{"),
+    }
+}
+
+/// What comes behind the comments and spaces that a text begins with.
+fn behind_comments(mut text: &[u8]) -> &[u8] {
     loop {
-        text = text.trim_ascii_start().to_vec();
-        // Comments may come first.
+        text = text.trim_ascii_start();
         let end = match text.get(..2) {
             Some(b"//") => text.iter().position(|&byte| byte == b'\n'),
             Some(b"/*") => text.windows(2).position(|pair| pair == b"*/").map(|end| end + 2),
-            _ => break,
+            _ => return text,
         };
-        text = text.split_off(end.unwrap_or(text.len()));
+        text = &text[end.unwrap_or(text.len())..];
     }
-    [&b"HloModule"[..], b"module @", b"module {", b"#loc"].iter().any(|start| text.starts_with(start))
 }
 
 /// Reads a `halflap.graph/1` file, plain or gzipped.
