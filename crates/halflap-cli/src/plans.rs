@@ -77,7 +77,9 @@ impl ModuleSource {
             _ => None,
         };
         let all = match which {
-            Which::Ours(args) => return found(&best(args, |rung| self.searched(args, rung), |all| all.iter().all(is_at_bound))?),
+            Which::Ours(args) => {
+                return found(&best(args, |rung| self.searched(args, rung), |all| all.iter().all(is_at_bound))?);
+            }
             _ => source.walk(|priced| match &orders {
                 Some(orders) => Ok((orders.order(source, priced, Edges::Real)?, ())),
                 None => Ok((priced.input.order.clone(), ())),

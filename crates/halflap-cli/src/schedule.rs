@@ -10,8 +10,9 @@ use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
+use halflap::units::Bytes;
 use halflap::workload::{Decided, Priced};
-use halflap_hlo::write_proved;
+use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
     Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_robustness, labelled,
 };
@@ -341,6 +342,7 @@ impl Done {
             "computation": workload.units[unit.priced.unit].name,
             "runs": workload.units[unit.priced.unit].runs,
             "caller": caller.map(|caller| hlo.module.instruction_name(caller.instr)),
+            "memory_spaces": memory_spaces(&hlo.units[unit.priced.unit].lowered, unit),
         });
         if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
             // What all computations have in common comes first.
@@ -371,6 +373,17 @@ impl Done {
             optimizer,
         }
     }
+}
+
+/// What an order needs of each memory space other than the device's, and what the input order did.
+fn memory_spaces(lowered: &Lowered, unit: &Unit) -> Value {
+    let before = lowered.space_peaks(&unit.priced.input.order);
+    let after = lowered.space_peaks(&unit.result.order);
+    let of = |(space, before): (&u32, &Bytes)| {
+        let peak = after.get(space).copied().unwrap_or_default();
+        (space.to_string(), json!({ "peak_memory": peak, "peak_memory_before": before }))
+    };
+    Value::Object(before.iter().map(of).collect())
 }
 
 fn summary(unit: &Unit, bound: Bound) -> Summary {

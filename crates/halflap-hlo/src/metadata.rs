@@ -74,14 +74,16 @@ impl Tables {
 fn is_table(cursor: &Cursor<'_>) -> bool {
     let rest = cursor.text[cursor.at..].trim_start_matches([' ', '\t', '\r']);
     rest.strip_prefix('\n')
-        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()) || rest.starts_with('\n'))
+        .map(|rest| rest.trim_start_matches([' ', '\t']))
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit() || first == '\n'))
 }
 
 /// The next line, if it starts with a number; without it.
 fn numbered_line(cursor: &mut Cursor<'_>) -> Option<Span> {
     let rest = &cursor.text[cursor.at..];
-    let line_start = cursor.at + rest.find('\n')? + 1;
-    let rest = &cursor.text[line_start..];
+    let line = &rest[rest.find('\n')? + 1..];
+    let rest = line.trim_start_matches([' ', '\t']);
+    let line_start = cursor.text.len() - rest.len();
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     if digits == 0 {
         return None;

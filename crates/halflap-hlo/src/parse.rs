@@ -57,8 +57,8 @@ fn parse_short(text: &str) -> Result<Module, HloError> {
 fn parse_full(text: String) -> Result<Module, Refused> {
     let mut reader = Reader::new(&text);
     let head = match reader.all() {
+        _ if reader.is_short => return Err(Refused::Short(text)),
         Ok(head) => head,
-        Err(_) if reader.is_short => return Err(Refused::Short(text)),
         Err(error) => return Err(Refused::Wrong(error)),
     };
     let Head { name, header, preamble, attributes, tables, entry } = head;

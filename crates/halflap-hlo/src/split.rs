@@ -43,7 +43,7 @@ pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut S
             write!(out, "{percent}{start} = {held} {opcode}-start({payload})")
         }
         Part::Done | Part::Whole => {
-            let is_root = module.str(instruction.text).starts_with("ROOT");
+            let is_root = module.root(module.computation_of(instr)) == instr;
             let root = if is_root { "ROOT " } else { "" };
             write!(out, "{root}{percent}{name} = {shape} {opcode}-done({percent}{start})")
         }
@@ -56,6 +56,13 @@ pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut S
     for (key, value) in module.attributes(instr).filter(|(key, _)| own(key)) {
         let _ = write!(out, ", {key}={value}");
     }
+}
+
+/// Whether an instruction is written as the root.
+pub(super) fn is_marked(module: &Module, instr: InstrId) -> bool {
+    let instruction = module.instruction(instr);
+    let before = &module.text[instruction.text.start as usize..instruction.name.start as usize];
+    before.trim_end_matches('%').trim_end().ends_with("ROOT")
 }
 
 /// The instruction's shape as it is written.

@@ -1,6 +1,7 @@
 //! The nodes of a computation, before they have dependencies.
 
 use crate::ids::{ComputationId, InstrId};
+use crate::program::{TPU, likely_device};
 use crate::{Module, Opcode, Phase};
 use halflap::ids::Id;
 
@@ -25,6 +26,13 @@ pub struct Place {
     /// Which part of it.
     pub part: Part,
 }
+
+/// Whether synchronous collectives may become asynchronous. What a TPU's compiler leaves synchronous in a schedule,
+/// that backend runs no other way.
+fn may_split(module: &Module) -> bool {
+    !(module.is_scheduled() && likely_device(module) == TPU)
+}
+
 /// What a node is, as far as its values are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -67,13 +75,14 @@ impl Steps {
             module.instruction(instr).opcode == Opcode::While
                 && module.computation_in(instr, "body") == Some(computation)
         };
+        let splits = may_split(module);
         let is_loop_body = (0..module.len()).map(InstrId::from_index).any(is_body);
         let (done, start) = (vec![None; len], vec![None; len]);
         let mut steps = Steps { places: Vec::new(), roles: Vec::new(), done, start, is_loop_body };
         for instr in module.instructions(computation) {
             let index = instr.index() - base;
             let opcode = module.instruction(instr).opcode;
-            if opcode.is_sync_collective() {
+            if opcode.is_sync_collective() && splits {
                 steps.start[index] = Some(steps.push(instr, Part::Start, Role::Start));
                 steps.done[index] = Some(steps.push(instr, Part::Done, Role::End));
             } else if bound[index] || !is_free(module, instr) {
@@ -96,8 +105,9 @@ impl Steps {
 
     /// The instruction that starts what a node ends.
     pub(crate) fn started_by(&self, module: &Module, place: &Place) -> Option<InstrId> {
-        let is_start =
-            |instr: &InstrId| place.part == Part::Done || module.instruction(*instr).opcode.phase() == Some(Phase::Start);
+        let is_start = |instr: &InstrId| {
+            place.part == Part::Done || module.instruction(*instr).opcode.phase() == Some(Phase::Start)
+        };
         self.begun_by(module, place).last().filter(is_start)
     }
 
@@ -110,10 +120,12 @@ impl Steps {
             _ if is_end => before(place.instr),
             _ => None,
         };
-        let is_start =
-            move |instr: InstrId| place.part == Part::Done || module.instruction(instr).opcode.phase() == Some(Phase::Start);
+        let is_start = move |instr: InstrId| {
+            place.part == Part::Done || module.instruction(instr).opcode.phase() == Some(Phase::Start)
+        };
         let chain = std::iter::successors(first, move |&instr| if is_start(instr) { None } else { before(instr) });
-        let is_phase = |instr: &InstrId| matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update));
+        let is_phase =
+            |instr: &InstrId| matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update));
         chain.filter(move |instr| place.part == Part::Done || is_phase(instr))
     }
 }

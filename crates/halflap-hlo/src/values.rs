@@ -165,7 +165,11 @@ impl Finder<'_> {
                 }
             }
             Opcode::AsyncUpdate | Opcode::Wrapped(Phase::Update, _) => self.update_values(instr),
-            Opcode::Bitcast | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain | Opcode::AddDependency => {
+            Opcode::Bitcast
+            | Opcode::OptimizationBarrier
+            | Opcode::OptBarrierLong
+            | Opcode::Domain
+            | Opcode::AddDependency => {
                 self.forward_operand(instr, 0, &[]);
             }
             Opcode::While => self.loop_values(instr, callees),
@@ -213,17 +217,7 @@ impl Finder<'_> {
         let content = self.values.contents.len() as u32;
         let readers = Vec::new();
         let (is_result, buffer) = (false, 0);
-        self.values.contents.push(Content {
-            writer,
-            instr,
-            size,
-            space,
-            is_single,
-            readers,
-            is_result,
-            keep,
-            buffer,
-        });
+        self.values.contents.push(Content { writer, instr, size, space, is_single, readers, is_result, keep, buffer });
         self.values.leaves.push(Value { maker: self.step(instr), content });
     }
 

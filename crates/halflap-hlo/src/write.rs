@@ -121,7 +121,7 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
 impl Writer<'_> {
     fn whole(&mut self, instr: InstrId) {
         let instruction = self.module.instruction(instr);
-        self.out.push_str(self.module.str(instruction.lead));
+        self.lead(instr);
         let text = self.module.str(instruction.text);
         // A pair may be marked to run in one go, which would undo what was scheduled.
         match instruction.opcode.phase() == Some(Phase::Start) && text.contains(TOGETHER) {
@@ -129,6 +129,16 @@ impl Writer<'_> {
             false => self.out.push_str(text),
         }
         self.written(instr);
+    }
+
+    /// What stands before an instruction. One that is the root because it was the last need not be the last now.
+    fn lead(&mut self, instr: InstrId) {
+        let (module, instruction) = (self.module, self.module.instruction(instr));
+        self.out.push_str(module.str(instruction.lead));
+        let is_root = module.root(instruction.computation) == instr;
+        if is_root && !split::is_marked(module, instr) {
+            self.out.push_str("ROOT ");
+        }
     }
 
     fn part(&mut self, place: Place, start: &str, part: Part) {
@@ -149,9 +159,8 @@ impl Writer<'_> {
                 let missing = &mut self.missing[taker.index() - self.base];
                 *missing -= 1;
                 if *missing == 0 {
-                    let instruction = self.module.instruction(taker);
-                    self.out.push_str(self.module.str(instruction.lead));
-                    self.out.push_str(self.module.str(instruction.text));
+                    self.lead(taker);
+                    self.out.push_str(self.module.str(self.module.instruction(taker).text));
                     open.push(taker);
                 }
             }

@@ -121,7 +121,7 @@ fn shapes_that_are_left_out() {
 fn elements_of_what_has_no_shape() {
     let module = read(&entry("  t = tuple(x, z)\n  g = get-tuple-element(t), index=1\n  ROOT r = add(g, t#1)"));
     assert_eq!(shape(&module, "r"), "f32[]");
-    let wrong = Module::read(entry("  t = tuple(x, z)\n  ROOT g = get-tuple-element(t), index=2")).unwrap_err();
+    let wrong = Module::read(entry("  t = tuple(x, z)\n  ROOT g = f32[] get-tuple-element(t), index=2")).unwrap_err();
     assert_eq!(wrong.problem, Problem::BadIndex { count: 2 });
     let wrong = Module::read(entry("  t = tuple(x, z)\n  ROOT g = negate(t#7)")).unwrap_err();
     assert!(matches!(wrong.problem, Problem::NoSuchElement { index: 7, .. }), "{wrong}");
@@ -190,7 +190,8 @@ fn several_instructions_in_a_line() {
 
 #[test]
 fn errors_show_the_text_as_it_was() {
-    let text = "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = negate(negate(p))\n  ROOT r = add(p, nobody)\n}\n";
+    let text =
+        "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = negate(negate(p))\n  ROOT r = add(p, nobody)\n}\n";
     let error = Module::read(text.to_owned()).unwrap_err();
     assert_eq!((error.line, error.column, error.shown.as_str()), (5, 19, "  ROOT r = add(p, nobody)"), "{error}");
     let text = "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = f32[2] negate(negate(p))\n  ROOT r = f32[3] add(q, q)\n}\n";
@@ -211,12 +212,15 @@ fn one_number_for_a_whole_array() {
 #[test]
 fn shapes_of_any_size() {
     let huge = "s8[4611686018427387904,4611686018427387904]";
-    let module = read(&format!("HloModule m\nENTRY e {{\n  p = {huge} parameter(0)\n  ROOT r = {huge} negate(p)\n}}\n"));
+    let module =
+        read(&format!("HloModule m\nENTRY e {{\n  p = {huge} parameter(0)\n  ROOT r = {huge} negate(p)\n}}\n"));
     halflap_hlo::LoweredModule::of(&module).unwrap();
 }
 
 fn devices(head: &str, line: &str) -> Option<Devices> {
-    let text = format!("HloModule m{head}\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}}\n\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = {line}\n}}\n");
+    let text = format!(
+        "HloModule m{head}\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}}\n\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = {line}\n}}\n"
+    );
     Module::read(text).unwrap().assumed_devices()
 }
 
@@ -234,7 +238,9 @@ fn devices_that_the_text_does_not_count() {
     assert_eq!(devices("", &format!("{reduce}{{{{0,4294967295}}}}")), of(1, 1));
     assert_eq!(devices(", num_partitions=4", permute), None);
     let module = |groups: &str| {
-        let text = format!("HloModule m\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] all-to-all(p), dimensions={{0}}, replica_groups={groups}\n}}\n");
+        let text = format!(
+            "HloModule m\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] all-to-all(p), dimensions={{0}}, replica_groups={groups}\n}}\n"
+        );
         Module::read(text).unwrap()
     };
     assert_eq!(module("{}").for_devices(4).unwrap().devices(), (4, 1));

@@ -216,7 +216,8 @@ ENTRY e {
   v = ((f32[64], f32[64]), f32[64], s32[]) async-update(u)
   d = f32[64] async-done(v)
   other = f32[64] tanh(p)
-  ROOT r = f32[64] add(d, other)
+  aside = f32[64] negate(d)
+  r = f32[64] add(d, other)
 }
 ";
 

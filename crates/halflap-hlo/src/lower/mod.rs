@@ -166,7 +166,8 @@ impl Lowering<'_> {
             self.call(instr);
             return;
         }
-        if let Some(inner) = fused_collective(module, instr) {
+        let own = opcode.is_sync_collective().then_some(instr);
+        if let Some(inner) = own.or_else(|| fused_collective(module, instr)) {
             op.kind = OpKind::SyncCollective;
             op.collective = Some(self.communication(inner));
             return;

@@ -62,11 +62,7 @@ impl Tenant {
 }
 
 /// The most that is alive in each memory space, where nodes have these places; of `counted` tenants alone.
-fn peaks(
-    tenants: &[Tenant],
-    place: &dyn Fn(u32) -> usize,
-    counted: impl Fn(&Tenant) -> bool,
-) -> BTreeMap<u32, Bytes> {
+fn peaks(tenants: &[Tenant], place: &dyn Fn(u32) -> usize, counted: impl Fn(&Tenant) -> bool) -> BTreeMap<u32, Bytes> {
     // For each space: what comes at a place, and what goes after it.
     let mut changes: BTreeMap<u32, BTreeMap<usize, (i64, i64)>> = BTreeMap::new();
     for tenant in tenants.iter().filter(|tenant| counted(tenant)) {

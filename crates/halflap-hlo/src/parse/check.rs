@@ -74,7 +74,7 @@ impl Module {
         Ok(())
     }
 
-    fn check_paths(&self, instr: InstrId) -> Result<(), HloError> {
+    pub(super) fn check_paths(&self, instr: InstrId) -> Result<(), HloError> {
         for operand in self.operands(instr) {
             let (of, path) = (&self.instructions[operand.of], self.path(operand));
             if let (None, Some(&index)) = (of.shape.at(path), path.last()) {

@@ -16,6 +16,7 @@ pub(super) fn infer(module: &mut Module, untyped: &[InstrId]) -> Result<(), HloE
             if untyped.binary_search(&instr).is_err() {
                 continue;
             }
+            module.check_paths(instr)?;
             let at = module.instructions[instr].opcode_name.start as usize;
             let opcode = || module.opcode_name(instr).to_owned();
             let failed = |problem| HloError::at(&module.text, at, problem);

@@ -295,7 +295,13 @@ impl<'a> View<'a> {
 
     /// That an operand is of a type.
     fn takes(self, index: usize, right: &Type) -> Checked {
-        match self.operand(index)?.array().is_some_and(|array| right.is(array)) {
+        // What gives no shape may mix floating-point types, as XLA has it.
+        let is_float = |element: ElementType| element.name().starts_with(['f', 'b']);
+        let mixes = |array: &Array| {
+            let are_floats = is_float(array.element) && is_float(right.element);
+            self.inferred.is_some() && are_floats && array.dims == right.dims
+        };
+        match self.operand(index)?.array().is_some_and(|array| right.is(array) || mixes(array)) {
             true => Ok(()),
             false => Err(self.operand_should(index, right)),
         }
@@ -386,6 +392,10 @@ impl<'a> View<'a> {
 
     /// That the computation of an attribute takes and gives these.
     fn applies(self, key: &str, takes: &[Type], gives: &[Type]) -> Checked {
+        // It says nothing about the result.
+        if self.inferred.is_some() {
+            return Ok(());
+        }
         let Some(callee) = self.module.computation_in(self.instr, key) else { return Ok(()) };
         let right: Vec<Shape> = takes.iter().map(shape_of).collect();
         calls::parameters(self, callee, &right.iter().collect::<Vec<_>>())?;

@@ -37,7 +37,7 @@ pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
 
 /// What the first bytes of a file hold, unpacked as far as they go.
 pub(super) fn beginning(bytes: &[u8]) -> Vec<u8> {
-    const ENOUGH: u64 = 1 << 16;
+    const ENOUGH: u64 = 1 << 18;
     let mut text = Vec::new();
     if bytes.starts_with(&MAGIC) {
         // It is fine that the rest is missing.
