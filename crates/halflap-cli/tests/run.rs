@@ -55,6 +55,38 @@ fn two_orders_of_one_computation_are_refused() {
 }
 
 #[test]
+fn ranks_that_the_module_does_not_count() {
+    let folder = with_module("ranks_not_counted", &SUM.replace(", num_partitions=2", ""));
+    let ones = [1.0; 4];
+    archive(&folder, &[0, 1, 2].map(|rank| (["in_000_r0", "in_000_r1", "in_000_r2"][rank], input(ones))));
+    let run = |more: &[&str], code| {
+        let output = halflap(&folder, &[&["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"], more].concat());
+        let (out, err) = ends(&output, code);
+        out + &err
+    };
+    // Its groups name nobody: one rank, unless more are asked for.
+    let said = run(&["--ranks", "3"], 0);
+    assert!(said.contains("3 partitions are assumed, because the module has neither"), "{said}");
+    assert_eq!(outputs(&folder, "out_000_r2"), [-3.0; 4]);
+    let named = SUM.replace(", num_partitions=2", "").replace("replica_groups={}", "replica_groups={{0,1,2}}");
+    fs::write(folder.join("m.txt"), named).unwrap();
+    assert!(run(&[], 0).contains("3 partitions are assumed"));
+    assert!(run(&["--ranks", "2"], 2).contains("--ranks 2: its collectives name 3 ranks"));
+    let missing = run(&["--ranks", "4"], 2);
+    assert!(missing.contains("replica_groups leave device 3 out"), "{missing}");
+}
+
+#[test]
+fn without_outputs_the_archive_is_empty() {
+    let folder = with_module("no_outputs", "ENTRY e { ROOT t = () tuple() }");
+    ends(&halflap(&folder, &["run", "m.txt", "-o", "out.npz"]), 0);
+    let bytes = fs::read(folder.join("out.npz")).unwrap();
+    // numpy takes an archive for one by its first bytes.
+    assert!(bytes.starts_with(b"PK\x05\x06"), "{bytes:?}");
+    assert!(Npz::read(&bytes).unwrap().names().next().is_none());
+}
+
+#[test]
 fn a_plan_is_printed() {
     let folder = with_module("a_plan_is_printed", SUM);
     let (out, _) = ends(&halflap(&folder, &["plan", "m.txt", "--input-order"]), 0);

@@ -276,11 +276,14 @@ fn parse_dims(cursor: &mut Cursor<'_>) -> Result<(Vec<u64>, bool), HloError> {
             }
             false => dims.push(cursor.number()?),
         }
+        let end = cursor.at;
         cursor.skip_space();
         if cursor.take(b']') {
             return Ok((dims, dynamic));
         }
-        cursor.expect(b',', "',' or ']' among the dimensions")?;
+        if !cursor.take(b',') {
+            return Err(cursor.error_at(end, Problem::Expected("',' or ']' among the dimensions")));
+        }
         cursor.skip_space();
     }
 }

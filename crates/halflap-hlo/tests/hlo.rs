@@ -24,7 +24,7 @@ use halflap::workload::{Decided, Model, UnitError};
 use halflap_hlo::ids::ComputationId;
 use halflap_hlo::read_module;
 use halflap_hlo::{LoweredModule, likely_device};
-use halflap_hlo::{Module, Opcode, Place, WriteError, Wrong, trip_count, write, write_proved};
+use halflap_hlo::{Module, Opcode, Place, WriteError, trip_count, write, write_proved};
 use modules::{Dice, random_module, random_text};
 use orders::random_order;
 
@@ -273,10 +273,6 @@ fn what_is_not_the_module_does_not_leave() {
     scheduled.orders.iter_mut().for_each(|(_, order)| order.reverse());
     let wrong = write_proved(&before, &scheduled.orders).unwrap_err();
     assert!(matches!(wrong, WriteError::Unreadable(_)), "{wrong}");
-    let mut scheduled = schedule(&before, input_order);
-    scheduled.orders.iter_mut().for_each(|(_, order)| order.truncate(1));
-    let wrong = write_proved(&before, &scheduled.orders).unwrap_err();
-    assert!(matches!(wrong, WriteError::Instruction { what: Wrong::Missing, .. }), "{wrong}");
 }
 
 /// Damages a text: cuts it, or changes, drops or doubles pieces of it.
@@ -383,7 +379,7 @@ fn errors_show_the_line() {
     assert!(
         said("ROOT %r = f32[2 negate(%p)").starts_with("line 5 column 18: expected ',' or ']' among the dimensions")
     );
-    assert!(said("ROOT %r = negate(%p)").starts_with("line 5 column 13: expected a shape such as f32[2,3]{1,0}"));
+    assert!(said("ROOT %r = f32 negate(%p)").starts_with("line 5 column 13: expected a shape such as f32[2,3]{1,0}"));
     assert!(said("ROOT %p = f32[2] negate(%p)").contains("instruction 'p' is there twice"));
     assert!(said("ROOT %r = f32[2] call(%p), to_apply=%f").contains("no computation is called 'f'"));
     assert!(said("ROOT %r = f32[2] call(%p), to_apply=%e").contains("computation 'e' calls itself"));
@@ -394,12 +390,8 @@ fn errors_show_the_line() {
     assert!(long.len() < 400 && long.contains("column 100034"), "{long}");
     let mlir = Module::read("module @jit_f {\n}".to_owned()).unwrap_err().to_string();
     assert!(mlir.contains("this is MLIR (StableHLO)"), "{mlir}");
-    assert!(
-        Module::read("HloModule m\nf {\n ROOT c = f32[] constant(1)\n}\n".to_owned())
-            .unwrap_err()
-            .to_string()
-            .contains("ENTRY")
-    );
+    let empty = Module::read("HloModule m\n".to_owned()).unwrap_err().to_string();
+    assert!(empty.contains("the module has no computation"), "{empty}");
     let bytes = Module::from_bytes(b"HloModule m\nENTRY \xff".to_vec()).unwrap_err();
     assert_eq!((bytes.line, bytes.column), (2, 7));
 }
@@ -524,9 +516,30 @@ fn never_worse_than_xlas_own_order() {
         });
         let Change { before: old, after: new } = scheduled.step_time;
         assert!(new <= old && scheduled.peak.after <= scheduled.peak.before, "{name}: {old} {new}");
-        // What is known of these two: at least 4% are gained.
-        assert!(new.0 <= 0.96 * old.0, "{name}: {old} {new}");
+        // What is known of these two: at least 2% are gained, within the same memory on the chip.
+        assert!(new.0 <= 0.98 * old.0, "{name}: {old} {new}");
         written(&before, &scheduled, &name);
+    }
+}
+
+#[test]
+fn no_order_needs_more_memory_on_the_chip() {
+    let mut dice = Dice::new(3);
+    for (name, text) in corpus().into_iter().filter(|(name, _)| name.starts_with("tpu")) {
+        let lowered = LoweredModule::of(&module(&text)).unwrap();
+        let mut most = Bytes::ZERO;
+        for (_, unit) in lowered.units.iter() {
+            let graph = &unit.lowered.graph;
+            let own = unit.lowered.space_peaks(&Order::of_input(graph));
+            most = own.get(&1).copied().unwrap_or_default().max(most);
+            for _ in 0..5 {
+                let order = random_order(graph, &mut dice);
+                for (space, peak) in unit.lowered.space_peaks(&order) {
+                    assert!(peak <= own[&space], "{name}: S({space}) {peak} {}", own[&space]);
+                }
+            }
+        }
+        assert!(most > Bytes(1 << 20), "{name}: {most}");
     }
 }
 
