@@ -32,7 +32,7 @@ fn schedule(bytes: &[u8], device: &str) -> Result<String, Box<dyn Error>> {
         let (step, exposed) = (unit.step_time(), unit.exposed());
         eprintln!("{name}: {} -> {}, of which exposed {}", step.before, step.after, exposed.after);
     }
-    Ok(lowered.text(&module, |unit| decision.order(unit)))
+    Ok(lowered.text(&module, |unit| decision.order(unit))?)
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::pictures;
-use crate::search::{Outcome, Wanted, Way, improved, search};
+use crate::search::{Outcome, Rung, Wanted, Way, best, improved, search};
 use crate::show::{Measure, ROWS, Section, host_line, program, step_line};
 use crate::source::Subject;
 use crate::terminal;
@@ -101,8 +101,12 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
     let source = subject.source.changed_to(Workload::from(graph));
     let is_chained = args.order_collectives.is_some();
     let peak_before = Some(before.priced.peak_before());
-    let wanted = Wanted { args: &args.search, is_chained, source: &source, peak_before };
-    let after = source.walk(|priced| search(&wanted, priced))?.pop();
+    let walk = |rung| {
+        let wanted = Wanted { args: &args.search, rung, is_chained, source: &source, peak_before };
+        source.walk(|priced| search(&wanted, priced))
+    };
+    let is_at_bound = |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
+    let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     Ok(Found { origin, after, order_alone: None })
 }
@@ -120,7 +124,8 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     let left_out = left_out(&args.without)?;
     let is_chained = args.order_collectives.is_some();
     let peak_before = Some(choice.before.priced.peak_before());
-    let wanted = Wanted { args: &args.search, is_chained, source: &unchanged, peak_before };
+    let rung = Rung::asked(&args.search);
+    let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
     let prices = prices(&subject.source.model.costs);
     let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;

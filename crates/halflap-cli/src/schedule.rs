@@ -155,7 +155,11 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
 /// The best orders of all units. What they took to find is counted in the last one, but for what each took itself.
 fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, Failed> {
     let started = Instant::now();
-    let walk = |rung: Rung| subject.source.walk(|priced| searched(subject, priced, (args, rung)));
+    let (source, is_chained) = (&subject.source, args.order_collectives.is_some());
+    let walk = |rung: Rung| {
+        let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
+        source.walk(|priced| searched(subject, priced, &wanted))
+    };
     let is_at_bound = |unit: &Unit| match &unit.found {
         Way::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
         _ => true,
@@ -175,18 +179,11 @@ fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, F
 }
 
 /// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
-fn searched(
-    subject: &Subject,
-    priced: &Priced,
-    (args, rung): (&args::Schedule, Rung),
-) -> Result<(halflap::order::Order, Way), Failed> {
-    let source = &subject.source;
-    if subject.hlo.is_some() && !source.workload.units[priced.unit].communicates() {
+fn searched(subject: &Subject, priced: &Priced, wanted: &Wanted<'_>) -> Result<(halflap::order::Order, Way), Failed> {
+    if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
         return Ok((priced.input.order.clone(), Way::Kept));
     }
-    let is_chained = args.order_collectives.is_some();
-    let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
-    let (order, outcome) = search(&wanted, priced)?;
+    let (order, outcome) = search(wanted, priced)?;
     Ok((order, Way::Searched(outcome)))
 }
 

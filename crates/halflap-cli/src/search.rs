@@ -9,7 +9,7 @@ use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
-use halflap::simulate::Bound;
+use halflap::simulate::{Bound, lower_bound};
 use halflap::units::Bytes;
 use halflap::workload::{Decided, Priced};
 use halflap_report::OptimizerRun;
@@ -57,8 +57,9 @@ impl Rung {
         Rung { effort: args.effort.unwrap_or(EffortArg::Default), at_input_peak: false }
     }
 
-    /// All that ask for less, the hardest first: none of them may give a faster order.
-    fn lesser(args: &SearchArgs) -> Vec<Rung> {
+    /// All that ask for less and could give a faster order, the hardest first. More effort for a single
+    /// graph does all that less does; for a module, the orders of its computations depend on each other.
+    fn lesser(args: &SearchArgs, is_single: bool) -> Vec<Rung> {
         let asked = Rung::asked(args).effort;
         let has_more = match args.memory_budget {
             Some(Budget::Times(times)) => times > 1.0,
@@ -68,7 +69,8 @@ impl Rung {
         let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
         let efforts = efforts.into_iter().skip_while(|&effort| effort != asked);
         let rungs = efforts.flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
-        rungs.skip(1).filter(|rung| has_more || !rung.at_input_peak).collect()
+        let is_worth = |rung: &Rung| (has_more || !rung.at_input_peak) && (!is_single || rung.effort == asked);
+        rungs.skip(1).filter(is_worth).collect()
     }
 }
 
@@ -81,7 +83,8 @@ pub fn best<T>(
 ) -> Result<Vec<Decided<T>>, Failed> {
     let time = |all: &[Decided<T>]| all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round());
     let mut best = walk(Rung::asked(args));
-    for rung in Rung::lesser(args) {
+    let is_single = best.as_ref().is_ok_and(|all| all.len() == 1);
+    for rung in Rung::lesser(args, is_single) {
         let known = match &best {
             Err(Failed::Stopped) => break,
             Ok(all) if is_best(all) => break,
@@ -119,9 +122,14 @@ impl Wanted<'_> {
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
     let (found, seconds) = timed(wanted, priced, optimize);
     let found = found.map_err(|error| failed(wanted, priced, error))?;
-    let limit = limit(wanted, priced);
+    let Limits { asked, used } = Limits::of(wanted, priced);
     let Optimized { order, bound, robustness, input_kept, .. } = found;
-    Ok((order, Outcome { bound, robustness, input_kept, limit, seconds }))
+    // What is shown is measured by what was asked for.
+    let bound = match asked == used {
+        true => bound,
+        false => lower_bound(&priced.graph, &priced.machine, wanted.edges(), asked),
+    };
+    Ok((order, Outcome { bound, robustness, input_kept, limit: asked, seconds }))
 }
 
 /// How a program may be changed.
@@ -146,13 +154,23 @@ pub fn improved(wanted: &Wanted<'_>, priced: &Priced, way: &Way<'_>) -> Result<(
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
-    let outcome = Outcome { bound, robustness, input_kept, limit: limit(wanted, priced), seconds };
+    let outcome = Outcome { bound, robustness, input_kept, limit: Limits::of(wanted, priced).asked, seconds };
     Ok((found, outcome))
 }
 
-fn limit(wanted: &Wanted<'_>, priced: &Priced) -> Bytes {
-    let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
-    wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before)
+/// The most that may be alive.
+struct Limits {
+    asked: Bytes,
+    /// On this rung.
+    used: Bytes,
+}
+
+impl Limits {
+    fn of(wanted: &Wanted<'_>, priced: &Priced) -> Limits {
+        let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
+        let asked = wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
+        Limits { asked, used: if wanted.rung.at_input_peak { asked.min(peak_before) } else { asked } }
+    }
 }
 
 /// Does a search with progress; returns its result and the seconds that it took.
@@ -163,7 +181,7 @@ fn timed<T>(wanted: &Wanted<'_>, priced: &Priced, search: impl FnOnce(&Task<'_>)
     let found = search(&Task {
         graph: &priced.graph,
         machine: &priced.machine,
-        memory_limit: limit(wanted, priced),
+        memory_limit: Limits::of(wanted, priced).used,
         edges: wanted.edges(),
         known: &[],
         effort: machine::effort(wanted.rung.effort),

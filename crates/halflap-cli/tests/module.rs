@@ -253,3 +253,44 @@ fn a_plan_has_the_streams_that_it_was_simulated_with() {
     };
     assert_eq!([streams("shared"), streams("one"), streams("group")], [2, 1, 2]);
 }
+
+#[test]
+fn more_memory_or_effort_is_never_slower() {
+    let dir = folder("never-slower");
+    for program in [hlo("fsdp_L2_bf16.after_optimizations.txt.gz"), corpus("fsdp_backward.graph.json.gz")] {
+        let step_time = |more: &[&str]| {
+            let output = halflap(&dir, &[&["schedule", program.as_str(), "--json"], more].concat());
+            let answer: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
+            answer["step_time"].as_f64().unwrap()
+        };
+        let quick = step_time(&["--effort", "quick"]);
+        for more in [&["--effort", "quick", "--memory-budget", "1.1x"][..], &["--memory-budget", "1.5x"], &[]] {
+            let found = step_time(more);
+            assert!(found <= quick * (1.0 + 1e-9), "{program} {more:?}: {found} {quick}");
+        }
+    }
+}
+
+#[test]
+fn what_people_write_is_scheduled_and_written_in_full() {
+    let dir = folder("module-short");
+    let text = "// No first line, no mark.
+add { ROOT s = add(f32[] parameter(0), f32[] parameter(1)) }
+main {
+  p = f32[64, 64] parameter(0)
+  r = f32[64,64] all-reduce(negate(p)), replica_groups={{0,1}}, to_apply=add // both
+  d = dot(p, tanh(p)), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = tuple(r, d)
+}
+";
+    fs::write(dir.join("m.txt"), text).unwrap();
+    let (out, _) = ends(&halflap(&dir, &["schedule", "m.txt", "--emit", "hlo", "-o", "s.txt"]), 0);
+    assert!(out.contains("2 replicas are assumed, because the module has neither replica_count"), "{out}");
+    let written = fs::read_to_string(dir.join("s.txt")).unwrap();
+    assert!(written.starts_with("HloModule main, is_scheduled=true"), "{written}");
+    assert!(
+        written.contains("all-reduce-start(negate.anon0.") && written.contains("ROOT t = tuple(r, d)"),
+        "{written}"
+    );
+    ends(&halflap(&dir, &["schedule", "s.txt"]), 0);
+}

@@ -17,11 +17,11 @@ pub struct HloError {
     /// The line, or what of it is near the place.
     pub shown: String,
     /// Where in `shown` the place is, in characters.
-    pub mark: usize,
+    pub mark: u32,
     /// What is wrong.
     pub problem: Problem,
     /// The byte of the text.
-    pub(super) at: usize,
+    pub(super) at: u32,
 }
 
 /// What is wrong at a place.
@@ -99,13 +99,13 @@ impl HloError {
         let cut = left.len() > AROUND;
         let mut shown: String = if cut { "...".to_owned() } else { String::new() };
         shown.extend(left.into_iter().take(AROUND).rev().map(visible));
-        let mark = shown.chars().count();
+        let mark = shown.chars().count() as u32;
         let mut right = text[at..].chars().take_while(|&letter| letter != '\n');
         shown.extend(right.by_ref().take(AROUND).map(visible));
         if right.next().is_some() {
             shown.push_str("...");
         }
-        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem, at }
+        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem, at: at as u32 }
     }
 }
 
@@ -115,7 +115,8 @@ fn visible(letter: char) -> char {
 
 impl fmt::Display for HloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HloError { line, column, shown, mark, problem, .. } = self;
+        let HloError { line, column, shown, problem, .. } = self;
+        let mark = self.mark as usize;
         write!(f, "line {line} column {column}: {problem}\n  {shown}\n  {:mark$}^", "")
     }
 }

@@ -234,11 +234,9 @@ impl Module {
     }
 
     /// The same module for so many devices, if its text does not say how many there are, and names no others.
-    pub fn for_devices(self, count: u32) -> Result<Module, Module> {
-        match self.assumed.and_then(|assumed| assumed.of(count)) {
-            Some(assumed) => Ok(Module { assumed: Some(assumed), ..self }),
-            None => Err(self),
-        }
+    pub fn for_devices(&self, count: u32) -> Option<Module> {
+        let assumed = self.assumed?.of(count)?;
+        Some(Module { assumed: Some(assumed), ..self.clone() })
     }
 
     /// The value of one of the module's own attributes.

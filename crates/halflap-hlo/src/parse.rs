@@ -45,7 +45,7 @@ enum Refused {
 fn parse_short(text: &str) -> Result<Module, HloError> {
     let full = expand(text)?;
     let places = full.places.clone();
-    let original = |error: HloError| HloError::at(text, full.original(error.at), error.problem);
+    let original = |error: HloError| HloError::at(text, full.original(error.at as usize), error.problem);
     match parse_full(full.text.clone()) {
         Ok(module) => Ok(Module { places, ..module }),
         Err(Refused::Wrong(error)) => Err(original(error)),

@@ -23,9 +23,7 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     let path = folder.0.join("only.hlo.txt").display().to_string();
     let saved = args.inputs.as_deref().unwrap_or("values");
     let ranks = read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
-    let module = match module.for_devices(u32::try_from(ranks.len()).unwrap_or(0)) {
-        Ok(module) | Err(module) => module,
-    };
+    let module = module.for_devices(u32::try_from(ranks.len()).unwrap_or(0)).unwrap_or(module);
     let devices = devices(&module, ranks.len()).ok_or_else(|| {
         let (replicas, partitions) = module.devices();
         let problem = format!("has values of {} ranks, and the module has {}", ranks.len(), replicas * partitions);

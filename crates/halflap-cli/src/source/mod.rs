@@ -121,7 +121,7 @@ pub fn on_ranks(module: Module, ranks: Ranks) -> Result<Module, String> {
         (None, Ranks::Started(_)) => Ok(module),
         (Some(_), _) => {
             let grown = module.for_devices(u32::try_from(count).unwrap_or(0));
-            grown.map_err(|_| format!("{said}: its collectives name {own} ranks; there must be as many or more"))
+            grown.ok_or_else(|| format!("{said}: its collectives name {own} ranks; there must be as many or more"))
         }
     }
 }
