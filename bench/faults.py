@@ -12,11 +12,12 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
 
 from cases import CASES, CORRECT  # noqa: E402
 from command import HALFLAP  # noqa: E402
+from spread import FAULTS, HARMLESS  # noqa: E402
 from walk import build, debug, shows_as_said, wrong  # noqa: E402
 
 HEAD = """# Faults
 
-What `halflap debug` finds in the faulty modules of [tests/faults](../tests/faults/cases.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
+What `halflap debug` finds in the faulty modules of [cases.py](../tests/faults/cases.py) and [spread.py](../tests/faults/spread.py), each run {times} times on one rank and on eight where that makes sense: `found` is how often kind, kernel (or buffer) and rank were the right ones, `again` how often the command of the report showed the fault again; `said` how often the report was right about whether it does. `python3 bench/faults.py` makes this page again.
 
 | fault | what is wrong | blamed | found, 1 rank | found, 8 ranks | again | said |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -54,30 +55,38 @@ def row(case, times, library):
     return line, missed
 
 
-def alarms(times, library):
+def alarms(cases, times, library):
     """How often something right was called wrong, of how many times."""
-    answers = [debug(HALFLAP, case, ranks, library)[0] for case in CORRECT for ranks in case.ranks for _ in range(times)]
-    return sum(code != 0 for code in answers), len(answers)
+    wrongly = runs = 0
+    for case, ranks in ((case, ranks) for case in cases for ranks in case.ranks for _ in range(times)):
+        code, report, errors, _ = debug(HALFLAP, case, ranks, library)
+        if code:
+            print(f"{case.name} on {ranks}: {report['finding']['what'] if report else errors}", file=sys.stderr)
+        wrongly, runs = wrongly + (code != 0), runs + 1
+    return wrongly, runs
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2, help="how many walks run at the same time")
+    parser.add_argument("--spread", action="store_true", help="only the faults of tests/faults/spread.py")
     parser.add_argument("-o", "--output", default=str(ROOT / "docs" / "faults.md"))
     args = parser.parse_args()
+    cases = FAULTS if args.spread else CASES + FAULTS
+    correct = HARMLESS if args.spread else CORRECT + HARMLESS
     with tempfile.TemporaryDirectory() as folder:
         library = build(folder)
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             rows, missed = [], 0
-            for line, more in pool.map(lambda case: row(case, args.times, library), CASES):
+            for line, more in pool.map(lambda case: row(case, args.times, library), cases):
                 rows.append(line)
                 missed += more
                 print(line, flush=True)
-        wrongly, runs = alarms(args.times, library)
+        wrongly, runs = alarms(correct, args.times, library)
     foot = f"\nThe correct modules beside them raised {wrongly} alarms in {runs} walks.\n"
     pathlib.Path(args.output).write_text(HEAD.format(times=args.times) + "\n".join(rows) + "\n" + foot)
-    walks = args.times * sum(len(case.ranks) for case in CASES)
+    walks = args.times * sum(len(case.ranks) for case in cases)
     print(f"{walks - missed} of {walks} walks found the fault; {wrongly} alarms in {runs} walks of correct modules")
     return 1 if missed or wrongly else 0
 

@@ -22,6 +22,7 @@ class Case:
     computations: str = ""
     buffer: str | None = None
     sums: bool = True
+    ending: str | None = None
 
 
 def text(case, ranks):
@@ -33,6 +34,7 @@ def text(case, ranks):
         else "negate(result)"
     )
     e = case.element
+    ending = case.ending or f"  sum = {e}[64] {reduce}\n  ROOT after = {e}[64] add(sum, q)"
     body = case.body.replace("GROUP", f"{{{{{group}}}}}").replace("RANKS", str(ranks))
     return f"""HloModule {case.name.replace("-", "_")}, num_partitions={ranks}
 
@@ -47,8 +49,7 @@ ENTRY main {{
   q = {e}[64] parameter(1)
   before = {e}[64] add(p, q)
 {body}
-  sum = {e}[64] {reduce}
-  ROOT after = {e}[64] add(sum, q)
+{ending}
 }}
 """
 

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from cases import CASES, CORRECT, CUSTOM, Case, text
 from command import HALFLAP, ROOT, run
+from spread import FAULTS, HARMLESS
 from walk import build, debug, shows_as_said, wrong
 
 
@@ -19,17 +20,18 @@ def each(cases):
 
 
 def test_there_are_enough():
-    assert len(CASES) >= 30 and len({case.name for case in CASES}) == len(CASES)
+    names = [case.name for case in CASES + FAULTS + CORRECT + HARMLESS]
+    assert len(CASES) >= 30 and len(FAULTS) >= 30 and len(HARMLESS) >= 15 and len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("case, ranks", each(CASES))
+@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS))
 def test_fault_is_found(case, ranks, library):
     answer = debug(HALFLAP, case, ranks, library)
     assert wrong(case, answer) is None
     assert shows_as_said(answer), answer[1]["finding"]["shows_again_words"]
 
 
-@pytest.mark.parametrize("case, ranks", each(CORRECT))
+@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS))
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
