@@ -293,6 +293,11 @@ pub struct DebugArgs {
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true,
         default_missing_value = "nan", default_value = "off", env = "HALFLAP_NAN_ASSERTS")]
     pub nan_asserts: NanAsserts,
+    /// Follow NaN and infinities from the kernels that make them to the results, and write to a file
+    /// which made those that arrive; also indices out of range that are clamped.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "nan-origins.json", env = "HALFLAP_NAN_ORIGINS")]
+    pub nan_origins: Option<String>,
     /// Give every buffer its own pages between inaccessible guard pages, aligned to their end or
     /// start, and make them inaccessible when it is freed.
     #[arg(long, value_enum, value_name = "AGAINST", num_args = 0..=1, require_equals = true,

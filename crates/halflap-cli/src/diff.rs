@@ -5,7 +5,7 @@ use std::path::Path;
 
 use halflap_report::{Column, Table, count, labelled, printable};
 use halflap_run::check::{Entry, RankValues, read_values};
-use halflap_run::tensor::{DType, Npz, Tensor};
+use halflap_run::tensor::{DType, Tensor};
 use serde_json::{Value as Json, json};
 
 use crate::args;
@@ -38,14 +38,6 @@ pub fn first_apart(a: &Path, b: &Path) -> Result<Option<(String, usize)>, Failed
     let read = |path: &Path| read_values(path).map_err(|error| Failed::BadInput(error.to_string()));
     let found = compare(&[read(a)?, read(b)?], &args)?;
     Ok(found.origin.map(|pair| (pair.key.kernel, pair.key.rank)))
-}
-
-/// Whether an archive of arrays has an infinity in one of them.
-pub fn has_infinity(archive: &[u8]) -> bool {
-    let Ok(arrays) = Npz::read(archive) else { return false };
-    let names: Vec<&str> = arrays.names().collect();
-    let is_infinite = |array: Tensor| array.to_f64().iter().any(|number| number.is_infinite());
-    names.into_iter().filter_map(|name| arrays.get(name).ok()).any(is_infinite)
 }
 
 /// The identity of a launch in a run. Sequence numbers and buffers are not part of it: they depend

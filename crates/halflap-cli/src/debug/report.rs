@@ -47,6 +47,8 @@ impl Kind {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Value {
     pub buffer: String,
+    /// The operand or result, where it has a name of its own.
+    pub operand: Option<String>,
     /// Its type and shape.
     pub kind: String,
     /// Least, most, mean and the like.
@@ -56,12 +58,13 @@ pub struct Value {
 impl Value {
     fn render(&self) -> String {
         let facts: Vec<String> = self.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
-        format!("{} {}: {}", printable(&self.buffer), self.kind, facts.join(", "))
+        let name = self.operand.as_ref().unwrap_or(&self.buffer);
+        format!("{} {}: {}", printable(name), self.kind, facts.join(", "))
     }
 
     fn json(&self) -> Json {
         let facts = self.facts.iter().map(|(name, fact)| (name.clone(), Json::from(fact.as_str())));
-        json!({ "buffer": self.buffer, "type": self.kind, "facts": Json::Object(facts.collect()) })
+        json!({ "operand": self.operand, "buffer": self.buffer, "type": self.kind, "facts": Json::Object(facts.collect()) })
     }
 }
 
@@ -73,11 +76,17 @@ pub struct Finding {
     pub what: String,
     /// The first kernel or collective that does what it should not.
     pub kernel: Option<String>,
-    /// The buffer that is at fault, where it is not the kernel.
+    /// The buffer that is at fault, or that has it first.
     pub buffer: Option<String>,
     pub rank: Option<usize>,
+    /// The computation, and the step of its plan.
+    pub step: Option<(String, usize)>,
+    /// How often each loop around was run before, the outermost first.
+    pub iteration: Vec<u32>,
     /// Where in the user's program.
     pub source: Vec<String>,
+    /// What a rank that diverges comes to instead.
+    pub stray: Option<Stray>,
     pub went_in: Vec<Value>,
     pub came_out: Vec<Value>,
     /// The command that shows it again.
@@ -95,12 +104,36 @@ impl Finding {
             kernel: None,
             buffer: None,
             rank: None,
+            step: None,
+            iteration: Vec::new(),
             source: Vec::new(),
+            stray: None,
             went_in,
             came_out,
             reproduce: None,
             shown: None,
         }
+    }
+}
+
+/// The collective of a rank that diverges.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stray {
+    pub collective: String,
+    pub source: Option<String>,
+    /// What differs from the others' collective.
+    pub differences: Vec<String>,
+}
+
+impl Stray {
+    fn render(&self) -> String {
+        let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        let differ = self.differences.iter().map(|difference| format!("; {difference}")).collect::<String>();
+        format!("'{}'{source}{differ}", printable(&self.collective))
+    }
+
+    fn json(&self) -> Json {
+        json!({ "collective": self.collective, "source": self.source, "differences": self.differences })
     }
 }
 
@@ -154,8 +187,10 @@ pub struct Stage {
 pub struct Report {
     pub finding: Option<Finding>,
     pub stages: Vec<Stage>,
-    /// What could not be checked, and why.
+    /// What could not be checked, and why; and what may be meant.
     pub notes: Vec<String>,
+    /// Whether results have NaN or infinities although nothing is at fault.
+    pub is_not_finite: bool,
     /// Where everything is kept.
     pub folder: String,
 }
@@ -169,6 +204,9 @@ impl Report {
     pub fn render(&self, style: &Style) -> String {
         let mut lines = Vec::new();
         match &self.finding {
+            None if self.is_not_finite => {
+                lines.push(("verdict", "no fault was found, but results are not finite: see the note".to_owned()));
+            }
             None => lines.push(("verdict", "nothing wrong was found".to_owned())),
             Some(finding) => finding_lines(finding, &mut lines),
         }
@@ -199,7 +237,11 @@ fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
     lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
     lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
+    lines.extend(finding.step.as_ref().map(|(computation, step)| ("step", format!("{step} of {computation}"))));
+    let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
+    lines.extend((!numbers.is_empty()).then(|| ("iteration", numbers.join(", "))));
     lines.extend(finding.source.iter().map(|place| ("source", whole(place))));
+    lines.extend(finding.stray.iter().map(|stray| ("instead", stray.render())));
     lines.extend(finding.went_in.iter().map(|value| ("went in", value.render())));
     lines.extend(finding.came_out.iter().map(|value| ("came out", value.render())));
     lines.extend(finding.reproduce.as_ref().map(|command| ("again", command.clone())));
@@ -219,7 +261,11 @@ fn finding_json(finding: &Finding) -> Json {
         "kernel": finding.kernel,
         "buffer": finding.buffer,
         "rank": finding.rank,
+        "computation": finding.step.as_ref().map(|(computation, _)| computation),
+        "step": finding.step.as_ref().map(|(_, step)| step),
+        "iteration": finding.iteration,
         "source": finding.source,
+        "stray": finding.stray.as_ref().map(Stray::json),
         "in": values(&finding.went_in),
         "out": values(&finding.came_out),
         "reproduce": finding.reproduce,

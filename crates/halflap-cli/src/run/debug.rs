@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use halflap::nearest;
 use halflap_run::check::{
-    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions,
+    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Origins, Side, Strictness, ValueOptions,
 };
 
 use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
@@ -14,6 +14,7 @@ use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
 use super::failed;
 use crate::args::{self, Against, CheckLifetimes, NanAsserts, OnOff};
 use crate::exit::Failed;
+use crate::files;
 
 /// The checks that were requested.
 pub(super) fn checks(args: &args::Run) -> Checks {
@@ -33,7 +34,16 @@ pub(super) fn checks(args: &args::Run) -> Checks {
         memory: memory(args),
         launch_blocking: debug.launch_blocking,
         recorder: debug.flight_recorder.as_ref().map(PathBuf::from),
+        origins: debug.nan_origins.as_ref().map(|_| Origins::default()),
         faults: debug.inject.clone(),
+    }
+}
+
+/// Writes down what made the NaN and infinities of results, if that was asked for.
+pub(super) fn put_origins(args: &args::Run, checks: &Checks) -> Result<(), Failed> {
+    match (&args.debug.nan_origins, &checks.origins) {
+        (Some(path), Some(origins)) => files::put(path, &format!("{:#}\n", origins.to_json())).map(drop),
+        _ => Ok(()),
     }
 }
 

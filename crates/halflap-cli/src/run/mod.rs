@@ -49,6 +49,10 @@ pub fn run(args: &args::Run) -> Result<(), Failed> {
             refuse_copies()?;
             watched(args)
         }
+        Backend::Mpi if args.debug.nan_origins.is_some() => {
+            let problem = "--nan-origins is for ranks that are threads: processes do not see each other's arrays";
+            Err(Failed::BadInput(problem.to_owned()))
+        }
         Backend::Mpi => mpi::run(args),
     }
 }

@@ -5,14 +5,34 @@ use std::path::{Path, PathBuf};
 
 use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
-use halflap_run::check::{RankValues, read_values};
+use halflap_run::check::{Entry, RankValues, read_values};
 
 use crate::args;
 use crate::exit::Failed;
 use crate::files;
 
+/// A kernel, and the iteration of each loop around it whose values are taken; the last, if none is given.
+struct Launch<'a> {
+    kernel: &'a str,
+    iteration: Option<Vec<u32>>,
+}
+
+impl<'a> Launch<'a> {
+    /// `add.5`, or `add.5@2.0`: iteration 2 of the outer loop, 0 of the inner one.
+    fn read(text: &'a str) -> Launch<'a> {
+        let numbers = |text: &str| text.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>();
+        let split = text.rsplit_once('@').and_then(|(kernel, rest)| Some((kernel, numbers(rest)?)));
+        match split {
+            Some((kernel, iteration)) => Launch { kernel, iteration: Some(iteration) },
+            None => Launch { kernel: text, iteration: None },
+        }
+    }
+}
+
 /// Makes a module of the kernel and runs that.
-pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
+pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
+    let launch = Launch::read(asked);
+    let kernel = launch.kernel;
     let place = files::name_of(&args.module);
     let module =
         halflap_hlo::read_module(&files::read(&args.module)?).map_err(|error| Failed::in_file(place, error))?;
@@ -31,7 +51,7 @@ pub(super) fn run(args: &args::Run, kernel: &str) -> Result<(), Failed> {
     })?;
     files::put(&path, &halflap_hlo::alone(&module, instr, devices))?;
     for (rank, values) in ranks.iter().enumerate() {
-        give(values, kernel, rank, &folder.0)?;
+        give(values, (&launch, rank), &folder.0)?;
     }
     let mut alone = args.clone();
     alone.module = path;
@@ -52,12 +72,15 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
     }
 }
 
-/// Copies the inputs of the kernel's last launch on a rank to where inputs are read from.
-fn give(values: &RankValues, kernel: &str, rank: usize, folder: &Path) -> Result<(), Failed> {
+/// Copies the inputs of the kernel's launch on a rank to where inputs are read from.
+fn give(values: &RankValues, (launch, rank): (&Launch<'_>, usize), folder: &Path) -> Result<(), Failed> {
+    let kernel = launch.kernel;
     let place = values.folder.display().to_string();
-    let taken = || values.entries.iter().filter(|entry| entry.kernel == kernel && entry.when == "before");
+    let is_asked = |iteration: &[u32]| launch.iteration.as_deref().is_none_or(|asked| asked == iteration);
+    let is_it = |entry: &&Entry| entry.kernel == kernel && is_asked(&entry.iteration);
+    let taken = || values.entries.iter().filter(is_it).filter(|entry| entry.when == "before");
     let Some(last) = taken().next_back().map(|entry| entry.sequence) else {
-        return match values.entries.iter().any(|entry| entry.kernel == kernel) {
+        return match values.entries.iter().any(|entry| is_it(&entry)) {
             // A kernel that takes nothing.
             true => Ok(()),
             false => Err(Failed::in_file(&place, format!("nothing was saved of kernel '{kernel}'"))),
@@ -89,5 +112,21 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // If removal fails, it stays in the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_with_and_without_its_iteration() {
+        let read = |text| {
+            let launch = Launch::read(text);
+            (launch.kernel, launch.iteration)
+        };
+        assert_eq!(read("add.5"), ("add.5", None));
+        assert_eq!(read("add.5@2.0"), ("add.5", Some(vec![2, 0])));
+        assert_eq!(read("odd@name"), ("odd@name", None));
     }
 }

@@ -81,7 +81,9 @@ impl Ranks for Threads {
             format!("{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits each")
         });
         let outcome = exec::run_shown(&programs, inputs, turn.options, &mut |done| (turn.show)(done));
-        outcome.map(Some).map_err(|failure| debug::reported(job.args, failure))
+        let outcome = outcome.map_err(|failure| debug::reported(job.args, failure))?;
+        debug::put_origins(job.args, &turn.options.checks)?;
+        Ok(Some(outcome))
     }
 
     fn agreed<T>(&self, result: Result<T, Failed>) -> Result<T, Failed> {

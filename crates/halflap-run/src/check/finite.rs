@@ -209,7 +209,7 @@ impl Finite {
 }
 
 /// The first element of a kind: where it is, and what.
-fn first(view: &View<'_>, is_wanted: impl Fn(f64) -> bool) -> (Vec<usize>, f64) {
+pub(super) fn first(view: &View<'_>, is_wanted: impl Fn(f64) -> bool) -> (Vec<usize>, f64) {
     let all = numbers(view.dtype(), view.bytes());
     let at = all.iter().position(|&number| is_wanted(number)).unwrap_or(0);
     let value = all.get(at).copied().unwrap_or(0.0);

@@ -40,6 +40,8 @@ pub struct Entry {
     pub when: String,
     /// The memory's name.
     pub buffer: String,
+    /// The value's: that of its instruction.
+    pub value: String,
     /// The type of the elements, as HLO has it.
     pub dtype: String,
     /// How long each dimension is.
@@ -149,6 +151,7 @@ impl Entry {
             "kernel": self.kernel,
             "when": self.when,
             "buffer": self.buffer,
+            "value": self.value,
             "dtype": self.dtype,
             "shape": self.shape,
             "file": self.file,
@@ -170,6 +173,7 @@ impl Entry {
             kernel: text("kernel")?,
             when: text("when")?,
             buffer: text("buffer")?,
+            value: text("value").or_else(|| text("buffer"))?,
             dtype: text("dtype")?,
             shape: list("shape")?.into_iter().map(|len| len as usize).collect(),
             file: text("file")?,

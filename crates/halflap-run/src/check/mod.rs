@@ -9,6 +9,7 @@
 //! | `departure` | a second process, which says that the first one left without a word |
 //! | `post` | what every rank is at, for who must say so when the process comes down |
 //! | `finite` | arrays that have NaN in them |
+//! | `origin` | the launches that made the NaN and infinities of results |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
 //! | `recorder` | the last collectives of every rank, and who went another way |
 //! | `inject` | mistakes made on purpose |
@@ -22,6 +23,7 @@ mod guard;
 mod index;
 mod inject;
 mod lifetimes;
+mod origin;
 pub(crate) mod post;
 mod probe;
 mod recorder;
@@ -41,8 +43,10 @@ pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_val
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
 pub use lifetimes::{Deviation, LifetimeViolation};
+pub(crate) use origin::{Again, Bounds, Taken};
+pub use origin::{FORMAT as ORIGINS_FORMAT, Origins};
 pub(crate) use probe::Probe;
-pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
+pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, Stray, account, dump};
 pub(crate) use regions::{Freed, RegionId};
 pub use report::FAULT_FORMAT;
 pub use stats::Stats;
@@ -108,6 +112,8 @@ pub struct Checks {
     /// Whether ranks remember their last collectives, and the file that they go to when ranks
     /// diverged.
     pub recorder: Option<PathBuf>,
+    /// Where it is noted what made the NaN and infinities of results.
+    pub origins: Option<Origins>,
     /// Mistakes to be made on purpose.
     pub faults: Vec<Fault>,
 }
@@ -121,6 +127,6 @@ impl Checks {
 
     /// Whether tasks are checked.
     fn watches_tasks(&self) -> bool {
-        self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some()
+        self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some() || self.origins.is_some()
     }
 }

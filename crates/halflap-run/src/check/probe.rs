@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
+use super::origin::{Again, Over, Taken, Tracer};
 use super::recorder::{Flight, Recorder, State};
 use super::values::Values;
 use crate::exec::memory::Address;
-use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
+use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Move, Prepared};
 use crate::tensor::{Tensor, View};
 
 /// Before or after a launch.
@@ -91,6 +92,7 @@ pub(crate) struct Probe {
     values: Option<Values>,
     finite: Option<Finite>,
     recorder: Option<Recorder>,
+    tracer: Option<Tracer>,
     rank: usize,
 }
 
@@ -107,8 +109,9 @@ impl Probe {
         let values = checks.values.as_ref().map(open).transpose()?;
         let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
         let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
+        let tracer = checks.origins.as_ref().map(|origins| Tracer::new(origins, (rank, program.ranks)));
         let (program, run) = (program.clone(), AtomicUsize::new(0));
-        Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, rank })))
+        Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, tracer, rank })))
     }
 
     /// The module is run, for the so manieth time.
@@ -117,6 +120,69 @@ impl Probe {
         if let (Some(values), 0) = (&self.values, run) {
             let views: Vec<View<'_>> = inputs.iter().map(Tensor::view).collect();
             values.inputs(&self.program.input_names, &views);
+        }
+    }
+
+    /// The memory of the module's inputs.
+    pub(crate) fn given(&self, addresses: &[Address], inputs: &[Tensor]) {
+        let Some(tracer) = &self.tracer else { return };
+        let names = self.program.input_names.iter().map(String::as_str);
+        let each = addresses.iter().zip(names).zip(inputs);
+        tracer.begin(&each.map(|((address, name), input)| (*address, name, input.view())).collect::<Vec<_>>());
+    }
+
+    /// The memory of the module's results, when it has run.
+    pub(crate) fn results(&self, addresses: &[Address]) {
+        let Some(tracer) = &self.tracer else { return };
+        let results: Vec<_> = addresses.iter().copied().zip(&self.program.outputs).collect();
+        tracer.results(self.run.load(Ordering::Relaxed), &results);
+    }
+
+    /// What a launch takes, to find out what its outputs come from.
+    pub(crate) fn take(&self, issued: &Issued, (ins, outs): (&[Address], &[Address])) -> Option<Taken> {
+        let tracer = self.tracer.as_ref()?;
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        if let Some(broken) = seen.label.bounds.iter().find_map(|bounds| bounds.broken(&arrays)) {
+            tracer.clamped(&seen, broken);
+        }
+        Some(tracer.before(&seen, &arrays, outs))
+    }
+
+    /// The same for a collective of this number, which other ranks hear of.
+    pub(crate) fn bring(&self, issued: &Issued, (ins, outs): (&[Address], &[Address]), sequence: u64) -> Option<Taken> {
+        let taken = self.take(issued, (ins, outs))?;
+        let seen = self.seen(issued);
+        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        self.tracer.as_ref()?.bring(&seen, (sequence, &taken), &arrays);
+        Some(taken)
+    }
+
+    /// Follows what a launch made of what it took.
+    pub(crate) fn follow(&self, issued: &Issued, (outs, taken): (&[Address], &Taken), again: Option<Again<'_>>) {
+        let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
+    }
+
+    /// The same for a collective.
+    pub(crate) fn receive(&self, issued: &Issued, (outs, taken): (&[Address], &Taken), sequence: u64) {
+        let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
+    }
+
+    /// Arrays were copied, all at once.
+    pub(crate) fn moved(&self, moves: &[Move]) {
+        if let Some(tracer) = &self.tracer {
+            tracer.moved(moves);
+        }
+    }
+
+    /// An array was copied to another layout: where it was, where it is, and their lengths.
+    pub(crate) fn cast(&self, from: (Address, usize), to: (Address, usize)) {
+        if let Some(tracer) = &self.tracer {
+            tracer.cast(from, to);
         }
     }
 

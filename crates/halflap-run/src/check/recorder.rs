@@ -63,6 +63,10 @@ pub struct Record {
     pub bytes: usize,
     /// Of what: `f32`.
     pub dtype: String,
+    /// The type and shape of what a rank brings: `f32[64]`.
+    pub shape: String,
+    /// The operation that combines elements: `add`; empty, if there is none.
+    pub reduction: String,
     /// How far it is.
     pub state: State,
     /// The computation, and the step of its plan.
@@ -119,6 +123,8 @@ impl Recorder {
             group: label.among.clone(),
             bytes: label.bytes(),
             dtype: dtype.to_owned(),
+            shape: label.ins.iter().map(|argument| argument.kind.to_string()).collect::<Vec<_>>().join(", "),
+            reduction: label.collective.as_ref().map_or(String::new(), |collective| collective.reduction.clone()),
             state: State::Scheduled,
             place: label.place.clone(),
             source: label.source.clone(),
@@ -154,6 +160,8 @@ impl Record {
             "group": self.group,
             "bytes": self.bytes,
             "dtype": self.dtype,
+            "shape": self.shape,
+            "reduction": self.reduction,
             "state": self.state.name(),
             "computation": self.place.0,
             "step": self.place.1,
@@ -178,6 +186,8 @@ impl Record {
             group: text("group")?,
             bytes: whole("bytes")?,
             dtype: text("dtype")?,
+            shape: text("shape").unwrap_or_default(),
+            reduction: text("reduction").unwrap_or_default(),
             state: State::of(value["state"].as_str()?)?,
             place: (text("computation")?, whole("step")?),
             source: text("source"),
@@ -185,6 +195,18 @@ impl Record {
             iteration: iteration.collect::<Option<_>>()?,
             times: ["scheduled", "started", "completed"].map(|name| seconds[name].as_f64()),
         })
+    }
+
+    /// How it differs from another one.
+    fn differences(&self, other: &Record) -> Vec<String> {
+        let each = [
+            ("operation", &self.op, &other.op),
+            ("shape", &self.shape, &other.shape),
+            ("reduction", &self.reduction, &other.reduction),
+            ("group", &self.group, &other.group),
+        ];
+        let differ = each.iter().filter(|(_, own, theirs)| own != theirs);
+        differ.map(|(name, own, theirs)| format!("{name}: {own}, not {theirs}")).collect()
     }
 
     /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main, model.py:7)`.
@@ -229,6 +251,47 @@ impl Flight {
     }
 }
 
+/// The collective of a rank that went another way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// The collective.
+    pub collective: String,
+    /// The line of the user's program that it comes from.
+    pub source: Option<String>,
+    /// The computation, and the step of its plan.
+    pub place: (String, usize),
+    /// What differs from the collective of the others: `shape: f32[8], not f32[4]`.
+    pub differences: Vec<String>,
+}
+
+impl Stray {
+    fn of(own: &Record, expected: Option<&Record>) -> Stray {
+        Stray {
+            collective: own.name.clone(),
+            source: own.source.clone(),
+            place: own.place.clone(),
+            differences: expected.map_or(Vec::new(), |expected| own.differences(expected)),
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let Stray { collective, source, place: (computation, step), differences } = self;
+        json!({
+            "collective": collective, "source": source, "computation": computation, "step": step,
+            "differences": differences,
+        })
+    }
+}
+
+impl Account {
+    /// For machines.
+    pub fn to_json(&self) -> Value {
+        let Account { ranks, collective, source, stray, text } = self;
+        let stray = stray.as_ref().map(Stray::to_json);
+        json!({ "ranks": ranks, "collective": collective, "source": source, "stray": stray, "text": text })
+    }
+}
+
 /// The combined diagnosis of all ranks' records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
@@ -238,6 +301,8 @@ pub struct Account {
     pub collective: String,
     /// The line of the user's program that it comes from.
     pub source: Option<String>,
+    /// What a rank that went another way came to instead.
+    pub stray: Option<Stray>,
     /// All of it, for people.
     pub text: String,
 }
@@ -289,14 +354,17 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
         () => format!("it should have come to '{right_here}'"),
     };
     let ranks: Vec<usize> = others.iter().map(|flight| flight.rank).collect();
+    let differences = expected.map_or(Vec::new(), |expected| own.differences(expected));
+    let differ = if differences.is_empty() { String::new() } else { format!(" ({})", differences.join("; ")) };
     let text = format!(
-        "{} went another way: as collective {index} it came to {}, the others to {}: {what}",
+        "{} went another way: as collective {index} it came to {}, the others to {}: {what}{differ}",
         named(&ranks),
         own.words(),
         expected.map_or(format!("'{right_here}'"), Record::words),
     );
     let source = expected.and_then(|record| record.source.clone());
-    Some(Account { ranks, collective: right_here.to_owned(), source, text })
+    let stray = Some(Stray::of(own, expected));
+    Some(Account { ranks, collective: right_here.to_owned(), source, stray, text })
 }
 
 /// The ranks that have not reached the collective that others wait in.
@@ -322,7 +390,8 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
         if ranks.len() == 1 { "it".to_owned() } else { format!("rank {}", one.rank) },
         one.last(),
     );
-    Some(Account { ranks, collective: record.name.clone(), source: record.source.clone(), text })
+    let (collective, source) = (record.name.clone(), record.source.clone());
+    Some(Account { ranks, collective, source, stray: None, text })
 }
 
 /// Ranks that reached a collective that no other rank reaches.
@@ -333,7 +402,8 @@ fn one_too_many(flights: &[&Flight], index: usize) -> Account {
     let text =
         format!("{} came to {words} as collective {index}, which is one too many: there are {index}", named(&ranks));
     let collective = record.map_or(String::new(), |record| record.name.clone());
-    Account { ranks, collective, source: record.and_then(|record| record.source.clone()), text }
+    let stray = record.map(|record| Stray::of(record, None));
+    Account { ranks, collective, source: record.and_then(|record| record.source.clone()), stray, text }
 }
 
 fn waits(ranks: &[usize]) -> String {
@@ -348,9 +418,7 @@ fn named(ranks: &[usize]) -> String {
 /// All of it, for a file.
 pub fn dump(program: &Prepared, flights: &[Flight], account: Option<&Account>) -> String {
     let ranks: Vec<Value> = flights.iter().map(Flight::to_json).collect();
-    let account = account.map(|account| {
-        json!({ "ranks": account.ranks, "collective": account.collective, "source": account.source, "text": account.text })
-    });
+    let account = account.map(Account::to_json);
     format!("{:#}\n", json!({ "format": FORMAT, "module": program.module, "account": account, "ranks": ranks }))
 }
 
@@ -368,6 +436,8 @@ mod tests {
             group: "{0-2}".to_owned(),
             bytes: 4,
             dtype: "f32".to_owned(),
+            shape: format!("f32[{}]", name.len()),
+            reduction: "add".to_owned(),
             state: match index {
                 _ if index < completed => State::Completed,
                 _ if index == completed => State::Started,
@@ -401,6 +471,16 @@ mod tests {
         let two = [flight(0, "a c d", 1, false), flight(1, "a b c d", 1, false)];
         says(&two, Some("a b c d"), 0, "it left out 'b'");
         assert_eq!(account(&others(1), None), None);
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let flights = [flight(0, "a bb c", 1, false), flight(1, "a bb c", 1, false), flight(2, "a d", 1, false)];
+        let account = account(&flights, None).unwrap();
+        let stray = account.stray.unwrap();
+        assert_eq!((stray.collective.as_str(), stray.source.as_deref()), ("d", Some("m.py:1")));
+        assert_eq!(stray.differences, ["shape: f32[1], not f32[2]"]);
+        assert!(account.text.ends_with("(shape: f32[1], not f32[2])"), "{}", account.text);
     }
 
     #[test]

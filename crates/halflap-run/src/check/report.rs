@@ -57,10 +57,7 @@ impl Failure {
             }
             Failure::Apart { failure, account } => {
                 let mut known = failure.known();
-                known["account"] = json!({
-                    "ranks": account.ranks, "collective": account.collective, "source": account.source,
-                    "text": account.text,
-                });
+                known["account"] = account.to_json();
                 known
             }
             _ => json!({}),

@@ -96,7 +96,10 @@ impl Values {
                 Level::Print => {
                     print(&self.text(&format!("{} - {kernel} - {buffer}", when.prefix()), &around, &array.view));
                 }
-                _ => self.save(seen.entry(when, Entry::of_array(buffer, &array.view)), &array.view),
+                _ => {
+                    let value = array.argument.value.clone();
+                    self.save(seen.entry(when, Entry { value, ..Entry::of_array(buffer, &array.view) }), &array.view);
+                }
             }
         }
     }
@@ -151,6 +154,7 @@ impl Entry {
             kernel: String::new(),
             when: String::new(),
             buffer: buffer.to_owned(),
+            value: buffer.to_owned(),
             dtype: view.dtype().name().to_owned(),
             shape: view.dims().to_vec(),
             file: String::new(),

@@ -2,7 +2,7 @@
 
 use halflap::collective::CollectiveKind;
 use halflap_hlo::Module;
-use halflap_hlo::ids::{CommId, InstrId};
+use halflap_hlo::ids::{CommId, ComputationId, InstrId};
 
 use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
 use crate::tensor::DType;
@@ -59,6 +59,8 @@ pub struct Collective {
     pub sets: Vec<Vec<u32>>,
     /// For a permutation, from where to where.
     pub pairs: Vec<(u32, u32)>,
+    /// The operation that combines elements: `add`; empty, if there is none.
+    pub reduction: String,
     /// The larger of what a rank sends and receives.
     pub bytes: usize,
     pub(crate) arrays: Vec<Array>,
@@ -88,7 +90,9 @@ impl Collective {
         };
         let name = module.instruction_name(instr).to_owned();
         let (sets, pairs) = (groups.groups, groups.pairs);
-        let mut collective = Collective { name, kind, comm, sets, pairs, bytes: 0, arrays: Vec::new() };
+        let combines = |&computation: &ComputationId| module.opcode_name(module.root(computation)).to_owned();
+        let reduction = module.called(instr).first().map(combines).unwrap_or_default();
+        let mut collective = Collective { name, kind, comm, sets, pairs, reduction, bytes: 0, arrays: Vec::new() };
         collective.add_arrays((module, instr), cut)?;
         Ok(collective)
     }

@@ -9,6 +9,7 @@ mod emulate;
 pub mod mpi;
 mod threads;
 
+pub(crate) use collective::Piece;
 pub use collective::{Collective, Kind};
 pub use emulate::EmulatedLink;
 pub(crate) use threads::{Hub, Member};

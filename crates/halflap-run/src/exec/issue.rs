@@ -1,5 +1,7 @@
 //! The walk: one rank's plan, step by step.
 
+mod repeat;
+
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
@@ -8,15 +10,16 @@ use std::time::Instant;
 use halflap::ids::{Id, IdVec, StreamId};
 use halflap::units::{Bytes, Nanos};
 use halflap_hlo::ids::{CommId, PlanId, SlotId};
-use halflap_hlo::plan::{Call, Loop};
+use halflap_hlo::plan::Call;
 
-use super::failure::{Endless, Failure, Fate, Finding, Stopped};
+use super::failure::{Failure, Fate, Finding, Stopped};
 use super::memory::{Address, Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
-use super::session::{Options, seconds};
+use super::session::Options;
 use super::stream::{Sequence, locked};
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
+use super::turns::{Limits, Move};
 use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
@@ -29,21 +32,6 @@ struct Place {
     address: Address,
     /// What it must free; nothing, if it is borrowed.
     block: Option<Block>,
-}
-
-/// How long a loop has run, and what decides how long it does.
-struct LoopClock<'a> {
-    label: u32,
-    began: Instant,
-    decides: Option<&'a [usize]>,
-    /// The deciding values of the previous iteration.
-    before: Option<Vec<Vec<u8>>>,
-}
-
-impl<'a> LoopClock<'a> {
-    fn new(label: u32, decides: Option<&'a [usize]>) -> LoopClock<'a> {
-        LoopClock { label, began: Instant::now(), decides, before: None }
-    }
 }
 
 /// A run of a plan.
@@ -112,6 +100,7 @@ impl Rank {
             last: None,
             at: (program.entry, 0),
             put_off: None,
+            recorded: None,
         };
         issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
@@ -124,6 +113,7 @@ impl Rank {
         }
         if issuer.pool.is_guarded() {
             post::wait_for_threads(self.rank);
+            self.transport.barrier()?;
         }
         issuer.pool.close();
         Ok(outcome)
@@ -152,6 +142,7 @@ impl Rank {
             resting: self.options.checks.resting(),
             faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
+            limits: Limits::new(&self.options),
             panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
         }
     }
@@ -165,12 +156,18 @@ impl Rank {
             issuer.give(&mut frame, &self.inputs)?;
             if let Some(probe) = &issuer.probe {
                 probe.begin(step, &self.inputs);
+                probe.given(&issuer.addresses(&frame, &issuer.plan(&frame).parameters), &self.inputs);
             }
             self.transport.barrier()?;
             let began = Instant::now();
             issuer.walk(&mut frame)?;
             issuer.drain()?;
             outcome.steps.push(Nanos(began.elapsed().as_nanos() as f64));
+            if let Some(probe) = &issuer.probe {
+                let results = issuer.addresses(&frame, &issuer.plan(&frame).results);
+                let _opened = issuer.opened(&results, &[]);
+                probe.results(&results);
+            }
             self.streams.steps_done.store(step + 1, Ordering::Relaxed);
             let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
             if outcome.spans.len() == self.program.steps_kept() {
@@ -179,6 +176,10 @@ impl Rank {
             outcome.spans.push(noted.map(|noted| noted.since(began)).collect());
             if step + 1 == self.options.steps {
                 outcome.outputs = issuer.outputs(&frame);
+            }
+            if issuer.pool.is_guarded() {
+                // Another rank may use this one's memory, which is not its own: it is there to be caught.
+                self.transport.barrier()?;
             }
             issuer.leave(frame);
             issuer.end_run();
@@ -232,6 +233,8 @@ struct Issuer<'a> {
     at: (PlanId, usize),
     /// A collective that waits for another one on purpose.
     put_off: Option<u32>,
+    /// The tasks of a loop that the compute stream is to run on its own, while they are collected.
+    recorded: Option<Vec<Task>>,
 }
 
 /// The number after all tasks that may come before the next collective.
@@ -245,6 +248,11 @@ impl Issuer<'_> {
     }
 
     fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
+        if let Some(recorded) = &mut self.recorded {
+            let issued = Issued { label, number: self.number, count: self.count, scope: None };
+            recorded.push(Task { issued, work });
+            return self.issued[stream];
+        }
         self.number = match &work {
             Work::Collective { .. } => after_all(self.number),
             _ => self.number + 1,
@@ -528,15 +536,9 @@ impl Issuer<'_> {
                 self.call(frame, (call, arguments), (*label, 0))?;
             }
             Action::Loop { label, repeat, decides } => {
-                let clock = LoopClock::new(*label, decides.as_deref());
-                self.repeat(frame, repeat, clock)?;
+                self.repeat(frame, repeat, (*label, decides.as_deref()))?;
             }
-            Action::Branch { label, selector, selector_bytes, branches } => {
-                let address = self.address(frame, *selector);
-                let which = self.choice(address, *selector_bytes, branches.len())?;
-                let (call, arguments) = &branches[which];
-                self.call(frame, (call, arguments), (*label, which))?;
-            }
+            Action::Branch { .. } => self.branch(frame, action)?,
         }
         Ok(())
     }
@@ -652,7 +654,10 @@ impl Issuer<'_> {
         }
         let parameters = self.read(frame, arguments, at)?;
         let mut inner = self.enter(call.plan, &parameters)?;
-        for &(theirs, own) in &call.lent {
+        // What another branch has left, while branches are collected, is where this one's result goes.
+        let is_left = |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
+        let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);
+        for &(theirs, own) in call.lent.iter().chain(left) {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
         }
         self.track(&inner);
@@ -663,7 +668,7 @@ impl Issuer<'_> {
         };
         let moves: Vec<_> = call.copied.iter().map(copy).collect();
         self.copy(at.0, moves);
-        for &(theirs, own) in &call.adopted {
+        for &(theirs, own) in adopted {
             frame.at[own] = inner.at[theirs].take();
             if let (Some(tracker), Some(Place { block: Some(block), .. })) = (&mut self.pool.tracker, frame.at[own]) {
                 tracker.adopt(block.address, own);
@@ -673,125 +678,16 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    fn copy(&mut self, label: u32, mut moves: Vec<(Address, Address, usize)>) {
-        moves.retain(|(from, to, len)| from != to && *len > 0);
+    fn copy(&mut self, label: u32, moves: Vec<Move>) {
+        let moves = needed(moves);
         if !moves.is_empty() {
             self.push(0, label, Work::Copy { moves });
         }
     }
+}
 
-    fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, mut clock: LoopClock<'_>) -> Result<(), Stopped> {
-        let label = clock.label;
-        let held = &self.program.plans[frame.plan].held;
-        let pair =
-            |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
-        let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
-        self.copy(label, moves);
-        let (state, held) = self.state(frame, repeat, label)?;
-        let around = self.scope.clone();
-        for iteration in 0.. {
-            self.scope = self.probe.is_some().then(|| {
-                let outer = around.as_deref().unwrap_or_default();
-                outer.iter().copied().chain([iteration]).collect()
-            });
-            let mut condition = self.enter(repeat.condition, &state)?;
-            self.track(&condition);
-            self.walk(&mut condition)?;
-            let answer = self.address(&condition, self.plan(&condition).results[0]);
-            let goes_on = self.first_byte(answer)?;
-            self.leave(condition);
-            if goes_on == 0 {
-                break;
-            }
-            self.check_loop(&mut clock, (repeat, &state), iteration)?;
-            let mut body = self.enter(repeat.body, &state)?;
-            self.track(&body);
-            self.walk(&mut body)?;
-            let held = &self.program.plans[repeat.body].held;
-            let pair =
-                |&(from, to): &(SlotId, SlotId)| (self.address(&body, from), self.address(&body, to), held[to].bytes);
-            let moves: Vec<_> = repeat.moved.iter().map(pair).collect();
-            self.copy(label, moves);
-            self.leave(body);
-        }
-        self.scope = around;
-        held.into_iter().for_each(|block| self.put(block));
-        Ok(())
-    }
-
-    /// Ends the run if a loop that has run for long can never end, or has run for longer than a loop may.
-    fn check_loop(
-        &self,
-        clock: &mut LoopClock<'_>,
-        (repeat, state): (&Loop, &[Address]),
-        iteration: u32,
-    ) -> Result<(), Stopped> {
-        let elapsed = clock.began.elapsed();
-        if elapsed < self.options.timeout {
-            return Ok(());
-        }
-        let body = &self.program.plans[repeat.body];
-        let bytes_of = |&element: &usize| {
-            let _opened = self.opened(&[state[element]], &[]);
-            // SAFETY: the state is there, and all that was issued before has run.
-            unsafe { std::slice::from_raw_parts(state[element].0, body.held[body.parameters[element]].bytes).to_vec() }
-        };
-        let now: Option<Vec<Vec<u8>>> = clock.decides.map(|elements| elements.iter().map(bytes_of).collect());
-        let is_proven = now.is_some() && now == clock.before;
-        clock.before = now;
-        if !is_proven && self.options.loop_limit.is_none_or(|limit| elapsed < limit) {
-            return Ok(());
-        }
-        let label = &self.program.labels[clock.label as usize];
-        Err(self.fate.fail(Failure::Endless(Box::new(Endless {
-            rank: self.rank,
-            name: label.name.clone(),
-            source: label.source.clone(),
-            place: label.place.clone(),
-            turns: u64::from(iteration) + 1,
-            seconds: seconds(elapsed),
-            is_proven,
-        }))))
-    }
-
-    /// Where a loop's state is. What it only reads must not be where something that it writes is: that
-    /// is possible where one value is given to it twice.
-    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
-        let body = &self.program.plans[repeat.body];
-        let is_written = |index: usize| body.parameters[index] != body.results[index];
-        let mut state = self.addresses(frame, &repeat.state);
-        let mut held = Vec::new();
-        for index in 0..state.len() {
-            let shares =
-                |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
-            if (0..state.len()).any(shares) && !is_written(index) {
-                let len = body.held[body.parameters[index]].bytes;
-                let block = self.beside(len, label)?;
-                self.copy(label, vec![(state[index], block.address, len)]);
-                state[index] = block.address;
-                held.push(block);
-            }
-        }
-        Ok((state, held))
-    }
-
-    /// The content of memory once everything issued before has run.
-    fn first_byte(&self, address: Address) -> Result<u8, Stopped> {
-        self.streams.compute().wait(self.issued[0], self.fate)?;
-        let _opened = self.opened(&[address], &[]);
-        // SAFETY: the array has an element, and nothing that could write it is still to run.
-        Ok(unsafe { address.0.cast_const().read() })
-    }
-
-    /// Which branch is taken: for a boolean the first if true; for an out-of-range index, the last.
-    fn choice(&self, address: Address, bytes: usize, branches: usize) -> Result<usize, Stopped> {
-        let first = self.first_byte(address)?;
-        if bytes < 4 {
-            return Ok(usize::from(first == 0).min(branches - 1));
-        }
-        let _opened = self.opened(&[address], &[]);
-        // SAFETY: as above; a number here has four bytes.
-        let number = unsafe { address.0.cast_const().cast::<i32>().read() };
-        Ok(usize::try_from(number).ok().filter(|&number| number < branches).unwrap_or(branches - 1))
-    }
+/// The copies that change something.
+fn needed(mut moves: Vec<Move>) -> Vec<Move> {
+    moves.retain(|(from, to, len)| from != to && *len > 0);
+    moves
 }

@@ -14,6 +14,7 @@
 //! | `memory` | the caching allocator |
 //! | `stream`, `task` | queues, events, and what runs on them |
 //! | `issue` | the walk |
+//! | `turns` | loops that the compute stream repeats on its own |
 //! | `session` | all ranks of a process, and who watches over them |
 //! | `failure`, `report` | how a run ends, and what is known of it |
 //!
@@ -30,6 +31,7 @@ mod report;
 mod session;
 pub(crate) mod stream;
 mod task;
+mod turns;
 
 pub use failure::{Endless, Failure, Finding, Stopped, Stuck};
 pub(crate) use failure::{Fate, LOOK};
@@ -40,3 +42,4 @@ pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run, run_shown};
 pub(crate) use session::{describe, late, longest_kernel, seconds, spawn, step_line, with_account};
 pub(crate) use task::{Issued, Streams};
+pub(crate) use turns::Move;

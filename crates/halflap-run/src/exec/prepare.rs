@@ -1,7 +1,6 @@
 //! A program to kernels: all that can be done before anything runs, and all that cannot be run.
 
 use std::collections::BTreeSet;
-use std::iter;
 use std::sync::Arc;
 
 use halflap::ids::{IdVec, StreamId};
@@ -13,7 +12,7 @@ use thiserror::Error;
 
 use super::constants::of_constants;
 use super::layout::{Held, bitcasts, slot_arrays};
-use crate::check::Owner;
+use crate::check::{Bounds, Owner};
 use crate::comm::Collective;
 use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
@@ -92,6 +91,8 @@ pub(super) struct PlanReady {
     pub(super) computation: String,
     /// The expected allocations and frees, and the node after which each is checked.
     pub(super) checks: Vec<(Check, Node)>,
+    /// Whether nothing in it, or in what it calls, is asynchronous.
+    pub(super) is_synchronous: bool,
 }
 
 impl PlanReady {
@@ -133,6 +134,8 @@ pub struct Label {
     pub target: Option<String>,
     /// The program's own collective, to report missing ranks.
     pub(crate) collective: Option<Collective>,
+    /// The indices that it takes, which HLO moves into the array where they are out of range.
+    pub(crate) bounds: Vec<Bounds>,
 }
 
 impl Label {
@@ -153,6 +156,8 @@ impl Label {
 pub struct Argument {
     /// The memory that it is in: the name of the slot.
     pub buffer: String,
+    /// The value: the name of its instruction, with the element of a tuple (`while.1{2}`).
+    pub value: String,
     /// What is in it.
     pub kind: ArrayType,
     /// Whether it is computed from constants alone.
@@ -221,7 +226,9 @@ impl Prepared {
         let mut preparer = Preparer { module, program, libraries, constants, labels: Vec::new() };
         let mut plans: IdVec<PlanId, PlanReady> = IdVec::default();
         for (id, plan) in program.plans.iter() {
-            plans.push(preparer.plan(id, plan)?);
+            let mut ready = preparer.plan(id, plan)?;
+            ready.is_synchronous = is_synchronous(&ready, &plans);
+            plans.push(ready);
         }
         let labels = preparer.labels;
         let entry = &program.plans[program.entry];
@@ -383,6 +390,7 @@ impl Preparer<'_> {
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
             checks: self.checks(plan),
+            is_synchronous: false,
         })
     }
 
@@ -430,6 +438,7 @@ impl Preparer<'_> {
             shares: Vec::new(),
             target: self.target(instr),
             collective: None,
+            bounds: Vec::new(),
         }
     }
 
@@ -461,16 +470,20 @@ impl Preparer<'_> {
     /// A label of a kernel, with its arrays.
     fn launched(&mut self, label: Label, plan: &Plan, made: &Made) -> u32 {
         let Made { launch, leaves, instr } = made;
-        let makers = leaves.iter().map(|leaf| leaf.instr);
-        let ins = self.made_by(makers, arguments(plan, &launch.ins, launch.kernel.inputs()));
-        let outs = self.made_by(iter::repeat(*instr), arguments(plan, &launch.outs, launch.kernel.outputs()));
-        self.label(Label { ins, outs, ..label })
+        let ins = self.made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
+        let made = (0..).map(|index| Leaf { instr: *instr, index });
+        let outs = self.made_by(made, arguments(plan, &launch.outs, launch.kernel.outputs()));
+        self.label(Label { ins, outs, bounds: bounds(self.module, *instr, leaves), ..label })
     }
 
     /// Arrays, once the producer of each is known.
-    fn made_by(&self, makers: impl Iterator<Item = InstrId>, arrays: Vec<Argument>) -> Vec<Argument> {
-        let is_constant = |maker: InstrId| self.constants.contains(&maker);
-        let known = |(array, maker)| Argument { is_constant: is_constant(maker), ..array };
+    fn made_by(&self, makers: impl Iterator<Item = Leaf>, arrays: Vec<Argument>) -> Vec<Argument> {
+        let known = |(array, leaf): (Argument, Leaf)| {
+            let name = self.module.instruction_name(leaf.instr);
+            let is_array = self.module.instruction(leaf.instr).shape.array().is_some();
+            let value = if is_array { name.to_owned() } else { format!("{name}{{{}}}", leaf.index) };
+            Argument { is_constant: self.constants.contains(&leaf.instr), value, ..array }
+        };
         arrays.into_iter().zip(makers).map(known).collect()
     }
 
@@ -626,9 +639,10 @@ impl Preparer<'_> {
         let taken = leaves.iter().map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
         let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
         let given = self.given(of.plan, work)?;
+        let made = (0..).map(|index| Leaf { instr: work.instr, index });
         let label = Label {
-            ins: self.made_by(leaves.iter().map(|leaf| leaf.instr), arguments(of.plan, &slots, &taken)),
-            outs: arguments(of.plan, &work.writes, &given),
+            ins: self.made_by(leaves.iter().copied(), arguments(of.plan, &slots, &taken)),
+            outs: self.made_by(made, arguments(of.plan, &work.writes, &given)),
             among: self.program.comms[comm].describe(),
             shares: Vec::new(),
             collective: Some(collective.clone()),
@@ -649,11 +663,75 @@ impl Preparer<'_> {
     }
 }
 
+/// The indices of a gather, a slice or an update, among what its kernel takes.
+fn bounds(module: &Module, instr: InstrId, leaves: &[Leaf]) -> Vec<Bounds> {
+    let operands = module.operands(instr);
+    let dims = |operand: usize| -> Vec<i64> {
+        let array = operands.get(operand).and_then(|operand| module.operand_shape(operand).array());
+        array.map_or(Vec::new(), |array| array.dims.iter().map(|&dim| dim as i64).collect())
+    };
+    let input = |operand: usize| {
+        let of = operands.get(operand)?.of;
+        leaves.iter().position(|leaf| leaf.instr == of && leaf.index == 0)
+    };
+    let single = |first: usize, sizes: Vec<i64>| {
+        let room = dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
+        let one = room.filter_map(|(dimension, most)| {
+            Some(Bounds { input: input(first + dimension)?, stride: 1, most: vec![(dimension, most)] })
+        });
+        one.collect()
+    };
+    match module.instruction(instr).opcode {
+        Opcode::DynamicSlice => single(1, module.numbers(instr, "dynamic_slice_sizes")),
+        Opcode::DynamicUpdateSlice => single(2, dims(1)),
+        Opcode::Gather => {
+            let (table, sizes) = (dims(0), module.numbers(instr, "slice_sizes"));
+            let along = module.numbers(instr, "index_vector_dim").first().map_or(0, |&dim| dim as usize);
+            let most = |&dim: &i64| {
+                let dim = dim as usize;
+                Some((dim, table.get(dim)? - sizes.get(dim)?))
+            };
+            let most: Option<Vec<_>> = module.numbers(instr, "start_index_map").iter().map(most).collect();
+            let stride = dims(1).iter().skip(along + 1).product::<i64>() as usize;
+            let bounds = most.zip(input(1)).map(|(most, input)| Bounds { input, stride, most });
+            bounds.into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether nothing in a plan is asynchronous, given those of its callees.
+fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
+    let is_one = |call: &Call| plans[call.plan].is_synchronous;
+    plan.actions.iter().all(|action| match action {
+        Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
+        Action::Collective { .. } | Action::Transfer { .. } | Action::Wait { .. } => false,
+        Action::Call { call, .. } => is_one(call),
+        Action::Loop { repeat, .. } => plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous,
+        Action::Branch { branches, .. } => {
+            branches.iter().all(|(call, _)| is_one(call)) && have_same_room(plan, branches, plans)
+        }
+    })
+}
+
+/// Whether the results that branches leave to their caller need as much memory as it has for them.
+fn have_same_room(plan: &PlanReady, branches: &[(Call, Vec<Read>)], plans: &IdVec<PlanId, PlanReady>) -> bool {
+    let fits = |call: &Call| {
+        let is_alike = |(theirs, own): &(SlotId, SlotId)| plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes;
+        call.adopted.iter().all(is_alike)
+    };
+    branches.iter().all(|(call, _)| fits(call))
+}
+
 /// Arrays in slots.
 fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument> {
     let name = |slot: SlotId| plan.storage.slots[slot].name.clone();
-    let argument =
-        |(&slot, kind): (&SlotId, &ArrayType)| Argument { buffer: name(slot), kind: kind.clone(), is_constant: false };
+    let argument = |(&slot, kind): (&SlotId, &ArrayType)| Argument {
+        buffer: name(slot),
+        value: String::new(),
+        kind: kind.clone(),
+        is_constant: false,
+    };
     slots.iter().zip(kinds).map(argument).collect()
 }
 

@@ -150,14 +150,19 @@ impl Status {
         Status { epoch, label: AtomicU32::new(0), sequence: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    pub(crate) fn begin(&self, label: u32, sequence: u64) {
-        self.since.store(self.epoch.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    pub(crate) fn begin(&self, label: u32, sequence: u64, now: Instant) {
+        self.since.store(now.saturating_duration_since(self.epoch).as_nanos() as u64, Ordering::Relaxed);
         self.sequence.store(sequence, Ordering::Relaxed);
         self.label.store(label + 1, Ordering::Release);
     }
 
     pub(crate) fn end(&self) {
         self.label.store(0, Ordering::Release);
+    }
+
+    /// How long ago something was begun for the last time.
+    pub(crate) fn idle(&self) -> Duration {
+        self.epoch.elapsed().saturating_sub(Duration::from_nanos(self.since.load(Ordering::Relaxed)))
     }
 
     /// The label and the number of what runs, and for how long it has.

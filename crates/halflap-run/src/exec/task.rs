@@ -9,22 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use halflap::ids::Id;
-
 use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::memory::{Address, Arena};
-use super::prepare::{Action, Cast, Launch, Read, Shared};
-use super::report::{Lane, Noted};
+use super::prepare::{Action, Cast, Launch, Prepared, Read, Shared};
+use super::report::Noted;
 use super::stream::{Sequence, Stream, locked};
+use super::turns::{Branches, Limits, Move, Pace, Turns};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
-use crate::check::{Fault, Opened, Probe, Resting, State};
+use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken};
 use crate::comm::{Exchange, Transport};
-use crate::kernel::{Kernel, Scratch};
-use crate::tensor::{AlignedBytes, View, ViewMut};
+use crate::kernel::{ArrayType, Kernel, Scratch};
+use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
 /// More of one step are not kept.
-const MOST_SPANS: usize = 1 << 20;
+pub(super) const MOST_SPANS: usize = 1 << 20;
 
 /// The purpose of a task.
 #[derive(Clone, Debug)]
@@ -53,13 +52,17 @@ pub(super) enum Work {
     /// The bitcasts of an array: which one of the step's, from where, to where.
     Cast { which: (usize, usize), arrays: [Address; 2] },
     /// Copies that happen at once.
-    Copy { moves: Vec<(Address, Address, usize)> },
+    Copy { moves: Vec<Move> },
     /// Nothing, when another stream is so far.
     Wait { stream: usize, until: Sequence },
     /// A collective, when compute is so far.
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
     /// A transfer, when compute is so far.
     Transfer { after: Sequence, arrays: Box<[Address]> },
+    /// A loop without anything asynchronous.
+    Loop(Box<Turns>),
+    /// A conditional in such a loop.
+    Branch(Box<Branches>),
 }
 
 impl Task {
@@ -127,6 +130,8 @@ pub(super) struct Worker {
     pub(super) resting: Option<Resting>,
     /// Mistakes to be made on purpose.
     pub(super) faults: Vec<Fault>,
+    /// How long loops may run.
+    pub(super) limits: Limits,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -146,6 +151,8 @@ impl Worker {
                 return;
             }
             let done = catch_unwind(AssertUnwindSafe(|| self.task(&task, stream)));
+            // In a loop it may be another one than the task's own.
+            let at = stream.status.now().map_or(task.issued.label, |(label, ..)| label);
             stream.status.end();
             match done {
                 Ok(Ok(())) => stream.advance(),
@@ -153,7 +160,7 @@ impl Worker {
                 Err(payload) => {
                     let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
                     let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
-                    let at = self.program.labels[task.issued.label as usize].name.clone();
+                    let at = self.program.labels[at as usize].name.clone();
                     let message = message.unwrap_or_else(|| "unknown".to_owned());
                     self.fate.fail(Failure::Panicked { rank: self.rank, at, message });
                     return;
@@ -163,6 +170,13 @@ impl Worker {
     }
 
     fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
+        if let Work::Loop(turns) = &task.work {
+            let program = self.program.clone();
+            let mut pace = Pace::new(&program, stream);
+            self.turns(turns, &mut pace)?;
+            pace.finish();
+            return Ok(());
+        }
         // Time spent waiting does not count.
         let (Work::Collective { after, .. } | Work::Transfer { after, .. }) = &task.work else {
             return self.timed(task, stream);
@@ -173,7 +187,7 @@ impl Worker {
 
     fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
         let label = task.issued.label;
-        stream.status.begin(label, task.sequence());
+        stream.status.begin(label, task.sequence(), Instant::now());
         let program = self.program.clone();
         let (ins, outs) = self.resting.map_or_else(Default::default, |_| self.arrays(task));
         let running = Running { label: &program.labels[label as usize], rank: self.rank, ins: &ins };
@@ -187,8 +201,8 @@ impl Worker {
         let opened = self.resting.map(|resting| Opened::new(&ins, &outs, resting));
         let start = Instant::now();
         let met = match &self.probe {
-            None => self.body(task),
-            Some(probe) => self.watched(task, &probe.clone()),
+            None => self.body(task, &program),
+            Some(probe) => self.watched(task, (&probe.clone(), &program)),
         };
         marked.has_returned();
         if met.is_err() {
@@ -199,10 +213,7 @@ impl Worker {
         if self.resting.is_some() {
             marked.note_threads();
         }
-        let lane = match self.index {
-            0 => Lane::Compute,
-            index => Lane::Stream(Id::from_index(index - 1)),
-        };
+        let lane = self.lane();
         let mut spans = locked(&stream.spans);
         // A loop that does not end must not fill the memory.
         if spans.len() < MOST_SPANS {
@@ -220,33 +231,72 @@ impl Worker {
             }
             Work::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
             Work::Copy { moves } => moves.iter().map(|(from, to, _)| (*from, *to)).unzip(),
-            Work::Wait { .. } => Default::default(),
+            Work::Wait { .. } | Work::Loop(_) | Work::Branch(_) => Default::default(),
         }
     }
 
     /// Like `body`, but inspects inputs and outputs.
-    fn watched(&mut self, task: &Task, probe: &Probe) -> Result<Option<Instant>, Stopped> {
+    fn watched(&mut self, task: &Task, (probe, program): (&Probe, &Prepared)) -> Result<Option<Instant>, Stopped> {
         let (Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. }) = &task.work
         else {
-            return self.body(task);
+            let met = self.body(task, program)?;
+            follow_copy(task, (probe, program));
+            return Ok(met);
         };
         let taken = self.program.labels[task.issued.label as usize].ins.len();
         let (ins, outs) = arrays.split_at(taken);
         let worst = probe.before(&task.issued, ins, &self.fate);
-        let is_collective = matches!(task.work, Work::Collective { .. });
-        if is_collective {
-            probe.advance(&task.issued, State::Started);
-        }
-        let met = self.body(task)?;
-        if is_collective {
-            probe.advance(&task.issued, State::Completed);
-        }
+        let met = match &task.work {
+            Work::Collective { sequence, .. } => {
+                let taken = probe.bring(&task.issued, (ins, outs), *sequence);
+                probe.advance(&task.issued, State::Started);
+                let met = self.body(task, program)?;
+                probe.advance(&task.issued, State::Completed);
+                if let Some(taken) = taken {
+                    probe.receive(&task.issued, (outs, &taken), *sequence);
+                }
+                met
+            }
+            _ => {
+                let taken = probe.take(&task.issued, (ins, outs));
+                let met = self.body(task, program)?;
+                if let Some(taken) = taken {
+                    self.follow(task, (probe, program), &taken);
+                }
+                met
+            }
+        };
         probe.after(&task.issued, outs, (worst, &self.fate));
         Ok(met)
     }
 
-    fn body(&mut self, task: &Task) -> Result<Option<Instant>, Stopped> {
-        let program = self.program.clone();
+    /// Finds out what the outputs of a kernel come from. A custom call is not run again, because it may
+    /// remember that.
+    fn follow(&mut self, task: &Task, (probe, program): (&Probe, &Prepared), taken: &Taken) {
+        let label = &program.labels[task.issued.label as usize];
+        let (plan, step) = label.at;
+        let (Action::Launch { launch, .. } | Action::Transfer { launch, .. }) = &program.plans[plan].actions[step]
+        else {
+            return;
+        };
+        let (Work::Kernel { arrays } | Work::Transfer { arrays, .. }) = &task.work else { return };
+        let (ins, outs) = arrays.split_at(launch.ins.len());
+        let mut again = |replaced: &[(usize, Tensor)]| {
+            let mut inputs = ins.to_vec();
+            for (place, array) in replaced {
+                inputs[*place] = Address(array.bytes().as_ptr().cast_mut());
+            }
+            let kinds = launch.kernel.outputs().iter();
+            let mut made: Vec<Tensor> = kinds.map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
+            let to: Vec<Address> = made.iter_mut().map(|array| Address(array.bytes_mut().as_mut_ptr())).collect();
+            run_kernel(&launch.kernel, &inputs, &to, &mut self.scratch);
+            made
+        };
+        let again = label.target.is_none().then_some(&mut again as Again<'_>);
+        probe.follow(&task.issued, (outs, taken), again);
+    }
+
+    pub(super) fn body(&mut self, task: &Task, program: &Prepared) -> Result<Option<Instant>, Stopped> {
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
         let action = &program.plans[plan].actions[step];
@@ -267,6 +317,8 @@ impl Worker {
                 }
             }
             Work::Copy { moves } => self.copy(moves),
+            // Run by `task`, or as a part of that.
+            Work::Loop(_) | Work::Branch(_) => {}
             Work::Wait { stream, until } => self.streams.all[*stream].wait(*until, &self.fate)?,
             Work::Collective { sequence, arrays, .. } => {
                 if let Action::Collective { collective, ins, .. } = action {
@@ -309,8 +361,15 @@ impl Worker {
     }
 
     /// All copies as if simultaneous: what one reads and another writes is saved first.
-    fn copy(&mut self, moves: &[(Address, Address, usize)]) {
+    pub(super) fn copy(&mut self, moves: &[Move]) {
         let is_written = |from: &Address| moves.iter().any(|(_, to, _)| to == from);
+        if !moves.iter().any(|(from, ..)| is_written(from)) {
+            for &(from, to, len) in moves {
+                // SAFETY: the plan's slots are that long.
+                unsafe { std::ptr::copy(from.0.cast_const(), to.0, len) };
+            }
+            return;
+        }
         let needed = moves.iter().filter(|(from, ..)| is_written(from)).map(|(_, _, len)| len.next_multiple_of(64));
         self.aside.reserve(needed.sum());
         let mut free = self.aside.as_mut_ptr();
@@ -331,6 +390,21 @@ impl Worker {
             // SAFETY: the plan's slots are that long; a source that is written was put aside.
             unsafe { std::ptr::copy(from, to.0, len) };
         }
+    }
+}
+
+/// Passes on what is known of an array that was copied.
+fn follow_copy(task: &Task, (probe, program): (&Probe, &Prepared)) {
+    let (plan, step) = program.labels[task.issued.label as usize].at;
+    match &task.work {
+        Work::Copy { moves } => probe.moved(moves),
+        Work::Cast { which, arrays: [from, to] } => {
+            if let Some(cast) = cast_in(&program.plans[plan].actions[step], *which) {
+                let [taken, made] = [cast.kernel.inputs(), cast.kernel.outputs()].map(|kinds| kinds[0].bytes());
+                probe.cast((*from, taken), (*to, made));
+            }
+        }
+        _ => {}
     }
 }
 
@@ -362,17 +436,32 @@ fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
 /// Runs a kernel on the memory that the plan assigns to it.
 pub(super) fn run_kernel(kernel: &Kernel, ins: &[Address], outs: &[Address], scratch: &mut Scratch) {
     // Zero elements have no address to speak of, but none may be null.
-    let start = |address: &Address| NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
-    let inputs = ins.iter().zip(kernel.inputs()).map(|(address, kind)| {
+    let nowhere = NonNull::<u64>::dangling().cast();
+    let start = |address: &Address| NonNull::new(address.0).unwrap_or(nowhere);
+    let input = |(address, kind): (&Address, &ArrayType)| {
         // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache
         // line; no other task writes there while this kernel runs.
         unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) }
-    });
-    let inputs: Vec<View<'_>> = inputs.collect();
-    let outputs = outs.iter().zip(kernel.outputs()).map(|(address, kind)| {
+    };
+    let output = |(address, kind): (&Address, &ArrayType)| {
         // SAFETY: as above; an input shares this memory only if the kernel allows it.
         unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) }
-    });
-    let mut outputs: Vec<ViewMut<'_>> = outputs.collect();
-    kernel.run(&inputs, &mut outputs, scratch);
+    };
+    let (taken, given) = (ins.iter().zip(kernel.inputs()), outs.iter().zip(kernel.outputs()));
+    if ins.len() > FEW || outs.len() > FEW {
+        let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.map(input).collect(), given.map(output).collect());
+        return kernel.run(&inputs, &mut outputs, scratch);
+    }
+    // Small kernels in loops take less time than an allocation.
+    // SAFETY: arrays without elements.
+    let mut inputs = [const { unsafe { View::from_raw(DType::Pred, &[0], NonNull::<u64>::dangling().cast()) } }; FEW];
+    let mut outputs =
+        // SAFETY: as above.
+        [const { unsafe { ViewMut::from_raw(DType::Pred, &[0], NonNull::<u64>::dangling().cast()) } }; FEW];
+    taken.zip(&mut inputs).for_each(|(array, place)| *place = input(array));
+    given.zip(&mut outputs).for_each(|(array, place)| *place = output(array));
+    kernel.run(&inputs[..ins.len()], &mut outputs[..outs.len()], scratch);
 }
+
+/// As many arrays are held without an allocation.
+const FEW: usize = 8;

@@ -3,7 +3,12 @@
 //!
 //! All of HLO's numbers are taken: any sequence of dimensions, strides, padding (also negative), both
 //! dilations, reversed windows, groups of features or of batches. Columns are made in pieces that fit the
-//! second-level cache. bf16 and f16 are computed in f32 and rounded once.
+//! second-level cache. bf16 and f16 are computed in f32 and rounded once. Where most places of the
+//! windows see padding, only the others are computed, one by one.
+
+use std::ops::Range;
+
+use halflap_hlo::WindowDim;
 
 use super::Buffers;
 use super::block;
@@ -16,7 +21,7 @@ use super::window::seen;
 use crate::tensor::{DType, element_count};
 
 struct Conv {
-    window: Vec<halflap_hlo::WindowDim>,
+    window: Vec<WindowDim>,
     input: Slot,
     kernel: Slot,
     to: Slot,
@@ -40,6 +45,62 @@ struct Conv {
     pack: Transfer,
     unpack: Transfer,
     lens: [usize; 3],
+    /// For each dimension what is seen, if that is little.
+    few: Option<Vec<Vec<Sight>>>,
+}
+
+/// A place of a window that sees an element, in one dimension.
+#[derive(Clone, Copy)]
+struct Sight {
+    output: usize,
+    place: usize,
+    element: usize,
+}
+
+/// Where less than this part of all places see something, the others are left out.
+const SPARSE: usize = 8;
+
+/// The elements that the window of an output can reach in one dimension.
+fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
+    let start = output as i64 * window.stride as i64 - window.pad_low;
+    let end = start + (window.size as i64 - 1) * window.rhs_dilate as i64;
+    let dilation = window.lhs_dilate.max(1) as i64;
+    let first = start.max(0).div_euclid(dilation) + i64::from(start.max(0) % dilation != 0);
+    first..(end.div_euclid(dilation) + 1).min(len as i64)
+}
+
+/// What the windows see in each dimension; nothing, if that is much of all places.
+fn few_seen(numbers: &Convolving, spatial: &[usize], out_spatial: &[usize]) -> Option<Vec<Vec<Sight>>> {
+    let dims = || numbers.window.iter().zip(spatial.iter().zip(out_spatial));
+    let (mut most, mut all) = (1usize, 1usize);
+    for (window, (&len, &outputs)) in dims() {
+        let count = |output: usize| {
+            let Range { start, end } = reached(window, len, output);
+            usize::try_from(end - start).unwrap_or(0)
+        };
+        most = most.saturating_mul((0..outputs).map(count).sum());
+        all = all.saturating_mul(outputs.saturating_mul(window.size as usize));
+    }
+    let seen = |(window, (&len, &outputs)): (&WindowDim, (&usize, &usize))| seen_along(window, len, outputs);
+    (most.saturating_mul(SPARSE) < all).then(|| dims().map(seen).collect())
+}
+
+/// What the windows see in one dimension.
+fn seen_along(window: &WindowDim, len: usize, outputs: usize) -> Vec<Sight> {
+    let size = window.size as usize;
+    let mut sights = Vec::new();
+    for output in 0..outputs {
+        let start = output as i64 * window.stride as i64 - window.pad_low;
+        for element in reached(window, len, output) {
+            let (at, dilation) = (element * window.lhs_dilate as i64 - start, window.rhs_dilate.max(1) as i64);
+            if at % dilation == 0 {
+                let place = (at / dilation) as usize;
+                let place = if window.reversed { size - 1 - place } else { place };
+                sights.push(Sight { output, place, element: element as usize });
+            }
+        }
+    }
+    sights
 }
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) -> Result<Slot, Trouble> {
@@ -75,8 +136,11 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) 
     let unpacked: Vec<usize> = order.iter().map(|&dim| out_dims[dim]).collect();
     let to_by: Vec<i64> = order.iter().map(|&dim| out_by[dim]).collect();
     let unpack = Transfer::new(&unpacked, &strides(&unpacked), &to_by, computed);
+    let spatial: Vec<usize> = dims.input_spatial.iter().map(|&dim| input_dims[dim]).collect();
+    let few = few_seen(numbers, &spatial, &out_spatial);
     let to = planner.target(id);
     planner.add(Conv {
+        few,
         window: numbers.window.clone(),
         input,
         kernel,
@@ -85,7 +149,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) 
         batch_by: input_by[dims.input_batch] as usize,
         feature_by: input_by[dims.input_feature] as usize,
         spatial_by: dims.input_spatial.iter().map(|&dim| input_by[dim] as usize).collect(),
-        spatial: dims.input_spatial.iter().map(|&dim| input_dims[dim]).collect(),
+        spatial,
         out_by: strides(&out_spatial),
         out_spatial,
         sizes: numbers.window.iter().map(|dim| dim.size as usize).collect(),
@@ -134,8 +198,8 @@ impl Conv {
         // The result may have to be narrowed as well.
         let last = if block::narrow(self.types[2]).is_some() { self.lens[2] * size } else { 0 };
         let bytes = [
-            self.depth() * self.tile() * size,
-            self.tile() * 8,
+            if self.few.is_some() { 0 } else { self.depth() * self.tile() * size },
+            if self.few.is_some() { 0 } else { self.tile() * 8 },
             self.lens[1] * size,
             self.lens[2] * size,
             wide(0),
@@ -168,12 +232,13 @@ impl Conv {
             let (input, kernel) = (wide(0, self.input).cast::<T>(), wide(1, self.kernel));
             self.pack.run(kernel, part(2));
             let (matrix, packed, result) = (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
+            if let Some(few) = &self.few {
+                self.sum(few, (input, packed.cast_const()), result);
+                return self.finish(buffers, (part(3), part(6)));
+            }
             let offsets = std::slice::from_raw_parts_mut(part(1).cast::<i64>(), self.tile());
             for group in 0..self.groups {
-                let input = input.add(match self.is_batch_grouped {
-                    true => group * self.batches * self.batch_by,
-                    false => group * self.inputs * self.feature_by,
-                });
+                let input = input.add(self.group_start(group));
                 for first in (0..self.columns()).step_by(self.tile()) {
                     let len = self.tile().min(self.columns() - first);
                     self.fill(input, (matrix, &mut offsets[..len]), first);
@@ -191,6 +256,48 @@ impl Conv {
             }
             self.finish(buffers, (part(3), part(6)));
         }
+    }
+
+    /// Where the input of a group begins.
+    fn group_start(&self, group: usize) -> usize {
+        match self.is_batch_grouped {
+            true => group * self.batches * self.batch_by,
+            false => group * self.inputs * self.feature_by,
+        }
+    }
+
+    /// Adds up what the windows see, and nothing else.
+    ///
+    /// # Safety
+    /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
+    unsafe fn sum<T: Number>(&self, few: &[Vec<Sight>], (input, kernel): (*const T, *const T), result: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(result, self.lens[2]).fill(T::ZERO) };
+        let (space, places) = (element_count(&self.out_spatial), self.places());
+        let (sizes_by, counts) = (strides(&self.sizes), few.iter().map(Vec::len).collect::<Vec<_>>());
+        each_index(&counts, |at| {
+            let (mut output, mut place, mut element) = (0, 0, 0);
+            for (dim, &number) in at.iter().enumerate() {
+                let sight = few[dim][number];
+                output += sight.output * self.out_by[dim] as usize;
+                place += sight.place * sizes_by[dim] as usize;
+                element += sight.element * self.spatial_by[dim];
+            }
+            for group in 0..self.groups {
+                for (feature, batch) in pairs(self.outputs, self.batches) {
+                    let row = group * self.outputs + feature;
+                    let from = self.group_start(group) + batch * self.batch_by + element;
+                    for number in 0..self.inputs {
+                        // SAFETY: elements of the operands and of the result.
+                        unsafe {
+                            let factor = *kernel.add((row * self.inputs + number) * places + place);
+                            let to = result.add((row * self.batches + batch) * space + output);
+                            *to = *to + factor * *input.add(from + number * self.feature_by);
+                        }
+                    }
+                }
+            }
+        });
     }
 
     /// Brings the result into the output's sequence and type.
@@ -260,5 +367,39 @@ impl Stage for Conv {
 
     fn local_bytes(&self) -> usize {
         self.parts()[6]
+    }
+}
+
+fn pairs(first: usize, second: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..first).flat_map(move |a| (0..second).map(move |b| (a, b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_seen_is_what_windows_see() {
+        for (size, stride, pad, lhs, rhs) in
+            [(3, 1, 1, 1, 1), (40, 1, 39, 1, 1), (5, 2, 3, 3, 2), (9, 1, -2, 2, 1), (4, 3, 7, 1, 5)]
+        {
+            for reversed in [false, true] {
+                let window =
+                    WindowDim { size, stride, pad_low: pad, pad_high: 0, lhs_dilate: lhs, rhs_dilate: rhs, reversed };
+                let (len, outputs) = (6, 11);
+                let all = (0..outputs).flat_map(|output| (0..size as usize).map(move |place| (output, place)));
+                let mut expected: Vec<_> = all
+                    .filter_map(|(output, place)| {
+                        let index = if reversed { size as usize - 1 - place } else { place };
+                        Some((output, index, seen(&window, len, (output, place))?))
+                    })
+                    .collect();
+                let sights = seen_along(&window, len, outputs);
+                let mut found: Vec<_> = sights.iter().map(|sight| (sight.output, sight.place, sight.element)).collect();
+                expected.sort_unstable();
+                found.sort_unstable();
+                assert_eq!(found, expected, "{window:?}");
+            }
+        }
     }
 }

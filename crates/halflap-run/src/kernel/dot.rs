@@ -4,6 +4,8 @@
 //! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; integers by
 //! a plain loop.
 
+use std::ops::{Add, Mul};
+
 use super::Buffers;
 use super::block;
 use super::error::What;
@@ -329,7 +331,7 @@ pub(super) unsafe fn gemm_one<T: Number>(
 }
 
 /// What the matrix library multiplies.
-pub(super) trait Number: Copy + 'static {
+pub(super) trait Number: Copy + Add<Output = Self> + Mul<Output = Self> + 'static {
     const ZERO: Self;
     const ONE: Self;
 }

@@ -84,7 +84,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// `start` must be aligned to the type and point to memory for all elements that lives for
     /// `'a`, and must not be written elsewhere during that time.
-    pub unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> View<'a> {
+    pub const unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> View<'a> {
         View { dtype, dims, start, life: PhantomData }
     }
 
@@ -148,7 +148,7 @@ impl<'a> ViewMut<'a> {
     /// `start` must be aligned to the type and point to memory for all elements that lives for
     /// `'a`; it must not be accessed elsewhere during that time, except by a view that the kernel
     /// allows to share it.
-    pub unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> ViewMut<'a> {
+    pub const unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> ViewMut<'a> {
         ViewMut { dtype, dims, start, life: PhantomData }
     }
 

@@ -19,14 +19,10 @@ pub struct Commands {
     pub whole: Words,
 }
 
-/// A kernel that is run alone.
-pub struct Alone<'a> {
-    /// Its name.
-    pub kernel: &'a str,
-    /// Where buffers lie.
-    pub memory: Memory,
-    /// Whose values it takes; those of all ranks where it is none.
-    pub rank: Option<usize>,
+/// A kernel, and in which iteration: `add.5@2.0`.
+fn launch(kernel: &str, finding: &Finding) -> String {
+    let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
+    if numbers.is_empty() { kernel.to_owned() } else { format!("{kernel}@{}", numbers.join(".")) }
 }
 
 /// A command as it could be typed.
@@ -42,7 +38,7 @@ impl ModuleSession<'_> {
         let all = self.path("values");
         let values = rank.map_or(all.clone(), |rank| all.join(format!("rank_{rank}")));
         let given = values.display().to_string();
-        let mut words: Words = vec!["run".into(), self.module.clone(), "--only".into(), kernel.to_owned()];
+        let mut words: Words = vec!["run".into(), self.module.clone(), "--only".into(), launch(kernel, finding)];
         words.extend(["--inputs".to_owned(), given]);
         let libraries = self.args.run.custom_calls.iter();
         words.extend(libraries.flat_map(|path| ["--custom-calls".to_owned(), path.clone()]));

@@ -2,6 +2,7 @@
 //! hang is a result.
 
 mod again;
+mod origins;
 mod run;
 mod values;
 
@@ -9,19 +10,20 @@ use std::path::Path;
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
-use halflap_run::check::{Beyond, Side, Stats};
+use halflap_run::check::{Beyond, Side};
 use halflap_run::tensor::Npz;
 use serde_json::Value as Json;
 
 use super::child::End;
-use super::report::{Finding, Kind, Report};
+use super::report::{Finding, Kind, Report, Stray};
 use crate::args;
 use crate::diff;
 use crate::exit::Failed;
 use crate::files;
-use again::{Alone, Commands, Words};
-use run::{Memory, ModuleRun, ModuleSession, StageOptions};
-use values::{Place, Saved, ValueOrigin};
+use again::{Commands, Words};
+use origins::{Cause, Origins};
+use run::{Asked, Memory, Ran, Session};
+use values::{Place, Saved};
 
 /// Walks the guide.
 pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
@@ -36,11 +38,14 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
         }
         path => path.to_owned(),
     };
-    let session = ModuleSession::open(args, module, folder, is_loud);
-    let last = StageOptions::new("plain", Memory::Cached, &[]);
-    let mut walk = Walk { session, module: read, overrun: None, last, alone: None, kind: None };
+    let session = Session::open(args, module, folder, is_loud);
+    let last = Asked::new("plain", Memory::Cached, &[]);
+    let mut walk = Walk { session, module: read, overrun: None, infinite: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
+        // Faults that are caught in different ways have the same form of it.
+        let source = finding.kernel.as_deref().map_or(Vec::new(), |kernel| walk.source(kernel));
+        finding.source = if source.is_empty() { std::mem::take(&mut finding.source) } else { source };
         let commands = Commands { alone: walk.alone.take(), whole: walk.session.whole(&walk.last, finding) };
         walk.session.prove(&commands, walk.kind.as_deref(), finding)?;
     }
@@ -61,6 +66,8 @@ struct Walk<'a> {
     module: Module,
     /// An overrun with an unknown culprit: reported if no other stage finds it.
     overrun: Option<Json>,
+    /// What makes results infinite: reported if nothing else is wrong.
+    infinite: Option<(Cause, String)>,
     /// The last stage, except those that only collect details.
     last: StageOptions,
     /// The command that runs the kernel that is to blame alone.
@@ -93,14 +100,23 @@ fn is_of_guards(kind: &str, unguarded: &ModuleRun) -> bool {
     kind == "no-memory" || (kind == "unaligned" && unguarded.end.is_good())
 }
 
-fn has_infinity(stats: &Stats) -> bool {
-    stats.infinities > 0
-}
-
 impl Walk<'_> {
-    fn stage(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
-        self.last = asked.clone();
+    fn stage(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
         let ran = self.session.run(asked)?;
+        self.note(name, asked, &ran);
+        Ok(ran)
+    }
+
+    /// The same, which also follows NaN and infinities to the results.
+    fn traced(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+        let ran = self.session.trace(asked)?;
+        self.note(name, asked, &ran);
+        Ok(ran)
+    }
+
+    /// Reports what a stage said.
+    fn note(&mut self, name: &'static str, asked: &Asked, ran: &Ran) {
+        self.last = asked.clone();
         if let Some(fault) = ran.fault() {
             self.kind = text(&fault, "kind").map(str::to_owned);
         }
@@ -111,7 +127,6 @@ impl Walk<'_> {
         };
         let first = said.lines().next().unwrap_or("").to_owned();
         self.session.report.stage(name, first);
-        Ok(ran)
     }
 
     fn walk(&mut self) -> Result<Option<Finding>, Failed> {
@@ -123,14 +138,18 @@ impl Walk<'_> {
         if let Some(finding) = plain.fault().and_then(|fault| apart(&fault)) {
             return self.stuck(finding).map(Some);
         }
-        let checks = ["--check-inputs", "--nan-asserts", "--check-lifetimes", "assert"];
-        let sanity = self.stage("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
-        if let Some(fault) = sanity.fault() {
-            match text(&fault, "kind") {
-                Some("lifetime") => return Ok(Some(lifetime(&fault))),
-                Some("not-finite") => return self.memory_first(&fault, Memory::Cached).map(Some),
-                _ => {}
-            }
+        let checks = ["--check-inputs", "--check-lifetimes", "assert"];
+        let sanity = self.traced("sanity checks", &Asked::new("sanity", Memory::Cached, &checks))?;
+        if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime")) {
+            return Ok(Some(lifetime(&fault)));
+        }
+        let finding = match sanity.origins() {
+            Some(origins) => self.spoiled(&origins)?,
+            // It did not come to its end, so every NaN counts.
+            None => self.first_nan()?,
+        };
+        if finding.is_some() {
+            return Ok(finding);
         }
         for memory in [Memory::End, Memory::Start] {
             if let Some(finding) = self.guarded(&sanity, memory)? {
@@ -155,10 +174,39 @@ impl Walk<'_> {
         {
             return Ok(Some(finding));
         }
-        match plain.results().is_some_and(|bytes| diff::has_infinity(&bytes)) {
-            true => self.infinite(),
-            false => Ok(None),
+        match self.infinite.take() {
+            Some((cause, results)) => self.caused(&cause, (Memory::Cached, &results)).map(Some),
+            None => Ok(None),
         }
+    }
+
+    /// NaN in results; infinities are remembered, and what may be meant is noted.
+    fn spoiled(&mut self, origins: &Origins) -> Result<Option<Finding>, Failed> {
+        self.session.report.notes.extend(origins.clamped());
+        if let Some(cause) = origins.nan().filter(|cause| cause.is_made() || cause.origin["how"] == "input") {
+            let results = origins.spoiled("nan");
+            self.session.report.stage("origin of NaN", format!("{} has NaN", results));
+            return self.memory_first((&cause, &results), Memory::Cached).map(Some);
+        }
+        self.session.report.notes.extend(origins.hidden());
+        self.infinite = origins.infinity().map(|cause| (cause, origins.spoiled("infinity")));
+        let intended = origins.intended().filter(|_| self.infinite.is_none());
+        self.session.report.is_not_finite = intended.is_some();
+        self.session.report.notes.extend(intended);
+        Ok(None)
+    }
+
+    /// The first NaN of a run that does not come to its end.
+    fn first_nan(&mut self) -> Result<Option<Finding>, Failed> {
+        let ran = self.stage("first NaN", &Asked::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
+        let Some(fault) = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite")) else {
+            return Ok(None);
+        };
+        let how = if fault["is_input"] == true { "unwritten" } else { "made" };
+        let mut origin = fault.clone();
+        origin["how"] = how.into();
+        let cause = Cause { origin, victim: None, is_nan: true, others: 0 };
+        self.memory_first((&cause, "no result, because the run does not come to its end"), Memory::Cached).map(Some)
     }
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
@@ -180,13 +228,21 @@ impl Walk<'_> {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
-        let ran = self.stage(name, &StageOptions::new(stage, memory, &["--launch-blocking", "--nan-asserts"]))?;
+        let ran = self.traced(name, &Asked::new(stage, memory, &["--launch-blocking"]))?;
         let Some(fault) = ran.fault() else {
             let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
-            return if differs { self.silent(memory) } else { Ok(None) };
+            let origins = ran.origins();
+            let cause = origins.as_ref().and_then(Origins::nan);
+            return match (cause, &origins) {
+                // New memory is NaN, so that what was not written shows.
+                (Some(cause), Some(origins)) if differs || !unguarded.end.is_good() => {
+                    self.memory_first((&cause, &origins.spoiled("nan")), memory).map(Some)
+                }
+                _ if differs => self.silent(memory),
+                _ => Ok(None),
+            };
         };
         match text(&fault, "kind") {
-            Some("not-finite") => self.memory_first(&fault, memory).map(Some),
             Some(kind) if is_of_guards(kind, unguarded) => {
                 self.session.report.notes.push(format!("{name}: {}", fault_words(&fault)));
                 Ok(None)
@@ -203,23 +259,20 @@ impl Walk<'_> {
         }
     }
 
-    /// A NaN, unless a custom call makes an invalid memory access: that may be the cause, and only
-    /// shows if the run continues.
-    fn memory_first(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
+    /// A NaN, unless a custom call makes an invalid memory access: that may be the cause.
+    fn memory_first(&mut self, (cause, results): (&Cause, &str), memory: Memory) -> Result<Finding, Failed> {
         let guards: &[Memory] = match memory {
             _ if self.session.args.run.custom_calls.is_empty() => &[],
             Memory::Start => &[Memory::Start],
             Memory::Cached | Memory::End => &[Memory::End, Memory::Start],
         };
-        let found_by = (self.last.clone(), self.kind.clone());
         for &guard in guards {
             let ran = self.stage("memory alone", &StageOptions::new("memory-alone", guard, &["--launch-blocking"]))?;
             if let Some(fault) = ran.fault().filter(is_astray) {
                 return self.memory_fault(&fault, guard);
             }
         }
-        (self.last, self.kind) = found_by;
-        self.not_finite(fault, memory)
+        self.caused(cause, (memory, results))
     }
 
     /// A kernel that touched what it must not, or ended the process.
@@ -232,9 +285,8 @@ impl Walk<'_> {
             _ => Kind::Crash,
         };
         let mut finding = Finding::new(kind, fault_words(fault));
-        finding.rank = rank_of(fault);
-        finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
         finding.kernel = text(fault, "kernel").map(str::to_owned);
+        locate(&mut finding, fault);
         if let Some(kernel) = finding.kernel.clone()
             && let Some(again) = self.values(&kernel, memory, &mut finding)?
             && again["kind"] == fault["kind"]
@@ -271,25 +323,26 @@ impl Walk<'_> {
     fn look_closer(&mut self, look: CloserLook<'_>, finding: &mut Finding) -> Result<Option<Json>, Failed> {
         let CloserLook { kernel, memory, filter } = look;
         let folder = self.session.path("values");
-        let mut options = vec![
+        let options = vec![
             "--debug-values=1".to_owned(),
             format!("--values-dir={}", folder.display()),
             format!("--filter-kernels={}", filter.join(",")),
             "--launch-blocking".to_owned(),
         ];
-        // A run that stops at NaN does not reach a fault found without that check.
-        options.extend(self.last.options.iter().filter(|&option| option == "--nan-asserts").cloned());
-        let asked = StageOptions { stage: "values-run", memory, options };
+        let asked = Asked { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // If all ranks fail alike, another one may be first this time, and only its values are
         // saved.
         let again = ran.fault().filter(|fault| text(fault, "kernel") == Some(kernel));
-        finding.rank = again.as_ref().and_then(rank_of).or(finding.rank);
+        if let Some(again) = &again {
+            locate(finding, again);
+        }
         let Ok(saved) = Saved::read(&folder) else { return Ok(again) };
         // Who ends the process at once leaves some ranks no time to save what they take; any that did will do.
         let any = || saved.find(kernel, None).filter(|_| finding.kind == Kind::Crash);
-        if let Some(place) = saved.find(kernel, finding.rank).or_else(any) {
+        let exact = finding.rank.and_then(|rank| saved.at(kernel, rank, &finding.iteration));
+        if let Some(place) = exact.or_else(|| saved.find(kernel, finding.rank)).or_else(any) {
             finding.rank = Some(place.rank);
             (finding.went_in, finding.came_out) = saved.around(place);
         }
@@ -303,51 +356,58 @@ impl Walk<'_> {
         self.alone = Some(self.session.alone(&Alone { kernel, memory, rank }, finding));
     }
 
-    /// A NaN: finds the kernel that produced it.
-    fn not_finite(&mut self, fault: &Json, memory: Memory) -> Result<Finding, Failed> {
-        let kernel = text(fault, "kernel").unwrap_or("").to_owned();
-        let is_input = fault["is_input"] == true;
+    /// A kernel that spoils results.
+    fn caused(&mut self, cause: &Cause, (memory, results): (Memory, &str)) -> Result<Finding, Failed> {
+        let kernel = cause.kernel().to_owned();
         let kind = match memory {
+            _ if !cause.is_nan => Kind::Infinity,
             Memory::Cached => Kind::NotANumber,
             _ => Kind::Uninitialised,
         };
-        let buffer = text(fault, "buffer").unwrap_or("");
-        let what = match (is_input, memory) {
-            (true, Memory::Cached) => format!("'{buffer}', which '{kernel}' takes, comes with what is no number"),
-            (true, _) => format!("'{kernel}' takes '{buffer}', which nobody wrote"),
-            (false, Memory::Cached) => format!("'{kernel}' produces NaN from numeric inputs"),
-            (false, _) => format!("'{kernel}' gives memory that nobody wrote"),
-        };
-        let mut finding = Finding::new(kind, what);
-        finding.rank = rank_of(fault);
-        finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
-        finding.kernel = Some(kernel.clone());
-        self.values(&kernel, memory, &mut finding)?;
-        let saved = Saved::read(&self.session.path("values")).ok();
-        let place = saved.as_ref().and_then(|saved| Some((saved, saved.find(&kernel, finding.rank)?)));
-        let takes_infinity = place.is_some_and(|(saved, place)| saved.takes(place, has_infinity));
-        if memory == Memory::Cached && takes_infinity && !is_input {
-            self.blame_infinity(&kernel, &mut finding)?;
+        let mut finding = Finding::new(kind, self.sentence(cause, (memory, results)));
+        finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
+        locate(&mut finding, &cause.origin);
+        let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
+        self.last = Asked::new("sanity", memory, &[asserts]);
+        self.last.options.extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
+        self.kind = Some("not-finite".to_owned());
+        if let Some(kernel) = finding.kernel.clone() {
+            let mut filter = self.producers(&kernel)?;
+            filter.push(kernel.clone());
+            self.look_closer(&kernel, (memory, filter), &mut finding)?;
         }
         Ok(finding)
     }
 
-    /// If the NaN stems from an infinity that a kernel produced from finite numbers, that kernel is
-    /// to blame.
-    fn blame_infinity(&mut self, kernel: &str, finding: &mut Finding) -> Result<(), Failed> {
-        let saved = self.save_all(&["--nan-asserts"])?;
-        let Some(start) = saved.find(kernel, finding.rank) else { return Ok(()) };
-        let ValueOrigin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
-            return Ok(());
+    /// What is wrong, in a sentence.
+    fn sentence(&self, cause: &Cause, (memory, results): (Memory, &str)) -> String {
+        let (kernel, origin) = (cause.kernel(), &cause.origin);
+        let buffer = text(origin, "buffer").unwrap_or("");
+        let given = match origin["of"].as_array().is_some_and(|of| !of.is_empty()) {
+            true => "infinities that it is given",
+            false => "finite numbers",
         };
-        let Some(entry) = saved.kernel(place).filter(|entry| entry.kernel != kernel) else { return Ok(()) };
-        finding.kind = Kind::Infinity;
-        finding.what = format!(
-            "'{}' makes an infinity of finite numbers, of which '{kernel}' makes what is no number",
-            entry.kernel
-        );
-        self.blame(&saved, place, finding);
-        Ok(())
+        let what = match (&cause.victim, memory) {
+            (Some(victim), _) => {
+                format!("'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN from it")
+            }
+            _ if origin["how"] == "input" => {
+                format!("input '{buffer}' has NaN; '{kernel}' is the first kernel that reads it")
+            }
+            (None, Memory::Cached) if origin["how"] == "unwritten" => {
+                format!("'{kernel}' reads NaN from '{buffer}', which no kernel wrote there")
+            }
+            (None, Memory::Cached) if cause.is_nan => format!("'{kernel}' makes NaN from {given}"),
+            (None, Memory::Cached) => format!("'{kernel}' makes an infinity from finite numbers"),
+            _ if origin["how"] == "unwritten" => format!("'{kernel}' reads '{buffer}', which no kernel has written"),
+            _ => format!("'{kernel}' leaves memory of its output '{buffer}' unwritten"),
+        };
+        let others = match cause.others {
+            0 => String::new(),
+            1 => "; another kernel or rank does so, too".to_owned(),
+            more => format!("; {more} other kernels or ranks do so, too"),
+        };
+        format!("{what}; it reaches {results}{others}")
     }
 
     fn blame(&mut self, saved: &Saved, place: Place, finding: &mut Finding) {
@@ -368,40 +428,6 @@ impl Walk<'_> {
         self.session.run(&asked)?;
         self.session.report.stage("values", "of all kernels");
         Saved::read(&folder)
-    }
-
-    /// A result is infinite, and so was no input.
-    fn infinite(&mut self) -> Result<Option<Finding>, Failed> {
-        let saved = self.save_all(&[])?;
-        let given = saved.ranks.iter().flat_map(|values| &values.entries);
-        let mut inputs = given.filter(|entry| entry.when == "input");
-        if inputs.any(|entry| entry.stats.infinities > 0) {
-            return Ok(None);
-        }
-        let root = self.module.instruction_name(self.module.root(self.module.entry())).to_owned();
-        let start = self.last_infinite(&saved, &root);
-        let Some(start) = start else { return Ok(None) };
-        let ValueOrigin::Launch(place) = saved.origin(start, has_infinity, &|name| self.is_collective(name)) else {
-            return Ok(None);
-        };
-        let kernel = saved.kernel(place).map_or("", |entry| entry.kernel.as_str());
-        let what = format!("'{kernel}' makes an infinity of finite numbers, and it reaches a result of the module");
-        let mut finding = Finding::new(Kind::Infinity, what);
-        self.blame(&saved, place, &mut finding);
-        Ok(Some(finding))
-    }
-
-    /// The launch that gave an infinite result: the root, or the last that is infinite among what makes it.
-    fn last_infinite(&self, saved: &Saved, root: &str) -> Option<Place> {
-        let names: Vec<String> = match saved.find(root, None) {
-            Some(_) => vec![root.to_owned()],
-            None => self.launched_before(root, &|name| saved.find(name, None).is_some()),
-        };
-        let gives = |place: &Place| {
-            let (_, after) = saved.around(*place);
-            after.iter().any(|value| value.facts.iter().any(|(name, _)| name == "infinities"))
-        };
-        names.iter().flat_map(|name| (0..saved.ranks.len()).filter_map(|rank| saved.find(name, Some(rank)))).find(gives)
     }
 
     /// An array that changed between its producer and a reader: a custom call in between wrote to
@@ -549,8 +575,22 @@ fn apart(fault: &Json) -> Option<Finding> {
     if let Some((rank, kernel)) = running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none()) {
         (finding.rank, finding.kernel) = (Some(rank), Some(kernel));
     }
+    finding.stray = stray(&account["stray"]);
+    let rank = finding.rank;
+    locate(&mut finding, fault);
+    finding.rank = rank;
     finding.source = text(account, "source").or_else(|| text(fault, "source")).map(str::to_owned).into_iter().collect();
     Some(finding)
+}
+
+/// What a rank that diverges comes to instead of the others' collective.
+fn stray(json: &Json) -> Option<Stray> {
+    let differences = json["differences"].as_array()?.iter().filter_map(Json::as_str).map(str::to_owned);
+    Some(Stray {
+        collective: text(json, "collective")?.to_owned(),
+        source: text(json, "source").map(str::to_owned),
+        differences: differences.collect(),
+    })
 }
 
 /// The first rank that runs a kernel while all others wait: `  rank 0: runs dot.5 (step 3 of main, 5 s)`.
@@ -564,11 +604,24 @@ fn running(message: &str) -> Option<(usize, String)> {
 
 fn lifetime(fault: &Json) -> Finding {
     let mut finding = Finding::new(Kind::Lifetime, fault_words(fault));
-    finding.rank = rank_of(fault);
     finding.kernel = text(fault, "kernel").map(str::to_owned);
-    finding.buffer = text(fault, "buffer").map(str::to_owned);
-    finding.source = text(fault, "source").map(str::to_owned).into_iter().collect();
+    locate(&mut finding, fault);
     finding
+}
+
+/// Where a fault is, as far as it is known.
+fn locate(finding: &mut Finding, fault: &Json) {
+    finding.rank = rank_of(fault).or(finding.rank);
+    finding.buffer = text(fault, "buffer").map(str::to_owned).or(finding.buffer.take());
+    let step = fault["step"].as_u64().map(|step| step as usize);
+    finding.step = text(fault, "computation").map(str::to_owned).zip(step).or(finding.step.take());
+    let numbers = fault["iteration"].as_array().map(|numbers| numbers.iter().filter_map(Json::as_u64));
+    if let Some(numbers) = numbers {
+        finding.iteration = numbers.map(|number| number as u32).collect();
+    }
+    if let Some(source) = text(fault, "source") {
+        finding.source = vec![source.to_owned()];
+    }
 }
 
 /// A fault in words: its own, or those that its fields make.

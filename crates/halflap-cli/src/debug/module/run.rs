@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use super::origins::Origins;
 use crate::args;
 use crate::debug::child::{self, ChildTask, End};
 use crate::debug::report::Report;
 use crate::exit::Failed;
+
+/// The file with the origins of NaN and infinities, in a stage's folder.
+const ORIGINS: &str = "origins.json";
 
 /// Where guard pages stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +96,14 @@ impl<'a> ModuleSession<'a> {
         // If it is not found, the run says why.
         self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
         Ok(())
+    }
+
+    /// The same, which also follows NaN and infinities to the results.
+    pub fn trace(&self, asked: &Asked) -> Result<Ran, Failed> {
+        let path = self.folder.join(asked.stage).join(ORIGINS);
+        let mut traced = asked.clone();
+        traced.options.push(format!("--nan-origins={}", path.display()));
+        self.run(&traced)
     }
 
     /// Runs the module once more.
@@ -179,6 +191,11 @@ impl ModuleRun {
     pub fn fault(&self) -> Option<Json> {
         let text = child::text(&self.folder.join("fault.jsonl"));
         text.lines().find_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// What it says of the origins of its NaN and infinities.
+    pub fn origins(&self) -> Option<Origins> {
+        Origins::read(&child::text(&self.folder.join(ORIGINS)))
     }
 
     /// Its error message, without our own prefix.

@@ -1,9 +1,9 @@
-//! Saved values of a run: finds the first kernel that produced a bad array.
+//! Saved values of a run: what a launch took and gave, and which arrays changed unnoticed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use halflap_run::check::{Entry, RankValues, Stats, read_values};
+use halflap_run::check::{Entry, RankValues, read_values};
 
 use crate::debug::report::Value;
 use crate::exit::Failed;
@@ -20,15 +20,6 @@ pub struct Place {
     pub sequence: u64,
 }
 
-/// Where a search for the first bad array ends.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ValueOrigin {
-    /// A launch that produces it from good inputs.
-    Launch(Place),
-    /// An array without a producer: an input of the module, or one that was not saved.
-    Given(Place, String),
-}
-
 impl Saved {
     pub fn read(folder: &Path) -> Result<Saved, Failed> {
         Ok(Saved { ranks: read_values(folder).map_err(|error| Failed::BadInput(error.to_string()))? })
@@ -41,6 +32,13 @@ impl Saved {
 
     pub fn kernel(&self, place: Place) -> Option<&Entry> {
         self.of(place).next()
+    }
+
+    /// A launch of a kernel on a rank in an iteration.
+    pub fn at(&self, kernel: &str, rank: usize, iteration: &[u32]) -> Option<Place> {
+        let values = self.ranks.iter().find(|values| values.rank == rank)?;
+        let is_it = |entry: &&Entry| entry.kernel == kernel && entry.iteration == iteration;
+        Some(Place { rank, sequence: values.entries.iter().find(is_it)?.sequence })
     }
 
     /// The last launch of a kernel on a rank, or on any: after a failure, nothing came later.
@@ -57,44 +55,6 @@ impl Saved {
     pub fn around(&self, place: Place) -> (Vec<Value>, Vec<Value>) {
         let side = |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
         (side("before"), side("after"))
-    }
-
-    /// Whether a launch takes something bad.
-    pub fn takes(&self, place: Place, is_bad: fn(&Stats) -> bool) -> bool {
-        self.of(place).any(|entry| entry.when == "before" && is_bad(&entry.stats))
-    }
-
-    /// Walks back from a launch to the origin of a bad array. A collective's output may come from
-    /// any rank.
-    pub fn origin(
-        &self,
-        start: Place,
-        is_bad: fn(&Stats) -> bool,
-        is_collective: &dyn Fn(&str) -> bool,
-    ) -> ValueOrigin {
-        let mut place = start;
-        let mut steps = self.ranks.iter().map(|values| values.entries.len()).sum::<usize>();
-        loop {
-            let bad = self.of(place).find(|entry| entry.when == "before" && is_bad(&entry.stats));
-            let next = match bad {
-                Some(entry) => match self.maker(place, &entry.buffer) {
-                    Some(maker) => maker,
-                    None => return ValueOrigin::Given(place, entry.buffer.clone()),
-                },
-                None => match self.kernel(place).filter(|entry| is_collective(&entry.kernel)) {
-                    Some(entry) => match self.partner(entry, is_bad) {
-                        Some(partner) => partner,
-                        None => return ValueOrigin::Launch(place),
-                    },
-                    None => return ValueOrigin::Launch(place),
-                },
-            };
-            if steps == 0 {
-                return ValueOrigin::Launch(place);
-            }
-            steps -= 1;
-            place = next;
-        }
     }
 
     /// The first array that changed between its producer and a reader, with both launches:
@@ -136,28 +96,6 @@ impl Saved {
         }
         names
     }
-
-    /// The launch that last wrote a buffer.
-    fn maker(&self, place: Place, buffer: &str) -> Option<Place> {
-        let entries = self.ranks.get(place.rank)?.entries.iter();
-        let wrote =
-            entries.filter(|entry| entry.when == "after" && entry.buffer == buffer && entry.sequence < place.sequence);
-        wrote.map(|entry| Place { rank: place.rank, sequence: entry.sequence }).max_by_key(|place| place.sequence)
-    }
-
-    /// The rank that brings something bad to a collective.
-    fn partner(&self, of: &Entry, is_bad: fn(&Stats) -> bool) -> Option<Place> {
-        self.ranks.iter().find_map(|values| {
-            let is_it = |entry: &&Entry| {
-                entry.kernel == of.kernel
-                    && (entry.run, &entry.iteration) == (of.run, &of.iteration)
-                    && entry.when == "before"
-                    && is_bad(&entry.stats)
-            };
-            let entry = values.entries.iter().find(is_it)?;
-            Some(Place { rank: values.rank, sequence: entry.sequence })
-        })
-    }
 }
 
 /// Whether an array is of the same run of a computation as the one that was saved before it.
@@ -172,7 +110,8 @@ fn value(entry: &Entry) -> Value {
     let stats = &entry.stats;
     let kind = format!("{}{:?}", entry.dtype, entry.shape);
     if stats.count == 0 {
-        return Value { buffer: entry.buffer.clone(), kind, facts: vec![("elements".to_owned(), "0".to_owned())] };
+        let facts = vec![("elements".to_owned(), "0".to_owned())];
+        return Value { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts };
     }
     let mut facts = vec![
         ("min".to_owned(), short(stats.min)),
@@ -181,7 +120,7 @@ fn value(entry: &Entry) -> Value {
     ];
     facts.extend((stats.nans > 0).then(|| ("NaN".to_owned(), stats.nans.to_string())));
     facts.extend((stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())));
-    Value { buffer: entry.buffer.clone(), kind, facts }
+    Value { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts }
 }
 
 fn short(number: f64) -> String {

@@ -170,7 +170,7 @@ impl Bad {
     }
 
     fn words(&self) -> &'static str {
-        if self.is_infinite { "an infinity" } else { "what is no number" }
+        if self.is_infinite { "an infinity" } else { "NaN" }
     }
 }
 
@@ -223,8 +223,8 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
     match suspect {
         Some(Suspect::Kernel { call, went_in, came_out, .. }) => {
             let what = match guard {
-                Guard::Off => format!("{} makes {words} of numbers", call.title()),
-                _ => format!("{} passes on memory that nobody wrote", call.title()),
+                Guard::Off => format!("{} makes {words} from finite numbers", call.title()),
+                _ => format!("{} passes on memory that no kernel has written", call.title()),
             };
             let mut finding = Finding::new(kind, what);
             (finding.went_in, finding.came_out) = (went_in, came_out);

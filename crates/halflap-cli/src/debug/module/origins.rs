@@ -1,0 +1,160 @@
+//! What a run says of the origins of its NaN and infinities (`halflap.origins/1`).
+
+use serde_json::Value as Json;
+
+use super::text;
+
+/// More of a kind are not listed one by one.
+const LISTED: usize = 3;
+
+/// The account of a run.
+pub struct Origins {
+    json: Json,
+}
+
+/// What spoils results, and since when.
+pub struct Cause {
+    /// Where it begins, as `halflap.origins/1` has it.
+    pub origin: Json,
+    /// The kernel that makes NaN of an infinity that another one made.
+    pub victim: Option<String>,
+    pub is_nan: bool,
+    /// Further origins that reach results.
+    pub others: usize,
+}
+
+impl Cause {
+    pub fn kernel(&self) -> &str {
+        text(&self.origin, "kernel").unwrap_or("")
+    }
+
+    pub fn is_made(&self) -> bool {
+        self.origin["how"] == "made"
+    }
+}
+
+impl Origins {
+    pub fn read(text: &str) -> Option<Origins> {
+        serde_json::from_str(text).ok().map(|json| Origins { json })
+    }
+
+    fn list(&self, name: &str) -> &[Json] {
+        self.json[name].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn has(&self, what: &str) -> bool {
+        self.list("results").iter().any(|result| result[what] == true)
+    }
+
+    /// What makes results NaN.
+    pub fn nan(&self) -> Option<Cause> {
+        let all = self.list("nan");
+        let first = all.first().filter(|_| self.has("nan"))?;
+        let behind = self.list("behind").first().filter(|behind| behind["how"] == "made");
+        let of = first["of"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_behind = behind.is_some_and(|behind| of.contains(&behind["id"]));
+        let others = all.len() - 1;
+        Some(match behind.filter(|_| is_behind) {
+            Some(origin) => {
+                let victim = text(first, "kernel").map(str::to_owned);
+                Cause { origin: origin.clone(), victim, is_nan: false, others }
+            }
+            None => Cause { origin: first.clone(), victim: None, is_nan: true, others },
+        })
+    }
+
+    /// What makes results infinite, if a kernel does.
+    pub fn infinity(&self) -> Option<Cause> {
+        let all = self.list("infinity");
+        let origin = all.first().filter(|first| first["how"] == "made" && self.has("infinity"))?;
+        Some(Cause { origin: origin.clone(), victim: None, is_nan: false, others: all.len() - 1 })
+    }
+
+    /// The results that have something: `result 0 (f32[64]) on ranks 0, 1`.
+    pub fn spoiled(&self, what: &str) -> String {
+        let results = || self.list("results").iter().filter(|result| result[what] == true);
+        let Some(first) = results().next() else { return "no result".to_owned() };
+        let is_same = |result: &&Json| result["output"] == first["output"] && result["run"] == first["run"];
+        let ranks: Vec<String> = results().filter(is_same).map(|result| result["rank"].to_string()).collect();
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let kind = text(first, "type").unwrap_or("");
+        format!("result {} ({kind}) on {word} {}", first["output"], ranks.join(", "))
+    }
+
+    /// A note on results that are not finite, for which no kernel is to blame.
+    pub fn intended(&self) -> Option<String> {
+        let what = ["nan", "infinity"].into_iter().find(|what| self.has(what))?;
+        let has = if what == "nan" { "NaN" } else { "infinities" };
+        let origin = self.list(what).first();
+        let buffer = origin.and_then(|origin| text(origin, "buffer")).unwrap_or("");
+        let from = match origin.and_then(|origin| text(origin, "how")) {
+            Some("input") => format!("input '{buffer}' has them"),
+            Some("constant") => "constants of the module have them".to_owned(),
+            _ => format!("'{buffer}' has them, which no kernel wrote"),
+        };
+        Some(format!("{} has {has}, and {from}: no kernel makes them", self.spoiled(what)))
+    }
+
+    /// Notes on kernels that make NaN that no result has.
+    pub fn hidden(&self) -> Vec<String> {
+        let mut kernels: Vec<&Json> = Vec::new();
+        for origin in self.list("hidden") {
+            if !kernels.iter().any(|other| other["kernel"] == origin["kernel"]) {
+                kernels.push(origin);
+            }
+        }
+        let more = kernels.len().saturating_sub(LISTED);
+        let one = |origin: &&Json| {
+            let (kernel, around) = (text(origin, "kernel").unwrap_or(""), around(origin));
+            format!("'{kernel}'{around} makes NaN, which no result has")
+        };
+        let mut notes: Vec<String> = kernels.iter().take(LISTED).map(one).collect();
+        notes.extend((more > 0).then(|| format!("{more} more kernels make NaN, which no result has")));
+        notes
+    }
+
+    /// Notes on indices out of range.
+    pub fn clamped(&self) -> Vec<String> {
+        let mut kernels: Vec<&Json> = Vec::new();
+        for clamped in self.list("clamped") {
+            if !kernels.iter().any(|other| other["kernel"] == clamped["kernel"]) {
+                kernels.push(clamped);
+            }
+        }
+        let one = |clamped: &&Json| {
+            let (kernel, around) = (text(clamped, "kernel").unwrap_or(""), around(clamped));
+            let (index, most, dimension) = (&clamped["index"], &clamped["most"], &clamped["dimension"]);
+            let used = if index.as_i64().is_some_and(|index| index < 0) { &Json::from(0) } else { most };
+            format!(
+                "'{kernel}'{around} is given index {index} for dimension {dimension}, where 0 to {most} are in range: \
+                 HLO clamps it to {used}"
+            )
+        };
+        kernels.iter().take(LISTED).map(one).collect()
+    }
+}
+
+/// Where something happened: ` (model.py:7) on rank 3, iteration 2`.
+fn around(origin: &Json) -> String {
+    let source = text(origin, "source").map_or(String::new(), |source| format!(" ({source})"));
+    let iterations = origin["iteration"].as_array().map_or(&[][..], Vec::as_slice);
+    let iterations: String = iterations.iter().map(|number| format!(", iteration {number}")).collect();
+    format!("{source} on rank {}{iterations}", origin["rank"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_infinity_behind_a_nan_is_the_cause() {
+        let made = |id: u32, kernel: &str| serde_json::json!({ "id": id, "how": "made", "kernel": kernel, "rank": 3, "of": if id == 1 { vec![0] } else { vec![] } });
+        let results = serde_json::json!([{ "rank": 0, "run": 0, "output": 0, "type": "f32[4]", "nan": true }]);
+        let json = serde_json::json!({ "results": results, "nan": [made(1, "sub")], "behind": [made(0, "exp")] });
+        let origins = Origins::read(&json.to_string()).unwrap();
+        let cause = origins.nan().unwrap();
+        assert_eq!((cause.kernel(), cause.victim.as_deref(), cause.is_nan), ("exp", Some("sub"), false));
+        assert_eq!(origins.spoiled("nan"), "result 0 (f32[4]) on rank 0");
+        assert!(origins.infinity().is_none() && Origins::read("{").is_none());
+    }
+}

@@ -1,0 +1,285 @@
+//! What all ranks know about the origins of NaN and infinities.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::content::{Content, What};
+use crate::check::probe::Seen;
+
+/// The format name of the file.
+pub const FORMAT: &str = "halflap.origins/1";
+/// More origins of one array are not told apart.
+const MOST: usize = 16;
+/// Beyond, only the first iteration of a launch is kept.
+const MOST_ORIGINS: usize = 1 << 14;
+
+/// An origin, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct OriginId(usize);
+
+/// Where the NaN and infinities of an array come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taint {
+    nan: Vec<OriginId>,
+    inf: Vec<OriginId>,
+}
+
+impl Taint {
+    pub(super) fn of(&self, what: What) -> &[OriginId] {
+        match what {
+            What::Nan => &self.nan,
+            What::Infinity => &self.inf,
+        }
+    }
+
+    pub(super) fn add(&mut self, what: What, origins: &[OriginId]) {
+        let known = match what {
+            What::Nan => &mut self.nan,
+            What::Infinity => &mut self.inf,
+        };
+        known.extend_from_slice(origins);
+        known.sort_unstable();
+        known.dedup();
+        known.truncate(MOST);
+    }
+
+    pub(super) fn join(&mut self, other: &Taint) {
+        self.add(What::Nan, &other.nan);
+        self.add(What::Infinity, &other.inf);
+    }
+}
+
+/// How an array came to have what it should not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum How {
+    /// A launch made it of what had none.
+    Made,
+    /// It is an input of the module.
+    Input,
+    /// It is a constant of the module.
+    Constant,
+    /// No launch wrote it.
+    Unwritten,
+}
+
+impl How {
+    fn name(self) -> &'static str {
+        match self {
+            How::Made => "made",
+            How::Input => "input",
+            How::Constant => "constant",
+            How::Unwritten => "unwritten",
+        }
+    }
+}
+
+/// A launch: which, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    kernel: String,
+    source: Option<String>,
+    place: (String, usize),
+    run: usize,
+    iteration: Vec<u32>,
+    number: u64,
+}
+
+impl Launch {
+    pub(super) fn of(seen: &Seen<'_>) -> Launch {
+        Launch {
+            kernel: seen.label.name.clone(),
+            source: seen.label.source.clone(),
+            place: seen.label.place.clone(),
+            run: seen.run,
+            iteration: seen.iteration().to_vec(),
+            number: seen.issued.number,
+        }
+    }
+}
+
+/// An origin of NaN or infinities.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) what: What,
+    pub(super) how: How,
+    pub(super) rank: usize,
+    pub(super) buffer: String,
+    pub(super) index: Vec<usize>,
+    /// The launch that made it, or that first took it.
+    pub(super) launch: Option<Launch>,
+    /// Of a NaN that was made of infinities: their origins.
+    pub(super) of: Vec<OriginId>,
+}
+
+impl Origin {
+    /// Earlier ones come first; ranks that run the same launch by their number.
+    fn order(&self) -> (usize, u64, usize) {
+        let (run, number) = self.launch.as_ref().map_or((0, 0), |launch| (launch.run, launch.number));
+        (run, number, self.rank)
+    }
+
+    fn to_json(&self, id: OriginId) -> Value {
+        let mut value = json!({
+            "id": id.0, "what": self.what.name(), "how": self.how.name(), "rank": self.rank, "buffer": self.buffer,
+            "index": self.index, "of": self.of.iter().map(|origin| origin.0).collect::<Vec<_>>(),
+        });
+        if let Some(Launch { kernel, source, place: (computation, step), run, iteration, .. }) = &self.launch {
+            value["kernel"] = json!(kernel);
+            value["source"] = json!(source);
+            value["computation"] = json!(computation);
+            value["step"] = json!(step);
+            value["run"] = json!(run);
+            value["iteration"] = json!(iteration);
+        }
+        value
+    }
+}
+
+/// What a rank brings to a collective, array by array.
+#[derive(Clone, Debug)]
+pub(super) struct Brought {
+    pub(super) rank: usize,
+    pub(super) array: usize,
+    pub(super) content: Content,
+    pub(super) taint: Taint,
+    /// For each member of the set, what is in its part, if each gets one.
+    pub(super) parts: Vec<Content>,
+    /// Where it is infinite, if elements stay where they are.
+    pub(super) infinite: Vec<bool>,
+}
+
+/// A result that has NaN or infinities.
+#[derive(Clone, Debug)]
+pub(super) struct Spoiled {
+    pub(super) rank: usize,
+    pub(super) run: usize,
+    pub(super) output: usize,
+    pub(super) kind: String,
+    pub(super) content: Content,
+    pub(super) taint: Taint,
+}
+
+/// An index that HLO moves into the array.
+#[derive(Clone, Debug)]
+pub(super) struct Clamped {
+    pub(super) rank: usize,
+    pub(super) launch: Launch,
+    pub(super) value: i64,
+    pub(super) most: i64,
+    pub(super) dimension: usize,
+    /// How many launches had one.
+    pub(super) times: u64,
+}
+
+/// The collectives whose arrays are known: by label, then by number.
+type Collectives = BTreeMap<(u32, u64), (Vec<Brought>, usize)>;
+
+/// What all ranks found.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    origins: Vec<Origin>,
+    first: BTreeMap<(usize, What, String, String), OriginId>,
+    collectives: Collectives,
+    pub(super) results: Vec<Spoiled>,
+    pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
+}
+
+impl Book {
+    pub(super) fn add(&mut self, origin: Origin) -> OriginId {
+        let kernel = origin.launch.as_ref().map_or(String::new(), |launch| launch.kernel.clone());
+        let key = (origin.rank, origin.what, origin.buffer.clone(), kernel);
+        let is_again = origin.how != How::Made || self.origins.len() >= MOST_ORIGINS;
+        if let Some(&known) = self.first.get(&key).filter(|_| is_again) {
+            return known;
+        }
+        let id = OriginId(self.origins.len());
+        self.origins.push(origin);
+        self.first.entry(key).or_insert(id);
+        id
+    }
+
+    /// Remembers the first launch that takes an array that came from outside.
+    pub(super) fn taken(&mut self, origins: &[OriginId], seen: &Seen<'_>) {
+        for id in origins {
+            let origin = &mut self.origins[id.0];
+            let is_earlier = |launch: &Launch| (seen.run, seen.issued.number) < (launch.run, launch.number);
+            if origin.how != How::Made && origin.launch.as_ref().is_none_or(is_earlier) {
+                origin.launch = Some(Launch::of(seen));
+            }
+        }
+    }
+
+    /// Whether one of some origins was made by a launch.
+    fn is_made(&self, origins: &[OriginId]) -> bool {
+        origins.iter().any(|id| self.origins[id.0].how == How::Made)
+    }
+
+    /// A rank brings arrays to a collective.
+    pub(super) fn bring(&mut self, collective: (u32, u64), brought: Vec<Brought>) {
+        self.collectives.entry(collective).or_default().0.extend(brought);
+    }
+
+    /// What all ranks brought to a collective that is over on one of so many.
+    pub(super) fn brought(&mut self, collective: (u32, u64), ranks: usize) -> Vec<Brought> {
+        let Some((all, looked)) = self.collectives.get_mut(&collective) else { return Vec::new() };
+        *looked += 1;
+        match *looked == ranks {
+            true => self.collectives.remove(&collective).map(|(all, _)| all).unwrap_or_default(),
+            false => all.clone(),
+        }
+    }
+
+    /// Origins in order: those that a launch made first, and the earliest of them first.
+    fn sorted(&self, mut ids: Vec<OriginId>) -> Vec<OriginId> {
+        ids.sort_by_key(|id| (self.origins[id.0].how, self.origins[id.0].order()));
+        ids.dedup();
+        ids
+    }
+
+    /// The origins of what the first run with spoiled results has.
+    fn causes(&self, what: What) -> Vec<OriginId> {
+        let run = self.results.iter().filter(|result| result.content.has(what)).map(|result| result.run).min();
+        let spoiled = self.results.iter().filter(|result| Some(result.run) == run);
+        self.sorted(spoiled.flat_map(|result| result.taint.of(what).to_vec()).collect())
+    }
+
+    /// Launches that made NaN that no result has.
+    fn hidden(&self, shown: &[OriginId]) -> Vec<OriginId> {
+        let is_hidden = |&id: &OriginId| {
+            let origin = &self.origins[id.0];
+            origin.what == What::Nan && origin.how == How::Made && !shown.contains(&id)
+        };
+        self.sorted((0..self.origins.len()).map(OriginId).filter(is_hidden).collect())
+    }
+
+    /// All of it, for a file.
+    pub(super) fn to_json(&self) -> Value {
+        let (nan, infinity) = (self.causes(What::Nan), self.causes(What::Infinity));
+        let of: Vec<OriginId> = nan.iter().flat_map(|id| self.origins[id.0].of.clone()).collect();
+        let behind = self.sorted(if self.is_made(&of) { of } else { Vec::new() });
+        let list = |ids: &[OriginId]| ids.iter().map(|&id| self.origins[id.0].to_json(id)).collect::<Vec<_>>();
+        let result = |result: &Spoiled| {
+            json!({
+                "rank": result.rank, "run": result.run, "output": result.output, "type": result.kind,
+                "nan": result.content.nan, "infinity": result.content.inf,
+            })
+        };
+        let clamped = self.clamped.values().map(|clamped| {
+            let Clamped { rank, launch, value, most, dimension, times } = clamped;
+            json!({
+                "rank": rank, "kernel": launch.kernel, "source": launch.source, "iteration": launch.iteration,
+                "run": launch.run, "index": value, "most": most, "dimension": dimension, "times": times,
+            })
+        });
+        json!({
+            "format": FORMAT,
+            "results": self.results.iter().map(result).collect::<Vec<_>>(),
+            "nan": list(&nan),
+            "infinity": list(&infinity),
+            "behind": list(&behind),
+            "hidden": list(&self.hidden(&nan)),
+            "clamped": clamped.collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,512 @@
+//! Where the NaN and infinities of results come from.
+//!
+//! Every array that has some carries their origins: the launches that made them of finite numbers,
+//! or that it was given from outside. Origins belong to memory, not to names, so they pass the
+//! borders of loops, branches and calls with it; a collective passes on those of the ranks that it
+//! receives from. Which of a launch's inputs matter is tried: it runs again with 1 in place of what
+//! is not finite in one of them, and those count without which less of its outputs is spoiled.
+
+mod book;
+mod content;
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+pub use book::FORMAT;
+use book::{Book, Brought, Clamped, How, Launch, Origin, OriginId, Spoiled, Taint};
+use content::{Content, What, cleaned, mask};
+
+use super::finite::first;
+use super::probe::{Array, Seen};
+use crate::comm::{Collective, Kind, Piece};
+use crate::exec::Move;
+use crate::exec::memory::Address;
+use crate::exec::stream::locked;
+use crate::kernel::ArrayType;
+use crate::tensor::{Tensor, View};
+
+/// What all ranks of a run find about NaN, infinities and indices out of range. A clone is the same
+/// account.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    book: Arc<Mutex<Book>>,
+}
+
+impl Origins {
+    /// All of it (`halflap.origins/1`).
+    pub fn to_json(&self) -> Value {
+        locked(&self.book).to_json()
+    }
+}
+
+/// Follows the NaN and infinities of one rank.
+pub(super) struct Tracer {
+    book: Arc<Mutex<Book>>,
+    rank: usize,
+    ranks: usize,
+    memory: Mutex<Spoilt>,
+}
+
+/// The memory that has NaN or infinities: where it begins, how long it is, and whose they are.
+#[derive(Default)]
+struct Spoilt {
+    arrays: BTreeMap<usize, (usize, Taint)>,
+}
+
+impl Spoilt {
+    /// Something else is written there.
+    fn clear(&mut self, start: usize, len: usize) {
+        let within: Vec<usize> = self.overlapping(start, len).map(|(&at, _)| at).collect();
+        within.into_iter().for_each(|at| {
+            self.arrays.remove(&at);
+        });
+    }
+
+    fn overlapping(&self, start: usize, len: usize) -> impl Iterator<Item = (&usize, &(usize, Taint))> {
+        let end = start + len.max(1);
+        // Arrays do not overlap each other, so only the last one before may reach in.
+        let before = self.arrays.range(..start).next_back().filter(move |(at, (len, _))| *at + len > start);
+        before.into_iter().chain(self.arrays.range(start..end))
+    }
+
+    fn taint(&self, start: usize, len: usize) -> Taint {
+        let mut taint = Taint::default();
+        self.overlapping(start, len).for_each(|(_, (_, other))| taint.join(other));
+        taint
+    }
+
+    fn set(&mut self, start: usize, len: usize, taint: Taint) {
+        self.clear(start, len);
+        if taint != Taint::default() {
+            self.arrays.insert(start, (len, taint));
+        }
+    }
+}
+
+/// What a launch takes.
+pub(crate) struct Taken {
+    arrays: Vec<Input>,
+}
+
+struct Input {
+    content: Content,
+    taint: Taint,
+    /// Whether its content is meant: it is made of constants alone.
+    is_constant: bool,
+    /// A copy, where the launch may have to run again.
+    copy: Option<Tensor>,
+}
+
+impl Taken {
+    fn is_bad(&self) -> bool {
+        self.arrays.iter().any(|input| input.content.is_bad())
+    }
+
+    fn bad(&self) -> impl Iterator<Item = usize> {
+        (0..self.arrays.len()).filter(|&place| self.arrays[place].content.is_bad())
+    }
+}
+
+/// Runs a launch again with some of its inputs replaced; gives its outputs.
+pub(crate) type Again<'a> = &'a mut dyn FnMut(&[(usize, Tensor)]) -> Vec<Tensor>;
+
+/// A launch that is over: its label and number, its outputs, what it took.
+pub(super) struct Over<'a> {
+    pub(super) seen: &'a Seen<'a>,
+    pub(super) outs: &'a [Array<'a>],
+    pub(super) taken: &'a Taken,
+}
+
+impl Tracer {
+    pub(super) fn new(origins: &Origins, (rank, ranks): (usize, usize)) -> Tracer {
+        Tracer { book: origins.book.clone(), rank, ranks, memory: Mutex::default() }
+    }
+
+    fn origin(&self, (what, how): (What, How), argument: &str, view: &View<'_>) -> Origin {
+        let (index, _) = first(view, |number| what.is(number));
+        let (buffer, rank) = (argument.to_owned(), self.rank);
+        Origin { what, how, rank, buffer, index, launch: None, of: Vec::new() }
+    }
+
+    /// The origins of an array that came from outside.
+    fn from_outside(&self, how: How, name: &str, view: &View<'_>) -> Taint {
+        let content = Content::of(view);
+        let mut taint = Taint::default();
+        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+            let id = locked(&self.book).add(self.origin((what, how), name, view));
+            taint.add(what, &[id]);
+        }
+        taint
+    }
+
+    /// The module is run on these inputs.
+    pub(super) fn begin(&self, inputs: &[(Address, &str, View<'_>)]) {
+        let mut memory = locked(&self.memory);
+        memory.arrays.clear();
+        for (address, name, view) in inputs {
+            let taint = self.from_outside(How::Input, name, view);
+            memory.set(address.0 as usize, view.bytes().len(), taint);
+        }
+    }
+
+    /// A launch is about to run. Inputs that it may overwrite are copied, if it could have to run
+    /// again.
+    pub(super) fn before(&self, seen: &Seen<'_>, arrays: &[Array<'_>], outs: &[Address]) -> Taken {
+        let contents: Vec<Content> = arrays.iter().map(|array| Content::of(&array.view)).collect();
+        let is_bad = contents.iter().any(|content| content.is_bad());
+        let input = |(array, content): (&Array<'_>, Content)| {
+            let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
+            let is_shared = outs.iter().any(|out| out.0 as usize == start);
+            let mut taint = locked(&self.memory).taint(start, len);
+            let is_constant = array.argument.is_constant;
+            if content.is_bad() && taint == Taint::default() {
+                let how = if is_constant { How::Constant } else { How::Unwritten };
+                taint = self.from_outside(how, &array.argument.buffer, &array.view);
+            }
+            if content.is_bad() {
+                let mut book = locked(&self.book);
+                [What::Nan, What::Infinity].into_iter().for_each(|what| book.taken(taint.of(what), seen));
+            }
+            let copy = (is_bad && (content.is_bad() || is_shared)).then(|| array.view.to_tensor());
+            Input { content, taint, is_constant, copy }
+        };
+        Taken { arrays: arrays.iter().zip(contents).map(input).collect() }
+    }
+
+    /// A launch has run.
+    pub(super) fn after(&self, over: &Over<'_>, again: Option<Again<'_>>) {
+        let content = over.outs.iter().fold(Content::default(), |all, array| all.or(Content::of(&array.view)));
+        if !content.is_bad() {
+            return self.settle(over.outs, |_| Taint::default());
+        }
+        let share = match (over.taken.is_bad(), again) {
+            (false, _) => Share { own: content, ..Share::default() },
+            (true, None) => Share::of_all(over.taken, content),
+            (true, Some(again)) => self.tried(over, content, again),
+        };
+        let taint = self.made(over, &share);
+        self.settle(over.outs, |_| taint.clone());
+    }
+
+    /// Writes down whose the content of a launch's outputs is.
+    fn settle(&self, outs: &[Array<'_>], taint_of: impl Fn(usize) -> Taint) {
+        let mut memory = locked(&self.memory);
+        for (place, array) in outs.iter().enumerate() {
+            let content = Content::of(&array.view);
+            let all = taint_of(place);
+            let mut taint = Taint::default();
+            for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+                taint.add(what, all.of(what));
+            }
+            memory.set(array.view.as_ptr() as usize, array.view.bytes().len(), taint);
+        }
+    }
+
+    /// Finds by trial which inputs a launch's outputs are spoiled by, and whether the launch spoils
+    /// them by itself.
+    fn tried(&self, over: &Over<'_>, content: Content, again: Again<'_>) -> Share {
+        let clean = |places: &[usize]| -> Vec<(usize, Tensor)> {
+            let copies = over.taken.arrays.iter().enumerate().filter_map(|(place, input)| {
+                let copy = input.copy.as_ref()?;
+                Some((place, if places.contains(&place) { cleaned(copy) } else { copy.clone() }))
+            });
+            copies.collect()
+        };
+        let bad: Vec<usize> = over.taken.bad().collect();
+        let masks = |outs: &[Tensor], what: What| -> Vec<bool> {
+            outs.iter().flat_map(|out| mask(&out.view(), what)).collect()
+        };
+        let given: Vec<Tensor> = over.outs.iter().map(|array| array.view.to_tensor()).collect();
+        let without_all = again(&clean(&bad));
+        let without: Vec<(usize, Vec<Tensor>)> = match bad.len() {
+            1 => Vec::new(),
+            _ => bad.iter().map(|&place| (place, again(&clean(&[place])))).collect(),
+        };
+        let mut share = Share::default();
+        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+            let all = masks(&given, what);
+            let is_less = |outs: &[Tensor]| all.iter().zip(masks(outs, what)).any(|(&is, other)| is && !other);
+            let is_own = all.iter().zip(masks(&without_all, what)).any(|(&is, other)| is && other);
+            let mut from: Vec<usize> = Vec::new();
+            if is_less(&without_all) {
+                from = without.iter().filter(|(_, outs)| is_less(outs)).map(|(place, _)| *place).collect();
+                // Where several spoil the same elements, none of them is missed alone.
+                from = if from.is_empty() { bad.clone() } else { from };
+            }
+            share.add(what, is_own, from);
+        }
+        share
+    }
+
+    /// The origins of a launch's outputs, given its share in them.
+    fn made(&self, over: &Over<'_>, share: &Share) -> Taint {
+        let mut taint = Taint::default();
+        let own = |what: What, of: Vec<OriginId>| {
+            let array = over.outs.iter().find(|array| Content::of(&array.view).has(what))?;
+            let launch = Some(Launch::of(over.seen));
+            let origin = self.origin((what, How::Made), &array.argument.buffer, &array.view);
+            Some(locked(&self.book).add(Origin { launch, of, ..origin }))
+        };
+        let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
+        for what in [What::Nan, What::Infinity] {
+            let mut is_own = share.own.has(what);
+            let mut of = Vec::new();
+            for &place in share.from(what) {
+                let input = &over.taken.arrays[place];
+                match what {
+                    // What is made of infinities and a constant that is NaN is made here.
+                    What::Nan if !input.content.nan => {
+                        is_own = true;
+                        of.extend_from_slice(input.taint.of(What::Infinity));
+                    }
+                    What::Nan if input.is_constant => is_own |= !are_meant,
+                    What::Infinity if !input.content.inf => taint.add(what, input.taint.of(What::Nan)),
+                    _ => taint.add(what, input.taint.of(what)),
+                }
+            }
+            if is_own && let Some(id) = own(what, of) {
+                taint.add(what, &[id]);
+            }
+        }
+        taint
+    }
+
+    /// Copies were made, all at once.
+    pub(super) fn moved(&self, moves: &[Move]) {
+        let mut memory = locked(&self.memory);
+        let taints: Vec<Taint> = moves.iter().map(|(from, _, len)| memory.taint(from.0 as usize, *len)).collect();
+        for ((_, to, len), taint) in moves.iter().zip(taints) {
+            memory.set(to.0 as usize, *len, taint);
+        }
+    }
+
+    /// An array was copied to another layout.
+    pub(super) fn cast(&self, from: (Address, usize), to: (Address, usize)) {
+        let mut memory = locked(&self.memory);
+        let taint = memory.taint(from.0.0 as usize, from.1);
+        memory.set(to.0.0 as usize, to.1, taint);
+    }
+
+    /// A rank comes to a collective with what it takes.
+    pub(super) fn bring(&self, seen: &Seen<'_>, (sequence, taken): (u64, &Taken), arrays: &[Array<'_>]) {
+        let Some(collective) = &seen.label.collective else { return };
+        let members = collective.sets.iter().map(Vec::len).max().unwrap_or(1);
+        let mut brought = Vec::new();
+        for (place, (input, array)) in taken.arrays.iter().zip(arrays).enumerate() {
+            if !input.content.is_bad() {
+                continue;
+            }
+            let part = |member: usize| part_of(&array.view, collective.arrays[place].rows, (member, members));
+            let parts = match collective.kind {
+                Kind::ReduceScatter | Kind::AllToAll => (0..members).map(part).collect(),
+                _ => Vec::new(),
+            };
+            let infinite = match collective.kind {
+                Kind::AllReduce => mask(&array.view, What::Infinity),
+                _ => Vec::new(),
+            };
+            let (content, taint) = (input.content, input.taint.clone());
+            brought.push(Brought { rank: self.rank, array: place, content, taint, parts, infinite });
+        }
+        locked(&self.book).bring((seen.issued.label, sequence), brought);
+    }
+
+    /// A collective is over.
+    pub(super) fn received(&self, over: &Over<'_>, sequence: u64) {
+        let Some(collective) = &over.seen.label.collective else { return };
+        let all = locked(&self.book).brought((over.seen.issued.label, sequence), self.ranks);
+        let taint_of = |place: usize| {
+            let content = Content::of(&over.outs[place].view);
+            match content.is_bad() {
+                true => self.taint_received(over, (collective, &all), place),
+                false => Taint::default(),
+            }
+        };
+        let taints: Vec<Taint> = (0..over.outs.len()).map(taint_of).collect();
+        self.settle(over.outs, |place| taints[place].clone());
+    }
+
+    /// Whose the content of one of a collective's outputs is.
+    fn taint_received(&self, over: &Over<'_>, (collective, all): (&Collective, &[Brought]), place: usize) -> Taint {
+        let array = &over.outs[place];
+        let content = Content::of(&array.view);
+        let came: Vec<(&Brought, Content)> =
+            all.iter().filter_map(|brought| Some((brought, sent(collective, brought, (self.rank, place))?))).collect();
+        let mut taint = Taint::default();
+        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+            let have = came.iter().filter(|(_, content)| content.has(what));
+            have.clone().for_each(|(brought, _)| taint.add(what, brought.taint.of(what)));
+            // An infinity where no rank has one, or a NaN of infinities, is the collective's own.
+            let is_known = |at: usize| have.clone().any(|(brought, _)| brought.infinite.get(at) == Some(&true));
+            let is_new = collective.kind == Kind::AllReduce
+                && what == What::Infinity
+                && mask(&array.view, what).iter().enumerate().any(|(at, &is)| is && !is_known(at));
+            if have.clone().next().is_none() || is_new {
+                let of = came.iter().flat_map(|(brought, _)| brought.taint.of(What::Infinity).to_vec());
+                let of = if what == What::Nan { of.collect() } else { Vec::new() };
+                let origin = self.origin((what, How::Made), &array.argument.buffer, &array.view);
+                let id = locked(&self.book).add(Origin { launch: Some(Launch::of(over.seen)), of, ..origin });
+                taint.add(what, &[id]);
+            }
+        }
+        taint
+    }
+
+    /// The module has run: its results.
+    pub(super) fn results(&self, run: usize, results: &[(Address, &ArrayType)]) {
+        for (output, (address, kind)) in results.iter().enumerate() {
+            let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
+            // SAFETY: the run is over, and the result is there until its memory is given back.
+            let view = unsafe { View::from_raw(kind.dtype, &kind.dims, start) };
+            let content = Content::of(&view);
+            if content.is_bad() {
+                let mut taint = locked(&self.memory).taint(address.0 as usize, kind.bytes());
+                if taint == Taint::default() {
+                    taint = self.from_outside(How::Constant, &format!("result {output}"), &view);
+                }
+                let kind = kind.to_string();
+                locked(&self.book).results.push(Spoiled { rank: self.rank, run, output, kind, content, taint });
+            }
+        }
+    }
+
+    /// An index of a launch is moved into its array.
+    pub(super) fn clamped(&self, seen: &Seen<'_>, (dimension, value, most): (usize, i64, i64)) {
+        let mut book = locked(&self.book);
+        let known = book.clamped.entry((self.rank, seen.issued.label)).or_insert_with(|| Clamped {
+            rank: self.rank,
+            launch: Launch::of(seen),
+            value,
+            most,
+            dimension,
+            times: 0,
+        });
+        known.times += 1;
+    }
+}
+
+/// How a launch came to give NaN and infinities: by itself, and from which of its inputs.
+#[derive(Default)]
+struct Share {
+    own: Content,
+    nan: Vec<usize>,
+    inf: Vec<usize>,
+}
+
+impl Share {
+    /// Where it cannot be tried: from all of them.
+    fn of_all(taken: &Taken, content: Content) -> Share {
+        let mut share = Share::default();
+        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+            // NaN also comes of infinities, but infinities do not come of NaN.
+            let has = |&place: &usize| what == What::Nan || taken.arrays[place].content.inf;
+            let from: Vec<usize> = taken.bad().filter(has).collect();
+            let nan: Vec<usize> = from.iter().copied().filter(|&place| taken.arrays[place].content.nan).collect();
+            let from = if what == What::Nan && !nan.is_empty() { nan } else { from };
+            share.add(what, from.is_empty(), from);
+        }
+        share
+    }
+
+    fn add(&mut self, what: What, is_own: bool, from: Vec<usize>) {
+        match what {
+            What::Nan => (self.own.nan, self.nan) = (is_own, from),
+            What::Infinity => (self.own.inf, self.inf) = (is_own, from),
+        }
+    }
+
+    fn from(&self, what: What) -> &[usize] {
+        match what {
+            What::Nan => &self.nan,
+            What::Infinity => &self.inf,
+        }
+    }
+}
+
+/// What a rank gets of an array that another one brings to a collective, as one of its outputs.
+fn sent(collective: &Collective, brought: &Brought, (rank, output): (usize, usize)) -> Option<Content> {
+    let device = u32::try_from(rank).ok()?;
+    let from = u32::try_from(brought.rank).ok()?;
+    if collective.kind == Kind::Permute {
+        return (collective.source_of(device)? == from && brought.array == output).then_some(brought.content);
+    }
+    let ((set, place), (other, sender)) = (collective.set_of(device)?, collective.set_of(from)?);
+    let is_from = match collective.kind {
+        // Its arrays are for the members of its set, one after the other.
+        Kind::AllToAllTuple => brought.array == place && sender == output,
+        Kind::Broadcast => sender == 0 && brought.array == output,
+        _ => brought.array == output,
+    };
+    let content = brought.parts.get(place).copied().unwrap_or(brought.content);
+    (set == other && is_from && content.is_bad()).then_some(content)
+}
+
+/// What one of several equal parts of an array has.
+fn part_of(view: &View<'_>, rows: usize, part: (usize, usize)) -> Content {
+    let bytes = view.bytes();
+    let Piece { rows, stride, first, len } = Piece::of(bytes.len(), rows, part);
+    let row = |row: usize| bytes.get(row * stride + first..).and_then(|rest| rest.get(..len)).unwrap_or_default();
+    let part: Vec<u8> = (0..rows).flat_map(|number| row(number).iter().copied()).collect();
+    let mut all = Tensor::zeros(view.dtype(), &[part.len() / view.dtype().size().max(1)]);
+    all.bytes_mut().copy_from_slice(&part);
+    Content::of(&all.view())
+}
+
+/// The index arrays of a launch, and how large each index may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// Which input.
+    pub(crate) input: usize,
+    /// How many numbers lie between those of one index vector; 1 for a single number.
+    pub(crate) stride: usize,
+    /// For each number of a vector, the dimension and the most that it may be.
+    pub(crate) most: Vec<(usize, i64)>,
+}
+
+impl Bounds {
+    /// The first index out of range: its dimension, itself, and the most that it may be.
+    pub(super) fn broken(&self, arrays: &[Array<'_>]) -> Option<(usize, i64, i64)> {
+        let array = arrays.get(self.input)?;
+        let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
+        let count = self.most.len().max(1);
+        let broken = |(at, &number): (usize, &f64)| {
+            let &(dimension, most) = self.most.get(at / self.stride.max(1) % count)?;
+            let number = number as i64;
+            (number < 0 || number > most).then_some((dimension, number, most))
+        };
+        all.iter().enumerate().find_map(broken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_keeps_whose_it_is_until_it_is_written_again() {
+        let mut book = Book::default();
+        let view = Tensor::of(&[1], &[f32::NAN]);
+        let tracer = Tracer::new(&Origins::default(), (0, 1));
+        let id = book.add(tracer.origin((What::Nan, How::Made), "a", &view.view()));
+        let mut taint = Taint::default();
+        taint.add(What::Nan, &[id]);
+        let mut memory = Spoilt::default();
+        memory.set(100, 64, taint.clone());
+        assert_eq!((memory.taint(160, 4), memory.taint(164, 4)), (taint.clone(), Taint::default()));
+        assert_eq!(memory.taint(90, 20), taint);
+        memory.clear(163, 1);
+        assert_eq!(memory.taint(100, 64), Taint::default());
+    }
+
+    #[test]
+    fn a_part_of_an_array() {
+        let array = Tensor::of(&[2, 4], &[1.0f32, 2.0, f32::NAN, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        let parts = |rows: usize, count: usize| -> Vec<bool> {
+            (0..count).map(|part| part_of(&array.view(), rows, (part, count)).nan).collect()
+        };
+        assert_eq!((parts(2, 2), parts(1, 4)), (vec![false, true], vec![false, true, false, false]));
+    }
+}

@@ -1,0 +1,199 @@
+//! Loops and conditionals: where data decide what is issued.
+
+use std::time::Instant;
+
+use halflap_hlo::ids::SlotId;
+use halflap_hlo::plan::Loop;
+
+use super::super::failure::Stopped;
+use super::super::memory::{Address, Block, Requested};
+use super::super::prepare::Action;
+use super::super::stream::Sequence;
+use super::super::task::{Task, Work};
+use super::super::turns::{Branches, Limits, LoopClock, Move, Turns, chosen};
+use super::{Frame, Issuer, needed};
+
+/// A loop's label, and which elements of its state its condition depends on, if they are known.
+pub(super) type Named<'a> = (u32, Option<&'a [usize]>);
+
+impl Issuer<'_> {
+    pub(super) fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, named: Named<'_>) -> Result<(), Stopped> {
+        let label = named.0;
+        let held = &self.program.plans[frame.plan].held;
+        let pair =
+            |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
+        let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
+        self.copy(label, moves);
+        let (state, held) = self.state(frame, repeat, label)?;
+        match self.recorded.is_some() || self.can_record(repeat) {
+            true => self.record_loop((repeat, &state), named)?,
+            false => self.issue_turns((repeat, &state), named)?,
+        }
+        held.into_iter().for_each(|block| self.put(block));
+        Ok(())
+    }
+
+    /// Whether the compute stream can run a loop on its own: nothing in it is asynchronous, and no
+    /// check looks at single tasks.
+    fn can_record(&self, repeat: &Loop) -> bool {
+        let is_synchronous = |plan| self.program.plans[plan].is_synchronous;
+        let checks = &self.options.checks;
+        let is_watched = checks.values.is_some()
+            || checks.forbidden.is_some()
+            || checks.origins.is_some()
+            || self.pool.tracker.is_some();
+        is_synchronous(repeat.condition)
+            && is_synchronous(repeat.body)
+            && !is_watched
+            && !self.pool.is_guarded()
+            && !checks.launch_blocking
+            && checks.faults.is_empty()
+    }
+
+    /// The tasks that some steps issue, and what the steps give.
+    fn record<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Stopped>) -> Result<(Vec<Task>, T), Stopped> {
+        let outer = self.recorded.replace(Vec::new());
+        let given = steps(self);
+        let tasks = std::mem::replace(&mut self.recorded, outer);
+        Ok((tasks.unwrap_or_default(), given?))
+    }
+
+    /// Hands a loop to the compute stream. Its memory is that of every iteration: it is given back
+    /// here, as that of a kernel is, because whatever comes later runs after the loop.
+    fn record_loop(&mut self, (repeat, state): (&Loop, &[Address]), named: Named<'_>) -> Result<(), Stopped> {
+        let (condition, answer) = self.record(|own| {
+            let mut condition = own.enter(repeat.condition, state)?;
+            own.walk(&mut condition)?;
+            let answer = own.address(&condition, own.plan(&condition).results[0]);
+            own.leave(condition);
+            Ok(answer)
+        })?;
+        let (body, moves) = self.record(|own| {
+            let mut body = own.enter(repeat.body, state)?;
+            own.walk(&mut body)?;
+            let moves = own.moved(repeat, &body);
+            own.leave(body);
+            Ok(needed(moves))
+        })?;
+        let plan = &self.program.plans[repeat.body];
+        let array = |&element: &usize| (state[element], plan.held[plan.parameters[element]].bytes);
+        let decides = named.1.map(|elements| elements.iter().map(array).collect());
+        let turns = Turns { label: named.0, condition, answer, body, moves, decides };
+        self.push(0, named.0, Work::Loop(Box::new(turns)));
+        Ok(())
+    }
+
+    /// What is copied after a run of a loop's body.
+    fn moved(&self, repeat: &Loop, body: &Frame) -> Vec<Move> {
+        let held = &self.program.plans[repeat.body].held;
+        let pair = |&(from, to): &(SlotId, SlotId)| (self.address(body, from), self.address(body, to), held[to].bytes);
+        repeat.moved.iter().map(pair).collect()
+    }
+
+    /// Issues the tasks of each iteration once the condition of the previous one is known.
+    fn issue_turns(&mut self, (repeat, state): (&Loop, &[Address]), named: Named<'_>) -> Result<(), Stopped> {
+        let mut clock = LoopClock::new(named.0, Instant::now(), Limits::new(self.options));
+        let around = self.scope.clone();
+        for iteration in 0.. {
+            self.scope = self.probe.is_some().then(|| {
+                let outer = around.as_deref().unwrap_or_default();
+                outer.iter().copied().chain([iteration]).collect()
+            });
+            let mut condition = self.enter(repeat.condition, state)?;
+            self.track(&condition);
+            self.walk(&mut condition)?;
+            let answer = self.address(&condition, self.plan(&condition).results[0]);
+            let goes_on = self.first_byte(answer)?;
+            self.leave(condition);
+            if goes_on == 0 {
+                break;
+            }
+            let now = Instant::now();
+            if clock.is_due(now) {
+                let values = named.1.map(|elements| self.contents((repeat, state), elements));
+                if let Some(is_proven) = clock.judge(now, values) {
+                    let turns = u64::from(iteration) + 1;
+                    return Err(self.fate.fail(clock.failure(self.program, (self.rank, turns), is_proven)));
+                }
+            }
+            let mut body = self.enter(repeat.body, state)?;
+            self.track(&body);
+            self.walk(&mut body)?;
+            let moves = self.moved(repeat, &body);
+            self.copy(named.0, moves);
+            self.leave(body);
+        }
+        self.scope = around;
+        Ok(())
+    }
+
+    /// The bytes of some elements of a loop's state.
+    fn contents(&self, (repeat, state): (&Loop, &[Address]), elements: &[usize]) -> Vec<Vec<u8>> {
+        let body = &self.program.plans[repeat.body];
+        let bytes_of = |&element: &usize| {
+            let _opened = self.opened(&[state[element]], &[]);
+            // SAFETY: the state is there, and all that was issued before has run.
+            unsafe { std::slice::from_raw_parts(state[element].0, body.held[body.parameters[element]].bytes).to_vec() }
+        };
+        elements.iter().map(bytes_of).collect()
+    }
+
+    /// Where a loop's state is. What it only reads must not be where something that it writes is: that
+    /// is possible where one value is given to it twice.
+    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
+        let body = &self.program.plans[repeat.body];
+        let is_written = |index: usize| body.parameters[index] != body.results[index];
+        let mut state = self.addresses(frame, &repeat.state);
+        let mut held = Vec::new();
+        for index in 0..state.len() {
+            let shares =
+                |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
+            if (0..state.len()).any(shares) && !is_written(index) {
+                let len = body.held[body.parameters[index]].bytes;
+                let block = self.beside(len, label)?;
+                self.copy(label, vec![(state[index], block.address, len)]);
+                state[index] = block.address;
+                held.push(block);
+            }
+        }
+        Ok((state, held))
+    }
+
+    pub(super) fn branch(&mut self, frame: &mut Frame, action: &Action) -> Result<(), Stopped> {
+        let Action::Branch { label, selector, selector_bytes, branches } = action else { return Ok(()) };
+        let address = self.address(frame, *selector);
+        if self.recorded.is_none() {
+            self.arrive()?;
+            let _opened = self.opened(&[address], &[]);
+            // SAFETY: the selector is there, and nothing that could write it is still to run.
+            let which = unsafe { chosen(address, *selector_bytes, branches.len()) };
+            let (call, arguments) = &branches[which];
+            return self.call(frame, (call, arguments), (*label, which));
+        }
+        let mut each = Vec::new();
+        let mut requested: Option<Requested> = None;
+        for (which, (call, arguments)) in branches.iter().enumerate() {
+            let (tasks, ()) = self.record(|own| own.call(frame, (call, arguments), (*label, which)))?;
+            each.push(tasks);
+            // One of them runs: what a rank requests is counted for the first, as if that did.
+            self.requested = *requested.get_or_insert(self.requested);
+        }
+        let branches = Branches { selector: address, selector_bytes: *selector_bytes, each };
+        self.push(0, *label, Work::Branch(Box::new(branches)));
+        Ok(())
+    }
+
+    /// Waits until everything that was issued to the compute stream has run.
+    fn arrive(&self) -> Result<(), Stopped> {
+        let issued: Sequence = self.issued[0];
+        self.streams.compute().wait(issued, self.fate)
+    }
+
+    /// The content of memory once everything issued before has run.
+    fn first_byte(&self, address: Address) -> Result<u8, Stopped> {
+        self.arrive()?;
+        let _opened = self.opened(&[address], &[]);
+        // SAFETY: the array has an element, and nothing that could write it is still to run.
+        Ok(unsafe { address.0.cast_const().read() })
+    }
+}

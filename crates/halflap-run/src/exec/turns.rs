@@ -1,0 +1,241 @@
+//! Loops that the compute stream runs on its own, and how long a loop may run.
+//!
+//! Where nothing in a loop is asynchronous, its tasks and their addresses are the same in every
+//! iteration. The issuing thread then hands them over once, and the compute stream repeats them
+//! without waiting for it.
+
+use std::time::{Duration, Instant};
+
+use halflap::ids::Id;
+
+use super::failure::{Endless, Failure, Stopped};
+use super::memory::Address;
+use super::prepare::Prepared;
+use super::report::{Lane, Noted};
+use super::session::{Options, seconds};
+use super::stream::{Stream, locked};
+use super::task::{MOST_SPANS, Task, Work, Worker};
+use crate::check::post::{Marked, Running};
+
+/// A copy: from where, to where, how many bytes.
+pub(crate) type Move = (Address, Address, usize);
+
+/// A loop without anything asynchronous: what is run in each iteration.
+pub(super) struct Turns {
+    pub(super) label: u32,
+    pub(super) condition: Vec<Task>,
+    /// What the condition gives.
+    pub(super) answer: Address,
+    pub(super) body: Vec<Task>,
+    /// What is copied after each run of the body.
+    pub(super) moves: Vec<Move>,
+    /// The arrays that the condition depends on, if they are known.
+    pub(super) decides: Option<Vec<(Address, usize)>>,
+}
+
+/// A conditional without anything asynchronous.
+pub(super) struct Branches {
+    pub(super) selector: Address,
+    pub(super) selector_bytes: usize,
+    pub(super) each: Vec<Vec<Task>>,
+}
+
+/// The branch that is taken: for a boolean the first if true; for an out-of-range index, the last.
+///
+/// # Safety
+/// The selector must be there, and nothing may write to it.
+pub(super) unsafe fn chosen(selector: Address, bytes: usize, branches: usize) -> usize {
+    if bytes < 4 {
+        // SAFETY: the caller's promise; a boolean has one byte.
+        let is_false = unsafe { selector.0.cast_const().read() } == 0;
+        return usize::from(is_false).min(branches - 1);
+    }
+    // SAFETY: the caller's promise; a number here has four bytes.
+    let number = unsafe { selector.0.cast_const().cast::<i32>().read() };
+    usize::try_from(number).ok().filter(|&number| number < branches).unwrap_or(branches - 1)
+}
+
+/// How long loops may run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// After this time it is checked whether a loop can end.
+    timeout: Duration,
+    /// After this time it is given up.
+    most: Option<Duration>,
+}
+
+impl Limits {
+    pub(super) fn new(options: &Options) -> Limits {
+        Limits { timeout: options.timeout, most: options.loop_limit }
+    }
+}
+
+/// How often the values that decide are compared.
+const COMPARED: Duration = Duration::from_millis(50);
+
+/// How long a loop has run.
+pub(super) struct LoopClock {
+    label: u32,
+    began: Instant,
+    limits: Limits,
+    /// When the deciding values are looked at next.
+    next: Instant,
+    /// The deciding values of the previous iteration, if this one is to be compared.
+    before: Option<Vec<Vec<u8>>>,
+}
+
+impl LoopClock {
+    pub(super) fn new(label: u32, began: Instant, limits: Limits) -> LoopClock {
+        LoopClock { label, began, limits, next: began + limits.timeout, before: None }
+    }
+
+    /// Whether it is time to look at the values that decide how long the loop runs.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next || self.before.is_some()
+    }
+
+    /// Whether the loop is given up, and if so whether it is proven that it never ends: an iteration
+    /// changed nothing that its condition depends on.
+    pub(super) fn judge(&mut self, now: Instant, values: Option<Vec<Vec<u8>>>) -> Option<bool> {
+        match self.before.take() {
+            Some(before) if values.as_ref() == Some(&before) => return Some(true),
+            Some(_) => self.next = now + COMPARED,
+            None => self.before = values,
+        }
+        let is_over = self.limits.most.is_some_and(|most| now.duration_since(self.began) >= most);
+        is_over.then_some(false)
+    }
+
+    /// The report on a loop that is given up after so many iterations.
+    pub(super) fn failure(&self, program: &Prepared, (rank, turns): (usize, u64), is_proven: bool) -> Failure {
+        let label = &program.labels[self.label as usize];
+        Failure::Endless(Box::new(Endless {
+            rank,
+            name: label.name.clone(),
+            source: label.source.clone(),
+            place: label.place.clone(),
+            turns,
+            seconds: seconds(self.began.elapsed()),
+            is_proven,
+        }))
+    }
+}
+
+/// What a loop needs beside its tasks while it runs.
+pub(super) struct Pace<'a> {
+    pub(super) program: &'a Prepared,
+    pub(super) stream: &'a Stream<Task>,
+    /// When the last task ended.
+    now: Instant,
+    spans: Vec<Noted>,
+    /// How many more spans are kept.
+    room: usize,
+}
+
+impl<'a> Pace<'a> {
+    pub(super) fn new(program: &'a Prepared, stream: &'a Stream<Task>) -> Pace<'a> {
+        let room = MOST_SPANS.saturating_sub(locked(&stream.spans).len());
+        Pace { program, stream, now: Instant::now(), spans: Vec::new(), room }
+    }
+
+    /// Gives the stream the times of what ran.
+    pub(super) fn finish(mut self) {
+        locked(&self.stream.spans).append(&mut self.spans);
+    }
+}
+
+impl Worker {
+    /// Runs a loop to its end.
+    pub(super) fn turns(&mut self, turns: &Turns, pace: &mut Pace<'_>) -> Result<(), Stopped> {
+        let mut clock = LoopClock::new(turns.label, pace.now, self.limits);
+        for iteration in 0u64.. {
+            self.all_of(&turns.condition, pace)?;
+            // SAFETY: the condition has written its answer, and only this thread runs tasks.
+            if unsafe { turns.answer.0.cast_const().read() } == 0 {
+                break;
+            }
+            self.fate.check()?;
+            if clock.is_due(pace.now) {
+                let values = turns.decides.as_ref().map(|arrays| contents(arrays));
+                if let Some(is_proven) = clock.judge(pace.now, values) {
+                    let failure = clock.failure(pace.program, (self.rank, iteration + 1), is_proven);
+                    return Err(self.fate.fail(failure));
+                }
+            }
+            self.all_of(&turns.body, pace)?;
+            if !turns.moves.is_empty() {
+                self.copy(&turns.moves);
+            }
+        }
+        Ok(())
+    }
+
+    fn all_of(&mut self, tasks: &[Task], pace: &mut Pace<'_>) -> Result<(), Stopped> {
+        for task in tasks {
+            match &task.work {
+                Work::Loop(turns) => self.turns(turns, pace)?,
+                Work::Branch(branches) => {
+                    let Branches { selector, selector_bytes, each } = &**branches;
+                    // SAFETY: what makes the selector has run, and only this thread runs tasks.
+                    let which = unsafe { chosen(*selector, *selector_bytes, each.len()) };
+                    self.all_of(&each[which], pace)?;
+                }
+                _ => self.one_of(task, pace)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn one_of(&mut self, task: &Task, pace: &mut Pace<'_>) -> Result<(), Stopped> {
+        let label = task.issued.label;
+        pace.stream.status.begin(label, 0, pace.now);
+        let running = Running { label: &pace.program.labels[label as usize], rank: self.rank, ins: &[] };
+        let marked = Marked::new(&running);
+        let met = self.body(task, pace.program)?;
+        marked.has_returned();
+        let (start, end) = (pace.now, Instant::now());
+        if pace.room > 0 {
+            pace.room -= 1;
+            pace.spans.push(Noted { label, lane: self.lane(), start, met, end });
+        }
+        pace.now = end;
+        Ok(())
+    }
+
+    /// Where it runs.
+    pub(super) fn lane(&self) -> Lane {
+        match self.index {
+            0 => Lane::Compute,
+            index => Lane::Stream(Id::from_index(index - 1)),
+        }
+    }
+}
+
+/// The bytes of arrays that nothing writes to.
+fn contents(arrays: &[(Address, usize)]) -> Vec<Vec<u8>> {
+    // SAFETY: they are the state of a loop, whose iteration is over.
+    let bytes = |&(address, len): &(Address, usize)| unsafe { std::slice::from_raw_parts(address.0, len).to_vec() };
+    arrays.iter().map(bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_is_given_up_when_nothing_changes_or_its_time_is_over() {
+        let began = Instant::now();
+        let limits = Limits { timeout: Duration::from_secs(2), most: Some(Duration::from_secs(9)) };
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let mut clock = LoopClock::new(0, began, limits);
+        assert!(!clock.is_due(at(1)) && clock.is_due(at(2)));
+        assert_eq!(clock.judge(at(2), Some(vec![vec![1]])), None);
+        assert!(clock.is_due(at(2)), "the next iteration is compared, however soon it comes");
+        assert_eq!(clock.judge(at(2), Some(vec![vec![2]])), None);
+        assert!(!clock.is_due(at(2)));
+        assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), None);
+        assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), Some(true));
+        let mut unknown = LoopClock::new(0, began, limits);
+        assert_eq!((unknown.judge(at(8), None), unknown.judge(at(9), None)), (None, Some(false)));
+    }
+}
