@@ -19,7 +19,7 @@ use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
 use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken};
 use crate::comm::{Exchange, Transport};
-use crate::kernel::{ArrayType, Kernel, Scratch};
+use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
 /// More of one step are not kept.
@@ -435,33 +435,32 @@ fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
 
 /// Runs a kernel on the memory that the plan assigns to it.
 pub(super) fn run_kernel(kernel: &Kernel, ins: &[Address], outs: &[Address], scratch: &mut Scratch) {
-    // Zero elements have no address to speak of, but none may be null.
-    let nowhere = NonNull::<u64>::dangling().cast();
-    let start = |address: &Address| NonNull::new(address.0).unwrap_or(nowhere);
-    let input = |(address, kind): (&Address, &ArrayType)| {
-        // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache
-        // line; no other task writes there while this kernel runs.
-        unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) }
-    };
-    let output = |(address, kind): (&Address, &ArrayType)| {
-        // SAFETY: as above; an input shares this memory only if the kernel allows it.
-        unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) }
-    };
     let (taken, given) = (ins.iter().zip(kernel.inputs()), outs.iter().zip(kernel.outputs()));
+    // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line; no
+    // other task writes there while this kernel runs.
+    let taken = taken.map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
+    // SAFETY: as above; an input shares this memory only if the kernel allows it.
+    let given = given.map(|(address, kind)| unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) });
     if ins.len() > FEW || outs.len() > FEW {
-        let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.map(input).collect(), given.map(output).collect());
+        let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.collect(), given.collect());
         return kernel.run(&inputs, &mut outputs, scratch);
     }
     // Small kernels in loops take less time than an allocation.
     // SAFETY: arrays without elements.
-    let mut inputs = [const { unsafe { View::from_raw(DType::Pred, &[0], NonNull::<u64>::dangling().cast()) } }; FEW];
-    let mut outputs =
-        // SAFETY: as above.
-        [const { unsafe { ViewMut::from_raw(DType::Pred, &[0], NonNull::<u64>::dangling().cast()) } }; FEW];
-    taken.zip(&mut inputs).for_each(|(array, place)| *place = input(array));
-    given.zip(&mut outputs).for_each(|(array, place)| *place = output(array));
+    let mut inputs = [const { unsafe { View::from_raw(DType::Pred, &[0], NOWHERE) } }; FEW];
+    // SAFETY: as above.
+    let mut outputs = [const { unsafe { ViewMut::from_raw(DType::Pred, &[0], NOWHERE) } }; FEW];
+    taken.zip(&mut inputs).for_each(|(array, place)| *place = array);
+    given.zip(&mut outputs).for_each(|(array, place)| *place = array);
     kernel.run(&inputs[..ins.len()], &mut outputs[..outs.len()], scratch);
 }
 
 /// As many arrays are held without an allocation.
 const FEW: usize = 8;
+/// The address of no elements.
+const NOWHERE: NonNull<u8> = NonNull::<u64>::dangling().cast();
+
+/// Zero elements have no address to speak of, but none may be null.
+fn start(address: &Address) -> NonNull<u8> {
+    NonNull::new(address.0).unwrap_or(NOWHERE)
+}
