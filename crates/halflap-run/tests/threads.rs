@@ -395,6 +395,85 @@ fn ranks_that_part_are_told() {
     assert!(matches!(failure, Failure::Diverged { .. }), "{failure}");
 }
 
+/// What the compute stream runs on its own gives the same as what is issued step by step, in the same memory.
+#[test]
+fn loops_on_one_thread_and_step_by_step() {
+    let source = "HloModule m
+        yes { p = f32[4] parameter(0)\n ROOT n = f32[4] negate(p) }
+        no { p = f32[4] parameter(0)\n d = f32[4] add(p, p)\n ROOT c = f32[4] multiply(d, p) }
+        f { p = f32[4] parameter(0)\n q = f32[4] parameter(1)\n n = f32[4] add(p, q)
+          ROOT t = (f32[4], f32[4]) tuple(n, p) }
+        less { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(3)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        inner { s = (s32[], f32[4]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          h = f32[] constant(0.5)\n hs = f32[4] broadcast(h), dimensions={}
+          b = f32[4] multiply(a, hs)\n ROOT t = (s32[], f32[4]) tuple(j, b) }
+        cond { s = (s32[], f32[4], f32[4], f32[8]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(7)\n ROOT lt = pred[] compare(i, n), direction=LT }
+        body { s = (s32[], f32[4], f32[4], f32[8]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          a = f32[4] get-tuple-element(s), index=1\n b = f32[4] get-tuple-element(s), index=2
+          l = f32[8] get-tuple-element(s), index=3\n one = s32[] constant(1)\n j = s32[] add(i, one)
+          z = s32[] constant(0)\n t = (s32[], f32[4]) tuple(z, a)
+          w = (s32[], f32[4]) while(t), condition=less, body=inner\n x = f32[4] get-tuple-element(w), index=1
+          two = s32[] constant(2)\n r = s32[] remainder(i, two)
+          c = f32[4] conditional(r, x, b), branch_computations={yes, no}
+          d = (f32[4], f32[4]) call(c, a), to_apply=f\n e = f32[4] get-tuple-element(d), index=0
+          g = f32[4] get-tuple-element(d), index=1\n o = f32[1] slice(e), slice={[1:2]}
+          m = f32[8] dynamic-update-slice(l, o, i)
+          ROOT u = (s32[], f32[4], f32[4], f32[8]) tuple(j, g, e, m) }
+        ENTRY e { p = f32[4] parameter(0)\n l = f32[8] parameter(1)\n z = s32[] constant(0)\n h = f32[4] negate(p)
+          t = (s32[], f32[4], f32[4], f32[8]) tuple(z, h, p, l)
+          w = (s32[], f32[4], f32[4], f32[8]) while(t), condition=cond, body=body
+          a = f32[4] get-tuple-element(w), index=1\n b = f32[4] get-tuple-element(w), index=2
+          m = f32[8] get-tuple-element(w), index=3\n ROOT r = (f32[4], f32[4], f32[8]) tuple(a, b, m) }";
+    let module = text(source);
+    for seed in [None, Some(3), Some(4)] {
+        for (prepared, program) in [plan(&module, seed), fused(&module, seed)] {
+            let inputs = made(&prepared, 5);
+            let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
+            let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
+            for checks in [Checks::default(), checks] {
+                let options = Options { steps: 2, checks, ..Options::default() };
+                let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
+                assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), "loops");
+                assert!(outcome.ranks[0].peak <= program.peak());
+                assert!(outcome.ranks[0].spans[0].len() > 7 * 3 * 3, "the kernels of every iteration are timed");
+            }
+        }
+    }
+}
+
+/// A rank that is in a loop for longer than a kernel may take is waited for; one that cannot leave it is named.
+#[test]
+fn a_long_loop_is_no_timeout_and_an_endless_one_is() {
+    let module = text(&format!(
+        "HloModule m, num_partitions=2\n{ADD}
+        less {{ s = (s32[], s32[], f32[8]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          n = s32[] constant(5000000)\n ROOT lt = pred[] compare(i, n), direction=LT }}
+        body {{ s = (s32[], s32[], f32[8]) parameter(0)\n i = s32[] get-tuple-element(s), index=0
+          by = s32[] get-tuple-element(s), index=1\n a = f32[8] get-tuple-element(s), index=2
+          j = s32[] add(i, by)\n b = f32[8] negate(a)\n ROOT t = (s32[], s32[], f32[8]) tuple(j, by, b) }}
+        ENTRY e {{ p = f32[8] parameter(0)\n from = s32[] parameter(1)\n by = s32[] parameter(2)
+          t = (s32[], s32[], f32[8]) tuple(from, by, p)
+          w = (s32[], s32[], f32[8]) while(t), condition=less, body=body\n a = f32[8] get-tuple-element(w), index=2
+          ROOT r = f32[8] all-reduce(a), channel_id=1, replica_groups={{}}, use_global_device_ids=true, to_apply=add }}"
+    ));
+    let (prepared, _) = plan(&module, None);
+    let run = |by: i32| {
+        let arrays = |rank: usize| {
+            let from = if rank == 1 { 0i32 } else { 5_000_000 };
+            vec![Tensor::of(&[8], &[1.0f32; 8]), Tensor::of(&[], &[from]), Tensor::of(&[], &[by])]
+        };
+        let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
+        run_all(&prepared, (0..2).map(arrays).collect(), &options)
+    };
+    let outcome = run(1).unwrap();
+    assert!(outcome.ranks[0].steps[0].0 > 500e6, "the loop is too short to show anything");
+    let failure = run(0).unwrap_err();
+    assert!(matches!(&failure, Failure::Endless(endless) if endless.rank == 1 && endless.is_proven), "{failure}");
+}
+
 /// One rank leaves a loop early: the others wait in vain, and each says for what.
 #[test]
 fn a_timeout_says_who_waits_for_what() {

@@ -205,8 +205,7 @@ impl Walk<'_> {
         let how = if fault["is_input"] == true { "unwritten" } else { "made" };
         let mut origin = fault.clone();
         origin["how"] = how.into();
-        let cause = Cause { origin, victim: None, is_nan: true, others: 0 };
-        self.memory_first((&cause, "no result, because the run does not come to its end"), Memory::Cached).map(Some)
+        self.memory_first((&Cause::at(origin), "no result, because the run does not come to its end"), Memory::Cached).map(Some)
     }
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
@@ -402,12 +401,7 @@ impl Walk<'_> {
             _ if origin["how"] == "unwritten" => format!("'{kernel}' reads '{buffer}', which no kernel has written"),
             _ => format!("'{kernel}' leaves memory of its output '{buffer}' unwritten"),
         };
-        let others = match cause.others {
-            0 => String::new(),
-            1 => "; another kernel or rank does so, too".to_owned(),
-            more => format!("; {more} other kernels or ranks do so, too"),
-        };
-        format!("{what}; it reaches {results}{others}")
+        format!("{what}; it reaches {results}{}", cause.others())
     }
 
     fn blame(&mut self, saved: &Saved, place: Place, finding: &mut Finding) {

@@ -1,5 +1,7 @@
 //! What a run says of the origins of its NaN and infinities (`halflap.origins/1`).
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
 use super::text;
@@ -20,7 +22,7 @@ pub struct Cause {
     pub victim: Option<String>,
     pub is_nan: bool,
     /// Further origins that reach results.
-    pub others: usize,
+    others: Vec<Json>,
 }
 
 impl Cause {
@@ -30,6 +32,27 @@ impl Cause {
 
     pub fn is_made(&self) -> bool {
         self.origin["how"] == "made"
+    }
+
+    /// The first NaN of a run that does not come to its end.
+    pub fn at(origin: Json) -> Cause {
+        Cause { origin, victim: None, is_nan: true, others: Vec::new() }
+    }
+
+    /// Further origins, in words: `; the same happens with 7 other ranks and 2 other kernels`.
+    pub fn others(&self) -> String {
+        let is_same = |other: &&Json| other["kernel"] == self.origin["kernel"];
+        let (same, different): (Vec<&Json>, Vec<&Json>) = self.others.iter().partition(is_same);
+        let ranks: BTreeSet<u64> = same.iter().filter_map(|other| other["rank"].as_u64()).collect();
+        let ranks = ranks.into_iter().filter(|&rank| self.origin["rank"] != rank).count();
+        let kernels: BTreeSet<&str> = different.iter().filter_map(|other| text(other, "kernel")).collect();
+        let some = |count: usize, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 other {what}")),
+            _ => Some(format!("{count} other {what}s")),
+        };
+        let all: Vec<String> = [some(ranks, "rank"), some(kernels.len(), "kernel")].into_iter().flatten().collect();
+        if all.is_empty() { String::new() } else { format!("; the same happens with {}", all.join(" and ")) }
     }
 }
 
@@ -53,7 +76,7 @@ impl Origins {
         let behind = self.list("behind").first().filter(|behind| behind["how"] == "made");
         let of = first["of"].as_array().map_or(&[][..], Vec::as_slice);
         let is_behind = behind.is_some_and(|behind| of.contains(&behind["id"]));
-        let others = all.len() - 1;
+        let others = if is_behind { self.list("behind")[1..].to_vec() } else { all[1..].to_vec() };
         Some(match behind.filter(|_| is_behind) {
             Some(origin) => {
                 let victim = text(first, "kernel").map(str::to_owned);
@@ -67,7 +90,7 @@ impl Origins {
     pub fn infinity(&self) -> Option<Cause> {
         let all = self.list("infinity");
         let origin = all.first().filter(|first| first["how"] == "made" && self.has("infinity"))?;
-        Some(Cause { origin: origin.clone(), victim: None, is_nan: false, others: all.len() - 1 })
+        Some(Cause { origin: origin.clone(), victim: None, is_nan: false, others: all[1..].to_vec() })
     }
 
     /// The results that have something: `result 0 (f32[64]) on ranks 0, 1`.

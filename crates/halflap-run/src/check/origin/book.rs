@@ -265,6 +265,8 @@ impl Book {
                 "nan": result.content.nan, "infinity": result.content.inf,
             })
         };
+        let mut results: Vec<&Spoiled> = self.results.iter().collect();
+        results.sort_by_key(|result| (result.run, result.output, result.rank));
         let clamped = self.clamped.values().map(|clamped| {
             let Clamped { rank, launch, value, most, dimension, times } = clamped;
             json!({
@@ -274,7 +276,7 @@ impl Book {
         });
         json!({
             "format": FORMAT,
-            "results": self.results.iter().map(result).collect::<Vec<_>>(),
+            "results": results.into_iter().map(result).collect::<Vec<_>>(),
             "nan": list(&nan),
             "infinity": list(&infinity),
             "behind": list(&behind),

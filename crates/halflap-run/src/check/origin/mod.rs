@@ -161,7 +161,8 @@ impl Tracer {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
             let mut taint = locked(&self.memory).taint(start, len);
-            let is_constant = array.argument.is_constant;
+            // What a launch made of good constants is not meant.
+            let is_constant = array.argument.is_constant && taint == Taint::default();
             if content.is_bad() && taint == Taint::default() {
                 let how = if is_constant { How::Constant } else { How::Unwritten };
                 taint = self.from_outside(how, &array.argument.buffer, &array.view);
