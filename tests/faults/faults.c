@@ -1,11 +1,13 @@
 /* Custom calls that do what they should not, for halflap debug to find: void f(void *out, const void **ins). Arrays have
  * 64 elements. */
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define N 64
@@ -158,3 +160,8 @@ void needs_alignment(void *out, const void **ins) {
 void naps(void *out, const void **ins) { usleep(400000), memcpy(out, ins[0], N * sizeof(float)); }
 /* Has two results, of which the second is room to work in that it does not need. */
 void leaves_workspace(void *out, const void **ins) { twice(((void **)out)[0], ins[0]); }
+void by_clock(void *out, const void **ins) {
+    unsigned seed = (unsigned)time(NULL);
+    for (int i = 0; i < N; ++i) ((float *)out)[i] = ((const float *)ins[0])[i] + (float)(rand_r(&seed) % 1000);
+}
+void rounds_up(void *out, const void **ins) { twice(out, ins[0]), fesetround(FE_UPWARD); }

@@ -1,7 +1,7 @@
 """Faults that spread before they show: through collectives of some ranks, through loops, branches and calls, beside
 infinities that are meant; and correct programs that look like them. As in cases.py, what is at fault is called `bad`."""
 
-from cases import CUSTOM, ONES, Case, loop, npy, plain
+from cases import CUSTOM, ONES, Case, call, loop, npy, plain
 
 INF = float("inf")
 NAN = float("nan")
@@ -106,6 +106,8 @@ FAULTS = [
     infinity("nan-of-a-guarded-gradient", "the gradient of a guarded square root: zero times an infinity", "  zero = f32[] constant(0)\n  zeros = f32[64] broadcast(zero), dimensions={}\n  bad = f32[64] rsqrt(p)\n  more = pred[64] compare(p, zeros), direction=GT\n  back = f32[64] select(more, q, zeros)\n  victim = f32[64] multiply(back, bad)\n  result = f32[64] add(victim, q)", inputs=plain([0.0, 1.0] * 32)),
     Case("nan-in-one-rank-input", "a NaN in the input of rank 2, which an all-reduce spreads", "  result = f32[64] multiply(before, q)", inputs=tuples(LOW_RANK, lambda rank: ONES), kernel="before", rank=2, ranks=(8,)),
     Case("workspace-that-is-read", "a custom call leaves its second output unwritten, and it is read", "  bad = (f32[64], f32[64]) custom-call(before), custom_call_target=\"leaves_workspace\"\n  made = f32[64] get-tuple-element(bad), index=0\n  work = f32[64] get-tuple-element(bad), index=1\n  result = f32[64] add(made, work)", kinds=("uninitialised", "nan"), options=CUSTOM),
+    Case("seeded-by-the-clock", "a custom call whose random numbers begin with the time of day", call("by_clock"), kinds=("chance",), options=CUSTOM),
+    Case("changes-rounding", "a custom call that leaves another rounding mode behind", call("rounds_up"), kinds=("rounding",), options=CUSTOM),
     Case("endless-on-one-rank", "rank 3 does not leave a loop, and the others wait for it", ranks_of(three=3) + "  none = s32[] constant(0)\n  one = s32[] constant(1)\n  by = s32[] select(is_three, none, one)\n  begin = (s32[], f32[64], s32[]) tuple(none, before, by)\n  bad = (s32[], f32[64], s32[]) while(begin), condition=goes4, body=turn4\n  result = f32[64] get-tuple-element(bad), index=1", kinds=("hang",), rank=3, ranks=(8,), options=("--timeout", "2s"), computations="\ngoes4 {\n  s = (s32[], f32[64], s32[]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n  n = s32[] constant(6)\n  ROOT g = pred[] compare(i, n), direction=LT\n}\n\nturn4 {\n  t = (s32[], f32[64], s32[]) parameter(0)\n  j = s32[] get-tuple-element(t), index=0\n  x = f32[64] get-tuple-element(t), index=1\n  z = s32[] get-tuple-element(t), index=2\n  k = s32[] add(j, z)\n  y = f32[64] add(x, x)\n  ROOT u = (s32[], f32[64], s32[]) tuple(k, y, z)\n}\n"),
 ]
 

@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 def build(folder):
     """The custom calls, compiled."""
     library = pathlib.Path(folder) / "faults.so"
-    command = ["cc", "-O0", "-w", "-shared", "-fPIC", "-pthread", str(HERE / "faults.c"), "-o", str(library)]
+    command = ["cc", "-O0", "-w", "-shared", "-fPIC", "-pthread", str(HERE / "faults.c"), "-o", str(library), "-lm"]
     subprocess.run(command, check=True)
     return library
 

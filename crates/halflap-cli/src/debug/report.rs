@@ -19,6 +19,7 @@ pub enum Kind {
     Crash,
     Hang,
     WrongInput,
+    Rounding,
     Exception,
 }
 
@@ -38,6 +39,7 @@ impl Kind {
             Kind::Crash => "crash",
             Kind::Hang => "hang",
             Kind::WrongInput => "wrong-input",
+            Kind::Rounding => "rounding",
             Kind::Exception => "exception",
         }
     }
@@ -147,6 +149,8 @@ pub enum Reproduced {
     NotSaved,
     /// Every run gives different values; a single one shows nothing.
     Chance,
+    /// The run only says so.
+    Said,
     /// Two runs must be compared to see it.
     Compared,
     /// It completed this time, or could not be run.
@@ -170,7 +174,8 @@ impl Reproduced {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
                  --no-memory-caching"
             }
-            Reproduced::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
+            Shown::Said => "no, because the run goes on: it warns on standard error",
+            Shown::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
         }
     }
 }

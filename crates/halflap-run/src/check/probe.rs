@@ -172,6 +172,13 @@ impl Probe {
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
     }
 
+    /// A custom call has changed how its thread rounds.
+    pub(crate) fn changed_mode(&self, issued: &Issued) {
+        if let Some(tracer) = &self.tracer {
+            tracer.changed_mode(&self.seen(issued));
+        }
+    }
+
     /// Arrays were copied, all at once.
     pub(crate) fn moved(&self, moves: &[Move]) {
         if let Some(tracer) = &self.tracer {

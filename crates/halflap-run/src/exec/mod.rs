@@ -14,6 +14,7 @@
 //! | `memory` | the caching allocator |
 //! | `stream`, `task` | queues, events, and what runs on them |
 //! | `issue` | the walk |
+//! | `float` | how a thread rounds, which custom calls must not change |
 //! | `turns` | loops that the compute stream repeats on its own |
 //! | `session` | all ranks of a process, and who watches over them |
 //! | `failure`, `report` | how a run ends, and what is known of it |
@@ -23,6 +24,7 @@
 
 mod constants;
 pub(crate) mod failure;
+mod float;
 mod issue;
 mod layout;
 pub(crate) mod memory;

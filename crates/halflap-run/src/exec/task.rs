@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::failure::{Failure, Fate, LOOK, Stopped};
+use super::float::Mode;
 use super::memory::{Address, Arena};
-use super::prepare::{Action, Cast, Launch, Prepared, Read, Shared};
+use super::prepare::{Action, Cast, Label, Launch, Prepared, Read, Shared};
 use super::report::Noted;
 use super::stream::{Sequence, Stream, locked};
 use super::turns::{Branches, Limits, Move, Pace, Turns};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
-use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken};
+use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken, said};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
@@ -305,7 +306,12 @@ impl Worker {
                 assert!(self.panics_at != Some(step), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
                     let (ins, outs) = arrays.split_at(launch.ins.len());
+                    let mode = label.target.as_ref().map(|_| Mode::now());
                     self.launch(launch, arrays);
+                    if mode.is_some_and(|mode| mode != Mode::now()) {
+                        mode.into_iter().for_each(Mode::set);
+                        self.note_mode(&task.issued, label);
+                    }
                     if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
                         spoil(ins, outs);
                     }
@@ -330,6 +336,18 @@ impl Worker {
             }
         }
         Ok(None)
+    }
+
+    /// A custom call has changed how its thread rounds.
+    fn note_mode(&self, issued: &Issued, label: &Label) {
+        let Label { name, place: (computation, step), .. } = label;
+        let rank = self.rank;
+        said::warn_once(format!(
+            "rank {rank}: kernel '{name}', step {step} of {computation}, changes how its thread rounds; it was set back"
+        ));
+        if let Some(probe) = &self.probe {
+            probe.changed_mode(issued);
+        }
     }
 
     /// Whether a mistake is to be made on purpose.

@@ -145,6 +145,10 @@ pub(super) fn pack(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         directory.extend(name.bytes());
         extra(&mut directory, &[sizes[0], sizes[1], place]);
     }
+    if members.is_empty() {
+        // With more than this it is no archive to numpy.
+        return [&END[..], &[0; 18]].concat();
+    }
     end(&mut archive, &directory, members.len() as u64);
     archive
 }

@@ -85,9 +85,10 @@ impl ModuleSession<'_> {
         }
         finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
         finding.shown = Some(match finding.kind {
-            Kind::Chance => Reproduced::Chance,
-            Kind::Uninitialised => Reproduced::Compared,
-            _ => Reproduced::NotThisTime,
+            Kind::Chance => Shown::Chance,
+            Kind::Rounding => Shown::Said,
+            Kind::Uninitialised => Shown::Compared,
+            _ => Shown::NotThisTime,
         });
         Ok(())
     }

@@ -7,6 +7,7 @@ mod run;
 mod values;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
@@ -75,6 +76,9 @@ struct Walk<'a> {
     /// The kind of fault that the runs reported.
     kind: Option<String>,
 }
+
+/// Seeds that are the time of day change in this time.
+const SECOND: Duration = Duration::from_millis(1100);
 
 fn text<'j>(fault: &'j Json, name: &str) -> Option<&'j str> {
     fault[name].as_str().filter(|text| !text.is_empty())
@@ -151,10 +155,20 @@ impl Walk<'_> {
         if finding.is_some() {
             return Ok(finding);
         }
+        let ended = Instant::now();
         for memory in [Memory::End, Memory::Start] {
             if let Some(finding) = self.guarded(&sanity, memory)? {
                 return Ok(Some(finding));
             }
+        }
+        if let Some(rounding) = sanity.origins().as_ref().and_then(Origins::rounding) {
+            return Ok(Some(rounds(rounding)));
+        }
+        if !self.session.args.run.custom_calls.is_empty()
+            && sanity.end.is_good()
+            && let Some(finding) = self.varies(&sanity, ended)?
+        {
+            return Ok(Some(finding));
         }
         self.leftover(&plain)
     }
@@ -205,7 +219,8 @@ impl Walk<'_> {
         let how = if fault["is_input"] == true { "unwritten" } else { "made" };
         let mut origin = fault.clone();
         origin["how"] = how.into();
-        self.memory_first((&Cause::at(origin), "no result, because the run does not come to its end"), Memory::Cached).map(Some)
+        self.memory_first((&Cause::at(origin), "no result, because the run does not come to its end"), Memory::Cached)
+            .map(Some)
     }
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
@@ -478,6 +493,32 @@ impl Walk<'_> {
         Ok(Some(finding))
     }
 
+    /// Results that depend on when a module is run: a custom call that is seeded by the time of day.
+    fn varies(&mut self, before: &Ran, ended: Instant) -> Result<Option<Finding>, Failed> {
+        std::thread::sleep(SECOND.saturating_sub(ended.elapsed()));
+        let later = self.session.run(&Asked::new("later", Memory::Cached, &[]))?;
+        if !later.end.is_good() || later.results() == before.results() {
+            return Ok(None);
+        }
+        let mut folders = Vec::new();
+        for stage in ["values-first", "values-later"] {
+            let folder = self.session.path(&format!("{stage}-saved"));
+            let mut asked = Asked::new(stage, Memory::Cached, &["--debug-values=1"]);
+            asked.options.push(format!("--values-dir={}", folder.display()));
+            self.session.run(&asked)?;
+            folders.push(folder);
+            std::thread::sleep(SECOND);
+        }
+        self.session.report.stage("values", "of two runs, more than a second apart");
+        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
+        let what = format!("'{kernel}' gives other values at another time, of the same inputs");
+        let mut finding = Finding::new(Kind::Chance, what);
+        finding.rank = Some(rank);
+        finding.kernel = Some(kernel.clone());
+        self.values(&kernel, Memory::Cached, &mut finding)?;
+        Ok(Some(finding))
+    }
+
     /// A process that ended without saying why: the kernel that it was in.
     fn unexplained(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
         let asked = StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
@@ -600,6 +641,19 @@ fn lifetime(fault: &Json) -> Finding {
     let mut finding = Finding::new(Kind::Lifetime, fault_words(fault));
     finding.kernel = text(fault, "kernel").map(str::to_owned);
     locate(&mut finding, fault);
+    finding
+}
+
+/// A custom call that changes how its thread rounds.
+fn rounds(launch: &Json) -> Finding {
+    let kernel = text(launch, "kernel").unwrap_or("");
+    let what = format!(
+        "'{kernel}' changes how its thread rounds: later kernels of the rank would round differently, had it not been \
+         set back"
+    );
+    let mut finding = Finding::new(Kind::Rounding, what);
+    finding.kernel = Some(kernel.to_owned());
+    locate(&mut finding, launch);
     finding
 }
 

@@ -136,6 +136,11 @@ impl Origins {
         notes
     }
 
+    /// The first custom call that changed how its thread rounds.
+    pub fn rounding(&self) -> Option<&Json> {
+        self.list("rounding").first()
+    }
+
     /// Notes on indices out of range.
     pub fn clamped(&self) -> Vec<String> {
         let mut kernels: Vec<&Json> = Vec::new();

@@ -96,6 +96,16 @@ impl Launch {
             number: seen.issued.number,
         }
     }
+
+    fn add_to(&self, value: &mut Value) {
+        let Launch { kernel, source, place: (computation, step), run, iteration, .. } = self;
+        value["kernel"] = json!(kernel);
+        value["source"] = json!(source);
+        value["computation"] = json!(computation);
+        value["step"] = json!(step);
+        value["run"] = json!(run);
+        value["iteration"] = json!(iteration);
+    }
 }
 
 /// An origin of NaN or infinities.
@@ -124,14 +134,7 @@ impl Origin {
             "id": id.0, "what": self.what.name(), "how": self.how.name(), "rank": self.rank, "buffer": self.buffer,
             "index": self.index, "of": self.of.iter().map(|origin| origin.0).collect::<Vec<_>>(),
         });
-        if let Some(Launch { kernel, source, place: (computation, step), run, iteration, .. }) = &self.launch {
-            value["kernel"] = json!(kernel);
-            value["source"] = json!(source);
-            value["computation"] = json!(computation);
-            value["step"] = json!(step);
-            value["run"] = json!(run);
-            value["iteration"] = json!(iteration);
-        }
+        self.launch.iter().for_each(|launch| launch.add_to(&mut value));
         value
     }
 }
@@ -183,6 +186,8 @@ pub(super) struct Book {
     collectives: Collectives,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
+    /// Custom calls that changed how their thread rounds.
+    pub(super) modes: BTreeMap<(usize, u32), Launch>,
 }
 
 impl Book {
@@ -269,10 +274,15 @@ impl Book {
         results.sort_by_key(|result| (result.run, result.output, result.rank));
         let clamped = self.clamped.values().map(|clamped| {
             let Clamped { rank, launch, value, most, dimension, times } = clamped;
-            json!({
-                "rank": rank, "kernel": launch.kernel, "source": launch.source, "iteration": launch.iteration,
-                "run": launch.run, "index": value, "most": most, "dimension": dimension, "times": times,
-            })
+            let mut json =
+                json!({ "rank": rank, "index": value, "most": most, "dimension": dimension, "times": times });
+            launch.add_to(&mut json);
+            json
+        });
+        let modes = self.modes.iter().map(|((rank, _), launch)| {
+            let mut json = json!({ "rank": rank });
+            launch.add_to(&mut json);
+            json
         });
         json!({
             "format": FORMAT,
@@ -282,6 +292,7 @@ impl Book {
             "behind": list(&behind),
             "hidden": list(&self.hidden(&nan)),
             "clamped": clamped.collect::<Vec<_>>(),
+            "rounding": modes.collect::<Vec<_>>(),
         })
     }
 }

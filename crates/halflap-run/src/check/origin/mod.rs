@@ -374,6 +374,12 @@ impl Tracer {
         }
     }
 
+    /// A custom call has changed how its thread rounds.
+    pub(super) fn changed_mode(&self, seen: &Seen<'_>) {
+        let key = (self.rank, seen.issued.label);
+        locked(&self.book).modes.entry(key).or_insert_with(|| Launch::of(seen));
+    }
+
     /// An index of a launch is moved into its array.
     pub(super) fn clamped(&self, seen: &Seen<'_>, (dimension, value, most): (usize, i64, i64)) {
         let mut book = locked(&self.book);
