@@ -109,3 +109,66 @@ def test_values_that_differ_come_with_their_line(target, library):
     body = f"{bad}\n  result = {element}[64] add(bad, q)"
     _, report, errors, _ = debug(HALFLAP, Case("line", "", body, options=CUSTOM, element=element), 1, library)
     assert report["finding"]["source"] == ["net/bad train.py:42"], errors
+
+
+def found(name, ranks, library):
+    case = next(case for case in CASES + FAULTS + HARMLESS if case.name == name)
+    return debug(HALFLAP, case, ranks, library)[1]
+
+
+def test_nan_that_no_result_has_is_a_note(library):
+    report = found("correct-guarded-log", 1, library)
+    assert report["notes"] == ["'logs' on rank 0 makes NaN, which no result has"]
+
+
+def test_infinite_results_are_never_passed_over(library, tmp_path):
+    report = found("correct-passed-infinity", 1, library)
+    assert len(report["notes"]) == 1 and "input 'p' has them" in report["notes"][0]
+    case = next(case for case in HARMLESS if case.name == "correct-passed-infinity")
+    module, inputs = tmp_path / "module.txt", tmp_path / "inputs"
+    module.write_text(text(case, 1))
+    inputs.mkdir()
+    for name, data in case.inputs(1).items():
+        (inputs / f"{name}.npy").write_bytes(data)
+    shown = run("debug", module, "--inputs", inputs, "--artifacts", tmp_path / "kept")
+    assert "nothing wrong" not in shown and "results are not finite" in shown
+
+
+def test_a_fault_in_a_loop_comes_with_its_iteration(library):
+    finding = found("overflow-in-a-loop", 1, library)["finding"]
+    assert (finding["iteration"], finding["computation"], finding["rank"]) == ([3], "turn", 0)
+    assert finding["step"] is not None and finding["buffer"]
+    assert "--only bad@3 " in finding["reproduce"] and finding["shows_again"]
+    assert [value["operand"] for value in finding["in"]] == ["x", "bigs"]
+    assert [value["operand"] for value in finding["out"]] == ["bad"]
+
+
+def test_a_rank_that_diverges_comes_with_what_it_does_instead(library):
+    finding = found("skips-collective", 8, library)["finding"]
+    assert (finding["kernel"], finding["rank"], finding["stray"]["collective"]) == ("other", 1, "third")
+
+
+CLAMPED = """HloModule m
+
+ENTRY e {
+  table = f32[10,4] parameter(0)
+  ids = s32[3] constant({1, 12, 3})
+  rows = f32[3,4] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  z = s32[] constant(0)
+  far = s32[] constant(-2)
+  part = f32[3,2] dynamic-slice(rows, z, far), dynamic_slice_sizes={3,2}
+  eight = s32[] constant(8)
+  up = f32[10,4] dynamic-update-slice(table, rows, eight, z)
+  ROOT t = (f32[3,2], f32[10,4]) tuple(part, up)
+}
+"""
+
+
+def test_indices_out_of_range_are_noted(tmp_path):
+    module = tmp_path / "module.txt"
+    module.write_text(CLAMPED)
+    notes = json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "kept"))["notes"]
+    given = [("'rows'", "index 12", "0 to 9"), ("'part'", "index -2", "0 to 2"), ("'up'", "index 8", "0 to 7")]
+    assert len(notes) == 3 and all(all(word in note for word in words) for note, words in zip(notes, given)), notes
+    module.write_text(CLAMPED.replace("12", "2").replace("-2", "2").replace("constant(8)", "constant(7)"))
+    assert json.loads(run("debug", module, "--json", "--artifacts", tmp_path / "more"))["notes"] == []

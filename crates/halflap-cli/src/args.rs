@@ -190,7 +190,7 @@ pub struct Run {
     #[arg(long, value_name = "IN.npz|FOLDER")]
     pub inputs: Option<String>,
     /// Run this kernel or collective alone; --inputs is then a folder of values that were saved (--debug-values 1)
-    /// with it.
+    /// with it. Of its last launch, or with KERNEL@2 of that in iteration 2 of the loop around it.
     #[arg(long, value_name = "KERNEL", requires = "inputs", conflicts_with_all = ["order", "compare", "tune"])]
     pub only: Option<String>,
     /// The outputs of every rank: an .npz archive of arrays named out_NNN_rK.

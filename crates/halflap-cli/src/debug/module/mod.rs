@@ -41,7 +41,7 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
     };
     let session = Session::open(args, module, folder, is_loud);
     let last = Asked::new("plain", Memory::Cached, &[]);
-    let mut walk = Walk { session, module: read, overrun: None, infinite: None, last, alone: None, kind: None };
+    let mut walk = Walk { session, module: read, overrun: None, left: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
         // Faults that are caught in different ways have the same form of it.
@@ -67,8 +67,8 @@ struct Walk<'a> {
     module: Module,
     /// An overrun with an unknown culprit: reported if no other stage finds it.
     overrun: Option<Json>,
-    /// What makes results infinite: reported if nothing else is wrong.
-    infinite: Option<(Cause, String)>,
+    /// What makes results infinite, or NaN that no kernel made: reported if nothing else is wrong.
+    left: Option<(Cause, String)>,
     /// The last stage, except those that only collect details.
     last: StageOptions,
     /// The command that runs the kernel that is to blame alone.
@@ -188,7 +188,7 @@ impl Walk<'_> {
         {
             return Ok(Some(finding));
         }
-        match self.infinite.take() {
+        match self.left.take() {
             Some((cause, results)) => self.caused(&cause, (Memory::Cached, &results)).map(Some),
             None => Ok(None),
         }
@@ -203,8 +203,11 @@ impl Walk<'_> {
             return self.memory_first((&cause, &results), Memory::Cached).map(Some);
         }
         self.session.report.notes.extend(origins.hidden());
-        self.infinite = origins.infinity().map(|cause| (cause, origins.spoiled("infinity")));
-        let intended = origins.intended().filter(|_| self.infinite.is_none());
+        let unwritten = origins.nan().filter(|cause| cause.origin["how"] == "unwritten");
+        let unwritten = unwritten.map(|cause| (cause, origins.spoiled("nan")));
+        let infinite = || origins.infinity().map(|cause| (cause, origins.spoiled("infinity")));
+        self.left = unwritten.or_else(infinite);
+        let intended = origins.intended().filter(|_| self.left.is_none());
         self.session.report.is_not_finite = intended.is_some();
         self.session.report.notes.extend(intended);
         Ok(None)
