@@ -174,8 +174,8 @@ impl Reproduced {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
                  --no-memory-caching"
             }
-            Shown::Said => "no, because the run goes on: it warns on standard error",
-            Shown::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
+            Reproduced::Said => "no, because the run goes on: it warns on standard error",
+            Reproduced::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
         }
     }
 }

@@ -104,6 +104,7 @@ impl Rank {
         };
         issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
+        self.streams.has_ended.store(outcome.is_ok(), Ordering::SeqCst);
         self.streams.issued.store(u64::MAX, Ordering::SeqCst);
         self.streams.all.iter().for_each(|stream| stream.close());
         let outcome = outcome?;

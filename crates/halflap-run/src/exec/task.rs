@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::failure::{Failure, Fate, LOOK, Stopped};
@@ -82,6 +82,8 @@ pub(crate) struct Streams {
     /// The number of the last task that was issued; the largest possible number, when no more will
     /// come.
     pub(super) issued: AtomicU64,
+    /// Whether it has issued all that it had to.
+    pub(super) has_ended: AtomicBool,
     /// How many steps the rank has done.
     pub(super) steps_done: AtomicUsize,
 }
@@ -89,16 +91,17 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
         let all = (0..=count).map(|_| Stream::new(epoch)).collect();
-        Streams { all, issued: AtomicU64::new(0), steps_done: AtomicUsize::new(0) }
+        let (issued, has_ended, steps_done) = (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+        Streams { all, issued, has_ended, steps_done }
     }
 
     pub(super) fn compute(&self) -> &Stream<Task> {
         &self.all[0]
     }
 
-    /// Whether no more tasks come.
+    /// Whether the rank has issued all that it had to; not so, if it was stopped.
     pub(crate) fn have_ended(&self) -> bool {
-        self.issued.load(Ordering::SeqCst) == u64::MAX
+        self.has_ended.load(Ordering::SeqCst)
     }
 
     /// Whether everything up to a task is done.

@@ -19,6 +19,16 @@ pub struct Commands {
     pub whole: Words,
 }
 
+/// A kernel that is run alone.
+pub struct Alone<'a> {
+    /// Its name.
+    pub kernel: &'a str,
+    /// Where buffers lie.
+    pub memory: Memory,
+    /// Whose values it takes; those of all ranks where it is none.
+    pub rank: Option<usize>,
+}
+
 /// A kernel, and in which iteration: `add.5@2.0`.
 fn launch(kernel: &str, finding: &Finding) -> String {
     let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
@@ -85,10 +95,10 @@ impl ModuleSession<'_> {
         }
         finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
         finding.shown = Some(match finding.kind {
-            Kind::Chance => Shown::Chance,
-            Kind::Rounding => Shown::Said,
-            Kind::Uninitialised => Shown::Compared,
-            _ => Shown::NotThisTime,
+            Kind::Chance => Reproduced::Chance,
+            Kind::Rounding => Reproduced::Said,
+            Kind::Uninitialised => Reproduced::Compared,
+            _ => Reproduced::NotThisTime,
         });
         Ok(())
     }

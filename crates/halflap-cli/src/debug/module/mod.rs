@@ -21,9 +21,9 @@ use crate::args;
 use crate::diff;
 use crate::exit::Failed;
 use crate::files;
-use again::{Commands, Words};
+use again::{Alone, Commands, Words};
 use origins::{Cause, Origins};
-use run::{Asked, Memory, Ran, Session};
+use run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use values::{Place, Saved};
 
 /// Walks the guide.
@@ -39,8 +39,8 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
         }
         path => path.to_owned(),
     };
-    let session = Session::open(args, module, folder, is_loud);
-    let last = Asked::new("plain", Memory::Cached, &[]);
+    let session = ModuleSession::open(args, module, folder, is_loud);
+    let last = StageOptions::new("plain", Memory::Cached, &[]);
     let mut walk = Walk { session, module: read, overrun: None, left: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
@@ -105,21 +105,21 @@ fn is_of_guards(kind: &str, unguarded: &ModuleRun) -> bool {
 }
 
 impl Walk<'_> {
-    fn stage(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+    fn stage(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let ran = self.session.run(asked)?;
         self.note(name, asked, &ran);
         Ok(ran)
     }
 
     /// The same, which also follows NaN and infinities to the results.
-    fn traced(&mut self, name: &'static str, asked: &Asked) -> Result<Ran, Failed> {
+    fn traced(&mut self, name: &'static str, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let ran = self.session.trace(asked)?;
         self.note(name, asked, &ran);
         Ok(ran)
     }
 
     /// Reports what a stage said.
-    fn note(&mut self, name: &'static str, asked: &Asked, ran: &Ran) {
+    fn note(&mut self, name: &'static str, asked: &StageOptions, ran: &ModuleRun) {
         self.last = asked.clone();
         if let Some(fault) = ran.fault() {
             self.kind = text(&fault, "kind").map(str::to_owned);
@@ -143,7 +143,7 @@ impl Walk<'_> {
             return self.stuck(finding).map(Some);
         }
         let checks = ["--check-inputs", "--check-lifetimes", "assert"];
-        let sanity = self.traced("sanity checks", &Asked::new("sanity", Memory::Cached, &checks))?;
+        let sanity = self.traced("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
         if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime")) {
             return Ok(Some(lifetime(&fault)));
         }
@@ -215,7 +215,7 @@ impl Walk<'_> {
 
     /// The first NaN of a run that does not come to its end.
     fn first_nan(&mut self) -> Result<Option<Finding>, Failed> {
-        let ran = self.stage("first NaN", &Asked::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
+        let ran = self.stage("first NaN", &StageOptions::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
         let Some(fault) = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite")) else {
             return Ok(None);
         };
@@ -245,7 +245,7 @@ impl Walk<'_> {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
-        let ran = self.traced(name, &Asked::new(stage, memory, &["--launch-blocking"]))?;
+        let ran = self.traced(name, &StageOptions::new(stage, memory, &["--launch-blocking"]))?;
         let Some(fault) = ran.fault() else {
             let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
             let origins = ran.origins();
@@ -346,7 +346,7 @@ impl Walk<'_> {
             format!("--filter-kernels={}", filter.join(",")),
             "--launch-blocking".to_owned(),
         ];
-        let asked = Asked { stage: "values-run", memory, options };
+        let asked = StageOptions { stage: "values-run", memory, options };
         let ran = self.session.run(&asked)?;
         self.session.report.stage("values", format!("of {}", filter.join(", ")));
         // If all ranks fail alike, another one may be first this time, and only its values are
@@ -385,13 +385,13 @@ impl Walk<'_> {
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
         locate(&mut finding, &cause.origin);
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
-        self.last = Asked::new("sanity", memory, &[asserts]);
+        self.last = StageOptions::new("sanity", memory, &[asserts]);
         self.last.options.extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
         self.kind = Some("not-finite".to_owned());
         if let Some(kernel) = finding.kernel.clone() {
             let mut filter = self.producers(&kernel)?;
             filter.push(kernel.clone());
-            self.look_closer(&kernel, (memory, filter), &mut finding)?;
+            self.look_closer(CloserLook { kernel: &kernel, memory, filter }, &mut finding)?;
         }
         Ok(finding)
     }
@@ -497,16 +497,16 @@ impl Walk<'_> {
     }
 
     /// Results that depend on when a module is run: a custom call that is seeded by the time of day.
-    fn varies(&mut self, before: &Ran, ended: Instant) -> Result<Option<Finding>, Failed> {
+    fn varies(&mut self, before: &ModuleRun, ended: Instant) -> Result<Option<Finding>, Failed> {
         std::thread::sleep(SECOND.saturating_sub(ended.elapsed()));
-        let later = self.session.run(&Asked::new("later", Memory::Cached, &[]))?;
+        let later = self.session.run(&StageOptions::new("later", Memory::Cached, &[]))?;
         if !later.end.is_good() || later.results() == before.results() {
             return Ok(None);
         }
         let mut folders = Vec::new();
         for stage in ["values-first", "values-later"] {
             let folder = self.session.path(&format!("{stage}-saved"));
-            let mut asked = Asked::new(stage, Memory::Cached, &["--debug-values=1"]);
+            let mut asked = StageOptions::new(stage, Memory::Cached, &["--debug-values=1"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
             self.session.run(&asked)?;
             folders.push(folder);

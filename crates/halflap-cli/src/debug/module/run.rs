@@ -99,7 +99,7 @@ impl<'a> ModuleSession<'a> {
     }
 
     /// The same, which also follows NaN and infinities to the results.
-    pub fn trace(&self, asked: &Asked) -> Result<Ran, Failed> {
+    pub fn trace(&self, asked: &StageOptions) -> Result<ModuleRun, Failed> {
         let path = self.folder.join(asked.stage).join(ORIGINS);
         let mut traced = asked.clone();
         traced.options.push(format!("--nan-origins={}", path.display()));

@@ -132,7 +132,7 @@ impl Tracer {
     }
 
     /// The origins of an array that came from outside.
-    fn from_outside(&self, how: How, name: &str, view: &View<'_>) -> Taint {
+    fn outside(&self, how: How, name: &str, view: &View<'_>) -> Taint {
         let content = Content::of(view);
         let mut taint = Taint::default();
         for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
@@ -147,7 +147,7 @@ impl Tracer {
         let mut memory = locked(&self.memory);
         memory.arrays.clear();
         for (address, name, view) in inputs {
-            let taint = self.from_outside(How::Input, name, view);
+            let taint = self.outside(How::Input, name, view);
             memory.set(address.0 as usize, view.bytes().len(), taint);
         }
     }
@@ -165,7 +165,7 @@ impl Tracer {
             let is_constant = array.argument.is_constant && taint == Taint::default();
             if content.is_bad() && taint == Taint::default() {
                 let how = if is_constant { How::Constant } else { How::Unwritten };
-                taint = self.from_outside(how, &array.argument.buffer, &array.view);
+                taint = self.outside(how, &array.argument.buffer, &array.view);
             }
             if content.is_bad() {
                 let mut book = locked(&self.book);
@@ -366,7 +366,7 @@ impl Tracer {
             if content.is_bad() {
                 let mut taint = locked(&self.memory).taint(address.0 as usize, kind.bytes());
                 if taint == Taint::default() {
-                    taint = self.from_outside(How::Constant, &format!("result {output}"), &view);
+                    taint = self.outside(How::Constant, &format!("result {output}"), &view);
                 }
                 let kind = kind.to_string();
                 locked(&self.book).results.push(Spoiled { rank: self.rank, run, output, kind, content, taint });
