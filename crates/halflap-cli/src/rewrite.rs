@@ -5,7 +5,7 @@ use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::graph::Graph;
 use halflap::ids::OpId;
-use halflap::improve::{Allowed, mergeable_latency};
+use halflap::improve::{Allowed, KeptBecause, mergeable_latency};
 use halflap::origin::{Origin, Part, Source as From};
 use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
 use halflap::robustness::Robustness;
@@ -13,7 +13,7 @@ use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, describe_robustness, labelled, listing,
+    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, count, describe_robustness, labelled, listing,
     printable, render_explanation,
 };
 
@@ -36,15 +36,23 @@ pub struct Merged {
     robustness: Robustness,
     measure: Measure,
     read_seconds: f64,
-    /// The step of the best order of the original program, where rewrites were searched.
-    order_alone: Option<Nanos>,
+    searched: Option<SearchedRewrites>,
+}
+
+/// What the search for rewrites says besides the result.
+#[derive(Clone, Copy)]
+struct SearchedRewrites {
+    /// The step of the best order of the original program.
+    order_alone: Nanos,
+    /// Why it stays as it is, if it does.
+    kept_because: KeptBecause,
 }
 
 /// A program with its order, before it is compared with the original.
 struct Found {
     origin: Origin,
     after: Decided<Outcome>,
-    order_alone: Option<Nanos>,
+    searched: Option<SearchedRewrites>,
 }
 
 /// Applies the recipes that are given, or finds some, and the best order of the result.
@@ -55,11 +63,11 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
     };
-    let Found { origin, after, order_alone } = found;
+    let Found { origin, after, searched } = found;
     let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
     let read_seconds = subject.source.read_seconds;
-    Ok(Merged { args: args.clone(), before, after, origin, robustness, measure, read_seconds, order_alone })
+    Ok(Merged { args: args.clone(), before, after, origin, robustness, measure, read_seconds, searched })
 }
 
 fn side<T>(decided: &Decided<T>) -> Side<'_> {
@@ -108,7 +116,7 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
     let is_at_bound = |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
     let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, after, order_alone: None })
+    Ok(Found { origin, after, searched: None })
 }
 
 /// What rewrites are chosen from.
@@ -130,10 +138,11 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
     if let Some(number) = left_out.iter().find(|&&number| number >= improved.chosen) {
-        let problem = format!("--without merge:{}: {} rewrites were chosen", number + 1, improved.chosen);
+        let problem = format!("--without merge:{}: only {} were chosen", number + 1, count(improved.chosen, "rewrite"));
         return Err(Failed::BadInput(problem));
     }
-    let order_alone = Some(improved.unchanged.step_time);
+    let searched = SearchedRewrites { order_alone: improved.unchanged.step_time, kept_because: improved.kept_because };
+    let searched = Some(searched);
     let (source, origin, order) = match improved.changed {
         Some(changed) => {
             let Rewritten { graph, origin } = changed.rewritten;
@@ -147,7 +156,7 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
         Ok((order.clone(), outcome))
     })?;
     let after = after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, after, order_alone })
+    Ok(Found { origin, after, searched })
 }
 
 /// The numbers of recipes that are left out: `merge:3` is the third.
@@ -160,6 +169,16 @@ fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
         number.ok_or_else(|| Failed::BadInput(problem()))
     };
     names.iter().map(number).collect()
+}
+
+/// Why nothing was changed, in words.
+fn because(kept: KeptBecause) -> &'static str {
+    match kept {
+        KeptBecause::NothingToSave => "no collectives that can be merged expose latency (--rewrite all has more)",
+        KeptBecause::LatencyUnknown => "collectives of one size do not say what is latency: give --device or --link",
+        KeptBecause::NothingFits => "no plan that was tried is within the memory limit",
+        _ => "no plan that was tried makes the step shorter",
+    }
 }
 
 impl Merged {
@@ -187,7 +206,7 @@ impl Merged {
             origin: &self.origin,
             simulated_before: &self.before.result.simulation,
             simulated: &self.after.result.simulation,
-            order_alone: self.order_alone,
+            order_alone: self.searched.map(|searched| searched.order_alone),
         }
     }
 
@@ -198,8 +217,8 @@ impl Merged {
         let lines: Vec<String> =
             merged.enumerate().map(|(number, (op, source))| self.describe_merge(number, op, source)).collect();
         let mut facts = vec![("program", format!("{} -> {}", program(old), program(new)))];
-        if self.order_alone.is_some() && lines.is_empty() {
-            facts.push(("rewrites", "none: no rewrite makes the step shorter".to_owned()));
+        if let Some(searched) = self.searched.filter(|_| lines.is_empty()) {
+            facts.push(("rewrites", format!("none: {}", because(searched.kept_because))));
         }
         let more = lines.len().saturating_sub(ROWS);
         facts.extend(lines.into_iter().take(ROWS).map(|line| ("rewrite", line)));
@@ -260,7 +279,7 @@ impl Answer for Merged {
         let style = terminal::style();
         let host = host_line(&evaluation.simulation);
         let facts = self.facts();
-        let alone = self.order_alone.map(|time| ("order alone", time.to_string()));
+        let alone = self.searched.map(|searched| ("order alone", searched.order_alone.to_string()));
         let lines = facts.iter().chain(&figures).chain(&alone).chain(&host);
         let mut text = match self.args.show {
             true => listing(self.after.priced.setup(), &evaluation.order) + "\n",

@@ -137,6 +137,9 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
         _ if args.emit == Some(Emit::Hlo) => {
             Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"))
         }
+        _ if !args.without.is_empty() && rewrites(args).is_none() => Err(Failed::BadInput(
+            "--without leaves out what --rewrite chose: --rewrite none chooses nothing".to_owned(),
+        )),
         (_, false) if changes(args) => {
             let problem = "--rewrite, --merge and --emit graph are for the optimizer: leave out --passes";
             Err(Failed::BadInput(problem.to_owned()))

@@ -1,7 +1,7 @@
 //! `halflap verify`: prove orders, and changed graphs.
 
 use halflap::graph::Graph;
-use halflap::import::read_order;
+use halflap::import::{read_order, unzip};
 use halflap::memory::Timeline;
 use halflap::order::Order;
 use halflap::origin::Origin;
@@ -28,7 +28,8 @@ pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
 
 /// Whether a file has a graph, and not an order.
 fn is_graph(bytes: &[u8]) -> bool {
-    let value = serde_json::from_slice::<serde_json::Value>(bytes);
+    let Ok(text) = unzip(bytes) else { return false };
+    let value = serde_json::from_slice::<serde_json::Value>(&text);
     value.is_ok_and(|value| value["format"].as_str().is_some_and(|format| format.starts_with("halflap.graph/")))
 }
 
@@ -53,6 +54,10 @@ fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     let graph = files::chained(files::graph(&args.graph)?, args.order_collectives);
     let bytes = files::read(&args.order)?;
     if is_graph(&bytes) {
+        if args.memory_budget.is_some() || args.collective_order == CollectiveOrder::Kept {
+            let problem = "--memory-budget and --collective-order are for orders: two graphs were given";
+            return Err(Failed::BadInput(problem.to_owned()));
+        }
         return prove_change(graph, files::parse_graph(&args.order, &bytes)?);
     }
     let names = read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;

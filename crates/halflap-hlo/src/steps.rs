@@ -1,7 +1,7 @@
 //! The nodes of a computation, before they have dependencies.
 
 use crate::ids::{ComputationId, InstrId};
-use crate::program::{TPU, likely_device};
+use crate::target::{TPU, likely_device};
 use crate::{Module, Opcode, Phase};
 use halflap::ids::Id;
 

@@ -285,7 +285,7 @@ fn several_recipes_follow_one_another() {
     let graph = read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
     let sets = [&["a.comm", "b.comm"][..], &["a.comm_x2", "c.comm"]].map(|names| named(names).remove(0));
     let Rewritten { graph: new, origin } = merge_named(&graph, &sets, &prices(&Costs::default())).unwrap();
-    let merged = new.find("a.comm_x2_x2").unwrap();
+    let merged = new.find("a.comm_x3").unwrap();
     let members: Vec<&str> = origin.ops[merged].of.iter().map(|&op| graph.name(op)).collect();
     assert_eq!(members, ["a.comm", "b.comm", "c.comm"]);
     assert_eq!(new.collective(merged).unwrap().bytes(), Bytes(224));

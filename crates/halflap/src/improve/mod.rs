@@ -15,6 +15,7 @@ use crate::evaluate::{Evaluation, Setup, Side};
 use crate::graph::{Graph, OpKind};
 use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use crate::order::Order;
+use crate::origin::{Part, Source};
 use crate::rewrite::{Prices, Recipe, RewriteError, RewriteKind, Rewritten, apply};
 use crate::robustness::Robustness;
 use crate::simulate::Machine;
@@ -22,7 +23,7 @@ use crate::units::Nanos;
 use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
 use carry::carried_order;
-use plans::{Caps, Plans};
+use plans::{Levels, Plans};
 use thiserror::Error;
 
 /// Which rewrites may be used.
@@ -63,6 +64,22 @@ pub struct Improved {
     pub changed: Option<Changed>,
     /// How many recipes were chosen, with those that were left out again.
     pub chosen: usize,
+    /// Why the program is not changed, if it is not.
+    pub kept_because: KeptBecause,
+}
+
+/// Why a program stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeptBecause {
+    /// Nothing can be merged, or there is too little latency to save.
+    NothingToSave,
+    /// It is not known how long merged collectives would take: all have one size, and no link is given.
+    LatencyUnknown,
+    /// Of the plans that were tried, none is within the memory limit.
+    NothingFits,
+    /// No plan that was tried makes the step shorter.
+    NothingShorter,
 }
 
 /// A changed program and its order, both proved.
@@ -95,9 +112,9 @@ const LEAST: f64 = 1e-3;
 /// times as long as an order alone.
 const TRIALS: usize = 8;
 
-/// How large merged collectives become at first, in multiples of the size at which latency is half of
-/// the time.
-const FACTORS: [f64; 5] = [4.0, 16.0, 1.0, 64.0, 0.25];
+/// How large merged collectives become at first: in the middle, then to both sides as far as the step
+/// becomes shorter. 0 is the largest.
+const LEVELS: [f64; 5] = [0.5, 0.25, 0.75, 0.0, 1.0];
 
 /// Finds recipes and an order.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
@@ -107,16 +124,19 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let hopeless =
         plans.most_saved() < unchanged.step_time * LEAST || idle(task, &unchanged) < unchanged.step_time * LEAST;
     if plans.is_empty() || hopeless {
-        return Ok(Improved { unchanged, changed: None, chosen: 0 });
+        let unknown = plans.has_unknown && idle(task, &unchanged) > unchanged.step_time * LEAST;
+        let kept_because = if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
+        return Ok(Improved { unchanged, changed: None, chosen: 0, kept_because });
     }
     let search = Search { request, unchanged: &unchanged };
-    let best = search.choose(&plans);
+    let best = search.choose(&plans).map(Tried::in_sequence);
     let chosen = best.as_ref().map_or(0, |best| best.recipes.len());
     let changed = match best.map(|best| search.leave_out(best)) {
         Some(best) => search.decided(best?)?,
         None => None,
     };
-    Ok(Improved { unchanged, changed, chosen })
+    let kept_because = if chosen == 0 { KeptBecause::NothingFits } else { KeptBecause::NothingShorter };
+    Ok(Improved { unchanged, changed, chosen, kept_because })
 }
 
 /// What a program, which gives all its run times itself, spends on the latency of collectives that
@@ -136,15 +156,15 @@ fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
     found.step_time - ops.map(|op| task.machine.times.of(op)).sum()
 }
 
-/// Whether a factor at the end of those that were tried is worth a try: the one next to it is better
-/// than the one before that.
-fn is_promising(factor: f64, tried: &[(f64, Nanos)]) -> bool {
-    let step = |of: f64| tried.iter().find(|(factor, _)| *factor == of).map(|(_, step)| step.0);
-    let (near, far) = if factor > 1.0 { (factor / 4.0, factor / 16.0) } else { (factor * 4.0, factor * 16.0) };
-    match (step(near), step(far)) {
-        (Some(near), Some(far)) if factor > 1.0 => near < far,
-        (Some(near), Some(far)) => near <= far,
-        _ => true,
+/// Whether a level at either end is worth a try: the one next to it is better than the middle, or does
+/// not fit and this one is smaller.
+fn is_promising(level: f64, tried: &[(f64, Option<Nanos>)]) -> bool {
+    let step = |of: f64| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
+    let (near, middle) = (step(0.5 + (level - 0.5) / 2.0), step(0.5));
+    match (near, middle) {
+        _ if level > 0.0 && level < 1.0 => true,
+        (Some(near), Some(middle)) => near.0 < middle.0,
+        (near, middle) => level > 0.5 && (near.is_none() || middle.is_none()),
     }
 }
 
@@ -161,14 +181,27 @@ struct Tried {
     step_time: Nanos,
 }
 
+impl Tried {
+    /// The same with recipes in the sequence of the new program, which numbers them for people.
+    fn in_sequence(mut self) -> Tried {
+        let origin = &self.rewritten.origin;
+        let place = |Recipe::Merge { members }: &Recipe| {
+            let is_made_of = |source: &Source| source.part == Part::Merged && source.of == *members;
+            origin.ops.iter().position(|(_, source)| is_made_of(source))
+        };
+        self.recipes.sort_by_key(place);
+        self
+    }
+}
+
 impl Search<'_> {
     /// The best plan: first all classes alike, then class by class.
     fn choose(&self, plans: &Plans<'_>) -> Option<Tried> {
-        let mut best: Option<(Caps, Tried)> = None;
+        let mut best: Option<(Levels, Tried)> = None;
         let mut seen: Vec<Vec<Recipe>> = Vec::new();
         let mut left = TRIALS;
-        let mut consider = |caps: Caps, best: &mut Option<(Caps, Tried)>| {
-            let recipes = plans.recipes(&caps);
+        let mut consider = |levels: Levels, best: &mut Option<(Levels, Tried)>| {
+            let recipes = plans.recipes(&levels);
             if left == 0 || recipes.is_empty() || seen.contains(&recipes) {
                 return None;
             }
@@ -178,21 +211,19 @@ impl Search<'_> {
             let tried = self.try_out(recipes, part)?;
             let step_time = tried.step_time;
             if best.as_ref().is_none_or(|(_, held)| step_time.0 < held.step_time.0) {
-                *best = Some((caps, tried));
+                *best = Some((levels, tried));
             }
             Some(step_time)
         };
-        let mut steps: Vec<(f64, Nanos)> = Vec::new();
-        for factor in FACTORS {
-            if is_promising(factor, &steps) {
-                let tried = consider(Caps::all(plans, factor), &mut best);
-                steps.push((factor, tried.unwrap_or(Nanos::LONGEST)));
+        let mut steps: Vec<(f64, Option<Nanos>)> = Vec::new();
+        for level in LEVELS {
+            if is_promising(level, &steps) {
+                steps.push((level, consider(Levels::all(plans, level), &mut best)));
             }
         }
         for class in plans.by_saving() {
-            let Some((caps, _)) = &best else { break };
-            let caps = caps.clone();
-            for other in caps.neighbours(class) {
+            let levels = best.as_ref().map_or_else(|| Levels::all(plans, 1.0), |(levels, _)| levels.clone());
+            for other in levels.neighbours(class) {
                 consider(other, &mut best);
             }
         }
@@ -248,7 +279,12 @@ impl Search<'_> {
             known: &known,
             progress: &part_of(task, 2.0 / 3.0, 1.0),
             ..*task
-        })?;
+        });
+        let found = match found {
+            // With a recipe left out, others may need more.
+            Err(OptimizeError::NoOrderWithin { .. }) => return Ok(None),
+            found => found?,
+        };
         if found.step_time.0 > self.unchanged.step_time.0 * (1.0 - LEAST) {
             return Ok(None);
         }

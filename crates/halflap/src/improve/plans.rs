@@ -13,9 +13,35 @@ struct Class {
     line: Line,
     /// Whether merging them keeps every bit.
     is_exact: bool,
+    sizes: Sizes,
+}
+
+/// Between which sizes, in bytes, merging could pay.
+struct Sizes {
+    /// The smallest two together, or where little of the time is latency any more.
+    least: f64,
+    /// All together, or where hardly any of the time is latency.
+    most: f64,
+}
+
+impl Sizes {
+    fn of(graph: &Graph, ops: &[OpId], line: Line) -> Sizes {
+        let bytes = |&op: &OpId| graph.collective(op).map_or(0.0, |of| of.bytes().0 as f64);
+        let half = line.half().0 as f64;
+        let smallest = ops.iter().map(bytes).fold(f64::INFINITY, f64::min);
+        let total: f64 = ops.iter().map(bytes).sum();
+        Sizes { least: (2.0 * smallest).max(half / 4.0).max(1.0), most: total.min(256.0 * half).max(1.0) }
+    }
 }
 
 impl Class {
+    /// How large a merged collective may become on a level between the largest that could pay, which is
+    /// 0, and the smallest, which is 1.
+    fn cap(&self, level: f64) -> f64 {
+        let (top, low) = (self.sizes.most, self.sizes.least.min(self.sizes.most));
+        top * (low / top).powf(level)
+    }
+
     /// What is saved if all become one.
     fn most_saved(&self) -> Nanos {
         self.line.latency * (self.ops.len() - 1) as f64
@@ -27,35 +53,41 @@ pub(super) struct Plans<'a> {
     graph: &'a Graph,
     classes: Vec<Class>,
     reach: Reach,
+    /// See [`first_readers`].
+    reader: IdVec<OpId, Option<OpId>>,
+    /// Whether there are collectives to merge whose latency is not known.
+    pub(super) has_unknown: bool,
 }
 
-/// How much larger or smaller the collectives of a class are tried next.
-const STEP: f64 = 4.0;
-
-/// How large the collectives of each class become, in multiples of the size at which latency is half
-/// of the time; `None` leaves a class as it is.
+/// How large the collectives of each class become, as a level; `None` leaves a class as it is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Caps(Vec<Option<f64>>);
+pub(super) struct Levels(Vec<Option<f64>>);
 
-impl Caps {
+/// How far apart the levels are that are tried for one class.
+const STEP: f64 = 0.25;
+
+impl Levels {
     /// All classes alike. Those that are not exact come later, if there are others: what they are
     /// allowed to change must not make the result worse.
-    pub(super) fn all(plans: &Plans<'_>, factor: f64) -> Caps {
+    pub(super) fn all(plans: &Plans<'_>, level: f64) -> Levels {
         let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
-        let cap = |class: &Class| (class.is_exact || !is_any_exact).then_some(factor);
-        Caps(plans.classes.iter().map(cap).collect())
+        let of = |class: &Class| (class.is_exact || !is_any_exact).then_some(level);
+        Levels(plans.classes.iter().map(of).collect())
     }
 
-    /// The same with one class much larger, smaller, or left as it is.
-    pub(super) fn neighbours(&self, class: usize) -> Vec<Caps> {
-        let with = |cap: Option<f64>| {
-            let mut caps = self.clone();
-            caps.0[class] = cap;
-            caps
+    /// The same with one class larger, smaller, or left as it is.
+    pub(super) fn neighbours(&self, class: usize) -> Vec<Levels> {
+        let with = |level: Option<f64>| {
+            let mut levels = self.clone();
+            levels.0[class] = level;
+            levels
         };
         match self.0[class] {
-            Some(own) => vec![with(None), with(Some(STEP * own)), with(Some(own / STEP))],
-            None => vec![with(Some(STEP)), with(Some(STEP * STEP))],
+            Some(own) => {
+                let near = [own - STEP, own + STEP].into_iter().filter(|level| (0.0..=1.0).contains(level));
+                near.map(|level| with(Some(level))).chain([with(None)]).collect()
+            }
+            None => vec![with(Some(0.5)), with(Some(1.0))],
         }
     }
 }
@@ -68,13 +100,18 @@ impl<'a> Plans<'a> {
             // The order of an all-reduce's sum depends on where an element stands in the message.
             let is_exact = like.kind != CollectiveKind::AllReduce;
             let is_worth = ops.len() > 1 && line.latency > Nanos::ZERO && (is_exact || !allowed.exact_only);
-            is_worth.then_some(Class { ops, line, is_exact })
+            is_worth.then(|| Class { sizes: Sizes::of(graph, &ops, line), ops, line, is_exact })
         };
         let merges = allowed.kinds.contains(&RewriteKind::Merge);
-        let classes = mergeable(graph).into_iter().filter(|_| merges);
-        let classes: Vec<Class> = classes.filter_map(class).collect();
+        let found: Vec<Vec<OpId>> = mergeable(graph).into_iter().filter(|ops| merges && ops.len() > 1).collect();
+        let has_line = |ops: &Vec<OpId>| {
+            let like = ops.first().and_then(|&op| graph.collective(op));
+            like.is_some_and(|like| prices.line(graph, like).is_some())
+        };
+        let has_unknown = found.iter().any(|ops| !has_line(ops));
+        let classes: Vec<Class> = found.into_iter().filter_map(class).collect();
         let reach = Reach::new(graph, classes.iter().flat_map(|class| class.ops.iter().copied()));
-        Plans { graph, classes, reach }
+        Plans { graph, classes, reach, reader: first_readers(graph), has_unknown }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -95,9 +132,9 @@ impl<'a> Plans<'a> {
     }
 
     /// The merges of a plan; none of them needs another in a circle.
-    pub(super) fn recipes(&self, caps: &Caps) -> Vec<Recipe> {
-        let capped = self.classes.iter().zip(&caps.0).filter_map(|(class, cap)| Some((class, (*cap)?)));
-        let mut sets: Vec<Vec<OpId>> = capped.flat_map(|(class, cap)| self.sets(class, cap)).collect();
+    pub(super) fn recipes(&self, levels: &Levels) -> Vec<Recipe> {
+        let merged = self.classes.iter().zip(&levels.0).filter_map(|(class, level)| Some((class, (*level)?)));
+        let mut sets: Vec<Vec<OpId>> = merged.flat_map(|(class, level)| self.sets(class, class.cap(level))).collect();
         loop {
             let slices: Vec<&[OpId]> = sets.iter().map(Vec::as_slice).collect();
             let smallest = circle(self.graph, &slices).into_iter().min_by_key(|&set| (sets[set].len(), set));
@@ -110,19 +147,26 @@ impl<'a> Plans<'a> {
         sets.into_iter().map(|members| Recipe::Merge { members }).collect()
     }
 
-    /// Neighbours in the input order, as long as they fit and do not depend on each other.
-    fn sets(&self, class: &Class, cap: f64) -> Vec<Vec<OpId>> {
-        let most = class.line.half().0 as f64 * cap;
+    /// Neighbours in the input order, as long as they fit and do not depend on each other. What is
+    /// gathered for another reader begins a new set if the last one is at least half full: a layer does
+    /// not wait for the next one's weights.
+    fn sets(&self, class: &Class, most: f64) -> Vec<Vec<OpId>> {
         let mut sets: Vec<Vec<OpId>> = Vec::new();
         let mut held = 0.0;
         for &op in &class.ops {
             let bytes = self.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes()).0 as f64;
-            match sets.last_mut() {
-                Some(set) if held + bytes <= most && !set.iter().any(|&one| self.reach.leads(one, op)) => {
+            let fits = |set: &Vec<OpId>| {
+                let is_near = set.last().is_some_and(|&last| self.reader[last] == self.reader[op]);
+                held + bytes <= most
+                    && (is_near || 2.0 * held < most)
+                    && !set.iter().any(|&one| self.reach.leads(one, op))
+            };
+            match sets.last_mut().filter(|set| fits(set)) {
+                Some(set) => {
                     set.push(op);
                     held += bytes;
                 }
-                _ => {
+                None => {
                     sets.push(vec![op]);
                     held = bytes;
                 }
@@ -131,6 +175,16 @@ impl<'a> Plans<'a> {
         sets.retain(|set| set.len() > 1);
         sets
     }
+}
+
+/// By collective: the operation that first reads what was gathered; `None` for other kinds.
+fn first_readers(graph: &Graph) -> IdVec<OpId, Option<OpId>> {
+    let reader = |op: OpId| {
+        graph.collective(op).filter(|of| of.kind == CollectiveKind::AllGather)?;
+        let waits = graph.waited_by(op).iter();
+        waits.flat_map(|&wait| graph.succs(wait, Edges::Awaited).iter().copied()).min()
+    };
+    graph.ops().map(reader).collect()
 }
 
 /// Which collectives depend on which.

@@ -63,6 +63,11 @@ fn merged_collective(members: &[Member<'_>]) -> Option<Collective> {
     Some(Collective { payload: Payload { dtype: first.payload.dtype.clone(), input, output }, ..first.clone() })
 }
 
+/// What a merged collective is called, by its first member, unless that is taken.
+pub(super) fn result_name(graph: &Graph, first: OpId, members: usize) -> String {
+    format!("{}_x{members}", graph.name(first))
+}
+
 /// All names that are taken.
 struct Names(BTreeSet<String>);
 
@@ -158,8 +163,8 @@ impl<'a> Merge<'a> {
             member.waits.iter().for_each(|&wait| self.of_wait[wait] = place);
         }
         let merged = merged_collective(&members).ok_or(RewriteError::TooLarge)?;
-        let first = members.first().map_or("", |member| self.graph.name(member.op));
-        let name = names.take(&format!("{first}_x{}", members.len()));
+        let first = members.first().map_or(OpId::from_index(0), |member| member.op);
+        let name = names.take(&result_name(self.graph, first, members.len()));
         self.sets.push(Set { members, merged, name, buckets: Buckets::default() });
         Ok(())
     }

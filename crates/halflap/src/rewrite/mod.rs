@@ -123,31 +123,30 @@ pub fn apply(graph: &Graph, recipes: &[Recipe], prices: &Prices<'_>) -> Result<R
 }
 
 /// Merges sets of collectives that are given by their names, and proves the result. A set may name the
-/// result of an earlier one.
+/// result of an earlier one, which it then takes in.
 pub fn merge_named(graph: &Graph, sets: &[Vec<String>], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-    let mut done = Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) };
-    let mut pending: Vec<Recipe> = Vec::new();
+    let mut merges: Vec<Vec<OpId>> = Vec::new();
     for names in sets {
-        if names.iter().any(|name| done.graph.find(name).is_none()) {
-            done = done.then(&std::mem::take(&mut pending), prices)?;
+        let mut members = Vec::new();
+        for name in names {
+            let earlier = merges.iter().position(|members| is_result(graph, members, name));
+            match (graph.find(name), earlier) {
+                (Some(op), _) => members.push(op),
+                (None, Some(earlier)) => members.extend(merges.remove(earlier)),
+                (None, None) => return Err(RewriteError::UnknownNode { name: name.clone() }),
+            }
         }
-        let find = |name: &String| {
-            let found = done.graph.find(name);
-            found.ok_or_else(|| RewriteError::UnknownNode { name: name.clone() })
-        };
-        let members = names.iter().map(find).collect::<Result<_, _>>()?;
-        pending.push(Recipe::Merge { members });
+        members.sort_unstable();
+        merges.push(members);
     }
-    done.then(&pending, prices)
+    if merges.is_empty() {
+        return Ok(Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) });
+    }
+    let recipes: Vec<Recipe> = merges.into_iter().map(|members| Recipe::Merge { members }).collect();
+    rewrite(graph, &recipes, prices)
 }
 
-impl Rewritten {
-    /// Changed once more, by recipes for the new program.
-    fn then(self, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-        if recipes.is_empty() {
-            return Ok(self);
-        }
-        let next = rewrite(&self.graph, recipes, prices)?;
-        Ok(Rewritten { graph: next.graph, origin: self.origin.then(&next.origin) })
-    }
+/// Whether the collective that a set becomes has a name.
+fn is_result(graph: &Graph, members: &[OpId], name: &str) -> bool {
+    members.first().is_some_and(|&first| merge::result_name(graph, first, members.len()) == name)
 }

@@ -100,8 +100,11 @@ impl Line {
     }
 }
 
+/// How many times as large as the smallest size the largest must be for a fit.
+const SPREAD: f64 = 1.5;
+
 /// Latency and bandwidth, fitted by least squares to the graph's collectives of the same kind and
-/// group. `None` where there are fewer than two sizes, or larger ones take no longer.
+/// group. `None` where sizes are nearly the same, or larger ones take no longer.
 fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     let is_like = |other: &&Collective| other.kind == merged.kind && other.group == merged.group;
     let timed = graph.ops().filter(|&op| graph.has_runtime(op));
@@ -109,7 +112,8 @@ fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     let points: Vec<(f64, f64)> = like.map(|(bytes, time)| (bytes.0 as f64, time.0)).collect();
     let (least, most) =
         points.iter().fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));
-    if points.is_empty() || least >= most {
+    // Between sizes that are nearly the same, rounding would decide what is latency.
+    if points.is_empty() || most < SPREAD * least {
         return None;
     }
     let count = points.len() as f64;
