@@ -1,11 +1,10 @@
 //! The nodes of a computation, before they have dependencies.
 
 use crate::ids::{ComputationId, InstrId};
-use crate::target::{TPU, likely_device};
 use crate::{Module, Opcode, Phase};
 use halflap::ids::Id;
 
-use super::nature::is_free;
+use super::nature::{TPU, is_free, likely_device};
 
 /// Which part of an instruction a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
