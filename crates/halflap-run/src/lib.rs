@@ -7,6 +7,7 @@
 //! module on all ranks in lock-step in one thread: the reference for the faster executor.
 //! [`process`] runs it in other processes.
 
+mod address;
 pub mod check;
 pub mod comm;
 pub mod evaluate;
@@ -14,4 +15,5 @@ pub mod exec;
 pub mod kernel;
 pub mod process;
 mod slice;
+mod sync;
 pub mod tensor;

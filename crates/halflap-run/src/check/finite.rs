@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use super::Forbidden;
 use super::probe::{Array, Seen, When};
-use crate::exec::stream::locked;
+use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
 
 /// What an array contains.

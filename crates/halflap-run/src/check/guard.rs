@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use super::Side;
 use super::regions::{self, Freed, MOST, Region, RegionId};
-use crate::exec::memory::Address;
+use crate::address::Address;
 
 /// All bits set is a NaN in every floating-point type.
 const FRESH: u8 = 0xff;

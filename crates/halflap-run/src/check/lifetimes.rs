@@ -10,7 +10,7 @@ use std::fmt;
 
 use halflap_hlo::ids::SlotId;
 
-use crate::exec::memory::Address;
+use crate::address::Address;
 
 /// How memory differs from what the plan expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

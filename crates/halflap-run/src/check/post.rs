@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{departure, fault};
-use crate::exec::memory::Address;
+use crate::address::Address;
 use crate::exec::{LOOK, Label, Shared};
 
 /// What a thread runs.

@@ -10,8 +10,8 @@ use super::index::Entry;
 use super::origin::{Again, Over, Taken, Tracer};
 use super::recorder::{Flight, Recorder, State};
 use super::values::Values;
-use crate::exec::memory::Address;
-use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Move, Prepared};
+use crate::address::{Address, Move};
+use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
 /// Before or after a launch.

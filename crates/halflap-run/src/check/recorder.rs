@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::probe::Seen;
 use crate::exec::Prepared;
-use crate::exec::stream::locked;
+use crate::sync::locked;
 
 /// The format name in a dump.
 pub const FORMAT: &str = "halflap.flight/1";

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
-use crate::exec::stream::locked;
+use crate::sync::locked;
 
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static OUT: Mutex<()> = Mutex::new(());

@@ -10,7 +10,7 @@ use super::index::{Entry, IndexWriter};
 use super::probe::{Array, Seen, When};
 use super::said::{print, warn_once};
 use super::stats::Stats;
-use crate::exec::stream::locked;
+use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
 
 /// What to do with arrays.

@@ -17,8 +17,8 @@ pub(crate) use threads::{Hub, Member};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use crate::address::Address;
 use crate::exec::Stopped;
-use crate::exec::memory::Address;
 
 /// A collective that one rank takes part in now.
 pub(crate) struct Exchange<'a> {

@@ -13,9 +13,9 @@ use halflap_hlo::ids::CommId;
 
 use super::collective::{Array, Collective, Kind, Piece};
 use super::{EmulatedLink, Exchange, Transport};
+use crate::address::Address;
 use crate::exec::failure::{Failure, Fate, LOOK, Stopped};
-use crate::exec::memory::Address;
-use crate::exec::stream::locked;
+use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 
 /// A set of devices, and the number of its earlier collectives.

@@ -13,17 +13,19 @@ use halflap_hlo::ids::{CommId, PlanId, SlotId};
 use halflap_hlo::plan::Call;
 
 use super::failure::{Failure, Fate, Finding, Stopped};
-use super::memory::{Address, Arena, Block, Pool, Requested};
+use super::memory::{Arena, Block, Pool, Requested};
 use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
-use super::stream::{Sequence, locked};
+use super::stream::Sequence;
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
-use super::turns::{Limits, Move};
+use super::turns::Limits;
+use crate::address::{Address, Move};
 use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::slice;
+use crate::sync::locked;
 use crate::tensor::{AlignedBytes, Tensor};
 
 /// The memory of a slot in a run of a plan.

@@ -11,16 +11,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::address::Address;
 use crate::check::{Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark};
-
-/// An address that threads pass to each other; the plan determines which task may use it when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address(pub(crate) *mut u8);
-
-// SAFETY: an address is just a number; each dereference has its own justification.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
 
 /// All memory that was taken from the system for one rank.
 #[derive(Debug, Default)]

@@ -27,11 +27,11 @@ pub(crate) mod failure;
 mod float;
 mod issue;
 mod layout;
-pub(crate) mod memory;
+mod memory;
 mod prepare;
 mod report;
 mod session;
-pub(crate) mod stream;
+mod stream;
 mod task;
 mod turns;
 
@@ -44,4 +44,3 @@ pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run, run_shown};
 pub(crate) use session::{describe, late, longest_kernel, seconds, spawn, step_line, with_account};
 pub(crate) use task::{Issued, Streams};
-pub(crate) use turns::Move;

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::failure::{Fate, LOOK, Stopped};
 use super::report::Noted;
+use crate::sync::locked;
 
 /// How often a waiting thread spins before it sleeps.
 const LOOKS: u32 = 64;
@@ -35,10 +36,6 @@ pub(crate) struct Stream<T> {
     pub(crate) status: Status,
     /// What it ran.
     pub(crate) spans: Mutex<Vec<Noted>>,
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> Stream<T> {

@@ -11,16 +11,18 @@ use std::time::Instant;
 
 use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::float::Mode;
-use super::memory::{Address, Arena};
+use super::memory::Arena;
 use super::prepare::{Action, Cast, Label, Launch, Prepared, Read, Shared};
 use super::report::Noted;
-use super::stream::{Sequence, Stream, locked};
-use super::turns::{Branches, Limits, Move, Pace, Turns};
+use super::stream::{Sequence, Stream};
+use super::turns::{Branches, Limits, Pace, Turns};
+use crate::address::{Address, Move};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
 use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken, said};
 use crate::comm::{Exchange, Transport};
 use crate::kernel::{Kernel, Scratch};
+use crate::sync::locked;
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
 /// More of one step are not kept.

@@ -21,11 +21,10 @@ use content::{Content, What, cleaned, mask};
 
 use super::finite::first;
 use super::probe::{Array, Seen};
+use crate::address::{Address, Move};
 use crate::comm::{Collective, Kind, Piece};
-use crate::exec::Move;
-use crate::exec::memory::Address;
-use crate::exec::stream::locked;
 use crate::kernel::ArrayType;
+use crate::sync::locked;
 use crate::tensor::{Tensor, View};
 
 /// What all ranks of a run find about NaN, infinities and indices out of range. A clone is the same

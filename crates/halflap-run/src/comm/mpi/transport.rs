@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::World;
 use super::library::{Handle, IN_PLACE, Mpi, Status, UNDEFINED};
+use crate::address::Address;
 use crate::comm::collective::{Array, Collective, Kind, Piece};
 use crate::comm::{Exchange, Transport};
-use crate::exec::memory::Address;
 use crate::exec::{Failure, Fate, Prepared, Stopped};
 use crate::tensor::AlignedBytes;
 

@@ -6,12 +6,13 @@ use halflap_hlo::ids::SlotId;
 use halflap_hlo::plan::Loop;
 
 use super::super::failure::Stopped;
-use super::super::memory::{Address, Block, Requested};
+use super::super::memory::{Block, Requested};
 use super::super::prepare::Action;
 use super::super::stream::Sequence;
 use super::super::task::{Task, Work};
-use super::super::turns::{Branches, Limits, LoopClock, Move, Turns, chosen};
+use super::super::turns::{Branches, Limits, LoopClock, Turns, chosen};
 use super::{Frame, Issuer, needed};
+use crate::address::{Address, Move};
 
 /// A loop's label, and which elements of its state its condition depends on, if they are known.
 pub(super) type Named<'a> = (u32, Option<&'a [usize]>);

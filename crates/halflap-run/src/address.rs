@@ -1,0 +1,13 @@
+//! Addresses that threads pass to each other.
+
+/// An address that threads pass to each other; the plan determines which task may use it when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address(pub(crate) *mut u8);
+
+// SAFETY: an address is just a number; each dereference has its own justification.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+/// A copy: from where, to where, how many bytes.
+pub(crate) type Move = (Address, Address, usize);
