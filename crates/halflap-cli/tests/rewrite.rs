@@ -162,7 +162,10 @@ fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let dir = folder("rewrite_none");
     let graph = corpus("ddp_mlp_4.graph.json.gz");
     let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "-o", "o.json"]), 0);
-    assert!(out.contains("rewrites") && out.contains("none: no collectives that can be merged expose latency"), "{out}");
+    assert!(
+        out.contains("rewrites") && out.contains("none: no collectives that can be merged expose latency"),
+        "{out}"
+    );
     let args = ["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"];
     let (out, _) = ends(&halflap(&dir, &args), 0);
     assert!(!out.contains("hint"), "{out}");
