@@ -7,6 +7,7 @@
 
 mod carry;
 mod plans;
+mod thin;
 
 use std::ops::ControlFlow;
 
@@ -24,6 +25,7 @@ use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
 use carry::carried_order;
 use plans::{Levels, Plans};
+use thin::thinned;
 use thiserror::Error;
 
 /// Which rewrites may be used.
@@ -222,30 +224,43 @@ impl Search<'_> {
             }
         }
         for class in plans.by_saving() {
-            let levels = best.as_ref().map_or_else(|| Levels::all(plans, 1.0), |(levels, _)| levels.clone());
-            for other in levels.neighbours(class) {
+            let others = match &best {
+                Some((levels, _)) => levels.neighbours(class),
+                None => vec![Levels::only(plans, class, 1.0), Levels::only(plans, class, 0.5)],
+            };
+            for other in others {
                 consider(other, &mut best);
             }
         }
         best.map(|(_, tried)| tried)
     }
 
-    /// A quick search for the order of a plan's program. `None` where no order fits.
+    /// A quick search for the order of a plan's program, or of what is left of a plan that does not fit.
     fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
+        let rewritten = apply(self.request.task.graph, &recipes, self.request.prices).ok()?;
+        match self.order_of(&rewritten, done) {
+            Ok(found) => Some(Tried { recipes, order: found.order, step_time: found.step_time, rewritten }),
+            Err(OptimizeError::NoOrderWithin { limit, .. }) => {
+                let left = thinned(&recipes, &rewritten, limit);
+                let is_less = !left.is_empty() && left.len() < recipes.len();
+                is_less.then(|| self.try_out(left, done)).flatten()
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn order_of(&self, rewritten: &Rewritten, done: f64) -> Result<Optimized, OptimizeError> {
         let task = self.request.task;
-        let rewritten = apply(task.graph, &recipes, self.request.prices).ok()?;
-        let machine = self.machine(&rewritten.graph)?;
-        let known = [carried_order(&rewritten, &self.unchanged.order)];
-        let found = optimize(&Task {
+        let Some(machine) = self.machine(&rewritten.graph) else { return Err(OptimizeError::Stopped) };
+        let known = [carried_order(rewritten, &self.unchanged.order)];
+        optimize(&Task {
             graph: &rewritten.graph,
             machine: &machine,
             known: &known,
             effort: Effort::Quick,
             progress: &|_| (task.progress)(done),
             ..*task
-        });
-        let found = found.ok()?;
-        Some(Tried { recipes, order: found.order, step_time: found.step_time, rewritten })
+        })
     }
 
     /// A plan without the recipes that are left out.

@@ -18,7 +18,7 @@ struct Class {
 
 /// Between which sizes, in bytes, merging could pay.
 struct Sizes {
-    /// The smallest two together, or where little of the time is latency any more.
+    /// The smallest two together.
     least: f64,
     /// All together, or where hardly any of the time is latency.
     most: f64,
@@ -30,7 +30,7 @@ impl Sizes {
         let half = line.half().0 as f64;
         let smallest = ops.iter().map(bytes).fold(f64::INFINITY, f64::min);
         let total: f64 = ops.iter().map(bytes).sum();
-        Sizes { least: (2.0 * smallest).max(half / 4.0).max(1.0), most: total.min(256.0 * half).max(1.0) }
+        Sizes { least: (2.0 * smallest).max(1.0), most: total.min(256.0 * half).max(1.0) }
     }
 }
 
@@ -73,6 +73,11 @@ impl Levels {
         let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
         let of = |class: &Class| (class.is_exact || !is_any_exact).then_some(level);
         Levels(plans.classes.iter().map(of).collect())
+    }
+
+    /// One class alone.
+    pub(super) fn only(plans: &Plans<'_>, class: usize, level: f64) -> Levels {
+        Levels((0..plans.classes.len()).map(|other| (other == class).then_some(level)).collect())
     }
 
     /// The same with one class larger, smaller, or left as it is.
