@@ -51,7 +51,7 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
     })?;
     files::put(&path, &halflap_hlo::alone(&module, instr, devices))?;
     for (rank, values) in ranks.iter().enumerate() {
-        give(values, (&launch, rank), &folder.0)?;
+        give(values, &launch, rank, &folder.0)?;
     }
     let mut alone = args.clone();
     alone.module = path;
@@ -73,7 +73,7 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
 }
 
 /// Copies the inputs of the kernel's launch on a rank to where inputs are read from.
-fn give(values: &RankValues, (launch, rank): (&Launch<'_>, usize), folder: &Path) -> Result<(), Failed> {
+fn give(values: &RankValues, launch: &Launch<'_>, rank: usize, folder: &Path) -> Result<(), Failed> {
     let kernel = launch.kernel;
     let place = values.folder.display().to_string();
     let is_asked = |iteration: &[u32]| launch.iteration.as_deref().is_none_or(|asked| asked == iteration);

@@ -189,7 +189,7 @@ impl Walk<'_> {
             return Ok(Some(finding));
         }
         match self.left.take() {
-            Some((cause, results)) => self.caused(&cause, (Memory::Cached, &results)).map(Some),
+            Some((cause, results)) => self.caused(&cause, Memory::Cached, &results).map(Some),
             None => Ok(None),
         }
     }
@@ -200,7 +200,7 @@ impl Walk<'_> {
         if let Some(cause) = origins.nan().filter(|cause| cause.is_made() || cause.origin["how"] == "input") {
             let results = origins.spoiled("nan");
             self.session.report.stage("origin of NaN", format!("{} has NaN", results));
-            return self.memory_first((&cause, &results), Memory::Cached).map(Some);
+            return self.memory_first(&cause, &results, Memory::Cached).map(Some);
         }
         self.session.report.notes.extend(origins.hidden());
         let unwritten = origins.nan().filter(|cause| cause.origin["how"] == "unwritten");
@@ -222,8 +222,8 @@ impl Walk<'_> {
         let how = if fault["is_input"] == true { "unwritten" } else { "made" };
         let mut origin = fault.clone();
         origin["how"] = how.into();
-        self.memory_first((&Cause::at(origin), "no result, because the run does not come to its end"), Memory::Cached)
-            .map(Some)
+        let results = "no result, because the run does not come to its end";
+        self.memory_first(&Cause::at(origin), results, Memory::Cached).map(Some)
     }
 
     /// Bad input is the user's: an array that does not fit the module is a finding like others, an
@@ -253,7 +253,7 @@ impl Walk<'_> {
             return match (cause, &origins) {
                 // New memory is NaN, so that what was not written shows.
                 (Some(cause), Some(origins)) if differs || !unguarded.end.is_good() => {
-                    self.memory_first((&cause, &origins.spoiled("nan")), memory).map(Some)
+                    self.memory_first(&cause, &origins.spoiled("nan"), memory).map(Some)
                 }
                 _ if differs => self.silent(memory),
                 _ => Ok(None),
@@ -277,7 +277,7 @@ impl Walk<'_> {
     }
 
     /// A NaN, unless a custom call makes an invalid memory access: that may be the cause.
-    fn memory_first(&mut self, (cause, results): (&Cause, &str), memory: Memory) -> Result<Finding, Failed> {
+    fn memory_first(&mut self, cause: &Cause, results: &str, memory: Memory) -> Result<Finding, Failed> {
         let guards: &[Memory] = match memory {
             _ if self.session.args.run.custom_calls.is_empty() => &[],
             Memory::Start => &[Memory::Start],
@@ -289,7 +289,7 @@ impl Walk<'_> {
                 return self.memory_fault(&fault, guard);
             }
         }
-        self.caused(cause, (memory, results))
+        self.caused(cause, memory, results)
     }
 
     /// A kernel that touched what it must not, or ended the process.
@@ -374,14 +374,14 @@ impl Walk<'_> {
     }
 
     /// A kernel that spoils results.
-    fn caused(&mut self, cause: &Cause, (memory, results): (Memory, &str)) -> Result<Finding, Failed> {
+    fn caused(&mut self, cause: &Cause, memory: Memory, results: &str) -> Result<Finding, Failed> {
         let kernel = cause.kernel().to_owned();
         let kind = match memory {
             _ if !cause.is_nan => Kind::Infinity,
             Memory::Cached => Kind::NotANumber,
             _ => Kind::Uninitialised,
         };
-        let mut finding = Finding::new(kind, self.sentence(cause, (memory, results)));
+        let mut finding = Finding::new(kind, self.sentence(cause, memory, results));
         finding.kernel = Some(kernel.clone()).filter(|kernel| !kernel.is_empty());
         locate(&mut finding, &cause.origin);
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
@@ -397,7 +397,7 @@ impl Walk<'_> {
     }
 
     /// What is wrong, in a sentence.
-    fn sentence(&self, cause: &Cause, (memory, results): (Memory, &str)) -> String {
+    fn sentence(&self, cause: &Cause, memory: Memory, results: &str) -> String {
         let (kernel, origin) = (cause.kernel(), &cause.origin);
         let buffer = text(origin, "buffer").unwrap_or("");
         let given = match origin["of"].as_array().is_some_and(|of| !of.is_empty()) {
