@@ -112,11 +112,14 @@ const LEAST: f64 = 1e-3;
 
 /// How many plans are compared; together with the two searches that decide this takes about three
 /// times as long as an order alone.
-const TRIALS: usize = 8;
+const TRIALS: usize = 10;
 
 /// How large merged collectives become at first: in the middle, then to both sides as far as the step
 /// becomes shorter. 0 is the largest.
 const LEVELS: [f64; 5] = [0.5, 0.25, 0.75, 0.0, 1.0];
+
+/// How far from the best of these others are tried.
+const BETWEEN: f64 = 0.125;
 
 /// Finds recipes and an order.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
@@ -184,6 +187,10 @@ struct Tried {
 }
 
 impl Tried {
+    fn new(recipes: Vec<Recipe>, rewritten: Rewritten, found: Optimized) -> Tried {
+        Tried { recipes, rewritten, order: found.order, step_time: found.step_time }
+    }
+
     /// The same with recipes in the sequence of the new program, which numbers them for people.
     fn in_sequence(mut self) -> Tried {
         let origin = &self.rewritten.origin;
@@ -223,6 +230,12 @@ impl Search<'_> {
                 steps.push((level, consider(Levels::all(plans, level), &mut best)));
             }
         }
+        let shortest = steps.iter().filter_map(|(level, step)| Some((*level, (*step)?)));
+        if let Some((level, _)) = shortest.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
+            for near in [level - BETWEEN, level + BETWEEN] {
+                consider(Levels::all(plans, near.clamp(0.0, 1.0)), &mut best);
+            }
+        }
         for class in plans.by_saving() {
             let others = match &best {
                 Some((levels, _)) => levels.neighbours(class),
@@ -235,18 +248,22 @@ impl Search<'_> {
         best.map(|(_, tried)| tried)
     }
 
-    /// A quick search for the order of a plan's program, or of what is left of a plan that does not fit.
+    /// A quick search for the order of a plan's program. Where there is none within the limit, buckets
+    /// become smaller until the program's own order is.
     fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
-        let rewritten = apply(self.request.task.graph, &recipes, self.request.prices).ok()?;
-        match self.order_of(&rewritten, done) {
-            Ok(found) => Some(Tried { recipes, order: found.order, step_time: found.step_time, rewritten }),
-            Err(OptimizeError::NoOrderWithin { limit, .. }) => {
-                let left = thinned(&recipes, &rewritten, limit);
-                let is_less = !left.is_empty() && left.len() < recipes.len();
-                is_less.then(|| self.try_out(left, done)).flatten()
-            }
-            Err(_) => None,
+        let apply = |recipes: &[Recipe]| apply(self.request.task.graph, recipes, self.request.prices).ok();
+        let (mut recipes, mut rewritten) = (apply(&recipes).map(|rewritten| (recipes, rewritten)))?;
+        let limit = match self.order_of(&rewritten, done) {
+            Ok(found) => return Some(Tried::new(recipes, rewritten, found)),
+            Err(OptimizeError::NoOrderWithin { limit, .. }) => limit,
+            Err(_) => return None,
+        };
+        while let Some(smaller) = thinned(&recipes, &rewritten, limit).filter(|smaller| *smaller != recipes) {
+            rewritten = apply(&smaller).filter(|_| !smaller.is_empty())?;
+            recipes = smaller;
         }
+        let found = self.order_of(&rewritten, done).ok()?;
+        Some(Tried::new(recipes, rewritten, found))
     }
 
     fn order_of(&self, rewritten: &Rewritten, done: f64) -> Result<Optimized, OptimizeError> {

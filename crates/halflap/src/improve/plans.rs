@@ -18,7 +18,7 @@ struct Class {
 
 /// Between which sizes, in bytes, merging could pay.
 struct Sizes {
-    /// The smallest two together.
+    /// The smallest two together, or where most of the time is latency if there are larger ones.
     least: f64,
     /// All together, or where hardly any of the time is latency.
     most: f64,
@@ -30,7 +30,9 @@ impl Sizes {
         let half = line.half().0 as f64;
         let smallest = ops.iter().map(bytes).fold(f64::INFINITY, f64::min);
         let total: f64 = ops.iter().map(bytes).sum();
-        Sizes { least: (2.0 * smallest).max(1.0), most: total.min(256.0 * half).max(1.0) }
+        // Where hardly anything but latency counts, a pair is as worthwhile as many.
+        let least = if total > 4.0 * half { half / 4.0 } else { 2.0 * smallest };
+        Sizes { least: least.max(1.0), most: total.min(64.0 * half).max(1.0) }
     }
 }
 
@@ -64,7 +66,7 @@ pub(super) struct Plans<'a> {
 pub(super) struct Levels(Vec<Option<f64>>);
 
 /// How far apart the levels are that are tried for one class.
-const STEP: f64 = 0.25;
+const STEP: f64 = 0.125;
 
 impl Levels {
     /// All classes alike. Those that are not exact come later, if there are others: what they are
@@ -90,7 +92,7 @@ impl Levels {
         match self.0[class] {
             Some(own) => {
                 let near = [own - STEP, own + STEP].into_iter().filter(|level| (0.0..=1.0).contains(level));
-                near.map(|level| with(Some(level))).chain([with(None)]).collect()
+                [with(None)].into_iter().chain(near.map(|level| with(Some(level)))).collect()
             }
             None => vec![with(Some(0.5)), with(Some(1.0))],
         }
@@ -99,22 +101,23 @@ impl Levels {
 
 impl<'a> Plans<'a> {
     pub(super) fn new(graph: &'a Graph, prices: &Prices<'_>, allowed: &Allowed) -> Plans<'a> {
-        let class = |ops: Vec<OpId>| {
-            let like = graph.collective(*ops.first()?)?;
-            let line = prices.line(graph, like)?;
+        let merges = allowed.kinds.contains(&RewriteKind::Merge);
+        let (mut classes, mut has_unknown) = (Vec::new(), false);
+        for ops in mergeable(graph).into_iter().filter(|ops| merges && ops.len() > 1) {
+            let Some(like) = ops.first().and_then(|&op| graph.collective(op)) else { continue };
             // The order of an all-reduce's sum depends on where an element stands in the message.
             let is_exact = like.kind != CollectiveKind::AllReduce;
-            let is_worth = ops.len() > 1 && line.latency > Nanos::ZERO && (is_exact || !allowed.exact_only);
-            is_worth.then(|| Class { sizes: Sizes::of(graph, &ops, line), ops, line, is_exact })
-        };
-        let merges = allowed.kinds.contains(&RewriteKind::Merge);
-        let found: Vec<Vec<OpId>> = mergeable(graph).into_iter().filter(|ops| merges && ops.len() > 1).collect();
-        let has_line = |ops: &Vec<OpId>| {
-            let like = ops.first().and_then(|&op| graph.collective(op));
-            like.is_some_and(|like| prices.line(graph, like).is_some())
-        };
-        let has_unknown = found.iter().any(|ops| !has_line(ops));
-        let classes: Vec<Class> = found.into_iter().filter_map(class).collect();
+            if !is_exact && allowed.exact_only {
+                continue;
+            }
+            match prices.line(graph, like) {
+                Some(line) if line.latency > Nanos::ZERO => {
+                    classes.push(Class { sizes: Sizes::of(graph, &ops, line), ops, line, is_exact });
+                }
+                Some(_) => {}
+                None => has_unknown = true,
+            }
+        }
         let reach = Reach::new(graph, classes.iter().flat_map(|class| class.ops.iter().copied()));
         Plans { graph, classes, reach, reader: first_readers(graph), has_unknown }
     }
@@ -152,18 +155,19 @@ impl<'a> Plans<'a> {
         sets.into_iter().map(|members| Recipe::Merge { members }).collect()
     }
 
-    /// Neighbours in the input order, as long as they fit and do not depend on each other. What is
-    /// gathered for another reader begins a new set if the last one is at least half full: a layer does
-    /// not wait for the next one's weights.
+    /// Neighbours in the input order, as long as they fit and do not depend on each other. A set of all
+    /// that one operation reads ends there if it is at least half full: a layer does not wait for the
+    /// next one's weights.
     fn sets(&self, class: &Class, most: f64) -> Vec<Vec<OpId>> {
         let mut sets: Vec<Vec<OpId>> = Vec::new();
         let mut held = 0.0;
         for &op in &class.ops {
             let bytes = self.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes()).0 as f64;
             let fits = |set: &Vec<OpId>| {
-                let is_near = set.last().is_some_and(|&last| self.reader[last] == self.reader[op]);
+                let of = |other: &OpId| self.reader[*other];
+                let is_whole = set.len() > 1 && of(&set[0]).is_some() && set.iter().all(|one| of(one) == of(&set[0]));
                 held + bytes <= most
-                    && (is_near || 2.0 * held < most)
+                    && !(is_whole && of(&set[0]) != of(&op) && 2.0 * held >= most)
                     && !set.iter().any(|&one| self.reach.leads(one, op))
             };
             match sets.last_mut().filter(|set| fits(set)) {

@@ -1,4 +1,4 @@
-//! What is left of a plan that does not fit.
+//! A plan that does not fit, with smaller buckets where it does not.
 
 use crate::ids::{Id, OpId};
 use crate::memory::Timeline;
@@ -7,9 +7,9 @@ use crate::origin::Part;
 use crate::rewrite::{Recipe, Rewritten};
 use crate::units::Bytes;
 
-/// The merges whose buckets are not alive where the changed program, in its own order, needs more than
-/// the limit.
-pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -> Vec<Recipe> {
+/// The same merges, but those whose buckets are alive where the changed program, in its own order,
+/// needs more than the limit are cut in two, or given up. `None` if it fits.
+pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -> Option<Vec<Recipe>> {
     let Rewritten { graph, origin } = rewritten;
     let memory = Timeline::of(graph, &Order::of_input(graph));
     let mut alive = memory.baseline;
@@ -22,7 +22,10 @@ pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -
         }
         alive = alive - level.free;
     }
-    let is_dropped = |merged: OpId| {
+    if full.is_empty() {
+        return None;
+    }
+    let is_in_the_way = |merged: OpId| {
         let made_for = graph.deps(merged).iter().filter(|(_, kinds)| kinds.data);
         let first = made_for.filter_map(|(bucket, _)| graph.maker(*bucket)).min().unwrap_or(merged);
         let freed = graph.outputs(merged).iter().filter_map(|&bucket| memory.freed_by[bucket]);
@@ -30,8 +33,15 @@ pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -
         full.iter().any(|&at| (first.index()..=last.index()).contains(&at))
     };
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-    let dropped: Vec<&[OpId]> =
-        merged.filter(|(op, _)| is_dropped(*op)).map(|(_, source)| source.of.as_slice()).collect();
-    let is_left = |Recipe::Merge { members }: &&Recipe| !dropped.contains(&members.as_slice());
-    recipes.iter().filter(is_left).cloned().collect()
+    let in_the_way: Vec<&[OpId]> =
+        merged.filter(|(op, _)| is_in_the_way(*op)).map(|(_, source)| source.of.as_slice()).collect();
+    let smaller = |Recipe::Merge { members }: &Recipe| match in_the_way.contains(&members.as_slice()) {
+        true => {
+            let (first, second) = members.split_at(members.len() / 2);
+            let halves = [first, second].into_iter().filter(|half| half.len() > 1);
+            halves.map(|half| Recipe::Merge { members: half.to_vec() }).collect()
+        }
+        false => vec![Recipe::Merge { members: members.clone() }],
+    };
+    Some(recipes.iter().flat_map(smaller).collect())
 }
