@@ -7,7 +7,9 @@
 
 use std::error::Error;
 
-use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GroupParts, OpKind, OpParts, Parts};
+use halflap::graph::{
+    BufferParts, Collective, DepKinds, Graph, GroupParts, OpKind, OpParts, Parts,
+};
 use halflap::ids::{BufId, GroupId, Id, IdVec, OpId};
 use halflap::memory::Budget;
 use halflap::units::{Bytes, Nanos};

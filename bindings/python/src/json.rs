@@ -9,7 +9,8 @@ use serde::ser::{Error, Serialize, Serializer};
 /// Dictionaries, lists, text, numbers, truth values and None as JSON.
 #[pyfunction]
 pub fn to_json<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-    let text = serde_json::to_vec(&Json(value)).map_err(|error| PyTypeError::new_err(error.to_string()))?;
+    let text = serde_json::to_vec(&Json(value))
+        .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     Ok(PyBytes::new(value.py(), &text))
 }
 
@@ -53,5 +54,9 @@ impl Serialize for Owned<'_> {
 
 /// JSON has nothing for what is no number.
 fn written_number<S: Serializer>(number: f64, to: S) -> Result<S::Ok, S::Error> {
-    if number.is_finite() { to.serialize_f64(number) } else { Err(S::Error::custom(format!("{number} is no number"))) }
+    if number.is_finite() {
+        to.serialize_f64(number)
+    } else {
+        Err(S::Error::custom(format!("{number} is no number")))
+    }
 }

@@ -20,7 +20,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 create_exception!(halflap, Error, PyException, "What halflap cannot do, and why.");
-create_exception!(halflap, BadInput, Error, "The input or an option is at fault; the message names the place.");
+create_exception!(
+    halflap,
+    BadInput,
+    Error,
+    "The input or an option is at fault; the message names the place."
+);
 create_exception!(halflap, NotValid, Error, "An order was to be proved, and it is wrong.");
 create_exception!(halflap, RunFailed, Error, "What was run did not come to its end.");
 create_exception!(halflap, InternalError, Error, "A bug in halflap; the input is not at fault.");
@@ -36,7 +41,11 @@ type Told = (BTreeMap<String, Py<PyBytes>>, String, Vec<String>);
 /// Runs a command on data in memory: names in angle brackets are read from `given`, and what is written to
 /// such names is given back. Other threads of Python run meanwhile, and Ctrl-C ends it.
 #[pyfunction]
-fn call(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8>>) -> PyResult<Told> {
+fn call(
+    py: Python<'_>,
+    arguments: Vec<OsString>,
+    given: BTreeMap<String, Vec<u8>>,
+) -> PyResult<Told> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
     let call = DeskCall { arguments, given, stop: stop.clone() };
@@ -46,7 +55,11 @@ fn call(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8
     if let Some(failed) = answer.failed {
         return Err(raised(failed));
     }
-    let written = answer.written.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes).unbind())).collect();
+    let written = answer
+        .written
+        .into_iter()
+        .map(|(name, bytes)| (name, PyBytes::new(py, &bytes).unbind()))
+        .collect();
     Ok((written, answer.printed, answer.warnings))
 }
 
@@ -81,7 +94,11 @@ impl Held {
 
 /// Runs `schedule`, `simulate`, `explain` or `what-if` on data in memory, as `call` does; nothing is rendered.
 #[pyfunction]
-fn find(py: Python<'_>, arguments: Vec<OsString>, given: BTreeMap<String, Vec<u8>>) -> PyResult<Held> {
+fn find(
+    py: Python<'_>,
+    arguments: Vec<OsString>,
+    given: BTreeMap<String, Vec<u8>>,
+) -> PyResult<Held> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
     let call = DeskCall { arguments, given, stop: stop.clone() };
@@ -119,7 +136,9 @@ fn raised(failed: Failed) -> PyErr {
         Failed::BrokenRun(problem) => RunFailed::new_err(problem),
         Failed::OurBug(problem) | Failed::TorchDrifts(problem) => InternalError::new_err(problem),
         Failed::Stopped => PyKeyboardInterrupt::new_err(()),
-        other @ (Failed::ToldElsewhere(_) | Failed::NobodyReads) => InternalError::new_err(format!("{other:?}")),
+        other @ (Failed::ToldElsewhere(_) | Failed::NobodyReads) => {
+            InternalError::new_err(format!("{other:?}"))
+        }
     }
 }
 
@@ -141,7 +160,9 @@ type Issued = (String, Vec<u32>, i64);
 fn described_device(name: &str, text: Option<Vec<u8>>) -> PyResult<String> {
     match text {
         None => halflap_cli::described_device(name).map_err(raised),
-        Some(text) => Device::tidied(&text).map_err(|error| BadInput::new_err(format!("{name}: {error}"))),
+        Some(text) => {
+            Device::tidied(&text).map_err(|error| BadInput::new_err(format!("{name}: {error}")))
+        }
     }
 }
 
@@ -160,7 +181,9 @@ fn ranks_per_node(device: &str) -> PyResult<(u32, bool)> {
 /// The figures of a device as described.
 fn figures(device: &str) -> PyResult<Device> {
     match device.starts_with('{') {
-        true => Device::read(device.as_bytes()).map_err(|error| BadInput::new_err(error.to_string())),
+        true => {
+            Device::read(device.as_bytes()).map_err(|error| BadInput::new_err(error.to_string()))
+        }
         false => Device::named(device).map_err(|error| BadInput::new_err(error.to_string())),
     }
 }
@@ -178,7 +201,8 @@ fn modelled_times(
     let mut device = figures(device)?;
     device.ranks_per_node = ranks_per_node.unwrap_or(device.ranks_per_node);
     let costs = Costs { device: Some(device), ..Costs::default() };
-    let kernels = work.iter().enumerate().map(|(number, &(flops, bytes))| kernel(number, flops, bytes));
+    let kernels =
+        work.iter().enumerate().map(|(number, &(flops, bytes))| kernel(number, flops, bytes));
     let kernels = kernels.collect();
     let mut parts = Parts { ops: kernels, ..Parts::default() };
     for (op, ranks, bytes) in issued {

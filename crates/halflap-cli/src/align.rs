@@ -30,18 +30,25 @@ pub fn run(args: &args::Align, verbose: bool) -> Result<(), Failed> {
         .map_err(|error| Failed::in_file(&args.output, format!("cannot be made: {error}")))?;
     for (name, text) in names.iter().zip(&texts) {
         let path = Path::new(&args.output).join(name);
-        let aligned = with_runtimes(text, &runtimes).map_err(|error| Failed::OurBug(error.to_string()))?;
+        let aligned =
+            with_runtimes(text, &runtimes).map_err(|error| Failed::OurBug(error.to_string()))?;
         files::write(&path.to_string_lossy(), |out| out.write_all(&aligned))?;
         if verbose {
             eprintln!("wrote {}", path.display());
         }
     }
     let changed = |graph: &Graph| {
-        graph.ops().filter(|&op| graph.has_runtime(op).then(|| graph.runtime(op)) != runtimes[op]).count()
+        graph
+            .ops()
+            .filter(|&op| graph.has_runtime(op).then(|| graph.runtime(op)) != runtimes[op])
+            .count()
     };
     let most = graphs.iter().map(changed).max().unwrap_or(0);
     let (ranks, nodes) = (count(graphs.len(), "rank"), count(runtimes.len(), "node"));
-    files::print(&format!("aligned {ranks} of {nodes}; at most {} of a rank changed\n", count(most, "run time")))
+    files::print(&format!(
+        "aligned {ranks} of {nodes}; at most {} of a rank changed\n",
+        count(most, "run time")
+    ))
 }
 
 /// The names to write under: those of the files, which must differ.
@@ -50,7 +57,8 @@ fn file_names(paths: &[String]) -> Result<Vec<String>, Failed> {
     let name = |path: &String| {
         if path == "-" {
             return Err(Failed::BadInput(
-                "standard input has no name to write its aligned graph under: name a file".to_owned(),
+                "standard input has no name to write its aligned graph under: name a file"
+                    .to_owned(),
             ));
         }
         let name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
@@ -59,7 +67,9 @@ fn file_names(paths: &[String]) -> Result<Vec<String>, Failed> {
             true => Ok(name),
             false => Err(Failed::in_file(
                 path,
-                format!("another graph is called '{name}', too: each rank's file needs a name of its own"),
+                format!(
+                    "another graph is called '{name}', too: each rank's file needs a name of its own"
+                ),
             )),
         }
     };

@@ -5,7 +5,9 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::ops::ControlFlow;
 
 use flate2::bufread::MultiGzDecoder;
-use halflap_report::observe::{Analysis, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace};
+use halflap_report::observe::{
+    Analysis, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace,
+};
 use halflap_report::{page, render_analysis, write_analysis};
 
 use crate::args;
@@ -26,7 +28,11 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
         done += size;
         if verbose {
             let (processor, name) = (trace.processor.name(), files::name_of(path));
-            eprintln!("{name}: {} {processor} events of {} events", trace.slices.len(), trace.events);
+            eprintln!(
+                "{name}: {} {processor} events of {} events",
+                trace.slices.len(),
+                trace.events
+            );
         }
         // The trace is dropped before the next is read: only its results are kept.
         let rank = Rank::of(&trace, files::name_of(path));
@@ -40,7 +46,10 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     if let Some(path) = &args.report {
         let timelines: Vec<RankTimeline> = timelines.into_iter().flatten().collect();
         let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
-        pictures::write_report(path, &[page::observed_page(&titles.join(", "), &analysis, &timelines)])?;
+        pictures::write_report(
+            path,
+            &[page::observed_page(&titles.join(", "), &analysis, &timelines)],
+        )?;
     }
     write(args, &analysis)
 }
@@ -48,7 +57,8 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
 /// One output may go to standard output, and none over a trace or another.
 fn check_outputs(args: &args::Analyze) -> Result<(), Failed> {
     let outputs = [args.output.as_deref(), args.profile_out.as_deref(), args.report.as_deref()];
-    let printed = outputs.iter().flatten().filter(|path| files::is_stdout(path)).count() + usize::from(args.json);
+    let printed = outputs.iter().flatten().filter(|path| files::is_stdout(path)).count()
+        + usize::from(args.json);
     if printed > 1 {
         return Err(Failed::BadInput("only one output can go to standard output".to_owned()));
     }
@@ -78,7 +88,11 @@ fn write(args: &args::Analyze, analysis: &Analysis) -> Result<(), Failed> {
         None if args.json => files::print_with(json)?,
         None => {}
     }
-    if printed { Ok(()) } else { files::print(&render_analysis(analysis, args.top, &terminal::style())) }
+    if printed {
+        Ok(())
+    } else {
+        files::print(&render_analysis(analysis, args.top, &terminal::style()))
+    }
 }
 
 /// The number of bytes to read; unknown for a pipe.
@@ -86,7 +100,8 @@ fn size(path: &str) -> Result<u64, Failed> {
     if path == "-" {
         return Ok(0);
     }
-    let about = std::fs::metadata(path).map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
+    let about = std::fs::metadata(path)
+        .map_err(|error| Failed::in_file(path, format!("cannot be read: {error}")))?;
     if about.is_dir() {
         return Err(Failed::in_file(path, "is a folder: name the traces in it"));
     }
@@ -140,7 +155,9 @@ fn read(path: &str, before: u64, progress: &Progress) -> Result<Trace, Failed> {
         progress.bar.clear();
         match error {
             TraceError::Unreadable { after, error } if zipped => {
-                let problem = format!("the gzip file is damaged or cut off ({error}, after {after} unpacked bytes)");
+                let problem = format!(
+                    "the gzip file is damaged or cut off ({error}, after {after} unpacked bytes)"
+                );
                 Failed::in_file(name, format!("{problem}; a gzip file must be whole"))
             }
             error => Failed::in_file(name, error),

@@ -239,7 +239,13 @@ pub struct Run {
         value_parser = limit, conflicts_with_all = ["order", "order_for", "input_order", "compare"])]
     pub tune: Option<Nanos>,
     /// The memory limits that --tune tries, each as for --memory-budget [default: 1x,1.5x].
-    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', requires = "tune", conflicts_with = "memory_budget")]
+    #[arg(
+        long,
+        value_name = "LIMIT,...",
+        value_delimiter = ',',
+        requires = "tune",
+        conflicts_with = "memory_budget"
+    )]
     pub memory_budgets: Vec<Budget>,
     /// Write the order that was run to this file, for --order.
     #[arg(long, value_name = "ORDER.json")]
@@ -272,7 +278,13 @@ pub struct Run {
 pub struct DebugArgs {
     /// Check that buffers are allocated and freed at the planned steps: log differences, or end the
     /// run.
-    #[arg(long, value_enum, value_name = "HOW", default_value = "off", env = "HALFLAP_CHECK_LIFETIMES")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "off",
+        env = "HALFLAP_CHECK_LIFETIMES"
+    )]
     pub check_lifetimes: CheckLifetimes,
     /// Arrays before and after every launch: 1 saves them, 2 prints them, 3 prints the names of
     /// launched kernels.
@@ -383,12 +395,15 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 fn order_for(text: &str) -> Result<(usize, String), String> {
-    let parsed = text.split_once('=').and_then(|(rank, path)| Some((rank.parse().ok()?, path.to_owned())));
+    let parsed =
+        text.split_once('=').and_then(|(rank, path)| Some((rank.parse().ok()?, path.to_owned())));
     parsed.ok_or_else(|| "it must be a rank and a file, such as 3=other.json".to_owned())
 }
 
 fn panic_at(text: &str) -> Result<(usize, usize), String> {
-    let parsed = text.split_once(':').and_then(|(rank, step)| Some((rank.parse().ok()?, step.parse().ok()?)));
+    let parsed = text
+        .split_once(':')
+        .and_then(|(rank, step)| Some((rank.parse().ok()?, step.parse().ok()?)));
     parsed.ok_or_else(|| "it must be a rank and a step, such as 3:10".to_owned())
 }
 
@@ -465,7 +480,10 @@ impl FromStr for Rewrites {
             "exact" => Some(Allowed::exact()),
             "all" => Some(Allowed { exact_only: false, ..Allowed::exact() }),
             list => {
-                let kinds = list.split(',').map(|name| rewrite_named(name.trim())).collect::<Result<_, _>>()?;
+                let kinds = list
+                    .split(',')
+                    .map(|name| rewrite_named(name.trim()))
+                    .collect::<Result<_, _>>()?;
                 Some(Allowed { kinds, exact_only: false })
             }
         };
@@ -476,7 +494,10 @@ impl FromStr for Rewrites {
 fn rewrite_named(name: &str) -> Result<RewriteKind, String> {
     RewriteKind::named(name).ok_or_else(|| {
         let known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("'{name}' is no rewrite: choose exact, all, none, or from the list {}", known.join(", "))
+        format!(
+            "'{name}' is no rewrite: choose exact, all, none, or from the list {}",
+            known.join(", ")
+        )
     })
 }
 
@@ -605,7 +626,12 @@ fn duration(text: &str) -> Result<Nanos, String> {
         None if text == "0" => (text, &1.0),
         None => return Err("it needs a unit: a time such as 4us, 500ns or 1.5ms".to_owned()),
     };
-    let time = digits.trim().parse().ok().map(|number: f64| number * scale).filter(|time| (0.0..=1e12).contains(time));
+    let time = digits
+        .trim()
+        .parse()
+        .ok()
+        .map(|number: f64| number * scale)
+        .filter(|time| (0.0..=1e12).contains(time));
     time.map(Nanos).ok_or_else(|| "it must be a time such as 4us, 500ns or 1.5ms".to_owned())
 }
 

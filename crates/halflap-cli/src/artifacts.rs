@@ -35,7 +35,10 @@ const KNOWN: [(&str, &str); 13] = [
 impl Artifacts {
     /// Opens the folder that was requested; a non-empty one only if it may be emptied.
     pub fn open(args: &ArtifactArgs) -> Result<Option<Artifacts>, Failed> {
-        args.artifacts.as_ref().map(|path| Artifacts::at(PathBuf::from(path), args.overwrite)).transpose()
+        args.artifacts
+            .as_ref()
+            .map(|path| Artifacts::at(PathBuf::from(path), args.overwrite))
+            .transpose()
     }
 
     /// A folder for temporary files.
@@ -45,10 +48,14 @@ impl Artifacts {
 
     fn at(path: PathBuf, overwrite: bool) -> Result<Artifacts, Failed> {
         let name = path.display().to_string();
-        let failed = |error: std::io::Error| Failed::in_file(&name, format!("cannot be written: {error}"));
+        let failed =
+            |error: std::io::Error| Failed::in_file(&name, format!("cannot be written: {error}"));
         let is_filled = fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
         if is_filled && !overwrite {
-            return Err(Failed::in_file(&name, "is there and is not empty: name another folder, or say --overwrite"));
+            return Err(Failed::in_file(
+                &name,
+                "is there and is not empty: name another folder, or say --overwrite",
+            ));
         }
         if is_filled {
             // Only what such folders have: a folder of something else is not emptied by a slip of the finger.
@@ -79,10 +86,17 @@ impl Artifacts {
     /// Writes the page that lists what is there, with the summary of it all.
     pub fn write_page(&self, summary: &str) -> Result<(), Failed> {
         let mut names: Vec<String> = fs::read_dir(&self.path)
-            .map(|entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+            .map(|entries| {
+                entries
+                    .flatten()
+                    .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                    .collect()
+            })
             .unwrap_or_default();
         names.retain(|name| name != "index.html" && !name.starts_with('.'));
-        let place = |name: &String| KNOWN.iter().position(|(known, _)| known == name).unwrap_or(KNOWN.len());
+        let place = |name: &String| {
+            KNOWN.iter().position(|(known, _)| known == name).unwrap_or(KNOWN.len())
+        };
         names.sort_by_key(|name| (place(name), name.clone()));
         let rows: Vec<[String; 3]> = names
             .into_iter()

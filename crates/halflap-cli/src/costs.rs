@@ -28,9 +28,8 @@ pub fn read(args: &CostArgs, path: &str) -> Result<Costs, Failed> {
 fn device(name: &str) -> Result<Device, Failed> {
     match Device::named(name) {
         Ok(preset) => Ok(preset),
-        Err(unknown) => {
-            Device::read(&file(name, &unknown)?).map_err(|error| Failed::in_file(files::name_of(name), error))
-        }
+        Err(unknown) => Device::read(&file(name, &unknown)?)
+            .map_err(|error| Failed::in_file(files::name_of(name), error)),
     }
 }
 
@@ -39,9 +38,8 @@ fn device(name: &str) -> Result<Device, Failed> {
 pub fn described_device(name: &str) -> Result<String, Failed> {
     match Device::named(name) {
         Ok(_) => Ok(name.to_lowercase()),
-        Err(unknown) => {
-            Device::tidied(&file(name, &unknown)?).map_err(|error| Failed::in_file(files::name_of(name), error))
-        }
+        Err(unknown) => Device::tidied(&file(name, &unknown)?)
+            .map_err(|error| Failed::in_file(files::name_of(name), error)),
     }
 }
 
@@ -90,17 +88,25 @@ mod tests {
     /// The times of both nodes in whole nanoseconds, or the error message.
     fn asked(device: &str, link: &str, profile: &str) -> Result<[f64; 2], String> {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let args = CostArgs { device: given(device), link: given(link), profile: given(profile), ranks_per_node: None };
+        let args = CostArgs {
+            device: given(device),
+            link: given(link),
+            profile: given(profile),
+            ranks_per_node: None,
+        };
         let graph = read_graph(GRAPH.as_bytes()).unwrap();
         match times(&args, &graph) {
-            Ok(times) => Ok(["a", "gather"].map(|name| times.of(graph.find(name).unwrap()).0.round())),
+            Ok(times) => {
+                Ok(["a", "gather"].map(|name| times.of(graph.find(name).unwrap()).0.round()))
+            }
             Err(Failed::BadInput(said)) => Err(said),
             Err(other) => panic!("{other:?}"),
         }
     }
 
     fn written(name: &str, text: &str) -> String {
-        let path = std::env::temp_dir().join(format!("halflap-costs-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("halflap-costs-{}-{name}", std::process::id()));
         fs::write(&path, text).unwrap();
         path.display().to_string()
     }
@@ -117,9 +123,15 @@ mod tests {
         assert_eq!(asked(&own, "", &times), Ok([10_000_000.0, 12.0]));
         let strange = written("strange.json", r#"{"gathr": 12, "d": 1}"#);
         let said = asked("h100", "", &strange).unwrap_err();
-        assert_eq!(said, "'gathr' is not a node of the graph, nor is another name; did you mean 'gather'?");
+        assert_eq!(
+            said,
+            "'gathr' is not a node of the graph, nor is another name; did you mean 'gather'?"
+        );
         let said = asked(&times, "", "").unwrap_err();
-        assert!(said.starts_with(&format!("{times}: unknown field 'gather'; known are peak_tflops, ")), "{said}");
+        assert!(
+            said.starts_with(&format!("{times}: unknown field 'gather'; known are peak_tflops, ")),
+            "{said}"
+        );
         for path in [own, times, strange] {
             fs::remove_file(path).unwrap();
         }
@@ -129,7 +141,8 @@ mod tests {
     fn ranks_may_share_nodes_otherwise_than_is_usual() {
         let graph = read_graph(GRAPH.as_bytes()).unwrap();
         let gather = |device: &str, ranks_per_node| {
-            let args = CostArgs { device: Some(device.to_owned()), ranks_per_node, ..CostArgs::default() };
+            let args =
+                CostArgs { device: Some(device.to_owned()), ranks_per_node, ..CostArgs::default() };
             let times = times(&args, &graph).unwrap_or_else(|failed| panic!("{failed:?}"));
             times.of(graph.find("gather").unwrap()).0.round()
         };
@@ -157,10 +170,25 @@ mod tests {
             "--device: unknown device 'h10'; did you mean 'h100'? (and there is no such file)"
         );
         assert!(said("./h10.json", "", "").starts_with("./h10.json: cannot be read: "));
-        assert_eq!(said("h100", "nvlnk", ""), "--link: unknown link 'nvlnk'; did you mean 'nvlink'?");
-        assert!(said("", "nvlink", "").starts_with("--link: 'nvlink' is a device's own link: say whose with --device"));
-        assert!(said("", "ib400", "").starts_with("node 'a' has no run time, and --link models collectives"));
-        assert!(said("", "", "").starts_with("node 'a' has no run time (runtime_ns is null): model it with"));
-        assert_eq!(said("-", "", "-"), "only one of graph, --device and --profile can come from standard input");
+        assert_eq!(
+            said("h100", "nvlnk", ""),
+            "--link: unknown link 'nvlnk'; did you mean 'nvlink'?"
+        );
+        assert!(
+            said("", "nvlink", "")
+                .starts_with("--link: 'nvlink' is a device's own link: say whose with --device")
+        );
+        assert!(
+            said("", "ib400", "")
+                .starts_with("node 'a' has no run time, and --link models collectives")
+        );
+        assert!(
+            said("", "", "")
+                .starts_with("node 'a' has no run time (runtime_ns is null): model it with")
+        );
+        assert_eq!(
+            said("-", "", "-"),
+            "only one of graph, --device and --profile can come from standard input"
+        );
     }
 }

@@ -127,7 +127,11 @@ fn parsed(arguments: Vec<OsString>) -> Result<Args, Failed> {
 }
 
 /// Runs a function with a desk on this thread; also returns the final content of the desk.
-fn on_desk<T>(given: BTreeMap<String, Vec<u8>>, stop: Stop, work: impl FnOnce() -> T) -> (T, DeskAnswer) {
+fn on_desk<T>(
+    given: BTreeMap<String, Vec<u8>>,
+    stop: Stop,
+    work: impl FnOnce() -> T,
+) -> (T, DeskAnswer) {
     DESK.set(Some(Desk { given, stop, answer: DeskAnswer::default() }));
     let done = work();
     (done, DESK.take().map(|desk| desk.answer).unwrap_or_default())
@@ -141,7 +145,8 @@ pub(crate) fn is_in_use() -> bool {
 /// An argument error, without the hints for a shell.
 fn told(wrong: &clap::Error) -> String {
     let text = wrong.render().to_string();
-    let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.find(end)).min();
+    let end =
+        ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|end| text.find(end)).min();
     text[..end.unwrap_or(text.len())].trim_start_matches("error: ").trim_end().to_owned()
 }
 

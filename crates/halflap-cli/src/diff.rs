@@ -17,7 +17,9 @@ use crate::terminal;
 const MOST: usize = 8;
 
 pub fn run(args: &args::Diff) -> Result<(), Failed> {
-    let read = |path: &str| read_values(Path::new(path)).map_err(|error| Failed::BadInput(error.to_string()));
+    let read = |path: &str| {
+        read_values(Path::new(path)).map_err(|error| Failed::BadInput(error.to_string()))
+    };
     let runs = [read(&args.a)?, read(&args.b)?];
     let difference = compare(&runs, args)?;
     let text = || format!("{:#}\n", difference.json());
@@ -34,7 +36,14 @@ pub fn run(args: &args::Diff) -> Result<(), Failed> {
 /// agree.
 pub fn first_apart(a: &Path, b: &Path) -> Result<Option<(String, usize)>, Failed> {
     let name = |path: &Path| path.display().to_string();
-    let args = args::Diff { a: name(a), b: name(b), rtol: Some(0.0), atol: Some(0.0), output: None, json: false };
+    let args = args::Diff {
+        a: name(a),
+        b: name(b),
+        rtol: Some(0.0),
+        atol: Some(0.0),
+        output: None,
+        json: false,
+    };
     let read = |path: &Path| read_values(path).map_err(|error| Failed::BadInput(error.to_string()));
     let found = compare(&[read(a)?, read(b)?], &args)?;
     Ok(found.origin.map(|pair| (pair.key.kernel, pair.key.rank)))
@@ -79,9 +88,11 @@ impl Apart {
     fn words(&self) -> [String; 3] {
         match self {
             Apart::Shape(words) => [words.clone(), String::new(), String::new()],
-            Apart::By { elements, of, absolute, relative, .. } => {
-                [format!("{elements} of {of}"), format!("{absolute:.3e}"), format!("{relative:.3e}")]
-            }
+            Apart::By { elements, of, absolute, relative, .. } => [
+                format!("{elements} of {of}"),
+                format!("{absolute:.3e}"),
+                format!("{relative:.3e}"),
+            ],
         }
     }
 
@@ -139,8 +150,13 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
         return Err(Failed::in_file(&args.a, problem));
     }
     let ((of_a, sequence), (of_b, sequence_b)) = (launches(a), launches(b));
-    let mut found =
-        Difference { arrays: 0, ranks: a.len(), differ: Vec::new(), origin: None, only: Default::default() };
+    let mut found = Difference {
+        arrays: 0,
+        ranks: a.len(),
+        differ: Vec::new(),
+        origin: None,
+        only: Default::default(),
+    };
     for key in &sequence {
         let Some(other) = of_b.get(key) else {
             found.only[0].push(words(key, a));
@@ -148,7 +164,9 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
         };
         let launch = &of_a[key];
         let mut takes_the_same = true;
-        for (is_input, ours, theirs) in [(true, &launch.takes, &other.takes), (false, &launch.gives, &other.gives)] {
+        for (is_input, ours, theirs) in
+            [(true, &launch.takes, &other.takes), (false, &launch.gives, &other.gives)]
+        {
             for (entry, entry_b) in ours.iter().zip(theirs) {
                 found.arrays += 1;
                 let load = |ranks: &[RankValues], entry: &Entry| {
@@ -167,7 +185,8 @@ fn compare(runs: &[Vec<RankValues>; 2], args: &args::Diff) -> Result<Difference,
             }
             if ours.len() != theirs.len() {
                 let apart = Apart::Shape(format!("{} and {} arrays", ours.len(), theirs.len()));
-                let pair = Pair { key: key.clone(), is_input, buffer: String::new(), source: None, apart };
+                let pair =
+                    Pair { key: key.clone(), is_input, buffer: String::new(), source: None, apart };
                 found.differ.push(pair);
             }
         }
@@ -246,7 +265,9 @@ fn apart(a: &Tensor, b: &Tensor, asked: Tolerances) -> Option<Apart> {
         }
         elements += 1;
         at.get_or_insert(index);
-        let worse = |known: f64, new: f64| if known.is_nan() || new.is_nan() { f64::NAN } else { known.max(new) };
+        let worse = |known: f64, new: f64| {
+            if known.is_nan() || new.is_nan() { f64::NAN } else { known.max(new) }
+        };
         absolute = worse(absolute, distance);
         relative = worse(relative, distance / y.abs().max(f64::MIN_POSITIVE));
     }
@@ -259,17 +280,28 @@ impl Difference {
     }
 
     fn name(&self, pair: &Pair) -> String {
-        let source = pair.source.as_ref().map_or(String::new(), |source| format!(" ({})", printable(source)));
-        let rank = if self.ranks > 1 { format!(" on rank {}", pair.key.rank) } else { String::new() };
+        let source = pair
+            .source
+            .as_ref()
+            .map_or(String::new(), |source| format!(" ({})", printable(source)));
+        let rank =
+            if self.ranks > 1 { format!(" on rank {}", pair.key.rank) } else { String::new() };
         format!("{}{rank}{source}", printable(&pair.key.kernel))
     }
 
     fn verdict(&self) -> String {
         match (&self.origin, self.differ.first()) {
-            (Some(pair), _) => format!("{} is the first that differs although what it takes agrees", self.name(pair)),
-            (None, Some(pair)) => format!("{} is the first that differs, in what it takes", self.name(pair)),
+            (Some(pair), _) => format!(
+                "{} is the first that differs although what it takes agrees",
+                self.name(pair)
+            ),
+            (None, Some(pair)) => {
+                format!("{} is the first that differs, in what it takes", self.name(pair))
+            }
             (None, None) if self.is_none() => "the runs agree".to_owned(),
-            (None, None) => "what both have agrees; each line below is in one of them only".to_owned(),
+            (None, None) => {
+                "what both have agrees; each line below is in one of them only".to_owned()
+            }
         }
     }
 
@@ -301,7 +333,9 @@ impl Difference {
     fn shown(&self) -> Vec<&Pair> {
         let others = self.differ.iter().enumerate().filter(|(_, pair)| Some(*pair) != self.first());
         let mut worst: Vec<(usize, &Pair)> = others.collect();
-        worst.sort_by(|(at, a), (other, b)| b.apart.weight().total_cmp(&a.apart.weight()).then(at.cmp(other)));
+        worst.sort_by(|(at, a), (other, b)| {
+            b.apart.weight().total_cmp(&a.apart.weight()).then(at.cmp(other))
+        });
         worst.truncate(MOST - 1);
         worst.sort_by_key(|(at, _)| *at);
         self.first().into_iter().chain(worst.into_iter().map(|(_, pair)| pair)).collect()
@@ -318,7 +352,11 @@ impl Difference {
         ]);
         for pair in self.shown() {
             let side = if pair.is_input { "takes" } else { "gives" };
-            let mut row = vec![self.name(pair).into(), side.to_owned().into(), printable(&pair.buffer).into()];
+            let mut row = vec![
+                self.name(pair).into(),
+                side.to_owned().into(),
+                printable(&pair.buffer).into(),
+            ];
             row.extend(pair.apart.words().map(Into::into));
             table.row(row);
         }
@@ -350,7 +388,9 @@ fn pair_json(pair: &Pair) -> Json {
     match &pair.apart {
         Apart::Shape(words) => json["shape"] = words.as_str().into(),
         Apart::By { elements, of, absolute, relative, at } => {
-            let number = |value: f64| if value.is_finite() { Json::from(value) } else { value.to_string().into() };
+            let number = |value: f64| {
+                if value.is_finite() { Json::from(value) } else { value.to_string().into() }
+            };
             json["elements"] = (*elements).into();
             json["of"] = (*of).into();
             json["absolute"] = number(*absolute);
@@ -372,7 +412,9 @@ mod tests {
         let far = Tensor::of(&[2], &[1.0f32, 2.1]);
         assert_eq!(apart(&exact, &near, Tolerances::default()), None);
         assert!(apart(&exact, &near, Tolerances { rtol: Some(0.0), atol: Some(0.0) }).is_some());
-        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) = apart(&exact, &far, Tolerances::default()) else {
+        let Some(Apart::By { elements: 1, of: 2, at: 1, .. }) =
+            apart(&exact, &far, Tolerances::default())
+        else {
             panic!()
         };
     }
@@ -387,7 +429,13 @@ mod tests {
             apart: Apart::By { elements: 1, of: 1, absolute: 1.0, relative: index as f64, at: 0 },
         };
         let differ: Vec<Pair> = (0..2 * MOST).map(pair).collect();
-        let found = Difference { arrays: 1, ranks: 1, differ, origin: Some(pair(2)), only: Default::default() };
+        let found = Difference {
+            arrays: 1,
+            ranks: 1,
+            differ,
+            origin: Some(pair(2)),
+            only: Default::default(),
+        };
         let shown: Vec<&str> = found.shown().iter().map(|pair| pair.key.kernel.as_str()).collect();
         assert_eq!(shown, ["k2", "k9", "k10", "k11", "k12", "k13", "k14", "k15"]);
     }
@@ -398,6 +446,9 @@ mod tests {
         let one = Tensor::of(&[1], &[1.0f32]);
         assert_eq!(apart(&nan, &nan, Tolerances::default()), None);
         assert!(apart(&nan, &one, Tolerances { rtol: Some(1e9), atol: Some(1e9) }).is_some());
-        assert!(matches!(apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Tolerances::default()), Some(Apart::Shape(_))));
+        assert!(matches!(
+            apart(&one, &Tensor::of(&[1, 1], &[1.0f32]), Tolerances::default()),
+            Some(Apart::Shape(_))
+        ));
     }
 }

@@ -49,8 +49,10 @@ pub fn draw(
         Some(module) => module.picked(picture.computation, usize::MAX)?,
         None => sections.iter().collect(),
     };
-    let explanations: Vec<Cow<'_, Explanation>> = picked.iter().map(|section| section.explanation()).collect();
-    let orders: Vec<Vec<Played<'_>>> = picked.iter().map(|section| played(section, picture.is_compared)).collect();
+    let explanations: Vec<Cow<'_, Explanation>> =
+        picked.iter().map(|section| section.explanation()).collect();
+    let orders: Vec<Vec<Played<'_>>> =
+        picked.iter().map(|section| played(section, picture.is_compared)).collect();
     let title = pictures::title(&source.path);
     let mut parts = Vec::new();
     for ((section, explanation), orders) in picked.iter().zip(&explanations).zip(&orders) {
@@ -84,7 +86,8 @@ fn facts(module: &Shown<'_>, section: &Section<'_>) -> Vec<(&'static str, String
     });
     let name = printable(source.name_of(section.priced.unit));
     let computation = format!("{name}{}", module.place(section));
-    let known = [("device", source.device()), ("whole module", whole), ("computation", Some(computation))];
+    let known =
+        [("device", source.device()), ("whole module", whole), ("computation", Some(computation))];
     let program = [("program", Some(program(&section.priced.graph)))];
     known.into_iter().chain(program).filter_map(|(label, fact)| Some((label, fact?))).collect()
 }

@@ -80,7 +80,9 @@ impl Failed {
                 );
             }
             Failed::TorchDrifts(problem) => {
-                eprintln!("error: {problem}\nThis is what torch does, too; without --compat it does not happen.");
+                eprintln!(
+                    "error: {problem}\nThis is what torch does, too; without --compat it does not happen."
+                );
             }
             Failed::BrokenRun(problem) => {
                 eprintln!("error: {problem}");

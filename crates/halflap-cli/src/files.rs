@@ -17,7 +17,8 @@ use crate::exit::Failed;
 
 /// The bytes of a file, or of standard input for `-`.
 pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
-    let cannot = |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
+    let cannot =
+        |error: io::Error| Failed::in_file(name_of(path), format!("cannot be read: {error}"));
     if let Some(bytes) = desk::read(path) {
         return Ok(bytes);
     }
@@ -25,7 +26,9 @@ pub fn read(path: &str) -> Result<Vec<u8>, Failed> {
         return fs::read(path).map_err(cannot);
     }
     if path == "-" && io::stdin().is_terminal() {
-        return Err(Failed::BadInput("standard input is a terminal: pipe a graph into it, or name a file".to_owned()));
+        return Err(Failed::BadInput(
+            "standard input is a terminal: pipe a graph into it, or name a file".to_owned(),
+        ));
     }
     // Input that can be read only once is cached.
     static KEPT: Mutex<Vec<(String, Vec<u8>)>> = Mutex::new(Vec::new());
@@ -137,7 +140,11 @@ pub fn put(path: &str, text: &str) -> Result<bool, Failed> {
 
 /// Writes text to a file, or to standard output instead of the summary; returns whether it did the
 /// latter.
-pub fn put_asked(output: Option<&str>, printed: bool, text: impl FnOnce() -> String) -> Result<bool, Failed> {
+pub fn put_asked(
+    output: Option<&str>,
+    printed: bool,
+    text: impl FnOnce() -> String,
+) -> Result<bool, Failed> {
     if output.is_none() && !printed {
         return Ok(false);
     }
@@ -150,7 +157,10 @@ pub fn put_asked(output: Option<&str>, printed: bool, text: impl FnOnce() -> Str
 }
 
 /// Writes a file whole or not at all, gzipped if its name ends in `.gz`.
-pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failed> {
+pub fn write(
+    path: &str,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failed> {
     let failed = |error: io::Error| Failed::in_file(path, format!("cannot be written: {error}"));
     if desk::holds(path) {
         let mut bytes = Vec::new();
@@ -167,7 +177,9 @@ pub fn write(path: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
     }
     let beside = beside(&target).map_err(failed)?;
     let create = || OpenOptions::new().write(true).create_new(true).open(&beside);
-    let written = create().and_then(|file| fill_file(path, file, fill)).and_then(|()| fs::rename(&beside, &target));
+    let written = create()
+        .and_then(|file| fill_file(path, file, fill))
+        .and_then(|()| fs::rename(&beside, &target));
     written.map_err(|error| {
         // Already failing: an error on removal does not change the result.
         let _ = fs::remove_file(&beside);
@@ -196,7 +208,11 @@ fn is_special(target: &Path) -> bool {
     of_the_system || fs::metadata(target).is_ok_and(|there| !there.is_file() && !there.is_dir())
 }
 
-fn fill_file(path: &str, file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn fill_file(
+    path: &str,
+    file: File,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     if path.ends_with(".gz") {
         let mut zipped = GzEncoder::new(&mut out, Compression::default());
@@ -209,7 +225,8 @@ fn fill_file(path: &str, file: File, fill: impl FnOnce(&mut dyn Write) -> io::Re
 }
 
 fn beside(target: &Path) -> io::Result<PathBuf> {
-    let name = target.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;
+    let name =
+        target.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(format!(".{}.tmp", std::process::id()));

@@ -82,7 +82,9 @@ fn dispatch(args: &Args) -> Result<(), Failed> {
     log::start(args.verbose)?;
     let verbose = log::takes(Part::Search, Level::Info);
     match &args.command {
-        Command::Schedule(command) if command.artifacts.artifacts.is_some() => schedule_into(command, verbose),
+        Command::Schedule(command) if command.artifacts.artifacts.is_some() => {
+            schedule_into(command, verbose)
+        }
         Command::Schedule(command) => schedule::run(command, verbose),
         Command::Simulate(command) => look::run(&command.of, || look::simulated(command)),
         Command::Explain(command) => look::run(&command.of, || look::explained(command)),

@@ -39,7 +39,8 @@ static LEVEL_OF: OnceLock<[Level; PARTS.len()]> = OnceLock::new();
 pub fn start(is_verbose: bool) -> Result<(), Failed> {
     let asked = std::env::var("HALFLAP_LOG").unwrap_or_default();
     let least = if is_verbose { Level::Info } else { Level::Off };
-    let levels = levels(&asked, least).map_err(|problem| Failed::BadInput(format!("HALFLAP_LOG: {problem}")))?;
+    let levels = levels(&asked, least)
+        .map_err(|problem| Failed::BadInput(format!("HALFLAP_LOG: {problem}")))?;
     // If a process runs the command twice, the first setting stays.
     let _ = LEVEL_OF.set(levels);
     Ok(())
@@ -49,15 +50,19 @@ pub fn start(is_verbose: bool) -> Result<(), Failed> {
 fn levels(asked: &str, least: Level) -> Result<[Level; PARTS.len()], String> {
     let mut levels = [least; PARTS.len()];
     for word in asked.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let (part, level) =
-            word.split_once('=').map_or((None, word), |(part, level)| (Some(part.trim()), level.trim()));
+        let (part, level) = word
+            .split_once('=')
+            .map_or((None, word), |(part, level)| (Some(part.trim()), level.trim()));
         let level = LEVELS.iter().find(|(name, _)| *name == level).map(|(_, level)| *level);
-        let level = level.ok_or_else(|| format!("'{word}': a level is off, info, debug or trace"))?;
+        let level =
+            level.ok_or_else(|| format!("'{word}': a level is off, info, debug or trace"))?;
         match part {
             None => levels.fill(level),
             Some(part) => {
                 let place = PARTS.iter().position(|(name, _)| *name == part);
-                levels[place.ok_or_else(|| format!("'{word}': a part is search, plan, exec or debug"))?] = level;
+                levels[place
+                    .ok_or_else(|| format!("'{word}': a part is search, plan, exec or debug"))?] =
+                    level;
             }
         }
     }

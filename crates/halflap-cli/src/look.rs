@@ -6,8 +6,8 @@ use halflap::memory::{Budget, Timeline};
 use halflap::simulate::lower_bound;
 use halflap::workload::Decided;
 use halflap_report::{
-    Explained, Style, against_bound, collective_order, describe_bound, labelled, printable, render_explanation,
-    simulation_json,
+    Explained, Style, against_bound, collective_order, describe_bound, labelled, printable,
+    render_explanation, simulation_json,
 };
 use serde_json::{Value, json};
 
@@ -33,7 +33,10 @@ pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
 }
 
 /// Finds, and puts what was found where it was asked for.
-pub fn run(args: &args::Ordered, find: impl FnOnce() -> Result<Looked, Failed>) -> Result<(), Failed> {
+pub fn run(
+    args: &args::Ordered,
+    find: impl FnOnce() -> Result<Looked, Failed>,
+) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
     let asked = Asked { output: args.output.as_deref(), json: args.json, pictures: &args.pictures };
     put(&find()?, &asked)
@@ -65,7 +68,9 @@ impl Look {
     fn find(self) -> Result<Looked, Failed> {
         let args = &self.of;
         if args.graph == "-" && args.order.as_deref() == Some("-") {
-            return Err(Failed::BadInput("only one of program and order can come from standard input".to_owned()));
+            return Err(Failed::BadInput(
+                "only one of program and order can come from standard input".to_owned(),
+            ));
         }
         let recorded = Recorded::read(args.order.as_deref())?;
         let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
@@ -80,7 +85,10 @@ impl Look {
             let limit = recorded.limit(self.budget, name, priced.peak_before());
             // An order that needs more than the limit is compared with those that may need as much.
             let needed = limit.max(Timeline::of(&priced.graph, &order).peak);
-            Ok((order, Measure::new(limit, lower_bound(&priced.graph, &priced.machine, edges, needed))))
+            Ok((
+                order,
+                Measure::new(limit, lower_bound(&priced.graph, &priced.machine, edges, needed)),
+            ))
         })?;
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
         Ok(Looked { look: self, subject, all, only })
@@ -99,7 +107,10 @@ impl Answer for Looked {
     fn text(&self) -> Result<String, Failed> {
         let (style, sections) = (terminal::style(), self.sections());
         let mut text = match &self.subject.hlo {
-            Some(hlo) => self.module(&Shown { source: &self.subject.source, hlo, sections: &sections }, &style)?,
+            Some(hlo) => self.module(
+                &Shown { source: &self.subject.source, hlo, sections: &sections },
+                &style,
+            )?,
             None => self.graph(&sections, &style),
         };
         if let (Some(only), Some(node)) = (&self.only, &self.look.node) {
@@ -151,7 +162,11 @@ impl Looked {
             ("program", program(graph)),
             (
                 "step time",
-                format!("{}, {}", evaluation.step_time(), against_bound(evaluation.step_time(), section.bound)),
+                format!(
+                    "{}, {}",
+                    evaluation.step_time(),
+                    against_bound(evaluation.step_time(), section.bound)
+                ),
             ),
             ("lower bound", describe_bound(graph, section.bound)),
             ("exposed", evaluation.exposed().to_string()),
@@ -159,10 +174,17 @@ impl Looked {
             ("compute", format!("idle {}", simulation.compute_idle)),
         ];
         let host = host_line(simulation);
-        let mut text: String = lines.iter().chain(&host).map(|(label, value)| labelled(label, value, style)).collect();
+        let mut text: String =
+            lines.iter().chain(&host).map(|(label, value)| labelled(label, value, style)).collect();
         if self.look.command == "simulate" {
-            for (stream, idle) in simulation.stream_idle.iter().filter(|(_, idle)| **idle < simulation.step_time) {
-                text.push_str(&labelled(&format!("stream {}", stream.index()), &format!("idle {idle}"), style));
+            for (stream, idle) in
+                simulation.stream_idle.iter().filter(|(_, idle)| **idle < simulation.step_time)
+            {
+                text.push_str(&labelled(
+                    &format!("stream {}", stream.index()),
+                    &format!("idle {idle}"),
+                    style,
+                ));
             }
         }
         text.push('\n');
@@ -207,7 +229,9 @@ fn named(graph: &Graph, name: &str) -> Result<Vec<OpId>, Failed> {
 }
 
 fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
-    let of = |section: &Section<'_>| simulation_json(&section.priced.graph, section.result, &section.explanation());
+    let of = |section: &Section<'_>| {
+        simulation_json(&section.priced.graph, section.result, &section.explanation())
+    };
     match &subject.hlo {
         Some(hlo) => module_json(subject, hlo, sections),
         None => sections.last().map(of).unwrap_or_default(),
@@ -217,12 +241,14 @@ fn to_json(subject: &Subject, sections: &[Section<'_>]) -> Value {
 fn module_json(subject: &Subject, hlo: &Hlo, sections: &[Section<'_>]) -> Value {
     let source = &subject.source;
     let computation = |section: &Section<'_>| {
-        let mut value = simulation_json(&section.priced.graph, section.result, &section.explanation());
+        let mut value =
+            simulation_json(&section.priced.graph, section.result, &section.explanation());
         if let Some(object) = value.as_object_mut() {
             object.remove("format");
             object.remove("collective_order");
             object.insert("computation".to_owned(), json!(source.name_of(section.priced.unit)));
-            object.insert("runs".to_owned(), json!(source.workload.units[section.priced.unit].runs));
+            object
+                .insert("runs".to_owned(), json!(source.workload.units[section.priced.unit].runs));
         }
         value
     };

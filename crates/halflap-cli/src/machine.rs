@@ -14,9 +14,11 @@ pub fn model(costs: Costs, args: &MachineArgs) -> Model {
         CommStreams::One => Assignment::One,
         CommStreams::Group => Assignment::EachGroup,
     };
-    let measured = |of: fn(&Profile) -> Option<f64>| costs.profile.as_ref().and_then(of).unwrap_or(1.0);
+    let measured =
+        |of: fn(&Profile) -> Option<f64>| costs.profile.as_ref().and_then(of).unwrap_or(1.0);
     let slowdown = args.slowdown.unwrap_or_else(|| measured(|profile| profile.slowdown));
-    let comm_slowdown = args.comm_slowdown.unwrap_or_else(|| measured(|profile| profile.comm_slowdown));
+    let comm_slowdown =
+        args.comm_slowdown.unwrap_or_else(|| measured(|profile| profile.comm_slowdown));
     Model { costs, streams, slowdown, comm_slowdown, launch: args.launch }
 }
 

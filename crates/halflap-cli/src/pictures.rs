@@ -4,7 +4,9 @@ use std::path::Path;
 
 use halflap_report::Ran;
 use halflap_report::page::{Page, Shown, program_page, write_page};
-use halflap_report::trace::{TracedPart, write_json, write_perfetto, write_ran_json, write_ran_perfetto};
+use halflap_report::trace::{
+    TracedPart, write_json, write_perfetto, write_ran_json, write_ran_perfetto,
+};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
@@ -32,7 +34,8 @@ impl PictureArgs {
         }
         if let Some(path) = &self.trace {
             let is_json = path.ends_with(".json") || path.ends_with(".json.gz");
-            let parts = parts.iter().map(|shown| TracedPart { name: shown.part, orders: shown.orders });
+            let parts =
+                parts.iter().map(|shown| TracedPart { name: shown.part, orders: shown.orders });
             let parts: Vec<TracedPart<'_>> = parts.collect();
             files::write(path, |mut out| match is_json {
                 true => write_json(&parts, &mut out),
@@ -67,13 +70,17 @@ pub fn write_report(path: &str, parts: &[Page]) -> Result<(), Failed> {
 
 /// No two files that are written, and none that is read, may be the same; and all must be writable.
 pub fn check_outputs(read: &str, written: &[Option<&str>]) -> Result<(), Failed> {
-    let written: Vec<&str> = written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
+    let written: Vec<&str> =
+        written.iter().copied().flatten().filter(|path| !files::is_stdout(path)).collect();
     for (place, path) in written.iter().enumerate() {
         if files::same_file(path, read) {
             return Err(Failed::in_file(path, "is the graph itself: write to another file"));
         }
         if written[..place].iter().any(|other| other == path || files::same_file(other, path)) {
-            return Err(Failed::in_file(path, "is named twice: every output needs a file of its own"));
+            return Err(Failed::in_file(
+                path,
+                "is named twice: every output needs a file of its own",
+            ));
         }
     }
     written.iter().try_for_each(|path| files::check_writable(path))
@@ -82,7 +89,9 @@ pub fn check_outputs(read: &str, written: &[Option<&str>]) -> Result<(), Failed>
 /// Pictures are for files.
 pub fn refuse_stdout(path: &str) -> Result<(), Failed> {
     match files::is_stdout(path) {
-        true => Err(Failed::BadInput("a page or a trace is not for a terminal: name a file".to_owned())),
+        true => {
+            Err(Failed::BadInput("a page or a trace is not for a terminal: name a file".to_owned()))
+        }
         false => Ok(()),
     }
 }

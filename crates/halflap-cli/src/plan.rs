@@ -10,7 +10,9 @@ use crate::plans::{ModuleSource, Which};
 
 pub fn run(args: &args::Plan) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {
-        return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
+        return Err(Failed::BadInput(
+            "only one of module and order can come from standard input".to_owned(),
+        ));
     }
     let source = ModuleSource::read(&args.module, &args.machine, None)?;
     // A module compiled for a TPU mixes types as only TPU kernels can: it can be planned but not

@@ -48,11 +48,18 @@ pub struct ModuleSource {
 
 impl ModuleSource {
     /// Reads a module, to be run on so many ranks. Only modules say what their operations compute.
-    pub fn read(path: &str, args: &MachineArgs, ranks: Option<Ranks>) -> Result<ModuleSource, Failed> {
+    pub fn read(
+        path: &str,
+        args: &MachineArgs,
+        ranks: Option<Ranks>,
+    ) -> Result<ModuleSource, Failed> {
         let Subject { source, hlo } = Subject::read_on(path, args, ranks)?;
         match hlo {
             Some(Hlo { module, units }) => Ok(ModuleSource { source, module, units }),
-            None => Err(Failed::in_file(files::name_of(path), "is no HLO module, and only those can be run")),
+            None => Err(Failed::in_file(
+                files::name_of(path),
+                "is no HLO module, and only those can be run",
+            )),
         }
     }
 
@@ -78,7 +85,11 @@ impl ModuleSource {
         };
         let all = match which {
             Which::Ours(args) => {
-                return found(&best(args, |rung| self.searched(args, rung), |all| all.iter().all(is_at_bound))?);
+                return found(&best(
+                    args,
+                    |rung| self.searched(args, rung),
+                    |all| all.iter().all(is_at_bound),
+                )?);
             }
             _ => source.walk(|priced| match &orders {
                 Some(orders) => Ok((orders.order(source, priced, Edges::Real)?, ())),
@@ -89,7 +100,11 @@ impl ModuleSource {
     }
 
     /// The best orders of all units that communicate.
-    fn searched(&self, args: &SearchArgs, rung: Rung) -> Result<Vec<Decided<Option<Bound>>>, Failed> {
+    fn searched(
+        &self,
+        args: &SearchArgs,
+        rung: Rung,
+    ) -> Result<Vec<Decided<Option<Bound>>>, Failed> {
         let source = &self.source;
         source.walk(|priced| match source.workload.units[priced.unit].communicates() {
             true => {
@@ -113,7 +128,8 @@ impl ModuleSource {
         }
         let mut costs = self.source.model.clone();
         costs.costs.profile = Some(times);
-        let all = self.source.walk_with(&costs, |priced| Ok((orders.orders[priced.unit].clone(), ())))?;
+        let all =
+            self.source.walk_with(&costs, |priced| Ok((orders.orders[priced.unit].clone(), ())))?;
         Ok(all.into_iter().next().map(|Decided { priced, result, .. }| StepPart {
             name: self.source.name_of(priced.unit).to_owned(),
             graph: priced.graph,
@@ -126,7 +142,8 @@ impl ModuleSource {
     pub fn written(&self, orders: &Found) -> Value {
         let computation = |(id, unit): (UnitId, &LoweredUnit)| {
             let graph = &unit.lowered.graph;
-            let names: Vec<&str> = orders.orders[id].as_slice().iter().map(|&op| graph.name(op)).collect();
+            let names: Vec<&str> =
+                orders.orders[id].as_slice().iter().map(|&op| graph.name(op)).collect();
             json!({ "computation": self.source.name_of(id), "order": names })
         };
         let computations: Vec<Value> = self.units.iter().map(computation).collect();
@@ -135,8 +152,11 @@ impl ModuleSource {
 
     /// The plan of the module in these orders, fused or not.
     pub fn plan(&self, orders: &Found, fuses: bool) -> Result<Program, Failed> {
-        let program = build(&self.module, &self.units, self.source.model.streams, |unit| orders.orders[unit].clone());
-        let program = program.map_err(|error| Failed::in_file(files::name_of(&self.source.path), error))?;
+        let program = build(&self.module, &self.units, self.source.model.streams, |unit| {
+            orders.orders[unit].clone()
+        });
+        let program =
+            program.map_err(|error| Failed::in_file(files::name_of(&self.source.path), error))?;
         Ok(match fuses {
             true => fuse(&self.module, program, |instrs| fits(&self.module, instrs)),
             false => program,
@@ -145,11 +165,13 @@ impl ModuleSource {
 
     /// Orders that another rank sent.
     pub fn received(&self, bytes: &[u8]) -> Result<Found, Failed> {
-        let mut numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
+        let mut numbers =
+            bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes) as usize);
         let all = self.source.walk(|priced| {
             let count = numbers.next().unwrap_or(0);
             let ops: Vec<OpId> = numbers.by_ref().take(count).map(OpId::from_index).collect();
-            let strange = || Failed::OurBug("another rank sent something that is not an order".to_owned());
+            let strange =
+                || Failed::OurBug("another rank sent something that is not an order".to_owned());
             let is_short = count != priced.graph.len() || ops.iter().any(|op| op.index() >= count);
             if is_short || verify(&priced.graph, &ops, &Demands::default()).is_err() {
                 return Err(strange());
@@ -165,7 +187,9 @@ fn is_at_bound(unit: &Decided<Option<Bound>>) -> bool {
 }
 
 fn found<T>(all: &[Decided<T>]) -> Result<Found, Failed> {
-    let entry = all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+    let entry = all
+        .last()
+        .ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
     let orders = all.iter().map(|done| done.result.order.clone()).collect();
     Ok(Found { orders, step_time: entry.result.step_time() })
 }

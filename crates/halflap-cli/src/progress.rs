@@ -63,7 +63,8 @@ struct BarState {
 impl Bar {
     pub fn new(what: &'static str) -> Bar {
         let stop = desk::stop();
-        let terminal = stop.is_none() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
+        let terminal =
+            stop.is_none() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
         Bar { what, started: Instant::now(), shown: Mutex::default(), terminal, stop }
     }
 

@@ -32,7 +32,8 @@ impl<'a> Recorded<'a> {
     pub fn read(path: Option<&'a str>) -> Result<Recorded<'a>, Failed> {
         let Some(path) = path else { return Ok(Recorded { path: "", fields: Value::Null }) };
         let bytes = files::read(path)?;
-        let fields: Option<Value> = unzip(&bytes).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let fields: Option<Value> =
+            unzip(&bytes).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let is_schedule = |fields: &Value| fields["format"] == "halflap.schedule/1";
         Ok(Recorded { path, fields: fields.filter(is_schedule).unwrap_or_default() })
     }
@@ -43,7 +44,8 @@ impl<'a> Recorded<'a> {
             None => self.choice("order_collectives", &self.fields["order_collectives"])?,
             chain => chain,
         };
-        let order: Option<CollectiveOrder> = match (asked.collective_order, asked.order_collectives) {
+        let order: Option<CollectiveOrder> = match (asked.collective_order, asked.order_collectives)
+        {
             (None, None) => self.choice("collective_order", &self.fields["collective_order"])?,
             (order, _) => order,
         };
@@ -61,10 +63,18 @@ impl<'a> Recorded<'a> {
 
     /// The most that may be alive: as asked, else as recorded, of one of a module's computations if its
     /// name is given.
-    pub fn limit(&self, asked: Option<Budget>, computation: Option<&str>, peak_before: Bytes) -> Bytes {
+    pub fn limit(
+        &self,
+        asked: Option<Budget>,
+        computation: Option<&str>,
+        peak_before: Bytes,
+    ) -> Bytes {
         let is_meant = |part: &&Value| computation.is_none_or(|name| part["computation"] == name);
-        let parts = self.fields["computations"].as_array().map_or(std::slice::from_ref(&self.fields), Vec::as_slice);
-        let recorded = parts.iter().find(is_meant).and_then(|part| part["optimizer"]["memory_limit"].as_i64());
+        let parts = self.fields["computations"]
+            .as_array()
+            .map_or(std::slice::from_ref(&self.fields), Vec::as_slice);
+        let recorded =
+            parts.iter().find(is_meant).and_then(|part| part["optimizer"]["memory_limit"].as_i64());
         match (asked, recorded) {
             (None, Some(bytes)) => Bytes(bytes),
             (budget, _) => budget.unwrap_or(Budget::Times(1.0)).limit(peak_before),

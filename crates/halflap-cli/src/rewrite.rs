@@ -13,8 +13,8 @@ use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, count, describe_robustness, labelled, listing,
-    printable, render_explanation,
+    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, count, describe_robustness,
+    labelled, listing, printable, render_explanation,
 };
 
 use crate::answer::Answer;
@@ -58,7 +58,11 @@ struct Found {
 /// Applies the recipes that are given, or finds some, and the best order of the result.
 pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> {
     let bug = || Failed::OurBug("a graph has no unit".to_owned());
-    let before = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?.pop().ok_or_else(bug)?;
+    let before = subject
+        .source
+        .walk(|priced| Ok((priced.input.order.clone(), ())))?
+        .pop()
+        .ok_or_else(bug)?;
     let found = match args.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref()) {
         Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
@@ -67,7 +71,16 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
     let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
     let read_seconds = subject.source.read_seconds;
-    Ok(Merged { args: args.clone(), before, after, origin, robustness, measure, read_seconds, searched })
+    Ok(Merged {
+        args: args.clone(),
+        before,
+        after,
+        origin,
+        robustness,
+        measure,
+        read_seconds,
+        searched,
+    })
 }
 
 fn side<T>(decided: &Decided<T>) -> Side<'_> {
@@ -88,7 +101,8 @@ pub fn hint<T>(decided: &Decided<T>, costs: &Costs) -> Option<(&'static str, Str
     let collectives = priced.graph.ops().filter(|&op| priced.graph.kind(op).is_collective());
     let communication: Nanos = collectives.map(|op| priced.machine.times.of(op)).sum();
     let latency = mergeable_latency(&timed_graph(priced), &prices(costs), &Allowed::exact());
-    let is_worth = result.exposed() > result.step_time() * NOTICEABLE && latency > communication * 0.5;
+    let is_worth =
+        result.exposed() > result.step_time() * NOTICEABLE && latency > communication * 0.5;
     let text = "of communication is latency of collectives that --rewrite could merge";
     is_worth.then(|| ("hint", format!("{latency} {text}")))
 }
@@ -101,7 +115,8 @@ fn prices(costs: &Costs) -> Prices<'_> {
 fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Result<Found, Failed> {
     let names = |set: &String| set.split(',').map(|name| name.trim().to_owned()).collect();
     let sets: Vec<Vec<String>> = args.merge.iter().map(names).collect();
-    let rewritten = merge_named(&timed_graph(&before.priced), &sets, &prices(&subject.source.model.costs));
+    let rewritten =
+        merge_named(&timed_graph(&before.priced), &sets, &prices(&subject.source.model.costs));
     let Rewritten { graph, origin } = rewritten.map_err(|error| match error {
         RewriteError::Invalid(_) | RewriteError::Unproved(_) => Failed::OurBug(error.to_string()),
         error => Failed::in_file(files::name_of(&args.graph), format!("--merge: {error}")),
@@ -113,7 +128,8 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
         let wanted = Wanted { args: &args.search, rung, is_chained, source: &source, peak_before };
         source.walk(|priced| search(&wanted, priced))
     };
-    let is_at_bound = |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
+    let is_at_bound =
+        |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
     let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     Ok(Found { origin, after, searched: None })
@@ -138,10 +154,17 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
     if let Some(number) = left_out.iter().find(|&&number| number >= improved.chosen) {
-        let problem = format!("--without merge:{}: only {} were chosen", number + 1, count(improved.chosen, "rewrite"));
+        let problem = format!(
+            "--without merge:{}: only {} were chosen",
+            number + 1,
+            count(improved.chosen, "rewrite")
+        );
         return Err(Failed::BadInput(problem));
     }
-    let searched = SearchedRewrites { order_alone: improved.unchanged.step_time, kept_because: improved.kept_because };
+    let searched = SearchedRewrites {
+        order_alone: improved.unchanged.step_time,
+        kept_because: improved.kept_because,
+    };
     let searched = Some(searched);
     let (source, origin, order) = match improved.changed {
         Some(changed) => {
@@ -152,10 +175,12 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     };
     let mut outcome = Some(outcome);
     let after = source.walk(|_| {
-        let outcome = outcome.take().ok_or_else(|| Failed::OurBug("a graph has two units".to_owned()))?;
+        let outcome =
+            outcome.take().ok_or_else(|| Failed::OurBug("a graph has two units".to_owned()))?;
         Ok((order.clone(), outcome))
     })?;
-    let after = after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
+    let after =
+        after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
     Ok(Found { origin, after, searched })
 }
 
@@ -163,9 +188,14 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
 fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
     let number = |name: &String| {
         let number = name.split_once(':').filter(|(kind, _)| RewriteKind::named(kind).is_some());
-        let number =
-            number.and_then(|(_, number)| number.parse::<usize>().ok()).and_then(|number| number.checked_sub(1));
-        let problem = || format!("--without {name}: not the name of a rewrite; the summary has them, such as merge:1");
+        let number = number
+            .and_then(|(_, number)| number.parse::<usize>().ok())
+            .and_then(|number| number.checked_sub(1));
+        let problem = || {
+            format!(
+                "--without {name}: not the name of a rewrite; the summary has them, such as merge:1"
+            )
+        };
         number.ok_or_else(|| Failed::BadInput(problem()))
     };
     names.iter().map(number).collect()
@@ -174,8 +204,12 @@ fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
 /// Why nothing was changed, in words.
 fn because(kept: KeptBecause) -> &'static str {
     match kept {
-        KeptBecause::NothingToSave => "no collectives that can be merged expose latency (--rewrite all has more)",
-        KeptBecause::LatencyUnknown => "collectives of one size do not say what is latency: give --device or --link",
+        KeptBecause::NothingToSave => {
+            "no collectives that can be merged expose latency (--rewrite all has more)"
+        }
+        KeptBecause::LatencyUnknown => {
+            "collectives of one size do not say what is latency: give --device or --link"
+        }
         KeptBecause::NothingFits => "no plan that was tried is within the memory limit",
         _ => "no plan that was tried makes the step shorter",
     }
@@ -184,7 +218,10 @@ fn because(kept: KeptBecause) -> &'static str {
 impl Merged {
     fn summary(&self) -> Summary {
         let (before, after) = (side(&self.before), side(&self.after));
-        Summary::of(&Compared { before, after, origin: Some(&self.origin), passes: &[] }, self.after.found.bound)
+        Summary::of(
+            &Compared { before, after, origin: Some(&self.origin), passes: &[] },
+            self.after.found.bound,
+        )
     }
 
     fn timed<'s>(&'s self, summary: &'s Summary) -> TimedRewrite<'s> {
@@ -214,8 +251,10 @@ impl Merged {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
         let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-        let lines: Vec<String> =
-            merged.enumerate().map(|(number, (op, source))| self.describe_merge(number, op, source)).collect();
+        let lines: Vec<String> = merged
+            .enumerate()
+            .map(|(number, (op, source))| self.describe_merge(number, op, source))
+            .collect();
         let mut facts = vec![("program", format!("{} -> {}", program(old), program(new)))];
         if let Some(searched) = self.searched.filter(|_| lines.is_empty()) {
             facts.push(("rewrites", format!("none: {}", because(searched.kept_because))));
@@ -244,7 +283,8 @@ impl Merged {
         let is_copy = |(_, other): &(OpId, &From)| {
             matches!(other.part, Part::CopyIn | Part::CopyOut) && source.of.contains(&other.of[0])
         };
-        let copies: Nanos = self.origin.ops.iter().filter(is_copy).map(|(copy, _)| times.of(copy)).sum();
+        let copies: Nanos =
+            self.origin.ops.iter().filter(is_copy).map(|(copy, _)| times.of(copy)).sum();
         format!(
             "merge:{} {members} into {}: {} of communication becomes {}, copies take {copies}",
             number + 1,
@@ -269,12 +309,16 @@ impl Answer for Merged {
     fn text(&self) -> Result<String, Failed> {
         let (summary, found, evaluation) = (self.summary(), &self.after.found, &self.after.result);
         let step = Change { before: summary.step_time_before, after: summary.step_time };
-        let exposed = format!("{} -> {}", summary.simulated_exposed_before, summary.simulated_exposed);
+        let exposed =
+            format!("{} -> {}", summary.simulated_exposed_before, summary.simulated_exposed);
         let figures = [
             ("communication", summary.communication.to_string()),
             ("step time", step_line(step, found.bound)),
             ("exposed", exposed),
-            ("peak memory", format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit)),
+            (
+                "peak memory",
+                format!("{} -> {}, limit {}", summary.peak_before, summary.peak, found.limit),
+            ),
         ];
         let style = terminal::style();
         let host = host_line(&evaluation.simulation);
@@ -296,7 +340,8 @@ impl Answer for Merged {
 
     fn program(&self) -> Result<String, Failed> {
         let mut text = Vec::new();
-        write_graph(&self.after.priced.graph, &mut text).map_err(|error| Failed::OurBug(error.to_string()))?;
+        write_graph(&self.after.priced.graph, &mut text)
+            .map_err(|error| Failed::OurBug(error.to_string()))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 

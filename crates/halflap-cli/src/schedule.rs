@@ -14,7 +14,8 @@ use halflap::units::Bytes;
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
-    Compared, Explained, Summary, Timed, collective_order, count, describe_bound, describe_robustness, labelled,
+    Compared, Explained, Summary, Timed, collective_order, count, describe_bound,
+    describe_robustness, labelled,
 };
 use serde_json::{Value, json};
 
@@ -115,38 +116,55 @@ fn measure(unit: &Unit, edges: Edges) -> Measure {
 
 /// Options that only apply to torch graphs.
 fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
-    let refused = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} is not for HLO modules: {why}")));
+    let refused = |what: &str, why: &str| {
+        Err(Failed::BadInput(format!("{what} is not for HLO modules: {why}")))
+    };
     match args {
-        _ if !args.passes.is_empty() => refused("--passes", "torch's passes are for graphs of torch"),
+        _ if !args.passes.is_empty() => {
+            refused("--passes", "torch's passes are for graphs of torch")
+        }
         _ if args.compat.is_some() => refused("--compat", "it says which torch is followed"),
         _ if args.check_memory => refused("--check-memory", "the optimizer keeps no ledger"),
-        _ if !args.settings.is_empty() => refused("--set", "torch's settings are those of its passes"),
-        _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
-        _ if rewrites(args).is_some() => refused("--rewrite", "a module's text cannot be changed yet"),
-        _ if args.emit == Some(Emit::Graph) => refused("--emit graph", "it has a graph for each computation"),
-        _ if args.json && args.emit == Some(Emit::Hlo) => {
-            Err(Failed::BadInput("--json prints the schedule and --emit hlo the module: choose one".to_owned()))
+        _ if !args.settings.is_empty() => {
+            refused("--set", "torch's settings are those of its passes")
         }
+        _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
+        _ if rewrites(args).is_some() => {
+            refused("--rewrite", "a module's text cannot be changed yet")
+        }
+        _ if args.emit == Some(Emit::Graph) => {
+            refused("--emit graph", "it has a graph for each computation")
+        }
+        _ if args.json && args.emit == Some(Emit::Hlo) => Err(Failed::BadInput(
+            "--json prints the schedule and --emit hlo the module: choose one".to_owned(),
+        )),
         _ => Ok(()),
     }
 }
 
 fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
-    let needs = |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
+    let needs =
+        |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
     match (args, args.passes.is_empty()) {
-        _ if args.emit == Some(Emit::Hlo) => {
-            Err(Failed::in_file(files::name_of(&args.graph), "is no HLO module: --emit hlo writes one again"))
-        }
+        _ if args.emit == Some(Emit::Hlo) => Err(Failed::in_file(
+            files::name_of(&args.graph),
+            "is no HLO module: --emit hlo writes one again",
+        )),
         _ if !args.without.is_empty() && rewrites(args).is_none() => Err(Failed::BadInput(
             "--without leaves out what --rewrite chose: --rewrite none chooses nothing".to_owned(),
         )),
         (_, false) if changes(args) => {
-            let problem = "--rewrite, --merge and --emit graph are for the optimizer: leave out --passes";
+            let problem =
+                "--rewrite, --merge and --emit graph are for the optimizer: leave out --passes";
             Err(Failed::BadInput(problem.to_owned()))
         }
-        (_, true) if args.compat.is_some() => needs("--compat", "torch has no default sequence to be compatible with"),
+        (_, true) if args.compat.is_some() => {
+            needs("--compat", "torch has no default sequence to be compatible with")
+        }
         (_, true) if args.check_memory => needs("--check-memory", "the optimizer keeps no ledger"),
-        (_, true) if !args.settings.is_empty() => needs("--set", "torch's settings are those of its passes"),
+        (_, true) if !args.settings.is_empty() => {
+            needs("--set", "torch's settings are those of its passes")
+        }
         (_, false) if args.search.any() => {
             let problem = "--memory-budget, --collective-order, --effort and --threads are for the optimizer: leave out --passes, or use --set";
             Err(Failed::BadInput(problem.to_owned()))
@@ -182,7 +200,11 @@ fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, F
 }
 
 /// The best order of a unit; if nothing in a module's computation can overlap compute, its own.
-fn searched(subject: &Subject, priced: &Priced, wanted: &Wanted<'_>) -> Result<(halflap::order::Order, Way), Failed> {
+fn searched(
+    subject: &Subject,
+    priced: &Priced,
+    wanted: &Wanted<'_>,
+) -> Result<(halflap::order::Order, Way), Failed> {
     if subject.hlo.is_some() && !wanted.source.workload.units[priced.unit].communicates() {
         return Ok((priced.input.order.clone(), Way::Kept));
     }
@@ -254,10 +276,18 @@ impl Answer for Done {
         let summary = summary(unit, self.section(unit).bound);
         let fact = match &unit.found {
             Way::Searched(found) => ("robustness", describe_robustness(&found.robustness)),
-            _ => ("passes", self.args.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(", ")),
+            _ => (
+                "passes",
+                self.args.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(", "),
+            ),
         };
         let rows = if self.args.passes.is_empty() { &[][..] } else { &summary.rows };
-        draw(&self.subject, &sections, pictures, &Picture { is_compared: true, facts: vec![fact], rows, ..picture })
+        draw(
+            &self.subject,
+            &sections,
+            pictures,
+            &Picture { is_compared: true, facts: vec![fact], rows, ..picture },
+        )
     }
 }
 
@@ -265,7 +295,8 @@ impl Done {
     fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
         let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
         if let Way::Searched(found) = &unit.found {
-            section.robustness = Some(format!("in its own order: {}", describe_robustness(&found.robustness)));
+            section.robustness =
+                Some(format!("in its own order: {}", describe_robustness(&found.robustness)));
             section.seconds = found.seconds;
         }
         section
@@ -313,7 +344,10 @@ impl Done {
         for unit in self.all.iter().filter(|unit| matches!(unit.found, Way::Searched(_))) {
             computations.push(self.computation_json(hlo, unit)?);
         }
-        let entry = self.all.last().ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
+        let entry = self
+            .all
+            .last()
+            .ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
         let (step, exposed, peak) = (entry.step_time(), entry.exposed_in_all, entry.peak());
         Ok(json!({
             "format": "halflap.schedule/1",
@@ -336,7 +370,8 @@ impl Done {
         let Source { workload, .. } = &self.subject.source;
         let summary = summary(unit, self.section(unit).bound);
         let timed = self.timed(unit, &summary);
-        let fields = serde_json::to_value(&timed).map_err(|error| Failed::OurBug(error.to_string()))?;
+        let fields =
+            serde_json::to_value(&timed).map_err(|error| Failed::OurBug(error.to_string()))?;
         let caller = hlo.units[unit.priced.unit].caller;
         let mut computation = json!({
             "computation": workload.units[unit.priced.unit].name,
@@ -402,7 +437,11 @@ struct Searched<'a> {
     hint: Option<(&'static str, String)>,
 }
 
-fn searched_text(section: &Section<'_>, summary: &Summary, Searched { found, hint }: Searched<'_>) -> String {
+fn searched_text(
+    section: &Section<'_>,
+    summary: &Summary,
+    Searched { found, hint }: Searched<'_>,
+) -> String {
     let (priced, evaluation) = (section.priced, section.result);
     let lines = [
         ("program", program(&priced.graph)),
@@ -410,7 +449,10 @@ fn searched_text(section: &Section<'_>, summary: &Summary, Searched { found, hin
         ("step time", step_line(section.step_time(), section.bound)),
         ("lower bound", describe_bound(&priced.graph, section.bound)),
         ("exposed", format!("{} -> {}", priced.input.exposed(), evaluation.exposed())),
-        ("peak memory", format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit)),
+        (
+            "peak memory",
+            format!("{} -> {}, limit {}", priced.input.peak(), evaluation.peak(), found.limit),
+        ),
         ("robustness", describe_robustness(&found.robustness)),
     ];
     let style = terminal::style();
@@ -418,7 +460,9 @@ fn searched_text(section: &Section<'_>, summary: &Summary, Searched { found, hin
     let lines = lines.iter().chain(&host).chain(&hint);
     let mut text: String = lines.map(|(label, value)| labelled(label, value, &style)).collect();
     if found.input_kept {
-        text.push_str("The input order is kept: in most variations it is better than what was found.\n");
+        text.push_str(
+            "The input order is kept: in most variations it is better than what was found.\n",
+        );
     }
     text.push('\n');
     let explanation = section.explanation();
@@ -452,7 +496,9 @@ fn request(args: &args::Schedule) -> Result<Request, Failed> {
 /// Chained collectives must stay in order. Torch's iterative passes ignore that.
 fn keep_collective_order(settings: &mut Settings, compat: Option<Compat>) {
     if compat.is_some() {
-        files::warn("torch's iterative passes do not look at order-only edges, which --order-collectives adds");
+        files::warn(
+            "torch's iterative passes do not look at order-only edges, which --order-collectives adds",
+        );
         return;
     }
     settings.reorder.unsafe_collectives_reorder = false;
@@ -474,26 +520,34 @@ fn warn_of_excess(schedule: &Schedule) {
 
 /// Says what broke. A ledger that does not hold is written to a file, with all that is known of it.
 fn explain_failure(graph: &Graph, failure: Failure, args: &args::Schedule) -> Failed {
-    let Failure::Ledger { pass, mismatch } = &failure else { return Failed::OurBug(failure.to_string()) };
+    let Failure::Ledger { pass, mismatch } = &failure else {
+        return Failed::OurBug(failure.to_string());
+    };
     let path = match args.output.as_deref() {
         Some(output) if !files::is_stdout(output) && !output.starts_with("/dev/") => {
             format!("{output}.ledger-mismatch.json")
         }
         _ => "halflap.ledger-mismatch.json".to_owned(),
     };
-    let written = files::write(&path, |mut out| halflap_report::write_mismatch(graph, *pass, mismatch, &mut out));
+    let written = files::write(&path, |mut out| {
+        halflap_report::write_mismatch(graph, *pass, mismatch, &mut out)
+    });
     let where_to_look = match written {
         Ok(()) => format!("{path} has all of it"),
         Err(_) => format!("{path}, which would have all of it, cannot be written"),
     };
     let name = graph.name(mismatch.candidate);
-    let problem = format!("{failure} with '{name}': {}. {where_to_look}", what_differs(graph, mismatch));
+    let problem =
+        format!("{failure} with '{name}': {}. {where_to_look}", what_differs(graph, mismatch));
     if args.compat.is_some() { Failed::TorchDrifts(problem) } else { Failed::OurBug(problem) }
 }
 
 fn what_differs(graph: &Graph, mismatch: &LedgerMismatch) -> String {
     let Some(op) = mismatch.first else {
-        return format!("the peak is {} bytes and its limit {}", mismatch.truth.peak.0, mismatch.limit.0);
+        return format!(
+            "the peak is {} bytes and its limit {}",
+            mismatch.truth.peak.0, mismatch.limit.0
+        );
     };
     let (books, truth) = (mismatch.ledger.level(op), mismatch.truth.levels[op]);
     format!(

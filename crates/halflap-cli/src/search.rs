@@ -68,8 +68,10 @@ impl Rung {
         };
         let efforts = [EffortArg::Thorough, EffortArg::Default, EffortArg::Quick];
         let efforts = efforts.into_iter().skip_while(|&effort| effort != asked);
-        let rungs = efforts.flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
-        let is_worth = |rung: &Rung| (has_more || !rung.at_input_peak) && (!is_single || rung.effort == asked);
+        let rungs = efforts
+            .flat_map(|effort| [false, true].map(|at_input_peak| Rung { effort, at_input_peak }));
+        let is_worth =
+            |rung: &Rung| (has_more || !rung.at_input_peak) && (!is_single || rung.effort == asked);
         rungs.skip(1).filter(is_worth).collect()
     }
 }
@@ -81,7 +83,9 @@ pub fn best<T>(
     walk: impl Fn(Rung) -> Result<Vec<Decided<T>>, Failed>,
     is_best: impl Fn(&[Decided<T>]) -> bool,
 ) -> Result<Vec<Decided<T>>, Failed> {
-    let time = |all: &[Decided<T>]| all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round());
+    let time = |all: &[Decided<T>]| {
+        all.last().map_or(0.0, |entry| (entry.result.step_time().0 * 1e3).round())
+    };
     let mut best = walk(Rung::asked(args));
     let is_single = best.as_ref().is_ok_and(|all| all.len() == 1);
     for rung in Rung::lesser(args, is_single) {
@@ -140,7 +144,11 @@ pub struct Way<'a> {
 }
 
 /// The best order of a graph together with the rewrites that shorten it.
-pub fn improved(wanted: &Wanted<'_>, priced: &Priced, way: &Way<'_>) -> Result<(Improved, Outcome), Failed> {
+pub fn improved(
+    wanted: &Wanted<'_>,
+    priced: &Priced,
+    way: &Way<'_>,
+) -> Result<(Improved, Outcome), Failed> {
     let &Way { prices, allowed, left_out } = way;
     let model = &wanted.source.model;
     let graph = wanted.source.workload.entry().map_or(&priced.graph, |unit| &unit.graph);
@@ -154,7 +162,8 @@ pub fn improved(wanted: &Wanted<'_>, priced: &Priced, way: &Way<'_>) -> Result<(
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
-    let outcome = Outcome { bound, robustness, input_kept, limit: Limits::of(wanted, priced).asked, seconds };
+    let outcome =
+        Outcome { bound, robustness, input_kept, limit: Limits::of(wanted, priced).asked, seconds };
     Ok((found, outcome))
 }
 
@@ -169,7 +178,10 @@ impl Limits {
     fn of(wanted: &Wanted<'_>, priced: &Priced) -> Limits {
         let peak_before = wanted.peak_before.unwrap_or(priced.peak_before());
         let asked = wanted.args.memory_budget.unwrap_or(Budget::Times(1.0)).limit(peak_before);
-        Limits { asked, used: if wanted.rung.at_input_peak { asked.min(peak_before) } else { asked } }
+        Limits {
+            asked,
+            used: if wanted.rung.at_input_peak { asked.min(peak_before) } else { asked },
+        }
     }
 }
 
@@ -197,7 +209,9 @@ fn failed(wanted: &Wanted<'_>, priced: &Priced, error: OptimizeError) -> Failed 
     let unit = source.name_of(priced.unit);
     let of = if unit.is_empty() { String::new() } else { format!(" (computation '{unit}')") };
     match error {
-        OptimizeError::NoOrderWithin { .. } => Failed::in_file(files::name_of(&source.path), format!("{error}{of}")),
+        OptimizeError::NoOrderWithin { .. } => {
+            Failed::in_file(files::name_of(&source.path), format!("{error}{of}"))
+        }
         OptimizeError::Stopped => Failed::Stopped,
         _ => Failed::OurBug(error.to_string()),
     }

@@ -12,8 +12,8 @@ use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_hlo::Caller;
 use halflap_report::{
-    Column, Explained, Style, Table, against_bound, count, describe_bound, labelled, listing, printable, printable_end,
-    render_explanation, waiting_for_host,
+    Column, Explained, Style, Table, against_bound, count, describe_bound, labelled, listing,
+    printable, printable_end, render_explanation, waiting_for_host,
 };
 
 use crate::exit::Failed;
@@ -124,15 +124,20 @@ impl Shown<'_> {
         let calls = source.workload.units.as_slice().iter().flat_map(|unit| &unit.calls);
         let guesses = calls.filter(|call| call.is_guess).count();
         if guesses > 0 {
-            lines.push(("loops", format!("the trip count of {} is not known: taken as 1", count(guesses, "loop"))));
+            lines.push((
+                "loops",
+                format!("the trip count of {} is not known: taken as 1", count(guesses, "loop")),
+            ));
         }
-        lines.iter().map(|(label, value)| labelled(label, value, style)).collect::<String>() + &self.overview(style)
+        lines.iter().map(|(label, value)| labelled(label, value, style)).collect::<String>()
+            + &self.overview(style)
     }
 
     /// A line for each unit that communicates, if there are several.
     fn overview(&self, style: &Style) -> String {
         let Shown { source, sections, .. } = *self;
-        let shown: Vec<&Section<'_>> = sections.iter().rev().filter(|section| section.communicates(source)).collect();
+        let shown: Vec<&Section<'_>> =
+            sections.iter().rev().filter(|section| section.communicates(source)).collect();
         if shown.len() < 2 {
             return String::new();
         }
@@ -159,7 +164,11 @@ impl Shown<'_> {
                 section.result.exposed().to_string().into(),
             ]);
         }
-        let more = if shown.len() > ROWS { format!("... and {} more\n", shown.len() - ROWS) } else { String::new() };
+        let more = if shown.len() > ROWS {
+            format!("... and {} more\n", shown.len() - ROWS)
+        } else {
+            String::new()
+        };
         format!("\n{}{more}", table.render(style))
     }
 
@@ -168,7 +177,8 @@ impl Shown<'_> {
         let Shown { source, sections, .. } = *self;
         if let Some(name) = name {
             let wanted = name.trim_start_matches('%');
-            let found = sections.iter().find(|section| source.name_of(section.priced.unit) == wanted);
+            let found =
+                sections.iter().find(|section| source.name_of(section.priced.unit) == wanted);
             return Ok(vec![found.ok_or_else(|| source.unknown_computation(name))?]);
         }
         let mut shown: Vec<&Section<'_>> =
@@ -185,7 +195,8 @@ impl Shown<'_> {
         let explanation = section.explanation();
         let Change { before, after } = section.step_time();
         let name = format!("{}{}", printable(self.source.name_of(*unit)), self.place(section));
-        let peak = format!("{} -> {}, limit {}", input.peak(), section.result.peak(), section.limit);
+        let peak =
+            format!("{} -> {}, limit {}", input.peak(), section.result.peak(), section.limit);
         let mut lines = vec![
             ("computation", name),
             ("program", program(graph)),
@@ -214,7 +225,8 @@ impl Shown<'_> {
         let module = &self.hlo.module;
         let unit = &self.hlo.units[section.priced.unit];
         let Some(Caller { instr, trips }) = unit.caller else { return ", the entry".to_owned() };
-        let (name, of) = (module.instruction_name(instr), module.computation_name(module.computation_of(instr)));
+        let (name, of) =
+            (module.instruction_name(instr), module.computation_name(module.computation_of(instr)));
         let times = match trips {
             Some(Some(trips)) => format!(" ({trips} times)"),
             Some(None) => " (how often is not known)".to_owned(),
@@ -222,7 +234,8 @@ impl Shown<'_> {
         };
         let what = if trips.is_some() { "in the loop" } else { "called by" };
         let origin = module.source(instr);
-        let origin = if origin.is_empty() { origin } else { format!(", {}", printable_end(&origin, 60)) };
+        let origin =
+            if origin.is_empty() { origin } else { format!(", {}", printable_end(&origin, 60)) };
         let runs = self.source.workload.units[section.priced.unit].runs;
         let others = match unit.callers {
             0 | 1 => String::new(),
@@ -234,7 +247,9 @@ impl Shown<'_> {
 
 /// Step time, exposed communication and memory of the whole.
 fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
-    let change = |before: String, now: String| if before == now { now } else { format!("{before} -> {now}") };
+    let change = |before: String, now: String| {
+        if before == now { now } else { format!("{before} -> {now}") }
+    };
     let Change { before, after } = entry.step_time();
     let saved = match before > after {
         true => format!(" ({:.1}% saved)", 100.0 * (1.0 - after.0 / before.0)),
@@ -251,7 +266,11 @@ fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
 
 /// Where exposed collectives come from in the user's program, and the participants.
 fn sources(graph: &Graph, explanation: &Explanation, rows: usize, style: &Style) -> String {
-    let mut table = Table::new(vec![Column::text("collective"), Column::text("among"), Column::text("comes from")]);
+    let mut table = Table::new(vec![
+        Column::text("collective"),
+        Column::text("among"),
+        Column::text("comes from"),
+    ]);
     let mut any = false;
     for held in explanation.held.iter().take(rows) {
         let op = held.collective;

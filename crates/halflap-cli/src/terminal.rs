@@ -13,7 +13,8 @@ pub fn style() -> Style {
     if desk::stop().is_some() || !is_seen(&io::stdout()) {
         return Style::default();
     }
-    let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    let width =
+        terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
     let bars = if speaks_unicode() { Bars::Blocks } else { Bars::Ascii };
     Style { width: width.filter(|&width| width > 0), colour: wants_colour(), bars }
 }
@@ -37,7 +38,10 @@ pub fn is_dumb() -> bool {
 
 /// The first of these that is set to something decides, as for the C library.
 fn speaks_unicode() -> bool {
-    let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(env::var_os).find(|value| !value.is_empty());
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(env::var_os)
+        .find(|value| !value.is_empty());
     set.is_some_and(|value| {
         let value = value.to_string_lossy().to_lowercase();
         value.contains("utf-8") || value.contains("utf8")

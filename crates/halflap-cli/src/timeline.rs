@@ -14,7 +14,8 @@ use crate::terminal;
 pub fn run(args: &args::Timeline) -> Result<(), Failed> {
     args.pictures.check(&args.step, args.output.as_deref())?;
     let bytes = files::read(&args.step)?;
-    let step = read_step(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.step), error))?;
+    let step =
+        read_step(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.step), error))?;
     let found = Comparison::of(&step);
     if args.pictures.any() {
         let lanes = lanes_of(&step, &found);

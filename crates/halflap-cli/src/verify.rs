@@ -18,7 +18,9 @@ use crate::source::{Orders, Subject};
 
 pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     if args.graph == "-" && args.order == "-" {
-        return Err(Failed::BadInput("only one of program and order can come from standard input".to_owned()));
+        return Err(Failed::BadInput(
+            "only one of program and order can come from standard input".to_owned(),
+        ));
     }
     match files::is_module(&args.graph)? {
         true => prove_module(args),
@@ -30,7 +32,9 @@ pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
 fn is_graph(bytes: &[u8]) -> bool {
     let Ok(text) = unzip(bytes) else { return false };
     let value = serde_json::from_slice::<serde_json::Value>(&text);
-    value.is_ok_and(|value| value["format"].as_str().is_some_and(|format| format.starts_with("halflap.graph/")))
+    value.is_ok_and(|value| {
+        value["format"].as_str().is_some_and(|format| format.starts_with("halflap.graph/"))
+    })
 }
 
 /// Proves that a changed graph computes what the old one did. Run times say nothing about that.
@@ -55,22 +59,28 @@ fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
     let bytes = files::read(&args.order)?;
     if is_graph(&bytes) {
         if args.memory_budget.is_some() || args.collective_order == CollectiveOrder::Kept {
-            let problem = "--memory-budget and --collective-order are for orders: two graphs were given";
+            let problem =
+                "--memory-budget and --collective-order are for orders: two graphs were given";
             return Err(Failed::BadInput(problem.to_owned()));
         }
         return prove_change(graph, files::parse_graph(&args.order, &bytes)?);
     }
-    let names = read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;
+    let names =
+        read_order(&bytes).map_err(|error| Failed::in_file(files::name_of(&args.order), error))?;
     let input: Vec<_> = graph.ops().collect();
     let input = verify(&graph, &input, &Demands::default());
     let before = input.map_err(|violation| Failed::OurBug(violation.to_string()))?.peak;
     if verbose {
         eprintln!("{} nodes; the input order's peak is {} bytes", graph.len(), before.0);
     }
-    let peak =
-        prove(args, &graph, &names, before).map_err(|problem| Failed::Wrong(format!("not valid: {problem}")))?.peak;
+    let peak = prove(args, &graph, &names, before)
+        .map_err(|problem| Failed::Wrong(format!("not valid: {problem}")))?
+        .peak;
     let nodes = count(graph.len(), "node");
-    files::print(&format!("valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n", peak.0))
+    files::print(&format!(
+        "valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n",
+        peak.0
+    ))
 }
 
 fn prove_module(args: &args::Verify) -> Result<(), Failed> {
@@ -82,27 +92,40 @@ fn prove_module(args: &args::Verify) -> Result<(), Failed> {
     source.walk(|priced| {
         let graph = &priced.graph;
         let computation = source.name_of(priced.unit);
-        let Some(names) = orders.names(computation) else { return Ok((priced.input.order.clone(), ())) };
+        let Some(names) = orders.names(computation) else {
+            return Ok((priced.input.order.clone(), ()));
+        };
         let before = priced.peak_before();
         let proof = prove(args, graph, names, before);
-        let wrong = |problem| Failed::Wrong(format!("not valid: computation '{computation}': {problem}"));
+        let wrong =
+            |problem| Failed::Wrong(format!("not valid: computation '{computation}': {problem}"));
         let peak = proof.map_err(wrong)?.peak;
         let nodes = count(graph.len(), "node");
-        text.push_str(&format!("valid: {computation}, {nodes}, peak memory {peak}, input order {before}\n"));
+        text.push_str(&format!(
+            "valid: {computation}, {nodes}, peak memory {peak}, input order {before}\n"
+        ));
         Ok((orders.order(source, priced, halflap::graph::Edges::Real)?, ()))
     })?;
     match orders.unknown(source) {
-        Some(name) => Err(Failed::Wrong(format!("not valid: no computation that runs is called '{name}'"))),
+        Some(name) => {
+            Err(Failed::Wrong(format!("not valid: no computation that runs is called '{name}'")))
+        }
         None => files::print(&text),
     }
 }
 
 /// Proves what was requested; `before` is what the input order needs.
-fn prove(args: &args::Verify, graph: &Graph, names: &[String], before: Bytes) -> Result<Proof, String> {
+fn prove(
+    args: &args::Verify,
+    graph: &Graph,
+    names: &[String],
+    before: Bytes,
+) -> Result<Proof, String> {
     let order_edges = match args.collective_order {
         CollectiveOrder::Free => OrderEdges::Free,
         CollectiveOrder::Kept => OrderEdges::Kept,
     };
     let memory_limit = args.memory_budget.map(|budget| budget.limit(before));
-    verify_names(graph, names, &Demands { order_edges, memory_limit }).map_err(|violation| violation.to_string())
+    verify_names(graph, names, &Demands { order_edges, memory_limit })
+        .map_err(|violation| violation.to_string())
 }

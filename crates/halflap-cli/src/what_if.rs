@@ -68,7 +68,9 @@ pub struct Swept {
 /// Sweeps over the unit that is requested, or the most exposed one.
 pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     if args.graph == "-" && args.schedule.as_deref() == Some("-") {
-        return Err(Failed::BadInput("only one of program and schedule can come from standard input".to_owned()));
+        return Err(Failed::BadInput(
+            "only one of program and schedule can come from standard input".to_owned(),
+        ));
     }
     let recorded = Recorded::read(args.schedule.as_deref())?;
     let Collectives { chain, edges } = recorded.collectives(&args.collectives)?;
@@ -118,14 +120,20 @@ impl Swept {
             title: &pictures::title(&self.args.graph),
             part: "",
             command: "what-if",
-            facts: vec![("program", program(graph)), ("collective order", collective_order(edges).to_owned())],
+            facts: vec![
+                ("program", program(graph)),
+                ("collective order", collective_order(edges).to_owned()),
+            ],
             orders: &[Played::new("input order", setup, &priced.input)],
             explanation: &explanation,
             memory_limit: None,
             rows: &[],
         };
         let curves = self.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
-        pictures::write_report(path, &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })])
+        pictures::write_report(
+            path,
+            &[sweep_page(&shown, page::Sweep { input_peak: peak, curves })],
+        )
     }
 }
 
@@ -137,8 +145,9 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
     let mut points = Vec::with_capacity(all);
     for &bandwidth in &args.bandwidth {
         let mut faster = base.clone();
-        faster.times =
-            base.times.map(|op, time| if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time });
+        faster.times = base.times.map(|op, time| {
+            if graph.kind(op).is_collective() { time * (1.0 / bandwidth) } else { time }
+        });
         // From the tightest limit up: what was found under it is known under a looser one.
         let mut known: Vec<Order> = rules.known.iter().cloned().collect();
         let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
@@ -179,7 +188,11 @@ fn curve(points: &[Point]) -> page::Curve {
     };
     // What holds at every limit: the tightest one is the highest bound.
     let bound = points.iter().map(|point| point.bound).fold(points[0].bound, Nanos::min);
-    page::Curve { bandwidth: points[0].bandwidth, bound: page::Time(bound), points: points.iter().map(point).collect() }
+    page::Curve {
+        bandwidth: points[0].bandwidth,
+        bound: page::Time(bound),
+        points: points.iter().map(point).collect(),
+    }
 }
 
 /// Optimizes one point; gives the order, too, if there is one.
@@ -187,7 +200,10 @@ fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Fai
     match optimize(task) {
         Ok(found) => {
             let exposed = simulate(task.graph, found.order.as_slice(), task.machine).exposed();
-            Ok((Ok(Optimum { step_time: found.step_time, exposed, peak: found.peak }), Some(found.order)))
+            Ok((
+                Ok(Optimum { step_time: found.step_time, exposed, peak: found.peak }),
+                Some(found.order),
+            ))
         }
         Err(OptimizeError::NoOrderWithin { smallest, .. }) => Ok((Err(smallest), None)),
         Err(OptimizeError::Stopped) => Err(Failed::Stopped),
@@ -197,17 +213,26 @@ fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Fai
 
 fn render(points: &[Point], peak: Bytes) -> String {
     let columns = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
-    let mut table =
-        Table::new(columns.map(Column::number).into_iter().chain([Column::bar(), Column::text("")]).collect());
-    let longest =
-        points.iter().filter_map(|point| Some(point.found.as_ref().ok()?.step_time)).fold(Nanos::ZERO, Nanos::max);
+    let mut table = Table::new(
+        columns.map(Column::number).into_iter().chain([Column::bar(), Column::text("")]).collect(),
+    );
+    let longest = points
+        .iter()
+        .filter_map(|point| Some(point.found.as_ref().ok()?.step_time))
+        .fold(Nanos::ZERO, Nanos::max);
     for point in points {
         let bandwidth = format!("{}x", point.bandwidth);
         let of_input = format!("{:.2}x", point.limit.0 as f64 / peak.0.max(1) as f64);
         let (found, part, problem) = match &point.found {
             Ok(Optimum { step_time, exposed, peak }) => {
-                let of_bound = if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
-                let found = [step_time.to_string(), exposed.to_string(), peak.to_string(), format!("{of_bound:.3}x")];
+                let of_bound =
+                    if point.bound > Nanos::ZERO { step_time.0 / point.bound.0 } else { 1.0 };
+                let found = [
+                    step_time.to_string(),
+                    exposed.to_string(),
+                    peak.to_string(),
+                    format!("{of_bound:.3}x"),
+                ];
                 (found, step_time.0 / longest.0, String::new())
             }
             Err(smallest) => {
@@ -215,7 +240,8 @@ fn render(points: &[Point], peak: Bytes) -> String {
                 (["-"; 4].map(str::to_owned), 0.0, problem)
             }
         };
-        let cells = [bandwidth, point.limit.to_string(), of_input].into_iter().chain(found).map(Cell::Text);
+        let cells =
+            [bandwidth, point.limit.to_string(), of_input].into_iter().chain(found).map(Cell::Text);
         table.row(cells.chain([Cell::Part(part), Cell::Text(problem)]).collect());
     }
     table.render(&terminal::style())

@@ -43,17 +43,36 @@ fn tables_and_files() {
     more.write_all(b"\n\n").unwrap();
     bytes.extend(more.finish().unwrap());
     fs::write(dir.join("r0.json.gz"), bytes).unwrap();
-    let args = ["analyze", "r1.json", "r0.json.gz", "-o", "a.json", "--profile-out", "t.json", "--report", "p.html"];
+    let args = [
+        "analyze",
+        "r1.json",
+        "r0.json.gz",
+        "-o",
+        "a.json",
+        "--profile-out",
+        "t.json",
+        "--report",
+        "p.html",
+    ];
     let (out, err) = ends(&halflap(&dir, &args), 0);
     assert_eq!(err, "", "no progress is shown on a pipe");
-    for part in ["r0.json.gz", "40.0%", "all_gather", "2 ranks: 0-1", "op0", "40 us from op0 to op1", "rank 1"] {
+    for part in [
+        "r0.json.gz",
+        "40.0%",
+        "all_gather",
+        "2 ranks: 0-1",
+        "op0",
+        "40 us from op0 to op1",
+        "rank 1",
+    ] {
         assert!(out.contains(part), "{part}: {out}");
     }
     assert_eq!(entries(&dir), ["a.json", "p.html", "r0.json.gz", "r1.json", "t.json"]);
     let file = read_json(dir.join("a.json"));
     assert_eq!(file["format"], "halflap.analysis/1");
     let rank = &file["ranks"][0];
-    let figures = ["span", "compute", "communication", "exposed", "idle"].map(|name| rank[name].as_f64().unwrap());
+    let figures = ["span", "compute", "communication", "exposed", "idle"]
+        .map(|name| rank[name].as_f64().unwrap());
     assert_eq!(figures, [250e3, 200e3, 100e3, 40e3, 10e3]);
     assert_eq!((&rank["rank"], &rank["peers"]["waiting"]), (&json!(0), &json!(30e3)));
     assert_eq!(rank["collectives"][0]["bytes"], 4096);
@@ -74,7 +93,9 @@ fn measured_kernels_are_taken_by_a_schedule() {
     let graph = corpus("fsdp_llama_2.graph.json.gz");
     let simulated = |args: &[&str]| {
         let args = [&["simulate", &graph, "-o", "-"], args].concat();
-        serde_json::from_str::<Value>(&ends(&halflap(&dir, &args), 0).0).unwrap()["step_time"].as_f64().unwrap()
+        serde_json::from_str::<Value>(&ends(&halflap(&dir, &args), 0).0).unwrap()["step_time"]
+            .as_f64()
+            .unwrap()
     };
     assert_ne!(simulated(&[]), simulated(&["--profile", "t.json"]));
 }
@@ -86,8 +107,12 @@ fn bad_traces_end_with_two_and_write_nothing() {
     fs::write(dir.join("cut.json"), &text[..text.len() - 40]).unwrap();
     write(&dir, "good.json", &step(0, 0));
     let said = |args: &[&str]| ends(&halflap(&dir, &[&["analyze"], args].concat()), 2).1;
-    let cut = said(&["cut.json", "-o", "out.json", "--profile-out", "t.json", "--report", "p.html"]);
-    assert!(cut.starts_with("error: cut.json: line 1 column ") && cut.contains(", event 2"), "{cut}");
+    let cut =
+        said(&["cut.json", "-o", "out.json", "--profile-out", "t.json", "--report", "p.html"]);
+    assert!(
+        cut.starts_with("error: cut.json: line 1 column ") && cut.contains(", event 2"),
+        "{cut}"
+    );
     assert!(cut.contains("the trace is cut off and must be whole"), "{cut}");
     assert_eq!(entries(&dir), ["cut.json", "good.json"]);
     assert!(said(&["none.json"]).starts_with("error: none.json: cannot be read: "));
@@ -101,7 +126,8 @@ fn bad_traces_end_with_two_and_write_nothing() {
     fs::write(dir.join("cut.json.gz"), &zipped[..zipped.len() / 2]).unwrap();
     let cut = said(&["cut.json.gz"]);
     assert!(
-        cut.starts_with("error: cut.json.gz: the gzip file is damaged or cut off (") && cut.contains("unpacked bytes"),
+        cut.starts_with("error: cut.json.gz: the gzip file is damaged or cut off (")
+            && cut.contains("unpacked bytes"),
         "{cut}"
     );
 }
@@ -113,16 +139,28 @@ fn what_is_odd_is_said() {
     write(&dir, "negative.json", &trace(0, 1, json!([gpu("x", 7, 5, -3)])));
     let said = ends(&halflap(&dir, &["analyze", "negative.json"]), 2).1;
     assert!(said.contains("negative duration") && !said.contains("ProfilerActivity"), "{said}");
-    write(&dir, "zero.json", &trace(0, 2, json!([gpu("x", 7, 0, 3), gpu("y", 7, 1_700_000_000_000_000, 3)])));
+    write(
+        &dir,
+        "zero.json",
+        &trace(0, 2, json!([gpu("x", 7, 0, 3), gpu("y", 7, 1_700_000_000_000_000, 3)])),
+    );
     write(&dir, "four.json", &trace(1, 4, json!([gpu("x", 7, 0, 3)])));
     let (out, _) = ends(&halflap(&dir, &["analyze", "zero.json", "four.json"]), 0);
-    for part in ["are 1700000000 s apart", "there are 2 and 4 ranks", "nothing connects its clock"] {
+    for part in ["are 1700000000 s apart", "there are 2 and 4 ranks", "nothing connects its clock"]
+    {
         assert!(out.contains(part), "{part}: {out}");
     }
-    assert_eq!(out.lines().nth(1).unwrap().split_whitespace().rev().nth(3), Some("?"), "waiting is not known: {out}");
+    assert_eq!(
+        out.lines().nth(1).unwrap().split_whitespace().rev().nth(3),
+        Some("?"),
+        "waiting is not known: {out}"
+    );
     let printed = ends(&halflap(&dir, &["analyze", "zero.json", "four.json", "--json"]), 0).0;
     let file: Value = serde_json::from_str(&printed).unwrap();
-    assert_eq!((&file["ranks"][0]["peers"]["waiting"], &file["ranks"][0]["begin"]), (&Value::Null, &json!(0.0)));
+    assert_eq!(
+        (&file["ranks"][0]["peers"]["waiting"], &file["ranks"][0]["begin"]),
+        (&Value::Null, &json!(0.0))
+    );
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     let text = step(0, 0).to_string();
     packed.write_all(text.as_bytes()).unwrap();
@@ -166,5 +204,8 @@ fn a_trace_comes_through_a_pipe() {
     running.stdin.take().unwrap().write_all(step(3, 0).to_string().as_bytes()).unwrap();
     let (out, _) = ends(&running.wait_with_output().unwrap(), 0);
     let file: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&file["ranks"][0]["rank"], &file["ranks"][0]["trace"]), (&json!(3), &json!("standard input")));
+    assert_eq!(
+        (&file["ranks"][0]["rank"], &file["ranks"][0]["trace"]),
+        (&json!(3), &json!("standard input"))
+    );
 }

@@ -57,16 +57,23 @@ fn buffers_that_live_too_long_or_too_short() {
     run(&folder, &assert, 0);
     let (_, err) = run(&folder, &[&assert[..], &["--inject", "free-early=n"]].concat(), 1);
     assert!(
-        err.contains("rank 0, after 'r'") && err.contains("buffer 'n' was freed and should still be alive"),
+        err.contains("rank 0, after 'r'")
+            && err.contains("buffer 'n' was freed and should still be alive"),
         "{err}"
     );
-    let (_, err) = run(&folder, &[&assert[..], &["--inject", "free-late=n", "--fault-report", "f.json"]].concat(), 1);
+    let (_, err) = run(
+        &folder,
+        &[&assert[..], &["--inject", "free-late=n", "--fault-report", "f.json"]].concat(),
+        1,
+    );
     assert!(
-        err.contains("rank 0, after 'x'") && err.contains("'n' should have been freed and is still alive"),
+        err.contains("rank 0, after 'x'")
+            && err.contains("'n' should have been freed and is still alive"),
         "{err}"
     );
     let report = read_json(folder.join("f.json"));
-    let named = ["kind", "deviation", "buffer", "kernel", "rank"].map(|field| report[field].to_string());
+    let named =
+        ["kind", "deviation", "buffer", "kernel", "rank"].map(|field| report[field].to_string());
     assert_eq!(named, ["\"lifetime\"", "\"death-missing\"", "\"n\"", "\"x\"", "0"]);
     let (_, err) = run(&folder, &["--check-lifetimes", "log", "--inject", "free-late=n"], 0);
     for rank in 0..4 {
@@ -80,7 +87,11 @@ fn buffers_that_live_too_long_or_too_short() {
 fn values_are_saved_and_read_back() {
     let folder = with_module("values_saved", FOUR);
     give(&folder, 4, Some((2, [-8.0, -2.0, -3.0, -4.0])));
-    run(&folder, &["--debug-values", "1", "--values-dir", "v", "--filter-kernels", "X,q*", "--steps", "2"], 0);
+    run(
+        &folder,
+        &["--debug-values", "1", "--values-dir", "v", "--filter-kernels", "X,q*", "--steps", "2"],
+        0,
+    );
     let ranks = read_values(&folder.join("v")).unwrap();
     assert_eq!(ranks.len(), 4);
     for of in &ranks {
@@ -114,7 +125,10 @@ fn values_are_printed() {
     let expected = "before_launch - x - n  (rank 3)\n[1, 2, 3, 4]\nNumber of elements: 4\nSize: [4]\nDtype: f32\nMean: 2.5\nMin: 1\nMax: 4\nStd: 1.2909944487358056\nNaN: 0\nInf: 0\n";
     assert!(out.contains(expected), "{out}");
     assert!(out.contains("model_inputs - p  (rank 0)\n[-1, -2, -3, -4]\n"), "{out}");
-    assert!(out.contains("after_launch - x - x  (rank 1)\n") && !out.contains("launch - r"), "{out}");
+    assert!(
+        out.contains("after_launch - x - x  (rank 1)\n") && !out.contains("launch - r"),
+        "{out}"
+    );
     let (out, _) = run(&folder, &["--debug-values", "3", "--filter-kernels", "r"], 0);
     assert_eq!(out.matches("[ before_launch: r ]").count(), 4, "{out}");
     assert_eq!(out.matches("[ after_launch: r ]").count(), 4, "{out}");
@@ -122,7 +136,11 @@ fn values_are_printed() {
     let (_, err) = run(&folder, &["--debug-values", "3", "--filter-kernels", "rr"], 2);
     assert!(err.contains("no kernel is called 'rr'; --debug-values 3 prints their names"), "{err}");
     // The same from the environment.
-    let variables = [("HALFLAP_DEBUG_VALUES", "3"), ("HALFLAP_FILTER_KERNELS", "r"), ("HALFLAP_LAUNCH_BLOCKING", "1")];
+    let variables = [
+        ("HALFLAP_DEBUG_VALUES", "3"),
+        ("HALFLAP_FILTER_KERNELS", "r"),
+        ("HALFLAP_LAUNCH_BLOCKING", "1"),
+    ];
     let output = command(&folder, &RUN).envs(variables).output().unwrap();
     assert_eq!(ends(&output, 0).0.matches("[ before_launch: r ]").count(), 4);
     for (name, value) in [("HALFLAP_LAUNCH_BLOCKING", "garbage"), ("HALFLAP_CHECK_INPUTS", "2")] {
@@ -148,8 +166,9 @@ ENTRY e { p = f32[4] parameter(0)\n z = s32[] constant(0)\n t = (s32[], f32[4]) 
     run(&folder, &["--debug-values", "1", "--check-lifetimes", "assert"], 0);
     let saved = &read_values(&folder.join("values")).unwrap()[0];
     let after = saved.entries.iter().filter(|entry| entry.kernel == "n" && entry.when == "after");
-    let seen: Vec<(Vec<u32>, f32)> =
-        after.map(|entry| (entry.iteration.clone(), saved.load(entry).unwrap().slice::<f32>()[1])).collect();
+    let seen: Vec<(Vec<u32>, f32)> = after
+        .map(|entry| (entry.iteration.clone(), saved.load(entry).unwrap().slice::<f32>()[1]))
+        .collect();
     assert_eq!(seen, [(vec![0], 4.0), (vec![1], 16.0), (vec![2], 256.0)]);
     let whole = saved.entries.iter().find(|entry| entry.kernel == "j").unwrap();
     assert_eq!((whole.dtype.as_str(), whole.shape.len()), ("s32", 0));
@@ -163,7 +182,10 @@ fn who_made_the_first_nan() {
     run(&folder, &[], 0);
     for more in [&[][..], &["--launch-blocking"], &["--no-memory-caching"], &[], &[]] {
         let (_, err) = run(&folder, &[&["--nan-asserts"], more].concat(), 1);
-        assert!(err.contains("rank 2: kernel 'x' (model.py:12) makes NaN at [2] of buffer 'x', step "), "{err}");
+        assert!(
+            err.contains("rank 2: kernel 'x' (model.py:12) makes NaN at [2] of buffer 'x', step "),
+            "{err}"
+        );
     }
     // An infinity is not an error, unless requested; its producer is reported with the resulting
     // NaN.
@@ -175,12 +197,16 @@ fn who_made_the_first_nan() {
     let (_, err) = run(&folder, &["--nan-asserts", "--fault-report", "f.json"], 1);
     assert!(err.contains("rank 3: kernel 'n' is given NaN at [0] of buffer 'p'"), "{err}");
     let report = read_json(folder.join("f.json"));
-    assert_eq!((report["kind"].as_str(), report["is_input"].as_bool()), (Some("not-finite"), Some(true)));
+    assert_eq!(
+        (report["kind"].as_str(), report["is_input"].as_bool()),
+        (Some("not-finite"), Some(true))
+    );
 }
 
 #[test]
 fn all_that_is_wrong_with_inputs() {
-    let text = FOUR.replace("p = f32[4] parameter(0)", "p = f32[4] parameter(0)\n w = f32[2,3] parameter(1)");
+    let text = FOUR
+        .replace("p = f32[4] parameter(0)", "p = f32[4] parameter(0)\n w = f32[2,3] parameter(1)");
     let folder = with_module("inputs", &text);
     let array = |name: &str, array: Tensor| (name.to_owned(), array);
     let arrays = [
@@ -226,8 +252,10 @@ void reads_kept(float *out, in *ins) { for (int i = 0; i < 4; i++) out[i] = kept
 /// A library of the functions above; nothing without a compiler.
 fn functions(folder: &Path) -> Option<()> {
     fs::write(folder.join("f.c"), FUNCTIONS).unwrap();
-    let built =
-        Command::new("cc").current_dir(folder).args(["-shared", "-fPIC", "-w", "-O1", "-o", "f.so", "f.c"]).status();
+    let built = Command::new("cc")
+        .current_dir(folder)
+        .args(["-shared", "-fPIC", "-w", "-O1", "-o", "f.so", "f.c"])
+        .status();
     built.is_ok_and(|status| status.success()).then_some(())
 }
 
@@ -266,34 +294,59 @@ fn memory_that_is_none_of_a_kernel_s_business() {
     for (function, option, words) in cases {
         calls(&folder, function, "good");
         let _ = fs::remove_file(folder.join("f.json"));
-        let (_, err) = run(&folder, &[&custom[..], &[option, "--fault-report", "f.json"]].concat(), 4);
-        assert!(err.contains(&format!(": kernel 'k' (model.py:33), step 3 of e, {words}")), "{function}: {err}");
+        let (_, err) =
+            run(&folder, &[&custom[..], &[option, "--fault-report", "f.json"]].concat(), 4);
+        assert!(
+            err.contains(&format!(": kernel 'k' (model.py:33), step 3 of e, {words}")),
+            "{function}: {err}"
+        );
         let report = fs::read_to_string(folder.join("f.json")).unwrap();
-        let report: serde_json::Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
-        assert_eq!((&report["kernel"], &report["source"]), (&"k".into(), &"model.py:33".into()), "{report}");
+        let report: serde_json::Value =
+            serde_json::from_str(report.lines().next().unwrap()).unwrap();
+        assert_eq!(
+            (&report["kernel"], &report["source"]),
+            (&"k".into(), &"model.py:33".into()),
+            "{report}"
+        );
     }
     // Without guard pages, a crash still names the kernel, and canary bytes are checked.
     calls(&folder, "writes_nowhere", "good");
     let (_, err) = run(&folder, &custom, 4);
     assert!(err.contains("kernel 'k'") && err.contains("halflap debug"), "{err}");
-    for (function, place) in [("writes_past", "right behind the end"), ("writes_before", "1 byte before the start")] {
+    for (function, place) in
+        [("writes_past", "right behind the end"), ("writes_before", "1 byte before the start")]
+    {
         calls(&folder, function, "good");
         let (_, err) = run(&folder, &custom, 1);
-        assert!(err.contains("rank 0: something was written") && err.contains(place) && err.contains("'k'"), "{err}");
+        assert!(
+            err.contains("rank 0: something was written")
+                && err.contains(place)
+                && err.contains("'k'"),
+            "{err}"
+        );
     }
     calls(&folder, "keeps", "reads_kept");
     let (_, err) = run(&folder, &[&custom[..], &[end]].concat(), 4);
     assert!(
-        err.contains("kernel 'd'") && err.contains("buffer 'n'") && err.contains("freed after kernel 'k'"),
+        err.contains("kernel 'd'")
+            && err.contains("buffer 'n'")
+            && err.contains("freed after kernel 'k'"),
         "{err}"
     );
     // Uninitialised memory is NaN.
     calls(&folder, "writes_nothing", "good");
     let (_, err) = run(&folder, &[&custom[..], &[end, "--nan-asserts"]].concat(), 1);
-    assert!(err.contains("rank 0: kernel 'k' (model.py:33) makes NaN at [0] of buffer 'k'"), "{err}");
+    assert!(
+        err.contains("rank 0: kernel 'k' (model.py:33) makes NaN at [0] of buffer 'k'"),
+        "{err}"
+    );
     calls(&folder, "good", "good");
     for option in [end, start] {
-        run(&folder, &[&custom[..], &[option, "--nan-asserts", "--check-lifetimes", "assert"]].concat(), 0);
+        run(
+            &folder,
+            &[&custom[..], &[option, "--nan-asserts", "--check-lifetimes", "assert"]].concat(),
+            0,
+        );
     }
 }
 
@@ -303,11 +356,16 @@ fn a_wrong_plan_is_a_fault_at_the_kernel() {
     give(&folder, 4, None);
     let (_, err) = run(&folder, &["--no-memory-caching", "--inject", "free-early=n"], 4);
     assert!(
-        err.contains("kernel 'x' (model.py:12)") && err.contains("of buffer 'n' (f32[4], 16 bytes), freed after"),
+        err.contains("kernel 'x' (model.py:12)")
+            && err.contains("of buffer 'n' (f32[4], 16 bytes), freed after"),
         "{err}"
     );
     let (_, err) = run(&folder, &["--no-memory-caching", "--inject", "mutate-input=x"], 4);
-    assert!(err.contains("kernel 'x' (model.py:12)") && err.contains("which it must only read: buffer 'n'"), "{err}");
+    assert!(
+        err.contains("kernel 'x' (model.py:12)")
+            && err.contains("which it must only read: buffer 'n'"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -316,7 +374,11 @@ fn ranks_that_go_another_way() {
     give(&folder, 4, None);
     let cases = [
         ("skip-collective=2:r", "rank 2 went another way", "it left out 'r'"),
-        ("skip-collective=3:s", "rank 3 is behind: ranks 0, 1, 2 wait in 's'", "has issued all that it had"),
+        (
+            "skip-collective=3:s",
+            "rank 3 is behind: ranks 0, 1, 2 wait in 's'",
+            "has issued all that it had",
+        ),
         ("double-collective=0:r", "rank 0 went another way", "it came to 'r' twice"),
         ("double-collective=1:s", "rank 1 came to 's'", "one too many"),
         ("swap-collectives=2:q,s", "rank 2 went another way", "'q' and 's' the other way round"),
@@ -325,7 +387,10 @@ fn ranks_that_go_another_way() {
     for (fault, who, what) in cases {
         let options = ["--timeout", "2s", "--flight-recorder=f.json", "--inject", fault];
         let (_, err) = run(&folder, &options, 1);
-        let account = err.lines().find(|line| line.starts_with("flight recorder: ")).unwrap_or_else(|| panic!("{err}"));
+        let account = err
+            .lines()
+            .find(|line| line.starts_with("flight recorder: "))
+            .unwrap_or_else(|| panic!("{err}"));
         assert!(account.contains(who) && account.contains(what), "{fault}: {account}");
         let dump = read_json(folder.join("f.json"));
         assert_eq!(dump["format"], "halflap.flight/1");
@@ -342,9 +407,14 @@ fn ranks_that_go_another_way() {
 #[test]
 fn no_alarm_where_nothing_is_wrong() {
     let folder = folder("no_alarm");
-    let modules = ["fsdp_L2.after_spmd_partitioning", "fsdp_L2_scan.after_optimizations", "mix_L2.after_optimizations"];
+    let modules = [
+        "fsdp_L2.after_spmd_partitioning",
+        "fsdp_L2_scan.after_optimizations",
+        "mix_L2.after_optimizations",
+    ];
     for module in modules {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/hlo/{module}.txt.gz"));
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/hlo/{module}.txt.gz"));
         let path = path.display().to_string();
         // The best order that is found, on eight ranks.
         ends(&halflap(&folder, &["schedule", &path, "-o", "order.json"]), 0);
@@ -355,7 +425,16 @@ fn no_alarm_where_nothing_is_wrong() {
             &["--canaries=on"],
         ];
         for memory in memories {
-            let all = ["run", &path, "--steps", "2", "--check-lifetimes", "assert", "--nan-asserts", "--check-inputs"];
+            let all = [
+                "run",
+                &path,
+                "--steps",
+                "2",
+                "--check-lifetimes",
+                "assert",
+                "--nan-asserts",
+                "--check-inputs",
+            ];
             let more = ["--order", "order.json", "--flight-recorder", "--debug-values", "3"];
             let (_, err) = ends(&halflap(&folder, &[&all[..], &more, memory].concat()), 0);
             assert_eq!(err, "", "{module} {memory:?}");

@@ -16,7 +16,10 @@ const REORDER: &str = "reorder_communication_preserving_peak_memory";
 fn a_schedule_is_summarised_and_written() {
     let dir = folder("schedule");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let output = halflap(&dir, &["schedule", &graph, "--passes", REORDER, "--compat", "torch-2.10", "-o", "out.json"]);
+    let output = halflap(
+        &dir,
+        &["schedule", &graph, "--passes", REORDER, "--compat", "torch-2.10", "-o", "out.json"],
+    );
     let (out, _) = ends(&output, 0);
     assert!(out.contains("255 nodes, 60 collectives") && out.contains("2864 moves in"), "{out}");
     assert!(out.contains("stopped by") && out.contains("... and 40 more"), "{out}");
@@ -33,8 +36,14 @@ fn a_schedule_is_summarised_and_written() {
     assert_eq!(sum, 2864);
     for stat in stats.values() {
         let number = |field: &str| stat[field].as_f64().unwrap();
-        assert!((number("improvement") - (number("initial_exposed") - number("final_exposed"))).abs() < 1.0);
-        assert_eq!(stat["grouped"].as_u64().unwrap() as usize, stat["grouped_with"].as_array().unwrap().len());
+        assert!(
+            (number("improvement") - (number("initial_exposed") - number("final_exposed"))).abs()
+                < 1.0
+        );
+        assert_eq!(
+            stat["grouped"].as_u64().unwrap() as usize,
+            stat["grouped_with"].as_array().unwrap().len()
+        );
         assert!(stat["limit"]["kind"].is_string() && stat["overlapped"].is_array());
     }
     let output = halflap(&dir, &["verify", &graph, "out.json", "--memory-budget", "1.2x"]);
@@ -45,8 +54,10 @@ fn a_schedule_is_summarised_and_written() {
 fn without_passes_the_step_is_shorter_and_no_memory_is_added() {
     let dir = folder("default");
     for name in ["moe_ep_6", "fsdp_llama_2", "fsdp_tp_llama_4"] {
-        let output =
-            halflap(&dir, &["schedule", &corpus(&format!("{name}.graph.json.gz")), "--effort", "quick", "--json"]);
+        let output = halflap(
+            &dir,
+            &["schedule", &corpus(&format!("{name}.graph.json.gz")), "--effort", "quick", "--json"],
+        );
         let file: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
         assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64(), "{name}");
         assert!(file["peak_memory"].as_i64() <= file["peak_memory_before"].as_i64(), "{name}");
@@ -59,9 +70,15 @@ fn the_optimizer_says_how_good_its_order_is() {
     let graph = corpus("moe_ep_6.graph.json.gz");
     let (out, err) = ends(&halflap(&dir, &["schedule", &graph, "-o", "out.json"]), 0);
     assert_eq!(err, "", "no progress is shown on a pipe");
-    for part in
-        ["step time", "of optimal, proved", "lower bound", "robustness", "held by", "optimized in", "peak 3.47 GiB at "]
-    {
+    for part in [
+        "step time",
+        "of optimal, proved",
+        "lower bound",
+        "robustness",
+        "held by",
+        "optimized in",
+        "peak 3.47 GiB at ",
+    ] {
         assert!(out.contains(part), "{part}: {out}");
     }
     let file = read_json(dir.join("out.json"));
@@ -77,7 +94,10 @@ fn the_optimizer_says_how_good_its_order_is() {
     let simulated: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(simulated["step_time"], file["step_time"]);
     assert_eq!(simulated["collectives"].as_array().unwrap().len(), 42);
-    let (_, err) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--memory-budget", "1GiB"]), 2);
+    let (_, err) = ends(
+        &halflap(&dir, &["schedule", &graph, "--effort", "quick", "--memory-budget", "1GiB"]),
+        2,
+    );
     assert!(err.contains("the smallest peak reached is"), "{err}");
 }
 
@@ -86,10 +106,28 @@ fn collectives_stay_in_order_if_asked() {
     let dir = folder("optimizer_kept");
     let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
     ends(
-        &halflap(&dir, &["schedule", &graph, "--effort", "quick", "--collective-order", "kept", "-o", "kept.json"]),
+        &halflap(
+            &dir,
+            &[
+                "schedule",
+                &graph,
+                "--effort",
+                "quick",
+                "--collective-order",
+                "kept",
+                "-o",
+                "kept.json",
+            ],
+        ),
         0,
     );
-    ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept", "--memory-budget", "1x"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &["verify", &graph, "kept.json", "--collective-order", "kept", "--memory-budget", "1x"],
+        ),
+        0,
+    );
 }
 
 /// What is said of an order is said under the rules that it was made with.
@@ -97,7 +135,16 @@ fn collectives_stay_in_order_if_asked() {
 fn a_schedule_is_explained_with_its_own_options() {
     let dir = folder("recorded");
     let graph = corpus("fsdp_backward.graph.json.gz");
-    let made = ["--effort", "quick", "--collective-order", "kept", "--memory-budget", "1.1x", "-o", "kept.json"];
+    let made = [
+        "--effort",
+        "quick",
+        "--collective-order",
+        "kept",
+        "--memory-budget",
+        "1.1x",
+        "-o",
+        "kept.json",
+    ];
     let (out, _) = ends(&halflap(&dir, &[&["schedule", &graph], made.as_slice()].concat()), 0);
     assert!(out.contains("for the kept collective order"), "{out}");
     assert!(out.contains("collective order is kept: free would save"), "{out}");
@@ -108,22 +155,38 @@ fn a_schedule_is_explained_with_its_own_options() {
         serde_json::from_str(&out).unwrap()
     };
     let explained = asked("explain", &["kept.json"]);
-    assert_eq!((&explained["bound"], &explained["collective_order"]), (&kept["bound"], &json!("kept")));
-    assert_eq!(asked("explain", &["kept.json", "--memory-budget", "1.1x"]), explained, "the limit is recorded, too");
+    assert_eq!(
+        (&explained["bound"], &explained["collective_order"]),
+        (&kept["bound"], &json!("kept"))
+    );
+    assert_eq!(
+        asked("explain", &["kept.json", "--memory-budget", "1.1x"]),
+        explained,
+        "the limit is recorded, too"
+    );
     assert_eq!(asked("simulate", &["kept.json"])["bound"], kept["bound"]);
     assert_eq!(asked("simulate", &["--collective-order", "kept"])["bound"], kept["bound"]);
     let free = asked("explain", &["kept.json", "--collective-order", "free"]);
     assert!(free["bound"].as_f64() < kept["bound"].as_f64());
     let kinds = |value: &Value| value["collectives"].to_string();
-    assert!(kinds(&explained).contains("kept_order") && !kinds(&explained).contains("misplaced"), "{explained}");
+    assert!(
+        kinds(&explained).contains("kept_order") && !kinds(&explained).contains("misplaced"),
+        "{explained}"
+    );
     assert!(kinds(&free).contains("misplaced") && !kinds(&free).contains("kept_order"), "{free}");
     let point = ["--memory", "1.1x", "--bandwidth", "1x"];
     let sweep = asked("what-if", &[&["kept.json"], point.as_slice()].concat());
     assert_eq!((&sweep["collective_order"], &sweep["effort"]), (&json!("kept"), &json!("quick")));
     assert_eq!(sweep["points"][0]["bound"], kept["bound"]);
     let step = |value: &Value| value["step_time"].as_f64().unwrap();
-    assert!(step(&sweep["points"][0]) < step(&kept) + 1.0, "its order is known, and no nanosecond is lost");
-    let sweep = asked("what-if", &[&["kept.json", "--collective-order", "free"], point.as_slice()].concat());
+    assert!(
+        step(&sweep["points"][0]) < step(&kept) + 1.0,
+        "its order is known, and no nanosecond is lost"
+    );
+    let sweep = asked(
+        "what-if",
+        &[&["kept.json", "--collective-order", "free"], point.as_slice()].concat(),
+    );
     assert_eq!(sweep["points"][0]["bound"], free["bound"]);
 }
 
@@ -132,14 +195,18 @@ fn what_a_schedule_records_must_fit() {
     let dir = folder("recorded_wrong");
     let graph = corpus("fsdp_backward.graph.json.gz");
     ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", "free.json"]), 0);
-    let (_, err) = ends(&halflap(&dir, &["explain", &graph, "free.json", "--collective-order", "kept"]), 2);
+    let (_, err) =
+        ends(&halflap(&dir, &["explain", &graph, "free.json", "--collective-order", "kept"]), 2);
     assert!(err.contains("(order of collectives); use --collective-order free"), "{err}");
     let mut file = read_json(dir.join("free.json"));
     assert_eq!(file["collective_order"], "free");
     file["collective_order"] = json!("loose");
     fs::write(dir.join("free.json"), file.to_string()).unwrap();
     let (_, err) = ends(&halflap(&dir, &["simulate", &graph, "free.json"]), 2);
-    assert!(err.contains("free.json: 'collective_order' is \"loose\": it must be free or kept"), "{err}");
+    assert!(
+        err.contains("free.json: 'collective_order' is \"loose\": it must be free or kept"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -178,7 +245,8 @@ fn simulate_and_explain_take_what_they_need() {
 fn a_sweep_shows_what_memory_and_bandwidth_buy() {
     let dir = folder("what_if");
     let graph = corpus("moe_ep_6.graph.json.gz");
-    let args = ["what-if", &graph, "--memory", "0.1x,1x", "--bandwidth", "1x,2x", "-o", "points.json"];
+    let args =
+        ["what-if", &graph, "--memory", "0.1x,1x", "--bandwidth", "1x,2x", "-o", "points.json"];
     let (out, _) = ends(&halflap(&dir, &args), 0);
     assert_eq!(out.lines().count(), 5, "{out}");
     assert!(out.contains("no order found; the smallest peak reached is"), "{out}");
@@ -194,12 +262,13 @@ fn a_graph_comes_from_standard_input_plain_or_gzipped() {
     let zipped = fs::read(corpus("moe_ep_6.graph.json.gz")).unwrap();
     let plain = halflap::import::unzip(&zipped).unwrap().into_owned();
     let run = |bytes: &[u8]| {
-        let mut child = command(&dir, &["schedule", "-", "--passes", "sink_waits,raise_comms", "--show"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command(&dir, &["schedule", "-", "--passes", "sink_waits,raise_comms", "--show"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
         child.stdin.take().unwrap().write_all(bytes).unwrap();
         let (out, err) = ends(&child.wait_with_output().unwrap(), 0);
         assert_eq!(err, "", "nothing is logged unasked, and no progress is shown on a pipe");
@@ -213,8 +282,10 @@ fn a_graph_comes_from_standard_input_plain_or_gzipped() {
 #[test]
 fn the_listing_shows_every_step() {
     let dir = folder("listing");
-    let output =
-        halflap(&dir, &["schedule", &corpus("ddp_mlp_4.graph.json.gz"), "--passes", "simple_overlap", "--show"]);
+    let output = halflap(
+        &dir,
+        &["schedule", &corpus("ddp_mlp_4.graph.json.gz"), "--passes", "simple_overlap", "--show"],
+    );
     let (out, _) = ends(&output, 0);
     let listing = out.split("\n\n").next().unwrap();
     assert_eq!(listing.lines().count(), 1 + 30 + 1, "{listing}");
@@ -272,13 +343,15 @@ fn bad_input_leaves_what_was_there() {
 #[test]
 fn a_ledger_that_does_not_hold_stops_the_program() {
     let dir = folder("ledger");
-    let graphs: Value =
-        serde_json::from_slice(&halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap())
-            .unwrap();
+    let graphs: Value = serde_json::from_slice(
+        &halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap(),
+    )
+    .unwrap();
     let mut fired = 0;
     for graph in graphs.as_array().unwrap().iter().take(40) {
         fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
-        let args = ["schedule", "graph.json", "--passes", REORDER, "--check-memory", "-o", "out.json"];
+        let args =
+            ["schedule", "graph.json", "--passes", REORDER, "--check-memory", "-o", "out.json"];
         ends(&halflap(&dir, &args), 0);
         fs::remove_file(dir.join("out.json")).unwrap();
         let output = halflap(&dir, &[args.as_slice(), &["--compat", "torch-2.10"]].concat());
@@ -293,8 +366,13 @@ fn a_ledger_that_does_not_hold_stops_the_program() {
         assert_eq!(entries(&dir), ["graph.json", "out.json.ledger-mismatch.json"]);
         let file = read_json(dir.join("out.json.ledger-mismatch.json"));
         assert_eq!(file["pass"], REORDER);
-        assert!(file["candidate"]["node"].is_string() && !file["group"].as_array().unwrap().is_empty());
-        assert_eq!(file["order"].as_array().unwrap().len(), graph["nodes"].as_array().unwrap().len());
+        assert!(
+            file["candidate"]["node"].is_string() && !file["group"].as_array().unwrap().is_empty()
+        );
+        assert_eq!(
+            file["order"].as_array().unwrap().len(),
+            graph["nodes"].as_array().unwrap().len()
+        );
         if let Some(first) = file["first_node_that_differs"].as_object() {
             assert_ne!(first["ledger"], first["true"]);
         } else {
@@ -308,9 +386,10 @@ fn a_ledger_that_does_not_hold_stops_the_program() {
 #[test]
 fn torch_that_exceeds_its_budget_is_warned_of() {
     let dir = folder("excess");
-    let graphs: Value =
-        serde_json::from_slice(&halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap())
-            .unwrap();
+    let graphs: Value = serde_json::from_slice(
+        &halflap::import::unzip(&fs::read(corpus("random.graphs.json.gz")).unwrap()).unwrap(),
+    )
+    .unwrap();
     let warned = graphs.as_array().unwrap().iter().filter(|graph| {
         fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
         let set = ["--set", "reorder_iterative_peak_memory_budget=0"];
@@ -333,7 +412,10 @@ fn verify_says_what_is_wrong() {
     };
     assert!(said(json!(order), &["--collective-order", "kept"], 0).starts_with("valid: 169 nodes"));
     assert!(said(json!({ "order": order }), &["--memory-budget", "8GiB"], 0).starts_with("valid"));
-    assert!(said(json!(order), &["--memory-budget", "1KiB"], 1).starts_with("not valid: peak memory is"));
+    assert!(
+        said(json!(order), &["--memory-budget", "1KiB"], 1)
+            .starts_with("not valid: peak memory is")
+    );
     let mut twice = order.clone();
     twice[3] = twice[4].clone();
     assert!(said(json!(twice), &[], 1).contains("is there twice"));
@@ -352,10 +434,14 @@ fn order_only_edges_are_kept_where_asked() {
     let dir = folder("kept");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
     ends(&halflap(&dir, &["schedule", &graph, "--passes", REORDER, "-o", "free.json"]), 0);
-    let (out, _) = ends(&halflap(&dir, &["verify", &graph, "free.json", "--collective-order", "kept"]), 1);
+    let (out, _) =
+        ends(&halflap(&dir, &["verify", &graph, "free.json", "--collective-order", "kept"]), 1);
     assert!(out.contains("order of collectives"), "{out}");
     let set = "reorder_iterative_unsafe_collectives_reorder=false";
-    ends(&halflap(&dir, &["schedule", &graph, "--passes", REORDER, "--set", set, "-o", "kept.json"]), 0);
+    ends(
+        &halflap(&dir, &["schedule", &graph, "--passes", REORDER, "--set", set, "-o", "kept.json"]),
+        0,
+    );
     ends(&halflap(&dir, &["verify", &graph, "kept.json", "--collective-order", "kept"]), 0);
 }
 
@@ -363,11 +449,33 @@ fn order_only_edges_are_kept_where_asked() {
 fn chained_collectives_stay_in_order_and_the_schedule_says_so() {
     let dir = folder("chained");
     let graph = corpus("fsdp_tp_llama_4.graph.json.gz");
-    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--order-collectives", "all", "-o", "all.json"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &[
+                "schedule",
+                &graph,
+                "--effort",
+                "quick",
+                "--order-collectives",
+                "all",
+                "-o",
+                "all.json",
+            ],
+        ),
+        0,
+    );
     let file = read_json(dir.join("all.json"));
-    assert_eq!((&file["order_collectives"], &file["collective_order"]), (&json!("all"), &json!("kept")));
+    assert_eq!(
+        (&file["order_collectives"], &file["collective_order"]),
+        (&json!("all"), &json!("kept"))
+    );
     let (out, _) = ends(&halflap(&dir, &["explain", &graph, "all.json", "--json"]), 0);
-    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["bound"], file["bound"], "chained as it was made");
+    assert_eq!(
+        serde_json::from_str::<Value>(&out).unwrap()["bound"],
+        file["bound"],
+        "chained as it was made"
+    );
     let kept = ["--collective-order", "kept", "--order-collectives", "all"];
     ends(&halflap(&dir, &[&["verify", &graph, "all.json"], kept.as_slice()].concat()), 0);
     let passes = ["--passes", REORDER, "--compat", "torch-2.10", "--order-collectives", "group"];
@@ -385,7 +493,8 @@ fn links_devices_and_standard_output() {
     assert!(fs::symlink_metadata(dir.join("link.json")).unwrap().file_type().is_symlink());
     assert_eq!(read_json(dir.join("real.json"))["format"], "halflap.schedule/1");
     for output in ["-", "/dev/stdout"] {
-        let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", output]), 0);
+        let (out, _) =
+            ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "-o", output]), 0);
         let printed: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(printed["format"], "halflap.schedule/1");
     }
@@ -401,10 +510,10 @@ fn links_devices_and_standard_output() {
 fn names_that_a_terminal_cannot_take_are_cut_and_escaped() {
     let dir = folder("names");
     let long = "x".repeat(70_000);
-    let node =
-        |name: &str, kind: &str| json!({ "name": name, "kind": kind, "runtime_ns": 1, "outputs": [], "deps": [] });
+    let node = |name: &str, kind: &str| json!({ "name": name, "kind": kind, "runtime_ns": 1, "outputs": [], "deps": [] });
     let mut collective = node(&long, "collective");
-    collective["collective"] = json!({ "op": long, "group": "g", "group_size": 2, "bytes": 1, "async": true });
+    collective["collective"] =
+        json!({ "op": long, "group": "g", "group_size": 2, "bytes": 1, "async": true });
     let graph = json!({
         "format": "halflap.graph/1",
         "groups": { "g": { "ranks": [0, 1] } },
@@ -413,7 +522,10 @@ fn names_that_a_terminal_cannot_take_are_cut_and_escaped() {
         "inputs": [],
     });
     fs::write(dir.join("graph.json"), graph.to_string()).unwrap();
-    let (out, _) = ends(&halflap(&dir, &["schedule", "graph.json", "--passes", "simple_overlap", "--show"]), 0);
+    let (out, _) = ends(
+        &halflap(&dir, &["schedule", "graph.json", "--passes", "simple_overlap", "--show"]),
+        0,
+    );
     assert!(!out.contains('\u{1b}') && out.lines().all(|line| line.chars().count() < 200), "{out}");
     assert!(out.contains("1 collective\n"), "{out}");
 }
@@ -429,7 +541,8 @@ fn rank(graph: &Value, factor: f64, group: &str) -> Value {
         }
     }
     let groups = text["groups"].as_object().unwrap().clone();
-    text["groups"] = groups.into_iter().map(|(name, ranks)| (format!("{group}{name}"), ranks)).collect();
+    text["groups"] =
+        groups.into_iter().map(|(name, ranks)| (format!("{group}{name}"), ranks)).collect();
     text
 }
 
@@ -437,17 +550,25 @@ fn rank(graph: &Value, factor: f64, group: &str) -> Value {
 fn aligned_ranks_have_the_lower_median() {
     let dir = folder("align");
     let graph: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap()).unwrap(),
+        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap())
+            .unwrap(),
     )
     .unwrap();
     for (name, factor) in [("r0", 1.0), ("r1", 4.0), ("r2", 2.0), ("r3", 3.0)] {
-        fs::write(dir.join(format!("{name}.json")), rank(&graph, factor, name).to_string()).unwrap();
+        fs::write(dir.join(format!("{name}.json")), rank(&graph, factor, name).to_string())
+            .unwrap();
     }
-    ends(&halflap(&dir, &["align", "r0.json", "r1.json", "r2.json", "r3.json", "-o", "aligned"]), 0);
+    ends(
+        &halflap(&dir, &["align", "r0.json", "r1.json", "r2.json", "r3.json", "-o", "aligned"]),
+        0,
+    );
     assert_eq!(entries(&dir.join("aligned")), ["r0.json", "r1.json", "r2.json", "r3.json"]);
     // Of 1, 2, 3 and 4 times the lower median is 2; everything else stays each rank's own.
     for name in ["r0", "r1", "r2", "r3"] {
-        assert_eq!(read_json(dir.join("aligned").join(format!("{name}.json"))), rank(&graph, 2.0, name));
+        assert_eq!(
+            read_json(dir.join("aligned").join(format!("{name}.json"))),
+            rank(&graph, 2.0, name)
+        );
     }
 }
 
@@ -473,7 +594,8 @@ fn aligned_ranks_need_not_have_times() {
 fn ranks_with_other_programs_are_refused() {
     let dir = folder("align_refused");
     let graph: Value = serde_json::from_slice(
-        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap()).unwrap(),
+        &halflap::import::unzip(&fs::read(corpus("fsdp_tp_llama_4.graph.json.gz")).unwrap())
+            .unwrap(),
     )
     .unwrap();
     let said = |change: &dyn Fn(&mut Value)| {
@@ -487,10 +609,19 @@ fn ranks_with_other_programs_are_refused() {
     };
     let first = graph["buffers"][5]["name"].as_str().unwrap().to_owned();
     let err = said(&|other| other["buffers"][5]["size_alloc"] = json!(77));
-    assert!(err.contains(&format!("b.json: differs from a.json: buffer '{first}': size_alloc is")), "{err}");
+    assert!(
+        err.contains(&format!("b.json: differs from a.json: buffer '{first}': size_alloc is")),
+        "{err}"
+    );
     let is_collective = |node: &&Value| node["kind"] == "collective";
-    let collective = graph["nodes"].as_array().unwrap().iter().position(|node| is_collective(&node)).unwrap();
-    let worker = graph["nodes"].as_array().unwrap().iter().position(|node| node["flops"].is_number()).unwrap();
+    let collective =
+        graph["nodes"].as_array().unwrap().iter().position(|node| is_collective(&node)).unwrap();
+    let worker = graph["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .position(|node| node["flops"].is_number())
+        .unwrap();
     let err = said(&|other| other["nodes"][worker]["flops"] = Value::Null);
     assert!(err.contains("its work in flops is") && err.contains("and not given here"), "{err}");
     let err = said(&|other| other["nodes"][collective]["collective"]["op"] = json!("broadcast"));
@@ -514,7 +645,9 @@ fn ranks_with_other_programs_are_refused() {
     assert!(err.contains("shares a stream with"), "{err}");
     let err = said(&|other| drop(other["nodes"].as_array_mut().unwrap().pop()));
     assert!(
-        err.contains("is not a node") || err.contains("number of nodes") || err.contains("is made by no node"),
+        err.contains("is not a node")
+            || err.contains("number of nodes")
+            || err.contains("is made by no node"),
         "{err}"
     );
     fs::create_dir(dir.join("sub")).unwrap();
@@ -538,15 +671,27 @@ fn run_times_that_are_missing_or_strange_name_their_file() {
     fs::write(dir.join("times.json"), r#"{ "b": 12 }"#).unwrap();
     let said = |args: &[&str]| ends(&halflap(&dir, args), 2).1;
     let err = said(&["simulate", "none.json"]);
-    assert!(err.contains("none.json: node 'a' has no run time (runtime_ns is null): model it with"), "{err}");
+    assert!(
+        err.contains("none.json: node 'a' has no run time (runtime_ns is null): model it with"),
+        "{err}"
+    );
     let err = said(&["simulate", "none.json", "--link", "ib400"]);
-    assert!(err.contains("none.json: node 'a' has no run time, and --link models collectives"), "{err}");
+    assert!(
+        err.contains("none.json: node 'a' has no run time, and --link models collectives"),
+        "{err}"
+    );
     let err = said(&["simulate", "one.json", "--profile", "times.json"]);
     assert!(err.contains("times.json: 'b' is not a node of the graph"), "{err}");
     for (wrong, problem) in [
-        (r#"{ "format": "halflap.profile/2", "times": {} }"#, "field 'format': \"halflap.profile/2\"; it must be"),
+        (
+            r#"{ "format": "halflap.profile/2", "times": {} }"#,
+            "field 'format': \"halflap.profile/2\"; it must be",
+        ),
         (r#"{ "format": "halflap.profile/1" }"#, "field 'times': missing; it must be an object"),
-        (r#"{ "format": "halflap.profile/1", "times": {}, "slowdown": 0.5 }"#, "field 'slowdown': 0.5; it must be"),
+        (
+            r#"{ "format": "halflap.profile/1", "times": {}, "slowdown": 0.5 }"#,
+            "field 'slowdown': 0.5; it must be",
+        ),
     ] {
         fs::write(dir.join("times.json"), wrong).unwrap();
         let err = said(&["simulate", "one.json", "--profile", "times.json"]);
@@ -571,7 +716,14 @@ fn measured_profiles_bring_their_contention() {
     fs::write(dir.join("slow.json"), profile(1.5).to_string()).unwrap();
     let plain = step(&["--profile", "plain.json"]);
     assert_eq!(step(&["--profile", "alone.json"]), plain);
-    assert_eq!(step(&["--profile", "slow.json"]), step(&["--profile", "plain.json", "--slowdown", "1.5"]));
+    assert_eq!(
+        step(&["--profile", "slow.json"]),
+        step(&["--profile", "plain.json", "--slowdown", "1.5"])
+    );
     assert!(step(&["--profile", "slow.json"]) > plain);
-    assert_eq!(step(&["--profile", "slow.json", "--slowdown", "1"]), plain, "what is typed comes first");
+    assert_eq!(
+        step(&["--profile", "slow.json", "--slowdown", "1"]),
+        plain,
+        "what is typed comes first"
+    );
 }

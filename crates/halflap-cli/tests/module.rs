@@ -9,7 +9,11 @@ use common::{command, corpus, ends, folder, halflap, read_json};
 use serde_json::Value;
 
 fn hlo(name: &str) -> String {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo").join(name).display().to_string()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/hlo")
+        .join(name)
+        .display()
+        .to_string()
 }
 
 const SMALL: &str = "HloModule small, num_partitions=8
@@ -42,21 +46,31 @@ fn a_module_is_scheduled_and_written() {
     assert!(out.contains("main, the entry") && out.contains("3 nodes, 1 collective"), "{out}");
     assert!(out.contains("{0-3},{4-7}") && out.contains("jit(f)/psum model.py:7"), "{out}");
     let file = read_json(dir.join("s.json"));
-    assert_eq!((&file["format"], &file["module"]), (&Value::from("halflap.schedule/1"), &Value::from("small")));
+    assert_eq!(
+        (&file["format"], &file["module"]),
+        (&Value::from("halflap.schedule/1"), &Value::from("small"))
+    );
     let computation = &file["computations"][0];
-    assert_eq!((&computation["computation"], &computation["runs"]), (&Value::from("main"), &Value::from(1.0)));
+    assert_eq!(
+        (&computation["computation"], &computation["runs"]),
+        (&Value::from("main"), &Value::from(1.0))
+    );
     assert_eq!(computation["order"], Value::from(vec!["ar-start", "dot", "ar"]));
     assert!(file["step_time"].as_f64() < file["step_time_before"].as_f64());
-    let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "s.json", "--memory-budget", "1x"]), 0);
+    let (out, _) =
+        ends(&halflap(&dir, &["verify", "small.txt", "s.json", "--memory-budget", "1x"]), 0);
     assert!(out.starts_with("valid: main, 3 nodes"), "{out}");
     ends(&halflap(&dir, &["schedule", "small.txt", "--emit", "hlo", "-o", "out.txt"]), 0);
     let text = fs::read_to_string(dir.join("out.txt")).unwrap();
     assert!(text.starts_with("HloModule small, is_scheduled=true, num_partitions=8\n"), "{text}");
     assert!(
-        text.contains("%ar-start = f32[1024,1024]{1,0} all-reduce-start(%p), channel_id=1, replica_groups="),
+        text.contains(
+            "%ar-start = f32[1024,1024]{1,0} all-reduce-start(%p), channel_id=1, replica_groups="
+        ),
         "{text}"
     );
-    let done = "%ar = f32[1024,1024]{1,0} all-reduce-done(%ar-start), metadata={op_name=\"jit(f)/psum\"";
+    let done =
+        "%ar = f32[1024,1024]{1,0} all-reduce-done(%ar-start), metadata={op_name=\"jit(f)/psum\"";
     assert!(text.find("%dot =") < text.find(done), "{text}");
     // What was written is the schedule that was found.
     let (out, _) = ends(&halflap(&dir, &["simulate", "out.txt", "-o", "-"]), 0);
@@ -68,18 +82,39 @@ fn a_module_is_scheduled_and_written() {
 fn every_command_takes_a_module() {
     let dir = folder("module-commands");
     let module = hlo("fsdp_L2_scan.after_spmd_partitioning.txt.gz");
-    let (out, _) = ends(&halflap(&dir, &["schedule", &module, "--effort", "quick", "-o", "s.json"]), 0);
-    assert!(out.contains("3 computations with communication") && out.contains("(2 times) in main.30_spmd"), "{out}");
+    let (out, _) =
+        ends(&halflap(&dir, &["schedule", &module, "--effort", "quick", "-o", "s.json"]), 0);
+    assert!(
+        out.contains("3 computations with communication")
+            && out.contains("(2 times) in main.30_spmd"),
+        "{out}"
+    );
     let (out, _) = ends(&halflap(&dir, &["simulate", &module, "s.json"]), 0);
     assert!(out.contains("main.30_spmd, the entry"), "{out}");
-    let (out, _) = ends(&halflap(&dir, &["explain", &module, "--computation", "region_1.6_spmd"]), 0);
+    let (out, _) =
+        ends(&halflap(&dir, &["explain", &module, "--computation", "region_1.6_spmd"]), 0);
     assert!(out.contains("in the loop while.84") && out.contains("train_step.py:"), "{out}");
-    let sweep = ["what-if", &module, "--memory", "1x", "--bandwidth", "1x,2x", "--computation", "main.30_spmd"];
+    let sweep = [
+        "what-if",
+        &module,
+        "--memory",
+        "1x",
+        "--bandwidth",
+        "1x,2x",
+        "--computation",
+        "main.30_spmd",
+    ];
     let (out, _) = ends(&halflap(&dir, &sweep), 0);
     assert!(out.starts_with("computation main.30_spmd\n") && out.contains("of bound"), "{out}");
     let (out, _) = ends(&halflap(&dir, &["verify", &module, "s.json"]), 0);
     assert_eq!(out.lines().filter(|line| line.starts_with("valid: ")).count(), 3, "{out}");
-    ends(&halflap(&dir, &["schedule", &module, "--effort", "quick", "--report", "p.html", "--trace", "t.json"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &["schedule", &module, "--effort", "quick", "--report", "p.html", "--trace", "t.json"],
+        ),
+        0,
+    );
     assert!(dir.join("p.html").exists() && dir.join("t.json").exists());
     let (out, _) = ends(&halflap(&dir, &["explain", &module, "--node", "all-gather.50"]), 2);
     assert!(out.is_empty());
@@ -90,8 +125,10 @@ fn the_content_tells_graphs_from_modules() {
     let dir = folder("module-content");
     small(&dir);
     let run = |file: &str| {
-        let mut child =
-            command(&dir, &["schedule", "-", "--json"]).stdin(fs::File::open(file).unwrap()).output().unwrap();
+        let mut child = command(&dir, &["schedule", "-", "--json"])
+            .stdin(fs::File::open(file).unwrap())
+            .output()
+            .unwrap();
         child.stderr.clear();
         let value: Value = serde_json::from_slice(&child.stdout).unwrap();
         value["computations"].is_array()
@@ -103,7 +140,10 @@ fn the_content_tells_graphs_from_modules() {
     assert!(err.contains("this is MLIR (StableHLO)"), "{err}");
     fs::write(dir.join("bad.txt"), SMALL.replace("all-reduce(%p)", "all-reduce(%x)")).unwrap();
     let (_, err) = ends(&halflap(&dir, &["schedule", "bad.txt"]), 2);
-    assert!(err.contains("bad.txt: line 12 column 40: no instruction before this one is called 'x'"), "{err}");
+    assert!(
+        err.contains("bad.txt: line 12 column 40: no instruction before this one is called 'x'"),
+        "{err}"
+    );
     assert!(err.contains("%ar = f32[1024,1024]{1,0} all-reduce(%x), channel_id=1"), "{err}");
     let (_, err) = ends(&halflap(&dir, &["schedule", "small.txt", "--passes", "sink_waits"]), 2);
     assert!(err.contains("--passes is not for HLO modules"), "{err}");
@@ -115,27 +155,42 @@ fn the_content_tells_graphs_from_modules() {
 fn measured_times_come_before_modelled_ones() {
     let dir = folder("module-profile");
     small(&dir);
-    fs::write(dir.join("p.pbtxt"), "costs { name: \"ar\" cost_us: 500 }\ncosts { name: \"dot\" cost_us: 300 }\n")
-        .unwrap();
+    fs::write(
+        dir.join("p.pbtxt"),
+        "costs { name: \"ar\" cost_us: 500 }\ncosts { name: \"dot\" cost_us: 300 }\n",
+    )
+    .unwrap();
     fs::write(dir.join("p.json"), "{\"ar\": 500000, \"dot\": 300000}").unwrap();
     for profile in ["p.pbtxt", "p.json"] {
-        let (out, _) = ends(&halflap(&dir, &["schedule", "small.txt", "--profile", profile, "--json"]), 0);
+        let (out, _) =
+            ends(&halflap(&dir, &["schedule", "small.txt", "--profile", profile, "--json"]), 0);
         let file: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!((file["step_time_before"].as_f64(), file["step_time"].as_f64()), (Some(800_000.0), Some(500_000.0)));
+        assert_eq!(
+            (file["step_time_before"].as_f64(), file["step_time"].as_f64()),
+            (Some(800_000.0), Some(500_000.0))
+        );
     }
     fs::write(dir.join("q.json"), "{\"nobody\": 1}").unwrap();
     let (_, err) = ends(&halflap(&dir, &["schedule", "small.txt", "--profile", "q.json"]), 2);
-    assert!(err.contains("no name is one of the module's instructions; the first is 'nobody'"), "{err}");
+    assert!(
+        err.contains("no name is one of the module's instructions; the first is 'nobody'"),
+        "{err}"
+    );
 }
 
 #[test]
 fn wrong_orders_of_modules_are_found() {
     let dir = folder("module-verify");
     small(&dir);
-    let order = |names: &str| format!("{{\"computations\": [{{\"computation\": \"main\", \"order\": [{names}]}}]}}");
+    let order = |names: &str| {
+        format!("{{\"computations\": [{{\"computation\": \"main\", \"order\": [{names}]}}]}}")
+    };
     fs::write(dir.join("o.json"), order("\"ar\", \"dot\", \"ar-start\"")).unwrap();
     let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 1);
-    assert!(out.contains("not valid: computation 'main': node 'ar' runs before 'ar-start'"), "{out}");
+    assert!(
+        out.contains("not valid: computation 'main': node 'ar' runs before 'ar-start'"),
+        "{out}"
+    );
     fs::write(dir.join("o.json"), order("\"ar-start\"").replace("main", "other")).unwrap();
     let (out, _) = ends(&halflap(&dir, &["verify", "small.txt", "o.json"]), 1);
     assert!(out.contains("no computation that runs is called 'other'"), "{out}");
@@ -149,9 +204,11 @@ fn wrong_orders_of_modules_are_found() {
 #[test]
 fn the_limit_holds_for_the_whole_module() {
     let dir = folder("module-limit");
-    for name in
-        ["fsdp_L2_scan.after_spmd_partitioning", "fsdp_L2_scan.after_optimizations", "mix_L2.after_optimizations"]
-    {
+    for name in [
+        "fsdp_L2_scan.after_spmd_partitioning",
+        "fsdp_L2_scan.after_optimizations",
+        "mix_L2.after_optimizations",
+    ] {
         let module = hlo(&format!("{name}.txt.gz"));
         let peak = |module: &str| {
             ends(&halflap(&dir, &["simulate", module, "-o", "sim.json"]), 0);
@@ -165,7 +222,10 @@ fn the_limit_holds_for_the_whole_module() {
             let said = read_json(dir.join("s.json"));
             assert_eq!(said["peak_memory_before"].as_f64(), Some(input), "{name} {budget}");
             let written = peak("out.txt");
-            assert!(written <= said["peak_memory"].as_f64().unwrap(), "{name} {budget}: {written} {said}");
+            assert!(
+                written <= said["peak_memory"].as_f64().unwrap(),
+                "{name} {budget}: {written} {said}"
+            );
             assert!(written <= factor * input, "{name} {budget}: {written} of {input}");
         }
     }
@@ -207,10 +267,13 @@ fn one_node_is_explained_alone_and_graphs_are_no_modules() {
     let dir = folder("module-node");
     let module = hlo("fsdp_L2.after_spmd_partitioning.txt.gz");
     let (all, _) = ends(&halflap(&dir, &["explain", &module]), 0);
-    let held = |text: &str| text.lines().filter(|line| line.contains("all-reduce") && line.contains("start")).count();
+    let held = |text: &str| {
+        text.lines().filter(|line| line.contains("all-reduce") && line.contains("start")).count()
+    };
     assert!(held(&all) > 4, "{all}");
-    let name =
-        all.lines().find_map(|line| line.split_whitespace().next().filter(|word| word.starts_with("all-reduce")));
+    let name = all.lines().find_map(|line| {
+        line.split_whitespace().next().filter(|word| word.starts_with("all-reduce"))
+    });
     let (one, _) = ends(&halflap(&dir, &["explain", &module, "--node", name.unwrap()]), 0);
     assert!(held(&one) <= 4 && one.contains(name.unwrap()), "{one}");
     let graph = corpus("ddp_mlp_4.graph.json.gz");
@@ -257,14 +320,20 @@ fn a_plan_has_the_streams_that_it_was_simulated_with() {
 #[test]
 fn more_memory_or_effort_is_never_slower() {
     let dir = folder("never-slower");
-    for program in [hlo("fsdp_L2_bf16.after_optimizations.txt.gz"), corpus("fsdp_backward.graph.json.gz")] {
+    for program in
+        [hlo("fsdp_L2_bf16.after_optimizations.txt.gz"), corpus("fsdp_backward.graph.json.gz")]
+    {
         let step_time = |more: &[&str]| {
             let output = halflap(&dir, &[&["schedule", program.as_str(), "--json"], more].concat());
             let answer: Value = serde_json::from_str(&ends(&output, 0).0).unwrap();
             answer["step_time"].as_f64().unwrap()
         };
         let quick = step_time(&["--effort", "quick"]);
-        for more in [&["--effort", "quick", "--memory-budget", "1.1x"][..], &["--memory-budget", "1.5x"], &[]] {
+        for more in [
+            &["--effort", "quick", "--memory-budget", "1.1x"][..],
+            &["--memory-budget", "1.5x"],
+            &[],
+        ] {
             let found = step_time(more);
             assert!(found <= quick * (1.0 + 1e-9), "{program} {more:?}: {found} {quick}");
         }
@@ -285,11 +354,15 @@ main {
 ";
     fs::write(dir.join("m.txt"), text).unwrap();
     let (out, _) = ends(&halflap(&dir, &["schedule", "m.txt", "--emit", "hlo", "-o", "s.txt"]), 0);
-    assert!(out.contains("2 replicas are assumed, because the module has neither replica_count"), "{out}");
+    assert!(
+        out.contains("2 replicas are assumed, because the module has neither replica_count"),
+        "{out}"
+    );
     let written = fs::read_to_string(dir.join("s.txt")).unwrap();
     assert!(written.starts_with("HloModule main, is_scheduled=true"), "{written}");
     assert!(
-        written.contains("all-reduce-start(negate.anon0.") && written.contains("ROOT t = tuple(r, d)"),
+        written.contains("all-reduce-start(negate.anon0.")
+            && written.contains("ROOT t = tuple(r, d)"),
         "{written}"
     );
     ends(&halflap(&dir, &["schedule", "s.txt"]), 0);

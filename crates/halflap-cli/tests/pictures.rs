@@ -23,18 +23,38 @@ fn data(page: &Path) -> Value {
 fn a_schedule_is_drawn_before_and_after() {
     let dir = folder("drawn");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let args = ["schedule", &graph, "--effort", "quick", "-o", "o.json", "--report", "r.html", "--trace", "t.pftrace"];
+    let args = [
+        "schedule",
+        &graph,
+        "--effort",
+        "quick",
+        "-o",
+        "o.json",
+        "--report",
+        "r.html",
+        "--trace",
+        "t.pftrace",
+    ];
     ends(&halflap(&dir, &args), 0);
     assert_eq!(entries(&dir), ["o.json", "r.html", "t.pftrace"]);
     let (page, schedule) = (data(&dir.join("r.html")), read_json(dir.join("o.json")));
     assert_eq!(page["title"], "fsdp_llama_2.graph.json.gz", "a page names no folder");
-    assert_eq!((&page["views"][0]["name"], &page["views"][1]["name"]), (&json!("before"), &json!("after")));
-    let figure = |view: usize, place: usize| page["views"][view]["headline"][place]["value"].as_f64().unwrap();
+    assert_eq!(
+        (&page["views"][0]["name"], &page["views"][1]["name"]),
+        (&json!("before"), &json!("after"))
+    );
+    let figure = |view: usize, place: usize| {
+        page["views"][view]["headline"][place]["value"].as_f64().unwrap()
+    };
     assert_eq!(figure(0, 0), schedule["step_time_before"].as_f64().unwrap());
     assert_eq!(figure(1, 0), schedule["step_time"].as_f64().unwrap());
     assert_eq!(figure(1, 2), schedule["peak_memory"].as_f64().unwrap());
-    let exposed = page["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[5].as_f64().unwrap());
-    assert!((exposed.sum::<f64>() - figure(1, 1)).abs() < 10.0, "the table adds up to the headline");
+    let exposed =
+        page["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[5].as_f64().unwrap());
+    assert!(
+        (exposed.sum::<f64>() - figure(1, 1)).abs() < 10.0,
+        "the table adds up to the headline"
+    );
 }
 
 #[test]
@@ -51,9 +71,30 @@ fn the_same_input_gives_the_same_page() {
 fn every_command_that_looks_at_orders_draws_them() {
     let dir = folder("all_drawn");
     let graph = corpus("ddp_mlp_4.graph.json.gz");
-    ends(&halflap(&dir, &["schedule", &graph, "--passes", "simple_overlap", "-o", "o.json", "--report", "p.html"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &[
+                "schedule",
+                &graph,
+                "--passes",
+                "simple_overlap",
+                "-o",
+                "o.json",
+                "--report",
+                "p.html",
+            ],
+        ),
+        0,
+    );
     ends(&halflap(&dir, &["simulate", &graph, "--report", "s.html"]), 0);
-    ends(&halflap(&dir, &["explain", &graph, "o.json", "--report", "e.html", "--trace", "e.json.gz"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &["explain", &graph, "o.json", "--report", "e.html", "--trace", "e.json.gz"],
+        ),
+        0,
+    );
     ends(&halflap(&dir, &["what-if", &graph, "--memory", "1x,1.1x", "--report", "w.html"]), 0);
     let views = |name: &str| data(&dir.join(name))["views"].as_array().unwrap().len();
     assert_eq!(["p.html", "s.html", "e.html", "w.html"].map(views), [2, 1, 2, 1]);
@@ -99,8 +140,13 @@ fn a_wrong_request_leaves_no_files() {
 fn waiting_for_the_host_is_told_apart() {
     let dir = folder("host");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let (out, _) =
-        ends(&halflap(&dir, &["simulate", &graph, "--launch", "60us", "--report", "r.html", "-o", "o.json"]), 0);
+    let (out, _) = ends(
+        &halflap(
+            &dir,
+            &["simulate", &graph, "--launch", "60us", "--report", "r.html", "-o", "o.json"],
+        ),
+        0,
+    );
     assert!(out.contains("host           compute waits "), "{out}");
     let (page, json) = (data(&dir.join("r.html")), read_json(dir.join("o.json")));
     let exposed = |collective: &Value| collective["exposed"].as_f64().unwrap();
@@ -115,8 +161,13 @@ fn waiting_for_the_host_is_told_apart() {
 #[test]
 fn hostile_names_stay_text() {
     let dir = folder("hostile_page");
-    let names =
-        ["</script><script>alert(1)</script>", "<!--", "\u{0}\u{1b}[2J", "\u{202e}evil", &"x".repeat(10_000_000)];
+    let names = [
+        "</script><script>alert(1)</script>",
+        "<!--",
+        "\u{0}\u{1b}[2J",
+        "\u{202e}evil",
+        &"x".repeat(10_000_000),
+    ];
     let node = |(place, name): (usize, &&str)| {
         json!({ "name": name, "kind": "compute", "runtime_ns": 1000.0, "outputs": [format!("b{place}<i>")], "deps": [],
                 "source": "<b>", "ops": ["<u>"] })
@@ -128,7 +179,8 @@ fn hostile_names_stay_text() {
         "buffers": names.iter().enumerate().map(buffer).collect::<Vec<_>>(),
     });
     fs::write(dir.join("g.json"), graph.to_string()).unwrap();
-    let (out, _) = ends(&halflap(&dir, &["simulate", "g.json", "--report", "r.html", "--trace", "t.json"]), 0);
+    let (out, _) =
+        ends(&halflap(&dir, &["simulate", "g.json", "--report", "r.html", "--trace", "t.json"]), 0);
     assert!(out.len() < 2_000 && !out.contains(['\u{1b}', '\u{202e}', '\u{0}']), "{out:?}");
     assert!(fs::metadata(dir.join("r.html")).unwrap().len() < 400_000);
     let shown = data(&dir.join("r.html"))["ops"]["name"].clone();

@@ -12,18 +12,38 @@ use serde_json::{Value, json};
 fn merged_collectives_are_compared_with_what_they_were() {
     let dir = folder("merge");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let merge = ["schedule", &graph, "--merge", "op1,op15", "--merge", "op2, op10", "--memory-budget", "1.2x"];
+    let merge = [
+        "schedule",
+        &graph,
+        "--merge",
+        "op1,op15",
+        "--merge",
+        "op2, op10",
+        "--memory-budget",
+        "1.2x",
+    ];
     let quick = ["--effort", "quick"];
-    let (out, _) = ends(&halflap(&dir, &[&merge[..], &quick, &["-o", "o.json", "--report", "r.html"]].concat()), 0);
+    let (out, _) = ends(
+        &halflap(&dir, &[&merge[..], &quick, &["-o", "o.json", "--report", "r.html"]].concat()),
+        0,
+    );
     assert!(out.contains("255 nodes, 60 collectives -> 257 nodes, 58 collectives"), "{out}");
-    assert!(out.contains("op1, op15 into op1_x2") && out.contains("op2, op10 into op2_x2"), "{out}");
+    assert!(
+        out.contains("op1, op15 into op1_x2") && out.contains("op2, op10 into op2_x2"),
+        "{out}"
+    );
     assert_eq!(entries(&dir), ["o.json", "r.html"]);
 
     let file = read_json(dir.join("o.json"));
     let plain = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--json"]), 0).0;
     let plain: Value = serde_json::from_str(&plain).unwrap();
-    for field in ["step_time_before", "peak_memory_before", "exposed_before", "simulated_exposed_before"] {
-        assert_eq!(file[field], plain[field], "before is the old program in its own order: {field}");
+    for field in
+        ["step_time_before", "peak_memory_before", "exposed_before", "simulated_exposed_before"]
+    {
+        assert_eq!(
+            file[field], plain[field],
+            "before is the old program in its own order: {field}"
+        );
     }
     assert_eq!(plain.get("recipes"), None);
     let recipe = &file["recipes"][0];
@@ -43,7 +63,8 @@ fn check_page(page: &str, schedule: &Value) {
     let (data, _) = rest.split_once("</script>").unwrap();
     let document: Value = serde_json::from_str(data).unwrap();
     let page = &document["parts"][0];
-    let names: Vec<&str> = page["ops"]["name"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        page["ops"]["name"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let drawn = |view: usize| -> BTreeSet<&str> {
         let ops = page["views"][view]["slices"]["op"].as_array().unwrap();
         ops.iter().map(|op| names[op.as_u64().unwrap() as usize]).collect()
@@ -52,18 +73,23 @@ fn check_page(page: &str, schedule: &Value) {
     assert_eq!((before.len(), after.len()), (255, 257));
     assert!(before.contains("op15") && !before.contains("op1_x2"));
     assert!(after.contains("op1_x2") && !after.contains("op15"));
-    let headline = |view: usize, place: usize| page["views"][view]["headline"][place]["value"].as_f64().unwrap();
+    let headline = |view: usize, place: usize| {
+        page["views"][view]["headline"][place]["value"].as_f64().unwrap()
+    };
     assert_eq!(headline(0, 0), schedule["step_time_before"].as_f64().unwrap());
     assert_eq!(headline(1, 2), schedule["peak_memory"].as_f64().unwrap());
     // What is alive at the peak of each view, by the buffers that it has.
     for view in &page["views"].as_array().unwrap()[..] {
         let memory = &view["memory"];
-        let list =
-            |value: &Value| -> Vec<i64> { value.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect() };
-        let (bytes, order, freed) = (list(&memory["bytes"]), list(&memory["order"]), list(&memory["freed_by"]));
+        let list = |value: &Value| -> Vec<i64> {
+            value.as_array().unwrap().iter().map(|n| n.as_i64().unwrap()).collect()
+        };
+        let (bytes, order, freed) =
+            (list(&memory["bytes"]), list(&memory["order"]), list(&memory["freed_by"]));
         let first = memory["first_buffer"].as_u64().unwrap() as usize;
         let (size, maker) = (list(&page["buffers"]["size"]), list(&page["buffers"]["maker"]));
-        let peak = (0..bytes.len()).max_by_key(|&entry| (bytes[entry], std::cmp::Reverse(entry))).unwrap();
+        let peak =
+            (0..bytes.len()).max_by_key(|&entry| (bytes[entry], std::cmp::Reverse(entry))).unwrap();
         let place = |op: i64| order.iter().position(|&other| other == op).unwrap();
         let alive = freed.iter().enumerate().filter(|(number, last)| {
             let made = maker[first + number];
@@ -78,11 +104,22 @@ fn check_page(page: &str, schedule: &Value) {
 fn a_changed_graph_is_written_and_can_be_scheduled() {
     let dir = folder("emit_graph");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let args =
-        ["schedule", &graph, "--effort", "quick", "--memory-budget", "1.2x", "--emit", "graph", "-o", "new.json"];
+    let args = [
+        "schedule",
+        &graph,
+        "--effort",
+        "quick",
+        "--memory-budget",
+        "1.2x",
+        "--emit",
+        "graph",
+        "-o",
+        "new.json",
+    ];
     ends(&halflap(&dir, &[&args[..], &["--merge", "op1,op15"]].concat()), 0);
     let new = read_json(dir.join("new.json"));
-    let merged = new["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "op1_x2").unwrap();
+    let merged =
+        new["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "op1_x2").unwrap();
     assert_eq!(merged["collective"]["kind"], "all_gather");
     assert_eq!(merged["ops"], json!(["op1", "op15"]));
     let (out, _) = ends(&halflap(&dir, &["simulate", "new.json"]), 0);
@@ -93,11 +130,19 @@ fn a_changed_graph_is_written_and_can_be_scheduled() {
 fn what_cannot_be_merged_is_said() {
     let dir = folder("merge_refused");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
-    let said = |more: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph][..], more].concat()), 2).1;
-    assert!(said(&["--merge", "op1"]).contains("a merge needs two or more collectives, and 1 was named"));
+    let said =
+        |more: &[&str]| ends(&halflap(&dir, &[&["schedule", &graph][..], more].concat()), 2).1;
+    assert!(
+        said(&["--merge", "op1"])
+            .contains("a merge needs two or more collectives, and 1 was named")
+    );
     assert!(said(&["--merge", "op1,nobody"]).contains("'nobody' is not a node of the graph"));
-    assert!(said(&["--merge", "op1,op165"]).contains("differ in kind: all_gather and reduce_scatter"));
-    assert!(said(&["--merge", "op1,op15", "--passes", "sink_waits"]).contains("leave out --passes"));
+    assert!(
+        said(&["--merge", "op1,op165"]).contains("differ in kind: all_gather and reduce_scatter")
+    );
+    assert!(
+        said(&["--merge", "op1,op15", "--passes", "sink_waits"]).contains("leave out --passes")
+    );
 }
 
 /// A captured program whose collectives are mostly latency: their times with a millisecond more.
@@ -116,12 +161,19 @@ fn latent(dir: &std::path::Path) -> String {
 fn rewrites_are_chosen_with_the_order() {
     let dir = folder("rewrite");
     let plain = corpus("fsdp_llama_2.graph.json.gz");
-    ends(&halflap(&dir, &["schedule", &plain, "--effort", "quick", "--emit", "graph", "-o", "in.json"]), 0);
+    ends(
+        &halflap(
+            &dir,
+            &["schedule", &plain, "--effort", "quick", "--emit", "graph", "-o", "in.json"],
+        ),
+        0,
+    );
     let graph = latent(&dir);
     let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick"]), 0);
     assert!(out.contains("is latency of collectives that --rewrite could merge"), "{out}");
     let args = ["schedule", &graph, "--memory-budget", "2x", "--effort", "quick", "--rewrite"];
-    let (out, _) = ends(&halflap(&dir, &[&args[..], &["-o", "o.json", "--report", "r.html"]].concat()), 0);
+    let (out, _) =
+        ends(&halflap(&dir, &[&args[..], &["-o", "o.json", "--report", "r.html"]].concat()), 0);
     assert!(out.contains("merge:1 ") && out.contains("order alone"), "{out}");
     let found = read_json(dir.join("o.json"));
     let step = found["step_time"].as_f64().unwrap();
@@ -136,18 +188,26 @@ fn rewrites_are_chosen_with_the_order() {
     assert!(out.contains("the same program: 255 nodes, 60 collectives -> "), "{out}");
     ends(&halflap(&dir, &[&args[..], &["--emit", "graph", "-o", "new.json.gz"]].concat()), 0);
     ends(&halflap(&dir, &["verify", &graph, "new.json.gz"]), 0);
-    let (_, error) = ends(&halflap(&dir, &["verify", &graph, "new.json", "--memory-budget", "1x"]), 2);
+    let (_, error) =
+        ends(&halflap(&dir, &["verify", &graph, "new.json", "--memory-budget", "1x"]), 2);
     assert!(error.contains("two graphs were given"), "{error}");
     // One dependency less, and it is another program.
     let mut damaged = read_json(dir.join("new.json"));
     let nodes = damaged["nodes"].as_array_mut().unwrap();
-    let last = nodes.iter_mut().rev().find(|node| !node["deps"].as_array().unwrap().is_empty()).unwrap();
+    let last =
+        nodes.iter_mut().rev().find(|node| !node["deps"].as_array().unwrap().is_empty()).unwrap();
     last["deps"] = json!([]);
     fs::write(dir.join("damaged.json"), damaged.to_string()).unwrap();
     let (out, error) = ends(&halflap(&dir, &["verify", &graph, "damaged.json"]), 1);
     assert!((out + &error).contains("not the same program"), "{error}");
     // One is left out; what is not there cannot be.
-    ends(&halflap(&dir, &[&args[..6], &["--rewrite=exact", "--without", "merge:1", "-o", "w.json"]].concat()), 0);
+    ends(
+        &halflap(
+            &dir,
+            &[&args[..6], &["--rewrite=exact", "--without", "merge:1", "-o", "w.json"]].concat(),
+        ),
+        0,
+    );
     let less = read_json(dir.join("w.json"));
     // What the summary calls by that name is what is left out.
     let members = |of: &Value| of["members"].clone();
@@ -161,9 +221,13 @@ fn rewrites_are_chosen_with_the_order() {
 fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let dir = folder("rewrite_none");
     let graph = corpus("ddp_mlp_4.graph.json.gz");
-    let (out, _) = ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "-o", "o.json"]), 0);
+    let (out, _) = ends(
+        &halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite", "-o", "o.json"]),
+        0,
+    );
     assert!(
-        out.contains("rewrites") && out.contains("none: no collectives that can be merged expose latency"),
+        out.contains("rewrites")
+            && out.contains("none: no collectives that can be merged expose latency"),
         "{out}"
     );
     let args = ["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"];
@@ -178,7 +242,10 @@ fn what_is_no_rewrite_is_refused() {
     let dir = folder("rewrite_refused");
     let graph = corpus("fsdp_llama_2.graph.json.gz");
     for (more, said) in [
-        (&["--rewrite", "melt"][..], "'melt' is no rewrite: choose exact, all, none, or from the list merge"),
+        (
+            &["--rewrite", "melt"][..],
+            "'melt' is no rewrite: choose exact, all, none, or from the list merge",
+        ),
         (&["--rewrite", "--without", "merge"], "--without merge: not the name of a rewrite"),
         (&["--rewrite", "--passes", "simple_overlap"], "leave out --passes"),
         (&["--rewrite", "--merge", "op1,op2"], "cannot be used with"),

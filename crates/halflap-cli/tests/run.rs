@@ -49,7 +49,8 @@ fn outputs(folder: &Path, name: &str) -> Vec<f32> {
 fn two_orders_of_one_computation_are_refused() {
     let folder = with_module("two_orders_of_one", SUM);
     let order = r#"{"computation": "e", "order": ["n", "r"]}"#;
-    fs::write(folder.join("order.json"), format!(r#"{{"computations": [{order}, {order}]}}"#)).unwrap();
+    fs::write(folder.join("order.json"), format!(r#"{{"computations": [{order}, {order}]}}"#))
+        .unwrap();
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--order", "order.json"]), 2);
     assert!(err.contains("order.json") && err.contains("two orders of computation 'e'"), "{err}");
 }
@@ -58,9 +59,15 @@ fn two_orders_of_one_computation_are_refused() {
 fn ranks_that_the_module_does_not_count() {
     let folder = with_module("ranks_not_counted", &SUM.replace(", num_partitions=2", ""));
     let ones = [1.0; 4];
-    archive(&folder, &[0, 1, 2].map(|rank| (["in_000_r0", "in_000_r1", "in_000_r2"][rank], input(ones))));
+    archive(
+        &folder,
+        &[0, 1, 2].map(|rank| (["in_000_r0", "in_000_r1", "in_000_r2"][rank], input(ones))),
+    );
     let run = |more: &[&str], code| {
-        let output = halflap(&folder, &[&["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"], more].concat());
+        let output = halflap(
+            &folder,
+            &[&["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"], more].concat(),
+        );
         let (out, err) = ends(&output, code);
         out + &err
     };
@@ -68,7 +75,9 @@ fn ranks_that_the_module_does_not_count() {
     let said = run(&["--ranks", "3"], 0);
     assert!(said.contains("3 partitions are assumed, because the module has neither"), "{said}");
     assert_eq!(outputs(&folder, "out_000_r2"), [-3.0; 4]);
-    let named = SUM.replace(", num_partitions=2", "").replace("replica_groups={}", "replica_groups={{0,1,2}}");
+    let named = SUM
+        .replace(", num_partitions=2", "")
+        .replace("replica_groups={}", "replica_groups={{0,1,2}}");
     fs::write(folder.join("m.txt"), named).unwrap();
     assert!(run(&[], 0).contains("3 partitions are assumed"));
     assert!(run(&["--ranks", "2"], 2).contains("--ranks 2: its collectives name 3 ranks"));
@@ -95,7 +104,8 @@ fn a_plan_is_printed() {
     // The same each time, and the same in a file.
     ends(&halflap(&folder, &["plan", "m.txt", "--input-order", "-o", "plan.txt"]), 0);
     assert_eq!(fs::read_to_string(folder.join("plan.txt")).unwrap(), out);
-    let (_, err) = ends(&halflap(&folder, &["plan", &common::corpus("ddp_mlp_4.graph.json.gz")]), 2);
+    let (_, err) =
+        ends(&halflap(&folder, &["plan", &common::corpus("ddp_mlp_4.graph.json.gz")]), 2);
     assert!(err.contains("is no HLO module, and only those can be run"), "{err}");
 }
 
@@ -104,7 +114,10 @@ fn archives_and_folders() {
     let folder = with_module("archives_and_folders", SUM);
     let (first, second) = (input([1.0, 2.0, 3.0, 4.0]), input([10.0, 20.0, 30.0, 40.0]));
     archive(&folder, &[("in_000_r0", first.clone()), ("in_000_r1", second.clone())]);
-    let (out, _) = ends(&halflap(&folder, &["run", "m.txt", "--ranks", "2", "--inputs", "in.npz", "-o", "out.npz"]), 0);
+    let (out, _) = ends(
+        &halflap(&folder, &["run", "m.txt", "--ranks", "2", "--inputs", "in.npz", "-o", "out.npz"]),
+        0,
+    );
     assert!(out.contains("as planned") && out.contains("2 arrays to out.npz"), "{out}");
     assert_eq!(outputs(&folder, "out_000_r0"), [-11.0, -22.0, -33.0, -44.0]);
     assert_eq!(outputs(&folder, "out_000_r1"), outputs(&folder, "out_000_r0"));
@@ -130,15 +143,30 @@ fn inputs_that_do_not_fit() {
         ends(&halflap(&folder, &["run", "m.txt", "--inputs", "in.npz", "-o", "out.npz"]), 2).1
     };
     let good = input([0.0; 4]);
-    assert_eq!(said(&[("in_000_r0", good.clone())]), "error: in.npz: the .npz file has no array 'in_000_r1'\n");
-    let wrong = said(&[("in_000_r0", good.clone()), ("in_000_r1", Tensor::of(&[2, 2], &[0.0f32; 4]))]);
-    assert_eq!(wrong, "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 ('p') is f32[4]\n");
+    assert_eq!(
+        said(&[("in_000_r0", good.clone())]),
+        "error: in.npz: the .npz file has no array 'in_000_r1'\n"
+    );
+    let wrong =
+        said(&[("in_000_r0", good.clone()), ("in_000_r1", Tensor::of(&[2, 2], &[0.0f32; 4]))]);
+    assert_eq!(
+        wrong,
+        "error: in.npz: 'in_000_r1' is f32[2, 2], and the module's parameter 0 ('p') is f32[4]\n"
+    );
     let wrong = said(&[("in_000_r0", Tensor::of(&[4], &[0i32; 4])), ("in_000_r1", good.clone())]);
-    assert!(wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 ('p') is f32[4]"), "{wrong}");
+    assert!(
+        wrong.contains("'in_000_r0' is s32[4], and the module's parameter 0 ('p') is f32[4]"),
+        "{wrong}"
+    );
     let pair = [("in_000_r0", good.clone()), ("in_000_r1", good.clone())];
     let wrong = said(&[pair[0].clone(), pair[1].clone(), ("in_001_r0", good.clone())]);
-    assert!(wrong.contains("there is 'in_001_r0', and the module has 1 parameters on 2 ranks"), "{wrong}");
-    let run = |args: &[&str], code: i32| ends(&halflap(&folder, &[&["run", "m.txt"], args].concat()), code).1;
+    assert!(
+        wrong.contains("there is 'in_001_r0', and the module has 1 parameters on 2 ranks"),
+        "{wrong}"
+    );
+    let run = |args: &[&str], code: i32| {
+        ends(&halflap(&folder, &[&["run", "m.txt"], args].concat()), code).1
+    };
     assert!(run(&["--inputs", "nowhere.npz"], 2).contains("nowhere.npz: cannot be read: "));
     assert!(run(&["--inputs", "m.txt"], 2).contains("m.txt: this .npz file cannot be read"));
     assert!(run(&["--ranks", "4"], 2).contains("the module is partitioned for 2 ranks"));
@@ -153,9 +181,18 @@ fn what_cannot_be_run_is_named_before() {
     let folder = with_module("what_cannot_be_run", &SUM.replace("negate(p)", "frobnicate(p)"));
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
     assert_eq!(err, "error: m.txt: line 6: frobnicate 'n': this operation is not supported\n");
-    fs::write(folder.join("m.txt"), SUM.replace("negate(p)", "custom-call(p), custom_call_target=\"mine\"")).unwrap();
+    fs::write(
+        folder.join("m.txt"),
+        SUM.replace("negate(p)", "custom-call(p), custom_call_target=\"mine\""),
+    )
+    .unwrap();
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
-    assert!(err.contains("line 6: custom-call 'n': the custom call's target 'mine' is neither known nor"), "{err}");
+    assert!(
+        err.contains(
+            "line 6: custom-call 'n': the custom call's target 'mine' is neither known nor"
+        ),
+        "{err}"
+    );
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./none.so"]), 2);
     assert!(err.contains("the shared library './none.so' cannot be loaded"), "{err}");
 }
@@ -166,7 +203,17 @@ fn both_orders_and_what_was_measured() {
     let module = hlo("fsdp_L2.after_spmd_partitioning.txt.gz");
     let inputs = hlo("fsdp_L2.ranks.npz");
     let quick = ["--effort", "quick", "--inputs", &inputs, "--timeout", "30s"];
-    let args = ["run", &module, "--compare", "--steps", "3", "--emulate-link", "1GB/s,50us", "-o", "out.npz"];
+    let args = [
+        "run",
+        &module,
+        "--compare",
+        "--steps",
+        "3",
+        "--emulate-link",
+        "1GB/s,50us",
+        "-o",
+        "out.npz",
+    ];
     let pictures = ["--profile-out", "times.json", "--trace", "t.json", "--report", "r.html"];
     let (out, _) = ends(&halflap(&folder, &[&args[..], &quick, &pictures].concat()), 0);
     assert!(out.contains("ours over own") && out.contains("as planned"), "{out}");
@@ -183,12 +230,22 @@ fn both_orders_and_what_was_measured() {
     // What was measured is what schedule takes.
     let times = read_json(folder.join("times.json"));
     assert!(times["all-gather"].as_f64().unwrap() >= 50e3, "{times}");
-    let (out, err) = ends(&halflap(&folder, &["schedule", &module, "--profile", "times.json", "--effort", "quick"]), 0);
+    let (out, err) = ends(
+        &halflap(&folder, &["schedule", &module, "--profile", "times.json", "--effort", "quick"]),
+        0,
+    );
     assert!(out.contains("step time") && err.is_empty(), "{err}");
     let trace = read_json(folder.join("t.json"));
-    let names: Vec<&str> =
-        trace["traceEvents"].as_array().unwrap().iter().filter_map(|event| event["args"]["name"].as_str()).collect();
-    assert!(names.contains(&"rank 0") && names.contains(&"rank 7") && names.contains(&"compute"), "{names:?}");
+    let names: Vec<&str> = trace["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|event| event["args"]["name"].as_str())
+        .collect();
+    assert!(
+        names.contains(&"rank 0") && names.contains(&"rank 7") && names.contains(&"compute"),
+        "{names:?}"
+    );
     assert!(fs::read_to_string(folder.join("r.html")).unwrap().contains("rank 7"));
 }
 
@@ -199,7 +256,10 @@ fn a_rank_with_another_order_is_found_out() {
     ends(&halflap(&folder, &["schedule", &module, "--effort", "quick", "-o", "order.json"]), 0);
     ends(&halflap(&folder, &["run", &module, "--order", "order.json"]), 0);
     let started = Instant::now();
-    let (_, err) = ends(&halflap(&folder, &["run", &module, "--input-order", "--order-for", "5=order.json"]), 1);
+    let (_, err) = ends(
+        &halflap(&folder, &["run", &module, "--input-order", "--order-for", "5=order.json"]),
+        1,
+    );
     assert!(err.contains("Rank 0 and rank 5 first differ at step\n  rank 0: "), "{err}");
     assert!(started.elapsed() < Duration::from_secs(10));
 }
@@ -208,7 +268,10 @@ fn a_rank_with_another_order_is_found_out() {
 fn a_rank_that_panics_ends_all() {
     let folder = with_module("a_rank_that_panics", SUM);
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--input-order", "--panic", "1:1"]), 3);
-    assert!(err.starts_with("internal error: rank 1 panicked at 'n': this was asked for\n"), "{err}");
+    assert!(
+        err.starts_with("internal error: rank 1 panicked at 'n': this was asked for\n"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -216,17 +279,26 @@ fn a_rank_that_panics_anywhere_ends_all() {
     let folder = folder("panics_anywhere");
     let module = hlo("mix_L2.after_spmd_partitioning.txt.gz");
     let (plan, _) = ends(&halflap(&folder, &["plan", &module, "--input-order"]), 0);
-    let kernels: Vec<&str> = plan.lines().filter(|line| line.split_whitespace().nth(1) == Some("launch")).collect();
+    let kernels: Vec<&str> =
+        plan.lines().filter(|line| line.split_whitespace().nth(1) == Some("launch")).collect();
     assert!(kernels.len() > 100, "{plan}");
     // Other ones each time: every place must do.
-    let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as usize;
+    let moment =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
+            as usize;
     for round in 0..6 {
-        let (rank, kernel) = ((moment + round) % 8, kernels[(moment / 7 + round * 7919) % kernels.len()]);
+        let (rank, kernel) =
+            ((moment + round) % 8, kernels[(moment / 7 + round * 7919) % kernels.len()]);
         let step = kernel.split_whitespace().next().unwrap();
         let at = format!("{rank}:{step}");
-        let run = halflap(&folder, &["run", &module, "--input-order", "--panic", &at, "-o", "out.npz"]);
+        let run =
+            halflap(&folder, &["run", &module, "--input-order", "--panic", &at, "-o", "out.npz"]);
         let (_, err) = ends(&run, 3);
-        assert!(err.contains(&format!("rank {rank} panicked at '")) && err.contains("this was asked for"), "{err}");
+        assert!(
+            err.contains(&format!("rank {rank} panicked at '"))
+                && err.contains("this was asked for"),
+            "{err}"
+        );
     }
     assert!(entries(&folder).is_empty());
 }
@@ -241,8 +313,14 @@ fn what_cannot_be_written_is_said_before_or_after() {
     };
     // A folder that is not there, a folder, a full disk.
     ["nowhere/out.npz", "d", "/dev/full"].into_iter().for_each(cannot);
-    assert!(ends(&halflap(&folder, &["run", "m.txt", "-o", "m.txt"]), 2).1.contains("m.txt: is the graph itself"));
-    assert!(ends(&halflap(&folder, &["run", "m.txt", "-o", "-"]), 2).1.contains("name a file with -o"));
+    assert!(
+        ends(&halflap(&folder, &["run", "m.txt", "-o", "m.txt"]), 2)
+            .1
+            .contains("m.txt: is the graph itself")
+    );
+    assert!(
+        ends(&halflap(&folder, &["run", "m.txt", "-o", "-"]), 2).1.contains("name a file with -o")
+    );
     assert_eq!(entries(&folder), ["d", "m.txt"]);
 }
 
@@ -260,13 +338,17 @@ fn without_mpi_the_rest_runs() {
     };
     ends(&run("threads"), 0);
     let (_, err) = ends(&run("mpi"), 2);
-    assert!(err.contains("MPI: its library cannot be loaded (") && err.contains("Debian's openmpi-bin"), "{err}");
+    assert!(
+        err.contains("MPI: its library cannot be loaded (") && err.contains("Debian's openmpi-bin"),
+        "{err}"
+    );
 }
 
 #[test]
 fn a_summary_for_machines() {
     let folder = with_module("a_summary_for_machines", SUM);
-    let args = ["run", "m.txt", "--compare", "--steps", "3", "--emulate-link", "1GB/s,1ms", "--json"];
+    let args =
+        ["run", "m.txt", "--compare", "--steps", "3", "--emulate-link", "1GB/s,1ms", "--json"];
     let (out, _) = ends(&halflap(&folder, &args), 0);
     let said: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&said["format"], &said["ranks"]), (&"halflap.run/1".into(), &2.into()));
@@ -277,7 +359,10 @@ fn a_summary_for_machines() {
         assert!(said["compared"][order]["simulated_step_time"].as_f64().unwrap() >= 1e6, "{out}");
         assert!(said["compared"][order]["step_time"].as_f64().unwrap() >= 1e6, "{out}");
     }
-    assert!(said["communication"].as_f64().unwrap() >= 1e6 && said["compute"].as_f64().unwrap() > 0.0, "{out}");
+    assert!(
+        said["communication"].as_f64().unwrap() >= 1e6 && said["compute"].as_f64().unwrap() > 0.0,
+        "{out}"
+    );
 }
 
 /// Without inputs token ids are in range of small vocabularies, and nothing is made that is not a number.
@@ -289,7 +374,10 @@ fn inputs_of_our_own_are_numbers() {
     let bytes = fs::read(folder.join("out.npz")).unwrap();
     let archive = Npz::read(&bytes).unwrap();
     for name in archive.names() {
-        assert!(archive.get(name).unwrap().to_f64().iter().all(|number| number.is_finite()), "{name}");
+        assert!(
+            archive.get(name).unwrap().to_f64().iter().all(|number| number.is_finite()),
+            "{name}"
+        );
     }
 }
 
@@ -297,13 +385,19 @@ fn inputs_of_our_own_are_numbers() {
 fn a_custom_call_that_never_returns() {
     let text = SUM.replace("negate(p)", "custom-call(p), custom_call_target=\"forever\"");
     let folder = with_module("never_returns", &text);
-    let source = "#include <unistd.h>\nvoid forever(void *out, const void **ins) { for (;;) pause(); }\n";
+    let source =
+        "#include <unistd.h>\nvoid forever(void *out, const void **ins) { for (;;) pause(); }\n";
     fs::write(folder.join("forever.c"), source).unwrap();
-    let compiled =
-        Command::new("cc").current_dir(&folder).args(["-shared", "-fPIC", "-o", "f.so", "forever.c"]).status();
+    let compiled = Command::new("cc")
+        .current_dir(&folder)
+        .args(["-shared", "-fPIC", "-o", "f.so", "forever.c"])
+        .status();
     assert!(compiled.unwrap().success());
     let started = Instant::now();
-    let (_, err) = ends(&halflap(&folder, &["run", "m.txt", "--custom-calls", "./f.so", "--timeout", "500ms"]), 1);
+    let (_, err) = ends(
+        &halflap(&folder, &["run", "m.txt", "--custom-calls", "./f.so", "--timeout", "500ms"]),
+        1,
+    );
     assert!(started.elapsed() < Duration::from_secs(5));
     assert!(
         err.contains("nothing was completed for 0.5 s: rank ")
@@ -320,17 +414,28 @@ fn wrong_shapes_are_refused() {
     let folder = with_module("wrong_shapes_are_refused", &text);
     for command in ["run", "plan"] {
         let (out, err) = ends(&halflap(&folder, &[command, "m.txt"]), 2);
-        assert!(err.contains("m.txt: line 6: negate 'n': the result is f32[4000], it should be f32[4]"), "{err}");
+        assert!(
+            err.contains("m.txt: line 6: negate 'n': the result is f32[4000], it should be f32[4]"),
+            "{err}"
+        );
         assert_eq!(out, "");
     }
-    fs::write(folder.join("m.txt"), SUM.replace("replica_groups={}", "replica_groups={{0,0}}")).unwrap();
+    fs::write(folder.join("m.txt"), SUM.replace("replica_groups={}", "replica_groups={{0,0}}"))
+        .unwrap();
     let (_, err) = ends(&halflap(&folder, &["run", "m.txt"]), 2);
-    assert!(err.contains("all-reduce 'r': replica_groups name device 0 twice: each should be there once"), "{err}");
+    assert!(
+        err.contains(
+            "all-reduce 'r': replica_groups name device 0 twice: each should be there once"
+        ),
+        "{err}"
+    );
 }
 
 /// Two ranks whose layers gather their weights right before they need them.
 fn layers(count: usize) -> String {
-    let mut text = "HloModule layers, num_partitions=2\nENTRY e {\n  x0 = f32[16,16] parameter(0)\n".to_owned();
+    let mut text =
+        "HloModule layers, num_partitions=2\nENTRY e {\n  x0 = f32[16,16] parameter(0)\n"
+            .to_owned();
     for at in 0..count {
         let (channel, next) = (at + 1, at + 1);
         let groups = format!("channel_id={channel}, replica_groups=[1,2]<=[2]");
@@ -349,11 +454,14 @@ fn layers(count: usize) -> String {
 #[test]
 fn orders_are_tried_and_the_choice_is_run() {
     let folder = with_module("orders_are_tried", &layers(4));
-    let run = |args: &[&str]| ends(&halflap(&folder, &[&["run", "m.txt", "--effort", "quick"], args].concat()), 0);
+    let run = |args: &[&str]| {
+        ends(&halflap(&folder, &[&["run", "m.txt", "--effort", "quick"], args].concat()), 0)
+    };
     let link = ["--emulate-link", "1GB/s,200us"];
     let files = ["--order-out", "order.json", "-o", "out.npz", "--profile-out", "times.json"];
     let budgets = ["--memory-budgets", "1x,3x"];
-    let (out, err) = run(&[&["--tune=3s", "--steps", "3", "--json"], &link[..], &files, &budgets].concat());
+    let (out, err) =
+        run(&[&["--tune=3s", "--steps", "3", "--json"], &link[..], &files, &budgets].concat());
     assert_eq!(err, "");
     let said: serde_json::Value = serde_json::from_str(&out).unwrap();
     let tuned = &said["tuned"];
@@ -362,12 +470,18 @@ fn orders_are_tried_and_the_choice_is_run() {
     assert_eq!(candidates[0], &serde_json::json!({ "order": "input", "memory_budget": null }));
     assert!(candidates.contains(&&tuned["chosen"]), "{out}");
     // Within three times the memory all weights can be gathered at once.
-    assert!(rows.len() > 1 && rows.len() + tuned["left_out"].as_array().unwrap().len() == 5, "{out}");
+    assert!(
+        rows.len() > 1 && rows.len() + tuned["left_out"].as_array().unwrap().len() == 5,
+        "{out}"
+    );
     assert_eq!((&rows[0]["ratio"], &rows[0]["equal_bits"]), (&1.0.into(), &true.into()));
     assert!(rows.iter().all(|row| row["equal_bits"] == true), "{out}");
     // What comes after is of the order that was chosen.
     let chosen = rows.iter().find(|row| row["candidate"] == tuned["chosen"]).unwrap();
-    assert_eq!((&said["peak_memory"], &said["planned_peak_memory"]), (&chosen["peak_memory"], &chosen["peak_memory"]));
+    assert_eq!(
+        (&said["peak_memory"], &said["planned_peak_memory"]),
+        (&chosen["peak_memory"], &chosen["peak_memory"])
+    );
     assert_eq!(said["step_times"].as_array().unwrap().len(), 2);
     assert!(read_json(folder.join("times.json"))["g0"].as_f64().unwrap() >= 200e3);
     // The file is an order: of all nodes, with the same peak and outputs.
@@ -375,18 +489,27 @@ fn orders_are_tried_and_the_choice_is_run() {
     let (out, _) = run(&["--order", "order.json", "-o", "out.npz", "--json"]);
     let again: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(again["peak_memory"], said["peak_memory"]);
-    assert_eq!((again["tuned"].is_null(), fs::read(folder.join("out.npz")).unwrap()), (true, output));
-    assert!(ends(&halflap(&folder, &["verify", "m.txt", "order.json"]), 0).0.starts_with("valid: e, "));
+    assert_eq!(
+        (again["tuned"].is_null(), fs::read(folder.join("out.npz")).unwrap()),
+        (true, output)
+    );
+    assert!(
+        ends(&halflap(&folder, &["verify", "m.txt", "order.json"]), 0).0.starts_with("valid: e, ")
+    );
 }
 
 #[test]
 fn without_time_the_own_order_is_run() {
     let folder = with_module("without_time", &layers(2));
-    let args = ["run", "m.txt", "--tune=1ms", "--emulate-link", "1GB/s,1ms", "--order-out", "order.json"];
+    let args =
+        ["run", "m.txt", "--tune=1ms", "--emulate-link", "1GB/s,1ms", "--order-out", "order.json"];
     let (out, err) = ends(&halflap(&folder, &args), 0);
     assert!(out.contains(" the module's own\n") && err.is_empty(), "{out}{err}");
     let rows: Vec<&str> = out.lines().filter(|line| line.starts_with("input ")).collect();
-    assert!(matches!(rows[..], [row] if row.contains(" 1.000x ") && row.ends_with(" equal bits  chosen")), "{out}");
+    assert!(
+        matches!(rows[..], [row] if row.contains(" 1.000x ") && row.ends_with(" equal bits  chosen")),
+        "{out}"
+    );
     for name in ["kept", "free", "kept 1.5x", "free 1.5x"] {
         assert!(out.contains(&format!("\n{name} left out: the time was up\n")), "{out}");
     }
@@ -394,7 +517,10 @@ fn without_time_the_own_order_is_run() {
     assert_eq!(plan(&["order.json"]), plan(&["--input-order"]));
     // With artifacts, too, which have the plan and the order.
     ends(&halflap(&folder, &["run", "m.txt", "--tune=1ms", "--artifacts", "kept"]), 0);
-    assert_eq!(fs::read_to_string(folder.join("kept/plan.txt")).unwrap(), plan(&["kept/order.json"]));
+    assert_eq!(
+        fs::read_to_string(folder.join("kept/plan.txt")).unwrap(),
+        plan(&["kept/order.json"])
+    );
 }
 
 #[test]
@@ -403,10 +529,16 @@ fn what_does_not_go_with_tune() {
     let said = |args: &[&str]| ends(&halflap(&folder, &[&["run", "m.txt"], args].concat()), 2).1;
     for other in [&["--input-order"][..], &["--compare"], &["--order", "o.json"]] {
         let err = said(&[&["--tune"], other].concat());
-        assert!(err.contains("cannot be used with") && err.contains("--tune") && err.contains(other[0]), "{err}");
+        assert!(
+            err.contains("cannot be used with") && err.contains("--tune") && err.contains(other[0]),
+            "{err}"
+        );
     }
     assert!(said(&["--memory-budgets", "1x"]).contains("--tune"));
-    assert!(said(&["--tune", "--memory-budgets", "1x", "--memory-budget", "2x"]).contains("cannot be used with"));
+    assert!(
+        said(&["--tune", "--memory-budgets", "1x", "--memory-budget", "2x"])
+            .contains("cannot be used with")
+    );
     assert!(said(&["--tune=60"]).contains("it needs a unit"));
     assert!(said(&["--tune", "--order-out", "m.txt"]).contains("m.txt: is the graph itself"));
     assert_eq!(entries(&folder), ["m.txt"]);
@@ -417,7 +549,13 @@ fn what_does_not_go_with_tune() {
 fn artifacts_have_the_order_that_ran() {
     let folder = with_module("artifacts_order", &layers(2));
     for more in [&[][..], &["--compare"]] {
-        ends(&halflap(&folder, &[&["run", "m.txt", "--artifacts", "kept", "--overwrite"], more].concat()), 0);
+        ends(
+            &halflap(
+                &folder,
+                &[&["run", "m.txt", "--artifacts", "kept", "--overwrite"], more].concat(),
+            ),
+            0,
+        );
         let order = read_json(folder.join("kept/order.json"));
         assert_eq!(order["computations"][0]["computation"], "e", "{order}");
         let (out, _) = ends(&halflap(&folder, &["verify", "m.txt", "kept/order.json"]), 0);

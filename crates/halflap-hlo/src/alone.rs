@@ -6,7 +6,8 @@ use crate::ids::InstrId;
 /// The text of a module that does what one instruction does, and nothing else. Its parameters are the instruction's
 /// operands, each once, in their sequence. What was started is ended, too. It is for so many replicas and partitions.
 pub fn alone(module: &Module, instr: InstrId, (replicas, partitions): (u32, u32)) -> String {
-    let mut text = format!("HloModule only, replica_count={replicas}, num_partitions={partitions}\n");
+    let mut text =
+        format!("HloModule only, replica_count={replicas}, num_partitions={partitions}\n");
     // What follows the first line are tables that metadata refers to.
     text.push_str(&module.str(module.preamble)[module.header.end as usize..]);
     for id in module.computations().filter(|&id| id != module.entry()) {
@@ -29,7 +30,10 @@ pub fn alone(module: &Module, instr: InstrId, (replicas, partitions): (u32, u32)
         None => text.push_str(&format!("  ROOT {}\n}}\n", renamed(module, instr, &operands))),
         Some(done) => {
             text.push_str(&format!("  {}\n", renamed(module, instr, &operands)));
-            text.push_str(&format!("  ROOT {}\n}}\n", without_controls(module.str(module.instruction(done).text))));
+            text.push_str(&format!(
+                "  ROOT {}\n}}\n",
+                without_controls(module.str(module.instruction(done).text))
+            ));
         }
     }
     text
@@ -64,13 +68,16 @@ fn done(module: &Module, instr: InstrId) -> Option<InstrId> {
 /// An instruction's text that takes parameters in place of its operands.
 fn renamed(module: &Module, instr: InstrId, operands: &[Operand]) -> String {
     let instruction = module.instruction(instr);
-    let number = |operand: &Operand| operands.iter().position(|other| is_same(module, other, operand));
-    let names = module.operands(instr).iter().filter_map(number).map(|number| format!("only_{number}"));
+    let number =
+        |operand: &Operand| operands.iter().position(|other| is_same(module, other, operand));
+    let names =
+        module.operands(instr).iter().filter_map(number).map(|number| format!("only_{number}"));
     let names: Vec<String> = names.collect();
     let before = &module.text[instruction.text.start as usize..instruction.payload.start as usize];
     let after = &module.text[instruction.payload.end as usize..instruction.text.end as usize];
     // A payload is more than operands where there are none, such as that of iota.
-    let payload = if names.is_empty() { module.payload(instr).to_owned() } else { names.join(", ") };
+    let payload =
+        if names.is_empty() { module.payload(instr).to_owned() } else { names.join(", ") };
     without_controls(&format!("{before}{payload}{after}"))
 }
 
@@ -80,7 +87,9 @@ fn without_controls(text: &str) -> String {
     let text = text.trim_start().trim_start_matches("ROOT ");
     match text.split_once(KEY) {
         None => text.to_owned(),
-        Some((before, rest)) => format!("{before}{}", rest.split_once('}').map_or("", |(_, after)| after)),
+        Some((before, rest)) => {
+            format!("{before}{}", rest.split_once('}').map_or("", |(_, after)| after))
+        }
     }
 }
 
@@ -108,11 +117,17 @@ mod tests {
         let text = "HloModule m, num_partitions=2, input_output_alias={}\n\nadd {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n\nENTRY main {\n  p = f32[8]{0} parameter(0)\n  q = f32[8]{0} exponential(p)\n  m = f32[8]{0} multiply(q, p), control-predecessors={p}\n  ROOT r = f32[8]{0} all-reduce(m), replica_groups={{0,1}}, to_apply=add\n}\n";
         let module = Module::read(text.to_owned()).unwrap();
         let find = |name: &str| {
-            module.instructions(module.entry()).find(|&instr| module.instruction_name(instr) == name).unwrap()
+            module
+                .instructions(module.entry())
+                .find(|&instr| module.instruction_name(instr) == name)
+                .unwrap()
         };
         let only = alone(&module, find("m"), (1, 1));
         assert!(only.ends_with("ENTRY only_one {\n  only_0 = f32[8]{0} parameter(0)\n  only_1 = f32[8]{0} parameter(1)\n  ROOT m = f32[8]{0} multiply(only_0, only_1)\n}\n"), "{only}");
         let again = Module::read(alone(&module, find("r"), module.devices())).unwrap();
-        assert_eq!((again.devices(), again.opcode_name(again.root(again.entry()))), ((1, 2), "all-reduce"));
+        assert_eq!(
+            (again.devices(), again.opcode_name(again.root(again.entry()))),
+            ((1, 2), "all-reduce")
+        );
     }
 }

@@ -264,24 +264,37 @@ mod tests {
 
     #[test]
     fn aliases() {
-        let read = read_aliases("{ {0}: (1, {}, may-alias), {2, 1}: (3, {0,1}, must-alias), {}: (4, {}) }");
+        let read = read_aliases(
+            "{ {0}: (1, {}, may-alias), {2, 1}: (3, {0,1}, must-alias), {}: (4, {}) }",
+        );
         let alias = |output: &[u32], parameter, path: &[u32], may| Alias {
             output: output.to_vec(),
             parameter,
             path: path.to_vec(),
             may,
         };
-        assert_eq!(read, [alias(&[0], 1, &[], true), alias(&[2, 1], 3, &[0, 1], false), alias(&[], 4, &[], true)]);
+        assert_eq!(
+            read,
+            [
+                alias(&[0], 1, &[], true),
+                alias(&[2, 1], 3, &[0, 1], false),
+                alias(&[], 4, &[], true)
+            ]
+        );
     }
 
     #[test]
     fn windows_and_labels() {
-        let window = read_window("{size=3x2 stride=1x15 pad=1_2x-1_0 lhs_dilate=2x16 rhs_reversal=0x1}");
+        let window =
+            read_window("{size=3x2 stride=1x15 pad=1_2x-1_0 lhs_dilate=2x16 rhs_reversal=0x1}");
         let [first, second] = window.dims[..] else { panic!() };
         assert_eq!((first.size, first.pad_low, first.pad_high, first.lhs_dilate), (3, 1, 2, 2));
         assert_eq!((second.stride, second.pad_low, second.reversed), (15, -1, true));
         let dims = read_conv_dims("3f01b2_2o3i01->01b2f3").unwrap();
-        assert_eq!((dims.input_batch, dims.input_feature, dims.kernel_input, dims.kernel_output), (4, 1, 3, 1));
+        assert_eq!(
+            (dims.input_batch, dims.input_feature, dims.kernel_input, dims.kernel_output),
+            (4, 1, 3, 1)
+        );
         assert_eq!(dims.input_spatial, [2, 3, 5, 0]);
         assert_eq!(dims.output_spatial, [0, 1, 3, 5]);
     }

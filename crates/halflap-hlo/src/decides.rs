@@ -23,7 +23,11 @@ pub fn deciding_elements(module: &Module, instr: InstrId) -> Option<Vec<usize>> 
             // Any other producer of the state is assumed to compute each element from everything
             // that it reads.
             let is_tuple = module.instruction(root).opcode == Opcode::Tuple;
-            let maker = module.operands(root).get(element as usize).filter(|_| is_tuple).map(|operand| operand.of);
+            let maker = module
+                .operands(root)
+                .get(element as usize)
+                .filter(|_| is_tuple)
+                .map(|operand| operand.of);
             open.extend(elements_read(module, maker.unwrap_or(root), elements.len())?);
         }
     }
@@ -69,8 +73,13 @@ fn is_pure(module: &Module, instr: InstrId) -> bool {
             | Opcode::Outfeed
             | Opcode::Other
     );
-    let inside = |&computation: &ComputationId| module.instructions(computation).all(|inner| is_pure(module, inner));
-    is_own && !opcode.is_sync_collective() && opcode.phase().is_none() && module.called(instr).iter().all(inside)
+    let inside = |&computation: &ComputationId| {
+        module.instructions(computation).all(|inner| is_pure(module, inner))
+    };
+    is_own
+        && !opcode.is_sync_collective()
+        && opcode.phase().is_none()
+        && module.called(instr).iter().all(inside)
 }
 
 #[cfg(test)]
@@ -93,13 +102,22 @@ mod tests {
 
     #[test]
     fn what_the_condition_reads_and_what_that_is_made_of() {
-        let made_of = |line: &str| decides(&format!("{line}\n ROOT u = (s32[], f32[4], s32[]) tuple(next, x, k)"));
+        let made_of = |line: &str| {
+            decides(&format!("{line}\n ROOT u = (s32[], f32[4], s32[]) tuple(next, x, k)"))
+        };
         assert_eq!(made_of(" next = s32[] negate(j)"), Some(vec![0]));
         assert_eq!(made_of(" next = s32[] add(j, k)"), Some(vec![0, 2]));
         assert_eq!(made_of(" next = s32[] custom-call(j), custom_call_target=\"f\""), None);
         // Values with outside influence are rejected here.
-        let sum = " y = f32[4] all-reduce(x), replica_groups={}, to_apply=add\n next = s32[] negate(j)";
-        assert_eq!(decides(&format!("{sum}\n ROOT u = (s32[], f32[4], s32[]) tuple(next, y, k)")), Some(vec![0]));
-        assert_eq!(decides(" ROOT u = (s32[], f32[4], s32[]) optimization-barrier(t)"), Some(vec![0, 1, 2]));
+        let sum =
+            " y = f32[4] all-reduce(x), replica_groups={}, to_apply=add\n next = s32[] negate(j)";
+        assert_eq!(
+            decides(&format!("{sum}\n ROOT u = (s32[], f32[4], s32[]) tuple(next, y, k)")),
+            Some(vec![0])
+        );
+        assert_eq!(
+            decides(" ROOT u = (s32[], f32[4], s32[]) optimization-barrier(t)"),
+            Some(vec![0, 1, 2])
+        );
     }
 }

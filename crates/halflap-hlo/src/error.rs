@@ -56,7 +56,9 @@ pub enum Problem {
     BadGroups(&'static str),
     #[error("'{name}' gives no tuple: get-tuple-element takes one")]
     NoTuple { name: String },
-    #[error("get-tuple-element needs index=, a whole number below {count}, the number of the tuple's elements")]
+    #[error(
+        "get-tuple-element needs index=, a whole number below {count}, the number of the tuple's elements"
+    )]
     BadIndex { count: usize },
     #[error("{opcode} takes {takes}, and here are {found}")]
     WrongCount { opcode: String, takes: String, found: usize },
@@ -70,9 +72,13 @@ pub enum Problem {
     TwoEntries,
     #[error("computation '{name}' has no instruction")]
     Empty { name: String },
-    #[error("instructions are nested more than {most} deep: give the inner ones lines of their own")]
+    #[error(
+        "instructions are nested more than {most} deep: give the inner ones lines of their own"
+    )]
     NestedTooDeep { most: usize },
-    #[error("the result of {opcode} needs a shape, as in f32[2,3] {opcode}(...): it cannot be inferred")]
+    #[error(
+        "the result of {opcode} needs a shape, as in f32[2,3] {opcode}(...): it cannot be inferred"
+    )]
     NoShape { opcode: String },
     #[error("the shape of the result is not given and cannot be inferred: {mismatch}")]
     NotInferred { mismatch: Box<Mismatch> },
@@ -105,7 +111,14 @@ impl HloError {
         if right.next().is_some() {
             shown.push_str("...");
         }
-        HloError { line, column: text[start..at].chars().count() + 1, shown, mark, problem, at: at as u32 }
+        HloError {
+            line,
+            column: text[start..at].chars().count() + 1,
+            shown,
+            mark,
+            problem,
+            at: at as u32,
+        }
     }
 }
 

@@ -61,7 +61,8 @@ impl Assumed {
             Along::Replicas => (partitions, replicas),
             Along::Partitions => (replicas, partitions),
         };
-        let grown = count.checked_div(kept).filter(|&grown| grown >= least && grown * kept == count)?;
+        let grown =
+            count.checked_div(kept).filter(|&grown| grown >= least && grown * kept == count)?;
         let least = match self.along {
             Along::Replicas => Devices { replicas: grown, partitions },
             Along::Partitions => Devices { replicas, partitions: grown },
@@ -72,7 +73,11 @@ impl Assumed {
 
 /// The devices of a module whose text does not say how many there are.
 pub(super) fn assumed(module: &Module) -> Option<Assumed> {
-    if module.module_attribute("replica_count").or(module.module_attribute("num_partitions")).is_some() {
+    if module
+        .module_attribute("replica_count")
+        .or(module.module_attribute("num_partitions"))
+        .is_some()
+    {
         return None;
     }
     let (mut replicas, mut partitions, mut devices) = (1, 1, 1);
@@ -113,7 +118,9 @@ pub(super) fn assumed(module: &Module) -> Option<Assumed> {
 fn named(text: &str) -> u64 {
     let most = match read_groups(text, MOST_DEVICES) {
         Ok(groups) => groups.into_iter().flatten().max().map(u64::from),
-        Err(_) => numbers_in(text).into_iter().filter_map(|number| u64::try_from(number).ok()).max(),
+        Err(_) => {
+            numbers_in(text).into_iter().filter_map(|number| u64::try_from(number).ok()).max()
+        }
     };
     most.map_or(1, |most| most + 1)
 }
@@ -167,14 +174,21 @@ impl ReplicaGroups {
             };
             groups = vec![(0..everyone.min(MOST_DEVICES) as u32).collect()];
         }
-        ReplicaGroups { groups: as_devices(&groups, meaning, (replicas, partitions)), pairs: Vec::new() }
+        ReplicaGroups {
+            groups: as_devices(&groups, meaning, (replicas, partitions)),
+            pairs: Vec::new(),
+        }
     }
 
     fn permutation(text: &str, meaning: Meaning, devices: (u32, u32)) -> ReplicaGroups {
-        let numbers: Vec<u32> = numbers_in(text).into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
+        let numbers: Vec<u32> =
+            numbers_in(text).into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
         let pairs: Vec<Vec<u32>> = numbers.chunks_exact(2).map(<[u32]>::to_vec).collect();
         let pairs = as_devices(&pairs, meaning, devices);
-        ReplicaGroups { groups: joined(&pairs), pairs: pairs.iter().map(|pair| (pair[0], pair[1])).collect() }
+        ReplicaGroups {
+            groups: joined(&pairs),
+            pairs: pairs.iter().map(|pair| (pair[0], pair[1])).collect(),
+        }
     }
 
     /// How many take part in a group; the most, where groups differ.
@@ -198,7 +212,8 @@ impl ReplicaGroups {
             }
         }
         let shares = |group: &Vec<u32>| {
-            let mut met: Vec<usize> = group.iter().filter_map(|&device| *of_device.get(device as usize)?).collect();
+            let mut met: Vec<usize> =
+                group.iter().filter_map(|&device| *of_device.get(device as usize)?).collect();
             met.sort_unstable();
             met.windows(2).any(|pair| pair[0] == pair[1])
         };
@@ -208,9 +223,15 @@ impl ReplicaGroups {
     /// For people: `{0-7}`, `{0,2},{1,3}`, `16 groups of 4: {0-3},{4-7},...`.
     pub fn describe(&self) -> String {
         const SHOWN: usize = 4;
-        let sets: Vec<String> = self.groups.iter().take(SHOWN).map(|group| describe_set(group)).collect();
+        let sets: Vec<String> =
+            self.groups.iter().take(SHOWN).map(|group| describe_set(group)).collect();
         match self.groups.len() > SHOWN {
-            true => format!("{} groups of {}: {},...", self.groups.len(), self.group_size(), sets.join(",")),
+            true => format!(
+                "{} groups of {}: {},...",
+                self.groups.len(),
+                self.group_size(),
+                sets.join(",")
+            ),
             false => sets.join(","),
         }
     }
@@ -272,14 +293,17 @@ fn check_pairs(text: &str) -> Result<u64, Problem> {
     let devices = numbers.iter().filter(|&&number| u32::try_from(number).is_ok()).count();
     match devices == numbers.len() && devices % 2 == 0 {
         true => Ok(devices as u64),
-        false => Err(Problem::BadGroups("pairs of devices: from where to where, as in {{0,1},{1,0}}")),
+        false => {
+            Err(Problem::BadGroups("pairs of devices: from where to where, as in {{0,1},{1,0}}"))
+        }
     }
 }
 
 /// The groups of a notation with `all` devices; none if it lists no device.
 fn read_groups(text: &str, all: u64) -> Result<Vec<Vec<u32>>, Problem> {
     const LIST: &str = "lists of devices, as in {{0,1},{2,3}}, or {} for everyone";
-    const MESH: &str = "some of a mesh's axes, of at most 4194304 devices, each once: mesh['a'=2,'b'=4] {'b'}";
+    const MESH: &str =
+        "some of a mesh's axes, of at most 4194304 devices, each once: mesh['a'=2,'b'=4] {'b'}";
     const IOTA: &str = "an iota of as many devices as there are in all groups, at most 4194304: [4,2]<=[2,4]T(1,0)";
     let text = text.trim();
     let (groups, right) = match text.as_bytes().first() {
@@ -313,7 +337,8 @@ fn read_iota(text: &str) -> Option<Vec<Vec<u32>>> {
     let flat = reordered(iota)?;
     let size = *shape.last()? as usize;
     let whole = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
-    (size > 0 && whole == flat.len() as u64).then(|| flat.chunks(size).map(<[u32]>::to_vec).collect())
+    (size > 0 && whole == flat.len() as u64)
+        .then(|| flat.chunks(size).map(<[u32]>::to_vec).collect())
 }
 
 /// `mesh['a'=2,'b'=4] {'b'}`, with an optional order of devices: those that differ along the named
@@ -326,8 +351,11 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
         Some((name.trim().trim_matches(['\'', '"']).to_owned(), size.trim().parse::<u64>().ok()?))
     };
     let inner = text[open + 1..close].trim();
-    let axes: Vec<(String, u64)> =
-        if inner.is_empty() { Vec::new() } else { inner.split(',').map(axis).collect::<Option<_>>()? };
+    let axes: Vec<(String, u64)> = if inner.is_empty() {
+        Vec::new()
+    } else {
+        inner.split(',').map(axis).collect::<Option<_>>()?
+    };
     let dims: Vec<u64> = axes.iter().map(|(_, size)| *size).collect();
     let total = dims
         .iter()
@@ -336,8 +364,13 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
     let rest = &text[close + 1..];
     let braces = rest.rfind('{')?;
     let ids = mesh_devices(&rest[..braces], total)?;
-    let named: Vec<&str> =
-        rest[braces + 1..].split('}').next()?.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let named: Vec<&str> = rest[braces + 1..]
+        .split('}')
+        .next()?
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
     let (dims, taken) = split_axes(&axes, &named)?;
     if named.is_empty() {
         return Some(if total <= all.max(1) { vec![ids] } else { Vec::new() });
@@ -347,13 +380,17 @@ fn read_mesh(text: &str, all: u64) -> Option<Vec<Vec<u32>>> {
     let order: Vec<usize> = kept.into_iter().chain(taken).collect();
     let flat = transposed(&dims, &order)?;
     let device = |index: &u32| ids.get(*index as usize).copied();
-    flat.chunks(usize::try_from(size).ok()?.max(1)).map(|group| group.iter().map(device).collect()).collect()
+    flat.chunks(usize::try_from(size).ok()?.max(1))
+        .map(|group| group.iter().map(device).collect())
+        .collect()
 }
 
 /// The devices of a mesh in the order of its axes: from 0 on, unless the text says otherwise
 /// (`device_ids=([4,2]T(1,0))` or a list).
 fn mesh_devices(text: &str, total: u64) -> Option<Vec<u32>> {
-    let Some((_, given)) = text.split_once("device_ids=") else { return Some((0..total as u32).collect()) };
+    let Some((_, given)) = text.split_once("device_ids=") else {
+        return Some((0..total as u32).collect());
+    };
     let given = given.trim().strip_prefix('(')?.strip_suffix(')')?.trim();
     let ids = match given.starts_with('[') {
         true => reordered(given.split_once("<=").map_or(given, |(_, iota)| iota))?,
@@ -371,7 +408,8 @@ fn reordered(text: &str) -> Option<Vec<u32>> {
         Some((dims, order)) => (extents(dims)?, Some(order)),
         None => (extents(text)?, None),
     };
-    let order = order.map_or_else(|| Some((0..dims.len()).collect()), |order| permutation(order, dims.len()))?;
+    let order = order
+        .map_or_else(|| Some((0..dims.len()).collect()), |order| permutation(order, dims.len()))?;
     transposed(&dims, &order)
 }
 
@@ -386,7 +424,8 @@ fn split_axes(axes: &[(String, u64)], named: &[&str]) -> Option<(Vec<u64>, Vec<u
     }
     let mut cuts = Vec::with_capacity(named.len());
     for name in named {
-        let (name, part) = name.split_once(":(").map_or((*name, None), |(name, part)| (name, Some(part)));
+        let (name, part) =
+            name.split_once(":(").map_or((*name, None), |(name, part)| (name, Some(part)));
         let name = name.trim().trim_matches(['\'', '"']);
         let axis = axes.iter().position(|(axis, _)| axis == name)?;
         let (before, size) = match part {
@@ -431,7 +470,8 @@ fn extents(text: &str) -> Option<Vec<u64>> {
 /// `(1,0)` to its numbers, if they are a permutation.
 fn permutation(text: &str, len: usize) -> Option<Vec<usize>> {
     let numbers = text.trim().strip_prefix('(')?.strip_suffix(')')?.split(',');
-    let order: Vec<usize> = numbers.map(|number| number.trim().parse().ok()).collect::<Option<_>>()?;
+    let order: Vec<usize> =
+        numbers.map(|number| number.trim().parse().ok()).collect::<Option<_>>()?;
     let mut sorted = order.clone();
     sorted.sort_unstable();
     (sorted == (0..len).collect::<Vec<_>>()).then_some(order)
@@ -457,22 +497,33 @@ fn transposed(dims: &[u64], order: &[usize]) -> Option<Vec<u32>> {
     Some((0..total).map(at).collect())
 }
 
-fn as_devices(groups: &[Vec<u32>], meaning: Meaning, (replicas, partitions): (u32, u32)) -> Vec<Vec<u32>> {
+fn as_devices(
+    groups: &[Vec<u32>],
+    meaning: Meaning,
+    (replicas, partitions): (u32, u32),
+) -> Vec<Vec<u32>> {
     let copies = |count: u32, device: &dyn Fn(u32, u32) -> u32| -> Vec<Vec<u32>> {
-        let copy = |copy: u32| groups.iter().map(move |group| group.iter().map(|&id| device(copy, id)).collect());
+        let copy = |copy: u32| {
+            groups.iter().map(move |group| group.iter().map(|&id| device(copy, id)).collect())
+        };
         (0..count).flat_map(copy).collect()
     };
-    let fits = groups.iter().map(Vec::len).sum::<usize>() as u64 * u64::from(replicas.max(partitions)) <= MOST_DEVICES;
+    let fits = groups.iter().map(Vec::len).sum::<usize>() as u64
+        * u64::from(replicas.max(partitions))
+        <= MOST_DEVICES;
     match meaning {
         _ if !fits => groups.to_vec(),
         Meaning::Devices => groups.to_vec(),
-        Meaning::Replicas => {
-            copies(partitions, &|partition, id| id.saturating_mul(partitions).saturating_add(partition))
+        Meaning::Replicas => copies(partitions, &|partition, id| {
+            id.saturating_mul(partitions).saturating_add(partition)
+        }),
+        Meaning::Partitions => {
+            copies(replicas, &|replica, id| replica.saturating_mul(partitions).saturating_add(id))
         }
-        Meaning::Partitions => copies(replicas, &|replica, id| replica.saturating_mul(partitions).saturating_add(id)),
         Meaning::ReplicasWhole => {
             let whole = |&id: &u32| {
-                (0..partitions).map(move |partition| id.saturating_mul(partitions).saturating_add(partition))
+                (0..partitions)
+                    .map(move |partition| id.saturating_mul(partitions).saturating_add(partition))
             };
             groups.iter().map(|group| group.iter().flat_map(whole).collect()).collect()
         }
@@ -566,7 +617,10 @@ mod tests {
         for text in ["{{0,1},{1}}", "{{0,-1}}"] {
             assert!(check("source_target_pairs", text).is_err(), "{text}");
         }
-        assert!(check("source_target_pairs", "{{0,1},{1,0}}").is_ok() && check("source_target_pairs", "{}").is_ok());
+        assert!(
+            check("source_target_pairs", "{{0,1},{1,0}}").is_ok()
+                && check("source_target_pairs", "{}").is_ok()
+        );
     }
 
     fn of(attributes: &str, opcode: &str) -> ReplicaGroups {
@@ -597,6 +651,9 @@ mod tests {
         let columns = ReplicaGroups { groups: groups("[2,2]<=[2,2]T(1,0)"), ..Default::default() };
         let all = ReplicaGroups { groups: groups("[1,4]<=[4]"), ..Default::default() };
         assert!(!rows.share_two(&columns) && rows.share_two(&all) && all.share_two(&columns));
-        assert_eq!((all.describe(), columns.describe()), ("{0-3}".to_owned(), "{0,2},{1,3}".to_owned()));
+        assert_eq!(
+            (all.describe(), columns.describe()),
+            ("{0-3}".to_owned(), "{0,2},{1,3}".to_owned())
+        );
     }
 }

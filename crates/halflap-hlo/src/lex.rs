@@ -99,7 +99,8 @@ impl<'t> Cursor<'t> {
     /// Takes a word if it comes next and does not go on.
     pub(super) fn take_word(&mut self, word: &str) -> bool {
         let rest = &self.text.as_bytes()[self.at..];
-        let taken = rest.starts_with(word.as_bytes()) && !rest.get(word.len()).copied().is_some_and(is_name);
+        let taken = rest.starts_with(word.as_bytes())
+            && !rest.get(word.len()).copied().is_some_and(is_name);
         self.at += if taken { word.len() } else { 0 };
         taken
     }
@@ -128,7 +129,8 @@ impl<'t> Cursor<'t> {
         while let Some(byte) = self.peek() {
             match byte {
                 b' ' | b'\t' | b'\r' => self.at += 1,
-                b'/' if self.text.as_bytes().get(self.at + 1) == Some(&b'*') && self.skip_comment() => {}
+                b'/' if self.text.as_bytes().get(self.at + 1) == Some(&b'*')
+                    && self.skip_comment() => {}
                 _ => return,
             }
         }
@@ -167,7 +169,8 @@ impl<'t> Cursor<'t> {
         let start = self.at;
         let mut value: u64 = 0;
         while let Some(digit) = self.peek().filter(u8::is_ascii_digit) {
-            let grown = value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit - b'0')));
+            let grown =
+                value.checked_mul(10).and_then(|value| value.checked_add(u64::from(digit - b'0')));
             value = grown.ok_or_else(|| self.error_at(start, Problem::NumberTooLarge))?;
             self.at += 1;
         }
@@ -188,15 +191,21 @@ impl<'t> Cursor<'t> {
                 Class::Plain => {}
                 Class::Comma if outside && !matches!(until, Until::Close(_)) => return Ok(()),
                 Class::Newline if outside && until == Until::Value => return Ok(()),
-                Class::Blank if outside && until == Until::Value && !self.goes_on() => return Ok(()),
+                Class::Blank if outside && until == Until::Value && !self.goes_on() => {
+                    return Ok(());
+                }
                 Class::Comma | Class::Newline | Class::Blank => {}
                 Class::Open => self.open.push(closing(byte)),
                 Class::Close => match self.open.pop() {
                     Some(expected) if expected == byte => {}
-                    Some(expected) => return Err(self.error(Problem::WrongBracket { expected: expected as char })),
+                    Some(expected) => {
+                        return Err(self.error(Problem::WrongBracket { expected: expected as char }));
+                    }
                     None => match until {
                         Until::Close(close) if close != byte => {
-                            return Err(self.error(Problem::WrongBracket { expected: close as char }));
+                            return Err(
+                                self.error(Problem::WrongBracket { expected: close as char })
+                            );
                         }
                         _ => return Ok(()),
                     },
@@ -205,7 +214,9 @@ impl<'t> Cursor<'t> {
                     self.skip_string()?;
                     continue;
                 }
-                Class::Slash if outside && until == Until::Value && self.is_comment() => return Ok(()),
+                Class::Slash if outside && until == Until::Value && self.is_comment() => {
+                    return Ok(());
+                }
                 Class::Slash if self.skip_comment() => {
                     self.comments += 1;
                     continue;
@@ -228,8 +239,9 @@ impl<'t> Cursor<'t> {
     /// is the next instruction.
     fn goes_on(&self) -> bool {
         let rest = self.text[self.at..].trim_start_matches([' ', '\t']);
-        rest.starts_with(|first: char| matches!(first, '{' | '[' | '(' | '<' | '-') || first.is_ascii_digit())
-            || rest.starts_with("T(")
+        rest.starts_with(|first: char| {
+            matches!(first, '{' | '[' | '(' | '<' | '-') || first.is_ascii_digit()
+        }) || rest.starts_with("T(")
     }
 
     /// A string in quotes of either kind, with backslash escapes.
@@ -278,5 +290,7 @@ fn closing(open: u8) -> u8 {
 /// Every integer in a text.
 pub(super) fn numbers_in(text: &str) -> Vec<i64> {
     let number = |part: &str| part.parse().ok();
-    text.split(|letter: char| !letter.is_ascii_digit() && letter != '-').filter_map(number).collect()
+    text.split(|letter: char| !letter.is_ascii_digit() && letter != '-')
+        .filter_map(number)
+        .collect()
 }

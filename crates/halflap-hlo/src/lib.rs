@@ -195,7 +195,9 @@ impl Module {
     /// The line of an instruction in the text that was read, counted from 1.
     pub fn line_of(&self, instr: InstrId) -> usize {
         let at = self.instructions[instr].name.start;
-        let lines = |from: usize| self.text.as_bytes()[from..at as usize].iter().filter(|&&byte| byte == b'\n').count();
+        let lines = |from: usize| {
+            self.text.as_bytes()[from..at as usize].iter().filter(|&&byte| byte == b'\n').count()
+        };
         let piece = self.places.partition_point(|&(new, _)| new <= at).checked_sub(1);
         match piece.map(|piece| self.places[piece]) {
             Some((new, line)) => line as usize + lines(new as usize),
@@ -224,7 +226,8 @@ impl Module {
         if let Some(Devices { replicas, partitions }) = self.assumed_devices() {
             return (replicas, partitions);
         }
-        let number = |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
+        let number =
+            |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
         (number("replica_count"), number("num_partitions"))
     }
 
@@ -245,7 +248,9 @@ impl Module {
     }
 
     /// The computations, in the text's sequence.
-    pub fn computations(&self) -> impl DoubleEndedIterator<Item = ComputationId> + ExactSizeIterator + use<> {
+    pub fn computations(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = ComputationId> + ExactSizeIterator + use<> {
         (0..self.computations.len()).map(ComputationId::from_index)
     }
 
@@ -370,7 +375,10 @@ impl Module {
     /// The control predecessors of an instruction.
     pub fn control_predecessors(&self, instr: InstrId) -> impl Iterator<Item = InstrId> {
         let first = self.controls.partition_point(|&(of, _)| of < instr);
-        self.controls[first..].iter().take_while(move |&&(of, _)| of == instr).map(|&(_, before)| before)
+        self.controls[first..]
+            .iter()
+            .take_while(move |&&(of, _)| of == instr)
+            .map(|&(_, before)| before)
     }
 
     /// How an array lies in memory.
@@ -392,6 +400,9 @@ impl Module {
 
     fn find_attribute(&self, range: &Range<u32>, key: &str) -> Option<&str> {
         let attributes = &self.all_attributes[range.start as usize..range.end as usize];
-        attributes.iter().find(|attribute| self.str(attribute.key) == key).map(|attribute| self.str(attribute.value))
+        attributes
+            .iter()
+            .find(|attribute| self.str(attribute.key) == key)
+            .map(|attribute| self.str(attribute.value))
     }
 }

@@ -21,7 +21,10 @@ impl Module {
     /// array, or its text does not fit the shape.
     pub fn literal(&self, instr: InstrId) -> Option<Literal> {
         let instruction = self.instruction(instr);
-        let (Opcode::Constant, Shape::Array(array)) = (instruction.opcode, &instruction.shape) else { return None };
+        let (Opcode::Constant, Shape::Array(array)) = (instruction.opcode, &instruction.shape)
+        else {
+            return None;
+        };
         let text = self.payload(instr);
         if text.contains("...") {
             return Some(Literal::LeftOut);

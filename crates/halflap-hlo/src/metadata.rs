@@ -45,7 +45,9 @@ impl Tables {
             let back = cursor.at;
             cursor.skip_space();
             let start = cursor.at;
-            let word = cursor.name("a computation").map(|word| &cursor.text[word.start as usize..word.end as usize]);
+            let word = cursor
+                .name("a computation")
+                .map(|word| &cursor.text[word.start as usize..word.end as usize]);
             let Some(word) = word.ok().filter(|_| is_table(cursor)) else {
                 cursor.at = back;
                 return Ok(tables);
@@ -97,7 +99,12 @@ fn numbered_line(cursor: &mut Cursor<'_>) -> Option<Span> {
 fn fields<const N: usize>(text: &str, keys: [&str; N]) -> [u32; N] {
     let value = |key: &str| {
         let fields = text.trim().trim_matches(['{', '}']).split_whitespace();
-        fields.filter_map(|field| field.split_once('=')).find(|(name, _)| *name == key)?.1.parse().ok()
+        fields
+            .filter_map(|field| field.split_once('='))
+            .find(|(name, _)| *name == key)?
+            .1
+            .parse()
+            .ok()
     };
     keys.map(|key| value(key).unwrap_or(0))
 }
@@ -120,8 +127,12 @@ impl Module {
             }
             let start = cursor.at;
             let value = match cursor.peek() {
-                Some(b'"') => cursor.skip_string().map(|value| &text[value.start as usize..value.end as usize]),
-                Some(b'{') => cursor.skip(super::lex::Until::Item).map(|()| &text[start..cursor.at]),
+                Some(b'"') => cursor
+                    .skip_string()
+                    .map(|value| &text[value.start as usize..value.end as usize]),
+                Some(b'{') => {
+                    cursor.skip(super::lex::Until::Item).map(|()| &text[start..cursor.at])
+                }
                 _ => cursor.name("").map(|value| &text[value.start as usize..value.end as usize]),
             };
             let Ok(value) = value else { return metadata };
@@ -149,10 +160,16 @@ impl Module {
         while let Some(&[location, parent]) =
             (id as usize).checked_sub(1).and_then(|index| self.tables.frames.get(index))
         {
-            let place = (location as usize).checked_sub(1).and_then(|index| self.tables.locations.get(index));
+            let place = (location as usize)
+                .checked_sub(1)
+                .and_then(|index| self.tables.locations.get(index));
             if let Some(&[file, function, line]) = place {
                 let file = entry(&self.tables.files, file).unwrap_or("");
-                frames.push(Frame { file, function: entry(&self.tables.functions, function).unwrap_or(""), line });
+                frames.push(Frame {
+                    file,
+                    function: entry(&self.tables.functions, function).unwrap_or(""),
+                    line,
+                });
             }
             // Parents are written one too high, so that the outermost frame seems to be its own.
             id = parent.saturating_sub(1);
@@ -181,7 +198,9 @@ impl Module {
         let frames = metadata.stack_frame_id.map_or(Vec::new(), |id| self.frames(id));
         let (path, line) = match frames.first() {
             Some(frame) => (frame.file, frame.line),
-            None if !metadata.source_file.is_empty() => (metadata.source_file.as_str(), metadata.source_line),
+            None if !metadata.source_file.is_empty() => {
+                (metadata.source_file.as_str(), metadata.source_line)
+            }
             None => return None,
         };
         let file = path.rsplit('/').next().unwrap_or(path);

@@ -11,7 +11,11 @@ use halflap::units::Bytes;
 pub(crate) fn is_free(module: &Module, instr: InstrId) -> bool {
     let opcode = module.instruction(instr).opcode;
     match opcode {
-        Opcode::Parameter | Opcode::Constant | Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast => true,
+        Opcode::Parameter
+        | Opcode::Constant
+        | Opcode::GetTupleElement
+        | Opcode::Tuple
+        | Opcode::Bitcast => true,
         Opcode::AfterAll => module.operands(instr).is_empty(),
         _ => opcode.phase() == Some(Phase::Update) && is_passed_on(module, instr),
     }
@@ -20,7 +24,10 @@ pub(crate) fn is_free(module: &Module, instr: InstrId) -> bool {
 /// Whether an instruction gives just what its only operand gave. An update may also add operands and results.
 fn is_passed_on(module: &Module, instr: InstrId) -> bool {
     match module.operands(instr) {
-        [operand] => module.operand_shape(operand).leaf_count() == module.instruction(instr).shape.leaf_count(),
+        [operand] => {
+            module.operand_shape(operand).leaf_count()
+                == module.instruction(instr).shape.leaf_count()
+        }
         _ => false,
     }
 }
@@ -35,7 +42,10 @@ pub(crate) fn payload(module: &Module, instr: InstrId) -> Payload {
 /// The type of the inputs, if all are the same.
 fn dtype(module: &Module, instr: InstrId) -> Option<Dtype> {
     let mut leaves = Vec::new();
-    module.operands(instr).iter().for_each(|operand| module.operand_shape(operand).leaves(&mut leaves));
+    module
+        .operands(instr)
+        .iter()
+        .for_each(|operand| module.operand_shape(operand).leaves(&mut leaves));
     let mut types = leaves.iter().filter_map(|leaf| leaf.array()).map(|array| array.element);
     let first = types.next()?;
     let is_known = !matches!(first, ElementType::Other { .. });
@@ -43,12 +53,17 @@ fn dtype(module: &Module, instr: InstrId) -> Option<Dtype> {
 }
 
 /// What a collective combines with: a single operation on its two parameters, or another function.
-pub(crate) fn reduction(module: &Module, instr: InstrId, kind: CollectiveKind) -> Option<Reduction> {
+pub(crate) fn reduction(
+    module: &Module,
+    instr: InstrId,
+    kind: CollectiveKind,
+) -> Option<Reduction> {
     if !kind.reduces() {
         return Some(Reduction::None);
     }
     let root = module.root(*module.called(instr).first()?);
-    let is_parameter = |operand: &Operand| module.instruction(operand.of).opcode == Opcode::Parameter;
+    let is_parameter =
+        |operand: &Operand| module.instruction(operand.of).opcode == Opcode::Parameter;
     let is_plain = match module.operands(root) {
         [a, b] => is_parameter(a) && is_parameter(b) && a.of != b.of,
         _ => false,
@@ -71,7 +86,11 @@ fn received(module: &Module, instr: InstrId) -> Bytes {
         _ => Some(1),
     };
     match element {
-        Some(index) => instruction.shape.parts().get(index).map_or(Bytes::ZERO, |part| total_size(module, part)),
+        Some(index) => instruction
+            .shape
+            .parts()
+            .get(index)
+            .map_or(Bytes::ZERO, |part| total_size(module, part)),
         None => total_size(module, &instruction.shape),
     }
 }
@@ -80,7 +99,9 @@ fn received(module: &Module, instr: InstrId) -> Bytes {
 pub(crate) fn crosses_to_host(module: &Module, instr: InstrId) -> bool {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
-    let is_host = |leaf: &&Shape| leaf.array().is_some_and(|array| module.layout(array).memory_space == HOST_MEMORY);
+    let is_host = |leaf: &&Shape| {
+        leaf.array().is_some_and(|array| module.layout(array).memory_space == HOST_MEMORY)
+    };
     leaves.iter().any(is_host)
 }
 
@@ -97,7 +118,10 @@ pub fn started(module: &Module, instr: InstrId) -> (InstrId, bool) {
         other => other,
     };
     let is_collective = opcode.is_sync_collective()
-        || matches!(opcode, Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart);
+        || matches!(
+            opcode,
+            Opcode::AllGatherStart | Opcode::AllReduceStart | Opcode::CollectivePermuteStart
+        );
     (inner, is_collective)
 }
 
@@ -117,12 +141,16 @@ pub(crate) fn fused_collective(module: &Module, instr: InstrId) -> Option<InstrI
     let carries = |inner: InstrId| {
         let target = module.attribute(inner, "custom_call_target").unwrap_or("");
         target.contains("AsyncCollective")
-            || module.attribute(inner, "frontend_attributes").is_some_and(|text| text.contains("chain_id"))
+            || module
+                .attribute(inner, "frontend_attributes")
+                .is_some_and(|text| text.contains("chain_id"))
     };
     if module.instructions(computation).any(carries) {
         return None;
     }
-    module.instructions(computation).find(|&inner| module.instruction(inner).opcode.is_sync_collective())
+    module
+        .instructions(computation)
+        .find(|&inner| module.instruction(inner).opcode.is_sync_collective())
 }
 
 /// Whether an instruction takes no time worth counting: it moves nothing, or works on single numbers.
@@ -142,12 +170,19 @@ pub(crate) fn costs_nothing(module: &Module, instr: InstrId) -> bool {
         | Opcode::PartitionId
         | Opcode::ReplicaId => true,
         Opcode::CustomCall => {
-            let target = module.attribute(instr, "custom_call_target").unwrap_or("").trim_matches('"');
-            matches!(target, "ConcatBitcast" | "AssumeGatherIndicesInBound" | "Sharding" | "AllocateBuffer")
+            let target =
+                module.attribute(instr, "custom_call_target").unwrap_or("").trim_matches('"');
+            matches!(
+                target,
+                "ConcatBitcast" | "AssumeGatherIndicesInBound" | "Sharding" | "AllocateBuffer"
+            )
         }
         opcode if is_free(module, instr) || opcode.phase() == Some(Phase::Update) => true,
         _ => {
-            let operands = module.operands(instr).iter().all(|operand| is_small(module.operand_shape(operand)));
+            let operands = module
+                .operands(instr)
+                .iter()
+                .all(|operand| is_small(module.operand_shape(operand)));
             operands && is_small(&instruction.shape)
         }
     }

@@ -102,7 +102,8 @@ impl Opcode {
         }
         const PHASES: [(&str, Phase); 3] =
             [("-start", Phase::Start), ("-update", Phase::Update), ("-done", Phase::Done)];
-        let phase = PHASES.iter().find_map(|&(suffix, phase)| Some((name.strip_suffix(suffix)?, phase)));
+        let phase =
+            PHASES.iter().find_map(|&(suffix, phase)| Some((name.strip_suffix(suffix)?, phase)));
         let wrapped = phase.and_then(|(base, phase)| {
             let index = ALL.iter().position(|(name, _)| *name == base)?;
             Some(Opcode::Wrapped(phase, Wrapped(index as u8)))
@@ -156,7 +157,8 @@ impl Opcode {
             Opcode::CollectivePermuteDone => Opcode::CollectivePermute,
             other => other.begun(),
         };
-        of.is_sync_collective() || matches!(self, Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::AsyncDone)
+        of.is_sync_collective()
+            || matches!(self, Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::AsyncDone)
     }
 
     /// Which phase of something asynchronous it is, if it is one.
@@ -258,10 +260,18 @@ mod tests {
             assert_eq!((Opcode::named(name), opcode.name()), (opcode, name));
         }
         assert_eq!(Opcode::named("all-gather-start"), Opcode::AllGatherStart);
-        let Opcode::Wrapped(Phase::Start, inner) = Opcode::named("reduce-scatter-start") else { panic!() };
+        let Opcode::Wrapped(Phase::Start, inner) = Opcode::named("reduce-scatter-start") else {
+            panic!()
+        };
         assert_eq!(inner.opcode(), Opcode::ReduceScatter);
         let of_collective = |name| Opcode::named(name).is_of_collective();
-        for name in ["all-reduce", "all-reduce-done", "reduce-scatter-start", "collective-permute-done", "async-done"] {
+        for name in [
+            "all-reduce",
+            "all-reduce-done",
+            "reduce-scatter-start",
+            "collective-permute-done",
+            "async-done",
+        ] {
             assert!(of_collective(name), "{name}");
         }
         for name in ["reduce", "send", "copy-start", "while"] {

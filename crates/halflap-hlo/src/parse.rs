@@ -45,12 +45,15 @@ enum Refused {
 fn parse_short(text: &str) -> Result<Module, HloError> {
     let full = expand(text)?;
     let places = full.places.clone();
-    let original = |error: HloError| HloError::at(text, full.original(error.at as usize), error.problem);
+    let original =
+        |error: HloError| HloError::at(text, full.original(error.at as usize), error.problem);
     match parse_full(full.text.clone()) {
         Ok(module) => Ok(Module { places, ..module }),
         Err(Refused::Wrong(error)) => Err(original(error)),
         // What is written out has no shorthand.
-        Err(Refused::Short(full)) => Err(HloError::at(&full, 0, Problem::Bad("the shorthand cannot be written out"))),
+        Err(Refused::Short(full)) => {
+            Err(HloError::at(&full, 0, Problem::Bad("the shorthand cannot be written out")))
+        }
     }
 }
 
@@ -63,7 +66,8 @@ fn parse_full(text: String) -> Result<Module, Refused> {
     };
     let Head { name, header, preamble, attributes, tables, entry } = head;
     let trailer = Span::new(reader.done, text.len());
-    let Reader { computations, instructions, operands, paths, called, controls, untyped, .. } = reader;
+    let Reader { computations, instructions, operands, paths, called, controls, untyped, .. } =
+        reader;
     let all_attributes = reader.attributes;
     let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
     let mut module = Module {
@@ -211,7 +215,9 @@ impl<'t> Reader<'t> {
         let wrong = |problem| self.cursor.error_at(attribute.value.start as usize, problem);
         self.devices += groups::check(key, value).map_err(wrong)?;
         match self.devices > MOST_IN_GROUPS {
-            true => Err(wrong(Problem::BadGroups("fewer devices: at most 134217728 in all groups of a module"))),
+            true => Err(wrong(Problem::BadGroups(
+                "fewer devices: at most 134217728 in all groups of a module",
+            ))),
             false => Ok(()),
         }
     }
@@ -228,10 +234,14 @@ impl<'t> Reader<'t> {
             return Ok((Span::default(), 0..0));
         }
         if !self.cursor.take_word("HloModule") {
-            let is_mlir =
-                ["module", "#loc", "func"].iter().any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
-            let problem =
-                if is_mlir { Problem::Mlir } else { Problem::Expected("'HloModule' at the start of the text") };
+            let is_mlir = ["module", "#loc", "func"]
+                .iter()
+                .any(|word| self.cursor.text[self.cursor.at..].starts_with(word));
+            let problem = if is_mlir {
+                Problem::Mlir
+            } else {
+                Problem::Expected("'HloModule' at the start of the text")
+            };
             return Err(self.cursor.error(problem));
         }
         self.cursor.skip_blanks();
@@ -375,7 +385,11 @@ impl<'t> Reader<'t> {
     }
 
     /// `ROOT %name = shape opcode(operands), key=value, ...`
-    fn instruction(&mut self, computation: ComputationId, lead: usize) -> Result<(InstrId, bool), HloError> {
+    fn instruction(
+        &mut self,
+        computation: ComputationId,
+        lead: usize,
+    ) -> Result<(InstrId, bool), HloError> {
         let start = self.cursor.at;
         let is_root = self.cursor.take_word("ROOT");
         self.cursor.skip_space();
@@ -430,11 +444,13 @@ impl<'t> Reader<'t> {
     /// The control predecessors of this instruction.
     fn controls(&mut self, instr: InstrId, attributes: Range<u32>) -> Result<(), HloError> {
         let attributes = &self.attributes[attributes.start as usize..attributes.end as usize];
-        let found = attributes.iter().find(|attribute| self.str(attribute.key) == "control-predecessors");
+        let found =
+            attributes.iter().find(|attribute| self.str(attribute.key) == "control-predecessors");
         let Some(&Attribute { value, .. }) = found else { return Ok(()) };
         for (at, name) in names(self.cursor.text, value)? {
             let name = self.str(name);
-            let unknown = || self.cursor.error_at(at, Problem::UnknownOperand { name: name.to_owned() });
+            let unknown =
+                || self.cursor.error_at(at, Problem::UnknownOperand { name: name.to_owned() });
             self.controls.push((instr, *self.names.get(name).ok_or_else(unknown)?));
         }
         Ok(())
@@ -489,13 +505,16 @@ impl<'t> Reader<'t> {
         let name = self.cursor.name("the name of an operand")?;
         self.is_short |= self.is_nested();
         let Some(&of) = self.names.get(self.str(name)) else {
-            return Err(self.cursor.error_at(at, Problem::UnknownOperand { name: self.str(name).to_owned() }));
+            return Err(self
+                .cursor
+                .error_at(at, Problem::UnknownOperand { name: self.str(name).to_owned() }));
         };
         let first = self.paths.len();
         while self.cursor.take(b'#') {
             let at = self.cursor.at;
             let index = self.cursor.number()?;
-            let index = u32::try_from(index).map_err(|_| self.cursor.error_at(at, Problem::NumberTooLarge))?;
+            let index = u32::try_from(index)
+                .map_err(|_| self.cursor.error_at(at, Problem::NumberTooLarge))?;
             self.paths.push(index);
             let is_untyped = self.untyped.binary_search(&of).is_ok();
             if !is_untyped && self.instructions[of].shape.at(&self.paths[first..]).is_none() {
@@ -540,7 +559,9 @@ impl<'t> Reader<'t> {
             let first = self.called.len() as u32;
             for (at, name) in names(self.cursor.text, value)? {
                 let name = self.str(name);
-                let unknown = || self.cursor.error_at(at, Problem::UnknownComputation { name: name.to_owned() });
+                let unknown = || {
+                    self.cursor.error_at(at, Problem::UnknownComputation { name: name.to_owned() })
+                };
                 self.called.push(self.by_name.get(name).copied().ok_or_else(unknown)?);
             }
             let called = &mut self.instructions[instr].called;
@@ -597,7 +618,8 @@ impl Module {
             Open,
             Done,
         }
-        let mut state: IdVec<ComputationId, State> = IdVec::filled(State::New, self.computations.len());
+        let mut state: IdVec<ComputationId, State> =
+            IdVec::filled(State::New, self.computations.len());
         let mut order = Vec::with_capacity(self.computations.len());
         for start in self.computations() {
             // Each entry: a computation, and whether all that it calls was put above it.

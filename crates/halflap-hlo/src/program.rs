@@ -46,7 +46,8 @@ pub struct Caller {
 impl LoweredModule {
     /// Lowers all computations that a module runs.
     pub fn of(module: &Module) -> Result<LoweredModule, GraphError> {
-        let mut known: IdVec<ComputationId, Option<Callee>> = IdVec::filled(None, module.computations().len());
+        let mut known: IdVec<ComputationId, Option<Callee>> =
+            IdVec::filled(None, module.computations().len());
         let mut units: IdVec<UnitId, Unit> = IdVec::default();
         let mut all: IdVec<UnitId, LoweredUnit> = IdVec::default();
         for stop in stops(module).into_iter().rev() {
@@ -65,7 +66,11 @@ impl LoweredModule {
     }
 
     /// The module's text with the units in these orders.
-    pub fn text<'o>(&self, module: &Module, order: impl Fn(UnitId) -> &'o Order) -> Result<String, WriteError> {
+    pub fn text<'o>(
+        &self,
+        module: &Module,
+        order: impl Fn(UnitId) -> &'o Order,
+    ) -> Result<String, WriteError> {
         let orders: Vec<_> = self.units.iter().map(|(id, unit)| unit.placed(order(id))).collect();
         write_proved(module, &orders)
     }

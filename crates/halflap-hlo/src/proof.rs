@@ -17,7 +17,9 @@ pub enum WriteError {
     Unreadable(HloError),
     #[error("in the module that was written, computation '{computation}' is missing")]
     NoComputation { computation: String },
-    #[error("in the module that was written, '{instruction}' of computation '{computation}' is {what}")]
+    #[error(
+        "in the module that was written, '{instruction}' of computation '{computation}' is {what}"
+    )]
     Instruction { computation: String, instruction: String, what: Wrong },
 }
 
@@ -40,10 +42,15 @@ pub enum Wrong {
 }
 
 /// Proves a text: it is read again and compared with the module and the orders.
-pub(super) fn prove(module: &Module, orders: &[(ComputationId, Vec<Place>)], text: &str) -> Result<(), WriteError> {
+pub(super) fn prove(
+    module: &Module,
+    orders: &[(ComputationId, Vec<Place>)],
+    text: &str,
+) -> Result<(), WriteError> {
     let after = Module::read(text.to_owned()).map_err(WriteError::Unreadable)?;
     for computation in module.computations() {
-        let order = orders.iter().find(|(of, _)| *of == computation).map(|(_, order)| order.as_slice());
+        let order =
+            orders.iter().find(|(of, _)| *of == computation).map(|(_, order)| order.as_slice());
         Pair::new(module, &after, computation)?.prove(order)?;
     }
     Ok(())
@@ -58,7 +65,11 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn new(before: &'a Module, after: &'a Module, old: ComputationId) -> Result<Pair<'a>, WriteError> {
+    fn new(
+        before: &'a Module,
+        after: &'a Module,
+        old: ComputationId,
+    ) -> Result<Pair<'a>, WriteError> {
         let computation = before.computation_name(old);
         let missing = || WriteError::NoComputation { computation: computation.to_owned() };
         Ok(Pair { before, after, old, new: after.find(computation).ok_or_else(missing)? })
@@ -66,11 +77,15 @@ impl<'a> Pair<'a> {
 
     fn prove(&self, order: Option<&[Place]>) -> Result<(), WriteError> {
         let places = order.unwrap_or(&[]);
-        let names: Vec<String> = places.iter().map(|&place| split::name(self.before, place)).collect();
+        let names: Vec<String> =
+            places.iter().map(|&place| split::name(self.before, place)).collect();
         let nodes: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let mut written: Vec<&str> = self.after.instructions(self.new).map(|new| self.name(new)).collect();
+        let mut written: Vec<&str> =
+            self.after.instructions(self.new).map(|new| self.name(new)).collect();
         written.retain(|name| nodes.contains(name));
-        if let Some((wrong, _)) = names.iter().zip(&written).find(|(name, written)| name != *written) {
+        if let Some((wrong, _)) =
+            names.iter().zip(&written).find(|(name, written)| name != *written)
+        {
             return Err(self.wrong(wrong, Wrong::Place));
         }
         let starts: HashSet<&str> = names
@@ -119,14 +134,17 @@ impl<'a> Pair<'a> {
             _ => return Err(self.wrong(name, Wrong::Opcode)),
         };
         let (takes, took) = (self.after.operands(taker), self.before.operands(old));
-        match takes.len() == took.len() && takes.iter().zip(took).all(|(new, old)| self.same_operand(new, old)) {
+        match takes.len() == took.len()
+            && takes.iter().zip(took).all(|(new, old)| self.same_operand(new, old))
+        {
             true => Ok(()),
             false => Err(self.wrong(name, Wrong::Operands)),
         }
     }
 
     fn same_operand(&self, new: &Operand, old: &Operand) -> bool {
-        self.name(new.of) == self.before.instruction_name(old.of) && self.after.path(new) == self.before.path(old)
+        self.name(new.of) == self.before.instruction_name(old.of)
+            && self.after.path(new) == self.before.path(old)
     }
 
     fn name(&self, new: InstrId) -> &'a str {

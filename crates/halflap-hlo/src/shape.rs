@@ -81,7 +81,8 @@ elements! {
 
 /// The first number in a type's name: how many bits it has in every type so far.
 fn bits_in(name: &str) -> u16 {
-    let digits: String = name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String =
+        name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().ok().filter(|bits| (1..=1024).contains(bits)).unwrap_or(32)
 }
 
@@ -115,11 +116,15 @@ impl Layout {
                 property = rest[..open].trim();
             }
             let close = rest[open..].find(')').map_or(rest.len(), |close| open + close);
-            let numbers = || rest[open + 1..close].split(',').filter_map(|part| part.trim().parse::<u64>().ok());
+            let numbers = || {
+                rest[open + 1..close].split(',').filter_map(|part| part.trim().parse::<u64>().ok())
+            };
             match property {
                 "T" => layout.tiles.push(numbers().collect()),
                 "S" => layout.memory_space = numbers().next().map_or(0, |space| space as u32),
-                "E" => layout.element_bits = numbers().next().map(|bits| bits.clamp(1, 1024) as u16),
+                "E" => {
+                    layout.element_bits = numbers().next().map(|bits| bits.clamp(1, 1024) as u16)
+                }
                 _ => {}
             }
             rest = rest.get(close + 1..).unwrap_or("");
@@ -312,7 +317,9 @@ impl Array {
             let dim = layout.minor_to_major.get(index)?;
             self.dims.get(*dim as usize).copied()
         };
-        let rounded = |(index, &extent): (usize, &u64)| fastest(index).unwrap_or(1).next_multiple_of(extent.max(1));
+        let rounded = |(index, &extent): (usize, &u64)| {
+            fastest(index).unwrap_or(1).next_multiple_of(extent.max(1))
+        };
         let in_tiles = tile.iter().rev().enumerate().map(rounded).fold(1, u64::saturating_mul);
         let slower = (tile.len()..self.dims.len()).filter_map(fastest);
         slower.fold(in_tiles, u64::saturating_mul)

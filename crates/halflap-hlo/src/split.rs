@@ -16,7 +16,9 @@ pub(super) fn name(module: &Module, place: Place) -> String {
         return name.to_owned();
     }
     let mut unique = match name.rsplit_once('.') {
-        Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("{stem}-start.{number}"),
+        Some((stem, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("{stem}-start.{number}")
+        }
         _ => format!("{name}-start"),
     };
     // Names are unique in the whole module, so that profiles can identify instructions. The
@@ -31,7 +33,8 @@ pub(super) fn name(module: &Module, place: Place) -> String {
 pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut String) {
     let instr = place.instr;
     let instruction = module.instruction(instr);
-    let percent = if module.text[..instruction.name.start as usize].ends_with('%') { "%" } else { "" };
+    let percent =
+        if module.text[..instruction.name.start as usize].ends_with('%') { "%" } else { "" };
     let name = module.instruction_name(instr);
     let opcode = module.opcode_name(instr);
     let shape = shape_text(module, instr);
@@ -68,7 +71,8 @@ pub(super) fn is_marked(module: &Module, instr: InstrId) -> bool {
 /// The instruction's shape as it is written.
 fn shape_text(module: &Module, instr: InstrId) -> String {
     let instruction = module.instruction(instr);
-    let between = &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
+    let between =
+        &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];
     match between.trim_start().trim_start_matches('=').trim() {
         // It was left out.
         "" => print_shape(module, &instruction.shape),
@@ -78,10 +82,13 @@ fn shape_text(module: &Module, instr: InstrId) -> String {
 
 /// What a start gives: the operands, and what will be there at the end.
 fn held_shape(module: &Module, instr: InstrId, shape: &str) -> String {
-    let operands: Vec<String> = module.operands(instr).iter().map(|operand| operand_text(module, operand)).collect();
+    let operands: Vec<String> =
+        module.operands(instr).iter().map(|operand| operand_text(module, operand)).collect();
     match (module.instruction(instr).opcode, operands.as_slice()) {
         (Opcode::AllReduce, _) => shape.to_owned(),
-        (Opcode::AllGather | Opcode::CollectivePermute, [operand]) => format!("({operand}, {shape})"),
+        (Opcode::AllGather | Opcode::CollectivePermute, [operand]) => {
+            format!("({operand}, {shape})")
+        }
         (_, operands) => format!("(({}), {shape})", operands.join(", ")),
     }
 }
@@ -101,7 +108,10 @@ fn print_shape(module: &Module, shape: &super::Shape) -> String {
         super::Shape::Token => "token[]".to_owned(),
         super::Shape::Opaque => "opaque[]".to_owned(),
         super::Shape::Tuple(parts) => {
-            format!("({})", parts.iter().map(|part| print_shape(module, part)).collect::<Vec<_>>().join(", "))
+            format!(
+                "({})",
+                parts.iter().map(|part| print_shape(module, part)).collect::<Vec<_>>().join(", ")
+            )
         }
         super::Shape::Array(array) => {
             let dims: Vec<String> = array.dims.iter().map(u64::to_string).collect();

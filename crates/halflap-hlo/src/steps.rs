@@ -64,10 +64,13 @@ impl Steps {
             // A reader of one tuple element must come after the tuple, and so after all its
             // elements.
             let is_element = module.instruction(instr).opcode == Opcode::GetTupleElement;
-            for operand in
-                module.operands(instr).iter().filter(|operand| is_element || !module.path(operand).is_empty())
+            for operand in module
+                .operands(instr)
+                .iter()
+                .filter(|operand| is_element || !module.path(operand).is_empty())
             {
-                bound[operand.of.index() - base] |= module.instruction(operand.of).opcode == Opcode::Tuple;
+                bound[operand.of.index() - base] |=
+                    module.instruction(operand.of).opcode == Opcode::Tuple;
             }
         }
         let is_body = |instr: InstrId| {
@@ -105,7 +108,8 @@ impl Steps {
     /// The instruction that starts what a node ends.
     pub(crate) fn started_by(&self, module: &Module, place: &Place) -> Option<InstrId> {
         let is_start = |instr: &InstrId| {
-            place.part == Part::Done || module.instruction(*instr).opcode.phase() == Some(Phase::Start)
+            place.part == Part::Done
+                || module.instruction(*instr).opcode.phase() == Some(Phase::Start)
         };
         self.begun_by(module, place).last().filter(is_start)
     }
@@ -120,11 +124,17 @@ impl Steps {
             _ => None,
         };
         let is_start = move |instr: InstrId| {
-            place.part == Part::Done || module.instruction(instr).opcode.phase() == Some(Phase::Start)
+            place.part == Part::Done
+                || module.instruction(instr).opcode.phase() == Some(Phase::Start)
         };
-        let chain = std::iter::successors(first, move |&instr| if is_start(instr) { None } else { before(instr) });
-        let is_phase =
-            |instr: &InstrId| matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update));
+        let chain =
+            std::iter::successors(
+                first,
+                move |&instr| if is_start(instr) { None } else { before(instr) },
+            );
+        let is_phase = |instr: &InstrId| {
+            matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update))
+        };
         chain.filter(move |instr| place.part == Part::Done || is_phase(instr))
     }
 }

@@ -46,7 +46,12 @@ pub enum Origin {
 }
 
 impl Storage {
-    pub(super) fn new(base: usize, first: Vec<u32>, leaves: Vec<SlotId>, slots: IdVec<SlotId, Slot>) -> Storage {
+    pub(super) fn new(
+        base: usize,
+        first: Vec<u32>,
+        leaves: Vec<SlotId>,
+        slots: IdVec<SlotId, Slot>,
+    ) -> Storage {
         Storage { base, first, leaves, slots }
     }
 

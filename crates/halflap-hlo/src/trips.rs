@@ -39,12 +39,16 @@ fn counted(module: &Module, instr: InstrId) -> Option<u64> {
     let init = initial(module, instr, counter)?;
     let step = step(module, body, counter)?;
     let span = limit.checked_sub(init)?.checked_add(i128::from(includes_limit))?;
-    (step > 0).then(|| u64::try_from(span.max(0).div_euclid(step) + i128::from(span.max(0) % step > 0)).ok())?
+    (step > 0).then(|| {
+        u64::try_from(span.max(0).div_euclid(step) + i128::from(span.max(0) % step > 0)).ok()
+    })?
 }
 
 /// What an instruction is a copy of.
 fn original(module: &Module, mut instr: InstrId) -> InstrId {
-    while let (Opcode::Copy | Opcode::Bitcast, [from]) = (module.instruction(instr).opcode, module.operands(instr)) {
+    while let (Opcode::Copy | Opcode::Bitcast, [from]) =
+        (module.instruction(instr).opcode, module.operands(instr))
+    {
         instr = from.of;
     }
     instr
@@ -80,7 +84,10 @@ fn step(module: &Module, body: ComputationId, counter: u32) -> Option<i128> {
         return None;
     }
     let next = original(module, module.operands(root).get(counter as usize)?.of);
-    let (Opcode::Add, [left, right]) = (module.instruction(next).opcode, module.operands(next)) else { return None };
+    let (Opcode::Add, [left, right]) = (module.instruction(next).opcode, module.operands(next))
+    else {
+        return None;
+    };
     let grows = |a: InstrId, b: InstrId| match element_of_parameter(module, a) {
         Some(index) if index == counter => constant(module, b),
         _ => None,

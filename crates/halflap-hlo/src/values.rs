@@ -105,7 +105,13 @@ impl Values {
         callees: &dyn Fn(ComputationId) -> Option<Callee>,
     ) -> Values {
         let base = module.instructions(computation).next().map_or(0, |first| first.index());
-        let values = Values { first: vec![0], leaves: Vec::new(), contents: Vec::new(), after: Vec::new(), buffers: 0 };
+        let values = Values {
+            first: vec![0],
+            leaves: Vec::new(),
+            contents: Vec::new(),
+            after: Vec::new(),
+            buffers: 0,
+        };
         let mut finder = Finder { module, steps, base, values, in_place: Vec::new() };
         for instr in module.instructions(computation) {
             finder.instruction(instr, callees);
@@ -118,7 +124,10 @@ impl Values {
     }
 
     pub(super) fn of(&self, module: &Module, instr: InstrId) -> &[Value] {
-        let base = module.instructions(module.computation_of(instr)).next().map_or(0, |first| first.index());
+        let base = module
+            .instructions(module.computation_of(instr))
+            .next()
+            .map_or(0, |first| first.index());
         let index = instr.index() - base;
         &self.leaves[self.first[index] as usize..self.first[index + 1] as usize]
     }
@@ -130,14 +139,25 @@ impl Values {
     }
 
     /// Which slot of memory each leaf is in.
-    pub(super) fn storage(&self, module: &Module, computation: ComputationId, slots: IdVec<SlotId, Slot>) -> Storage {
+    pub(super) fn storage(
+        &self,
+        module: &Module,
+        computation: ComputationId,
+        slots: IdVec<SlotId, Slot>,
+    ) -> Storage {
         let base = module.instructions(computation).next().map_or(0, |first| first.index());
-        let slot = |value: &Value| SlotId::from_index(self.contents[value.content as usize].buffer as usize);
+        let slot = |value: &Value| {
+            SlotId::from_index(self.contents[value.content as usize].buffer as usize)
+        };
         Storage::new(base, self.first.clone(), self.leaves.iter().map(slot).collect(), slots)
     }
 
     /// For each leaf of the computation's result, the leaf of its parameters that it is.
-    pub(super) fn passed_on(&self, module: &Module, computation: ComputationId) -> Vec<Option<usize>> {
+    pub(super) fn passed_on(
+        &self,
+        module: &Module,
+        computation: ComputationId,
+    ) -> Vec<Option<usize>> {
         let parameters = module.parameters(computation);
         let given: Vec<u32> = parameters
             .iter()
@@ -213,11 +233,23 @@ impl Finder<'_> {
         };
         // What is started is written by its start, and read after its end. A parameter that is a node, because
         // others must wait for it, is still there from the start.
-        let writer = self.steps.start[instr.index() - self.base].or(self.step(instr)).filter(|_| keep == Keep::Ours);
+        let writer = self.steps.start[instr.index() - self.base]
+            .or(self.step(instr))
+            .filter(|_| keep == Keep::Ours);
         let content = self.values.contents.len() as u32;
         let readers = Vec::new();
         let (is_result, buffer) = (false, 0);
-        self.values.contents.push(Content { writer, instr, size, space, is_single, readers, is_result, keep, buffer });
+        self.values.contents.push(Content {
+            writer,
+            instr,
+            size,
+            space,
+            is_single,
+            readers,
+            is_result,
+            keep,
+            buffer,
+        });
         self.values.leaves.push(Value { maker: self.step(instr), content });
     }
 
@@ -232,15 +264,25 @@ impl Finder<'_> {
         let Some(operand) = self.module.operands(instr).get(index) else { return };
         let (from, len) = leaf_range(self.module.operand_shape(operand), path);
         let step = self.step(instr);
-        let passed: Vec<Value> =
-            self.values.of_operand(self.module, operand).iter().skip(from).take(len).copied().collect();
-        self.values.leaves.extend(passed.into_iter().map(|value| Value { maker: step.or(value.maker), ..value }));
+        let passed: Vec<Value> = self
+            .values
+            .of_operand(self.module, operand)
+            .iter()
+            .skip(from)
+            .take(len)
+            .copied()
+            .collect();
+        self.values
+            .leaves
+            .extend(passed.into_iter().map(|value| Value { maker: step.or(value.maker), ..value }));
     }
 
     /// The values of all operands, one after the other.
     fn operand_values(&self, instr: InstrId) -> Vec<Value> {
         let operands = self.module.operands(instr).iter();
-        operands.flat_map(|operand| self.values.of_operand(self.module, operand).iter().copied()).collect()
+        operands
+            .flat_map(|operand| self.values.of_operand(self.module, operand).iter().copied())
+            .collect()
     }
 
     /// What a loop does not change is passed on; the rest is written where it was.
@@ -250,10 +292,13 @@ impl Finder<'_> {
         let mut leaves = Vec::new();
         self.module.instruction(instr).shape.leaves(&mut leaves);
         for (index, leaf) in leaves.into_iter().enumerate() {
-            let is_passed = body.as_ref().is_some_and(|body| body.passed_on.get(index) == Some(&Some(index)));
+            let is_passed =
+                body.as_ref().is_some_and(|body| body.passed_on.get(index) == Some(&Some(index)));
             match operands.get(index) {
                 Some(&value) if is_passed => {
-                    self.values.leaves.push(Value { maker: self.step(instr), content: value.content });
+                    self.values
+                        .leaves
+                        .push(Value { maker: self.step(instr), content: value.content });
                 }
                 Some(&value) => {
                     self.fresh(instr, leaf);
@@ -273,7 +318,10 @@ impl Finder<'_> {
         for (index, leaf) in leaves.into_iter().enumerate() {
             let passed = callee.as_ref().and_then(|callee| *callee.passed_on.get(index)?);
             match passed.and_then(|from| operands.get(from)) {
-                Some(&value) => self.values.leaves.push(Value { maker: self.step(instr), content: value.content }),
+                Some(&value) => self
+                    .values
+                    .leaves
+                    .push(Value { maker: self.step(instr), content: value.content }),
                 None => self.fresh(instr, leaf),
             }
         }
@@ -309,7 +357,9 @@ impl Finder<'_> {
             part.leaves(&mut leaves);
             if holds == Some(index) && leaves.len() <= operands.len() {
                 let step = self.step(instr);
-                self.values.leaves.extend(operands[..leaves.len()].iter().map(|value| Value { maker: step, ..*value }));
+                self.values.leaves.extend(
+                    operands[..leaves.len()].iter().map(|value| Value { maker: step, ..*value }),
+                );
                 continue;
             }
             for leaf in leaves {
@@ -322,7 +372,8 @@ impl Finder<'_> {
     /// known only with them.
     fn update_values(&mut self, instr: InstrId) {
         let module = self.module;
-        let (Shape::Tuple(parts), Some(state)) = (&module.instruction(instr).shape, module.operands(instr).first())
+        let (Shape::Tuple(parts), Some(state)) =
+            (&module.instruction(instr).shape, module.operands(instr).first())
         else {
             return self.forward_operand(instr, 0, &[]);
         };
@@ -374,7 +425,8 @@ impl Finder<'_> {
                 continue;
             }
             for &(operand, binds) in &candidates {
-                let (a, b) = (&self.values.contents[operand as usize], &self.values.contents[result]);
+                let (a, b) =
+                    (&self.values.contents[operand as usize], &self.values.contents[result]);
                 if a.size == b.size && a.space == b.space {
                     self.offer(operand, binds);
                 }
@@ -398,16 +450,23 @@ impl Finder<'_> {
         let opcode = module.instruction(instr).opcode;
         let operands = module.operands(instr);
         let contents = |index: usize| {
-            let values = operands.get(index).map_or(&[][..], |operand| self.values.of_operand(module, operand));
+            let values = operands
+                .get(index)
+                .map_or(&[][..], |operand| self.values.of_operand(module, operand));
             values.iter().map(|value| value.content)
         };
         match opcode {
-            Opcode::DynamicUpdateSlice | Opcode::Scatter => contents(0).map(|content| (content, true)).collect(),
-            Opcode::Sort => (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect(),
+            Opcode::DynamicUpdateSlice | Opcode::Scatter => {
+                contents(0).map(|content| (content, true)).collect()
+            }
+            Opcode::Sort => {
+                (0..operands.len()).flat_map(contents).map(|content| (content, false)).collect()
+            }
             Opcode::Fusion => {
                 let uses = fusion_uses(module, instr, operands.len());
-                let of_use =
-                    |(index, in_place): (usize, Option<bool>)| contents(index).zip(std::iter::repeat(in_place));
+                let of_use = |(index, in_place): (usize, Option<bool>)| {
+                    contents(index).zip(std::iter::repeat(in_place))
+                };
                 uses.into_iter()
                     .enumerate()
                     .flat_map(of_use)
@@ -431,7 +490,12 @@ impl Finder<'_> {
             }
             // A start's result lives until its done, even without readers.
             if place.part == Part::Done {
-                pairs.extend(self.values.of(module, place.instr).iter().map(|value| (value.content, step as u32)));
+                pairs.extend(
+                    self.values
+                        .of(module, place.instr)
+                        .iter()
+                        .map(|value| (value.content, step as u32)),
+                );
             }
             // The operands of a start and of its updates are needed until its done.
             for begun in self.steps.begun_by(module, place) {
@@ -471,7 +535,8 @@ impl Finder<'_> {
             let given = self.values.of(module, parameter).get(given).map(|value| value.content);
             if let (Some(result), Some(given)) = (result, given) {
                 let is_loop = self.steps.is_loop_body;
-                self.values.contents[given as usize].keep = if is_loop { Keep::Exchanged } else { Keep::Given };
+                self.values.contents[given as usize].keep =
+                    if is_loop { Keep::Exchanged } else { Keep::Given };
                 exchanges.push((result, given));
             }
         }
@@ -485,8 +550,11 @@ impl Finder<'_> {
     fn mark_donated(&mut self, parameters: &[Option<InstrId>]) {
         let text = self.module.module_attribute("buffer_donor").unwrap_or("").to_owned();
         for donor in text.split('(').skip(1) {
-            let number = donor.split(',').next().and_then(|number| number.trim().parse::<usize>().ok());
-            let Some(Some(parameter)) = number.and_then(|number| parameters.get(number)) else { continue };
+            let number =
+                donor.split(',').next().and_then(|number| number.trim().parse::<usize>().ok());
+            let Some(Some(parameter)) = number.and_then(|number| parameters.get(number)) else {
+                continue;
+            };
             for value in self.values.of(self.module, *parameter).to_vec() {
                 self.values.contents[value.content as usize].keep = Keep::Given;
             }
@@ -500,7 +568,8 @@ impl Finder<'_> {
         let mut wish: Vec<Option<u32>> = vec![None; count];
         exchanges.iter().for_each(|&(result, given)| wish[result as usize] = Some(given));
         for offer in self.in_place.iter().rev().filter(|offer| offer.binds) {
-            if wish[offer.operand as usize].is_none() && self.values.contents[offer.operand as usize].keep == Keep::Ours
+            if wish[offer.operand as usize].is_none()
+                && self.values.contents[offer.operand as usize].keep == Keep::Ours
             {
                 wish[offer.operand as usize] = wish[offer.result as usize];
             }
@@ -519,7 +588,12 @@ impl Finder<'_> {
             // The parameter that the result replaces comes first, even if the writer does not read
             // it.
             let wished = wish[content as usize].filter(|&given| fits(given, true));
-            let offered = || options.iter().find(|offer| fits(offer.operand, offer.binds)).map(|offer| offer.operand);
+            let offered = || {
+                options
+                    .iter()
+                    .find(|offer| fits(offer.operand, offer.binds))
+                    .map(|offer| offer.operand)
+            };
             match wished.or_else(offered) {
                 Some(operand) => {
                     overwritten[operand as usize] = true;
@@ -537,12 +611,14 @@ impl Finder<'_> {
     /// it only if it works in place. `binds` says whether other readers are made to come before, or
     /// must not be there.
     fn fits(&self, content: u32, (operand, binds): (u32, bool), in_place: bool) -> bool {
-        let (new, old) = (&self.values.contents[content as usize], &self.values.contents[operand as usize]);
+        let (new, old) =
+            (&self.values.contents[content as usize], &self.values.contents[operand as usize]);
         let Some(writer) = new.writer else { return false };
         let is_ours = old.keep != Keep::Caller && !old.is_result;
         // The end of what made it comes before the writer anyway.
         let is_made_by = |reader: u32| old.writer.is_some_and(|maker| self.is_same(reader, maker));
-        let mut others = old.readers.iter().filter(|&&reader| !in_place || !self.is_same(reader, writer));
+        let mut others =
+            old.readers.iter().filter(|&&reader| !in_place || !self.is_same(reader, writer));
         let is_free = match binds {
             true => others.all(|&reader| reader < writer),
             false => others.all(|&reader| is_made_by(reader)),
@@ -584,7 +660,12 @@ fn every_leaf(shape: &Shape) -> Vec<Alias> {
                     path.pop();
                 }
             }
-            _ => into.push(Alias { output: path.clone(), parameter: 0, path: path.clone(), may: false }),
+            _ => into.push(Alias {
+                output: path.clone(),
+                parameter: 0,
+                path: path.clone(),
+                may: false,
+            }),
         }
     }
     let mut aliases = Vec::new();
@@ -604,7 +685,8 @@ fn fusion_uses(module: &Module, instr: InstrId, operands: usize) -> Vec<Option<b
         let instruction = module.instruction(inner);
         let own = state[inner.index() - base];
         for (place, operand) in module.operands(inner).iter().enumerate() {
-            let same_count = elements(&instruction.shape) == elements(module.operand_shape(operand));
+            let same_count =
+                elements(&instruction.shape) == elements(module.operand_shape(operand));
             let through = match instruction.opcode {
                 Opcode::Tuple => own,
                 Opcode::DynamicUpdateSlice if place == 0 => own.map(|_| true),

@@ -32,14 +32,22 @@ impl Works {
     /// What an instruction does.
     pub(super) fn of(&mut self, module: &Module, instr: InstrId) -> Work {
         let instruction = module.instruction(instr);
-        let gemm_like =
-            matches!(instruction.opcode, Opcode::Dot | Opcode::Convolution | Opcode::RaggedDot | Opcode::ScaledDot);
+        let gemm_like = matches!(
+            instruction.opcode,
+            Opcode::Dot | Opcode::Convolution | Opcode::RaggedDot | Opcode::ScaledDot
+        );
         let bytes = Bytes(traffic(module, instr).0.max(0));
         match instruction.opcode {
             Opcode::Fusion | Opcode::Map => {
-                let inner =
-                    module.called(instr).first().map_or(Work::default(), |&callee| self.computation(module, callee));
-                let times = if instruction.opcode == Opcode::Map { elements(&instruction.shape) } else { 1.0 };
+                let inner = module
+                    .called(instr)
+                    .first()
+                    .map_or(Work::default(), |&callee| self.computation(module, callee));
+                let times = if instruction.opcode == Opcode::Map {
+                    elements(&instruction.shape)
+                } else {
+                    1.0
+                };
                 Work { flops: Flops(inner.flops.0 * times), bytes, gemm_like: inner.gemm_like }
             }
             Opcode::CustomCall => custom_call(module, instr, bytes),
@@ -52,8 +60,10 @@ impl Works {
         // Deep chains of calls would need as deep a stack: the callees are worked out first.
         let mut open = vec![computation];
         while let Some(&top) = open.last() {
-            let fused = module.instructions(top).flat_map(|instr| module.called(instr).iter().copied());
-            let missing: Vec<ComputationId> = fused.filter(|&callee| self.of[callee].is_none()).collect();
+            let fused =
+                module.instructions(top).flat_map(|instr| module.called(instr).iter().copied());
+            let missing: Vec<ComputationId> =
+                fused.filter(|&callee| self.of[callee].is_none()).collect();
             if !missing.is_empty() {
                 open.extend(missing);
                 continue;
@@ -87,22 +97,39 @@ fn operand_array(module: &Module, instr: InstrId, index: usize) -> Option<&Array
 
 fn flops(module: &Module, instr: InstrId) -> f64 {
     let shape = &module.instruction(instr).shape;
-    let first = || module.operands(instr).first().map_or(0.0, |operand| elements(module.operand_shape(operand)));
+    let first = || {
+        module
+            .operands(instr)
+            .first()
+            .map_or(0.0, |operand| elements(module.operand_shape(operand)))
+    };
     match module.instruction(instr).opcode {
         opcode if opcode.is_elementwise() => elements(shape),
-        Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot => 2.0 * elements(shape) * contracted(module, instr),
+        Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot => {
+            2.0 * elements(shape) * contracted(module, instr)
+        }
         Opcode::Convolution => convolution(module, instr).unwrap_or(0.0),
-        Opcode::Reduce | Opcode::ReduceScatter | Opcode::AllReduce | Opcode::SelectAndScatter => first(),
+        Opcode::Reduce | Opcode::ReduceScatter | Opcode::AllReduce | Opcode::SelectAndScatter => {
+            first()
+        }
         Opcode::ReduceWindow => {
             let window: f64 = module.window(instr).dims.iter().map(|dim| dim.size as f64).product();
             elements(shape) * window
         }
         Opcode::Sort | Opcode::TopK => first() * first().max(2.0).log2(),
-        Opcode::Scatter => module.operands(instr).last().map_or(0.0, |updates| elements(module.operand_shape(updates))),
-        Opcode::BatchNormGrad | Opcode::BatchNormTraining | Opcode::BatchNormInference => 5.0 * first(),
+        Opcode::Scatter => module
+            .operands(instr)
+            .last()
+            .map_or(0.0, |updates| elements(module.operand_shape(updates))),
+        Opcode::BatchNormGrad | Opcode::BatchNormTraining | Opcode::BatchNormInference => {
+            5.0 * first()
+        }
         Opcode::Fft => 5.0 * first() * first().max(2.0).log2(),
         Opcode::TriangularSolve | Opcode::Cholesky => {
-            let side = operand_array(module, instr, 0).and_then(|array| array.dims.last()).copied().unwrap_or(1);
+            let side = operand_array(module, instr, 0)
+                .and_then(|array| array.dims.last())
+                .copied()
+                .unwrap_or(1);
             elements(shape) * side as f64
         }
         _ => 0.0,
@@ -113,7 +140,9 @@ fn flops(module: &Module, instr: InstrId) -> f64 {
 fn contracted(module: &Module, instr: InstrId) -> f64 {
     let Some(left) = operand_array(module, instr, 0) else { return 0.0 };
     let dims = module.numbers(instr, "lhs_contracting_dims").into_iter();
-    dims.filter_map(|dim| left.dims.get(usize::try_from(dim).ok()?)).map(|&dim| dim as f64).product()
+    dims.filter_map(|dim| left.dims.get(usize::try_from(dim).ok()?))
+        .map(|&dim| dim as f64)
+        .product()
 }
 
 /// Two for each product of an input element with a kernel element.
@@ -126,7 +155,9 @@ fn convolution(module: &Module, instr: InstrId) -> Option<f64> {
         * dim(output, labels.output_feature) as f64
         * dim(kernel, labels.kernel_input) as f64;
     for (index, window) in module.window(instr).dims.iter().enumerate() {
-        let (Some(&from), Some(&to)) = (labels.input_spatial.get(index), labels.output_spatial.get(index)) else {
+        let (Some(&from), Some(&to)) =
+            (labels.input_spatial.get(index), labels.output_spatial.get(index))
+        else {
             continue;
         };
         products *= taps(window, dim(input, from), dim(output, to));
@@ -166,7 +197,9 @@ fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> Work {
         value.as_f64().or_else(|| value.as_str()?.parse().ok())
     };
     if let Some(flops) = estimate("flops").filter(|flops| flops.is_finite() && *flops >= 0.0) {
-        let bytes = estimate("bytes_accessed").filter(|bytes| *bytes >= 0.0).map_or(bytes, |bytes| Bytes(bytes as i64));
+        let bytes = estimate("bytes_accessed")
+            .filter(|bytes| *bytes >= 0.0)
+            .map_or(bytes, |bytes| Bytes(bytes as i64));
         return Work { flops: Flops(flops), bytes, gemm_like: flops > 0.0 };
     }
     let target = module.attribute(instr, "custom_call_target").unwrap_or("").to_lowercase();
@@ -184,8 +217,9 @@ fn product_terms(module: &Module, instr: InstrId) -> f64 {
     let output = shape.parts().first().unwrap_or(shape);
     let sizes = [operand_array(module, instr, 0), operand_array(module, instr, 1), output.array()];
     let [Some(left), Some(right), Some(output)] = sizes else { return 0.0 };
-    let is_batched =
-        left.dims.len() >= 3 && left.dims.first() == output.dims.first() && left.dims.first() == right.dims.first();
+    let is_batched = left.dims.len() >= 3
+        && left.dims.first() == output.dims.first()
+        && left.dims.first() == right.dims.first();
     let batch = if is_batched { left.dims[0].max(1) as f64 } else { 1.0 };
     let product: f64 = [left, right, output].iter().map(|array| array.elements() as f64).product();
     (product / batch).sqrt()
@@ -197,9 +231,18 @@ fn traffic(module: &Module, instr: InstrId) -> Bytes {
     let size = |shape: &Shape| total_size(module, shape);
     let output = size(&instruction.shape);
     let operand = |index: usize| {
-        module.operands(instr).get(index).map_or(Bytes::ZERO, |operand| size(module.operand_shape(operand)))
+        module
+            .operands(instr)
+            .get(index)
+            .map_or(Bytes::ZERO, |operand| size(module.operand_shape(operand)))
     };
-    let all = || module.operands(instr).iter().map(|operand| size(module.operand_shape(operand))).sum::<Bytes>();
+    let all = || {
+        module
+            .operands(instr)
+            .iter()
+            .map(|operand| size(module.operand_shape(operand)))
+            .sum::<Bytes>()
+    };
     match instruction.opcode {
         Opcode::Slice | Opcode::DynamicSlice | Opcode::Gather => output + output,
         Opcode::DynamicUpdateSlice => operand(1) + operand(1),
@@ -225,7 +268,9 @@ fn fusion_traffic(module: &Module, instr: InstrId) -> Bytes {
     for inner in module.instructions(computation) {
         let opcode = module.instruction(inner).opcode;
         for (place, operand) in module.operands(inner).iter().enumerate() {
-            let Some(number) = parameter(operand.of).filter(|&number| number < read.len()) else { continue };
+            let Some(number) = parameter(operand.of).filter(|&number| number < read.len()) else {
+                continue;
+            };
             let output = || total_size(module, &module.instruction(inner).shape);
             read[number] = match opcode {
                 Opcode::Slice | Opcode::DynamicSlice | Opcode::Gather if place == 0 => {
@@ -233,8 +278,10 @@ fn fusion_traffic(module: &Module, instr: InstrId) -> Bytes {
                 }
                 // What is updated in place is not read, and of the result only the update is written.
                 Opcode::DynamicUpdateSlice if place == 0 => {
-                    let update =
-                        module.operands(inner).get(1).map(|update| total_size(module, module.operand_shape(update)));
+                    let update = module
+                        .operands(inner)
+                        .get(1)
+                        .map(|update| total_size(module, module.operand_shape(update)));
                     written -= (output() - update.unwrap_or(Bytes::ZERO)).max(Bytes::ZERO);
                     read[number]
                 }
@@ -242,7 +289,8 @@ fn fusion_traffic(module: &Module, instr: InstrId) -> Bytes {
             };
         }
     }
-    let whole = |number: usize| total_size(module, module.operand_shape(&module.operands(instr)[number]));
+    let whole =
+        |number: usize| total_size(module, module.operand_shape(&module.operands(instr)[number]));
     let read = read
         .iter()
         .enumerate()
@@ -270,7 +318,8 @@ mod tests {
             ROOT c = f32[1,4,2] convolution(a, b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f";
         // Of the 12 places that the window covers, 2 are padding.
         assert_eq!(work(conv).0, 2.0 * 2.0 * 10.0);
-        let dilated = conv.replace("pad=1_1", "pad=1_2 lhs_dilate=2").replace("f32[1,4,2]", "f32[1,8,2]");
+        let dilated =
+            conv.replace("pad=1_1", "pad=1_2 lhs_dilate=2").replace("f32[1,4,2]", "f32[1,8,2]");
         // Of 7 input places every other one holds something: the first meets 2 windows, the others 3.
         assert_eq!(work(&dilated).0, 2.0 * 2.0 * 11.0);
     }

@@ -10,7 +10,10 @@ use halflap::ids::{Id, IdVec};
 
 /// Writes a module as [`write()`] does, reads the text again and compares it with the module and the orders: what
 /// does not pass never leaves.
-pub fn write_proved(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> Result<String, WriteError> {
+pub fn write_proved(
+    module: &Module,
+    orders: &[(ComputationId, Vec<Place>)],
+) -> Result<String, WriteError> {
     let text = write(module, orders);
     prove(module, orders, &text)?;
     Ok(text)
@@ -19,7 +22,8 @@ pub fn write_proved(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> 
 /// Writes a module with some computations in the given orders, which must hold every node of their
 /// graphs once. The module is then a scheduled one. Without orders, the text is as it was read.
 pub fn write(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> String {
-    let mut order_of: IdVec<ComputationId, Option<&[Place]>> = IdVec::filled(None, module.computations().len());
+    let mut order_of: IdVec<ComputationId, Option<&[Place]>> =
+        IdVec::filled(None, module.computations().len());
     for (computation, order) in orders {
         order_of[*computation] = Some(order);
     }
@@ -51,7 +55,8 @@ fn write_preamble(module: &Module, is_unchanged: bool, out: &mut String) {
         out.push_str(text);
         return;
     }
-    let attributes = &module.all_attributes[module.attributes.start as usize..module.attributes.end as usize];
+    let attributes =
+        &module.all_attributes[module.attributes.start as usize..module.attributes.end as usize];
     match attributes.iter().find(|attribute| module.str(attribute.key) == "is_scheduled") {
         Some(attribute) => {
             out.push_str(&text[..attribute.value.start as usize]);
@@ -113,7 +118,9 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
     for &place in order {
         match place.part {
             Part::Whole => writer.whole(place.instr),
-            part => writer.part(place, &split::name(module, Place { part: Part::Start, ..place }), part),
+            part => {
+                writer.part(place, &split::name(module, Place { part: Part::Start, ..place }), part)
+            }
         }
     }
 }

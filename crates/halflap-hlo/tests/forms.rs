@@ -11,14 +11,18 @@ fn read(text: &str) -> Module {
 /// The shape of an instruction of the entry, without layouts.
 fn shape(module: &Module, name: &str) -> String {
     let mut all = module.instructions(module.entry());
-    let instr = all.find(|&instr| module.instruction_name(instr) == name).unwrap_or_else(|| panic!("{name}"));
+    let instr = all
+        .find(|&instr| module.instruction_name(instr) == name)
+        .unwrap_or_else(|| panic!("{name}"));
     shown(&module.instruction(instr).shape)
 }
 
 fn shown(shape: &Shape) -> String {
     match shape {
         Shape::Array(array) => format!("{}{:?}", array.element.name(), array.dims).replace(' ', ""),
-        Shape::Tuple(parts) => format!("({})", parts.iter().map(shown).collect::<Vec<_>>().join(",")),
+        Shape::Tuple(parts) => {
+            format!("({})", parts.iter().map(shown).collect::<Vec<_>>().join(","))
+        }
         Shape::Token => "token".to_owned(),
         Shape::Opaque => "opaque".to_owned(),
     }
@@ -59,7 +63,8 @@ fn spaces_in_shapes() {
 
 #[test]
 fn a_brace_right_after_a_signature() {
-    let text = "HloModule m\nENTRY e (p: f32[2]) -> f32[2]{\n  ROOT p = f32[2]{0} parameter(0)\n}\n";
+    let text =
+        "HloModule m\nENTRY e (p: f32[2]) -> f32[2]{\n  ROOT p = f32[2]{0} parameter(0)\n}\n";
     assert_eq!(shape(&read(text), "p"), "f32[2]");
     let text = "HloModule m\nENTRY e () -> f32[]{\n  ROOT p = f32[] constant(1)\n}\n";
     assert_eq!(shape(&read(text), "p"), "f32[]");
@@ -67,13 +72,18 @@ fn a_brace_right_after_a_signature() {
 
 #[test]
 fn without_a_mark_the_last_computation_is_the_entry() {
-    let module = read("HloModule m\nf {\n  ROOT p = f32[] parameter(0)\n}\n\ng {\n  ROOT q = f32[2] parameter(0)\n}\n");
+    let module = read(
+        "HloModule m\nf {\n  ROOT p = f32[] parameter(0)\n}\n\ng {\n  ROOT q = f32[2] parameter(0)\n}\n",
+    );
     assert_eq!(module.computation_name(module.entry()), "g");
 }
 
 #[test]
 fn without_a_first_line() {
-    for text in ["ENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n", "// one\n%e {\n  ROOT p = f32[] parameter(0)\n}\n"] {
+    for text in [
+        "ENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n",
+        "// one\n%e {\n  ROOT p = f32[] parameter(0)\n}\n",
+    ] {
         assert!(halflap::import::is_module(text.as_bytes()), "{text}");
         let module = read(text);
         assert_eq!(module.name(), "e");
@@ -119,9 +129,13 @@ fn shapes_that_are_left_out() {
 
 #[test]
 fn elements_of_what_has_no_shape() {
-    let module = read(&entry("  t = tuple(x, z)\n  g = get-tuple-element(t), index=1\n  ROOT r = add(g, t#1)"));
+    let module = read(&entry(
+        "  t = tuple(x, z)\n  g = get-tuple-element(t), index=1\n  ROOT r = add(g, t#1)",
+    ));
     assert_eq!(shape(&module, "r"), "f32[]");
-    let wrong = Module::read(entry("  t = tuple(x, z)\n  ROOT g = f32[] get-tuple-element(t), index=2")).unwrap_err();
+    let wrong =
+        Module::read(entry("  t = tuple(x, z)\n  ROOT g = f32[] get-tuple-element(t), index=2"))
+            .unwrap_err();
     assert_eq!(wrong.problem, Problem::BadIndex { count: 2 });
     let wrong = Module::read(entry("  t = tuple(x, z)\n  ROOT g = negate(t#7)")).unwrap_err();
     assert!(matches!(wrong.problem, Problem::NoSuchElement { index: 7, .. }), "{wrong}");
@@ -142,10 +156,17 @@ fn instructions_in_place_of_operands() {
     assert_eq!(module.len(), 2);
     assert_eq!(module.parameters(module.entry()).len(), 1);
     let text = entry("  ROOT r = add(multiply(x, negate(y)), broadcast(f32[] constant(2)), x)");
-    assert!(matches!(Module::read(text).unwrap_err().problem, Problem::WrongCount { found: 3, .. }));
+    assert!(matches!(
+        Module::read(text).unwrap_err().problem,
+        Problem::WrongCount { found: 3, .. }
+    ));
     let module = read(&entry("  ROOT r = add(maximum(x, negate(y)), f32[2,3] multiply(x, y))"));
-    let names: Vec<&str> = module.instructions(module.entry()).map(|instr| module.opcode_name(instr)).collect();
-    assert_eq!(names, ["parameter", "parameter", "parameter", "negate", "maximum", "multiply", "add"]);
+    let names: Vec<&str> =
+        module.instructions(module.entry()).map(|instr| module.opcode_name(instr)).collect();
+    assert_eq!(
+        names,
+        ["parameter", "parameter", "parameter", "negate", "maximum", "multiply", "add"]
+    );
     // Names that could be ours are avoided.
     read(&entry("  negate.anon0.1 = negate(y)\n  ROOT r = add(x, negate(negate.anon0.1))"));
 }
@@ -178,7 +199,10 @@ fn values_on_the_next_line_and_comments_after_them() {
   ROOT r = f32[2] reduce(h, g), /* which */ dimensions={ /*i0=0*/ 1 }, // how
     to_apply=add";
     let module = read(&entry(lines));
-    assert_eq!((shape(&module, "g"), shape(&module, "r")), ("f32[]".to_owned(), "f32[2]".to_owned()));
+    assert_eq!(
+        (shape(&module, "g"), shape(&module, "r")),
+        ("f32[]".to_owned(), "f32[2]".to_owned())
+    );
 }
 
 #[test]
@@ -190,15 +214,19 @@ fn several_instructions_in_a_line() {
 
 #[test]
 fn errors_show_the_text_as_it_was() {
-    let text =
-        "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = negate(negate(p))\n  ROOT r = add(p, nobody)\n}\n";
+    let text = "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = negate(negate(p))\n  ROOT r = add(p, nobody)\n}\n";
     let error = Module::read(text.to_owned()).unwrap_err();
-    assert_eq!((error.line, error.column, error.shown.as_str()), (5, 19, "  ROOT r = add(p, nobody)"), "{error}");
+    assert_eq!(
+        (error.line, error.column, error.shown.as_str()),
+        (5, 19, "  ROOT r = add(p, nobody)"),
+        "{error}"
+    );
     let text = "HloModule m\nENTRY e {\n  p = f32[2] parameter(0)\n  q = f32[2] negate(negate(p))\n  ROOT r = f32[3] add(q, q)\n}\n";
     let module = Module::read(text.to_owned()).unwrap();
     assert_eq!(check(&module).unwrap_err().line, 5);
     let deep = format!("{}p{}", "negate(".repeat(1000), ")".repeat(1000));
-    let text = format!("HloModule m\nENTRY e {{\n  p = f32[2] parameter(0)\n  ROOT r = {deep}\n}}\n");
+    let text =
+        format!("HloModule m\nENTRY e {{\n  p = f32[2] parameter(0)\n  ROOT r = {deep}\n}}\n");
     assert!(matches!(Module::read(text).unwrap_err().problem, Problem::NestedTooDeep { .. }));
 }
 
@@ -212,8 +240,9 @@ fn one_number_for_a_whole_array() {
 #[test]
 fn shapes_of_any_size() {
     let huge = "s8[4611686018427387904,4611686018427387904]";
-    let module =
-        read(&format!("HloModule m\nENTRY e {{\n  p = {huge} parameter(0)\n  ROOT r = {huge} negate(p)\n}}\n"));
+    let module = read(&format!(
+        "HloModule m\nENTRY e {{\n  p = {huge} parameter(0)\n  ROOT r = {huge} negate(p)\n}}\n"
+    ));
     halflap_hlo::LoweredModule::of(&module).unwrap();
 }
 
@@ -229,9 +258,15 @@ fn devices_that_the_text_does_not_count() {
     let of = |replicas, partitions| Some(Devices { replicas, partitions });
     let reduce = "f32[8] all-reduce(p), to_apply=add, replica_groups=";
     assert_eq!(devices("", &format!("{reduce}{{{{0,1}},{{2,3}}}}")), of(4, 1));
-    assert_eq!(devices("", &format!("{reduce}[2,4]<=[8], channel_id=1, use_global_device_ids=true")), of(1, 8));
+    assert_eq!(
+        devices("", &format!("{reduce}[2,4]<=[8], channel_id=1, use_global_device_ids=true")),
+        of(1, 8)
+    );
     assert_eq!(devices("", &format!("{reduce}{{}}")), of(1, 1));
-    assert_eq!(devices("", "f32[8] collective-permute(p), source_target_pairs={{0,1},{1,2}}"), of(3, 1));
+    assert_eq!(
+        devices("", "f32[8] collective-permute(p), source_target_pairs={{0,1},{1,2}}"),
+        of(3, 1)
+    );
     let permute = "f32[8] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,0}}";
     assert_eq!(devices("", permute), of(1, 2));
     assert_eq!(devices("", "f32[32] all-gather(p), dimensions={0}, replica_groups={}"), of(4, 1));

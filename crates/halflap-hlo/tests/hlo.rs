@@ -31,11 +31,13 @@ use orders::random_order;
 /// All modules of the corpus, by name.
 fn corpus() -> Vec<(String, String)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo");
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(".txt.gz"));
     paths.sort();
     let read = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy().trim_end_matches(".txt.gz").to_owned();
+        let name =
+            path.file_name().unwrap().to_string_lossy().trim_end_matches(".txt.gz").to_owned();
         (name, String::from_utf8(unzip(&fs::read(path).unwrap()).unwrap().into_owned()).unwrap())
     };
     paths.iter().map(read).collect()
@@ -56,7 +58,8 @@ struct Scheduled {
 }
 
 fn schedule(module: &Module, mut find: impl FnMut(&Graph, &Machine) -> Order) -> Scheduled {
-    let costs = Costs { device: Some(Device::named(likely_device(module)).unwrap()), ..Costs::default() };
+    let costs =
+        Costs { device: Some(Device::named(likely_device(module)).unwrap()), ..Costs::default() };
     let LoweredModule { workload, units } = LoweredModule::of(module).unwrap();
     let all = workload.walk(&Model { costs, ..Model::default() }, |priced| {
         let order = find(&priced.graph, &priced.machine);
@@ -67,7 +70,10 @@ fn schedule(module: &Module, mut find: impl FnMut(&Graph, &Machine) -> Order) ->
     let entry = all.last().unwrap();
     let places = |done: &Decided<()>| {
         let unit = &units[done.priced.unit];
-        (unit.computation, done.result.order.as_slice().iter().map(|&op| unit.lowered.places[op]).collect())
+        (
+            unit.computation,
+            done.result.order.as_slice().iter().map(|&op| unit.lowered.places[op]).collect(),
+        )
     };
     // With the memory that callees need now.
     let input = Timeline::of(&entry.priced.graph, &entry.priced.input.order).peak;
@@ -116,9 +122,15 @@ fn meaning(module: &Module) -> BTreeMap<(String, String), Said> {
             let said = Said {
                 opcode: module.opcode_name(instr).to_owned(),
                 operands: module.operands(instr).iter().map(operand).collect(),
-                attributes: module.attributes(instr).map(|(key, value)| format!("{key}={value}")).collect(),
+                attributes: module
+                    .attributes(instr)
+                    .map(|(key, value)| format!("{key}={value}"))
+                    .collect(),
             };
-            let name = (module.computation_name(computation).to_owned(), module.instruction_name(instr).to_owned());
+            let name = (
+                module.computation_name(computation).to_owned(),
+                module.instruction_name(instr).to_owned(),
+            );
             found.insert(name, said);
         }
     }
@@ -137,9 +149,14 @@ fn assert_same_program(before: &Module, after: &Module, what: &str) {
         }
         assert_eq!(now.opcode, format!("{}-done", said.opcode), "{what}: {name}");
         let start = now.operands[0].trim_end_matches("[]").to_owned();
-        let started =
-            new.remove(&(computation.clone(), start)).unwrap_or_else(|| panic!("{what}: {name} has no start"));
-        assert_eq!(started, Said { opcode: format!("{}-start", said.opcode), ..said.clone() }, "{what}: {name}");
+        let started = new
+            .remove(&(computation.clone(), start))
+            .unwrap_or_else(|| panic!("{what}: {name} has no start"));
+        assert_eq!(
+            started,
+            Said { opcode: format!("{}-start", said.opcode), ..said.clone() },
+            "{what}: {name}"
+        );
     }
     assert!(new.is_empty(), "{what}: new are {:?}", new.keys().take(3));
     for computation in before.computations() {
@@ -147,7 +164,12 @@ fn assert_same_program(before: &Module, after: &Module, what: &str) {
         let root = |module: &Module, of| module.instruction_name(module.root(of)).to_owned();
         assert_eq!(root(before, computation), root(after, other), "{what}");
     }
-    assert!(after.is_scheduled() && before.name() == after.name() && before.devices() == after.devices(), "{what}");
+    assert!(
+        after.is_scheduled()
+            && before.name() == after.name()
+            && before.devices() == after.devices(),
+        "{what}"
+    );
 }
 
 /// Writes a module in orders and reads it again; gives it if it is the same program and takes as long
@@ -318,13 +340,16 @@ fn ask_everything(module: &Module) {
     }
     let costs = Costs { device: Some(Device::named("h100").unwrap()), ..Costs::default() };
     let Ok(LoweredModule { workload, units }) = LoweredModule::of(module) else { return };
-    let own = workload
-        .walk(&Model { costs, ..Model::default() }, |priced| Ok::<_, UnitError>((priced.input.order.clone(), ())));
+    let own = workload.walk(&Model { costs, ..Model::default() }, |priced| {
+        Ok::<_, UnitError>((priced.input.order.clone(), ()))
+    });
     if own.is_err() {
         return;
     }
-    let orders: Vec<_> =
-        units.iter().map(|(_, unit)| (unit.computation, unit.lowered.places.as_slice().to_vec())).collect();
+    let orders: Vec<_> = units
+        .iter()
+        .map(|(_, unit)| (unit.computation, unit.lowered.places.as_slice().to_vec()))
+        .collect();
     let text = write(module, &orders);
     Module::read(text).unwrap_or_else(|error| panic!("{error}\n{}", module.text()));
 }
@@ -343,7 +368,10 @@ fn damaged_modules_end_in_an_error_with_its_place() {
             Err(error) => {
                 refused += 1;
                 let said = error.to_string();
-                assert!(said.starts_with("line ") && said.contains(" column ") && said.ends_with('^'), "{said}");
+                assert!(
+                    said.starts_with("line ") && said.contains(" column ") && said.ends_with('^'),
+                    "{said}"
+                );
                 assert!(said.len() < 600, "{said}");
             }
         }
@@ -353,7 +381,8 @@ fn damaged_modules_end_in_an_error_with_its_place() {
 
 #[test]
 fn damaged_real_modules_end_in_an_error_with_its_place() {
-    let small: Vec<String> = corpus().into_iter().map(|(_, text)| text).filter(|text| text.len() < 180_000).collect();
+    let small: Vec<String> =
+        corpus().into_iter().map(|(_, text)| text).filter(|text| text.len() < 180_000).collect();
     for seed in 0..400 {
         let mut dice = Dice::new(seed);
         let text = &small[seed as usize % small.len()];
@@ -367,8 +396,9 @@ fn damaged_real_modules_end_in_an_error_with_its_place() {
 #[test]
 fn errors_show_the_line() {
     let said = |body: &str| {
-        let text =
-            format!("HloModule m\n\nENTRY %e (p: f32[2]) -> f32[2] {{\n  %p = f32[2] parameter(0)\n  {body}\n}}\n");
+        let text = format!(
+            "HloModule m\n\nENTRY %e (p: f32[2]) -> f32[2] {{\n  %p = f32[2] parameter(0)\n  {body}\n}}\n"
+        );
         Module::read(text).unwrap_err().to_string()
     };
     let unknown = said("ROOT %r = f32[2] negate(%q)");
@@ -377,14 +407,28 @@ fn errors_show_the_line() {
         "line 5 column 27: no instruction before this one is called 'q'\n    ROOT %r = f32[2] negate(%q)\n                            ^"
     );
     assert!(
-        said("ROOT %r = f32[2 negate(%p)").starts_with("line 5 column 18: expected ',' or ']' among the dimensions")
+        said("ROOT %r = f32[2 negate(%p)")
+            .starts_with("line 5 column 18: expected ',' or ']' among the dimensions")
     );
-    assert!(said("ROOT %r = f32 negate(%p)").starts_with("line 5 column 13: expected a shape such as f32[2,3]{1,0}"));
+    assert!(
+        said("ROOT %r = f32 negate(%p)")
+            .starts_with("line 5 column 13: expected a shape such as f32[2,3]{1,0}")
+    );
     assert!(said("ROOT %p = f32[2] negate(%p)").contains("instruction 'p' is there twice"));
-    assert!(said("ROOT %r = f32[2] call(%p), to_apply=%f").contains("no computation is called 'f'"));
-    assert!(said("ROOT %r = f32[2] call(%p), to_apply=%e").contains("computation 'e' calls itself"));
-    assert!(said("ROOT %r = f32[2] negate(%p), a=\"1").contains("the string that starts here has no end"));
-    assert!(said("ROOT %r = f32[2] negate(%p), a={1)").contains("a closing '}' must come before this bracket"));
+    assert!(
+        said("ROOT %r = f32[2] call(%p), to_apply=%f").contains("no computation is called 'f'")
+    );
+    assert!(
+        said("ROOT %r = f32[2] call(%p), to_apply=%e").contains("computation 'e' calls itself")
+    );
+    assert!(
+        said("ROOT %r = f32[2] negate(%p), a=\"1")
+            .contains("the string that starts here has no end")
+    );
+    assert!(
+        said("ROOT %r = f32[2] negate(%p), a={1)")
+            .contains("a closing '}' must come before this bracket")
+    );
     assert!(said("ROOT %r = f32[2] negate(%p#0)").contains("'p' has no element 0"));
     let long = said(&format!("%r = f32[2] negate(%p), a=\"{}\", %", "x".repeat(100_000)));
     assert!(long.len() < 400 && long.contains("column 100034"), "{long}");
@@ -408,7 +452,8 @@ fn said_of(lines: &str) -> String {
 #[test]
 fn the_devices_of_a_mesh_are_read() {
     let groups = |notation: &str| {
-        let attributes = format!("channel_id=1, replica_groups={notation}, use_global_device_ids=true");
+        let attributes =
+            format!("channel_id=1, replica_groups={notation}, use_global_device_ids=true");
         let text = format!(
             "HloModule m, num_partitions=8\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] all-reduce(p), {attributes}\n}}\n"
         );
@@ -427,10 +472,21 @@ fn the_devices_of_a_mesh_are_read() {
 
 #[test]
 fn groups_that_cannot_be_read_are_refused() {
-    let bad = ["[4,3]<=[8]", "[2,4]<=[2,2,2]T(2,0,0)", "[1,1000000000]<=[1000000000]", "mesh['a'=2] {'c'}", "{{-1,2}}"];
+    let bad = [
+        "[4,3]<=[8]",
+        "[2,4]<=[2,2,2]T(2,0,0)",
+        "[1,1000000000]<=[1000000000]",
+        "mesh['a'=2] {'c'}",
+        "{{-1,2}}",
+    ];
     for notation in bad {
-        let said = said_of(&format!("ROOT r = f32[8] all-reduce(p), replica_groups={notation}, channel_id=1"));
-        assert!(said.starts_with("line 5 column 49: these groups cannot be read; right would be "), "{said}");
+        let said = said_of(&format!(
+            "ROOT r = f32[8] all-reduce(p), replica_groups={notation}, channel_id=1"
+        ));
+        assert!(
+            said.starts_with("line 5 column 49: these groups cannot be read; right would be "),
+            "{said}"
+        );
     }
 }
 
@@ -438,19 +494,40 @@ fn groups_that_cannot_be_read_are_refused() {
 fn what_no_compiler_writes_is_refused() {
     let cases = [
         ("ROOT r = f32[8] get-tuple-element(p), index=0", "line 5 column 37: 'p' gives no tuple"),
-        ("ROOT r = f32[8] get-tuple-element(q), index=1", "line 5 column 47: get-tuple-element needs index="),
-        ("ROOT r = f32[8] get-tuple-element(q)", "line 5 column 19: get-tuple-element needs index="),
+        (
+            "ROOT r = f32[8] get-tuple-element(q), index=1",
+            "line 5 column 47: get-tuple-element needs index=",
+        ),
+        (
+            "ROOT r = f32[8] get-tuple-element(q)",
+            "line 5 column 19: get-tuple-element needs index=",
+        ),
         ("ROOT r = f32[8] get-tuple-element(q#0), index=0", "line 5 column 37: 'q' gives no tuple"),
         (
             "ROOT x = f32[8] negate(p)\n  ROOT y = f32[8] negate(p)",
             "line 6 column 3: the computation has a second ROOT",
         ),
         ("ROOT r = f32[8] add(p)", "line 5 column 19: add takes 2 operands, and here are 1"),
-        ("ROOT r = f32[8] negate(p, p)", "line 5 column 19: negate takes 1 operand, and here are 2"),
-        ("ROOT r = f32[8] select(p, p)", "line 5 column 19: select takes 3 operands, and here are 2"),
-        ("ROOT r = f32[8] all-gather-done()", "line 5 column 19: all-gather-done takes 1 operand, and here are 0"),
-        ("ROOT r = f32[8] all-reduce()", "line 5 column 19: all-reduce takes at least 1 operand, and here are 0"),
-        ("n = f32[8] negate(p)\n  ROOT r = f32[8] all-reduce-done(n)", "line 6 column 35: 'n' starts nothing"),
+        (
+            "ROOT r = f32[8] negate(p, p)",
+            "line 5 column 19: negate takes 1 operand, and here are 2",
+        ),
+        (
+            "ROOT r = f32[8] select(p, p)",
+            "line 5 column 19: select takes 3 operands, and here are 2",
+        ),
+        (
+            "ROOT r = f32[8] all-gather-done()",
+            "line 5 column 19: all-gather-done takes 1 operand, and here are 0",
+        ),
+        (
+            "ROOT r = f32[8] all-reduce()",
+            "line 5 column 19: all-reduce takes at least 1 operand, and here are 0",
+        ),
+        (
+            "n = f32[8] negate(p)\n  ROOT r = f32[8] all-reduce-done(n)",
+            "line 6 column 35: 'n' starts nothing",
+        ),
         ("ROOT r = f32[8] parameter(1)", "line 5 column 29: parameter '1' is there twice"),
     ];
     for (lines, start) in cases {
@@ -478,8 +555,9 @@ fn extremes_are_read_or_refused_quickly() {
         "}".repeat(200_000)
     );
     ask_everything(&module(&deep));
-    let nested: String =
-        (0..20_000).map(|n| format!("f{} {{\n ROOT c = f32[] call(), to_apply=f{n}\n}}\n", n + 1)).collect();
+    let nested: String = (0..20_000)
+        .map(|n| format!("f{} {{\n ROOT c = f32[] call(), to_apply=f{n}\n}}\n", n + 1))
+        .collect();
     let chain = format!(
         "HloModule m\nf0 {{\n ROOT c = f32[] constant(1)\n}}\n{nested}ENTRY e {{\n ROOT c = f32[] call(), to_apply=f20000\n}}\n"
     );
@@ -546,7 +624,8 @@ fn no_order_needs_more_memory_on_the_chip() {
 /// Compares our peak in the text's own order with the total of XLA's buffer assignment.
 #[test]
 fn peaks_are_close_to_xlas_buffer_assignment() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo/xla_total_bytes.json");
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo/xla_total_bytes.json");
     let totals: BTreeMap<String, f64> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let mut met = 0;
     for (name, text) in corpus() {
@@ -629,7 +708,11 @@ fn every_collective_has_a_source_and_a_group() {
             for op in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
                 let Some(collective) = graph.collective(op) else { panic!("{name}") };
                 let group = &graph.groups()[collective.group];
-                assert!(group.name.starts_with('{') || group.name.ends_with("transfers"), "{name}: {}", group.name);
+                assert!(
+                    group.name.starts_with('{') || group.name.ends_with("transfers"),
+                    "{name}: {}",
+                    group.name
+                );
                 let is_transfer = group.ranks.is_empty();
                 assert!(is_transfer || collective.group_size >= 2, "{name}: {}", graph.name(op));
                 let source = graph.source(op);

@@ -62,26 +62,40 @@ fn check_life(program: &Program, text: &str) {
         for (place, step) in plan.steps.iter().enumerate() {
             let held = |slot: &SlotId| {
                 open.iter().any(|&start| match &plan.steps[start] {
-                    Step::Start { work, .. } => work.reads.contains(slot) || work.writes.contains(slot),
+                    Step::Start { work, .. } => {
+                        work.reads.contains(slot) || work.writes.contains(slot)
+                    }
                     _ => false,
                 })
             };
             match step {
                 Step::Alloc(slot) => assert!(alive.insert(*slot), "{place}\n{text}"),
                 Step::Free(slot) => {
-                    assert!(alive.contains(slot) && !held(slot), "{place} {}\n{text}", plan.storage.slots[*slot].name)
+                    assert!(
+                        alive.contains(slot) && !held(slot),
+                        "{place} {}\n{text}",
+                        plan.storage.slots[*slot].name
+                    )
                 }
                 Step::Launch(work) | Step::Start { work, .. } => {
-                    assert!(work.reads.iter().chain(&work.writes).all(|slot| alive.contains(slot)), "{place}\n{text}");
+                    assert!(
+                        work.reads.iter().chain(&work.writes).all(|slot| alive.contains(slot)),
+                        "{place}\n{text}"
+                    );
                     assert!(!work.writes.iter().any(held), "{place}\n{text}");
                 }
                 Step::Wait(start) => assert!(open.contains(start), "{place}\n{text}"),
-                Step::Call(call) => {
-                    alive.extend(call.adopted.iter().map(|&(_, own)| own).chain(call.allocated.iter().copied()))
-                }
+                Step::Call(call) => alive.extend(
+                    call.adopted.iter().map(|&(_, own)| own).chain(call.allocated.iter().copied()),
+                ),
                 Step::Branch { branches, .. } => {
                     let call = &branches[0];
-                    alive.extend(call.adopted.iter().map(|&(_, own)| own).chain(call.allocated.iter().copied()));
+                    alive.extend(
+                        call.adopted
+                            .iter()
+                            .map(|&(_, own)| own)
+                            .chain(call.allocated.iter().copied()),
+                    );
                 }
                 Step::Loop(_) => {}
             }
@@ -100,7 +114,8 @@ fn check_life(program: &Program, text: &str) {
 /// Every module of the corpus, and where it is from.
 fn corpus() -> impl Iterator<Item = (PathBuf, Module)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo");
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(".txt.gz"));
     assert!(paths.len() >= 20);
     paths.into_iter().map(|path| {
@@ -138,7 +153,12 @@ fn random_modules_in_random_orders() {
         // The graph takes a result that is made in lent memory as alive when the callee needs most, which it need
         // not be; the plan counts what really is.
         match lends(&program) {
-            false => assert_eq!(program.peak(), graph_peak(&module, Some(seed + 1)), "{seed}\n{}", module.text()),
+            false => assert_eq!(
+                program.peak(),
+                graph_peak(&module, Some(seed + 1)),
+                "{seed}\n{}",
+                module.text()
+            ),
             true => lending += 1,
         }
     }
@@ -206,12 +226,18 @@ fn fixed(plan: &Plan) -> Vec<(u8, InstrId)> {
 
 /// Fuses all that may be fused, or what a number says, and checks that it does the same. Gives how many launches went.
 fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> usize {
-    let fits = |instrs: &[InstrId]| keep == 0 || instrs.iter().map(|instr| instr.index()).sum::<usize>() % keep != 0;
+    let fits = |instrs: &[InstrId]| {
+        keep == 0 || instrs.iter().map(|instr| instr.index()).sum::<usize>() % keep != 0
+    };
     let fused = fuse(module, program.clone(), fits);
     check_life(&fused, what);
     assert!(fused.peak() <= program.peak(), "{what}");
-    assert_eq!(Text::of(module, &fused).render(), Text::of(module, &fuse(module, program.clone(), fits)).render());
-    let launches = |plan: &Plan| plan.steps.iter().filter(|step| matches!(step, Step::Launch(_))).count();
+    assert_eq!(
+        Text::of(module, &fused).render(),
+        Text::of(module, &fuse(module, program.clone(), fits)).render()
+    );
+    let launches =
+        |plan: &Plan| plan.steps.iter().filter(|step| matches!(step, Step::Launch(_))).count();
     let mut gone = 0;
     let mut names = HashSet::new();
     for (id, plan) in program.plans.iter() {
@@ -221,7 +247,10 @@ fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> u
         gone += launches(plan) - launches(other);
         for step in &other.steps {
             let Step::Launch(work) = step else { continue };
-            assert!(work.instrs().len() <= 48 && work.fused.as_ref().is_none_or(|fused| fused.name.len() < 100));
+            assert!(
+                work.instrs().len() <= 48
+                    && work.fused.as_ref().is_none_or(|fused| fused.name.len() < 100)
+            );
             assert!(names.insert((id, work.name(module).to_owned())), "{what}");
         }
     }

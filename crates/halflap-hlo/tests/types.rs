@@ -93,7 +93,8 @@ fn what_cannot_run_is_not_looked_at() {
         check(&Module::read(format!("HloModule m\n{wrong}\nENTRY e {{ {entry} }}\n")).unwrap())
     };
     assert_eq!(with("ROOT p = f32[8] parameter(0)"), Ok(()));
-    let error = with("p = f32[8] parameter(0)\n  ROOT f = f32[9] call(p), to_apply=wrong").unwrap_err();
+    let error =
+        with("p = f32[8] parameter(0)\n  ROOT f = f32[9] call(p), to_apply=wrong").unwrap_err();
     assert_eq!(error.to_string(), "line 3: negate 'r': the result is f32[9], it should be f32[8]");
 }
 
@@ -104,7 +105,10 @@ fn elementwise() {
         ("f32[8] add(v, w)", "add 'r': operand 2 is f32[4], it should be f32[8]"),
         ("f32[8] add(v, i)", "add 'r': operand 2 is s32[8], it should be f32[8]"),
         ("f32[8] add(v, t)", "add 'r': operand 2 is (f32[8]), it should be f32[8]"),
-        ("f32[8] compare(v, v), direction=LT", "compare 'r': the result is f32[8], it should be pred[8]"),
+        (
+            "f32[8] compare(v, v), direction=LT",
+            "compare 'r': the result is f32[8], it should be pred[8]",
+        ),
         ("f32[8] select(v, v, v)", "select 'r': operand 1 is f32[8], it should be pred[8]"),
         ("f32[4] select(c, w, w)", "select 'r': operand 1 is pred[8], it should be pred[4]"),
         ("f32[8] clamp(w, v, z)", "clamp 'r': operand 1 is f32[4], it should be f32[8]"),
@@ -128,19 +132,37 @@ fn elementwise() {
 fn moves() {
     are_refused(&[
         ("f32[4] slice(v), slice={[6:10]}", "slice 'r': slice={[6:10]} should be within f32[8]"),
-        ("f32[4] slice(v), slice={[0:8:3]}", "slice 'r': the result is f32[4], it should be f32[3]"),
-        ("f32[9,9] reshape(v)", "reshape 'r': the result is f32[9,9], it should be 8 elements of f32"),
+        (
+            "f32[4] slice(v), slice={[0:8:3]}",
+            "slice 'r': the result is f32[4], it should be f32[3]",
+        ),
+        (
+            "f32[9,9] reshape(v)",
+            "reshape 'r': the result is f32[9,9], it should be 8 elements of f32",
+        ),
         ("f32[64] bitcast(v)", "bitcast 'r': the result is f32[64], it should be of 32 bytes"),
         ("f32[9] copy(v)", "copy 'r': the result is f32[9], it should be f32[8]"),
-        ("f32[4,4] broadcast(v), dimensions={0}", "broadcast 'r': the result is f32[4,4], it should be f32[8,4]"),
+        (
+            "f32[4,4] broadcast(v), dimensions={0}",
+            "broadcast 'r': the result is f32[4,4], it should be f32[8,4]",
+        ),
         (
             "f32[8,4] broadcast(v), dimensions={3}",
             "broadcast 'r': dimensions={3} should be dimensions below 2, each once",
         ),
-        ("f32[20] concatenate(v, w), dimensions={0}", "concatenate 'r': the result is f32[20], it should be f32[12]"),
+        (
+            "f32[20] concatenate(v, w), dimensions={0}",
+            "concatenate 'r': the result is f32[20], it should be f32[12]",
+        ),
         ("f32[20] pad(v, z), padding=1_1", "pad 'r': the result is f32[20], it should be f32[10]"),
-        ("f32[8,4] transpose(m), dimensions={1,0}", "transpose 'r': the result is f32[8,4], it should be f32[4,8]"),
-        ("f32[8] iota(), iota_dimension=4", "iota 'r': iota_dimension=4 should be one dimension below 1"),
+        (
+            "f32[8,4] transpose(m), dimensions={1,0}",
+            "transpose 'r': the result is f32[8,4], it should be f32[4,8]",
+        ),
+        (
+            "f32[8] iota(), iota_dimension=4",
+            "iota 'r': iota_dimension=4 should be one dimension below 1",
+        ),
         (
             "f32[9] dynamic-slice(v, n), dynamic_slice_sizes={9}",
             "dynamic-slice 'r': dynamic_slice_sizes={9} should be within f32[8]",
@@ -182,12 +204,18 @@ fn products() {
             "f32[80] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
             "dot 'r': the result is f32[80], it should be f32[8]",
         ),
-        ("f32[9] reduce(m, z), dimensions={1}, to_apply=add", "reduce 'r': the result is f32[9], it should be f32[8]"),
+        (
+            "f32[9] reduce(m, z), dimensions={1}, to_apply=add",
+            "reduce 'r': the result is f32[9], it should be f32[8]",
+        ),
         (
             "f32[8] reduce(m, z), dimensions={7}, to_apply=add",
             "reduce 'r': dimensions={7} should be dimensions below 2, each once",
         ),
-        ("f32[8] reduce(m, n), dimensions={1}, to_apply=add", "reduce 'r': operand 2 is s32[], it should be f32[]"),
+        (
+            "f32[8] reduce(m, n), dimensions={1}, to_apply=add",
+            "reduce 'r': operand 2 is s32[], it should be f32[]",
+        ),
         (
             "f32[8] reduce(m, z), dimensions={1}, to_apply=adds",
             "reduce 'r': parameter 0 of 'adds' is s32[], it should be f32[]",
@@ -196,10 +224,22 @@ fn products() {
             "f32[8] reduce-window(v, z), window={size=2}, to_apply=add",
             "reduce-window 'r': the result is f32[8], it should be f32[7]",
         ),
-        ("f32[8] sort(v), dimensions={2}, to_apply=less", "sort 'r': dimensions={2} should be one dimension below 1"),
-        ("f32[8] sort(v), dimensions={0}, to_apply=add", "sort 'r': 'add' gives f32[], it should give pred[]"),
-        ("f32[8,4] cholesky(m)", "cholesky 'r': operand 1 is f32[8,4], it should be square matrices"),
-        ("c64[8] fft(v), fft_type=RFFT, fft_length={8}", "fft 'r': the result is c64[8], it should be c64[5]"),
+        (
+            "f32[8] sort(v), dimensions={2}, to_apply=less",
+            "sort 'r': dimensions={2} should be one dimension below 1",
+        ),
+        (
+            "f32[8] sort(v), dimensions={0}, to_apply=add",
+            "sort 'r': 'add' gives f32[], it should give pred[]",
+        ),
+        (
+            "f32[8,4] cholesky(m)",
+            "cholesky 'r': operand 1 is f32[8,4], it should be square matrices",
+        ),
+        (
+            "c64[8] fft(v), fft_type=RFFT, fft_length={8}",
+            "fft 'r': the result is c64[8], it should be c64[5]",
+        ),
     ]);
     are_accepted(&[
         "bf16[8] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
@@ -210,10 +250,14 @@ fn products() {
 
 #[test]
 fn convolutions() {
-    let with = |kernel: &str, last: &str| said(&format!("q = {kernel} constant(0)\n  ROOT r = {last}"));
+    let with =
+        |kernel: &str, last: &str| said(&format!("q = {kernel} constant(0)\n  ROOT r = {last}"));
     let plain = "convolution(im, q), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f";
     assert_eq!(with("f32[3,3,4,6]", &format!("f32[1,8,8,6] {plain}")), Ok(()));
-    assert_eq!(with("f32[3,3,2,6]", &format!("f32[1,8,8,6] {plain}, feature_group_count=2")), Ok(()));
+    assert_eq!(
+        with("f32[3,3,2,6]", &format!("f32[1,8,8,6] {plain}, feature_group_count=2")),
+        Ok(())
+    );
     let labels = "convolution 'r': dim_labels=b0?1f_01io->b01f should be such as b01f_01io->b01f, of one rank";
     let strange = plain.replace("b01f_", "b0?1f_");
     assert_eq!(with("f32[3,3,4,6]", &format!("f32[1,8,8,6] {strange}")), Err(labels.to_owned()));
@@ -226,16 +270,34 @@ fn convolutions() {
 #[test]
 fn calls() {
     are_refused(&[
-        ("(f32[8], f32[8]) tuple(v, w)", "tuple 'r': the result is (f32[8], f32[8]), it should be (f32[8], f32[4])"),
-        ("f32[4] get-tuple-element(t), index=0", "get-tuple-element 'r': the result is f32[4], it should be f32[8]"),
+        (
+            "(f32[8], f32[8]) tuple(v, w)",
+            "tuple 'r': the result is (f32[8], f32[8]), it should be (f32[8], f32[4])",
+        ),
+        (
+            "f32[4] get-tuple-element(t), index=0",
+            "get-tuple-element 'r': the result is f32[4], it should be f32[8]",
+        ),
         (
             "(f32[8]) while(t), condition=never, body=body9",
             "while 'r': parameter 0 of 'body9' is (f32[9]), it should be (f32[8])",
         ),
-        ("(f32[8]) while(t), condition=body, body=body", "while 'r': 'body' gives (f32[8]), it should give pred[]"),
-        ("f32[8] call(w), to_apply=double", "call 'r': parameter 0 of 'double' is f32[8], it should be f32[4]"),
-        ("f32[8] call(v, v), to_apply=double", "call 'r': 'double' takes 1 parameters, it should take 2"),
-        ("f32[4] fusion(v), kind=kLoop, calls=double", "fusion 'r': 'double' gives f32[8], it should give f32[4]"),
+        (
+            "(f32[8]) while(t), condition=body, body=body",
+            "while 'r': 'body' gives (f32[8]), it should give pred[]",
+        ),
+        (
+            "f32[8] call(w), to_apply=double",
+            "call 'r': parameter 0 of 'double' is f32[8], it should be f32[4]",
+        ),
+        (
+            "f32[8] call(v, v), to_apply=double",
+            "call 'r': 'double' takes 1 parameters, it should take 2",
+        ),
+        (
+            "f32[4] fusion(v), kind=kLoop, calls=double",
+            "fusion 'r': 'double' gives f32[8], it should give f32[4]",
+        ),
         (
             "f32[8] conditional(o, v, m), true_computation=double, false_computation=square",
             "conditional 'r': 'square' gives f32[8,4], it should give f32[8]",
@@ -281,22 +343,50 @@ fn collectives() {
 #[test]
 fn devices() {
     const SUM: &str = "f32[8] all-reduce(v), to_apply=add, channel_id=1, use_global_device_ids=true, replica_groups=";
-    let groups = |groups: &str| said(&format!("ROOT r = {SUM}{groups}")).map_err(|said| said[16..].to_owned());
+    let groups = |groups: &str| {
+        said(&format!("ROOT r = {SUM}{groups}")).map_err(|said| said[16..].to_owned())
+    };
     let wrong = |text: &str| groups(text).unwrap_err();
-    assert_eq!(wrong("{{0,1},{2,9}}"), "replica_groups name device 9, but there are 4: they should be below that");
-    assert_eq!(wrong("{{0,0},{1,2,3}}"), "replica_groups name device 0 twice: each should be there once");
-    assert_eq!(wrong("{{0,1},{1,2,3}}"), "replica_groups name device 1 twice: each should be there once");
-    assert_eq!(wrong("{{0,1},{3}}"), "replica_groups leave device 2 out: each should be in one, or write {} for all");
-    assert_eq!(wrong("{{0,1,2}}"), "replica_groups leave device 3 out: each should be in one, or write {} for all");
+    assert_eq!(
+        wrong("{{0,1},{2,9}}"),
+        "replica_groups name device 9, but there are 4: they should be below that"
+    );
+    assert_eq!(
+        wrong("{{0,0},{1,2,3}}"),
+        "replica_groups name device 0 twice: each should be there once"
+    );
+    assert_eq!(
+        wrong("{{0,1},{1,2,3}}"),
+        "replica_groups name device 1 twice: each should be there once"
+    );
+    assert_eq!(
+        wrong("{{0,1},{3}}"),
+        "replica_groups leave device 2 out: each should be in one, or write {} for all"
+    );
+    assert_eq!(
+        wrong("{{0,1,2}}"),
+        "replica_groups leave device 3 out: each should be in one, or write {} for all"
+    );
     for right in ["{}", "{{3,0},{1},{2}}", "[2,2]<=[4]"] {
         assert_eq!(groups(right), Ok(()), "{right}");
     }
     let pairs = |pairs: &str| {
-        said(&format!("ROOT r = f32[8] collective-permute(v), channel_id=1, source_target_pairs={pairs}"))
+        said(&format!(
+            "ROOT r = f32[8] collective-permute(v), channel_id=1, source_target_pairs={pairs}"
+        ))
     };
     let wrong = |text: &str| pairs(text).unwrap_err()[24..].to_owned();
-    assert_eq!(wrong("{{0,1},{1,5}}"), "source_target_pairs name device 5, but there are 4: they should be below that");
-    assert_eq!(wrong("{{0,1},{1,1}}"), "source_target_pairs name device 1 twice: each should be there once");
-    assert_eq!(wrong("{{0,1},{0,2}}"), "source_target_pairs name device 0 twice: each should be there once");
+    assert_eq!(
+        wrong("{{0,1},{1,5}}"),
+        "source_target_pairs name device 5, but there are 4: they should be below that"
+    );
+    assert_eq!(
+        wrong("{{0,1},{1,1}}"),
+        "source_target_pairs name device 1 twice: each should be there once"
+    );
+    assert_eq!(
+        wrong("{{0,1},{0,2}}"),
+        "source_target_pairs name device 0 twice: each should be there once"
+    );
     assert_eq!(pairs("{{0,1},{1,0}}"), Ok(()));
 }

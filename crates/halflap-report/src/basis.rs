@@ -35,19 +35,30 @@ pub fn describe_bound(graph: &Graph, bound: Bound) -> String {
 fn describe_basis(graph: &Graph, basis: Basis) -> String {
     let name = |op: OpId| printable(graph.name(op));
     match basis {
-        Basis::Compute => "the compute stream's work, and what must come before and after it".to_owned(),
+        Basis::Compute => {
+            "the compute stream's work, and what must come before and after it".to_owned()
+        }
         Basis::Stream(stream) => {
-            format!("the collectives of {}, and what must come before and after them", group(graph, stream))
+            format!(
+                "the collectives of {}, and what must come before and after them",
+                group(graph, stream)
+            )
         }
         Basis::Path(op) => format!("what must run before and after {}", name(op)),
-        Basis::Contention(stream) => format!("compute and the collectives of {} slow each other", group(graph, stream)),
+        Basis::Contention(stream) => {
+            format!("compute and the collectives of {} slow each other", group(graph, stream))
+        }
         Basis::Cut { first, last, memory } => {
             let within = if memory { ", within the memory limit" } else { "" };
             match first == last {
-                true => format!("a cut at {}: what can run before it and after it{within}", name(first)),
+                true => {
+                    format!("a cut at {}: what can run before it and after it{within}", name(first))
+                }
                 false => {
                     let (first, last) = (name(first), name(last));
-                    format!("a cut at {first} and {last}: what can run before, between and after them{within}")
+                    format!(
+                        "a cut at {first} and {last}: what can run before, between and after them{within}"
+                    )
                 }
             }
         }

@@ -52,7 +52,10 @@ fn does(graph: &Graph, op: OpId) -> String {
 pub fn render_comparison(step: &Step, found: &Comparison, most: usize, style: &Style) -> String {
     let (measured, simulated) = (found.measured.total(), found.simulated.total());
     let ranks = count(step.ranks.len(), "rank");
-    let line = format!("{measured} measured on {ranks}, {simulated} simulated ({})", relative(measured, simulated));
+    let line = format!(
+        "{measured} measured on {ranks}, {simulated} simulated ({})",
+        relative(measured, simulated)
+    );
     let mut text = labelled("step time", &line, style);
     text.push('\n');
     let mut spent = Table::new(vec![
@@ -61,7 +64,9 @@ pub fn render_comparison(step: &Step, found: &Comparison, most: usize, style: &S
         Column::number("simulated"),
         Column::number("difference"),
     ]);
-    for ((name, measured), (_, simulated)) in rows(&found.measured).into_iter().zip(rows(&found.simulated)) {
+    for ((name, measured), (_, simulated)) in
+        rows(&found.measured).into_iter().zip(rows(&found.simulated))
+    {
         spent.row(vec![
             name.to_owned().into(),
             measured.to_string().into(),

@@ -128,7 +128,12 @@ struct Stats<'a> {
 impl Serialize for Stats<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let graph = self.graph;
-        serializer.collect_map(self.run.slides.iter().map(|slide| (graph.name(slide.op), SlideJson::new(graph, slide))))
+        serializer.collect_map(
+            self.run
+                .slides
+                .iter()
+                .map(|slide| (graph.name(slide.op), SlideJson::new(graph, slide))),
+        )
     }
 }
 

@@ -40,6 +40,6 @@ pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{count, labelled, printable, printable_end, render, warning};
 pub use timing::{
-    Explained, collective_order, describe_holder, describe_robustness, exposed_by_collective, render_explanation,
-    simulation_json, waiting_for_host,
+    Explained, collective_order, describe_holder, describe_robustness, exposed_by_collective,
+    render_explanation, simulation_json, waiting_for_host,
 };

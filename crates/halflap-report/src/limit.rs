@@ -22,7 +22,9 @@ pub fn describe(graph: &Graph, limit: &Limit) -> String {
             };
             format!("depends on {}{why}", name(on))
         }
-        Limit::ExposedTimeGrows { candidate, by } => format!("{} would expose {by} more", name(candidate)),
+        Limit::ExposedTimeGrows { candidate, by } => {
+            format!("{} would expose {by} more", name(candidate))
+        }
         Limit::PeakMemory { candidate, would_be, limit, .. } => {
             format!("memory: {would_be} at {}, limit {limit}", name(candidate))
         }
@@ -34,7 +36,9 @@ pub(super) fn to_json(graph: &Graph, limit: &Limit) -> Value {
     match *limit {
         Limit::ProgramEdge => json!({ "kind": "program_edge" }),
         Limit::FullyHidden => json!({ "kind": "fully_hidden" }),
-        Limit::CollectiveOrder { with } => json!({ "kind": "collective_order", "with": graph.name(with) }),
+        Limit::CollectiveOrder { with } => {
+            json!({ "kind": "collective_order", "with": graph.name(with) })
+        }
         Limit::DataDependency { on, not_grouped } => {
             let not_grouped = match not_grouped {
                 NotGrouped::Collective => "collective",

@@ -29,7 +29,11 @@ pub fn listing(setup: Setup<'_>, order: &Order) -> String {
             OpKind::Compute | OpKind::MultiOutput => "|",
         };
         let count = if under_way.is_empty() { String::new() } else { under_way.len().to_string() };
-        let time = if graph.kind(op) == OpKind::Wait { String::new() } else { machine.times.of(op).to_string() };
+        let time = if graph.kind(op) == OpKind::Wait {
+            String::new()
+        } else {
+            machine.times.of(op).to_string()
+        };
         let _ = writeln!(
             text,
             "{step:>6}  {time:>9}  {sign}{count:>8}  {}{}",
@@ -38,19 +42,34 @@ pub fn listing(setup: Setup<'_>, order: &Order) -> String {
         );
     }
     let (compute, exposed) = totals(setup, order);
-    let _ = writeln!(text, "compute {compute}, exposed communication {exposed}, together {}", compute + exposed);
+    let _ = writeln!(
+        text,
+        "compute {compute}, exposed communication {exposed}, together {}",
+        compute + exposed
+    );
     text
 }
 
 fn detail(graph: &Graph, op: OpId) -> String {
     if let Some(collective) = graph.collective(op) {
         let group = printable(&graph.groups()[collective.group].name);
-        return format!("  {} of {} in group {group}", printable(&collective.op), collective.bytes());
+        return format!(
+            "  {} of {} in group {group}",
+            printable(&collective.op),
+            collective.bytes()
+        );
     }
     if graph.kind(op) == OpKind::Wait {
-        let names: Vec<String> =
-            graph.waits_for(op).iter().map(|&collective| printable(graph.name(collective))).collect();
-        return if names.is_empty() { "  for nothing".to_owned() } else { format!("  for {}", names.join(", ")) };
+        let names: Vec<String> = graph
+            .waits_for(op)
+            .iter()
+            .map(|&collective| printable(graph.name(collective)))
+            .collect();
+        return if names.is_empty() {
+            "  for nothing".to_owned()
+        } else {
+            format!("  for {}", names.join(", "))
+        };
     }
     let fused = graph.fused(op);
     if fused.is_empty() { String::new() } else { format!("  {}", printable(&fused.join(" "))) }
@@ -62,9 +81,13 @@ fn totals(setup: Setup<'_>, order: &Order) -> (Nanos, Nanos) {
     let mut totals = (Nanos::ZERO, Nanos::ZERO);
     for op in graph.ops() {
         match graph.kind(op) {
-            OpKind::AsyncCollective => totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO),
+            OpKind::AsyncCollective => {
+                totals.1 += overlap.of_collective(order, op).exposed().max(Nanos::ZERO)
+            }
             OpKind::SyncCollective => totals.1 += machine.times.of(op),
-            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => totals.0 += machine.times.of(op),
+            OpKind::Compute | OpKind::Wait | OpKind::MultiOutput => {
+                totals.0 += machine.times.of(op)
+            }
         }
     }
     totals

@@ -10,10 +10,18 @@ use halflap::memory::{LedgerMismatch, Level};
 use halflap::pass::Pass;
 
 /// Writes `halflap.ledger-mismatch/1`: the swap, what the ledger says and what is true.
-pub fn write_mismatch(graph: &Graph, pass: Pass, mismatch: &LedgerMismatch, out: &mut impl Write) -> io::Result<()> {
+pub fn write_mismatch(
+    graph: &Graph,
+    pass: Pass,
+    mismatch: &LedgerMismatch,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let node = |op: OpId| describe(graph, mismatch, op);
-    let at_peak =
-        mismatch.order.as_slice().iter().find(|&&op| mismatch.truth.levels[op].post_alloc == mismatch.truth.peak);
+    let at_peak = mismatch
+        .order
+        .as_slice()
+        .iter()
+        .find(|&&op| mismatch.truth.levels[op].post_alloc == mismatch.truth.peak);
     let transfers = mismatch.transfers.iter().map(|transfer| {
         json!({
             "buffer": graph.buffer_name(transfer.buffer),
@@ -22,7 +30,9 @@ pub fn write_mismatch(graph: &Graph, pass: Pass, mismatch: &LedgerMismatch, out:
             "now_last_used_by": graph.name(transfer.to),
         })
     });
-    let stale = graph.buffers().filter(|&buffer| mismatch.ledger.freed_by(buffer) != mismatch.truth.freed_by[buffer]);
+    let stale = graph
+        .buffers()
+        .filter(|&buffer| mismatch.ledger.freed_by(buffer) != mismatch.truth.freed_by[buffer]);
     let name = |op: Option<OpId>| op.map(|op| graph.name(op));
     let stale = stale.map(|buffer| {
         json!({

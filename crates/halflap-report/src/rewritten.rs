@@ -72,7 +72,8 @@ impl TimedRewrite<'_> {
     /// What was done, and what it gained as far as the simulation tells: what members exposed less
     /// what is exposed now.
     fn recipes(&self) -> Vec<Value> {
-        let (before, after) = (exposed_by_collective(self.simulated_before), exposed_by_collective(self.simulated));
+        let (before, after) =
+            (exposed_by_collective(self.simulated_before), exposed_by_collective(self.simulated));
         let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
         let recipe = |(number, (op, source)): (usize, (OpId, &Source))| {
             let was: Nanos = source.of.iter().map(|&member| before[member]).sum();

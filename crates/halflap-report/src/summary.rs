@@ -103,11 +103,19 @@ impl Summary {
         let overlap_before = Overlap::new(old.graph, &old.machine.times, Fidelity::Fixed);
         let limits = last_limits(graph, passes);
         let was = |op: OpId| {
-            let members = compared.stands_for(op).into_iter().filter(|&member| old.graph.kind(member).is_collective());
-            members.map(|member| exposed(old.graph, &overlap_before, &before.evaluation.order, member)).sum()
+            let members = compared
+                .stands_for(op)
+                .into_iter()
+                .filter(|&member| old.graph.kind(member).is_collective());
+            members
+                .map(|member| exposed(old.graph, &overlap_before, &before.evaluation.order, member))
+                .sum()
         };
         let place = |op: OpId| {
-            let places = compared.stands_for(op).into_iter().map(|old| before.evaluation.order.pos(old).index());
+            let places = compared
+                .stands_for(op)
+                .into_iter()
+                .map(|old| before.evaluation.order.pos(old).index());
             places.min().unwrap_or(0)
         };
         let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
@@ -118,7 +126,10 @@ impl Summary {
                 exposed_before: was(op),
                 exposed: exposed(graph, &overlap, &after.evaluation.order, op),
                 shift: after.evaluation.order.pos(op).index() as i64 - place(op) as i64,
-                stop: Stop { collective: limits[op], wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]) },
+                stop: Stop {
+                    collective: limits[op],
+                    wait: graph.waited_by(op).first().and_then(|&wait| limits[wait]),
+                },
             })
             .collect();
         rows.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.op.cmp(&b.op)));

@@ -163,11 +163,16 @@ impl Table {
         let shown = self.fit(style);
         let heading = shown.iter().map(|&(column, _)| self.columns[column].title.to_owned());
         let mut text = self.line(&shown, heading.collect(), |column| {
-            style.paint(column.padded, if column.title.is_empty() { Tone::Plain } else { Tone::Heading })
+            style.paint(
+                column.padded,
+                if column.title.is_empty() { Tone::Plain } else { Tone::Heading },
+            )
         });
         for row in &self.rows {
             let cells = shown.iter().map(|&(column, _)| self.cell(&row[column], style)).collect();
-            text.push_str(&self.line(&shown, cells, |column| style.paint(column.padded, column.tone)));
+            text.push_str(
+                &self.line(&shown, cells, |column| style.paint(column.padded, column.tone)),
+            );
         }
         text
     }
@@ -182,19 +187,25 @@ impl Table {
     /// Which columns are shown, and how wide each is.
     fn fit(&self, style: &Style) -> Vec<(usize, usize)> {
         let mut shown: Vec<(usize, usize)> = (0..self.columns.len())
-            .filter(|&column| self.columns[column].kind != ColumnKind::Bar || style.bars != Bars::None)
+            .filter(|&column| {
+                self.columns[column].kind != ColumnKind::Bar || style.bars != Bars::None
+            })
             .map(|column| (column, self.width(column)))
             .collect();
         let Some(most) = style.width else { return shown };
         while total(&self.narrowest(&shown)) > most {
-            let rank = |&(_, &(column, _)): &(usize, &(usize, usize))| self.columns[column].optional;
+            let rank =
+                |&(_, &(column, _)): &(usize, &(usize, usize))| self.columns[column].optional;
             let goes = shown.iter().enumerate().filter(|column| rank(column) > 0).max_by_key(rank);
             let Some(place) = goes.map(|(place, _)| place) else { break };
             shown.remove(place);
         }
         while total(&shown) > most {
             // The first of the widest: what stands last explains the rest.
-            let texts = shown.iter_mut().rev().filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
+            let texts = shown
+                .iter_mut()
+                .rev()
+                .filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
             let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
             widest.1 -= 1;
         }
@@ -225,7 +236,12 @@ impl Table {
         cells.fold(title, usize::max)
     }
 
-    fn line(&self, shown: &[(usize, usize)], cells: Vec<String>, paint: impl Fn(&Painted<'_>) -> String) -> String {
+    fn line(
+        &self,
+        shown: &[(usize, usize)],
+        cells: Vec<String>,
+        paint: impl Fn(&Painted<'_>) -> String,
+    ) -> String {
         let mut line = String::new();
         for (place, (&(column, width), cell)) in shown.iter().zip(cells).enumerate() {
             let column = &self.columns[column];
@@ -237,7 +253,11 @@ impl Table {
                 _ => format!("{cell:<width$}"),
             };
             line.push_str(if place > 0 { GAP } else { "" });
-            line.push_str(&paint(&Painted { padded: &padded, title: column.title, tone: column.tone }));
+            line.push_str(&paint(&Painted {
+                padded: &padded,
+                title: column.title,
+                tone: column.tone,
+            }));
         }
         format!("{}\n", line.trim_end())
     }

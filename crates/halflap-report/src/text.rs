@@ -10,7 +10,8 @@ use halflap::units::Nanos;
 /// Renders a summary, with at most `most` collectives in the table.
 pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> String {
     let mut text = String::new();
-    let nodes = format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"));
+    let nodes =
+        format!("{}, {}", count(summary.nodes, "node"), count(summary.rows.len(), "collective"));
     let share = |part: Nanos| match summary.communication {
         Nanos::ZERO => String::new(),
         whole => format!(" ({:.1}%)", 100.0 * part.0 / whole.0),
@@ -79,7 +80,8 @@ fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> 
     let hidden = summary.rows.len().saturating_sub(most);
     if hidden > 0 {
         let rest: Nanos = summary.rows[most..].iter().map(|row| row.exposed).sum();
-        let _ = writeln!(text, "... and {hidden} more, {rest} exposed in all (-o FILE has every one)");
+        let _ =
+            writeln!(text, "... and {hidden} more, {rest} exposed in all (-o FILE has every one)");
     }
     text
 }
@@ -87,7 +89,9 @@ fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> 
 pub(super) fn stop(graph: &Graph, stop: &Stop) -> String {
     let of_wait = |limit| format!("wait: {}", describe(graph, limit));
     match (&stop.collective, &stop.wait) {
-        (Some(collective), Some(wait)) => format!("{}; {}", describe(graph, collective), of_wait(wait)),
+        (Some(collective), Some(wait)) => {
+            format!("{}; {}", describe(graph, collective), of_wait(wait))
+        }
         (Some(collective), None) => describe(graph, collective),
         (None, Some(wait)) => of_wait(wait),
         (None, None) => "-".to_owned(),
@@ -144,7 +148,10 @@ pub(crate) fn printable_up_to(name: &str, most: usize) -> String {
 pub fn printable_end(name: &str, most: usize) -> String {
     let letters = name.chars().count();
     match letters > most {
-        true => printable_up_to(&format!("...{}", name.chars().skip(letters + 3 - most).collect::<String>()), most),
+        true => printable_up_to(
+            &format!("...{}", name.chars().skip(letters + 3 - most).collect::<String>()),
+            most,
+        ),
         false => printable_up_to(name, most),
     }
 }
@@ -168,7 +175,9 @@ pub(crate) fn ranks(ranks: &[u32]) -> String {
             _ => runs.push((rank, rank)),
         }
     }
-    let run = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let run = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
     let runs: Vec<String> = runs.iter().take(20).map(run).collect();
     cut(format!("{}: {}", count(ranks.len(), "rank"), runs.join(",")), 60)
 }

@@ -36,7 +36,9 @@ pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
         Holder::KeptOrder(saved) => format!("collective order is kept: free would save {saved}"),
         Holder::NothingGained => "no gain found in moving it alone".to_owned(),
         Holder::Misplaced(saved) => format!("issued too late: {saved} could be saved"),
-        Holder::WaitMisplaced(wait, saved) => format!("waited for too early: {} later saves {saved}", name(wait)),
+        Holder::WaitMisplaced(wait, saved) => {
+            format!("waited for too early: {} later saves {saved}", name(wait))
+        }
     }
 }
 
@@ -74,7 +76,10 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
             let (start, end) = (simulation.start[op], simulation.end[op]);
             table.row(vec![
                 printable(graph.name(op)).into(),
-                graph.collective(op).map_or(String::new(), |collective| printable(&collective.op)).into(),
+                graph
+                    .collective(op)
+                    .map_or(String::new(), |collective| printable(&collective.op))
+                    .into(),
                 (end - start).to_string().into(),
                 held.exposed.to_string().into(),
                 Cell::Part(held.exposed.0 / first.exposed.0),
@@ -112,11 +117,13 @@ pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
 fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
     let Some(at) = peak.at else { return String::new() };
     let owner = |&buffer: &halflap::ids::BufId| {
-        let maker = graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
+        let maker =
+            graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
         format!("{} {} of {maker}", graph.size_alloc(buffer), printable(graph.buffer_name(buffer)))
     };
     let owners: Vec<String> = peak.owners.iter().map(owner).collect();
-    let line = format!("peak {} at {}: {}", peak.bytes, printable(graph.name(at)), owners.join(", "));
+    let line =
+        format!("peak {} at {}: {}", peak.bytes, printable(graph.name(at)), owners.join(", "));
     wrapped(&line, 2, style) + "\n"
 }
 
@@ -128,7 +135,11 @@ pub fn describe_robustness(robustness: &Robustness) -> String {
         0 => "never slower".to_owned(),
         lost => format!("slower in {lost}"),
     };
-    format!("saves {:.1}% to {:.1}% in {trials} of times, slowdown and skew; {lost}", 100.0 * low, 100.0 * high)
+    format!(
+        "saves {:.1}% to {:.1}% in {trials} of times, slowdown and skew; {lost}",
+        100.0 * low,
+        100.0 * high
+    )
 }
 
 /// A simulation for machines.

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 /// A gather of 1000 ns, a product of 600 beside it, and a wait.
 fn graph() -> Value {
-    let gathered = json!({ "op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true });
+    let gathered =
+        json!({ "op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true });
     let node = |name: &str, kind: &str, time: u32, deps: Value| {
         let made = format!("of_{name}");
         json!({ "name": name, "kind": kind, "runtime_ns": time, "outputs": [made], "deps": deps })
@@ -39,7 +40,11 @@ fn span(name: &str, start: u32, end: u32) -> Value {
 fn step() -> Value {
     let rank = |late: u32, product: u32| {
         let issued = 100 + late;
-        let ran = [span("ag", 100, issued), span("mm", issued, issued + product), span("wait", issued + product, 1500)];
+        let ran = [
+            span("ag", 100, issued),
+            span("mm", issued, issued + product),
+            span("wait", issued + product, 1500),
+        ];
         json!({
             "step_ns": 2000,
             "graphs": [{
@@ -87,14 +92,21 @@ fn it_is_shown() {
     assert!(text.contains("2 us measured on 2 ranks, 1.63 us simulated (-18.5%)"), "{text}");
     assert!(text.contains("+350 ns") && !text.contains("mm"), "{text}");
     let json = comparison_json(&step, &found);
-    assert_eq!((&json["measured"]["waiting"], &json["differences"][2]["node"]), (&json!(670.0), &json!("mm")));
+    assert_eq!(
+        (&json["measured"]["waiting"], &json["differences"][2]["node"]),
+        (&json!(670.0), &json!("mm"))
+    );
     let lanes = lanes_of(&step, &found);
     let names: Vec<&str> = lanes.iter().map(|ran| ran.name.as_str()).collect();
     assert_eq!(names, ["simulated", "rank 0", "rank 1"]);
     for ran in &lanes {
         for lane in &ran.lanes {
-            let ends: Vec<f64> = lane.slices.iter().flat_map(|slice| [slice.start.0, slice.end.0]).collect();
-            assert!(ends.is_sorted() && ends.last().is_none_or(|&end| end <= ran.step_time.0), "{lane:?}");
+            let ends: Vec<f64> =
+                lane.slices.iter().flat_map(|slice| [slice.start.0, slice.end.0]).collect();
+            assert!(
+                ends.is_sorted() && ends.last().is_none_or(|&end| end <= ran.step_time.0),
+                "{lane:?}"
+            );
         }
     }
     let mut page = Vec::new();
@@ -119,7 +131,10 @@ fn what_is_wrong_is_named() {
             "the order of graph 'forward': node 'wait' is missing",
         ),
         (|step| step["ranks"][1]["graphs"] = json!([]), "rank 1: it has 0 graphs, and there are 1"),
-        (|step| step["ranks"][0]["step_ns"] = json!(1400), "rank 0: its graphs must run one after the other"),
+        (
+            |step| step["ranks"][0]["step_ns"] = json!(1400),
+            "rank 0: its graphs must run one after the other",
+        ),
         (
             |step| step["ranks"][0]["graphs"][0]["ran"][0]["name"] = json!("ah"),
             "rank 0, graph 'forward': 'ah' is not a node",

@@ -9,7 +9,8 @@ use std::io::{self, Read};
 use halflap::collective::CollectiveKind;
 use halflap::units::{Bytes, Nanos};
 use halflap_report::observe::{
-    Analysis, Class, Drawing, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace,
+    Analysis, Class, Drawing, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times,
+    read_trace,
 };
 use halflap_report::page::observed_page;
 use random::Random;
@@ -52,7 +53,13 @@ fn trace(events: Vec<Value>) -> Value {
 
 /// Streams that overlap, with touching, nested and empty slices, on a small clock.
 fn random_events(random: &mut Random) -> Vec<Value> {
-    let streams = [("gemm", 7), ("triton_1", 8), ("nccl_AllReduce", 20), ("ncclDevKernel_SendRecv", 21), ("Memcpy", 9)];
+    let streams = [
+        ("gemm", 7),
+        ("triton_1", 8),
+        ("nccl_AllReduce", 20),
+        ("ncclDevKernel_SendRecv", 21),
+        ("Memcpy", 9),
+    ];
     let mut events = Vec::new();
     for (name, stream) in streams {
         let mut at = random.below(50) as i64;
@@ -68,7 +75,9 @@ fn random_events(random: &mut Random) -> Vec<Value> {
 
 /// For each moment, whether it lies in a slice of a class.
 fn moments(trace: &Trace, class: Class, span: (i64, i64)) -> Vec<bool> {
-    let runs = |moment: i64| trace.of_class(class).any(|slice| slice.start.0 <= moment && moment < slice.end.0);
+    let runs = |moment: i64| {
+        trace.of_class(class).any(|slice| slice.start.0 <= moment && moment < slice.end.0)
+    };
     (span.0..span.1).map(runs).collect()
 }
 
@@ -81,8 +90,11 @@ fn figures_are_those_of_brute_force() {
         let first = read.slices.iter().map(|slice| slice.start.0).min().unwrap();
         let last = read.slices.iter().map(|slice| slice.end.0).max().unwrap();
         let of = |class| moments(&read, class, (first, last));
-        let (compute, communication, memory) = (of(Class::Compute), of(Class::Communication), of(Class::Memory));
-        let count = |holds: &dyn Fn(usize) -> bool| Nanos((0..compute.len()).filter(|&at| holds(at)).count() as f64);
+        let (compute, communication, memory) =
+            (of(Class::Compute), of(Class::Communication), of(Class::Memory));
+        let count = |holds: &dyn Fn(usize) -> bool| {
+            Nanos((0..compute.len()).filter(|&at| holds(at)).count() as f64)
+        };
         let times = rank.times;
         assert_eq!(times.span, Nanos((last - first) as f64), "{case}");
         assert_eq!(times.compute, count(&|at| compute[at]), "{case}");
@@ -92,7 +104,11 @@ fn figures_are_those_of_brute_force() {
         assert_eq!(times.exposed, count(&|at| communication[at] && !compute[at]), "{case}");
         let beside = count(&|at| communication[at] && !compute[at] && memory[at]);
         assert_eq!(times.exposed_beside_memory, beside, "{case}");
-        assert_eq!(times.idle, count(&|at| !communication[at] && !compute[at] && !memory[at]), "{case}");
+        assert_eq!(
+            times.idle,
+            count(&|at| !communication[at] && !compute[at] && !memory[at]),
+            "{case}"
+        );
         collectives_add_up(&read, &rank, (first, &compute));
     }
 }
@@ -102,21 +118,30 @@ fn collectives_add_up(trace: &Trace, rank: &Rank, (first, compute): (i64, &[bool
     let mut charged = vec![0.0; rank.collectives.len()];
     for (at, _) in compute.iter().enumerate().filter(|(_, computes)| !**computes) {
         let moment = first + at as i64;
-        let runs = |ran: halflap_report::observe::Stretch| ran.start.0 <= moment && moment < ran.end.0;
+        let runs =
+            |ran: halflap_report::observe::Stretch| ran.start.0 <= moment && moment < ran.end.0;
         if let Some(place) = rank.collectives.iter().position(|collective| runs(collective.ran)) {
             charged[place] += 1.0;
         }
     }
-    assert_eq!(rank.collectives.iter().map(|collective| collective.exposed.0).collect::<Vec<_>>(), charged);
-    assert_eq!(rank.operations.iter().map(|used| used.exposed.0).sum::<f64>(), rank.times.exposed.0);
+    assert_eq!(
+        rank.collectives.iter().map(|collective| collective.exposed.0).collect::<Vec<_>>(),
+        charged
+    );
+    assert_eq!(
+        rank.operations.iter().map(|used| used.exposed.0).sum::<f64>(),
+        rank.times.exposed.0
+    );
     for collective in &rank.collectives {
         let (start, end) = (collective.ran.start.0 - first, collective.ran.end.0 - first);
-        let hidden = compute[start as usize..end as usize].iter().filter(|computes| **computes).count();
+        let hidden =
+            compute[start as usize..end as usize].iter().filter(|computes| **computes).count();
         assert_eq!(collective.hidden, Nanos(hidden as f64));
         let beside = |slice: &&halflap_report::observe::Slice| {
             slice.start < collective.ran.end && slice.end > collective.ran.start
         };
-        let kernels = trace.of_class(Class::Compute).filter(beside).filter(|slice| slice.start < slice.end);
+        let kernels =
+            trace.of_class(Class::Compute).filter(beside).filter(|slice| slice.start < slice.end);
         let mut shares = std::collections::BTreeMap::new();
         for slice in kernels {
             let shared = slice.end.min(collective.ran.end) - slice.start.max(collective.ran.start);
@@ -144,7 +169,11 @@ fn timelines_are_bounded_and_do_not_overlap() {
         assert_eq!((exposed, paused), (rank.times.exposed.0, rank.times.exposed.0));
         for most in [1, 8, 20, 1000] {
             let drawn = RankTimeline::of(&read, &rank, most);
-            assert!(drawn.slices.len() <= most.max(drawn.lanes.len() * 2), "{} of {most}", drawn.slices.len());
+            assert!(
+                drawn.slices.len() <= most.max(drawn.lanes.len() * 2),
+                "{} of {most}",
+                drawn.slices.len()
+            );
             let sum: f64 = drawn.slices.iter().map(|drawn| drawn.exposed.0).sum();
             assert_eq!(sum, exposed);
             for pair in drawn.slices.windows(2) {
@@ -160,7 +189,9 @@ struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let (Some((first, rest)), Some(place)) = (self.0.split_first(), into.first_mut()) else { return Ok(0) };
+        let (Some((first, rest)), Some(place)) = (self.0.split_first(), into.first_mut()) else {
+            return Ok(0);
+        };
         *place = *first;
         self.0 = rest;
         Ok(1)
@@ -171,12 +202,16 @@ impl Read for Trickle<'_> {
 fn it_does_not_matter_where_reads_end() {
     // More than a window, with an event that does not fit one.
     let mut random = Random(3);
-    let mut events: Vec<Value> = (0..2000).flat_map(|_| random_events(&mut random)).take(3000).collect();
+    let mut events: Vec<Value> =
+        (0..2000).flat_map(|_| random_events(&mut random)).take(3000).collect();
     events[1500]["name"] = json!("y".repeat(700_000));
     let text = trace(events).to_string();
     let whole = read(&text).unwrap();
     let trickled = read_trace(Trickle(text.as_bytes()), TraceLimits::default()).unwrap();
-    assert_eq!((whole.slices, whole.kernels, whole.bytes), (trickled.slices, trickled.kernels, text.len() as u64));
+    assert_eq!(
+        (whole.slices, whole.kernels, whole.bytes),
+        (trickled.slices, trickled.kernels, text.len() as u64)
+    );
 }
 
 #[test]
@@ -218,7 +253,10 @@ fn what_the_profiler_knows_of_collectives_is_kept() {
     let rank = rank(&trace);
     assert_eq!((rank.rank, rank.world_size), (Some(1), Some(2)));
     let [known, bare] = rank.collectives.as_slice() else { panic!("{:?}", rank.collectives) };
-    assert_eq!((known.operation, known.bytes, known.sequence), (CollectiveKind::AllReduce, Some(Bytes(2000)), Some(4)));
+    assert_eq!(
+        (known.operation, known.bytes, known.sequence),
+        (CollectiveKind::AllReduce, Some(Bytes(2000)), Some(4))
+    );
     assert_eq!(rank.groups[known.group].ranks.as_deref(), Some(&[0, 1][..]));
     assert_eq!((bare.operation, bare.bytes), (CollectiveKind::ReduceScatter, None));
     assert_eq!(rank.groups[bare.group].name.text(), "stream 21");
@@ -226,32 +264,56 @@ fn what_the_profiler_knows_of_collectives_is_kept() {
 
 #[test]
 fn bad_traces_are_refused_with_the_place() {
-    let event =
-        |field: &str| format!("{{\"traceEvents\": [\n{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k1\",{field}}}]}}");
+    let event = |field: &str| {
+        format!(
+            "{{\"traceEvents\": [\n{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k1\",{field}}}]}}"
+        )
+    };
     let time = "it must be a number of microseconds";
     let at = "line 2 column 45 (byte 62), event 0 'k1'";
     assert_eq!(said(&event("\"dur\":1")), format!("{at}: 'ts' is missing; {time}"));
-    for (field, found) in [("NaN", "NaN"), ("[1]", "[1]"), ("\"x\"", "\"x\""), ("1e99", "1e99, which is too large")] {
+    for (field, found) in
+        [("NaN", "NaN"), ("[1]", "[1]"), ("\"x\"", "\"x\""), ("1e99", "1e99, which is too large")]
+    {
         let text = said(&event(&format!("\"ts\":{field}")));
         assert!(
-            text.starts_with("line 2 column ") && text.ends_with(&format!(", event 0 'k1': 'ts' is {found}; {time}")),
+            text.starts_with("line 2 column ")
+                && text.ends_with(&format!(", event 0 'k1': 'ts' is {found}; {time}")),
             "{text}"
         );
     }
     for (text, right) in [
         ("", "no 'traceEvents': a trace is a JSON object with a list of that name"),
         ("{}", "no 'traceEvents'"),
-        ("hello", "line 1 column 1 (byte 0): not JSON: an object with 'traceEvents' should stand here"),
-        ("{\"traceEvents\": {}}", "line 1 column 17 (byte 16): not JSON: a list of events should stand here"),
+        (
+            "hello",
+            "line 1 column 1 (byte 0): not JSON: an object with 'traceEvents' should stand here",
+        ),
+        (
+            "{\"traceEvents\": {}}",
+            "line 1 column 17 (byte 16): not JSON: a list of events should stand here",
+        ),
         ("{\"traceEvents\": []}", "none of its 0 events is work of a GPU"),
-        ("{\"traceEvents\": [{\"ph\":\"X\"}]}", "none of its 1 events is work of a GPU (category kernel"),
+        (
+            "{\"traceEvents\": [{\"ph\":\"X\"}]}",
+            "none of its 1 events is work of a GPU (category kernel",
+        ),
         (
             "{\"traceEvents\": [{\"name\":\"n\",\"ts\":None}]}",
             "line 1 column 35 (byte 34), event 0 'n': not JSON: a value",
         ),
-        ("{\"traceEvents\": [{\"name\":\"n\"", "line 1 column 29 (byte 28), event 0 'n': the text ends here"),
-        ("{\"traceEvents\": [1]}", "line 1 column 18 (byte 17), event 0: not JSON: an object should stand here"),
-        ("{\"distributedInfo\": [], \"traceEvents\": []}", "'distributedInfo' is not as it must be: "),
+        (
+            "{\"traceEvents\": [{\"name\":\"n\"",
+            "line 1 column 29 (byte 28), event 0 'n': the text ends here",
+        ),
+        (
+            "{\"traceEvents\": [1]}",
+            "line 1 column 18 (byte 17), event 0: not JSON: an object should stand here",
+        ),
+        (
+            "{\"distributedInfo\": [], \"traceEvents\": []}",
+            "'distributedInfo' is not as it must be: ",
+        ),
     ] {
         let found = said(text);
         assert!(found.starts_with(right), "{text}: {found}");
@@ -277,7 +339,8 @@ fn limits_hold() {
     );
     assert!(said(TraceLimits { lanes: 3, ..all }).contains("more than 3 GPU streams"));
     let nccl = trace(vec![gpu("nccl", 7, 1, 1), gpu("nccl", 7, 3, 1)]).to_string();
-    let refused = read_trace(nccl.as_bytes(), TraceLimits { collectives: 1, ..all }).unwrap_err().to_string();
+    let refused =
+        read_trace(nccl.as_bytes(), TraceLimits { collectives: 1, ..all }).unwrap_err().to_string();
     assert!(refused.contains("more than 1 collectives"), "{refused}");
     let huge = format!("{{\"traceEvents\":[{{\"name\":\"{}\"}}]}}", "x".repeat(70 << 20));
     assert!(self::said(&huge).contains("one value is larger than 64 MiB"), "{}", self::said(&huge));
@@ -297,7 +360,8 @@ fn damage_never_panics() {
     let mut random = Random(5);
     let mut base = trace(random_events(&mut random));
     base["traceEvents"].as_array_mut().unwrap().push(collective(20, 4, 9, json!({ "Seq": 3 })));
-    base["distributedInfo"] = json!({ "rank": 0, "pg_config": [{ "pg_name": "0", "ranks": "[0, 1]" }] });
+    base["distributedInfo"] =
+        json!({ "rank": 0, "pg_config": [{ "pg_name": "0", "ranks": "[0, 1]" }] });
     let text = base.to_string().into_bytes();
     let mut refused = 0;
     for _ in 0..3000 {
@@ -329,7 +393,11 @@ fn damage_never_panics() {
 
 /// Two ranks whose collectives end together on a clock that is `ahead` on the second; `late` is when
 /// each rank arrives, `end` when all are done.
-fn two_ranks(ahead: i64, late: &[(i64, i64, i64)], more: impl Fn(usize, usize) -> Option<Value>) -> Analysis {
+fn two_ranks(
+    ahead: i64,
+    late: &[(i64, i64, i64)],
+    more: impl Fn(usize, usize) -> Option<Value>,
+) -> Analysis {
     let events = |rank: usize| {
         let event = |(number, &(first, second, end)): (usize, &(i64, i64, i64))| {
             let start = if rank == 0 { first } else { second };
@@ -372,7 +440,10 @@ fn waiting_is_told_from_transfer_whatever_the_clocks_say() {
         let begins = [0, 1].map(|rank| found.ranks[rank].first - zeros[rank]);
         assert_eq!(begins[0].min(begins[1]), Nanos::ZERO, "the earliest begins it");
         let (first, second) = waits(&late);
-        assert_eq!((found.peers.ranks[0].waiting.0, found.peers.ranks[1].waiting.0), (first, second));
+        assert_eq!(
+            (found.peers.ranks[0].waiting.0, found.peers.ranks[1].waiting.0),
+            (first, second)
+        );
         assert!(!found.peers.incomplete());
         for (matched, (a, b, end)) in found.peers.matches.iter().zip(&late) {
             assert_eq!(matched.transfer, Nanos((end - a.max(b)) as f64));
@@ -386,8 +457,11 @@ fn traces_that_differ_in_extent_are_not_paired_by_counting() {
     let mut random = Random(8);
     for (from, to, hole) in [(5, 40, 99), (0, 31, 99), (3, 38, 20), (0, 40, 0)] {
         let late = arrivals(&mut random, 40);
-        let has = |rank: usize, number: usize| rank == 0 || ((from..to).contains(&number) && number != hole);
-        let found = two_ranks(2_000_000, &late, |rank, number| has(rank, number).then(|| json!({})));
+        let has = |rank: usize, number: usize| {
+            rank == 0 || ((from..to).contains(&number) && number != hole)
+        };
+        let found =
+            two_ranks(2_000_000, &late, |rank, number| has(rank, number).then(|| json!({})));
         let there = (0..40).filter(|&number| has(1, number)).count();
         assert_eq!(found.peers.matches.len(), there, "{from} {to} {hole}");
         assert_eq!(found.peers.ranks[0].unmatched, 40 - there);
@@ -421,8 +495,14 @@ fn numbers_decide_and_what_disagrees_is_not_paired() {
     assert_eq!((sends.peers.matches.len(), sends.peers.ranks[0].unmatched), (0, 20));
     assert_eq!(sends.peers.ranks[0].transfer_and_waiting(), None);
     let exchanges = two_ranks(0, &late, |_, _| Some(json!({ "Collective name": "sendrecv" })));
-    assert_eq!(exchanges.peers.matches.len(), 20, "one kernel for both directions is an exchange among all");
-    let larger = two_ranks(0, &late, |_, _| Some(json!({ "Process Group Ranks": "[0, 1, 2]", "Group size": 3 })));
+    assert_eq!(
+        exchanges.peers.matches.len(),
+        20,
+        "one kernel for both directions is an exchange among all"
+    );
+    let larger = two_ranks(0, &late, |_, _| {
+        Some(json!({ "Process Group Ranks": "[0, 1, 2]", "Group size": 3 }))
+    });
     assert!(larger.peers.incomplete() && larger.peers.matches[0].missing == Some(1));
 }
 
@@ -430,11 +510,15 @@ fn numbers_decide_and_what_disagrees_is_not_paired() {
 fn what_happens_at_other_times_is_no_match() {
     let early: Vec<(i64, i64, i64)> =
         (0..6).map(|at| (at * 5_000_000, at * 5_000_000, at * 5_000_000 + 100_000)).collect();
-    let found = two_ranks(0, &early, |rank, number| (rank == 0 || number % 2 == 1).then(|| json!({})));
+    let found =
+        two_ranks(0, &early, |rank, number| (rank == 0 || number % 2 == 1).then(|| json!({})));
     assert_eq!(found.peers.matches.len(), 3);
     // The launches of the second rank lie between those of the first, at their own distances.
-    let first = trace([0, 10, 30, 70].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec());
-    let second = trace([3, 21, 44].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec());
+    let first = trace(
+        [0, 10, 30, 70].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec(),
+    );
+    let second =
+        trace([3, 21, 44].map(|at| collective(20, at * 1_000_000, 100_000, json!({}))).to_vec());
     let found = Analysis::of(vec![rank(&first), rank(&second)]);
     assert!(found.peers.matches.len() <= 1, "{:?}", found.peers.matches);
 }
@@ -443,10 +527,12 @@ fn what_happens_at_other_times_is_no_match() {
 fn times_by_kernel_are_medians_without_waiting() {
     let late = [(0, 0, 500), (2_000_000, 2_300_000, 2_300_400), (4_000_000, 4_000_000, 4_000_900)];
     let mut found = two_ranks(0, &late, |_, _| Some(json!({})));
-    let kernels = trace(vec![gpu("a", 7, 0, 5), gpu("a", 7, 10, 9), gpu("a", 7, 30, 1), gpu("b", 7, 40, 2)]);
+    let kernels =
+        trace(vec![gpu("a", 7, 0, 5), gpu("a", 7, 10, 9), gpu("a", 7, 30, 1), gpu("b", 7, 40, 2)]);
     found.ranks.push(rank(&kernels));
     let found = Analysis::of(found.ranks);
-    let times: Vec<(String, f64)> = kernel_times(&found).into_iter().map(|(name, time)| (name, time.0)).collect();
+    let times: Vec<(String, f64)> =
+        kernel_times(&found).into_iter().map(|(name, time)| (name, time.0)).collect();
     let nccl = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)".to_owned();
     assert_eq!(times, [("a".to_owned(), 5.0), ("b".to_owned(), 2.0), (nccl, 500.0)]);
 }
@@ -454,12 +540,17 @@ fn times_by_kernel_are_medians_without_waiting() {
 #[test]
 fn hostile_names_are_bounded() {
     let names = ["<script>\"'", "\u{1b}[31m\n\r\0", "", "\u{202e}abc", &"<b>".repeat(4 << 20)];
-    let rank = rank(&trace(names.iter().enumerate().map(|(at, name)| gpu(name, 7, at as i64 * 10, 5)).collect()));
+    let rank = rank(&trace(
+        names.iter().enumerate().map(|(at, name)| gpu(name, 7, at as i64 * 10, 5)).collect(),
+    ));
     assert_eq!(rank.kernels.len(), 5);
     assert!(rank.kernels.as_slice().iter().all(|kernel| kernel.name.len() <= 1024));
     let analysis = Analysis::of(vec![rank]);
     let text = halflap_report::render_analysis(&analysis, 10, &Default::default());
-    assert!(text.len() < 2000 && text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text}");
+    assert!(
+        text.len() < 2000 && text.chars().all(|letter| letter == '\n' || !letter.is_control()),
+        "{text}"
+    );
     let mut file = Vec::new();
     halflap_report::write_analysis(&analysis, &mut file).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();

@@ -50,8 +50,10 @@ fn random(dtype: DType, dims: &[usize]) -> Tensor {
 }
 
 fn time_kernel(kernel: &Kernel) -> f64 {
-    let inputs: Vec<Tensor> = kernel.inputs().iter().map(|kind| random(kind.dtype, &kind.dims)).collect();
-    let mut outputs: Vec<Tensor> = kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
+    let inputs: Vec<Tensor> =
+        kernel.inputs().iter().map(|kind| random(kind.dtype, &kind.dims)).collect();
+    let mut outputs: Vec<Tensor> =
+        kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
     let mut scratch = Scratch::new(Context::default());
     shortest(|| {
@@ -82,7 +84,8 @@ fn dot(n: usize) {
 /// A fusion of arrays of 2048 x 1024: its body, and how many such arrays it reads and writes.
 fn fused(name: &str, body: &str, arrays: f64) {
     let shape = "f32[2048,1024]";
-    let body = body.replace("SHAPE", shape).replace("ROW", "f32[1024]").replace("COLUMN", "f32[2048]");
+    let body =
+        body.replace("SHAPE", shape).replace("ROW", "f32[1024]").replace("COLUMN", "f32[2048]");
     let text = format!(
         "fused {{\n{body}}}\nENTRY e {{\n x = {shape} parameter(0)\n y = {shape} parameter(1)\n g = f32[1024] parameter(2)\n ROOT f = {shape} fusion(x, y, g), kind=kLoop, calls=fused\n}}\n"
     );
@@ -92,7 +95,8 @@ fn fused(name: &str, body: &str, arrays: f64) {
     println!("{name}: {:.2} ms, {:.1} GB/s", seconds * 1e3, bytes / seconds / 1e9);
 }
 
-const PARAMETERS: &str = " x = SHAPE parameter(0)\n y = SHAPE parameter(1)\n g = ROW parameter(2)\n";
+const PARAMETERS: &str =
+    " x = SHAPE parameter(0)\n y = SHAPE parameter(1)\n g = ROW parameter(2)\n";
 
 fn elementwise() {
     let with = |rest: &str| format!("{PARAMETERS}{rest}");
@@ -132,13 +136,16 @@ fn elementwise() {
         ),
         2.0,
     );
-    let transpose =
-        "ENTRY e {\n x = f32[2048,1024] parameter(0)\n ROOT t = f32[1024,2048] transpose(x), dimensions={1,0}\n}\n";
+    let transpose = "ENTRY e {\n x = f32[2048,1024] parameter(0)\n ROOT t = f32[1024,2048] transpose(x), dimensions={1,0}\n}\n";
     let seconds = time_kernel(&kernel(transpose));
     println!("transpose: {:.2} ms, {:.1} GB/s", seconds * 1e3, 2.0 * 8.388_608e6 / seconds / 1e9);
     let heads = "ENTRY e {\n x = f32[4,512,8,64] parameter(0)\n ROOT t = f32[4,8,512,64] transpose(x), dimensions={0,2,1,3}\n}\n";
     let seconds = time_kernel(&kernel(heads));
-    println!("transpose of heads: {:.3} ms, {:.1} GB/s", seconds * 1e3, 2.0 * 4.194_304e6 / seconds / 1e9);
+    println!(
+        "transpose of heads: {:.3} ms, {:.1} GB/s",
+        seconds * 1e3,
+        2.0 * 4.194_304e6 / seconds / 1e9
+    );
 }
 
 /// What a compiled loop does with the same memory.
@@ -149,7 +156,11 @@ fn plain() {
         let (x, y) = (black_box(x.slice::<f32>()), y.slice::<f32>());
         out.slice_mut::<f32>().iter_mut().zip(x).zip(y).for_each(|((out, x), y)| *out = x + y);
     });
-    println!("plain loop, add: {:.2} ms, {:.1} GB/s", seconds * 1e3, 3.0 * 8.388_608e6 / seconds / 1e9);
+    println!(
+        "plain loop, add: {:.2} ms, {:.1} GB/s",
+        seconds * 1e3,
+        3.0 * 8.388_608e6 / seconds / 1e9
+    );
     let seconds = shortest(|| {
         let x = black_box(x.slice::<f32>());
         out.slice_mut::<f32>().iter_mut().zip(x).for_each(|(out, x)| *out = x.exp());
@@ -166,7 +177,11 @@ fn step(path: &str) {
         let opcode = module.instruction(instr).opcode;
         let is_free = matches!(
             opcode,
-            Opcode::Parameter | Opcode::Tuple | Opcode::GetTupleElement | Opcode::Constant | Opcode::Copy
+            Opcode::Parameter
+                | Opcode::Tuple
+                | Opcode::GetTupleElement
+                | Opcode::Constant
+                | Opcode::Copy
         );
         if is_free {
             continue;

@@ -9,7 +9,8 @@ use halflap_run::tensor::{Npz, Tensor};
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let tolerance = |index: usize, default: f64| args.get(index).map_or(default, |text| text.parse().unwrap());
+    let tolerance =
+        |index: usize, default: f64| args.get(index).map_or(default, |text| text.parse().unwrap());
     let (relative, absolute) = (tolerance(3, 1e-5), tolerance(4, 1e-6));
     let mut text = std::fs::read(&args[1]).unwrap();
     if args[1].ends_with(".gz") {
@@ -68,7 +69,9 @@ fn main() {
             if ratio > 1.0 {
                 bad += 1;
                 if bad < 5 {
-                    println!("  output {index} of rank {rank} {array:?}: {ratio:.2} times the tolerance");
+                    println!(
+                        "  output {index} of rank {rank} {array:?}: {ratio:.2} times the tolerance"
+                    );
                 }
             }
         }

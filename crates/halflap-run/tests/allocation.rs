@@ -37,10 +37,13 @@ static ALLOCATOR: Counting = Counting;
 /// How often the second run of the root's kernel allocates.
 fn allocations(body: &str) -> usize {
     let module = Module::read(with_computations(body)).unwrap_or_else(|error| panic!("{error}"));
-    let kernel = Kernel::compile(&module, module.root(module.entry())).unwrap_or_else(|error| panic!("{error}"));
+    let kernel = Kernel::compile(&module, module.root(module.entry()))
+        .unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(1);
-    let inputs: Vec<Tensor> = kernel.inputs().iter().map(|kind| random.array(kind.dtype, &kind.dims)).collect();
-    let mut outputs: Vec<Tensor> = kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
+    let inputs: Vec<Tensor> =
+        kernel.inputs().iter().map(|kind| random.array(kind.dtype, &kind.dims)).collect();
+    let mut outputs: Vec<Tensor> =
+        kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
     let views: Vec<_> = inputs.iter().map(Tensor::view).collect();
     let mut writable: Vec<_> = outputs.iter_mut().map(Tensor::view_mut).collect();
     let mut scratch = Scratch::default();

@@ -4,7 +4,9 @@ mod common;
 
 use common::Random;
 use half::bf16;
-use halflap_run::tensor::{DType, Misfit, NpyError, Npz, Tensor, View, read_npy, write_npy, write_npz};
+use halflap_run::tensor::{
+    DType, Misfit, NpyError, Npz, Tensor, View, read_npy, write_npy, write_npz,
+};
 
 #[test]
 fn there_and_back() {

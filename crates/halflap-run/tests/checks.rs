@@ -13,8 +13,8 @@ use halflap_hlo::LoweredModule;
 use halflap_hlo::Module;
 use halflap_hlo::plan::build;
 use halflap_run::check::{
-    Checks, EXIT_CODE, Fault, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions, catch_faults,
-    read_values,
+    Checks, EXIT_CODE, Fault, Filter, Forbidden, Level, Memory, Side, Strictness, ValueOptions,
+    catch_faults, read_values,
 };
 use halflap_run::exec::{Failure, Options, Outcome, Prepared, run};
 use halflap_run::kernel::Libraries;
@@ -51,9 +51,10 @@ impl Job {
 
     fn prepared(&self) -> Prepared {
         let units = LoweredModule::of(&self.module).unwrap().units;
-        let mut program =
-            build(&self.module, &units, Assignment::SharedRanks, |unit| Order::of_input(&units[unit].lowered.graph))
-                .unwrap();
+        let mut program = build(&self.module, &units, Assignment::SharedRanks, |unit| {
+            Order::of_input(&units[unit].lowered.graph)
+        })
+        .unwrap();
         Fault::spoil(&self.options.checks.faults, &mut program).unwrap();
         Prepared::new(&self.module, &program, &self.libraries).unwrap()
     }
@@ -96,16 +97,23 @@ fn lifetimes() {
 
 #[test]
 fn numbers_that_are_none() {
-    for (forbidden, value) in [(Forbidden::Nan, f32::NAN), (Forbidden::Infinity, f32::NEG_INFINITY)] {
+    for (forbidden, value) in [(Forbidden::Nan, f32::NAN), (Forbidden::Infinity, f32::NEG_INFINITY)]
+    {
         let checks = Checks { forbidden: Some(forbidden), ..Checks::default() };
         let mut job = Job::new(module(2, "", ROOTS), checks);
         job.run().unwrap();
         job.given[2] = value;
         let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
-        assert_eq!((found.kernel.as_str(), found.is_input, found.index.as_slice()), ("n", true, &[2][..]));
+        assert_eq!(
+            (found.kernel.as_str(), found.is_input, found.index.as_slice()),
+            ("n", true, &[2][..])
+        );
         job.given[2] = 3.0;
         let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
-        assert_eq!((found.kernel.as_str(), found.is_input, found.source.as_deref()), ("x", false, Some("m.py:7")));
+        assert_eq!(
+            (found.kernel.as_str(), found.is_input, found.source.as_deref()),
+            ("x", false, Some("m.py:7"))
+        );
     }
 }
 
@@ -113,7 +121,10 @@ fn numbers_that_are_none() {
 fn a_rank_that_stands_for_another_is_called_that() {
     let text = " i = u32[] partition-id()\n f = f32[] convert(i)\n b = f32[4] broadcast(f), dimensions={}\n m = f32[4] \
                 negate(b)\n ROOT x = f32[4] log(m)";
-    let mut job = Job::new(module(1, "", text), Checks { forbidden: Some(Forbidden::Nan), ..Checks::default() });
+    let mut job = Job::new(
+        module(1, "", text),
+        Checks { forbidden: Some(Forbidden::Nan), ..Checks::default() },
+    );
     job.options.stands_for = Some((5, 8));
     let Failure::NotFinite(found) = job.fails() else { panic!("{}", job.fails()) };
     assert_eq!((found.rank, found.kernel.as_str()), (5, "x"));
@@ -126,7 +137,10 @@ fn the_peak() {
     let planned = program.peak;
     program.peak -= 4;
     let failure = job.run_as(program).err();
-    assert_eq!(failure, Some(Failure::MemoryDiffers { rank: 0, requested: planned, planned: planned - 4 }));
+    assert_eq!(
+        failure,
+        Some(Failure::MemoryDiffers { rank: 0, requested: planned, planned: planned - 4 })
+    );
     job.run().unwrap();
 }
 
@@ -150,7 +164,11 @@ fn collectives() {
         let job = Job::new(module(4, "", ROOTS), Checks { faults: fault(place), ..checks.clone() });
         let failure = job.fails();
         let Failure::Apart { account, .. } = &failure else { panic!("{place}: {failure}") };
-        assert_eq!((account.ranks.as_slice(), account.collective.as_str()), (&[1][..], "s"), "{place}");
+        assert_eq!(
+            (account.ranks.as_slice(), account.collective.as_str()),
+            (&[1][..], "s"),
+            "{place}"
+        );
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -170,9 +188,13 @@ fn all_that_went_another_way() {
                 five), direction=GE\n ROOT c = f32[4] conditional(few, p, p), true_computation=rare, \
                 false_computation=usual";
     for _ in 0..8 {
-        let failure = Job::new(module(8, &(sum("rare", 2) + &sum("usual", 3)), text), checks.clone()).fails();
+        let failure =
+            Job::new(module(8, &(sum("rare", 2) + &sum("usual", 3)), text), checks.clone()).fails();
         let Failure::Apart { account, .. } = &failure else { panic!("{failure}") };
-        assert_eq!((account.ranks.as_slice(), account.collective.as_str()), (&[5, 6, 7][..], "usual_sum"));
+        assert_eq!(
+            (account.ranks.as_slice(), account.collective.as_str()),
+            (&[5, 6, 7][..], "usual_sum")
+        );
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -180,21 +202,30 @@ fn all_that_went_another_way() {
 /// Others wait in a collective, but it is the kernel that does not return which is at fault.
 #[test]
 fn a_kernel_that_does_not_come_back() {
-    let job = Job::new(module(4, "", ROOTS), Checks { faults: fault("stall=1:n"), ..Checks::default() });
+    let job =
+        Job::new(module(4, "", ROOTS), Checks { faults: fault("stall=1:n"), ..Checks::default() });
     let told = job.fails().to_json();
-    assert_eq!((told["kind"].as_str(), told["rank"].as_u64()), (Some("timed-out"), Some(1)), "{told}");
+    assert_eq!(
+        (told["kind"].as_str(), told["rank"].as_u64()),
+        (Some("timed-out"), Some(1)),
+        "{told}"
+    );
     assert_eq!((told["kernel"].as_str(), told["account"].is_null()), (Some("n"), true), "{told}");
 }
 
 #[test]
 fn values() {
     let folder = folder("values");
-    let values = ValueOptions { level: Level::Save, filter: Filter::new("n"), folder: folder.clone() };
-    Job::new(module(2, "", ROOTS), Checks { values: Some(values), ..Checks::default() }).run().unwrap();
+    let values =
+        ValueOptions { level: Level::Save, filter: Filter::new("n"), folder: folder.clone() };
+    Job::new(module(2, "", ROOTS), Checks { values: Some(values), ..Checks::default() })
+        .run()
+        .unwrap();
     let saved = read_values(&folder).unwrap();
     assert_eq!(saved.len(), 2);
     for of_rank in &saved {
-        let launched: Vec<_> = of_rank.entries.iter().filter(|entry| entry.when != "input").collect();
+        let launched: Vec<_> =
+            of_rank.entries.iter().filter(|entry| entry.when != "input").collect();
         assert!(launched.iter().all(|entry| entry.kernel == "n"));
         let [before, after] = [launched[0], launched[1]].map(|entry| of_rank.load(entry).unwrap());
         assert_eq!(before.slice::<f32>(), [-1.0, -2.0, -3.0, -4.0]);
@@ -222,8 +253,14 @@ fn counting(turn: &str) -> Module {
 #[test]
 fn loops_without_an_end() {
     Job::new(counting("add"), Checks::default()).run().unwrap();
-    let Failure::Endless(endless) = Job::new(counting("multiply"), Checks::default()).fails() else { panic!() };
-    assert_eq!((endless.name.as_str(), endless.source.as_deref(), endless.is_proven), ("w", Some("m.py:3"), true));
+    let Failure::Endless(endless) = Job::new(counting("multiply"), Checks::default()).fails()
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (endless.name.as_str(), endless.source.as_deref(), endless.is_proven),
+        ("w", Some("m.py:3"), true)
+    );
     assert!(endless.turns > 1);
     // A counter that counts the wrong way ends eventually: only an explicit limit ends it early.
     let mut job = Job::new(counting("subtract"), Checks::default());
@@ -252,8 +289,13 @@ fn library() -> Option<Libraries> {
     let folder = folder(&format!("library-{:?}", std::thread::current().id()));
     let (source, library) = (folder.join("calls.c"), folder.join("calls.so"));
     std::fs::write(&source, SOURCE).unwrap();
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-pthread", "-o"]).args([&library, &source]).status();
-    let loaded = compiled.is_ok_and(|status| status.success()).then(|| Libraries::load_trusted(&[&library]).unwrap());
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-pthread", "-o"])
+        .args([&library, &source])
+        .status();
+    let loaded = compiled
+        .is_ok_and(|status| status.success())
+        .then(|| Libraries::load_trusted(&[&library]).unwrap());
     std::fs::remove_dir_all(&folder).unwrap();
     loaded
 }
@@ -280,7 +322,8 @@ fn marks() {
 /// Runs an ignored test of this program, which does not return, and gives what it said.
 fn last_words(test: &str) -> String {
     let own = std::env::current_exe().unwrap();
-    let done = Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).output().unwrap();
+    let done =
+        Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(EXIT_CODE), "{said}");
     said
@@ -289,13 +332,21 @@ fn last_words(test: &str) -> String {
 /// Live buffers are accessible only to the tasks that use them.
 fn guarded(faults: Vec<Fault>) -> Checks {
     catch_faults(None);
-    Checks { memory: Memory::Guarded(Side::End), launch_blocking: true, faults, ..Checks::default() }
+    Checks {
+        memory: Memory::Guarded(Side::End),
+        launch_blocking: true,
+        faults,
+        ..Checks::default()
+    }
 }
 
 #[test]
 fn memory_of_others() {
     let input = last_words("writes_to_its_input");
-    assert!(input.contains(": kernel 'n'") && input.contains("must only read: buffer 'p'"), "{input}");
+    assert!(
+        input.contains(": kernel 'n'") && input.contains("must only read: buffer 'p'"),
+        "{input}"
+    );
     let freed = last_words("reads_what_was_freed");
     assert!(freed.contains(": kernel 'x' (m.py:7)") && freed.contains("of buffer 'n'"), "{freed}");
     assert!(freed.contains("freed after kernel"), "{freed}");
@@ -306,7 +357,11 @@ fn memory_of_others() {
     assert!(alive.contains("kernel 'c'") && alive.contains("buffer 'n'"), "{alive}");
     assert!(alive.contains("which is alive and was not given to it"), "{alive}");
     let behind = last_words("writes_behind_its_end");
-    assert!(behind.contains("kernel 'c', step") && behind.contains("right behind the end of buffer 'c'"), "{behind}");
+    assert!(
+        behind.contains("kernel 'c', step")
+            && behind.contains("right behind the end of buffer 'c'"),
+        "{behind}"
+    );
     let later = last_words("leaves_a_thread");
     assert!(later.contains("a thread that kernel 'c'") && later.contains("freed after"), "{later}");
 }
@@ -348,7 +403,9 @@ fn leaves_a_thread() {
 
 #[test]
 fn nothing_where_all_is_well() {
-    for memory in [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End), Memory::Guarded(Side::Start)] {
+    for memory in
+        [Memory::Cached, Memory::Marked, Memory::Guarded(Side::End), Memory::Guarded(Side::Start)]
+    {
         for launch_blocking in [false, true] {
             let checks = Checks {
                 memory,

@@ -24,21 +24,35 @@ fn module(name: &str) -> Module {
 /// The arrays of one kind of every rank, as JAX took or gave them.
 fn arrays(archive: &Npz<'_>, kind: &str) -> Vec<Vec<Tensor>> {
     let list = |rank: usize| {
-        (0..).map_while(|index| archive.get(&format!("{kind}_{index:03}_r{rank}")).ok()).collect::<Vec<_>>()
+        (0..)
+            .map_while(|index| archive.get(&format!("{kind}_{index:03}_r{rank}")).ok())
+            .collect::<Vec<_>>()
     };
     (0..8).map(list).collect()
 }
 
 #[track_caller]
-fn assert_equal(name: &str, given: &[Vec<Tensor>], expected: &[Vec<Tensor>], (relative, absolute): (f64, f64)) {
+fn assert_equal(
+    name: &str,
+    given: &[Vec<Tensor>],
+    expected: &[Vec<Tensor>],
+    (relative, absolute): (f64, f64),
+) {
     assert_eq!(given.len(), expected.len());
     for (rank, (given, expected)) in given.iter().zip(expected).enumerate() {
         assert_eq!(given.len(), expected.len());
         for (index, (a, b)) in given.iter().zip(expected).enumerate() {
-            assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()), "{name}: output {index} of rank {rank}");
+            assert_eq!(
+                (a.dtype(), a.dims()),
+                (b.dtype(), b.dims()),
+                "{name}: output {index} of rank {rank}"
+            );
             for (a, b) in a.to_f64().iter().zip(b.to_f64()) {
                 let is_close = (a - b).abs() <= absolute + relative * b.abs();
-                assert!(is_close || *a == b, "{name}: output {index} of rank {rank}: {a} and not {b}");
+                assert!(
+                    is_close || *a == b,
+                    "{name}: output {index} of rank {rank}: {a} and not {b}"
+                );
             }
         }
     }
@@ -73,15 +87,23 @@ fn apart(a: &Tensor, b: &Tensor) -> f64 {
 /// other side: so no two ways to add up agree better than that. They are nearer to JAX's than JAX's are to those in f32.
 #[test]
 fn in_bf16_we_are_as_near_to_jax_as_roundings_allow() {
-    let [plain, whole] =
-        ["fsdp_L2.ranks.npz", "fsdp_L2_bf16.whole.npz"].map(|name| fs::read(folder().join(name)).unwrap());
+    let [plain, whole] = ["fsdp_L2.ranks.npz", "fsdp_L2_bf16.whole.npz"]
+        .map(|name| fs::read(folder().join(name)).unwrap());
     let (plain, whole) = (Npz::read(&plain).unwrap(), Npz::read(&whole).unwrap());
     let inputs = arrays(&plain, "in");
     // The gradients that every rank has whole, with their names.
-    let gradients =
-        [(17, "layers/0/ln1"), (18, "layers/0/ln2"), (23, "layers/1/ln1"), (24, "layers/1/ln2"), (29, "lnf")];
+    let gradients = [
+        (17, "layers/0/ln1"),
+        (18, "layers/0/ln2"),
+        (23, "layers/1/ln1"),
+        (24, "layers/1/ln2"),
+        (29, "lnf"),
+    ];
     for stage in ["after_spmd_partitioning", "after_optimizations"] {
-        let given = Evaluator::new(&module(&format!("fsdp_L2_bf16.{stage}"))).unwrap().run(&inputs).unwrap();
+        let given = Evaluator::new(&module(&format!("fsdp_L2_bf16.{stage}")))
+            .unwrap()
+            .run(&inputs)
+            .unwrap();
         let (mut ours, mut theirs) = (0.0, 0.0);
         for (index, name) in gradients {
             let expected = whole.get(&format!("out/1/{name}")).unwrap();
@@ -127,11 +149,15 @@ fn optimised_modules_compute_the_same() {
 fn every_kernel_of_the_corpus_is_made() {
     for entry in fs::read_dir(folder()).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
-        let Some(name) = file.strip_suffix(".txt.gz").filter(|name| !name.starts_with("tpu")) else { continue };
+        let Some(name) = file.strip_suffix(".txt.gz").filter(|name| !name.starts_with("tpu"))
+        else {
+            continue;
+        };
         let module = module(name);
         for instr in module.instructions(module.entry()) {
             let opcode = module.instruction(instr).opcode;
-            let is_other = opcode.is_sync_collective() || matches!(opcode, Opcode::Parameter | Opcode::While);
+            let is_other =
+                opcode.is_sync_collective() || matches!(opcode, Opcode::Parameter | Opcode::While);
             // A call may hold a collective.
             if !is_other && opcode != Opcode::Call {
                 Kernel::compile(&module, instr).unwrap_or_else(|error| panic!("{name}: {error}"));

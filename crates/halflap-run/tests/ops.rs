@@ -15,7 +15,9 @@ fn check(call: &str, inputs: &[Tensor], expected: &Tensor) {
     let parameters: Vec<String> = inputs
         .iter()
         .enumerate()
-        .map(|(i, input)| format!(" {} = {}[3] parameter({i})\n", ["a", "b", "c"][i], input.dtype()))
+        .map(|(i, input)| {
+            format!(" {} = {}[3] parameter({i})\n", ["a", "b", "c"][i], input.dtype())
+        })
         .collect();
     let body = format!("{} ROOT r = {}[3] {call}", parameters.concat(), expected.dtype());
     assert_eq!(run_entry(&body, inputs)[0].to_f64(), expected.to_f64(), "{call}");
@@ -40,8 +42,16 @@ fn elementwise_by_hand() {
     check("sign(a)", &[f([-3.0, 0.0, 9.0])], &f([-1.0, 0.0, 1.0]));
     check("is-finite(a)", &[f([f32::INFINITY, 1.0, f32::NAN])], &truth([0, 1, 0]));
     check("remainder(a, b)", &[f([5.5, -5.5, 5.5]), f([2.0, 2.0, -2.0])], &f([1.5, -1.5, 1.5]));
-    check("clamp(b, a, c)", &[f([5.0, -5.0, 0.5]), f([-1.0; 3]), f([1.0; 3])], &f([1.0, -1.0, 0.5]));
-    check("select(a, b, c)", &[truth([1, 0, 1]), f([1.0, 2.0, 3.0]), f([4.0, 5.0, 6.0])], &f([1.0, 5.0, 3.0]));
+    check(
+        "clamp(b, a, c)",
+        &[f([5.0, -5.0, 0.5]), f([-1.0; 3]), f([1.0; 3])],
+        &f([1.0, -1.0, 0.5]),
+    );
+    check(
+        "select(a, b, c)",
+        &[truth([1, 0, 1]), f([1.0, 2.0, 3.0]), f([4.0, 5.0, 6.0])],
+        &f([1.0, 5.0, 3.0]),
+    );
     check("compare(a, b), direction=GE", &[i([1, 2, 3]), i([2, 2, 2])], &truth([0, 1, 1]));
     check("divide(a, b)", &[i([7, -7, 7]), i([2, 2, 0])], &i([3, -3, -1]));
     check("remainder(a, b)", &[i([7, -7, 7]), i([2, 2, 0])], &i([1, -1, 7]));
@@ -67,10 +77,12 @@ fn elementwise_by_hand() {
 fn narrow_floats_are_rounded_after_each_operation() {
     // 257 is not a bf16: with a rounding after each addition it stays 256, with one at the end not.
     let text = "HloModule m\nENTRY e {\n a = bf16[1] parameter(0)\n b = bf16[1] parameter(1)\n s = bf16[1] add(a, b)\n ROOT t = bf16[1] add(s, b)\n}\n";
-    let inputs = [Tensor::of(&[1], &[bf16::from_f32(256.0)]), Tensor::of(&[1], &[bf16::from_f32(1.0)])];
+    let inputs =
+        [Tensor::of(&[1], &[bf16::from_f32(256.0)]), Tensor::of(&[1], &[bf16::from_f32(1.0)])];
     assert_eq!(run(text, &inputs)[0].to_f64(), [256.0]);
     let text = text.replace("bf16", "f16");
-    let inputs = [Tensor::of(&[1], &[f16::from_f32(2048.0)]), Tensor::of(&[1], &[f16::from_f32(1.0)])];
+    let inputs =
+        [Tensor::of(&[1], &[f16::from_f32(2048.0)]), Tensor::of(&[1], &[f16::from_f32(1.0)])];
     assert_eq!(run(&text, &inputs)[0].to_f64(), [2048.0]);
 }
 
@@ -107,8 +119,14 @@ fn maps_selections_and_the_rank() {
     let module = Module::read(text).unwrap();
     let inputs = vec![vec![floats(&[4], &[1.0, 2.0, 3.0, 4.0])]; 2];
     let given = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-    assert_eq!((given[0][0].slice::<f32>(), given[0][1].slice::<u32>()), (&[3.0, 6.0][..], &[0][..]));
-    assert_eq!((given[1][0].slice::<f32>(), given[1][1].slice::<u32>()), (&[9.0, 12.0][..], &[1][..]));
+    assert_eq!(
+        (given[0][0].slice::<f32>(), given[0][1].slice::<u32>()),
+        (&[3.0, 6.0][..], &[0][..])
+    );
+    assert_eq!(
+        (given[1][0].slice::<f32>(), given[1][1].slice::<u32>()),
+        (&[9.0, 12.0][..], &[1][..])
+    );
 }
 
 /// A collective on four ranks, each with numbers from ten times its own on.
@@ -120,10 +138,16 @@ fn collective(call: &str, shape: &str, dims: &[usize]) -> Vec<Vec<f32>> {
     );
     let module = Module::read(text).unwrap();
     let len: usize = dims.iter().product();
-    let inputs: Vec<Vec<Tensor>> =
-        (0..4).map(|rank| vec![floats(dims, &(0..len).map(|i| (10 * rank + i) as f32).collect::<Vec<_>>())]).collect();
+    let inputs: Vec<Vec<Tensor>> = (0..4)
+        .map(|rank| {
+            vec![floats(dims, &(0..len).map(|i| (10 * rank + i) as f32).collect::<Vec<_>>())]
+        })
+        .collect();
     let given = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-    given.iter().map(|arrays| arrays.iter().flat_map(|array| array.slice::<f32>().to_vec()).collect()).collect()
+    given
+        .iter()
+        .map(|arrays| arrays.iter().flat_map(|array| array.slice::<f32>().to_vec()).collect())
+        .collect()
 }
 
 #[test]
@@ -133,13 +157,18 @@ fn collectives_by_hand() {
     assert_eq!(given, [[20.0, 22.0], [40.0, 42.0], [20.0, 22.0], [40.0, 42.0]]);
     let given = collective(&format!("all-gather(x), {groups}, dimensions={{0}}"), "f32[2]", &[1]);
     assert_eq!(given, [[0.0, 20.0], [30.0, 10.0], [0.0, 20.0], [30.0, 10.0]]);
-    let given = collective(&format!("reduce-scatter(x), {groups}, dimensions={{0}}, to_apply=add"), "f32[1]", &[2]);
+    let given = collective(
+        &format!("reduce-scatter(x), {groups}, dimensions={{0}}, to_apply=add"),
+        "f32[1]",
+        &[2],
+    );
     assert_eq!(given, [[20.0], [42.0], [22.0], [40.0]]);
     let given = collective(&format!("all-to-all(x), {groups}, dimensions={{0}}"), "f32[2]", &[2]);
     assert_eq!(given, [[0.0, 20.0], [31.0, 11.0], [1.0, 21.0], [30.0, 10.0]]);
     let given = collective(&format!("all-to-all(x, x), {groups}"), "(f32[1], f32[1])", &[1]);
     assert_eq!(given[1], [30.0, 10.0]);
-    let given = collective("collective-permute(x), source_target_pairs={{0,1},{1,3}}", "f32[1]", &[1]);
+    let given =
+        collective("collective-permute(x), source_target_pairs={{0,1},{1,3}}", "f32[1]", &[1]);
     assert_eq!(given, [[0.0], [0.0], [0.0], [10.0]]);
     let given = collective(&format!("collective-broadcast(x), {groups}"), "f32[1]", &[1]);
     assert_eq!(given, [[0.0], [30.0], [0.0], [30.0]]);
@@ -151,8 +180,12 @@ fn asynchronous_forms_give_the_same() {
     let module = Module::read(text.to_owned()).unwrap();
     let inputs = vec![vec![floats(&[2], &[1.0, 2.0])], vec![floats(&[2], &[3.0, 4.0])]];
     let given = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-    let values: Vec<Vec<f32>> = given[1].iter().map(|array| array.slice::<f32>().to_vec()).collect();
-    assert_eq!(values, [&[1.0, 2.0, 3.0, 4.0][..], &[4.0, 6.0], &[1.0, 2.0], &[6.0], &[6.0], &[3.0, 4.0]]);
+    let values: Vec<Vec<f32>> =
+        given[1].iter().map(|array| array.slice::<f32>().to_vec()).collect();
+    assert_eq!(
+        values,
+        [&[1.0, 2.0, 3.0, 4.0][..], &[4.0, 6.0], &[1.0, 2.0], &[6.0], &[6.0], &[3.0, 4.0]]
+    );
 }
 
 #[test]
@@ -163,7 +196,8 @@ fn ranks_may_leave_a_loop_one_by_one() {
     let given = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
     assert_eq!((given[0][0].slice::<f32>(), given[1][0].slice::<f32>()), (&[8.0][..], &[4.0][..]));
     // A collective in such a loop misses a rank.
-    let pair = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b)\n}\n";
+    let pair =
+        "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b)\n}\n";
     let text = text.replace("cond {", &format!("{pair}cond {{"));
     let text = text.replace(
         "y = f32[] add(x, x)",
@@ -189,7 +223,10 @@ fn refused(body: &str) -> (usize, What) {
 fn what_is_missing_is_named_before_anything_runs() {
     let x = " x = f32[4] parameter(0)\n";
     assert_eq!(refused(&format!("{x} ROOT f = f32[4] frobnicate(x)")), (4, What::Operation));
-    assert_eq!(refused(&format!("{x} ROOT f = f8e4m3fn[4] convert(x)")), (4, What::ElementType("f8e4m3fn")));
+    assert_eq!(
+        refused(&format!("{x} ROOT f = f8e4m3fn[4] convert(x)")),
+        (4, What::ElementType("f8e4m3fn"))
+    );
     assert_eq!(refused(&format!("{x} ROOT f = f32[4] popcnt(x)")), (4, What::OfType(DType::F32)));
     assert_eq!(refused(" ROOT c = f32[100] constant({...})"), (3, What::Elided));
     assert_eq!(
@@ -197,7 +234,9 @@ fn what_is_missing_is_named_before_anything_runs() {
         (4, What::Target("mine".to_owned()))
     );
     assert_eq!(refused(&format!("{x} ROOT s = f32[<=4] negate(x)")).1, What::Dynamic);
-    let error = try_run("HloModule m\nENTRY e {\n ROOT c = f32[9] constant({...})\n}\n", &[]).unwrap_err().to_string();
+    let error = try_run("HloModule m\nENTRY e {\n ROOT c = f32[9] constant({...})\n}\n", &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("line 3") && error.contains("xla_dump_large_constants"), "{error}");
 }
 
@@ -207,8 +246,12 @@ fn groups_and_shared_memory() {
         " x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n m = f32[4] multiply(x, y)\n s = f32[4] add(m, x)\n z = f32[] constant(0)\n r = f32[] reduce(s, z), dimensions={0}, to_apply=add\n ROOT t = (f32[4], f32[]) tuple(s, r)",
     );
     let module = Module::read(text).unwrap();
-    let named =
-        |name: &str| module.instructions(module.entry()).find(|&instr| module.instruction_name(instr) == name).unwrap();
+    let named = |name: &str| {
+        module
+            .instructions(module.entry())
+            .find(|&instr| module.instruction_name(instr) == name)
+            .unwrap()
+    };
     let instrs = ["m", "s", "z", "r"].map(named);
     let group = Group { instrs: &instrs, outputs: &[named("s"), named("r")] };
     let (kernel, leaves) = Kernel::compile_group(&module, group, &Libraries::default()).unwrap();
@@ -225,8 +268,9 @@ fn groups_and_shared_memory() {
     let mut memory = x.clone();
     let start = std::ptr::NonNull::new(memory.bytes_mut().as_mut_ptr()).unwrap();
     // SAFETY: the memory is the array's, and the kernel said that it can be shared.
-    let (input, output) =
-        unsafe { (View::from_raw(DType::F32, &[4], start), ViewMut::from_raw(DType::F32, &[4], start)) };
+    let (input, output) = unsafe {
+        (View::from_raw(DType::F32, &[4], start), ViewMut::from_raw(DType::F32, &[4], start))
+    };
     kernel.run(&[input, y.view()], &mut [output], &mut Scratch::new(Context::default()));
     assert_eq!(memory.slice::<f32>(), [3.0, 4.0, 5.0, 6.0]);
     assert!(Combiner::of(&module, named("r"), DType::F32).is_ok());

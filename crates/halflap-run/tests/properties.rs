@@ -15,7 +15,8 @@ fn dots() {
         let sizes: Vec<usize> = (0..6).map(|_| random.between(1, 9)).collect();
         let (batch, left) = (random.below(2), random.between(1, 2));
         let lhs: Vec<usize> =
-            [&(0..batch).collect::<Vec<_>>()[..], &(1..1 + left).collect::<Vec<_>>(), &[4, 5]].concat();
+            [&(0..batch).collect::<Vec<_>>()[..], &(1..1 + left).collect::<Vec<_>>(), &[4, 5]]
+                .concat();
         let rhs: Vec<usize> = [&(0..batch).collect::<Vec<_>>()[..], &[3], &[4, 5]].concat();
         let shuffle = |names: &[usize], random: &mut Random| -> Vec<usize> {
             random.shuffled(names.len()).iter().map(|&i| names[i]).collect()
@@ -24,7 +25,12 @@ fn dots() {
         let dims = |names: &[usize]| names.iter().map(|&name| sizes[name]).collect::<Vec<_>>();
         let (a, b) = (random.floats(&dims(&lhs)), random.floats(&dims(&rhs)));
         let at = |names: &[usize], wanted: &[usize]| {
-            list(&wanted.iter().filter_map(|name| names.iter().position(|other| other == name)).collect::<Vec<_>>())
+            list(
+                &wanted
+                    .iter()
+                    .filter_map(|name| names.iter().position(|other| other == name))
+                    .collect::<Vec<_>>(),
+            )
         };
         let free: Vec<usize> = lhs.iter().copied().filter(|name| (1..3).contains(name)).collect();
         let out: Vec<usize> = [&(0..batch).collect::<Vec<_>>()[..], &free, &[3]].concat();
@@ -48,8 +54,10 @@ fn dots() {
                 for l in 0..sizes[5] {
                     (values[4], values[5]) = (k, l);
                     let element = |array: &Tensor, names: &[usize]| {
-                        array.slice::<f32>()
-                            [place(array.dims(), &names.iter().map(|&name| values[name]).collect::<Vec<_>>())]
+                        array.slice::<f32>()[place(
+                            array.dims(),
+                            &names.iter().map(|&name| values[name]).collect::<Vec<_>>(),
+                        )]
                     };
                     sum += element(&a, &lhs) * element(&b, &rhs);
                 }
@@ -70,10 +78,12 @@ fn transposes_slices_and_reversals_of_expressions() {
         let turned: Vec<usize> = order.iter().map(|&dim| dims[dim]).collect();
         let start: Vec<usize> = turned.iter().map(|&dim| random.below(dim)).collect();
         let stride: Vec<usize> = turned.iter().map(|_| random.between(1, 3)).collect();
-        let cut: Vec<usize> = (0..rank).map(|dim| (turned[dim] - start[dim]).div_ceil(stride[dim])).collect();
+        let cut: Vec<usize> =
+            (0..rank).map(|dim| (turned[dim] - start[dim]).div_ceil(stride[dim])).collect();
         let reversed: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
-        let slices: Vec<String> =
-            (0..rank).map(|dim| format!("[{}:{}:{}]", start[dim], turned[dim], stride[dim])).collect();
+        let slices: Vec<String> = (0..rank)
+            .map(|dim| format!("[{}:{}:{}]", start[dim], turned[dim], stride[dim]))
+            .collect();
         let body = format!(
             " x = f32[{d}] parameter(0)\n n = f32[{d}] negate(x)\n t = f32[{t}] transpose(n), dimensions={{{}}}\n s = f32[{c}] slice(t), slice={{{}}}\n v = f32[{c}] reverse(s), dimensions={{{}}}\n f = f32[{}] reshape(v)\n ROOT r = f32[{}] add(f, f)",
             list(&order),
@@ -91,7 +101,11 @@ fn transposes_slices_and_reversals_of_expressions() {
             .map(|index| {
                 let mut source = vec![0; rank];
                 for dim in 0..rank {
-                    let i = if reversed.contains(&dim) { cut[dim] - 1 - index[dim] } else { index[dim] };
+                    let i = if reversed.contains(&dim) {
+                        cut[dim] - 1 - index[dim]
+                    } else {
+                        index[dim]
+                    };
                     source[order[dim]] = start[dim] + i * stride[dim];
                 }
                 -2.0 * x.slice::<f32>()[place(&dims, &source)]
@@ -106,9 +120,13 @@ fn transposes_slices_and_reversals_of_expressions() {
 fn run_fused(body: &str, inputs: &[Tensor]) -> Tensor {
     let root = body.lines().find(|line| line.trim_start().starts_with("ROOT")).unwrap();
     let shape = root.split_whitespace().nth(3).unwrap();
-    let shapes: Vec<String> = inputs.iter().map(|input| format!("{}[{}]", input.dtype(), list(input.dims()))).collect();
-    let parameters: Vec<String> =
-        shapes.iter().enumerate().map(|(i, shape)| format!(" p{i} = {shape} parameter({i})\n")).collect();
+    let shapes: Vec<String> =
+        inputs.iter().map(|input| format!("{}[{}]", input.dtype(), list(input.dims()))).collect();
+    let parameters: Vec<String> = shapes
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| format!(" p{i} = {shape} parameter({i})\n"))
+        .collect();
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("p{i}")).collect();
     let text = with_computations("").replace("ENTRY e {\n\n}\n", "");
     let text = format!(
@@ -127,7 +145,8 @@ fn reductions_of_any_dimensions() {
         let most = if round % 10 == 0 { 60 } else { 12 };
         let dims: Vec<usize> = (0..rank).map(|_| random.between(1, most)).collect();
         let reduced: Vec<usize> = (0..rank).filter(|_| random.below(2) == 0).collect();
-        let kept: Vec<usize> = (0..rank).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).collect();
+        let kept: Vec<usize> =
+            (0..rank).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).collect();
         let applied = ["add", "max"][random.below(2)];
         let init = if applied == "add" { "0.5" } else { "-inf" };
         let body = format!(
@@ -137,9 +156,11 @@ fn reductions_of_any_dimensions() {
             d = list(&dims),
         );
         let x = random.floats(&dims);
-        let mut expected = vec![if applied == "add" { 0.5 } else { f32::NEG_INFINITY }; kept.iter().product()];
+        let mut expected =
+            vec![if applied == "add" { 0.5 } else { f32::NEG_INFINITY }; kept.iter().product()];
         for index in indices(&dims) {
-            let own: Vec<usize> = (0..rank).filter(|dim| !reduced.contains(dim)).map(|dim| index[dim]).collect();
+            let own: Vec<usize> =
+                (0..rank).filter(|dim| !reduced.contains(dim)).map(|dim| index[dim]).collect();
             let value = x.slice::<f32>()[place(&dims, &index)].powi(2);
             let slot = &mut expected[place(&kept, &own)];
             *slot = if applied == "add" { *slot + value } else { slot.max(value) };
@@ -163,10 +184,15 @@ fn the_largest_element_and_its_place() {
         let values: Vec<f32> = (0..rows * columns).map(|_| random.below(5) as f32).collect();
         let given = run(&text, &[floats(&[rows, columns], &values)]);
         for own in 0..kept {
-            let of = |other: usize| if by_row { values[own * columns + other] } else { values[other * columns + own] };
+            let of = |other: usize| {
+                if by_row { values[own * columns + other] } else { values[other * columns + own] }
+            };
             let best = (0..if by_row { columns } else { rows })
                 .fold(0, |best, other| if of(other) > of(best) { other } else { best });
-            assert_eq!((given[0].slice::<f32>()[own], given[1].slice::<i32>()[own]), (of(best), best as i32));
+            assert_eq!(
+                (given[0].slice::<f32>()[own], given[1].slice::<i32>()[own]),
+                (of(best), best as i32)
+            );
         }
     }
 }
@@ -175,7 +201,8 @@ fn the_largest_element_and_its_place() {
 fn gathers_and_scatters_of_rows_and_windows() {
     let mut random = Random(15);
     for _ in 0..ROUNDS {
-        let (rows, columns, count) = (random.between(2, 9), random.between(2, 9), random.between(1, 12));
+        let (rows, columns, count) =
+            (random.between(2, 9), random.between(2, 9), random.between(1, 12));
         let (high, wide) = (random.between(1, rows), random.between(1, columns));
         let x = random.floats(&[rows, columns]);
         let starts: Vec<i32> = (0..2 * count).map(|_| random.below(12) as i32 - 2).collect();
@@ -184,11 +211,14 @@ fn gathers_and_scatters_of_rows_and_windows() {
             " x = f32[{rows},{columns}] parameter(0)\n i = s32[{count},2] parameter(1)\n ROOT g = f32[{count},{high},{wide}] gather(x, i), offset_dims={{1,2}}, collapsed_slice_dims={{}}, start_index_map={{0,1}}, index_vector_dim=1, slice_sizes={{{high},{wide}}}"
         );
         let given = run_entry(&gather, &[x.clone(), at.clone()]);
-        let clamped = |number: usize, dim: usize, most: usize| (starts[2 * number + dim].max(0) as usize).min(most);
+        let clamped = |number: usize, dim: usize, most: usize| {
+            (starts[2 * number + dim].max(0) as usize).min(most)
+        };
         let expected: Vec<f32> = indices(&[count, high, wide])
             .iter()
             .map(|index| {
-                let (row, column) = (clamped(index[0], 0, rows - high), clamped(index[0], 1, columns - wide));
+                let (row, column) =
+                    (clamped(index[0], 0, rows - high), clamped(index[0], 1, columns - wide));
                 x.slice::<f32>()[(row + index[1]) * columns + column + index[2]]
             })
             .collect();
@@ -201,7 +231,11 @@ fn gathers_and_scatters_of_rows_and_windows() {
         let mut expected = x.slice::<f32>().to_vec();
         for number in 0..count {
             let (row, column) = (starts[2 * number], starts[2 * number + 1]);
-            if row < 0 || column < 0 || row as usize + high > rows || column as usize + wide > columns {
+            if row < 0
+                || column < 0
+                || row as usize + high > rows
+                || column as usize + wide > columns
+            {
                 continue;
             }
             for (i, j) in (0..high).flat_map(|i| (0..wide).map(move |j| (i, j))) {
@@ -217,9 +251,11 @@ fn gathers_and_scatters_of_rows_and_windows() {
 fn convolutions() {
     let mut random = Random(16);
     for _ in 0..ROUNDS {
-        let (batch, inputs, outputs) = (random.between(1, 3), random.between(1, 3), random.between(1, 3));
+        let (batch, inputs, outputs) =
+            (random.between(1, 3), random.between(1, 3), random.between(1, 3));
         let (len, size) = (random.between(3, 12), random.between(1, 3));
-        let (stride, low, high) = (random.between(1, 3), random.below(4) as i64 - 1, random.below(3) as i64);
+        let (stride, low, high) =
+            (random.between(1, 3), random.below(4) as i64 - 1, random.below(3) as i64);
         let (base, window) = (random.between(1, 2), random.between(1, 2));
         let groups = random.between(1, 2);
         let is_reversed = random.below(2);
@@ -229,7 +265,10 @@ fn convolutions() {
             continue;
         }
         let out = ((grown - seen) / stride as i64 + 1) as usize;
-        let (x, k) = (random.floats(&[batch, len, inputs * groups]), random.floats(&[size, inputs, outputs * groups]));
+        let (x, k) = (
+            random.floats(&[batch, len, inputs * groups]),
+            random.floats(&[size, inputs, outputs * groups]),
+        );
         let body = format!(
             " x = f32[{batch},{len},{}] parameter(0)\n k = f32[{size},{inputs},{}] parameter(1)\n ROOT c = f32[{batch},{out},{}] convolution(x, k), window={{size={size} stride={stride} pad={low}_{high} lhs_dilate={base} rhs_dilate={window} rhs_reversal={is_reversed}}}, dim_labels=b0f_0io->b0f, feature_group_count={groups}",
             inputs * groups,
@@ -240,7 +279,9 @@ fn convolutions() {
         for index in indices(&[batch, out, outputs * groups]) {
             let group = index[2] / outputs;
             let mut sum = 0.0;
-            for (place, feature) in (0..size).flat_map(|place| (0..inputs).map(move |feature| (place, feature))) {
+            for (place, feature) in
+                (0..size).flat_map(|place| (0..inputs).map(move |feature| (place, feature)))
+            {
                 let at = (index[1] * stride + place * window) as i64 - low;
                 if at < 0 || at % base as i64 != 0 || at / base as i64 >= len as i64 {
                     continue;
@@ -250,7 +291,9 @@ fn convolutions() {
                     &[batch, len, inputs * groups],
                     [index[0], (at / base as i64) as usize, group * inputs + feature],
                 )];
-                sum += value * k.slice::<f32>()[place3(&[size, inputs, outputs * groups], [tap, feature, index[2]])];
+                sum += value
+                    * k.slice::<f32>()
+                        [place3(&[size, inputs, outputs * groups], [tap, feature, index[2]])];
             }
             expected.push(sum);
         }
@@ -298,8 +341,12 @@ fn sorts_are_stable() {
 fn pads_and_windows() {
     let mut random = Random(18);
     for _ in 0..ROUNDS {
-        let (len, low, high, interior) =
-            (random.between(1, 9), random.below(7) as i64 - 3, random.below(7) as i64 - 3, random.below(3));
+        let (len, low, high, interior) = (
+            random.between(1, 9),
+            random.below(7) as i64 - 3,
+            random.below(7) as i64 - 3,
+            random.below(3),
+        );
         let grown = len as i64 + low + high + ((len - 1) * interior) as i64;
         if grown < 0 {
             continue;
@@ -325,7 +372,9 @@ fn pads_and_windows() {
         );
         let expected: Vec<f32> = indices(&[2, out])
             .iter()
-            .map(|index| x.slice::<f32>()[index[0] * len + index[1] * stride..][..size].iter().sum())
+            .map(|index| {
+                x.slice::<f32>()[index[0] * len + index[1] * stride..][..size].iter().sum()
+            })
             .collect();
         assert_close(run_entry(&body, &[x])[0].slice(), &expected, 1e-5);
     }

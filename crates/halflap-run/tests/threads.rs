@@ -53,7 +53,10 @@ fn fused(module: &Module, seed: Option<u64>) -> (Arc<Prepared>, Program) {
 }
 
 fn prepared(module: &Module, program: &Program) -> Arc<Prepared> {
-    Arc::new(Prepared::new(module, program, &Libraries::default()).unwrap_or_else(|error| panic!("{error}")))
+    Arc::new(
+        Prepared::new(module, program, &Libraries::default())
+            .unwrap_or_else(|error| panic!("{error}")),
+    )
 }
 
 fn ordered(module: &Module, seed: Option<u64>) -> Program {
@@ -66,7 +69,11 @@ fn ordered(module: &Module, seed: Option<u64>) -> Program {
     program.unwrap()
 }
 
-fn run_all(program: &Arc<Prepared>, inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+fn run_all(
+    program: &Arc<Prepared>,
+    inputs: Vec<Vec<Tensor>>,
+    options: &Options,
+) -> Result<Outcome, Failure> {
     run(&vec![program.clone(); program.ranks], inputs, options)
 }
 
@@ -90,7 +97,12 @@ fn made(program: &Prepared, seed: u64) -> Vec<Vec<Tensor>> {
 }
 
 #[track_caller]
-fn assert_close(ours: &[Tensor], expected: &[Tensor], (relative, absolute): (f64, f64), what: &str) {
+fn assert_close(
+    ours: &[Tensor],
+    expected: &[Tensor],
+    (relative, absolute): (f64, f64),
+    what: &str,
+) {
     assert_eq!(ours.len(), expected.len());
     for (index, (a, b)) in ours.iter().zip(expected).enumerate() {
         assert_eq!((a.dtype(), a.dims()), (b.dtype(), b.dims()), "{what}");
@@ -120,7 +132,8 @@ fn the_numbers_of_jax_in_any_order() {
     for seed in [None, Some(1), Some(2)] {
         let (prepared, program) = plan(&module, seed);
         let inputs = (0..8).map(|rank| list("in_", rank)).collect();
-        let outcome = run_all(&prepared, inputs, &Options { steps: 2, ..Options::default() }).unwrap();
+        let outcome =
+            run_all(&prepared, inputs, &Options { steps: 2, ..Options::default() }).unwrap();
         for (rank, of) in outcome.ranks.iter().enumerate() {
             assert_close(&of.outputs, &list("out_", rank), (1e-5, 1e-6), &format!("rank {rank}"));
             assert_eq!(of.peak, program.peak());
@@ -145,7 +158,12 @@ fn the_numbers_of_the_plain_evaluation() {
             let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
             let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
             for (rank, of) in outcome.ranks.iter().enumerate() {
-                assert_close(&of.outputs, &expected[rank], (1e-4, 1e-5), &format!("{name}, rank {rank}"));
+                assert_close(
+                    &of.outputs,
+                    &expected[rank],
+                    (1e-4, 1e-5),
+                    &format!("{name}, rank {rank}"),
+                );
                 assert_eq!(of.peak, program.peak(), "{name}");
             }
         }
@@ -174,7 +192,8 @@ fn fused_kernels_compute_the_same() {
             let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
             // The plan also says which memory comes and goes when.
             let checks = Checks { lifetimes: Strictness::Assert, ..Checks::default() };
-            let outcome = run_all(&prepared, inputs, &Options { checks, ..Options::default() }).unwrap();
+            let outcome =
+                run_all(&prepared, inputs, &Options { checks, ..Options::default() }).unwrap();
             for (of, plain) in outcome.ranks.iter().zip(&expected.ranks) {
                 assert!(of.outputs == plain.outputs, "{name}.{stage}");
                 assert_eq!(of.peak, program.peak(), "{name}.{stage}");
@@ -189,7 +208,10 @@ fn random_kernels_fuse_to_the_same() {
     let mut fewer = 0;
     for seed in 0..150 {
         let mut dice = Dice::new(seed);
-        let mut lines = vec!["p0 = f32[6,10] parameter(0)".to_owned(), "p1 = f32[6,10] parameter(1)".to_owned()];
+        let mut lines = vec![
+            "p0 = f32[6,10] parameter(0)".to_owned(),
+            "p1 = f32[6,10] parameter(1)".to_owned(),
+        ];
         let mut names = vec!["p0".to_owned(), "p1".to_owned()];
         for number in 0..20 {
             let name = format!("v{number}");
@@ -224,14 +246,18 @@ fn random_kernels_fuse_to_the_same() {
         );
         let module = text(&source);
         let order = Some(seed).filter(|seed| seed % 2 == 1);
-        let ((plain, plain_program), (prepared, program)) = (plan(&module, order), fused(&module, order));
+        let ((plain, plain_program), (prepared, program)) =
+            (plan(&module, order), fused(&module, order));
         fewer += launches(&plain_program) - launches(&program);
         let inputs = made(&prepared, seed);
         let expected = run_all(&plain, inputs.clone(), &Options::default()).unwrap();
-        let outcome = run_all(&prepared, inputs.clone(), &Options { steps: 2, ..Options::default() }).unwrap();
+        let outcome =
+            run_all(&prepared, inputs.clone(), &Options { steps: 2, ..Options::default() })
+                .unwrap();
         // Multiplications add up in another sequence where they read across: of what nearly cancels little is left.
-        let largest =
-            |arrays: &[Tensor]| arrays.iter().flat_map(Tensor::to_f64).fold(0.0, |most: f64, x| most.max(x.abs()));
+        let largest = |arrays: &[Tensor]| {
+            arrays.iter().flat_map(Tensor::to_f64).fold(0.0, |most: f64, x| most.max(x.abs()))
+        };
         let tolerance = (1e-5, 1e-5 * largest(&expected.ranks[0].outputs));
         assert_close(&outcome.ranks[0].outputs, &expected.ranks[0].outputs, tolerance, &source);
         let evaluated = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
@@ -242,14 +268,17 @@ fn random_kernels_fuse_to_the_same() {
     assert!(fewer > 500, "{fewer}");
 }
 
-const ADD: &str = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }";
+const ADD: &str =
+    "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }";
 
 /// Every kind of collective, with subgroups and along every dimension.
 #[test]
 fn every_collective() {
     let groups = "channel_id=1, replica_groups={{0,2},{1,3}}, use_global_device_ids=true";
     let reduce = |op: &str, name: &str| {
-        format!("{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] {op}(a, b) }}\n")
+        format!(
+            "{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] {op}(a, b) }}\n"
+        )
     };
     let text_of = |body: &str| {
         let applied = ["add", "multiply", "minimum", "maximum"].map(|op| reduce(op, op)).concat();
@@ -283,7 +312,12 @@ fn every_collective() {
         let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
         let outcome = run_all(&prepared, inputs, &Options::default()).unwrap();
         for (rank, of) in outcome.ranks.iter().enumerate() {
-            assert_close(&of.outputs, &expected[rank], (1e-6, 1e-7), &format!("{body}, rank {rank}"));
+            assert_close(
+                &of.outputs,
+                &expected[rank],
+                (1e-6, 1e-7),
+                &format!("{body}, rank {rank}"),
+            );
         }
     }
 }
@@ -325,7 +359,9 @@ fn control_flow() {
             for number in 0..4 {
                 let inputs = made(&prepared, number);
                 let expected = Evaluator::new(&module).unwrap().run(&inputs).unwrap();
-                let outcome = run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() }).unwrap();
+                let outcome =
+                    run_all(&prepared, inputs, &Options { steps: 3, ..Options::default() })
+                        .unwrap();
                 assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), source);
                 assert!(outcome.ranks[0].peak <= program.peak());
             }
@@ -357,7 +393,8 @@ fn an_emulated_link_takes_its_time() {
 fn a_panic_ends_all() {
     let (prepared, _) = plan(&reducing(4), None);
     let step = prepared.labels.iter().find(|label| label.name == "n").unwrap().place.1;
-    let options = Options { panic: Some((2, step)), timeout: Duration::from_secs(20), ..Options::default() };
+    let options =
+        Options { panic: Some((2, step)), timeout: Duration::from_secs(20), ..Options::default() };
     let started = Instant::now();
     let failure = run_all(&prepared, made(&prepared, 1), &options).unwrap_err();
     assert_eq!(failure.to_string(), "rank 2 panicked at 'n': this was asked for");
@@ -372,7 +409,9 @@ fn other_plans_are_found_out() {
     let mut programs = vec![one.clone(); 8];
     programs[6] = other;
     let failure = run(&programs, made(&one, 1), &Options::default()).unwrap_err();
-    let Failure::PlansDiffer { first: 0, second: 6, of_first, of_second } = failure else { panic!("{failure}") };
+    let Failure::PlansDiffer { first: 0, second: 6, of_first, of_second } = failure else {
+        panic!("{failure}")
+    };
     assert_ne!(of_first, of_second);
     assert!(of_first.contains("alloc") || of_first.contains("launch"), "{of_first}");
 }
@@ -438,7 +477,10 @@ fn loops_on_one_thread_and_step_by_step() {
                 let outcome = run_all(&prepared, inputs.clone(), &options).unwrap();
                 assert_close(&outcome.ranks[0].outputs, &expected[0], (0.0, 0.0), "loops");
                 assert!(outcome.ranks[0].peak <= program.peak());
-                assert!(outcome.ranks[0].spans[0].len() > 7 * 3 * 3, "the kernels of every iteration are timed");
+                assert!(
+                    outcome.ranks[0].spans[0].len() > 7 * 3 * 3,
+                    "the kernels of every iteration are timed"
+                );
             }
         }
     }
@@ -471,7 +513,10 @@ fn a_long_loop_is_no_timeout_and_an_endless_one_is() {
     let outcome = run(1).unwrap();
     assert!(outcome.ranks[0].steps[0].0 > 500e6, "the loop is too short to show anything");
     let failure = run(0).unwrap_err();
-    assert!(matches!(&failure, Failure::Endless(endless) if endless.rank == 1 && endless.is_proven), "{failure}");
+    assert!(
+        matches!(&failure, Failure::Endless(endless) if endless.rank == 1 && endless.is_proven),
+        "{failure}"
+    );
 }
 
 /// One rank leaves a loop early: the others wait in vain, and each says for what.
@@ -496,7 +541,13 @@ fn a_timeout_says_who_waits_for_what() {
     assert!(failure.starts_with("nothing was completed for 0.3 s."), "{failure}");
     for rank in [0, 2] {
         let waits = format!("rank {rank}: ");
-        assert!(failure.contains(&waits) && failure.contains("is in a number 0 among {0-2}"), "{failure}");
+        assert!(
+            failure.contains(&waits) && failure.contains("is in a number 0 among {0-2}"),
+            "{failure}"
+        );
     }
-    assert!(failure.contains("rank 1 has not come") && failure.contains("rank 1: has nothing to do"), "{failure}");
+    assert!(
+        failure.contains("rank 1 has not come") && failure.contains("rank 1: has nothing to do"),
+        "{failure}"
+    );
 }

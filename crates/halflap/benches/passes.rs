@@ -19,13 +19,15 @@ fn main() {
     let given: Vec<PathBuf> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).map(PathBuf::from).collect();
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus");
-    let largest =
-        ["fsdp_llama_2", "fsdp_llama_8", "fsdp_llama_80"].map(|name| corpus.join(format!("{name}.graph.json.gz")));
+    let largest = ["fsdp_llama_2", "fsdp_llama_8", "fsdp_llama_80"]
+        .map(|name| corpus.join(format!("{name}.graph.json.gz")));
     let paths = if given.is_empty() { largest.to_vec() } else { given };
     for path in paths {
-        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let bytes =
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let started = Instant::now();
-        let graph = read_graph(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let graph =
+            read_graph(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         println!("\n{}: {} nodes, read in {:.1?}", path.display(), graph.len(), started.elapsed());
         println!(
             "{:<8} {:<9} {:<46} {:>9} {:>10} {:>10} {:>9}",
@@ -57,8 +59,14 @@ fn time(graph: &Graph, pass: Pass, (fidelity, use_runtimes): (Fidelity, bool)) {
         })
         .collect();
     let least = times.iter().min().copied().unwrap_or_default();
-    let per_move = if moves == 0 { String::new() } else { format!("{:.1}", least.as_nanos() as f64 / moves as f64) };
+    let per_move = if moves == 0 {
+        String::new()
+    } else {
+        format!("{:.1}", least.as_nanos() as f64 / moves as f64)
+    };
     let (name, first) = (pass.name(), times[0]);
     let (fidelity, estimates) = (format!("{fidelity:?}"), if use_runtimes { "yes" } else { "no" });
-    println!("{fidelity:<8} {estimates:<9} {name:<46} {moves:>9} {first:>10.1?} {least:>10.1?} {per_move:>9}");
+    println!(
+        "{fidelity:<8} {estimates:<9} {name:<46} {moves:>9} {first:>10.1?} {least:>10.1?} {per_move:>9}"
+    );
 }

@@ -12,7 +12,9 @@ use crate::units::Nanos;
 
 /// Where two ranks' programs first differ.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program")]
+#[error(
+    "{place}: {what} is {first} on the first rank and {other} here; ranks must hold the same program"
+)]
 #[non_exhaustive]
 pub struct RankDifference {
     /// Which of the graphs differs from the first one.
@@ -38,7 +40,9 @@ pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Ra
     let mut times = Vec::with_capacity(ranks.len());
     let median = |op: OpId| {
         times.clear();
-        times.extend(ranks.iter().filter(|graph| graph.has_runtime(op)).map(|graph| graph.runtime(op).0));
+        times.extend(
+            ranks.iter().filter(|graph| graph.has_runtime(op)).map(|graph| graph.runtime(op).0),
+        );
         times.sort_unstable_by(f64::total_cmp);
         times.get(times.len().saturating_sub(1) / 2).copied().map(Nanos)
     };
@@ -46,7 +50,10 @@ pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Ra
 }
 
 /// A `halflap.graph/1` text with other run times and all else as it was.
-pub fn with_runtimes(text: &[u8], runtimes: &IdVec<OpId, Option<Nanos>>) -> Result<Vec<u8>, serde_json::Error> {
+pub fn with_runtimes(
+    text: &[u8],
+    runtimes: &IdVec<OpId, Option<Nanos>>,
+) -> Result<Vec<u8>, serde_json::Error> {
     let mut file: Value = serde_json::from_slice(text)?;
     if let Some(nodes) = file.get_mut("nodes").and_then(Value::as_array_mut) {
         for (node, time) in nodes.iter_mut().zip(runtimes.as_slice()) {
@@ -117,7 +124,8 @@ impl Comparison<'_> {
         let (first, other) = (self.first.graph, self.other.graph);
         let flops = |graph: &Graph, op| graph.flops(op).map(|flops| flops.0);
         let bytes = |graph: &Graph, op| graph.bytes(op).map(|bytes| bytes.0 as f64);
-        let shown = |figure: Option<f64>| figure.map_or("not given".to_owned(), |it| it.to_string());
+        let shown =
+            |figure: Option<f64>| figure.map_or("not given".to_owned(), |it| it.to_string());
         let figures = [
             ("its work in flops", flops(first, a), flops(other, b)),
             ("its traffic in bytes", bytes(first, a), bytes(other, b)),
@@ -128,7 +136,12 @@ impl Comparison<'_> {
         }
     }
 
-    fn compare_collectives(&self, a: OpId, b: OpId, names: &mut Renamings) -> Result<(), RankDifference> {
+    fn compare_collectives(
+        &self,
+        a: OpId,
+        b: OpId,
+        names: &mut Renamings,
+    ) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let (Some(x), Some(y)) = (first.collective(a), other.collective(b)) else { return Ok(()) };
         let Renamings { groups, streams } = names;
@@ -145,7 +158,9 @@ impl Comparison<'_> {
             let name = |stream: StreamId| format!("stream {}", stream.index());
             let what = "what its process group shares a stream with";
             return match (self.first.streams.of(a), self.other.streams.of(b)) {
-                (Some(a), Some(b)) if !streams.agree(a, b) => Err(at.difference(what, name(a), name(b))),
+                (Some(a), Some(b)) if !streams.agree(a, b) => {
+                    Err(at.difference(what, name(a), name(b)))
+                }
                 _ => Ok(()),
             };
         }

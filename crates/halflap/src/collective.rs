@@ -125,12 +125,18 @@ impl CollectiveKind {
     /// Whether ranks may rightly have other sizes.
     pub fn uneven(self) -> bool {
         use CollectiveKind as K;
-        matches!(self, K::AllToAll | K::RaggedAllToAll | K::SendRecv | K::Gather | K::Scatter | K::Other)
+        matches!(
+            self,
+            K::AllToAll | K::RaggedAllToAll | K::SendRecv | K::Gather | K::Scatter | K::Other
+        )
     }
 
     /// Whether it reduces the ranks' inputs.
     pub fn reduces(self) -> bool {
-        matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce)
+        matches!(
+            self,
+            CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce
+        )
     }
 }
 
@@ -258,7 +264,10 @@ mod tests {
             ("send_recv", CollectiveKind::SendRecv),
             ("barrier", CollectiveKind::Barrier),
             ("copy", CollectiveKind::Other),
-            ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*)", CollectiveKind::ReduceScatter),
+            (
+                "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*)",
+                CollectiveKind::ReduceScatter,
+            ),
             ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", CollectiveKind::SendRecv),
             ("_allgather_base", CollectiveKind::AllGather),
             ("all_to_allv", CollectiveKind::AllToAll),

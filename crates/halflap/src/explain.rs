@@ -126,7 +126,8 @@ pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Exp
 
 /// The collectives that are waited for, the longest first, with nothing known of what holds them.
 fn waited_for(graph: &Graph, simulation: &Simulation) -> Vec<Held> {
-    let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> = IdVec::filled((Nanos::ZERO, None), graph.len());
+    let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> =
+        IdVec::filled((Nanos::ZERO, None), graph.len());
     for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
         let entry = &mut exposed[exposure.of];
         *entry = (entry.0 + exposure.time, entry.1.or(Some(exposure.at)));
@@ -175,7 +176,8 @@ impl Inquiry<'_> {
         let gated_by = self.graph.gated_by(collective).iter();
         let preds = self.graph.preds(collective, Edges::Real).iter();
         let ran = preds.filter(|&&pred| self.graph.kind(pred) != OpKind::AsyncCollective);
-        let until_start = gated_by.chain(ran).copied().find(|&pred| self.simulation.end[pred] == start);
+        let until_start =
+            gated_by.chain(ran).copied().find(|&pred| self.simulation.end[pred] == start);
         until_start.map_or(Holder::NothingGained, Holder::Operation)
     }
 
@@ -184,7 +186,11 @@ impl Inquiry<'_> {
         let streams = &self.machine.streams;
         let before = &self.order.as_slice()[..self.order.pos(collective).index()];
         let same_stream = |&&op: &&OpId| streams.of(op) == streams.of(collective);
-        let busy = before.iter().rev().filter(same_stream).find(|&&op| self.graph.kind(op).is_collective());
+        let busy = before
+            .iter()
+            .rev()
+            .filter(same_stream)
+            .find(|&&op| self.graph.kind(op).is_collective());
         busy.copied().filter(|&op| start > Nanos::ZERO && self.simulation.end[op] == start)
     }
 }
@@ -207,7 +213,9 @@ impl Holder {
     /// Whether no move of the collective or of its wait was found to help.
     fn is_stuck(self) -> bool {
         match self {
-            Holder::Optimal | Holder::Stream(_) | Holder::Operation(_) | Holder::NothingGained => true,
+            Holder::Optimal | Holder::Stream(_) | Holder::Operation(_) | Holder::NothingGained => {
+                true
+            }
             Holder::Misplaced(_) | Holder::WaitMisplaced(..) | Holder::Memory(_) => false,
             Holder::Synchronous | Holder::KeptOrder(_) => false,
         }

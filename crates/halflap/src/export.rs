@@ -142,7 +142,10 @@ impl<'a> WrittenNode<'a> {
             OpKind::AsyncCollective | OpKind::SyncCollective => "collective",
         };
         let is_async = graph.kind(op) == OpKind::AsyncCollective;
-        let dep = |&(buffer, kinds): &(BufId, DepKinds)| Dep { buffer: graph.buffer_name(buffer), kinds: words(kinds) };
+        let dep = |&(buffer, kinds): &(BufId, DepKinds)| Dep {
+            buffer: graph.buffer_name(buffer),
+            kinds: words(kinds),
+        };
         WrittenNode {
             name: graph.name(op),
             kind,
@@ -157,7 +160,9 @@ impl<'a> WrittenNode<'a> {
             parameter: &provenance.parameter,
             kernel: graph.kernel(op),
             gemm_like: graph.is_gemm_like(op),
-            collective: graph.collective(op).map(|collective| Communication::of(graph, collective, is_async)),
+            collective: graph
+                .collective(op)
+                .map(|collective| Communication::of(graph, collective, is_async)),
         }
     }
 }
@@ -208,7 +213,12 @@ fn users(graph: &Graph, buffer: BufId) -> Vec<&str> {
 }
 
 fn words(kinds: DepKinds) -> Vec<&'static str> {
-    let all = [("data", kinds.data), ("weak", kinds.weak), ("issued", kinds.issued), ("order", kinds.order)];
+    let all = [
+        ("data", kinds.data),
+        ("weak", kinds.weak),
+        ("issued", kinds.issued),
+        ("order", kinds.order),
+    ];
     all.into_iter().filter(|(_, holds)| *holds).map(|(word, _)| word).collect()
 }
 

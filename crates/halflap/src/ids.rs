@@ -220,7 +220,9 @@ impl<I: Id, T: Copy> Csr<I, T> {
 
     /// Every id with each item of its list.
     pub fn pairs(&self) -> impl Iterator<Item = (I, T)> + Clone {
-        (0..self.len()).map(I::from_index).flat_map(|id| self.of(id).iter().map(move |&item| (id, item)))
+        (0..self.len())
+            .map(I::from_index)
+            .flat_map(|id| self.of(id).iter().map(move |&item| (id, item)))
     }
 
     /// Where the list of `id` is among all items.

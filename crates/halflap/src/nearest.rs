@@ -14,7 +14,11 @@ pub struct Unknown {
 
 impl Unknown {
     /// `name` is none of the `known` names of a `what`.
-    pub fn new(what: &'static str, name: &str, known: impl IntoIterator<Item = &'static str>) -> Unknown {
+    pub fn new(
+        what: &'static str,
+        name: &str,
+        known: impl IntoIterator<Item = &'static str>,
+    ) -> Unknown {
         let known: Vec<_> = known.into_iter().collect();
         let nearest = nearest(&name.to_lowercase(), known.iter().copied());
         Unknown { what, name: name.to_owned(), nearest, known }
@@ -36,9 +40,11 @@ impl std::error::Error for Unknown {}
 /// The known name that was probably meant, if one is near enough.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What differs more in length alone cannot be near; long names would cost the most.
-    let known = known.filter(|right| 2 * right.chars().count().abs_diff(name.chars().count()) <= right.len());
+    let known = known
+        .filter(|right| 2 * right.chars().count().abs_diff(name.chars().count()) <= right.len());
     // Of two that are as near, people meant the one that begins as they began.
-    let best = known.map(|right| (distance(name, right), Reverse(shared(name, right)), right)).min();
+    let best =
+        known.map(|right| (distance(name, right), Reverse(shared(name, right)), right)).min();
     // A name that shares less than half of its letters was not a slip of the pen.
     best.filter(|(distance, _, right)| 2 * distance <= right.len()).map(|(_, _, right)| right)
 }
@@ -75,7 +81,10 @@ mod tests {
             Unknown::new("pass", "sink_wait", known).to_string(),
             "unknown pass 'sink_wait'; did you mean 'sink_waits'?"
         );
-        assert_eq!(Unknown::new("pass", "x", known).to_string(), "unknown pass 'x'; known are sink_waits, raise_comms");
+        assert_eq!(
+            Unknown::new("pass", "x", known).to_string(),
+            "unknown pass 'x'; known are sink_waits, raise_comms"
+        );
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(nearest("h10", ["a10", "h20", "h100"].into_iter()), Some("h100"));
     }

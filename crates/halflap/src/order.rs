@@ -198,6 +198,8 @@ mod tests {
         order.rotate(&mut block, Direction::Later);
         order.rotate(&mut block, Direction::Later);
         assert_eq!(order.as_slice().iter().map(|op| op.index()).collect::<Vec<_>>(), [0, 3, 1, 2]);
-        assert!(order.as_slice().iter().enumerate().all(|(place, &op)| order.pos(op).index() == place));
+        assert!(
+            order.as_slice().iter().enumerate().all(|(place, &op)| order.pos(op).index() == place)
+        );
     }
 }

@@ -71,13 +71,17 @@ impl Origin {
             Some(&old) => vec![old],
             None => names.behind(after.buffer_name(new)),
         };
-        Origin { ops: after.ops().map(|op| names.source(op)).collect(), buffers: after.buffers().map(buffer).collect() }
+        Origin {
+            ops: after.ops().map(|op| names.source(op)).collect(),
+            buffers: after.buffers().map(buffer).collect(),
+        }
     }
 
     /// The origin of a program that was changed once more.
     pub fn then(&self, next: &Origin) -> Origin {
         let op = |source: &Source| {
-            let mut of: Vec<OpId> = source.of.iter().flat_map(|&op| self.ops[op].of.iter().copied()).collect();
+            let mut of: Vec<OpId> =
+                source.of.iter().flat_map(|&op| self.ops[op].of.iter().copied()).collect();
             of.sort_unstable();
             of.dedup();
             let part = match (source.part, &source.of[..]) {
@@ -87,7 +91,8 @@ impl Origin {
             Source { part, of }
         };
         let buffer = |of: &Vec<BufId>| {
-            let mut of: Vec<BufId> = of.iter().flat_map(|&one| self.buffers[one].iter().copied()).collect();
+            let mut of: Vec<BufId> =
+                of.iter().flat_map(|&one| self.buffers[one].iter().copied()).collect();
             of.sort_unstable();
             of.dedup();
             of
@@ -110,7 +115,8 @@ impl Origin {
         let mut carriers: IdVec<OpId, Option<OpId>> = IdVec::filled(None, old);
         for (new, source) in self.ops.iter() {
             for &op in &source.of {
-                let is_better = carriers[op].is_none_or(|held| rank(source.part) < rank(self.ops[held].part));
+                let is_better =
+                    carriers[op].is_none_or(|held| rank(source.part) < rank(self.ops[held].part));
                 if is_better {
                     carriers[op] = Some(new);
                 }
@@ -130,9 +136,11 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(before: &'a Graph, after: &'a Graph) -> Names<'a> {
-        let is_new = |op: &OpId| after.kind(*op).is_collective() && before.find(after.name(*op)).is_none();
+        let is_new =
+            |op: &OpId| after.kind(*op).is_collective() && before.find(after.name(*op)).is_none();
         let members = |op: OpId| {
-            let mut members: Vec<OpId> = after.fused(op).iter().filter_map(|name| before.find(name)).collect();
+            let mut members: Vec<OpId> =
+                after.fused(op).iter().filter_map(|name| before.find(name)).collect();
             members.sort_unstable();
             (after.name(op), members)
         };
@@ -146,11 +154,16 @@ impl<'a> Names<'a> {
                 Source { part: Part::Kept, of: vec![old] }
             }
             (Some(old), _) => Source { part: Part::CopyOut, of: self.copied(old) },
-            (None, _) if self.merged.contains_key(name) => Source { part: Part::Merged, of: self.merged[name].clone() },
+            (None, _) if self.merged.contains_key(name) => {
+                Source { part: Part::Merged, of: self.merged[name].clone() }
+            }
             (None, Some((members, "in"))) => Source { part: Part::CopyIn, of: members.to_vec() },
             (None, Some((members, "wait"))) => {
                 let waits = self.replaced(members);
-                Source { part: Part::Wait, of: if waits.is_empty() { members.to_vec() } else { waits } }
+                Source {
+                    part: Part::Wait,
+                    of: if waits.is_empty() { members.to_vec() } else { waits },
+                }
             }
             // Nothing that the verifier would accept.
             (None, _) => Source { part: Part::Kept, of: Vec::new() },
@@ -169,7 +182,8 @@ impl<'a> Names<'a> {
             return vec![old];
         }
         let read = self.before.deps(old).iter().filter(|(_, kinds)| kinds.data);
-        let mut made_by: Vec<OpId> = read.filter_map(|(buffer, _)| self.before.maker(*buffer)).collect();
+        let mut made_by: Vec<OpId> =
+            read.filter_map(|(buffer, _)| self.before.maker(*buffer)).collect();
         made_by.retain(|op| self.before.kind(*op).is_collective());
         made_by.sort_unstable();
         made_by.dedup();
@@ -178,7 +192,9 @@ impl<'a> Names<'a> {
 
     /// The waits of members in whose place there is a copy now.
     fn replaced(&self, members: &[OpId]) -> Vec<OpId> {
-        let waits = members.iter().flat_map(|&member| self.before.succs(member, Edges::Awaited).iter().copied());
+        let waits = members
+            .iter()
+            .flat_map(|&member| self.before.succs(member, Edges::Awaited).iter().copied());
         let waits = waits.filter(|&wait| self.before.kind(wait) == OpKind::Wait);
         let is_copy = |wait: &OpId| {
             let new = self.after.find(self.before.name(*wait));
@@ -193,7 +209,9 @@ impl<'a> Names<'a> {
     /// The old buffers that a new one stands for.
     fn behind(&self, name: &str) -> Vec<BufId> {
         let Some((members, ending)) = self.belongs_to(name) else { return Vec::new() };
-        let made = |ops: &[OpId]| ops.iter().flat_map(|&op| self.before.outputs(op).iter().copied()).collect();
+        let made = |ops: &[OpId]| {
+            ops.iter().flat_map(|&op| self.before.outputs(op).iter().copied()).collect()
+        };
         let mut buffers: Vec<BufId> = match ending {
             "in" => {
                 let deps = members.iter().flat_map(|&member| self.before.deps(member));

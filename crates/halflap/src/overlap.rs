@@ -111,10 +111,17 @@ impl<'g> Overlap<'g> {
         if self.fidelity == Fidelity::Torch {
             return self.torch_of_wait(order, wait);
         }
-        let last_issued = self.graph.waits_for(wait).iter().copied().max_by_key(|&collective| order.pos(collective));
+        let last_issued = self
+            .graph
+            .waits_for(wait)
+            .iter()
+            .copied()
+            .max_by_key(|&collective| order.pos(collective));
         match last_issued {
             Some(collective) => Hiding { of: wait, ..self.of_collective(order, collective) },
-            None => Hiding { of: wait, comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: None },
+            None => {
+                Hiding { of: wait, comm_time: Nanos::ZERO, comp_time: Nanos::ZERO, window: None }
+            }
         }
     }
 
@@ -132,7 +139,10 @@ impl<'g> Overlap<'g> {
     pub fn follow(&self, order: &Order, neighbour: OpId, hiding: &mut Hiding) {
         let op = hiding.of;
         let is_wait = self.graph.kind(op) == OpKind::Wait;
-        if !self.exact || self.graph.kind(neighbour) != OpKind::Compute || (is_wait && self.reads(neighbour, op)) {
+        if !self.exact
+            || self.graph.kind(neighbour) != OpKind::Compute
+            || (is_wait && self.reads(neighbour, op))
+        {
             *hiding = self.of(order, op);
             return;
         }
@@ -161,7 +171,8 @@ impl<'g> Overlap<'g> {
         let counts = |op| window.counts_collectives || !self.graph.kind(op).is_collective();
         let ops = order.slice(window.places.clone());
         let mut hidden_by = Vec::with_capacity(ops.len());
-        hidden_by.extend(ops.iter().copied().filter(|&op| counts(op) && self.times[op] > Nanos::ZERO));
+        hidden_by
+            .extend(ops.iter().copied().filter(|&op| counts(op) && self.times[op] > Nanos::ZERO));
         hidden_by
     }
 
@@ -169,7 +180,8 @@ impl<'g> Overlap<'g> {
     fn fixed_of_collective(&self, order: &Order, collective: OpId) -> Hiding {
         let start = order.pos(collective);
         let stream = self.streams.of(collective);
-        let issued_later = |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
+        let issued_later =
+            |&other: &OpId| order.pos(other) > start && self.streams.of(other) == stream;
         let after = After { order, collective, readers: self.graph.gates(collective) };
         self.until(after, |op, kind| match kind {
             OpKind::SyncCollective => true,
@@ -202,7 +214,12 @@ impl<'g> Overlap<'g> {
     fn until(&self, after: After<'_>, mut ends: impl FnMut(OpId, OpKind) -> bool) -> Hiding {
         let After { order, collective, readers } = after;
         let start = order.pos(collective).index() + 1;
-        let read = readers.iter().map(|&reader| order.pos(reader).index()).min().unwrap_or(order.len()).max(start);
+        let read = readers
+            .iter()
+            .map(|&reader| order.pos(reader).index())
+            .min()
+            .unwrap_or(order.len())
+            .max(start);
         let (mut end, mut comp_time) = (start, Nanos::ZERO);
         for &op in &order.as_slice()[start..read] {
             let kind = self.graph.kind(op);
@@ -225,7 +242,8 @@ impl<'g> Overlap<'g> {
     /// asynchronous collectives count as compute, including the one that restarted it.
     fn torch_of_wait(&self, order: &Order, wait: OpId) -> Hiding {
         // An order-only edge may be broken by now: only what comes before the wait is found.
-        let before = |op: &OpId| self.graph.kind(*op).is_collective() && order.pos(*op) < order.pos(wait);
+        let before =
+            |op: &OpId| self.graph.kind(*op).is_collective() && order.pos(*op) < order.pos(wait);
         let depends_on = self.graph.preds(wait, Edges::All).iter().copied();
         let collective = depends_on.filter(before).max_by_key(|&op| order.pos(op));
         let window = self.torch_window_of_wait(order, wait, collective);
@@ -243,7 +261,11 @@ impl<'g> Overlap<'g> {
         let start = collective.map_or(0, |op| order.pos(op).index() + 1);
         let end = order.pos(wait);
         let waited_before_end = |op: OpId| {
-            let waits = self.graph.succs(op, Edges::All).iter().filter(|&&succ| self.graph.kind(succ) == OpKind::Wait);
+            let waits = self
+                .graph
+                .succs(op, Edges::All)
+                .iter()
+                .filter(|&&succ| self.graph.kind(succ) == OpKind::Wait);
             waits.map(|&wait| order.pos(wait)).any(|pos| order.pos(op) < pos && pos < end)
         };
         let ops = &order.as_slice()[start..end.index()];
@@ -257,7 +279,10 @@ impl<'g> Overlap<'g> {
             Some(at) => at,
             None => ops.len(),
         };
-        Window { places: Pos::from_index(start)..Pos::from_index(start + length), counts_collectives: true }
+        Window {
+            places: Pos::from_index(start)..Pos::from_index(start + length),
+            counts_collectives: true,
+        }
     }
 
     fn depends(&self, op: OpId, on: OpId) -> bool {
@@ -269,5 +294,6 @@ impl<'g> Overlap<'g> {
 fn sums_are_exact(times: &IdVec<OpId, Nanos>) -> bool {
     const MOST: f64 = (1u64 << 53) as f64;
     let times = times.as_slice();
-    times.iter().all(|time| time.0.fract() == 0.0) && times.iter().map(|time| time.0).sum::<f64>() < MOST
+    times.iter().all(|time| time.0.fract() == 0.0)
+        && times.iter().map(|time| time.0).sum::<f64>() < MOST
 }

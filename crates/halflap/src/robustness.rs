@@ -71,7 +71,11 @@ impl Robustness {
         let times = (0..SEEDS).map(Variation::Times);
         let slowdowns = SLOWDOWNS.into_iter().map(Variation::Slowdown);
         let variations = times.chain(slowdowns).chain(SKEWS.into_iter().map(Variation::Skew));
-        let trial = |variation| Trial { variation, before: before.step(variation), after: after.step(variation) };
+        let trial = |variation| Trial {
+            variation,
+            before: before.step(variation),
+            after: after.step(variation),
+        };
         Robustness { trials: variations.map(trial).collect() }
     }
 
@@ -82,7 +86,9 @@ impl Robustness {
             _ => 0.0,
         };
         let all = self.trials.iter().map(saved);
-        all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), saved| (low.min(saved), high.max(saved)))
+        all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), saved| {
+            (low.min(saved), high.max(saved))
+        })
     }
 
     /// In how many trials the order before is better, by more than rounding.
@@ -109,7 +115,12 @@ struct TriedOrder<'a> {
 impl<'a> TriedOrder<'a> {
     fn of(side: Side<'a>, factors: &'a dyn Fn(u64) -> IdVec<OpId, f64>) -> TriedOrder<'a> {
         let Side { setup, evaluation } = side;
-        TriedOrder { graph: setup.graph, machine: setup.machine, order: evaluation.order.as_slice(), factors }
+        TriedOrder {
+            graph: setup.graph,
+            machine: setup.machine,
+            order: evaluation.order.as_slice(),
+            factors,
+        }
     }
 
     fn step(&self, variation: Variation) -> Nanos {
@@ -128,7 +139,9 @@ impl<'a> TriedOrder<'a> {
             Variation::Skew(skew) => {
                 let compute = |op| matches!(graph.kind(op), OpKind::Compute);
                 let mut peer = machine.clone();
-                peer.times = machine.times.map(|op, time| if compute(op) { time * (1.0 + skew) } else { time });
+                peer.times = machine
+                    .times
+                    .map(|op, time| if compute(op) { time * (1.0 + skew) } else { time });
                 varied.peers = Some(simulate(graph, order, &peer).start);
             }
         }

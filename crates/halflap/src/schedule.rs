@@ -100,7 +100,12 @@ pub enum Failure {
 }
 
 /// Runs the passes on the input order.
-pub fn run(graph: &Graph, times: &Times, request: &Request, observer: &mut impl Observer) -> Result<Schedule, Failure> {
+pub fn run(
+    graph: &Graph,
+    times: &Times,
+    request: &Request,
+    observer: &mut impl Observer,
+) -> Result<Schedule, Failure> {
     let mut order = Order::of_input(graph);
     let peak_before = Timeline::of(graph, &order).peak;
     let mut passes: Vec<PassRun> = Vec::with_capacity(request.passes.len());
@@ -130,16 +135,19 @@ impl Step<'_> {
         let Step { graph, times, request, pass, .. } = *self;
         let runner = Runner { graph, times, options: &request.options };
         observer.pass_started(pass);
-        let outcome = match request.check_memory || request.options.settings.debug_memory_recompute {
+        let outcome = match request.check_memory || request.options.settings.debug_memory_recompute
+        {
             true => {
-                let targets = graph.ops().filter(|&op| pass.slides(graph.kind(op))).count().max(1) as f64;
+                let targets =
+                    graph.ops().filter(|&op| pass.slides(graph.kind(op))).count().max(1) as f64;
                 let on_swap = |slid| observer.swap_checked(slid as f64 / targets);
                 runner.run(pass, self.given, &mut LedgerCheck { on_swap })
             }
             false => runner.run(pass, self.given, &mut NoWatch),
         };
         observer.pass_finished(pass);
-        let PassOutcome { order, moves, slides } = outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
+        let PassOutcome { order, moves, slides } =
+            outcome.map_err(|mismatch| Failure::Ledger { pass, mismatch })?;
         let (peak, exceeded_limit) = self.prove(&order)?;
         Ok((order, PassRun { pass, moves, slides, peak, exceeded_limit }))
     }

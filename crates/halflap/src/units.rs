@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn people_read_units() {
-        let times = [0.0, 999.0, 1234.0, 12_345.0, 3_456_789.0, 2e9].map(|ns| Nanos(ns).to_string());
+        let times =
+            [0.0, 999.0, 1234.0, 12_345.0, 3_456_789.0, 2e9].map(|ns| Nanos(ns).to_string());
         assert_eq!(times, ["0 ns", "999 ns", "1.23 us", "12.3 us", "3.46 ms", "2 s"]);
         let sizes = [0, 1023, 1024, 1_451_792_392, -4096].map(|size| Bytes(size).to_string());
         assert_eq!(sizes, ["0 B", "1023 B", "1 KiB", "1.35 GiB", "-4 KiB"]);

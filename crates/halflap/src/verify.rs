@@ -73,8 +73,14 @@ pub enum Violation {
 }
 
 /// Proves an order that is given by node names.
-pub fn verify_names(graph: &Graph, names: &[String], demands: &Demands<'_>) -> Result<Proof, Violation> {
-    let find = |name: &String| graph.find(name).ok_or_else(|| Violation::UnknownNode { name: name.clone() });
+pub fn verify_names(
+    graph: &Graph,
+    names: &[String],
+    demands: &Demands<'_>,
+) -> Result<Proof, Violation> {
+    let find = |name: &String| {
+        graph.find(name).ok_or_else(|| Violation::UnknownNode { name: name.clone() })
+    };
     let ops = names.iter().map(find).collect::<Result<Vec<OpId>, _>>()?;
     verify(graph, &ops, demands)
 }
@@ -105,12 +111,17 @@ fn places(graph: &Graph, order: &[OpId]) -> Result<IdVec<OpId, usize>, Violation
             return Err(Violation::Twice { node: graph.name(op).to_owned() });
         }
     }
-    let placed =
-        |(op, place): (OpId, &Option<usize>)| place.ok_or(Violation::Missing { node: graph.name(op).to_owned() });
+    let placed = |(op, place): (OpId, &Option<usize>)| {
+        place.ok_or(Violation::Missing { node: graph.name(op).to_owned() })
+    };
     places.iter().map(placed).collect()
 }
 
-fn check_edges(graph: &Graph, places: &IdVec<OpId, usize>, order_edges: &OrderEdges<'_>) -> Result<(), Violation> {
+fn check_edges(
+    graph: &Graph,
+    places: &IdVec<OpId, usize>,
+    order_edges: &OrderEdges<'_>,
+) -> Result<(), Violation> {
     let before: Option<IdVec<OpId, usize>> = match order_edges {
         OrderEdges::KeptSince(order) => Some(self::places(graph, order)?),
         OrderEdges::Free | OrderEdges::Kept => None,
@@ -135,7 +146,8 @@ fn check_edges(graph: &Graph, places: &IdVec<OpId, usize>, order_edges: &OrderEd
     }
     for buffer in graph.buffers() {
         let Some(maker) = graph.maker(buffer) else { continue };
-        if let Some(&user) = graph.users(buffer).iter().find(|&&user| places[user] < places[maker]) {
+        if let Some(&user) = graph.users(buffer).iter().find(|&&user| places[user] < places[maker])
+        {
             return Err(broken(graph, user, buffer, "it is among the buffer's users"));
         }
     }
@@ -162,7 +174,9 @@ fn describe(kinds: DepKinds) -> &'static str {
 
 fn check_waits(graph: &Graph, places: &IdVec<OpId, usize>) -> Result<(), Violation> {
     for wait in graph.ops() {
-        if let Some(&collective) = graph.waits_for(wait).iter().find(|&&collective| places[collective] > places[wait]) {
+        if let Some(&collective) =
+            graph.waits_for(wait).iter().find(|&&collective| places[collective] > places[wait])
+        {
             let name = |op: OpId| graph.name(op).to_owned();
             return Err(Violation::WaitTooEarly { wait: name(wait), collective: name(collective) });
         }

@@ -24,7 +24,9 @@ use crate::units::Bytes;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum RewriteViolation {
-    #[error("the origin of '{node}' names no operations of the old program that it could stand for")]
+    #[error(
+        "the origin of '{node}' names no operations of the old program that it could stand for"
+    )]
     BadOrigin { node: String },
     #[error("'{node}' of the old program is not in the new one")]
     Lost { node: String },
@@ -110,7 +112,8 @@ impl Claims {
         }
         let image = images(before, after, origin)?;
         let none = || IdVec::filled(None, before.len());
-        let mut claims = Claims { kept: none(), copy_out: none(), merged: none(), image, sets: BTreeMap::new() };
+        let mut claims =
+            Claims { kept: none(), copy_out: none(), merged: none(), image, sets: BTreeMap::new() };
         for (new, source) in origin.ops.iter() {
             let is_known = source.of.iter().all(|op| op.index() < before.len());
             let is_right = match source.part {
@@ -160,17 +163,25 @@ impl Claims {
         let of_part = |part: Part| origin.ops.iter().filter(move |(_, source)| source.part == part);
         let images: BTreeSet<BufId> = self.image.as_slice().iter().copied().collect();
         let new_output = |op: OpId| {
-            let new: Vec<BufId> = after.outputs(op).iter().copied().filter(|buffer| !images.contains(buffer)).collect();
+            let new: Vec<BufId> = after
+                .outputs(op)
+                .iter()
+                .copied()
+                .filter(|buffer| !images.contains(buffer))
+                .collect();
             if let [bucket] = new[..] { Ok(bucket) } else { Err(invented(op)) }
         };
         let mut used = BTreeSet::new();
         for (merged, source) in of_part(Part::Merged) {
-            let copies: Vec<OpId> =
-                of_part(Part::CopyIn).filter(|(_, other)| other.of == source.of).map(|(op, _)| op).collect();
+            let copies: Vec<OpId> = of_part(Part::CopyIn)
+                .filter(|(_, other)| other.of == source.of)
+                .map(|(op, _)| op)
+                .collect();
             let [copy_in] = copies[..] else { return Err(invented(merged)) };
             let (input, output) = (new_output(copy_in)?, new_output(merged)?);
             let waits_for = |wait: &OpId| {
-                let awaited = after.deps(*wait).iter().any(|&(buffer, kinds)| buffer == output && kinds.data);
+                let awaited =
+                    after.deps(*wait).iter().any(|&(buffer, kinds)| buffer == output && kinds.data);
                 awaited && after.kind(*wait) == OpKind::Wait
             };
             let wait = of_part(Part::Wait).map(|(op, _)| op).find(waits_for);
@@ -181,7 +192,9 @@ impl Claims {
         for (op, source) in origin.ops.iter() {
             let is_used = match source.part {
                 Part::Kept => true,
-                Part::CopyOut => source.of.iter().filter(|&&op| self.merged[op].is_some()).count() == 1,
+                Part::CopyOut => {
+                    source.of.iter().filter(|&&op| self.merged[op].is_some()).count() == 1
+                }
                 Part::CopyIn | Part::Merged | Part::Wait => used.contains(&op),
             };
             if !is_used {
@@ -198,24 +211,35 @@ impl Claims {
             known.extend(set.wait.into_iter().flat_map(|wait| after.outputs(wait).iter().copied()));
         }
         match after.buffers().find(|buffer| !known.contains(buffer)) {
-            Some(buffer) => Err(RewriteViolation::BufferInvented { buffer: after.buffer_name(buffer).to_owned() }),
+            Some(buffer) => Err(RewriteViolation::BufferInvented {
+                buffer: after.buffer_name(buffer).to_owned(),
+            }),
             None => Ok(()),
         }
     }
 }
 
 /// Of each old buffer the new one: by its origin, with the same name.
-fn images(before: &Graph, after: &Graph, origin: &Origin) -> Result<IdVec<BufId, BufId>, RewriteViolation> {
+fn images(
+    before: &Graph,
+    after: &Graph,
+    origin: &Origin,
+) -> Result<IdVec<BufId, BufId>, RewriteViolation> {
     let mut images: IdVec<BufId, Option<BufId>> = IdVec::filled(None, before.buffers().len());
     for (new, of) in origin.buffers.iter() {
         let &[old] = &of[..] else { continue };
-        let is_same = old.index() < images.len() && before.buffer_name(old) == after.buffer_name(new);
+        let is_same =
+            old.index() < images.len() && before.buffer_name(old) == after.buffer_name(new);
         if is_same && images[old].replace(new).is_some() {
-            return Err(RewriteViolation::BufferInvented { buffer: after.buffer_name(new).to_owned() });
+            return Err(RewriteViolation::BufferInvented {
+                buffer: after.buffer_name(new).to_owned(),
+            });
         }
     }
     let found = |(old, image): (BufId, &Option<BufId>)| {
-        image.ok_or_else(|| RewriteViolation::BufferLost { buffer: before.buffer_name(old).to_owned() })
+        image.ok_or_else(|| RewriteViolation::BufferLost {
+            buffer: before.buffer_name(old).to_owned(),
+        })
     };
     images.iter().map(found).collect()
 }
@@ -238,7 +262,9 @@ impl Judge<'_> {
                 matches!(collective.kind, K::AllReduce | K::AllGather | K::ReduceScatter)
                     && collective.reduction != Some(Reduction::Other)
             };
-            collective.filter(merges).ok_or_else(|| RewriteViolation::NotMergeable { node: name(op) })
+            collective
+                .filter(merges)
+                .ok_or_else(|| RewriteViolation::NotMergeable { node: name(op) })
         };
         let first = set.members[0];
         let a = of(first)?;
@@ -252,11 +278,20 @@ impl Judge<'_> {
                 () if self.before.kind(first) != self.before.kind(member) => "how they run",
                 () => continue,
             };
-            return Err(RewriteViolation::Unequal { first: name(first), second: name(member), what });
+            return Err(RewriteViolation::Unequal {
+                first: name(first),
+                second: name(member),
+                what,
+            });
         }
         for &member in &set.members {
-            if let Some(first) = self.reached_from(member).into_iter().find(|op| set.members.contains(op)) {
-                return Err(RewriteViolation::Dependent { first: name(first), second: name(member) });
+            if let Some(first) =
+                self.reached_from(member).into_iter().find(|op| set.members.contains(op))
+            {
+                return Err(RewriteViolation::Dependent {
+                    first: name(first),
+                    second: name(member),
+                });
             }
         }
         Ok(())
@@ -295,14 +330,19 @@ impl Judge<'_> {
             }
         }
         self.reads_only(set.copy_in, &reads)?;
-        let size = |member: &OpId| self.before.collective(*member).map_or(Bytes::ZERO, |of| of.payload.input);
+        let size = |member: &OpId| {
+            self.before.collective(*member).map_or(Bytes::ZERO, |of| of.payload.input)
+        };
         self.has_size(set.input, set.members.iter().map(size).sum())
     }
 
     /// The merged collective does what the members do, on the bucket and nothing else.
     fn merged_carries(&self, set: &Set) -> Checked {
-        let changed = |what| Err(RewriteViolation::Changed { node: self.after.name(set.merged).to_owned(), what });
-        let (Some(first), Some(merged)) = (self.before.collective(set.members[0]), self.after.collective(set.merged))
+        let changed = |what| {
+            Err(RewriteViolation::Changed { node: self.after.name(set.merged).to_owned(), what })
+        };
+        let (Some(first), Some(merged)) =
+            (self.before.collective(set.members[0]), self.after.collective(set.merged))
         else {
             return changed("what it does");
         };
@@ -314,7 +354,8 @@ impl Judge<'_> {
         };
         let (input, output) = (payload(|of| of.payload.input), payload(|of| of.payload.output));
         let same = |a: &Collective, b: &Collective| {
-            (a.kind, a.reduction, a.group, a.group_size) == (b.kind, b.reduction, b.group, b.group_size)
+            (a.kind, a.reduction, a.group, a.group_size)
+                == (b.kind, b.reduction, b.group, b.group_size)
                 && a.payload.dtype == b.payload.dtype
         };
         if !same(first, merged) || self.before.groups() != self.after.groups() {
@@ -324,7 +365,10 @@ impl Judge<'_> {
             return changed("how much it carries");
         }
         if !self.reads(set.merged, set.input) {
-            let (node, buffer) = (self.after.name(set.merged).to_owned(), self.after.buffer_name(set.input).to_owned());
+            let (node, buffer) = (
+                self.after.name(set.merged).to_owned(),
+                self.after.buffer_name(set.input).to_owned(),
+            );
             return Err(RewriteViolation::DependencyLost { node, buffer });
         }
         self.reads_only(set.merged, &BTreeSet::from([set.input]))?;
@@ -342,8 +386,9 @@ impl Judge<'_> {
             if after.view_of(bucket).is_some() {
                 return Err(RewriteViolation::NotASlice { buffer: name(bucket) });
             }
-            let is_slice_a_result =
-                after.buffers().any(|part| after.view_of(part) == Some(bucket) && after.is_output(part));
+            let is_slice_a_result = after
+                .buffers()
+                .any(|part| after.view_of(part) == Some(bucket) && after.is_output(part));
             if after.is_output(bucket) != is_slice_a_result {
                 return Err(RewriteViolation::ResultChanged { buffer: name(bucket) });
             }
@@ -356,10 +401,13 @@ impl Judge<'_> {
     fn bucket_is_held(&self, set: &Set) -> Checked {
         let made = self.after.outputs(set.merged);
         let reads = |wait: &&OpId| made.iter().any(|&buffer| self.reads(**wait, buffer));
-        let waits: Vec<OpId> = self.after.waited_by(set.merged).iter().filter(reads).copied().collect();
+        let waits: Vec<OpId> =
+            self.after.waited_by(set.merged).iter().filter(reads).copied().collect();
         let users = self.after.users(set.input);
         match waits.first() {
-            Some(&wait) if !waits.iter().any(|wait| users.contains(wait)) => Err(self.not_alive(set.input, wait)),
+            Some(&wait) if !waits.iter().any(|wait| users.contains(wait)) => {
+                Err(self.not_alive(set.input, wait))
+            }
             _ => Ok(()),
         }
     }
@@ -374,11 +422,13 @@ impl Judge<'_> {
 
     fn is_sliced(&self, set: &Set, member: OpId) -> Checked {
         let payload = self.before.collective(member).map_or(Bytes::ZERO, |of| of.payload.output);
-        let is_whole = self.before.collective(member).is_some_and(|of| of.kind != CollectiveKind::AllGather);
+        let is_whole =
+            self.before.collective(member).is_some_and(|of| of.kind != CollectiveKind::AllGather);
         let mut sum = Bytes::ZERO;
         for &old in self.before.outputs(member) {
             let new = self.claims.image[old];
-            let no_slice = || RewriteViolation::NotASlice { buffer: self.after.buffer_name(new).to_owned() };
+            let no_slice =
+                || RewriteViolation::NotASlice { buffer: self.after.buffer_name(new).to_owned() };
             if self.after.maker(new) != Some(set.merged) {
                 return Err(no_slice());
             }
@@ -404,7 +454,9 @@ impl Judge<'_> {
         let mut reads = BTreeSet::from([set.output]);
         let mut made: Vec<BufId> = self.before.outputs(member).to_vec();
         if let Some(wait) = wait {
-            let ends = |&(buffer, kinds): &(BufId, DepKinds)| kinds.data && self.before.maker(buffer) == Some(member);
+            let ends = |&(buffer, kinds): &(BufId, DepKinds)| {
+                kinds.data && self.before.maker(buffer) == Some(member)
+            };
             if self.before.kind(wait) != OpKind::Wait || !self.before.deps(wait).iter().any(ends) {
                 return Err(RewriteViolation::BadOrigin { node: self.after.name(copy).to_owned() });
             }
@@ -423,16 +475,24 @@ impl Judge<'_> {
         }
         for old in made {
             let new = self.claims.image[old];
-            if self.after.maker(new) != Some(copy) || self.after.view_of(new) != self.view_before(old) {
-                return Err(RewriteViolation::BufferLost { buffer: self.before.buffer_name(old).to_owned() });
+            if self.after.maker(new) != Some(copy)
+                || self.after.view_of(new) != self.view_before(old)
+            {
+                return Err(RewriteViolation::BufferLost {
+                    buffer: self.before.buffer_name(old).to_owned(),
+                });
             }
         }
-        let waited: Vec<BufId> =
-            set.wait.into_iter().flat_map(|wait| self.after.outputs(wait).iter().copied()).collect();
+        let waited: Vec<BufId> = set
+            .wait
+            .into_iter()
+            .flat_map(|wait| self.after.outputs(wait).iter().copied())
+            .collect();
         let is_async = self.after.kind(set.merged) == OpKind::AsyncCollective;
         let has_waited = waited.iter().any(|&buffer| self.reads(copy, buffer));
         if !self.reads(copy, set.output) || is_async && !has_waited {
-            let (node, buffer) = (self.after.name(copy).to_owned(), self.after.buffer_name(set.output).to_owned());
+            let (node, buffer) =
+                (self.after.name(copy).to_owned(), self.after.buffer_name(set.output).to_owned());
             return Err(RewriteViolation::DependencyLost { node, buffer });
         }
         if let Some(wait) = set.wait {
@@ -445,25 +505,35 @@ impl Judge<'_> {
     /// An unchanged operation has the same properties, results and dependencies.
     fn is_as_it_was(&self, old: OpId, new: OpId) -> Checked {
         let (before, after) = (self.before, self.after);
-        let changed = |what| Err(RewriteViolation::Changed { node: before.name(old).to_owned(), what });
+        let changed =
+            |what| Err(RewriteViolation::Changed { node: before.name(old).to_owned(), what });
         let time = |graph: &Graph, op| graph.has_runtime(op).then(|| graph.runtime(op).0.to_bits());
         match () {
             () if before.name(old) != after.name(new) => return changed("its name"),
             () if before.kind(old) != after.kind(new) => return changed("what it is"),
             () if time(before, old) != time(after, new) => return changed("its run time"),
-            () if before.flops(old) != after.flops(new) || before.bytes(old) != after.bytes(new) => {
+            () if before.flops(old) != after.flops(new)
+                || before.bytes(old) != after.bytes(new) =>
+            {
                 return changed("its work");
             }
-            () if before.collective(old) != after.collective(new) => return changed("what it communicates"),
-            () if before.is_gemm_like(old) != after.is_gemm_like(new) || before.fused(old) != after.fused(new) => {
+            () if before.collective(old) != after.collective(new) => {
+                return changed("what it communicates");
+            }
+            () if before.is_gemm_like(old) != after.is_gemm_like(new)
+                || before.fused(old) != after.fused(new) =>
+            {
                 return changed("what was fused into it");
             }
-            () if before.provenance(old) != after.provenance(new) || before.kernel(old) != after.kernel(new) => {
+            () if before.provenance(old) != after.provenance(new)
+                || before.kernel(old) != after.kernel(new) =>
+            {
                 return changed("where it comes from");
             }
             () => {}
         }
-        let made: Vec<BufId> = before.outputs(old).iter().map(|&buffer| self.claims.image[buffer]).collect();
+        let made: Vec<BufId> =
+            before.outputs(old).iter().map(|&buffer| self.claims.image[buffer]).collect();
         if made != after.outputs(new) {
             return changed("what it makes");
         }
@@ -484,12 +554,19 @@ impl Judge<'_> {
     /// edges do not matter here.
     fn comes_after(&self, new: OpId, buffer: BufId, kinds: DepKinds) -> bool {
         let image = self.claims.image[buffer];
-        let found = self.after.deps(new).iter().find(|(needed, _)| *needed == image).map(|(_, kinds)| *kinds);
+        let found = self
+            .after
+            .deps(new)
+            .iter()
+            .find(|(needed, _)| *needed == image)
+            .map(|(_, kinds)| *kinds);
         let found = found.unwrap_or_default();
         let launched = || {
             let merged = self.before.maker(buffer).and_then(|maker| self.claims.merged[maker]);
-            let bucket = merged.and_then(|merged| self.claims.sets.get(&merged)).map(|set| set.output);
-            let needs = |&(needed, kinds): &(BufId, DepKinds)| Some(needed) == bucket && kinds.is_real();
+            let bucket =
+                merged.and_then(|merged| self.claims.sets.get(&merged)).map(|set| set.output);
+            let needs =
+                |&(needed, kinds): &(BufId, DepKinds)| Some(needed) == bucket && kinds.is_real();
             found.is_real() || self.after.deps(new).iter().any(needs)
         };
         (!kinds.data || found.data)
@@ -503,7 +580,9 @@ impl Judge<'_> {
         let (before, after) = (self.before, self.after);
         let new = self.claims.image[old];
         let is_new_slice = after.view_of(new).is_some() && self.view_before(old).is_none();
-        let sliced = |maker: OpId| self.claims.merged[maker].is_some() && self.claims.copy_out[maker].is_none();
+        let sliced = |maker: OpId| {
+            self.claims.merged[maker].is_some() && self.claims.copy_out[maker].is_none()
+        };
         if is_new_slice && !before.maker(old).is_some_and(sliced) {
             return Err(RewriteViolation::NotASlice { buffer: after.buffer_name(new).to_owned() });
         }
@@ -516,8 +595,12 @@ impl Judge<'_> {
         {
             return Err(RewriteViolation::NotASlice { buffer: after.buffer_name(new).to_owned() });
         }
-        if before.is_output(old) != after.is_output(new) || after.is_output(new) && !after.is_output(root) {
-            return Err(RewriteViolation::ResultChanged { buffer: after.buffer_name(new).to_owned() });
+        if before.is_output(old) != after.is_output(new)
+            || after.is_output(new) && !after.is_output(root)
+        {
+            return Err(RewriteViolation::ResultChanged {
+                buffer: after.buffer_name(new).to_owned(),
+            });
         }
         for &user in before.users(old) {
             for user in self.stand_ins(user, old) {
@@ -550,7 +633,10 @@ impl Judge<'_> {
         let before = self.before;
         let needs = before.deps(wait).iter().any(|(needed, _)| *needed == buffer);
         let reads = |member: OpId| {
-            before.deps(wait).iter().any(|&(buffer, kinds)| kinds.data && before.maker(buffer) == Some(member))
+            before
+                .deps(wait)
+                .iter()
+                .any(|&(buffer, kinds)| kinds.data && before.maker(buffer) == Some(member))
         };
         let held_for = |&member: &OpId| {
             self.claims.merged[member].is_some()
@@ -562,8 +648,10 @@ impl Judge<'_> {
     }
 
     fn is_in_place(&self, member: OpId) -> bool {
-        let made: Bytes = self.before.outputs(member).iter().map(|&buffer| self.before.size_alloc(buffer)).sum();
-        made == Bytes::ZERO && self.before.collective(member).is_some_and(|of| of.payload.output > Bytes::ZERO)
+        let made: Bytes =
+            self.before.outputs(member).iter().map(|&buffer| self.before.size_alloc(buffer)).sum();
+        made == Bytes::ZERO
+            && self.before.collective(member).is_some_and(|of| of.payload.output > Bytes::ZERO)
     }
 
     /// What a buffer was a slice of in the old program, as it is called now.
@@ -574,7 +662,10 @@ impl Judge<'_> {
     fn computes(&self, op: OpId) -> Checked {
         match self.after.kind(op) == OpKind::Compute {
             true => Ok(()),
-            false => Err(RewriteViolation::Changed { node: self.after.name(op).to_owned(), what: "what it is" }),
+            false => Err(RewriteViolation::Changed {
+                node: self.after.name(op).to_owned(),
+                what: "what it is",
+            }),
         }
     }
 
@@ -586,7 +677,8 @@ impl Judge<'_> {
         let mut read = self.after.deps(op).iter().filter(|(_, kinds)| kinds.data);
         match read.find(|(buffer, _)| !allowed.contains(buffer)) {
             Some(&(buffer, _)) => {
-                let (node, buffer) = (self.after.name(op).to_owned(), self.after.buffer_name(buffer).to_owned());
+                let (node, buffer) =
+                    (self.after.name(op).to_owned(), self.after.buffer_name(buffer).to_owned());
                 Err(RewriteViolation::DependencyInvented { node, buffer })
             }
             None => Ok(()),
@@ -600,20 +692,24 @@ impl Judge<'_> {
     fn has_sizes(&self, buffer: BufId, alloc: Bytes, free: Bytes) -> Checked {
         let pairs = [(self.after.size_alloc(buffer), alloc), (self.after.size_free(buffer), free)];
         match pairs.into_iter().find(|(is, should)| is != should) {
-            Some((is, should)) => {
-                Err(RewriteViolation::WrongSize { buffer: self.after.buffer_name(buffer).to_owned(), is, should })
-            }
+            Some((is, should)) => Err(RewriteViolation::WrongSize {
+                buffer: self.after.buffer_name(buffer).to_owned(),
+                is,
+                should,
+            }),
             None => Ok(()),
         }
     }
 
     fn dependency_lost(&self, op: OpId, buffer: BufId) -> RewriteViolation {
-        let (node, buffer) = (self.after.name(op).to_owned(), self.before.buffer_name(buffer).to_owned());
+        let (node, buffer) =
+            (self.after.name(op).to_owned(), self.before.buffer_name(buffer).to_owned());
         RewriteViolation::DependencyLost { node, buffer }
     }
 
     fn not_alive(&self, buffer: BufId, user: OpId) -> RewriteViolation {
-        let (buffer, user) = (self.after.buffer_name(buffer).to_owned(), self.after.name(user).to_owned());
+        let (buffer, user) =
+            (self.after.buffer_name(buffer).to_owned(), self.after.name(user).to_owned());
         RewriteViolation::NotAlive { buffer, user }
     }
 }

@@ -19,15 +19,27 @@ const CRATES: [(&str, &[&str]); 5] = [
 
 /// What a module must not use, by crate; either may be several.
 const FORBIDDEN: [(&str, &[&str], &[&str]); 13] = [
-    ("halflap", &["ids", "units"], &["graph", "order", "cost", "memory", "pass", "simulate", "workload"]),
-    ("halflap", &["graph", "collective"], &["order", "pass", "import", "cost", "simulate", "optimize"]),
+    (
+        "halflap",
+        &["ids", "units"],
+        &["graph", "order", "cost", "memory", "pass", "simulate", "workload"],
+    ),
+    (
+        "halflap",
+        &["graph", "collective"],
+        &["order", "pass", "import", "cost", "simulate", "optimize"],
+    ),
     ("halflap", &["import", "export"], &["pass", "optimize", "simulate", "workload"]),
     ("halflap", &["cost"], &["order", "pass", "optimize", "simulate"]),
     ("halflap", &["memory"], &["pass", "optimize", "overlap", "cost"]),
     ("halflap", &["overlap"], &["memory", "pass", "optimize"]),
     ("halflap", &["simulate", "evaluate"], &["pass", "optimize", "schedule", "workload"]),
     ("halflap", &["verify"], &["pass", "memory", "overlap", "optimize", "schedule", "rewrite"]),
-    ("halflap", &["verify_rewrite"], &["rewrite", "pass", "memory", "overlap", "optimize", "schedule", "cost"]),
+    (
+        "halflap",
+        &["verify_rewrite"],
+        &["rewrite", "pass", "memory", "overlap", "optimize", "schedule", "cost"],
+    ),
     ("halflap", &["rewrite"], &["order", "pass", "optimize", "simulate", "workload"]),
     ("halflap", &["pass"], &["optimize", "schedule", "import", "workload"]),
     ("halflap-report", &["observe"], &["page", "trace", "analysis", "measured"]),
@@ -147,8 +159,10 @@ fn no_module_uses_one_that_it_must_not_know() {
     for (name, modules, forbidden) in FORBIDDEN {
         let uses = uses(name);
         for module in modules {
-            let used = uses.get(*module).unwrap_or_else(|| panic!("{name} has no module '{module}'"));
-            let wrong: Vec<&String> = used.iter().filter(|other| forbidden.contains(&other.as_str())).collect();
+            let used =
+                uses.get(*module).unwrap_or_else(|| panic!("{name} has no module '{module}'"));
+            let wrong: Vec<&String> =
+                used.iter().filter(|other| forbidden.contains(&other.as_str())).collect();
             assert!(wrong.is_empty(), "{name}: '{module}' uses {wrong:?}");
         }
     }

@@ -9,8 +9,8 @@ mod random;
 use common::{cases, program};
 use halflap::cost::Times;
 use halflap::graph::{
-    Assignment, BufferParts, Chain, Collective, DepKinds, Edges, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts,
-    Provenance, Streams,
+    Assignment, BufferParts, Chain, Collective, DepKinds, Edges, Graph, GroupKind, GroupParts,
+    OpKind, OpParts, Parts, Provenance, Streams,
 };
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::memory::Timeline;
@@ -44,7 +44,10 @@ impl Orders<'_> {
         let Orders { graph, machine, .. } = *self;
         if self.order.len() == graph.len() {
             let placed = Order::from_ops(graph.len(), self.order.clone()).unwrap();
-            let (peak, step) = (Timeline::of(graph, &placed).peak, simulate(graph, &self.order, machine).step_time);
+            let (peak, step) = (
+                Timeline::of(graph, &placed).peak,
+                simulate(graph, &self.order, machine).step_time,
+            );
             if !self.found.iter().any(|(other, faster)| *other <= peak && *faster <= step) {
                 self.found.retain(|(other, slower)| *other < peak || *slower < step);
                 self.found.push((peak, step));
@@ -87,14 +90,29 @@ fn layers(random: &mut Random) -> Graph {
         let mut needs: Vec<usize> = last.into_iter().collect();
         if random.chance(60) {
             let of = if random.chance(40) { last.into_iter().collect() } else { Vec::new() };
-            all.push(Part { kind: OpKind::AsyncCollective, time: time(random), size: size(random), needs: of });
+            all.push(Part {
+                kind: OpKind::AsyncCollective,
+                time: time(random),
+                size: size(random),
+                needs: of,
+            });
             needs.push(all.len() - 1);
         }
-        all.push(Part { kind: OpKind::Compute, time: time(random), size: size(random), needs: needs.clone() });
+        all.push(Part {
+            kind: OpKind::Compute,
+            time: time(random),
+            size: size(random),
+            needs: needs.clone(),
+        });
         last = Some(all.len() - 1);
         if random.chance(50) {
             let needs = needs.into_iter().chain(last).collect();
-            all.push(Part { kind: OpKind::Compute, time: time(random), size: random.pick(&[0, 1, 16]), needs });
+            all.push(Part {
+                kind: OpKind::Compute,
+                time: time(random),
+                size: random.pick(&[0, 1, 16]),
+                needs,
+            });
         }
     }
     all.truncate(8);
@@ -153,9 +171,11 @@ fn case(seed: u64) -> Option<(Graph, Machine, Edges)> {
         return None;
     }
     let edges = if seed.is_multiple_of(3) { Edges::All } else { Edges::Real };
-    let graph = if seed.is_multiple_of(9) { graph.order_collectives(Chain::EachGroup) } else { graph };
+    let graph =
+        if seed.is_multiple_of(9) { graph.order_collectives(Chain::EachGroup) } else { graph };
     let mut machine = machine(&graph);
-    machine.streams = Streams::assign(&graph, random.pick(&[Assignment::SharedRanks, Assignment::EachGroup]));
+    machine.streams =
+        Streams::assign(&graph, random.pick(&[Assignment::SharedRanks, Assignment::EachGroup]));
     Some((graph, machine, edges))
 }
 
@@ -170,7 +190,10 @@ fn no_order_within_the_limit_beats_the_bound() {
         for (limit, best) in best_orders(&graph, &machine, edges) {
             let bound = lower_bound(&graph, &machine, edges, limit);
             assert!(bound.time.0 <= best.0 + 1e-6, "{bound:?} at {limit}, but {best}");
-            assert!(bound.time.0 >= free.time.0 - 1e-6, "{bound:?} at {limit}, without a limit {free:?}");
+            assert!(
+                bound.time.0 >= free.time.0 - 1e-6,
+                "{bound:?} at {limit}, without a limit {free:?}"
+            );
             let is_higher = bound.time.0 > free.time.0 + 1.0;
             cuts += usize::from(matches!(bound.basis, Basis::Cut { .. }));
             by_memory += usize::from(is_higher);
@@ -195,7 +218,8 @@ fn no_order_of_the_corpus_beats_the_bound() {
             let order = Order::from_ops(graph.len(), ops).unwrap();
             let peak = Timeline::of(graph, &order).peak;
             let at = known.iter().find(|(limit, _)| *limit == peak).copied();
-            let (_, bound) = at.unwrap_or_else(|| (peak, lower_bound(graph, &machine, Edges::Real, peak)));
+            let (_, bound) =
+                at.unwrap_or_else(|| (peak, lower_bound(graph, &machine, Edges::Real, peak)));
             known.extend(at.is_none().then_some((peak, bound)));
             let step = simulate(graph, order.as_slice(), &machine).step_time;
             assert!(step.0 >= bound.time.0 - 1e-3, "{}: {step}, {bound:?}", case.name);
@@ -208,7 +232,8 @@ fn no_order_of_the_corpus_beats_the_bound() {
 /// What is proved of captured programs at the input order's own peak, in ns.
 #[test]
 fn bounds_of_captured_programs_know_memory_and_two_streams() {
-    let expected = [("fsdp_tp_llama_4", 58.23e6), ("fsdp_llama_2", 6.61e6), ("fsdp_tp_llama_16", 431.5e6)];
+    let expected =
+        [("fsdp_tp_llama_4", 58.23e6), ("fsdp_llama_2", 6.61e6), ("fsdp_tp_llama_16", 431.5e6)];
     for (name, least) in expected {
         let graph = program(name);
         let bound = lower_bound(&graph, &machine(&graph), Edges::Real, input_peak(&graph));

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 /// a has work and traffic, b neither; gather stays in one node, s is of no known kind; w is a wait.
 fn program() -> Value {
     let node = |name: &str, kind: &str, runtime: Value| json!({ "name": name, "kind": kind, "runtime_ns": runtime, "outputs": [], "deps": [] });
-    let collective =
-        |op: &str| json!({ "op": op, "group": "g", "group_size": 8, "bytes": 1_000_000_000, "async": true });
+    let collective = |op: &str| json!({ "op": op, "group": "g", "group_size": 8, "bytes": 1_000_000_000, "async": true });
     let mut nodes = [
         node("a", "compute", json!(1)),
         node("b", "compute", json!(2)),
@@ -67,7 +66,10 @@ fn measured_before_modelled_before_given() {
     let link = Some(Link::named("ib400", None).unwrap());
     let linked = Costs { link, ..given };
     assert_eq!(times(&linked, &graph), [1.0, 2.0, 18_129_341.0, 4.0, 0.0]);
-    assert_eq!(times(&Costs { device: h100(), ..linked.clone() }, &graph)[..3], [1_002_500.0, 2.0, 18_129_341.0]);
+    assert_eq!(
+        times(&Costs { device: h100(), ..linked.clone() }, &graph)[..3],
+        [1_002_500.0, 2.0, 18_129_341.0]
+    );
     let profile = profile(r#"{ "gather": 5, "b": 6.0, "w": 7 }"#);
     assert_eq!(times(&Costs { profile, ..modelled }, &graph), [1_002_500.0, 6.0, 5.0, 4.0, 7.0]);
 }
@@ -84,7 +86,9 @@ fn a_graph_may_have_no_times() {
 
 #[test]
 fn a_missing_time_is_asked_for() {
-    let said = |costs: &Costs, missing: &[usize]| costs.times(&without_times(missing)).unwrap_err().to_string();
+    let said = |costs: &Costs, missing: &[usize]| {
+        costs.times(&without_times(missing)).unwrap_err().to_string()
+    };
     assert_eq!(
         Times::given(&without_times(&[1, 3])).unwrap_err().to_string(),
         "node 'b' has no run time (runtime_ns is null): model it with --device (or --link, for collectives alone), or measure it and give --profile"
@@ -103,12 +107,18 @@ fn a_missing_time_is_asked_for() {
         "{other}"
     );
     let linked = Costs { link: Some(Link::across_nodes(50.0)), ..Costs::default() };
-    assert!(said(&linked, &[0]).starts_with("node 'a' has no run time, and --link models collectives alone"));
+    assert!(
+        said(&linked, &[0])
+            .starts_with("node 'a' has no run time, and --link models collectives alone")
+    );
     let measured = Costs { profile: profile(r#"{ "a": 1 }"#), ..Costs::default() };
     assert!(said(&measured, &[0, 1]).starts_with("node 'b' has no run time (runtime_ns is null)"));
     let huge = graph(|g| g["nodes"][0]["flops"] = json!(1e300));
     let said = modelled.times(&huge).unwrap_err().to_string();
-    assert_eq!(said, "node 'a' would take more than 292 years: its size or the device's rates cannot be right");
+    assert_eq!(
+        said,
+        "node 'a' would take more than 292 years: its size or the device's rates cannot be right"
+    );
 }
 
 #[test]
@@ -116,7 +126,8 @@ fn a_profile_may_name_kernels() {
     let named = |names: &'static str| {
         let graph = graph(|g| {
             for node in ["a", "b"] {
-                let place = g["nodes"].as_array().unwrap().iter().position(|n| n["name"] == node).unwrap();
+                let place =
+                    g["nodes"].as_array().unwrap().iter().position(|n| n["name"] == node).unwrap();
                 g["nodes"][place]["kernel"] = json!("triton_poi_fused_add_3");
             }
         });
@@ -126,10 +137,16 @@ fn a_profile_may_name_kernels() {
     };
     let given = named("{}").unwrap();
     // The node's own name comes first; kernels that no node runs as are passed over.
-    assert_eq!(named(r#"{ "triton_poi_fused_add_3": 7, "b": 9, "void at::native::x<4>(int)": 5 }"#), Ok([7.0, 9.0]));
+    assert_eq!(
+        named(r#"{ "triton_poi_fused_add_3": 7, "b": 9, "void at::native::x<4>(int)": 5 }"#),
+        Ok([7.0, 9.0])
+    );
     assert_eq!(named(r#"{ "b": 9, "ncclDevKernel_AllGather_RING_LL": 5 }"#), Ok([given[0], 9.0]));
     let strange = named(r#"{ "ncclDevKernel_AllGather_RING_LL": 5 }"#).unwrap_err();
-    assert!(strange.starts_with("'ncclDevKernel_AllGather_RING_LL' is not a node of the graph"), "{strange}");
+    assert!(
+        strange.starts_with("'ncclDevKernel_AllGather_RING_LL' is not a node of the graph"),
+        "{strange}"
+    );
 }
 
 #[test]
@@ -146,10 +163,22 @@ fn profiles_are_checked() {
     assert_eq!(said(r#"{ "a": NaN }"#), format!("node 'a': time NaN is not finite; {right}"));
     assert_eq!(said(r#"{ "a": "5" }"#), format!("node 'a': time \"5\" is not a number; {right}"));
     assert_eq!(said(r#"{ "a": null }"#), format!("node 'a': time null is not a number; {right}"));
-    assert_eq!(said(r#"{ "a": 1e30 }"#), format!("node 'a': time 1e+30 is too large: it overflows; {right}"));
-    assert_eq!(said(r#"{ "a": 1, "gathr": 2 }"#), "'gathr' is not a node of the graph; did you mean 'gather'?");
-    assert_eq!(said(r#"{ "zzz": 1, "x": 2, "y": 3 }"#), "'zzz' is not a node of the graph, nor are 2 other names");
-    assert!(said(r#"{ "a": 1, "a": 2 }"#).starts_with("not a profile: 'a' stands there twice at line 1"));
+    assert_eq!(
+        said(r#"{ "a": 1e30 }"#),
+        format!("node 'a': time 1e+30 is too large: it overflows; {right}")
+    );
+    assert_eq!(
+        said(r#"{ "a": 1, "gathr": 2 }"#),
+        "'gathr' is not a node of the graph; did you mean 'gather'?"
+    );
+    assert_eq!(
+        said(r#"{ "zzz": 1, "x": 2, "y": 3 }"#),
+        "'zzz' is not a node of the graph, nor are 2 other names"
+    );
+    assert!(
+        said(r#"{ "a": 1, "a": 2 }"#)
+            .starts_with("not a profile: 'a' stands there twice at line 1")
+    );
     let list = said("[1]");
     assert!(list.ends_with("it must be a JSON object of node names and nanoseconds"), "{list}");
     assert!(said("").starts_with("not a profile: EOF while parsing"));
@@ -165,7 +194,12 @@ fn every_captured_program_can_be_modelled() {
             assert_eq!(times, costs.times(&graph).unwrap());
             for op in graph.ops() {
                 let (modelled, given) = (times.of(op), graph.runtime(op));
-                assert_eq!(modelled > Nanos::ZERO, given > Nanos::ZERO, "{name} {device} {}", graph.name(op));
+                assert_eq!(
+                    modelled > Nanos::ZERO,
+                    given > Nanos::ZERO,
+                    "{name} {device} {}",
+                    graph.name(op)
+                );
             }
         }
     }
@@ -184,7 +218,11 @@ fn the_roofline_agrees_with_the_corpus() {
         for op in graph.ops().filter(|&op| graph.flops(op).is_some()) {
             compared += 1;
             let (modelled, given) = (times.of(op), graph.runtime(op));
-            assert!((modelled.0 - given.0).abs() <= 1.0, "{name} {}: {modelled} {given}", graph.name(op));
+            assert!(
+                (modelled.0 - given.0).abs() <= 1.0,
+                "{name} {}: {modelled} {given}",
+                graph.name(op)
+            );
         }
     }
     assert_eq!(compared, 9403);

@@ -65,7 +65,8 @@ fn what_only_modules_say_survives() {
     let workload = LoweredModule::of(&module).expect("it is right").workload;
     let graph = again(&workload.entry().expect("there is one").graph);
     let of = |name: &str| graph.collective(graph.find(name).unwrap()).unwrap();
-    let (sum, other, gather) = (of("all-reduce-start.1"), of("all-reduce-start.2"), of("all-gather-start.3"));
+    let (sum, other, gather) =
+        (of("all-reduce-start.1"), of("all-reduce-start.2"), of("all-gather-start.3"));
     assert_eq!((sum.kind, sum.reduction), (CollectiveKind::AllReduce, Some(Reduction::Sum)));
     assert_eq!((other.kind, other.reduction), (CollectiveKind::AllReduce, Some(Reduction::Other)));
     assert_eq!((gather.kind, gather.reduction), (CollectiveKind::AllGather, Some(Reduction::None)));
@@ -73,5 +74,8 @@ fn what_only_modules_say_survives() {
     assert_eq!((gather.payload.input, gather.payload.output), (Bytes(16), Bytes(32)));
     assert_eq!(graph.groups()[gather.group].sets, [[0, 1], [2, 3]]);
     let host = of("c");
-    assert_eq!((host.kind, graph.groups()[host.group].kind), (CollectiveKind::HostTransfer, GroupKind::Transfer));
+    assert_eq!(
+        (host.kind, graph.groups()[host.group].kind),
+        (CollectiveKind::HostTransfer, GroupKind::Transfer)
+    );
 }

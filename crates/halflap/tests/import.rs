@@ -21,7 +21,8 @@ fn small() -> Value {
     let node = |name: &str, kind: &str, outputs: Value, deps: Value| json!({ "name": name, "kind": kind, "runtime_ns": 10.0, "outputs": outputs, "deps": deps });
     let data = |buffer: &str| json!([{ "buffer": buffer, "kinds": ["data"] }]);
     let mut collective = node("c", "collective", json!(["y"]), data("x"));
-    collective["collective"] = json!({ "op": "all_reduce", "group": "g", "group_size": 2, "bytes": 8, "async": true });
+    collective["collective"] =
+        json!({ "op": "all_reduce", "group": "g", "group_size": 2, "bytes": 8, "async": true });
     let buffer = |name: &str, users: Value| json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": false });
     json!({
         "format": "halflap.graph/1",
@@ -41,7 +42,9 @@ fn small() -> Value {
 fn error(change: impl FnOnce(&mut Value)) -> String {
     let mut graph = small();
     change(&mut graph);
-    read_graph(graph.to_string().as_bytes()).map(|_| "accepted".to_owned()).unwrap_or_else(|error| error.to_string())
+    read_graph(graph.to_string().as_bytes())
+        .map(|_| "accepted".to_owned())
+        .unwrap_or_else(|error| error.to_string())
 }
 
 #[track_caller]
@@ -58,7 +61,10 @@ fn the_small_graph_is_good() {
 #[test]
 fn a_weak_dependency_need_not_keep_a_buffer_alive() {
     let comes_after_k = |graph: &mut Value| {
-        graph["nodes"][3]["deps"].as_array_mut().unwrap().push(json!({ "buffer": "z", "kinds": ["weak"] }));
+        graph["nodes"][3]["deps"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "buffer": "z", "kinds": ["weak"] }));
     };
     check(comes_after_k, "accepted");
     let mut graph = small();
@@ -86,7 +92,14 @@ fn a_multi_output_takes_no_time() {
 fn not_json_and_unknown_formats() {
     let said = |text: &[u8]| read_graph(text).unwrap_err().to_string();
     let neither = "it is neither a halflap.graph/1 JSON object nor an HLO module, which begins with \"HloModule\"";
-    for text in [&b""[..], b" \n", b"hello", b"\xff\x00\x01", b"BufferAssignment:\nallocation 0: size 8", b"7"] {
+    for text in [
+        &b""[..],
+        b" \n",
+        b"hello",
+        b"\xff\x00\x01",
+        b"BufferAssignment:\nallocation 0: size 8",
+        b"7",
+    ] {
         assert_eq!(said(text), neither);
     }
     assert_eq!(said(b"{\"format\" 1}"), "not JSON: expected `:` at line 1 column 11");
@@ -113,7 +126,10 @@ fn missing_and_mistyped_fields_name_their_node() {
     check(|g| remove(g, "nodes"), "the file: missing field `nodes`");
     check(|g| remove(&mut g["nodes"][2], "runtime_ns"), "node 'k': missing field `runtime_ns`");
     check(|g| remove(&mut g["buffers"][1], "users"), "buffer 'y': missing field `users`");
-    check(|g| remove(&mut g["nodes"][1]["collective"], "group"), "node 'c', field 'collective': missing field `group`");
+    check(
+        |g| remove(&mut g["nodes"][1]["collective"], "group"),
+        "node 'c', field 'collective': missing field `group`",
+    );
     check(
         |g| remove(&mut g["nodes"][1], "collective"),
         "node 'c' is of kind 'collective' and has no field 'collective', which says what it does",
@@ -138,19 +154,34 @@ fn missing_and_mistyped_fields_name_their_node() {
         |g| g["nodes"][3]["deps"][0]["kinds"] = json!([]),
         "node 'w' needs buffer 'y' for no reason: kinds must hold data, weak, issued or order",
     );
-    check(|g| g["groups"]["g"] = json!([0]), "field 'groups.g': invalid type: sequence, expected an object");
+    check(
+        |g| g["groups"]["g"] = json!([0]),
+        "field 'groups.g': invalid type: sequence, expected an object",
+    );
 }
 
 #[test]
 fn names_used_twice_or_unknown() {
-    check(|g| g["nodes"][2]["name"] = json!("a"), "node name 'a' is used twice: each must be unique");
-    check(|g| g["buffers"][2]["name"] = json!("x"), "buffer name 'x' is used twice: each must be unique");
-    check(|g| g["inputs"][0]["name"] = json!("x"), "buffer name 'x' is used twice: each must be unique");
+    check(
+        |g| g["nodes"][2]["name"] = json!("a"),
+        "node name 'a' is used twice: each must be unique",
+    );
+    check(
+        |g| g["buffers"][2]["name"] = json!("x"),
+        "buffer name 'x' is used twice: each must be unique",
+    );
+    check(
+        |g| g["inputs"][0]["name"] = json!("x"),
+        "buffer name 'x' is used twice: each must be unique",
+    );
     check(
         |g| g["nodes"][2]["outputs"] = json!(["z", "x"]),
         "buffer 'x' is an output of both 'a' and 'k': a buffer has one maker",
     );
-    check(|g| g["nodes"][2]["outputs"] = json!(["z", "q"]), "node 'k' has output 'q', which is not among the buffers");
+    check(
+        |g| g["nodes"][2]["outputs"] = json!(["z", "q"]),
+        "node 'k' has output 'q', which is not among the buffers",
+    );
     check(
         |g| g["nodes"][2]["outputs"] = json!([]),
         "buffer 'z' is made by no node: a node must list it among its outputs",
@@ -159,11 +190,27 @@ fn names_used_twice_or_unknown() {
         |g| g["nodes"][3]["deps"][0]["buffer"] = json!("q"),
         "node 'w' needs buffer 'q', which no node makes and no input is",
     );
-    check(|g| g["buffers"][0]["users"] = json!(["c", "q"]), "buffer 'x' has user 'q', which is not a node");
-    check(|g| g["inputs"][0]["users"] = json!(["q"]), "buffer 'arg' has user 'q', which is not a node");
-    check(|g| g["nodes"][1]["collective"]["group"] = json!("h"), "node 'c': process group 'h' is not among the groups");
-    let twice = small().to_string().replace(r#""g":{"ranks":[0,1]}"#, r#""g":{"ranks":[0,1]},"g":{"ranks":[2]}"#);
-    assert!(read_graph(twice.as_bytes()).unwrap_err().to_string().contains("group name 'g' is used twice"));
+    check(
+        |g| g["buffers"][0]["users"] = json!(["c", "q"]),
+        "buffer 'x' has user 'q', which is not a node",
+    );
+    check(
+        |g| g["inputs"][0]["users"] = json!(["q"]),
+        "buffer 'arg' has user 'q', which is not a node",
+    );
+    check(
+        |g| g["nodes"][1]["collective"]["group"] = json!("h"),
+        "node 'c': process group 'h' is not among the groups",
+    );
+    let twice = small()
+        .to_string()
+        .replace(r#""g":{"ranks":[0,1]}"#, r#""g":{"ranks":[0,1]},"g":{"ranks":[2]}"#);
+    assert!(
+        read_graph(twice.as_bytes())
+            .unwrap_err()
+            .to_string()
+            .contains("group name 'g' is used twice")
+    );
 }
 
 #[test]
@@ -184,22 +231,37 @@ fn an_order_that_cannot_run() {
         |g| g["buffers"][1]["users"] = json!([]),
         "buffer 'y': 'w' reads it and is not among its users: every reader keeps it alive",
     );
-    check(|g| g["buffers"][2]["users"] = json!(["a"]), "buffer 'z': its user 'a' does not come after its maker 'k'");
+    check(
+        |g| g["buffers"][2]["users"] = json!(["a"]),
+        "buffer 'z': its user 'a' does not come after its maker 'k'",
+    );
 }
 
 #[test]
 fn sizes_and_times_out_of_range() {
     let time = |value: &str| {
-        read_graph(small().to_string().replacen("10.0", value, 1).as_bytes()).map(|_| ()).unwrap_err().to_string()
+        read_graph(small().to_string().replacen("10.0", value, 1).as_bytes())
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
     };
     let right = "it must be a time in nanoseconds, zero or more";
     assert_eq!(time("-1"), format!("node 'a': runtime_ns -1 is negative; {right}"));
-    assert_eq!(time("1e300"), format!("node 'a': runtime_ns 1e300 is too large: it overflows; {right}"));
+    assert_eq!(
+        time("1e300"),
+        format!("node 'a': runtime_ns 1e300 is too large: it overflows; {right}")
+    );
     assert_eq!(time("NaN"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
-    assert_eq!(time("-Infinity"), "node 'a', field 'runtime_ns': is not finite; it must be a number");
+    assert_eq!(
+        time("-Infinity"),
+        "node 'a', field 'runtime_ns': is not finite; it must be a number"
+    );
     assert!(time("1e999").contains("number out of range"), "{}", time("1e999"));
     let size = "it must be a whole number of bytes, zero or more";
-    check(|g| g["buffers"][0]["size_alloc"] = json!(-8), &format!("buffer 'x': size_alloc -8 is negative; {size}"));
+    check(
+        |g| g["buffers"][0]["size_alloc"] = json!(-8),
+        &format!("buffer 'x': size_alloc -8 is negative; {size}"),
+    );
     check(
         |g| g["buffers"][0]["size_free"] = json!(0.5),
         &format!("buffer 'x': size_free 0.5 is not a whole number; {size}"),
@@ -221,9 +283,15 @@ fn sizes_and_times_out_of_range() {
         &format!("node 'c': collective.bytes -1 is negative; {size}"),
     );
     let work = "it must be a number of operations, zero or more";
-    check(|g| g["nodes"][2]["flops"] = json!(-2), &format!("node 'k': flops -2 is negative; {work}"));
+    check(
+        |g| g["nodes"][2]["flops"] = json!(-2),
+        &format!("node 'k': flops -2 is negative; {work}"),
+    );
     let traffic = "it must be a number of bytes, zero or more";
-    check(|g| g["nodes"][2]["bytes"] = json!(-2.5), &format!("node 'k': bytes -2.5 is negative; {traffic}"));
+    check(
+        |g| g["nodes"][2]["bytes"] = json!(-2.5),
+        &format!("node 'k': bytes -2.5 is negative; {traffic}"),
+    );
     check(
         |g| g["nodes"][2]["bytes"] = json!(1e30),
         &format!("node 'k': bytes 1e30 is too large: it overflows; {traffic}"),
@@ -232,7 +300,8 @@ fn sizes_and_times_out_of_range() {
         |g| g["nodes"][2]["flops"] = json!("3"),
         "node 'k', field 'flops': invalid type: string \"3\", expected a number",
     );
-    let not_finite = small().to_string().replacen("\"runtime_ns\":10.0", "\"runtime_ns\":10.0,\"flops\":NaN", 1);
+    let not_finite =
+        small().to_string().replacen("\"runtime_ns\":10.0", "\"runtime_ns\":10.0,\"flops\":NaN", 1);
     let said = read_graph(not_finite.as_bytes()).unwrap_err().to_string();
     assert_eq!(said, "node 'a', field 'flops': is not finite; it must be a number");
 }
@@ -247,7 +316,10 @@ fn a_collective_says_what_it_does_or_its_name_does() {
     };
     let old = read(&|c| c["op"] = json!("all_gather_into_tensor"));
     assert_eq!((old.kind, old.reduction), (CollectiveKind::AllGather, Some(Reduction::None)));
-    assert_eq!((old.payload.input, old.payload.output, old.payload.dtype), (Bytes(4), Bytes(8), None));
+    assert_eq!(
+        (old.payload.input, old.payload.output, old.payload.dtype),
+        (Bytes(4), Bytes(8), None)
+    );
     assert_eq!(read(&|_| ()).reduction, None, "an all-reduce that does not say how it combines");
     let new = read(&|c| {
         c["op"] = json!("mine");
@@ -259,7 +331,10 @@ fn a_collective_says_what_it_does_or_its_name_does() {
     });
     assert_eq!((new.op.as_str(), new.kind), ("mine", CollectiveKind::ReduceScatter));
     assert_eq!(new.reduction, Some(Reduction::Average));
-    assert_eq!(new.payload, Payload { dtype: Some(Dtype::named("bf16")), input: Bytes(8), output: Bytes(3) });
+    assert_eq!(
+        new.payload,
+        Payload { dtype: Some(Dtype::named("bf16")), input: Bytes(8), output: Bytes(3) }
+    );
 
     let larger = "it must be a whole number of bytes, zero or more";
     let problem = "not the larger of input_bytes and output_bytes";
@@ -273,7 +348,9 @@ fn a_collective_says_what_it_does_or_its_name_does() {
     );
     let said = error(|g| g["nodes"][1]["collective"]["kind"] = json!("shuffle"));
     assert!(
-        said.starts_with("node 'c', field 'collective.kind': unknown variant `shuffle`, expected one of"),
+        said.starts_with(
+            "node 'c', field 'collective.kind': unknown variant `shuffle`, expected one of"
+        ),
         "{said}"
     );
 }
@@ -294,12 +371,19 @@ fn a_part_of_a_buffer_has_no_size_and_keeps_the_whole_alive() {
     graph["buffers"][0]["users"] = json!(["c"]);
     graph["buffers"][2]["output"] = json!(true);
     let graph = read_graph(graph.to_string().as_bytes()).unwrap();
-    let [x, z] = ["x", "z"].map(|name| graph.buffers().find(|&buffer| graph.buffer_name(buffer) == name).unwrap());
+    let [x, z] = ["x", "z"]
+        .map(|name| graph.buffers().find(|&buffer| graph.buffer_name(buffer) == name).unwrap());
     assert_eq!((graph.view_of(z), graph.is_output(x)), (Some(x), true));
     assert_eq!(graph.users(x), [graph.find("c").unwrap(), graph.find("w").unwrap()]);
     let right = "a part takes no memory, and comes with or after the whole";
-    check(part(8, "x"), &format!("buffer 'z' is a part of 'x' and takes memory of its own: {right}"));
-    check(part(0, "z"), &format!("buffer 'z' is a part of 'z' and is a part of what is itself a part: {right}"));
+    check(
+        part(8, "x"),
+        &format!("buffer 'z' is a part of 'x' and takes memory of its own: {right}"),
+    );
+    check(
+        part(0, "z"),
+        &format!("buffer 'z' is a part of 'z' and is a part of what is itself a part: {right}"),
+    );
     check(part(0, "q"), "buffer 'z' is a part of 'q' (view_of), which is not among the buffers");
     let early = |g: &mut Value| {
         for field in ["size_alloc", "size_free"] {
@@ -318,7 +402,10 @@ fn damaged_gzip_says_how() {
     assert!(read_graph(&zipped).is_ok(), "zeros after the end are padding");
     zipped[whole] = 7;
     let said = read_graph(&zipped).unwrap_err().to_string();
-    assert_eq!(said, "the gzip file goes on for 512 bytes after its end; a gzip file must be whole");
+    assert_eq!(
+        said,
+        "the gzip file goes on for 512 bytes after its end; a gzip file must be whole"
+    );
 }
 
 #[test]
@@ -353,12 +440,16 @@ fn a_byte_order_mark_is_skipped_and_depth_is_bounded() {
 fn what_real_graphs_have_is_accepted() {
     let empty = json!({ "format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": [] });
     assert!(read_graph(empty.to_string().as_bytes()).unwrap().is_empty());
-    check(|g| drop(g["nodes"].as_array_mut().unwrap().pop()), "buffer 'x' has user 'w', which is not a node");
+    check(
+        |g| drop(g["nodes"].as_array_mut().unwrap().pop()),
+        "buffer 'x' has user 'w', which is not a node",
+    );
     check(|g| g["nodes"][3]["kind"] = json!("compute"), "accepted");
     check(|g| g["buffers"][0]["size_free"] = json!(800), "accepted");
     check(
         |g| {
-            g["nodes"][3]["deps"] = json!([{ "buffer": "y", "kinds": ["data"] }, { "buffer": "y", "kinds": ["order"] }])
+            g["nodes"][3]["deps"] =
+                json!([{ "buffer": "y", "kinds": ["data"] }, { "buffer": "y", "kinds": ["order"] }])
         },
         "accepted",
     );
@@ -376,9 +467,14 @@ fn inputs_that_die_before_the_wait_are_warned_of_once() {
     let mut graph = small();
     graph["buffers"][0]["users"] = json!(["c"]);
     let graph = read_graph(graph.to_string().as_bytes()).unwrap();
-    let warnings: Vec<String> = graph.warnings().iter().map(|w| halflap_report::warning(&graph, w)).collect();
+    let warnings: Vec<String> =
+        graph.warnings().iter().map(|w| halflap_report::warning(&graph, w)).collect();
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].contains("'c' reads 'x', and its wait 'w' is not among"), "{}", warnings[0]);
+    assert!(
+        warnings[0].contains("'c' reads 'x', and its wait 'w' is not among"),
+        "{}",
+        warnings[0]
+    );
     for name in common::PROGRAMS {
         assert!(common::program(name).warnings().is_empty(), "{name}");
     }
@@ -428,7 +524,8 @@ fn random_damage_never_panics() {
                 accepted += 1;
                 let options = Options { settings: Default::default(), fidelity: Fidelity::Fixed };
                 let request = Request { passes: Pass::ALL.to_vec(), options, check_memory: false };
-                schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
+                schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+                    .unwrap();
             }
         }
         let _ = read_order(&bytes);
@@ -437,7 +534,9 @@ fn random_damage_never_panics() {
 }
 
 fn plain(name: &str) -> Vec<u8> {
-    halflap::import::unzip(&common::corpus_file(&format!("{name}.graph.json.gz"))).unwrap().into_owned()
+    halflap::import::unzip(&common::corpus_file(&format!("{name}.graph.json.gz")))
+        .unwrap()
+        .into_owned()
 }
 
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
@@ -452,7 +551,8 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
         3 => drop(bytes.remove(at)),
         4 => bytes.insert(at, random.pick(b"0123456789")),
         _ => {
-            let digits: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at].is_ascii_digit()).collect();
+            let digits: Vec<usize> =
+                (0..bytes.len()).filter(|&at| bytes[at].is_ascii_digit()).collect();
             if !digits.is_empty() {
                 bytes[digits[random.below(digits.len())]] = random.pick(b"0123456789");
             }
@@ -474,7 +574,8 @@ fn a_node_may_say_where_it_comes_from() {
         let op = graph.find(name).expect("the node is there");
         graph.provenance(op).known().collect::<Vec<_>>()
     };
-    let known = [("parameter", "layers.3.wq.weight"), ("module", "layers.3.wq"), ("source", "model.py:42")];
+    let known =
+        [("parameter", "layers.3.wq.weight"), ("module", "layers.3.wq"), ("source", "model.py:42")];
     assert_eq!(of("c"), known);
     assert_eq!(of("w"), []);
     assert!(error(|graph| graph["nodes"][1]["parameter"] = json!(3)).contains("expected a string"));

@@ -49,8 +49,10 @@ impl Layers {
                     "outputs": [gathered], "deps": [], "collective": { "op": self.kind, "group": "g", "group_size": 2,
                     "bytes": bytes, "async": true, "input_bytes": if self.kind == "all_gather" { bytes / 2 } else { bytes },
                     "output_bytes": bytes, "dtype": "f32", "reduction": reduction } }));
-                nodes.push(json!({ "name": wait, "kind": "wait", "runtime_ns": 0.0, "outputs": [waited],
-                    "deps": [data(&gathered)] }));
+                nodes.push(
+                    json!({ "name": wait, "kind": "wait", "runtime_ns": 0.0, "outputs": [waited],
+                    "deps": [data(&gathered)] }),
+                );
                 let user = format!("l{layer}.mm");
                 buffers.push(json!({ "name": gathered, "size_alloc": bytes, "size_free": bytes,
                     "users": [wait, user], "output": false }));
@@ -58,7 +60,11 @@ impl Layers {
                     .push(json!({ "name": waited, "size_alloc": 0, "size_free": 0, "users": [user], "output": false }));
                 reads.push(data(&waited));
             }
-            let users = if layer + 1 < self.count { json!([format!("l{}.mm", layer + 1)]) } else { json!([]) };
+            let users = if layer + 1 < self.count {
+                json!([format!("l{}.mm", layer + 1)])
+            } else {
+                json!([])
+            };
             nodes.push(json!({ "name": format!("l{layer}.mm"), "kind": "compute", "runtime_ns": self.compute,
                 "outputs": [format!("x{layer}")], "deps": reads }));
             buffers.push(json!({ "name": format!("x{layer}"), "size_alloc": 100, "size_free": 100, "users": users,
@@ -91,7 +97,10 @@ fn limit(graph: &Graph, asked: &Asked) -> Bytes {
 fn improved(graph: &Graph, asked: &Asked) -> Improved {
     let (model, costs) = (Model::default(), Costs::default());
     let machine = model.machine(graph, costs.times(graph).unwrap());
-    let prices = Prices { copy: CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) }, costs: &costs };
+    let prices = Prices {
+        copy: CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) },
+        costs: &costs,
+    };
     let task = Task {
         graph,
         machine: &machine,
@@ -102,7 +111,13 @@ fn improved(graph: &Graph, asked: &Asked) -> Improved {
         threads: asked.threads,
         progress: &|_| ControlFlow::Continue(()),
     };
-    let request = Request { task: &task, model: &model, prices: &prices, allowed: &asked.allowed, left_out: &[] };
+    let request = Request {
+        task: &task,
+        model: &model,
+        prices: &prices,
+        allowed: &asked.allowed,
+        left_out: &[],
+    };
     improve(&request).unwrap()
 }
 
@@ -116,13 +131,17 @@ fn latency_is_paid_once_where_that_shortens_the_step() {
     assert!(changed.optimized.step_time.0 < 0.6 * found.unchanged.step_time.0);
     assert_eq!(changed.recipes.len(), found.chosen);
     verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
-    let demands = Demands { order_edges: OrderEdges::Free, memory_limit: Some(limit(&graph, &Asked::default())) };
+    let demands = Demands {
+        order_edges: OrderEdges::Free,
+        memory_limit: Some(limit(&graph, &Asked::default())),
+    };
     verify(&changed.rewritten.graph, changed.optimized.order.as_slice(), &demands).unwrap();
 }
 
 #[test]
 fn nothing_is_changed_where_nothing_is_gained() {
-    let none = |layers: Layers| assert!(improved(&layers.graph(), &Asked::default()).changed.is_none());
+    let none =
+        |layers: Layers| assert!(improved(&layers.graph(), &Asked::default()).changed.is_none());
     // No latency, or all hidden already.
     none(Layers { latency: 0.0, ..LATENT });
     none(Layers { latency: 10.0, compute: 10_000.0, ..LATENT });
@@ -175,7 +194,8 @@ fn captured_programs_are_never_slower_than_with_order_alone() {
         assert!(changed.optimized.peak <= limit(&graph, &asked), "{name}");
         assert!(!changed.robustness.is_lost(), "{name}");
         verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
-        let members: Vec<_> = changed.recipes.iter().map(|Recipe::Merge { members }| members.len()).collect();
+        let members: Vec<_> =
+            changed.recipes.iter().map(|Recipe::Merge { members }| members.len()).collect();
         assert!(members.iter().all(|&count| count > 1), "{name}");
     }
 }

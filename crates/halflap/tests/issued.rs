@@ -40,9 +40,11 @@ fn smallest(kind: &str) -> Graph {
         json!({ "name": name, "kind": kind, "runtime_ns": time, "outputs": [made], "deps": deps })
     };
     let mut gather = node("ag", "collective", 1000, json!([]));
-    gather["collective"] = json!({ "op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true });
+    gather["collective"] =
+        json!({ "op": "all_gather", "group": "g", "group_size": 2, "bytes": 8, "async": true });
     let product = node("mm", "compute", 1000, json!([{ "buffer": "of_ag", "kinds": [kind] }]));
-    let waited = json!([{ "buffer": "of_ag", "kinds": ["data"] }, { "buffer": "of_mm", "kinds": [kind] }]);
+    let waited =
+        json!([{ "buffer": "of_ag", "kinds": ["data"] }, { "buffer": "of_mm", "kinds": [kind] }]);
     let buffer = |name: &str, users: &[&str], output: bool| json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": output });
     let graph = json!({
         "format": "halflap.graph/1",
@@ -66,7 +68,8 @@ fn compute_runs_beside_a_collective_that_it_was_issued_after() {
 fn the_verifier_holds_an_order_to_it() {
     let graph = smallest("issued");
     let proved = |names: [&str; 3]| {
-        verify_names(&graph, &names.map(str::to_owned), &Demands::default()).map_err(|wrong| wrong.to_string())
+        verify_names(&graph, &names.map(str::to_owned), &Demands::default())
+            .map_err(|wrong| wrong.to_string())
     };
     assert!(proved(["ag", "mm", "wait"]).is_ok());
     let early = "node 'mm' runs before 'ag', whose buffer 'of_ag' it needs (issued)";
@@ -80,7 +83,8 @@ fn it_hides_the_collective_and_keeps_nothing_alive() {
     let graph = smallest("issued");
     let [gather, product] = ["ag", "mm"].map(|name| graph.find(name).unwrap());
     let order = Order::of_input(&graph);
-    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Fixed).of_collective(&order, gather);
+    let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Fixed)
+        .of_collective(&order, gather);
     assert_eq!(hiding.comp_time, Nanos(1000.0));
     assert!(!graph.users(graph.outputs(gather)[0]).contains(&product));
     assert!(graph.gated_by(product).is_empty() && graph.preds(product, Edges::Real) == [gather]);
@@ -131,7 +135,13 @@ fn awaited(graph: &Graph, op: OpId) -> Vec<OpId> {
     let deps = graph.deps(op).iter().filter(|(_, kinds)| kinds.data || kinds.weak);
     let makers = deps.filter_map(|&(buffer, _)| graph.maker(buffer));
     makers
-        .flat_map(|maker| if graph.kind(maker) == OpKind::MultiOutput { awaited(graph, maker) } else { vec![maker] })
+        .flat_map(|maker| {
+            if graph.kind(maker) == OpKind::MultiOutput {
+                awaited(graph, maker)
+            } else {
+                vec![maker]
+            }
+        })
         .collect()
 }
 
@@ -165,7 +175,11 @@ fn the_simulator_keeps_to_the_definition() {
         assert!((step - step_by_definition(&graph, &order, &machine)).abs() < 1e-6, "seed {seed}");
         let least = bound(&graph).0;
         assert!(least <= step + 1e-6, "seed {seed}: bound {least}, step {step}");
-        let weak = with_kinds(&graph, |_, kinds| DepKinds { weak: kinds.weak || kinds.issued, issued: false, ..kinds });
+        let weak = with_kinds(&graph, |_, kinds| DepKinds {
+            weak: kinds.weak || kinds.issued,
+            issued: false,
+            ..kinds
+        });
         let as_weak = simulate(&weak, &order, &machine).step_time.0;
         assert!(step <= as_weak + 1e-6 && least <= bound(&weak).0 + 1e-6, "seed {seed}");
         shorter += usize::from(step < as_weak);

@@ -17,7 +17,8 @@ use halflap_report::listing;
 use serde_json::{Value, json};
 
 fn node(name: &str, kind: &str, time: Option<u64>, reads: &[&str]) -> Value {
-    let deps: Vec<Value> = reads.iter().map(|buffer| json!({ "buffer": buffer, "kinds": ["data"] })).collect();
+    let deps: Vec<Value> =
+        reads.iter().map(|buffer| json!({ "buffer": buffer, "kinds": ["data"] })).collect();
     let mut node = json!({
         "name": name, "kind": kind, "runtime_ns": time, "outputs": [format!("of_{name}")], "deps": deps,
     });
@@ -31,7 +32,9 @@ fn node(name: &str, kind: &str, time: Option<u64>, reads: &[&str]) -> Value {
 fn graph(nodes: Vec<Value>) -> Graph {
     let buffer = |node: &Value| {
         let name = node["outputs"][0].as_str().unwrap();
-        let reads = |other: &&Value| other["deps"].as_array().unwrap().iter().any(|dep| dep["buffer"] == name);
+        let reads = |other: &&Value| {
+            other["deps"].as_array().unwrap().iter().any(|dep| dep["buffer"] == name)
+        };
         let users: Vec<&Value> = nodes.iter().filter(reads).map(|other| &other["name"]).collect();
         json!({ "name": name, "size_alloc": 8, "size_free": 8, "users": users, "output": users.is_empty() })
     };
@@ -81,7 +84,10 @@ fn compute_goes_on_behind_multi_outputs() {
     assert_eq!(simulation.start[op(&graph, "beside")], Nanos(0.0));
     assert_eq!(simulation.start[op(&graph, "use_first")], Nanos(100.0));
     assert_eq!(simulation.step_time, Nanos(150.0));
-    assert_eq!(simulation.step_time, lower_bound(&graph, &machine, Edges::Real, Bytes(i64::MAX)).time);
+    assert_eq!(
+        simulation.step_time,
+        lower_bound(&graph, &machine, Edges::Real, Bytes(i64::MAX)).time
+    );
     let hiding = Overlap::new(&graph, &Times::given(&graph).unwrap(), Fidelity::Fixed)
         .of_collective(&order, op(&graph, "gather"));
     assert_eq!(hiding.exposed(), Nanos(40.0));
@@ -150,7 +156,8 @@ fn the_collective_behind_a_multi_output_is_named() {
     };
     let setup = Setup { graph: &graph, machine: &machine };
     let explanation = explain(setup, &Evaluation::of(setup, order.clone()), limits);
-    let held: Vec<_> = explanation.held.iter().map(|held| (graph.name(held.collective), held.by)).collect();
+    let held: Vec<_> =
+        explanation.held.iter().map(|held| (graph.name(held.collective), held.by)).collect();
     assert_eq!(held, [("again", Holder::Stream(op(&graph, "gather")))]);
     let text = listing(setup, &order);
     assert!(text.contains("|       1  part"), "{text}");

@@ -84,10 +84,18 @@ fn simulator_and_bound_agree_with_an_independent_judge() {
         let bound = bound(graph, &machine, Edges::Real);
         // The judge looks at one stream at a time.
         assert!(bound >= expected["bound"].as_f64().unwrap() - 1.0, "{}: {bound}", case.name);
-        for (result, step_time) in case.results.iter().zip(expected["results"].as_array().unwrap()) {
+        for (result, step_time) in case.results.iter().zip(expected["results"].as_array().unwrap())
+        {
             let Some(names) = result["order"].as_array() else { continue };
-            let order: Vec<OpId> = names.iter().map(|name| graph.find(name.as_str().unwrap()).unwrap()).collect();
-            assert_eq!(Some(step(&order)), step_time.as_f64(), "{} {}", case.name, result["passes"]);
+            let order: Vec<OpId> =
+                names.iter().map(|name| graph.find(name.as_str().unwrap()).unwrap()).collect();
+            assert_eq!(
+                Some(step(&order)),
+                step_time.as_f64(),
+                "{} {}",
+                case.name,
+                result["passes"]
+            );
             assert!(step(&order) >= bound - 1.0);
             compared += 1;
         }
@@ -107,7 +115,8 @@ fn more_streams_never_take_longer_and_bounds_hold_for_each_assignment() {
             assert!(step.0 >= bound(&graph, &machine, Edges::All) - 1e-6, "seed {seed}");
             step
         };
-        let (one, shared, each) = (step(Assignment::One), step(Assignment::SharedRanks), step(Assignment::EachGroup));
+        let (one, shared, each) =
+            (step(Assignment::One), step(Assignment::SharedRanks), step(Assignment::EachGroup));
         assert!(one >= shared && shared >= each, "seed {seed}");
     }
 }
@@ -127,9 +136,16 @@ fn contention_launch_and_skew_only_add_time() {
         assert!(slow >= base && slow.0 <= base.0 * 1.4 + 1e-6, "seed {seed}");
         assert!(step(&|machine| machine.launch = Nanos(4e3)) >= base, "seed {seed}");
         let issued = graph.ops().filter(|&op| graph.kind(op) != OpKind::MultiOutput).count();
-        assert!(step(&|machine| machine.launch = Nanos(4e3)).0 >= 4e3 * issued as f64, "seed {seed}");
+        assert!(
+            step(&|machine| machine.launch = Nanos(4e3)).0 >= 4e3 * issued as f64,
+            "seed {seed}"
+        );
         let robustness = Robustness::of(&graph, &plain, &order, &order);
-        assert_eq!((robustness.range(), robustness.lost()), ((0.0, 0.0), 0), "an order is as good as itself");
+        assert_eq!(
+            (robustness.range(), robustness.lost()),
+            ((0.0, 0.0), 0),
+            "an order is as good as itself"
+        );
     }
 }
 
@@ -206,7 +222,8 @@ impl BruteForce<'_> {
             let placed = Order::from_ops(graph.len(), self.order.clone()).unwrap();
             if Timeline::of(graph, &placed).peak <= self.limit {
                 let step = simulate(graph, &self.order, machine).step_time;
-                self.best = Some(self.best.map_or(step, |best| if step < best { step } else { best }));
+                self.best =
+                    Some(self.best.map_or(step, |best| if step < best { step } else { best }));
             }
         }
         for op in graph.ops() {
@@ -220,7 +237,11 @@ impl BruteForce<'_> {
     }
 }
 
-fn best_by_brute_force((graph, machine): (&Graph, &Machine), edges: Edges, limit: Bytes) -> Option<Nanos> {
+fn best_by_brute_force(
+    (graph, machine): (&Graph, &Machine),
+    edges: Edges,
+    limit: Bytes,
+) -> Option<Nanos> {
     let mut all = BruteForce { graph, machine, edges, limit, order: Vec::new(), best: None };
     all.go();
     all.best
@@ -235,7 +256,8 @@ fn the_bound_with_contention_holds_and_is_higher() {
         let random = &mut Random(seed + 80_000);
         let graph = random::graph(random, 8);
         let mut machine = machine(&graph);
-        machine.streams = Streams::assign(&graph, random.pick(&[Assignment::One, Assignment::EachGroup]));
+        machine.streams =
+            Streams::assign(&graph, random.pick(&[Assignment::One, Assignment::EachGroup]));
         let alone = bound(&graph, &machine, Edges::Real);
         machine.slowdown = random.pick(&[1.0, 1.2, 1.6, 2.5]);
         machine.comm_slowdown = random.pick(&[1.0, 1.3, 1.8, 2.5]);
@@ -257,8 +279,8 @@ fn contention_is_part_of_the_search() {
         let graph = random::graph(&mut Random(seed + 90_000), 60);
         let mut slow = machine(&graph);
         (slow.slowdown, slow.comm_slowdown) = (1.3, 1.7);
-        let [plain, contended] =
-            [&machine(&graph), &slow].map(|machine| find(&graph, machine, peak(&graph), |_| ()).unwrap());
+        let [plain, contended] = [&machine(&graph), &slow]
+            .map(|machine| find(&graph, machine, peak(&graph), |_| ()).unwrap());
         let step = simulate(&graph, plain.order.as_slice(), &slow).step_time;
         assert!(contended.step_time.0 <= step.0 + 1e-6, "seed {seed}");
         assert!(contended.bound.time.0 <= contended.step_time.0 + 1e-6, "seed {seed}");
@@ -284,7 +306,8 @@ fn the_bound_of_kept_orders_holds_and_is_higher() {
             _ => graph.order_collectives(Chain::AllGroups),
         };
         let mut machine = machine(&graph);
-        machine.streams = Streams::assign(&graph, random.pick(&[Assignment::SharedRanks, Assignment::EachGroup]));
+        machine.streams =
+            Streams::assign(&graph, random.pick(&[Assignment::SharedRanks, Assignment::EachGroup]));
         let [free, kept] = [Edges::Real, Edges::All].map(|edges| bound(&graph, &machine, edges));
         let best = best_by_brute_force((&graph, &machine), Edges::All, Bytes(i64::MAX)).unwrap();
         assert!(free <= kept + 1e-6 && kept <= best.0 + 1e-6, "seed {seed}: {free} {kept} {best}");
@@ -298,7 +321,10 @@ fn the_bound_of_kept_orders_holds_and_is_higher() {
         };
         issued += usize::from(graph.ops().any(is_issue));
     }
-    assert!(higher > 25 && tight > 25 && issued > 100, "{higher} higher, {tight} of them tight, {issued} issued");
+    assert!(
+        higher > 25 && tight > 25 && issued > 100,
+        "{higher} higher, {tight} of them tight, {issued} issued"
+    );
 }
 
 #[test]
@@ -309,20 +335,32 @@ fn thorough_finds_what_brute_force_finds() {
         let graph = random::graph(random, if seed % 8 == 0 { 9 } else { 7 });
         let machine = machine(&graph);
         let input = peak(&graph);
-        let limit = random.pick(&[input, input, Bytes(input.0 + input.0 / 4), Bytes(input.0 * 9 / 10)]);
+        let limit =
+            random.pick(&[input, input, Bytes(input.0 + input.0 / 4), Bytes(input.0 * 9 / 10)]);
         let edges = if seed % 2 == 0 { Edges::Real } else { Edges::All };
         let expected = best_by_brute_force((&graph, &machine), edges, limit);
-        let found = find(&graph, &machine, limit, |task| (task.effort, task.edges) = (Effort::Thorough, edges));
+        let found = find(&graph, &machine, limit, |task| {
+            (task.effort, task.edges) = (Effort::Thorough, edges)
+        });
         match (&found, expected) {
             (Ok(found), Some(best)) => {
-                assert!((found.step_time - best).0.abs() < 1e-6, "seed {seed}: {found:?}, best {best}");
-                assert!(found.bound.time.0 <= best.0 + 1e-6, "seed {seed}: {:?}, best {best}", found.bound);
+                assert!(
+                    (found.step_time - best).0.abs() < 1e-6,
+                    "seed {seed}: {found:?}, best {best}"
+                );
+                assert!(
+                    found.bound.time.0 <= best.0 + 1e-6,
+                    "seed {seed}: {:?}, best {best}",
+                    found.bound
+                );
             }
             (Err(_), None) => {}
             other => panic!("seed {seed}: {other:?}"),
         }
         let order: Vec<OpId> = graph.ops().collect();
-        improved += usize::from(expected.is_some_and(|best| best < simulate(&graph, &order, &machine).step_time));
+        improved += usize::from(
+            expected.is_some_and(|best| best < simulate(&graph, &order, &machine).step_time),
+        );
     }
     assert!(improved > 20, "only {improved} programs could be improved");
 }
@@ -336,8 +374,10 @@ fn results_are_proved_never_slower_and_the_same_on_any_number_of_threads() {
         let machine = machine(&graph);
         let limit = peak(&graph);
         let edges = if random.chance(50) { Edges::All } else { Edges::Real };
-        let run =
-            |threads| find(&graph, &machine, limit, |task| (task.threads, task.edges) = (threads, edges)).unwrap();
+        let run = |threads| {
+            find(&graph, &machine, limit, |task| (task.threads, task.edges) = (threads, edges))
+                .unwrap()
+        };
         let (one, two) = (run(1), run(2));
         assert_eq!(one.order, two.order, "seed {seed}");
         let proof = verify(&graph, one.order.as_slice(), &demands(edges, limit)).unwrap();
@@ -356,18 +396,25 @@ fn results_are_proved_never_slower_and_the_same_on_any_number_of_threads() {
 /// search is the same everywhere, so that these are facts and not measurements.
 #[test]
 fn the_default_effort_comes_close_to_the_bound() {
-    let targets = [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.060)];
+    let targets =
+        [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.060)];
     for (name, target) in targets {
         let graph = program(name);
         let machine = machine(&graph);
-        let found = find(&graph, &machine, peak(&graph), |task| task.effort = Effort::Default).unwrap();
+        let found =
+            find(&graph, &machine, peak(&graph), |task| task.effort = Effort::Default).unwrap();
         let ratio = found.step_time.0 / found.bound.time.0;
         assert!(ratio <= target + 1e-6, "{name}: {ratio}");
     }
 }
 
 /// The most that one operation's move saves within the limit: to an earlier place, or to a later one.
-fn best_move((graph, machine): (&Graph, &Machine), demands: &Demands<'_>, op: OpId, earlier: bool) -> Nanos {
+fn best_move(
+    (graph, machine): (&Graph, &Machine),
+    demands: &Demands<'_>,
+    op: OpId,
+    earlier: bool,
+) -> Nanos {
     let order = Order::of_input(graph);
     let before = simulate(graph, order.as_slice(), machine).step_time;
     let from = order.pos(op).index();
@@ -393,10 +440,16 @@ fn advice_is_true() {
         let (machine, order, limit) = (machine(&graph), Order::of_input(&graph), peak(&graph));
         let edges = if seed % 2 == 0 { Edges::Real } else { Edges::All };
         let setup = Setup { graph: &graph, machine: &machine };
-        for held in &explain(setup, &Evaluation::of(setup, order.clone()), limits(&graph, &machine, edges)).held {
-            let saves = |edges, op, earlier| best_move((&graph, &machine), &demands(edges, limit), op, earlier).0;
+        for held in
+            &explain(setup, &Evaluation::of(setup, order.clone()), limits(&graph, &machine, edges))
+                .held
+        {
+            let saves = |edges, op, earlier| {
+                best_move((&graph, &machine), &demands(edges, limit), op, earlier).0
+            };
             let alone = |edges| {
-                let by_wait = if held.at == held.collective { 0.0 } else { saves(edges, held.at, false) };
+                let by_wait =
+                    if held.at == held.collective { 0.0 } else { saves(edges, held.at, false) };
                 saves(edges, held.collective, true).max(by_wait)
             };
             let (promised, saved) = match held.by {
@@ -414,7 +467,10 @@ fn advice_is_true() {
             assert!((promised - saved).abs() < 1.0, "seed {seed}: {held:?}, {saved}");
         }
     }
-    assert!(advised > 600 && kept_order > 10, "only {advised} pieces of advice, {kept_order} of the kept order");
+    assert!(
+        advised > 600 && kept_order > 10,
+        "only {advised} pieces of advice, {kept_order} of the kept order"
+    );
 }
 
 /// That no move of one collective helps does not mean that nothing does: an optimizer that moves others,
@@ -426,14 +482,18 @@ fn nothing_gained_is_said_of_single_moves() {
         let graph = random::graph(&mut Random(seed + 70_000), 40);
         let machine = machine(&graph);
         let explanation = explain_input(&graph, &machine).0;
-        let stuck: Vec<&Held> = explanation.held.iter().filter(|held| held.by == Holder::NothingGained).collect();
+        let stuck: Vec<&Held> =
+            explanation.held.iter().filter(|held| held.by == Holder::NothingGained).collect();
         if stuck.is_empty() {
             continue;
         }
         let found = find(&graph, &machine, peak(&graph), |_| ()).unwrap();
         let exposed = exposed_by_collective(&simulate(&graph, found.order.as_slice(), &machine));
         hidden += stuck.iter().filter(|held| exposed[held.collective] == Nanos::ZERO).count();
-        assert_eq!(describe_holder(&graph, &Holder::NothingGained), "no gain found in moving it alone");
+        assert_eq!(
+            describe_holder(&graph, &Holder::NothingGained),
+            "no gain found in moving it alone"
+        );
     }
     assert!(hidden > 0, "no collective was hidden by moving others");
 }
@@ -451,8 +511,12 @@ fn a_kept_order_is_no_promise_of_savings() {
     let limits = Limits { memory: peak(&graph), bound: kept.bound };
     let setup = Setup { graph: &graph, machine: &machine };
     let held = explain(setup, &Evaluation::of(setup, kept.order.clone()), limits).held;
-    assert!(held.iter().any(|held| matches!(held.by, Holder::KeptOrder(saved) if saved > Nanos::ZERO)), "{held:?}");
-    let promises = |held: &Held| matches!(held.by, Holder::Misplaced(_) | Holder::WaitMisplaced(..));
+    assert!(
+        held.iter().any(|held| matches!(held.by, Holder::KeptOrder(saved) if saved > Nanos::ZERO)),
+        "{held:?}"
+    );
+    let promises =
+        |held: &Held| matches!(held.by, Holder::Misplaced(_) | Holder::WaitMisplaced(..));
     assert!(!held.iter().any(promises), "{held:?}");
 }
 
@@ -481,7 +545,8 @@ fn a_search_stops_when_told() {
         ControlFlow::Break(())
     };
     let limit = Bytes(peak(&graph).0 * 85 / 100);
-    let stopped = find(&graph, &machine, limit, |task| (task.threads, task.progress) = (1, &progress));
+    let stopped =
+        find(&graph, &machine, limit, |task| (task.threads, task.progress) = (1, &progress));
     assert!(matches!(stopped, Err(OptimizeError::Stopped)));
     // Each chain of the first stage asks once, and no other stage starts.
     assert_eq!(calls.into_inner(), 2);
@@ -510,18 +575,26 @@ fn time_that_compute_stands_still_is_charged_once() {
         let mut random = Random(seed + 90_000);
         let graph = random::graph(&mut random, 60);
         let mut machine = machine(&graph);
-        (machine.launch, machine.slowdown) = (Nanos(seed as f64 % 3.0 * 700.0), 1.0 + seed as f64 % 2.0 * 0.3);
+        (machine.launch, machine.slowdown) =
+            (Nanos(seed as f64 % 3.0 * 700.0), 1.0 + seed as f64 % 2.0 * 0.3);
         let simulation = simulate(&graph, Order::of_input(&graph).as_slice(), &machine);
         let mut stalls: Vec<(f64, f64)> =
             simulation.exposures.iter().map(|e| (e.start.0, (e.start + e.time).0)).collect();
         stalls.sort_by(|a, b| a.0.total_cmp(&b.0));
-        assert!(stalls.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-6), "seed {seed}: {stalls:?}");
+        assert!(
+            stalls.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-6),
+            "seed {seed}: {stalls:?}"
+        );
         let total: f64 = stalls.iter().map(|(start, end)| end - start).sum();
         assert!((total - simulation.compute_idle.0).abs() < 1e-3, "seed {seed}");
         let exposed = exposed_by_collective(&simulation);
         for op in graph.ops() {
             let time = simulation.end[op] - simulation.start[op];
-            assert!(exposed[op].0 <= time.0 + 1e-6, "seed {seed}: {op:?} {} of {time}", exposed[op]);
+            assert!(
+                exposed[op].0 <= time.0 + 1e-6,
+                "seed {seed}: {op:?} {} of {time}",
+                exposed[op]
+            );
         }
     }
 }
@@ -541,9 +614,15 @@ fn what_holds_a_collective_is_named() {
     let total: Nanos = explanation.held.iter().map(|held| held.exposed).sum();
     assert!((total - simulation.compute_idle).0.abs() < 1.0, "every idle moment has a cause");
     let holders: Vec<Holder> = explanation.held.iter().map(|held| held.by).collect();
-    assert!(holders.iter().any(|by| matches!(by, Holder::Misplaced(_))), "the input order is not the best");
+    assert!(
+        holders.iter().any(|by| matches!(by, Holder::Misplaced(_))),
+        "the input order is not the best"
+    );
     for held in &explanation.held {
-        assert!(held.exposed <= graph.runtime(held.collective), "nobody waits longer for it than it takes");
+        assert!(
+            held.exposed <= graph.runtime(held.collective),
+            "nobody waits longer for it than it takes"
+        );
         if let Holder::Stream(other) = held.by {
             assert_eq!(simulation.end[other], simulation.start[held.collective]);
         }
@@ -552,6 +631,9 @@ fn what_holds_a_collective_is_named() {
         }
     }
     let at = explanation.peak.at.unwrap();
-    assert_eq!(Timeline::of(&graph, &Order::of_input(&graph)).levels[at].post_alloc, explanation.peak.bytes);
+    assert_eq!(
+        Timeline::of(&graph, &Order::of_input(&graph)).levels[at].post_alloc,
+        explanation.peak.bytes
+    );
     assert!(at.index() < graph.len() && explanation.peak.owners.len() == 5);
 }

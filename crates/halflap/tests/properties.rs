@@ -31,12 +31,16 @@ fn fixed_passes_are_valid_deterministic_and_within_budget() {
         let graph = random::graph(random, 60);
         let options = Options { settings: random::settings(random), fidelity: Fidelity::Fixed };
         let passes = random::passes(random);
-        let request = Request { passes: passes.clone(), options: options.clone(), check_memory: true };
+        let request =
+            Request { passes: passes.clone(), options: options.clone(), check_memory: true };
         // Verified inside: permutation, edges, promises, budget; and the ledger after every swap.
-        let first = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
-            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let first =
+            schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+                .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         let unchecked = Request { check_memory: false, ..request };
-        let second = schedule::run(&graph, &Times::given(&graph).unwrap(), &unchecked, &mut NoObserver).unwrap();
+        let second =
+            schedule::run(&graph, &Times::given(&graph).unwrap(), &unchecked, &mut NoObserver)
+                .unwrap();
         assert_eq!(first.order, second.order, "seed {seed}");
         assert!(first.passes.iter().all(|run| run.exceeded_limit.is_none()), "seed {seed}");
         assert_eq!(first.peak, Timeline::of(&graph, &first.order).peak, "seed {seed}");
@@ -51,7 +55,9 @@ fn check_budget(graph: &Graph, schedule: &schedule::Schedule, options: &Options)
     let mut peak = schedule.peak_before;
     for run in &schedule.passes {
         let budget = match run.pass {
-            Pass::ReorderCommunicationPreservingPeakMemory => Some(options.settings.reorder.peak_memory_budget),
+            Pass::ReorderCommunicationPreservingPeakMemory => {
+                Some(options.settings.reorder.peak_memory_budget)
+            }
             Pass::SinkWaitsIterative => Some(options.settings.sink.peak_memory_budget),
             Pass::SimpleOverlap => Some(0.0),
             _ => None,
@@ -75,8 +81,9 @@ fn torch_passes_are_valid_orders() {
         let graph = random::graph(random, 60);
         let options = Options { settings: random::settings(random), fidelity: Fidelity::Torch };
         let request = Request { passes: random::passes(random), options, check_memory: false };
-        let schedule = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
-            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let schedule =
+            schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+                .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         verify(&graph, schedule.order.as_slice(), &Demands::default()).unwrap();
     }
 }
@@ -108,7 +115,11 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
         let random = &mut Random(seed + 2_000_000);
         let graph = random::graph(random, 40);
         let options = Options { settings: random::settings(random), fidelity: Fidelity::Fixed };
-        for pass in [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative, Pass::SimpleOverlap] {
+        for pass in [
+            Pass::ReorderCommunicationPreservingPeakMemory,
+            Pass::SinkWaitsIterative,
+            Pass::SimpleOverlap,
+        ] {
             Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }
                 .run(pass, &Order::of_input(&graph), watch)
                 .unwrap();
@@ -119,7 +130,8 @@ fn last_uses_stay_true_and_both_ends_of_a_pair_agree() {
 
 fn check_overlap(graph: &Graph, order: &Order) {
     let given = Times::given(graph).unwrap();
-    let times = given.map(|op, time| if graph.kind(op).is_collective() { time * 2.0 } else { time });
+    let times =
+        given.map(|op, time| if graph.kind(op).is_collective() { time * 2.0 } else { time });
     let overlap = Overlap::new(graph, &times, Fidelity::Fixed);
     let streams = Streams::assign(graph, Assignment::SharedRanks);
     for collective in graph.ops().filter(|&op| graph.kind(op) == OpKind::AsyncCollective) {
@@ -127,13 +139,17 @@ fn check_overlap(graph: &Graph, order: &Order) {
         let measured = overlap.of_collective(order, collective);
         assert!((measured.comp_time - expected).0.abs() < 1e-6);
         assert_eq!(measured.comm_time, graph.runtime(collective) * 2.0);
-        let hidden: Nanos = overlap.hidden_by(order, &measured).iter().map(|&op| graph.runtime(op)).sum();
+        let hidden: Nanos =
+            overlap.hidden_by(order, &measured).iter().map(|&op| graph.runtime(op)).sum();
         assert!((measured.comp_time - hidden).0.abs() < 1e-6);
         for &wait in graph.waited_by(collective) {
             let last = graph.waits_for(wait).iter().max_by_key(|&&op| order.pos(op)).copied();
             if last == Some(collective) {
                 let seen = overlap.of_wait(order, wait);
-                assert_eq!((seen.comm_time, seen.comp_time), (measured.comm_time, measured.comp_time));
+                assert_eq!(
+                    (seen.comm_time, seen.comp_time),
+                    (measured.comm_time, measured.comp_time)
+                );
             }
         }
     }
@@ -142,7 +158,11 @@ fn check_overlap(graph: &Graph, order: &Order) {
 /// The run time of the nodes other than collectives after it, up to the first of a real reader of
 /// its output, a synchronous collective, or the wait of a collective on the same stream that was
 /// issued after it.
-fn overlap_by_definition(graph: &Graph, streams: &Streams, (order, collective): (&Order, OpId)) -> Nanos {
+fn overlap_by_definition(
+    graph: &Graph,
+    streams: &Streams,
+    (order, collective): (&Order, OpId),
+) -> Nanos {
     let mut total = Nanos::ZERO;
     let mut issued = Vec::new();
     for &op in &order.as_slice()[order.pos(collective).index() + 1..] {
@@ -164,13 +184,16 @@ fn overlap_by_definition(graph: &Graph, streams: &Streams, (order, collective): 
 fn is_handed(graph: &Graph, op: OpId, collective: OpId) -> bool {
     let awaited = graph.deps(op).iter().filter(|(_, kinds)| kinds.data || kinds.weak);
     awaited.filter_map(|&(buffer, _)| graph.maker(buffer)).any(|maker| {
-        maker == collective || graph.kind(maker) == OpKind::MultiOutput && is_handed(graph, maker, collective)
+        maker == collective
+            || graph.kind(maker) == OpKind::MultiOutput && is_handed(graph, maker, collective)
     })
 }
 
 #[test]
 fn the_fixed_passes_run_on_the_corpus_without_a_mismatch() {
-    for graph in common::random_graphs().iter().chain([&common::program("fsdp_llama_2"), &common::program("moe_ep_6")])
+    for graph in common::random_graphs()
+        .iter()
+        .chain([&common::program("fsdp_llama_2"), &common::program("moe_ep_6")])
     {
         for runtime in [false, true] {
             let mut options = Options { settings: Default::default(), fidelity: Fidelity::Fixed };
@@ -195,11 +218,9 @@ fn the_ledger_check_sees_torch_drift() {
         let passes = [Pass::ReorderCommunicationPreservingPeakMemory, Pass::SinkWaitsIterative];
         for (index, pass) in passes.into_iter().enumerate() {
             let check = &mut LedgerCheck { on_swap: |_| () };
-            let result = Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }.run(
-                pass,
-                &Order::of_input(&graph),
-                check,
-            );
+            let result =
+                Runner { graph: &graph, times: &Times::given(&graph).unwrap(), options: &options }
+                    .run(pass, &Order::of_input(&graph), check);
             fired[index] += usize::from(result.is_err());
         }
     }
@@ -218,7 +239,9 @@ fn chained_collectives_keep_their_order() {
         settings.sink.unsafe_collectives_reorder = false;
         let options = Options { settings, fidelity: Fidelity::Fixed };
         let request = Request { passes: random::passes(random), options, check_memory: false };
-        let schedule = schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver).unwrap();
+        let schedule =
+            schedule::run(&graph, &Times::given(&graph).unwrap(), &request, &mut NoObserver)
+                .unwrap();
         let demands = Demands { order_edges: OrderEdges::Kept, memory_limit: None };
         verify(&graph, schedule.order.as_slice(), &demands)
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

@@ -18,7 +18,9 @@ use halflap::order::Order;
 use halflap::origin::{Origin, Part, Source};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Options, Pass, Settings};
-use halflap::rewrite::{CopyCost, Prices, Recipe, RewriteError, Rewritten, apply, merge_named, rewrite};
+use halflap::rewrite::{
+    CopyCost, Prices, Recipe, RewriteError, Rewritten, apply, merge_named, rewrite,
+};
 use halflap::robustness::Robustness;
 use halflap::schedule::{self, NoObserver, Request};
 use halflap::simulate::{Machine, lower_bound};
@@ -42,13 +44,19 @@ fn pair(kind: &str, sizes: [i64; 3], outputs: [i64; 3]) -> Value {
     let (mut nodes, mut buffers) = (Vec::new(), Vec::new());
     for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
         let (size, output) = (sizes[index], outputs[index]);
-        nodes.push(node(format!("{name}.make"), "compute", json!([format!("{name}.x")]), json!([])));
+        nodes.push(node(
+            format!("{name}.make"),
+            "compute",
+            json!([format!("{name}.x")]),
+            json!([]),
+        ));
         let mut deps = data(format!("{name}.x"));
         if index > 0 {
             let before = format!("{}.y", ["a", "b"][index - 1]);
             deps.as_array_mut().unwrap().push(json!({ "buffer": before, "kinds": ["order"] }));
         }
-        let mut collective = node(format!("{name}.comm"), "collective", json!([format!("{name}.y")]), deps);
+        let mut collective =
+            node(format!("{name}.comm"), "collective", json!([format!("{name}.y")]), deps);
         collective["runtime_ns"] = json!(100.0 + size.max(output) as f64);
         collective["collective"] = json!({ "op": kind, "group": "g", "group_size": 2, "bytes": size.max(output),
             "async": true, "input_bytes": size, "output_bytes": output, "dtype": "f32" });
@@ -56,7 +64,12 @@ fn pair(kind: &str, sizes: [i64; 3], outputs: [i64; 3]) -> Value {
             collective["collective"]["reduction"] = json!("sum");
         }
         nodes.push(collective);
-        nodes.push(node(format!("{name}.wait"), "wait", json!([format!("{name}.w")]), data(format!("{name}.y"))));
+        nodes.push(node(
+            format!("{name}.wait"),
+            "wait",
+            json!([format!("{name}.w")]),
+            data(format!("{name}.y")),
+        ));
         nodes.push(node(format!("{name}.read"), "compute", json!([]), data(format!("{name}.w"))));
         let [comm, wait, read] = ["comm", "wait", "read"].map(|part| format!("{name}.{part}"));
         buffers.push(buffer(format!("{name}.x"), size, json!([comm, wait])));
@@ -111,10 +124,16 @@ fn reduced_ones_become_slices_of_a_bucket() {
     );
     assert_eq!(
         origin.ops[merged],
-        Source { part: Part::Merged, of: vec![graph.find("a.comm").unwrap(), graph.find("b.comm").unwrap()] }
+        Source {
+            part: Part::Merged,
+            of: vec![graph.find("a.comm").unwrap(), graph.find("b.comm").unwrap()]
+        }
     );
     let collective = new.collective(merged).unwrap();
-    assert_eq!(collective.payload, Payload { dtype: Some(Dtype::named("f32")), input: Bytes(192), output: Bytes(192) });
+    assert_eq!(
+        collective.payload,
+        Payload { dtype: Some(Dtype::named("f32")), input: Bytes(192), output: Bytes(192) }
+    );
     // The graph's own take 100 ns and one for each byte; a copy 5 ns and one for each byte read or written.
     assert_eq!(new.runtime(merged), Nanos(292.0));
     assert_eq!(new.runtime(new.find("a.comm_x2.in").unwrap()), Nanos(5.0 + 2.0 * 192.0));
@@ -124,7 +143,10 @@ fn reduced_ones_become_slices_of_a_bucket() {
     assert_eq!((peak(&graph), peak(&new)), (Bytes(256), Bytes(384)));
     let bucket = new.outputs(merged)[0];
     let users: Vec<&str> = new.users(bucket).iter().map(|&user| new.name(user)).collect();
-    assert_eq!((new.size_alloc(bucket), &users[..]), (Bytes(192), &["a.wait", "a.read", "b.wait", "b.read"][..]));
+    assert_eq!(
+        (new.size_alloc(bucket), &users[..]),
+        (Bytes(192), &["a.wait", "a.read", "b.wait", "b.read"][..])
+    );
     let slice = new.outputs(merged)[1];
     assert_eq!((new.size_alloc(slice), new.view_of(slice)), (Bytes::ZERO, Some(bucket)));
     // The chain of collectives goes on behind the merged one.
@@ -134,7 +156,9 @@ fn reduced_ones_become_slices_of_a_bucket() {
 #[test]
 fn gathered_ones_are_copied_out() {
     let graph = read(&pair("all_gather", [32, 64, 16], [64, 128, 32]));
-    let new = merge_named(&graph, &named(&["b.comm", "a.comm"]), &prices(&Costs::default())).unwrap().graph;
+    let new = merge_named(&graph, &named(&["b.comm", "a.comm"]), &prices(&Costs::default()))
+        .unwrap()
+        .graph;
     assert_eq!(
         order_of(&new),
         [
@@ -160,7 +184,10 @@ fn gathered_ones_are_copied_out() {
     let merged = new.find("a.comm_x2").unwrap();
     assert_eq!(new.waited_by(merged), [new.find("a.comm_x2.wait").unwrap()]);
     // 96 bytes go in, 192 come out, and the first copy adds 64.
-    assert_eq!(Timeline::of(&new, &Order::of_input(&new)).peak, Bytes(192 + 64 + 128 - 64).max(Bytes(192 + 96)));
+    assert_eq!(
+        Timeline::of(&new, &Order::of_input(&new)).peak,
+        Bytes(192 + 64 + 128 - 64).max(Bytes(192 + 96))
+    );
 }
 
 #[test]
@@ -169,9 +196,12 @@ fn what_works_in_place_is_copied_back() {
     for (index, name) in ["a", "b"].into_iter().enumerate() {
         graph["buffers"][3 * index + 1]["size_alloc"] = json!(0);
         graph["buffers"][3 * index + 1]["size_free"] = json!(0);
-        graph["buffers"][3 * index]["users"] = json!(["comm", "wait", "read"].map(|part| format!("{name}.{part}")));
+        graph["buffers"][3 * index]["users"] =
+            json!(["comm", "wait", "read"].map(|part| format!("{name}.{part}")));
     }
-    let new = merge_named(&read(&graph), &named(&["a.comm", "b.comm"]), &prices(&Costs::default())).unwrap().graph;
+    let new = merge_named(&read(&graph), &named(&["a.comm", "b.comm"]), &prices(&Costs::default()))
+        .unwrap()
+        .graph;
     let copy = new.find("a.wait").unwrap();
     assert_eq!(new.kind(copy), OpKind::Compute);
     let input = new.buffers().find(|&buffer| new.buffer_name(buffer) == "a.x").unwrap();
@@ -198,9 +228,15 @@ fn what_cannot_be_merged_is_named() {
     let both = ["a.comm", "b.comm"];
     let name = |name: &str| name.to_owned();
     assert_eq!(refused(|_| (), &["a.comm"]), RewriteError::TooFew { count: 1 });
-    assert_eq!(refused(|_| (), &["a.comm", "a.comm"]), RewriteError::Twice { member: name("a.comm") });
+    assert_eq!(
+        refused(|_| (), &["a.comm", "a.comm"]),
+        RewriteError::Twice { member: name("a.comm") }
+    );
     assert_eq!(refused(|_| (), &["a.comm", "z"]), RewriteError::UnknownNode { name: name("z") });
-    assert_eq!(refused(|_| (), &["a.comm", "b.wait"]), RewriteError::NotACollective { member: name("b.wait") });
+    assert_eq!(
+        refused(|_| (), &["a.comm", "b.wait"]),
+        RewriteError::NotACollective { member: name("b.wait") }
+    );
     let kind = |g: &mut Value| g["nodes"][5]["collective"]["kind"] = json!("all_to_all");
     assert_eq!(
         refused(kind, &both),
@@ -212,12 +248,23 @@ fn what_cannot_be_merged_is_named() {
         what,
         values: values.to_owned(),
     };
-    let set = |field: &'static str, value: Value| move |g: &mut Value| g["nodes"][5]["collective"][field] = value;
-    assert_eq!(refused(set("kind", json!("reduce_scatter")), &both), differs("kind", "all_reduce and reduce_scatter"));
+    let set = |field: &'static str, value: Value| {
+        move |g: &mut Value| g["nodes"][5]["collective"][field] = value
+    };
+    assert_eq!(
+        refused(set("kind", json!("reduce_scatter")), &both),
+        differs("kind", "all_reduce and reduce_scatter")
+    );
     assert_eq!(refused(set("group", json!("h")), &both), differs("group", "g and h"));
     assert_eq!(refused(set("reduction", json!("max")), &both), differs("reduction", "sum and max"));
-    assert_eq!(refused(set("dtype", json!("bf16")), &both), differs("type of elements", "f32 and bf16"));
-    assert_eq!(refused(set("dtype", json!(null)), &both), differs("type of elements", "f32 and not known"));
+    assert_eq!(
+        refused(set("dtype", json!("bf16")), &both),
+        differs("type of elements", "f32 and bf16")
+    );
+    assert_eq!(
+        refused(set("dtype", json!(null)), &both),
+        differs("type of elements", "f32 and not known")
+    );
     let other = refused(set("reduction", json!("other")), &both);
     assert_eq!(other, RewriteError::UnknownReduction { member: name("b.comm") });
     // b sends what was made of what a received.
@@ -225,12 +272,21 @@ fn what_cannot_be_merged_is_named() {
         g["nodes"][4]["deps"] = json!([{ "buffer": "a.w", "kinds": ["data"] }]);
         g["buffers"][2]["users"] = json!(["a.read", "b.make"]);
     };
-    assert_eq!(refused(bound, &both), RewriteError::Dependent { first: name("a.comm"), second: name("b.comm") });
+    assert_eq!(
+        refused(bound, &both),
+        RewriteError::Dependent { first: name("a.comm"), second: name("b.comm") }
+    );
     let shared = |g: &mut Value| {
-        g["nodes"][6]["deps"].as_array_mut().unwrap().push(json!({ "buffer": "a.y", "kinds": ["data"] }));
+        g["nodes"][6]["deps"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({ "buffer": "a.y", "kinds": ["data"] }));
         g["buffers"][1]["users"] = json!(["a.wait", "a.read", "b.wait"]);
     };
-    assert_eq!(refused(shared, &both), RewriteError::SharedWait { wait: name("b.wait"), member: name("a.comm") });
+    assert_eq!(
+        refused(shared, &both),
+        RewriteError::SharedWait { wait: name("b.wait"), member: name("a.comm") }
+    );
     let handed = |g: &mut Value| g["nodes"][2]["kind"] = json!("multi_output");
     assert!(matches!(
         refused(
@@ -248,9 +304,9 @@ fn what_cannot_be_merged_is_named() {
 fn sets_that_need_each_other_are_refused() {
     // Of two sets, each has a member that comes before one of the other.
     let mut graph = pair("all_reduce", [64, 64, 64], [64, 64, 64]);
-    let renamed = ["a", "b", "c"]
-        .iter()
-        .fold(graph.to_string(), |text, name| text.replace(&format!("\"{name}."), &format!("\"{name}2.")));
+    let renamed = ["a", "b", "c"].iter().fold(graph.to_string(), |text, name| {
+        text.replace(&format!("\"{name}."), &format!("\"{name}2."))
+    });
     let more: Value = serde_json::from_str(&renamed).unwrap();
     for part in ["nodes", "buffers"] {
         let items = more[part].as_array().unwrap().clone();
@@ -262,11 +318,13 @@ fn sets_that_need_each_other_are_refused() {
         node["deps"].as_array_mut().unwrap().push(json!({ "buffer": on, "kinds": ["weak"] }));
     };
     depend(&mut graph, "a2.comm", "a.y");
-    let sets = [&["a.comm", "b.comm"][..], &["a2.comm", "b2.comm"]].map(|names| named(names).remove(0));
+    let sets =
+        [&["a.comm", "b.comm"][..], &["a2.comm", "b2.comm"]].map(|names| named(names).remove(0));
     assert!(merge_named(&read(&graph), &sets, &prices(&Costs::default())).is_ok());
     // Now the other way round, too: b2 is made before b.
     let nodes = graph["nodes"].as_array_mut().unwrap();
-    let place = |nodes: &[Value], name: &str| nodes.iter().position(|one| one["name"] == name).unwrap();
+    let place =
+        |nodes: &[Value], name: &str| nodes.iter().position(|one| one["name"] == name).unwrap();
     for name in ["b2.make", "b2.comm"] {
         let from = place(nodes, name);
         let node = nodes.remove(from);
@@ -276,15 +334,18 @@ fn sets_that_need_each_other_are_refused() {
     let node = nodes.iter_mut().find(|one| one["name"] == "b2.comm").unwrap();
     node["deps"].as_array_mut().unwrap().retain(|dep| dep["kinds"] != json!(["order"]));
     depend(&mut graph, "b.comm", "b2.y");
-    let error = merge_named(&read(&graph), &sets, &prices(&Costs::default())).map(|_| ()).unwrap_err();
+    let error =
+        merge_named(&read(&graph), &sets, &prices(&Costs::default())).map(|_| ()).unwrap_err();
     assert!(matches!(error, RewriteError::Circular { .. }), "{error}");
 }
 
 #[test]
 fn several_recipes_follow_one_another() {
     let graph = read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
-    let sets = [&["a.comm", "b.comm"][..], &["a.comm_x2", "c.comm"]].map(|names| named(names).remove(0));
-    let Rewritten { graph: new, origin } = merge_named(&graph, &sets, &prices(&Costs::default())).unwrap();
+    let sets =
+        [&["a.comm", "b.comm"][..], &["a.comm_x2", "c.comm"]].map(|names| named(names).remove(0));
+    let Rewritten { graph: new, origin } =
+        merge_named(&graph, &sets, &prices(&Costs::default())).unwrap();
     let merged = new.find("a.comm_x3").unwrap();
     let members: Vec<&str> = origin.ops[merged].of.iter().map(|&op| graph.name(op)).collect();
     assert_eq!(members, ["a.comm", "b.comm", "c.comm"]);
@@ -301,9 +362,13 @@ fn varied(random: &mut Random) -> Graph {
         .collect();
     for op in parts.ops.ids() {
         let Some(collective) = &mut parts.ops[op].collective else { continue };
-        collective.kind =
-            random.pick(&[CollectiveKind::AllReduce, CollectiveKind::AllGather, CollectiveKind::ReduceScatter]);
-        collective.reduction = collective.kind.reduces().then_some(Reduction::Sum).or(Some(Reduction::None));
+        collective.kind = random.pick(&[
+            CollectiveKind::AllReduce,
+            CollectiveKind::AllGather,
+            CollectiveKind::ReduceScatter,
+        ]);
+        collective.reduction =
+            collective.kind.reduces().then_some(Reduction::Sum).or(Some(Reduction::None));
         collective.group = GroupId::from_index(random.pick(&[0, 0, 0, 1]));
         let output = if random.chance(80) { outputs[op.index()] } else { Bytes(512) };
         let input = Bytes(random.pick(&[0, 64, 1024]));
@@ -325,8 +390,12 @@ fn some_merges(random: &mut Random, graph: &Graph, collectives: &[OpId]) -> Vec<
             let (a, b) = (graph.collective(first).unwrap(), graph.collective(op).unwrap());
             a.kind == b.kind && a.group == b.group && graph.kind(first) == graph.kind(op)
         };
-        let members: Vec<OpId> =
-            left.iter().filter(like).copied().filter(|&op| op == first || random.chance(60)).collect();
+        let members: Vec<OpId> = left
+            .iter()
+            .filter(like)
+            .copied()
+            .filter(|&op| op == first || random.chance(60))
+            .collect();
         left.retain(|op| !members.contains(op));
         recipes.push(Recipe::Merge { members });
     }
@@ -340,7 +409,8 @@ fn merged(seeds: std::ops::Range<u64>) -> Vec<(Graph, Rewritten)> {
     for seed in seeds {
         let mut random = Random(seed);
         let graph = varied(&mut random);
-        let collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+        let collectives: Vec<OpId> =
+            graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
         for _ in 0..6 {
             if collectives.len() < 2 {
                 break;
@@ -363,7 +433,8 @@ fn random_sets_are_proved() {
     let mut parts = std::collections::BTreeSet::new();
     let mut slices = 0;
     for (index, (graph, Rewritten { graph: new, origin })) in all.iter().enumerate() {
-        verify_rewrite(graph, new, origin).unwrap_or_else(|violation| panic!("{index}: {violation}"));
+        verify_rewrite(graph, new, origin)
+            .unwrap_or_else(|violation| panic!("{index}: {violation}"));
         parts.extend(origin.ops.iter().map(|(_, source)| source.part.name()));
         slices += new.buffers().filter(|&buffer| new.view_of(buffer).is_some()).count();
         // The whole is written and read again as well, and proved by its names alone.
@@ -390,7 +461,9 @@ fn bound(random: &mut Random, parts: &Parts, origin: &Origin) -> Option<(OpId, u
     let is_kept = |op: &OpId| origin.ops[*op].part == Part::Kept;
     let real = |op: OpId| {
         let deps = parts.ops[op].deps.iter().enumerate();
-        let real = deps.filter(|(_, (buffer, kinds))| kinds.is_real() && parts.buffers[*buffer].maker.is_some());
+        let real = deps.filter(|(_, (buffer, kinds))| {
+            kinds.is_real() && parts.buffers[*buffer].maker.is_some()
+        });
         real.map(move |(place, _)| (op, place)).collect::<Vec<_>>()
     };
     let all: Vec<(OpId, usize)> = parts.ops.ids().filter(is_kept).flat_map(real).collect();
@@ -402,13 +475,19 @@ fn bucket(parts: &Parts, origin: &Origin, part: Part) -> Option<BufId> {
     parts.ops[op].outputs.first().copied()
 }
 
-fn drop_dependency(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn drop_dependency(
+    random: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some((op, place)) = bound(random, parts, origin) else { return false };
     parts.ops[op].deps.remove(place);
     // Building a graph ties users of a buffer to its producer: this one must not be tied.
     let made: Vec<BufId> = parts.buffers.ids().collect();
     for buffer in made {
-        let needs = parts.ops[op].deps.iter().any(|(needed, kinds)| *needed == buffer && kinds.data);
+        let needs =
+            parts.ops[op].deps.iter().any(|(needed, kinds)| *needed == buffer && kinds.data);
         if !needs {
             parts.buffers[buffer].users.retain(|&user| user != op);
         }
@@ -423,7 +502,9 @@ fn drop_input(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Ori
 }
 
 fn drop_bucket(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
-    let (Some(merged), Some(bucket)) = (of_part(origin, Part::Merged), bucket(parts, origin, Part::CopyIn)) else {
+    let (Some(merged), Some(bucket)) =
+        (of_part(origin, Part::Merged), bucket(parts, origin, Part::CopyIn))
+    else {
         return false;
     };
     parts.ops[merged].deps.retain(|(needed, _)| *needed != bucket);
@@ -446,7 +527,12 @@ fn wrong_input_size(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &m
     true
 }
 
-fn wrong_output_size(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn wrong_output_size(
+    _: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(bucket) = bucket(parts, origin, Part::Merged) else { return false };
     parts.buffers[bucket].size_free += Bytes(8);
     true
@@ -464,16 +550,27 @@ fn wrong_reduction(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mu
     change_collective(parts, origin, |collective| collective.reduction = Some(Reduction::Max))
 }
 
-fn change_collective(parts: &mut Parts, origin: &Origin, change: impl Fn(&mut halflap::graph::Collective)) -> bool {
+fn change_collective(
+    parts: &mut Parts,
+    origin: &Origin,
+    change: impl Fn(&mut halflap::graph::Collective),
+) -> bool {
     let Some(merged) = of_part(origin, Part::Merged) else { return false };
     parts.ops[merged].collective.as_mut().map(change).is_some()
 }
 
-fn swapped_member(random: &mut Random, before: &mut Graph, _: &mut Parts, origin: &mut Origin) -> bool {
+fn swapped_member(
+    random: &mut Random,
+    before: &mut Graph,
+    _: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(merged) = of_part(origin, Part::Merged) else { return false };
     let members = origin.ops[merged].of.clone();
-    let others: Vec<OpId> =
-        before.ops().filter(|op| before.kind(*op).is_collective() && !members.contains(op)).collect();
+    let others: Vec<OpId> = before
+        .ops()
+        .filter(|op| before.kind(*op).is_collective() && !members.contains(op))
+        .collect();
     if others.is_empty() {
         return false;
     }
@@ -485,7 +582,12 @@ fn swapped_member(random: &mut Random, before: &mut Graph, _: &mut Parts, origin
 }
 
 /// The old program has a path that its change does not know of.
-fn member_with_a_path(_: &mut Random, before: &mut Graph, _: &mut Parts, origin: &mut Origin) -> bool {
+fn member_with_a_path(
+    _: &mut Random,
+    before: &mut Graph,
+    _: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(merged) = of_part(origin, Part::Merged) else { return false };
     let members = origin.ops[merged].of.clone();
     let Some(&out) = before.outputs(members[0]).first() else { return false };
@@ -499,7 +601,12 @@ fn member_with_a_path(_: &mut Random, before: &mut Graph, _: &mut Parts, origin:
     true
 }
 
-fn member_of_another_type(_: &mut Random, before: &mut Graph, _: &mut Parts, origin: &mut Origin) -> bool {
+fn member_of_another_type(
+    _: &mut Random,
+    before: &mut Graph,
+    _: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(merged) = of_part(origin, Part::Merged) else { return false };
     let mut parts = before.clone().into_parts();
     if let Some(collective) = &mut parts.ops[origin.ops[merged].of[1]].collective {
@@ -523,7 +630,12 @@ fn lost_operation(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut
     true
 }
 
-fn claimed_twice(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn claimed_twice(
+    random: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let kept: Vec<OpId> = parts.ops.ids().filter(|&op| origin.ops[op].part == Part::Kept).collect();
     if kept.len() < 2 {
         return false;
@@ -533,10 +645,20 @@ fn claimed_twice(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: 
     true
 }
 
-fn invented_operation(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn invented_operation(
+    random: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(copy) = of_part(origin, Part::CopyIn) else { return false };
     let like = parts.ops[copy].clone();
-    parts.ops.push(OpParts { name: "new".to_owned(), deps: Vec::new(), outputs: Vec::new(), ..like });
+    parts.ops.push(OpParts {
+        name: "new".to_owned(),
+        deps: Vec::new(),
+        outputs: Vec::new(),
+        ..like
+    });
     let part = random.pick(&[Part::Wait, Part::CopyIn, Part::Merged, Part::CopyOut]);
     let mut of = origin.ops[copy].of.clone();
     of.truncate(if part == Part::CopyOut { 1 } else { 2 });
@@ -544,7 +666,12 @@ fn invented_operation(random: &mut Random, _: &mut Graph, parts: &mut Parts, ori
     true
 }
 
-fn invented_dependency(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn invented_dependency(
+    random: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let is_kept = |op: &OpId| origin.ops[*op].part == Part::Kept;
     let kept: Vec<OpId> = parts.ops.ids().filter(is_kept).collect();
     if kept.is_empty() {
@@ -560,7 +687,9 @@ fn invented_dependency(random: &mut Random, _: &mut Graph, parts: &mut Parts, or
 }
 
 fn bucket_not_held(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
-    let (Some(merged), Some(bucket)) = (of_part(origin, Part::Merged), bucket(parts, origin, Part::CopyIn)) else {
+    let (Some(merged), Some(bucket)) =
+        (of_part(origin, Part::Merged), bucket(parts, origin, Part::CopyIn))
+    else {
         return false;
     };
     let held = parts.buffers[bucket].users.len() > 1;
@@ -568,13 +697,23 @@ fn bucket_not_held(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mu
     held
 }
 
-fn slice_without_a_bucket(_: &mut Random, _: &mut Graph, parts: &mut Parts, _: &mut Origin) -> bool {
+fn slice_without_a_bucket(
+    _: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    _: &mut Origin,
+) -> bool {
     let slice = parts.buffers.ids().find(|&buffer| parts.buffers[buffer].view_of.is_some());
     slice.map(|slice| parts.buffers[slice].view_of = None).is_some()
 }
 
 /// A buffer of its own becomes a part of another one.
-fn slice_of_another(random: &mut Random, before: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn slice_of_another(
+    random: &mut Random,
+    before: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let buffers = before.buffers().filter(|&buffer| {
         let maker = parts.buffers[buffer].maker;
         let is_kept = maker.is_some_and(|maker| origin.ops[maker].part == Part::Kept);
@@ -586,11 +725,17 @@ fn slice_of_another(random: &mut Random, before: &mut Graph, parts: &mut Parts, 
     }
     let place = random.below(buffers.len() - 1);
     let part = &mut parts.buffers[buffers[place + 1]];
-    (part.size_alloc, part.size_free, part.view_of) = (Bytes::ZERO, Bytes::ZERO, Some(buffers[place]));
+    (part.size_alloc, part.size_free, part.view_of) =
+        (Bytes::ZERO, Bytes::ZERO, Some(buffers[place]));
     true
 }
 
-fn bucket_as_a_result(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn bucket_as_a_result(
+    _: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     let Some(bucket) = bucket(parts, origin, Part::CopyIn) else { return false };
     parts.buffers[bucket].output = true;
     true
@@ -602,7 +747,12 @@ fn wait_with_memory(_: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &m
     true
 }
 
-fn buffer_of_another_size(random: &mut Random, before: &mut Graph, parts: &mut Parts, _: &mut Origin) -> bool {
+fn buffer_of_another_size(
+    random: &mut Random,
+    before: &mut Graph,
+    parts: &mut Parts,
+    _: &mut Origin,
+) -> bool {
     let old = before.buffers().len();
     if old == 0 {
         return false;
@@ -612,7 +762,12 @@ fn buffer_of_another_size(random: &mut Random, before: &mut Graph, parts: &mut P
     parts.buffers[buffer].view_of.is_none()
 }
 
-fn lives_too_short(random: &mut Random, before: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
+fn lives_too_short(
+    random: &mut Random,
+    before: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
     // Users that depend on nothing through the buffer: no reader, and not bound to its maker.
     let mut found = Vec::new();
     for buffer in before.buffers() {
@@ -631,7 +786,12 @@ fn lives_too_short(random: &mut Random, before: &mut Graph, parts: &mut Parts, o
     true
 }
 
-fn result_or_not(random: &mut Random, before: &mut Graph, parts: &mut Parts, _: &mut Origin) -> bool {
+fn result_or_not(
+    random: &mut Random,
+    before: &mut Graph,
+    parts: &mut Parts,
+    _: &mut Origin,
+) -> bool {
     let old = before.buffers().len();
     if old == 0 {
         return false;
@@ -641,8 +801,14 @@ fn result_or_not(random: &mut Random, before: &mut Graph, parts: &mut Parts, _: 
     true
 }
 
-fn another_time(random: &mut Random, _: &mut Graph, parts: &mut Parts, origin: &mut Origin) -> bool {
-    let is_kept = |op: &OpId| origin.ops[*op].part == Part::Kept && parts.ops[*op].kind == OpKind::Compute;
+fn another_time(
+    random: &mut Random,
+    _: &mut Graph,
+    parts: &mut Parts,
+    origin: &mut Origin,
+) -> bool {
+    let is_kept =
+        |op: &OpId| origin.ops[*op].part == Part::Kept && parts.ops[*op].kind == OpKind::Compute;
     let kept: Vec<OpId> = parts.ops.ids().filter(is_kept).collect();
     if kept.is_empty() {
         return false;
@@ -712,17 +878,24 @@ fn violations_say_what_is_wrong() {
         verify_rewrite(&graph, &Graph::new(parts).unwrap(), &origin).unwrap_err()
     };
     let grow = |parts: &mut Parts| {
-        let bucket = parts.buffers.ids().find(|&id| parts.buffers[id].name == "a.comm_x2.in").unwrap();
+        let bucket =
+            parts.buffers.ids().find(|&id| parts.buffers[id].name == "a.comm_x2.in").unwrap();
         parts.buffers[bucket].size_alloc = Bytes(200);
     };
-    let expected =
-        RewriteViolation::WrongSize { buffer: "a.comm_x2.in".to_owned(), is: Bytes(200), should: Bytes(192) };
+    let expected = RewriteViolation::WrongSize {
+        buffer: "a.comm_x2.in".to_owned(),
+        is: Bytes(200),
+        should: Bytes(192),
+    };
     assert_eq!(said(grow), expected);
     let slower = |parts: &mut Parts| {
         let op = parts.ops.ids().find(|&id| parts.ops[id].name == "b.read").unwrap();
         parts.ops[op].runtime = Some(Nanos(11.0));
     };
-    assert_eq!(said(slower), RewriteViolation::Changed { node: "b.read".to_owned(), what: "its run time" });
+    assert_eq!(
+        said(slower),
+        RewriteViolation::Changed { node: "b.read".to_owned(), what: "its run time" }
+    );
 }
 
 /// Through an origin that changes nothing, everything is compared as without one.
@@ -738,11 +911,14 @@ fn an_unchanged_program_is_compared_as_ever() {
         let origin = Origin::unchanged(graph);
         let input = Evaluation::of(setup, Order::of_input(graph));
         let found = Evaluation::of(setup, schedule.order);
-        let (before, after) = (Side { setup, evaluation: &input }, Side { setup, evaluation: &found });
+        let (before, after) =
+            (Side { setup, evaluation: &input }, Side { setup, evaluation: &found });
         let plain = Robustness::of(graph, machine, input.order.as_slice(), found.order.as_slice());
         assert_eq!(Robustness::between(before, after, &origin), plain, "{name}");
         let bound = lower_bound(graph, machine, Edges::Real, Bytes(i64::MAX));
-        let summary = |origin| Summary::of(&Compared { before, after, origin, passes: &schedule.passes }, bound);
+        let summary = |origin| {
+            Summary::of(&Compared { before, after, origin, passes: &schedule.passes }, bound)
+        };
         let (plain, through) = (summary(None), summary(Some(&origin)));
         assert_eq!(format!("{plain:?}"), format!("{through:?}"), "{name}");
     }
@@ -753,14 +929,18 @@ fn an_unchanged_program_is_compared_as_ever() {
 fn a_summary_adds_up_what_was_merged() {
     let graph = &read(&pair("all_reduce", [64, 128, 32], [64, 128, 32]));
     let costs = Costs::default();
-    let Rewritten { graph: new, origin } = merge_named(graph, &named(&["a.comm", "b.comm"]), &prices(&costs)).unwrap();
-    let [machine, on] = [graph, &new].map(|graph| Machine::new(graph, Times::given(graph).unwrap()));
+    let Rewritten { graph: new, origin } =
+        merge_named(graph, &named(&["a.comm", "b.comm"]), &prices(&costs)).unwrap();
+    let [machine, on] =
+        [graph, &new].map(|graph| Machine::new(graph, Times::given(graph).unwrap()));
     let (old, changed) = (Setup { graph, machine: &machine }, Setup { graph: &new, machine: &on });
-    let [run, merged] = [old, changed].map(|setup| Evaluation::of(setup, Order::of_input(setup.graph)));
+    let [run, merged] =
+        [old, changed].map(|setup| Evaluation::of(setup, Order::of_input(setup.graph)));
     let before = Side { setup: old, evaluation: &run };
     let after = Side { setup: changed, evaluation: &merged };
     let bound = lower_bound(&new, &on, Edges::Real, Bytes(i64::MAX));
-    let summary = Summary::of(&Compared { before, after, origin: Some(&origin), passes: &[] }, bound);
+    let summary =
+        Summary::of(&Compared { before, after, origin: Some(&origin), passes: &[] }, bound);
     let row = summary.rows.iter().find(|row| new.name(row.op) == "a.comm_x2").unwrap();
     // 164 and 228 ns, of which nothing hides anything; it stands two places behind that of a.
     assert_eq!((row.exposed_before, row.time, row.shift), (Nanos(164.0 + 228.0), Nanos(292.0), 2));
@@ -777,7 +957,8 @@ fn captured_programs_are_proved() {
     let costs = Costs::default();
     for name in &common::PROGRAMS[..7] {
         let graph = common::program(name);
-        let collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+        let collectives: Vec<OpId> =
+            graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
         let mut proved = 0;
         for members in collectives.windows(3).step_by(7).chain(collectives.windows(2).step_by(5)) {
             let longest = members.iter().map(|&op| graph.runtime(op)).fold(Nanos::ZERO, Nanos::max);

@@ -40,7 +40,11 @@ fn compare(case: &Case, result: &Value) {
         (order, slides) = (outcome.order, outcome.slides);
     }
     assert_eq!(names(graph, &order), strings(&result["order"]), "{context}");
-    assert_eq!(Some(Timeline::of(graph, &order).peak.0), result["peak_memory"].as_i64(), "{context}");
+    assert_eq!(
+        Some(Timeline::of(graph, &order).peak.0),
+        result["peak_memory"].as_i64(),
+        "{context}"
+    );
     if let Some(stats) = result["stats"].as_object() {
         assert_eq!(slides.len(), stats.len(), "{context}");
         for slide in &slides {
@@ -58,7 +62,11 @@ fn compare_slide(graph: &Graph, slide: &Slide, torch: &Value, context: &str) {
     assert_eq!(Some(slide.initial_exposed.0), torch["initial_exposed"].as_f64(), "{context}");
     assert_eq!(Some(slide.final_exposed.0), torch["final_exposed"].as_f64(), "{context}");
     let text = torch["limiting_factor"].as_str().unwrap();
-    assert!(says_the_same(graph, &slide.limit, text), "{context}: {:?}, torch says {text}", slide.limit);
+    assert!(
+        says_the_same(graph, &slide.limit, text),
+        "{context}: {:?}, torch says {text}",
+        slide.limit
+    );
 }
 
 /// Whether torch's prose means the same as the limit, with the same values.
@@ -70,10 +78,12 @@ fn says_the_same(graph: &Graph, limit: &Limit, text: &str) -> bool {
             let name = graph.name(with);
             text == "collective ordering"
                 || text == format!("candidate contains_async_collective {name}")
-                || text.starts_with("collective ordering") && text.ends_with(&format!("candidate:{name}"))
+                || text.starts_with("collective ordering")
+                    && text.ends_with(&format!("candidate:{name}"))
         }
         Limit::DataDependency { on, .. } => {
-            text.starts_with("data dependency") && text.contains(&format!("\n candidate:{}(", graph.name(on)))
+            text.starts_with("data dependency")
+                && text.contains(&format!("\n candidate:{}(", graph.name(on)))
         }
         Limit::ExposedTimeGrows { candidate, .. } => {
             text.starts_with("candidate has compute")

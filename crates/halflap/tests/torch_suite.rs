@@ -36,7 +36,11 @@ impl Case {
         let all = corpus_json("torch_suite.json.gz");
         let case = all.as_array().unwrap().iter().find(|case| case["name"] == name).unwrap();
         let step = |step: &Value| {
-            let order = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned());
+            let order = step["order"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|name| name.as_str().unwrap().to_owned());
             (step["pass"].as_str().unwrap().parse().unwrap(), order.collect())
         };
         Case {
@@ -48,10 +52,15 @@ impl Case {
     /// What the last pass gives. With torch's fidelity, every pass gives torch's order.
     fn run(&self, fidelity: Fidelity) -> PassOutcome {
         let options = Options { settings: Settings::default(), fidelity };
-        let runner = Runner { graph: &self.graph, times: &Times::given(&self.graph).unwrap(), options: &options };
+        let runner = Runner {
+            graph: &self.graph,
+            times: &Times::given(&self.graph).unwrap(),
+            options: &options,
+        };
         let mut outcome: Option<PassOutcome> = None;
         for (pass, torch) in &self.steps {
-            let order = outcome.map_or_else(|| Order::of_input(&self.graph), |outcome| outcome.order);
+            let order =
+                outcome.map_or_else(|| Order::of_input(&self.graph), |outcome| outcome.order);
             let next = runner.run(*pass, &order, &mut NoWatch).unwrap();
             verify(&self.graph, next.order.as_slice(), &Demands::default()).unwrap();
             if fidelity == Fidelity::Torch {
@@ -74,7 +83,9 @@ impl Case {
         let mut from = 0;
         for what in sequence {
             let next = self.places(order, what).into_iter().find(|&place| place >= from);
-            let Some(place) = next else { panic!("no {what} in its place: {:?}", names(&self.graph, order)) };
+            let Some(place) = next else {
+                panic!("no {what} in its place: {:?}", names(&self.graph, order))
+            };
             from = place + 1;
         }
     }
@@ -88,7 +99,10 @@ impl Case {
 fn test_sink_waits() {
     let case = Case::of("sink_waits");
     for fidelity in BOTH {
-        case.assert_sequence(&case.run(fidelity).order, &["all_reduce_.", "aten.mm", "wait_tensor", "aten.mm"]);
+        case.assert_sequence(
+            &case.run(fidelity).order,
+            &["all_reduce_.", "aten.mm", "wait_tensor", "aten.mm"],
+        );
     }
 }
 
@@ -98,7 +112,10 @@ fn test_raise_comms() {
     let case = Case::of("raise_comms");
     for fidelity in BOTH {
         let order = case.run(fidelity).order;
-        case.assert_sequence(&order, &["aten.mm", "aten.relu", "all_reduce_.", "aten.mm", "wait_tensor", "aten.mm"]);
+        case.assert_sequence(
+            &order,
+            &["aten.mm", "aten.relu", "all_reduce_.", "aten.mm", "wait_tensor", "aten.mm"],
+        );
     }
 }
 
@@ -127,8 +144,11 @@ fn test_sink_waits_raise_comms() {
 #[test]
 fn test_reorder_compute_for_overlap_custom_runtime_estimation() {
     let case = Case::of("reorder_compute_for_overlap");
-    let longest =
-        case.graph.ops().filter(|&op| case.graph.kind(op) == OpKind::Compute).map(|op| case.graph.runtime(op));
+    let longest = case
+        .graph
+        .ops()
+        .filter(|&op| case.graph.kind(op) == OpKind::Compute)
+        .map(|op| case.graph.runtime(op));
     assert_eq!(longest.fold(Nanos::ZERO, Nanos::max), Nanos(5e6));
     let sequence = [
         "all_reduce_.",
@@ -167,7 +187,10 @@ fn test_reorder_respects_wait_dep() {
     let case = Case::of("reorder_respects_wait_dep");
     for fidelity in BOTH {
         let outcome = case.run(fidelity);
-        case.assert_sequence(&outcome.order, &["all_gather", "wait_tensor", "all_gather", "wait_tensor"]);
+        case.assert_sequence(
+            &outcome.order,
+            &["all_gather", "wait_tensor", "all_gather", "wait_tensor"],
+        );
         assert_eq!(outcome.slides.len(), 2);
         assert!(outcome.slides.iter().all(|slide| slide.moves == 0));
     }

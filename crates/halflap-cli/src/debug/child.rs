@@ -112,15 +112,23 @@ impl ChildTask<'_> {
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(self.variables.iter().map(|(name, value)| (*name, value)));
-        let ours =
-            std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("HALFLAP_"));
+        let ours = std::env::vars_os()
+            .map(|(name, _)| name)
+            .filter(|name| name.to_string_lossy().starts_with("HALFLAP_"));
         ours.filter(|_| self.is_ours).for_each(|name| {
             command.env_remove(name);
         });
         command.stdin(Stdio::null()).stdout(append(self.out())?).stderr(append(self.err())?);
-        let failed = |error: io::Error| Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"));
-        log::say(Part::Debug, Level::Info, || format!("{}: {}", self.folder.display(), self.words()));
-        let stage = self.folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let failed = |error: io::Error| {
+            Failed::in_file(&program.to_string_lossy(), format!("cannot be run: {error}"))
+        };
+        log::say(Part::Debug, Level::Info, || {
+            format!("{}: {}", self.folder.display(), self.words())
+        });
+        let stage = self
+            .folder
+            .file_name()
+            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let _notice = Notice::new(&format!("debugging: {stage} ..."));
         let mut group = Group::spawn(&mut command).map_err(failed)?;
         self.watch(&mut group, is_enough).map_err(failed)
@@ -128,12 +136,19 @@ impl ChildTask<'_> {
 
     /// The command as it could be typed.
     fn words(&self) -> String {
-        let set = self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
+        let set = self
+            .variables
+            .iter()
+            .map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
         let words = self.command.iter().map(|word| quoted(&word.to_string_lossy()));
         set.chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    fn watch(&self, group: &mut Group, is_enough: &mut dyn FnMut(&Path) -> bool) -> io::Result<End> {
+    fn watch(
+        &self,
+        group: &mut Group,
+        is_enough: &mut dyn FnMut(&Path) -> bool,
+    ) -> io::Result<End> {
         let began = Instant::now();
         let mut passed = [0; 2];
         loop {

@@ -63,7 +63,9 @@ pub fn remember_name(name: Option<&OsString>) {
 /// The command that we are.
 fn own_executable() -> Result<PathBuf, Failed> {
     let process = std::env::current_exe().ok();
-    let is_ours = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("halflap"));
+    let is_ours = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("halflap"))
+    };
     let named = || NAME.get().map(PathBuf::from).filter(is_ours);
     let found = process.filter(is_ours).or_else(named);
     found.ok_or_else(|| Failed::BadInput("debug must be run as the command 'halflap'".to_owned()))
@@ -84,6 +86,9 @@ mod tests {
 
     #[test]
     fn words_of_a_shell_are_quoted_where_they_must_be() {
-        assert_eq!((quoted("a-b.py"), quoted("it's"), quoted("")), ("a-b.py".into(), "'it'\\''s'".into(), "''".into()));
+        assert_eq!(
+            (quoted("a-b.py"), quoted("it's"), quoted("")),
+            ("a-b.py".into(), "'it'\\''s'".into(), "''".into())
+        );
     }
 }

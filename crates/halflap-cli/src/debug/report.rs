@@ -59,7 +59,8 @@ pub struct Value {
 
 impl Value {
     fn render(&self) -> String {
-        let facts: Vec<String> = self.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
+        let facts: Vec<String> =
+            self.facts.iter().map(|(name, fact)| format!("{name} {fact}")).collect();
         let name = self.operand.as_ref().unwrap_or(&self.buffer);
         format!("{} {}: {}", printable(name), self.kind, facts.join(", "))
     }
@@ -130,7 +131,8 @@ pub struct Stray {
 impl Stray {
     fn render(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
-        let differ = self.differences.iter().map(|difference| format!("; {difference}")).collect::<String>();
+        let differ =
+            self.differences.iter().map(|difference| format!("; {difference}")).collect::<String>();
         format!("'{}'{source}{differ}", printable(&self.collective))
     }
 
@@ -168,14 +170,20 @@ impl Reproduced {
             Reproduced::OnlyWhole => {
                 "yes, it was tried; the kernel alone does not, because it needs what runs before it"
             }
-            Reproduced::NotSaved => "yes, it was tried; what the kernel alone would take could not be saved",
-            Reproduced::Chance => "no, because one run alone looks fine: compare the values of two with 'halflap diff'",
+            Reproduced::NotSaved => {
+                "yes, it was tried; what the kernel alone would take could not be saved"
+            }
+            Reproduced::Chance => {
+                "no, because one run alone looks fine: compare the values of two with 'halflap diff'"
+            }
             Reproduced::Compared => {
                 "no, because one run alone looks fine: compare with 'halflap diff' what it gives with and without \
                  --no-memory-caching"
             }
             Reproduced::Said => "no, because the run goes on: it warns on standard error",
-            Reproduced::NotThisTime => "no, because it does not happen every time, or needs what only this run had",
+            Reproduced::NotThisTime => {
+                "no, because it does not happen every time, or needs what only this run had"
+            }
         }
     }
 }
@@ -210,7 +218,10 @@ impl Report {
         let mut lines = Vec::new();
         match &self.finding {
             None if self.is_not_finite => {
-                lines.push(("verdict", "no fault was found, but results are not finite: see the note".to_owned()));
+                lines.push((
+                    "verdict",
+                    "no fault was found, but results are not finite: see the note".to_owned(),
+                ));
             }
             None => lines.push(("verdict", "nothing wrong was found".to_owned())),
             Some(finding) => finding_lines(finding, &mut lines),
@@ -225,7 +236,8 @@ impl Report {
 
     /// For machines.
     pub fn json(&self) -> Json {
-        let stages = self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result }));
+        let stages =
+            self.stages.iter().map(|stage| json!({ "name": stage.name, "result": stage.result }));
         json!({
             "format": "halflap.debug/1",
             "verdict": if self.finding.is_some() { "fault" } else { "clean" },
@@ -242,7 +254,12 @@ fn finding_lines(finding: &Finding, lines: &mut Vec<(&'static str, String)>) {
     lines.extend(finding.kernel.as_ref().map(|kernel| ("kernel", printable(kernel))));
     lines.extend(finding.buffer.as_ref().map(|buffer| ("buffer", printable(buffer))));
     lines.extend(finding.rank.map(|rank| ("rank", rank.to_string())));
-    lines.extend(finding.step.as_ref().map(|(computation, step)| ("step", format!("{step} of {computation}"))));
+    lines.extend(
+        finding
+            .step
+            .as_ref()
+            .map(|(computation, step)| ("step", format!("{step} of {computation}"))),
+    );
     let numbers: Vec<String> = finding.iteration.iter().map(u32::to_string).collect();
     lines.extend((!numbers.is_empty()).then(|| ("iteration", numbers.join(", "))));
     lines.extend(finding.source.iter().map(|place| ("source", whole(place))));

@@ -30,7 +30,9 @@ fn rank_step(graph: &Graph, program: &Prepared, rank: &RankOutcome) -> RankStep 
         match label.kind {
             LabelKind::Collective => run.transfers.extend(transfer(graph, label, span)),
             LabelKind::Wait => run.ran.extend(wait(graph, label, span)),
-            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => run.ran.extend(kernels(graph, label, span)),
+            LabelKind::Kernel | LabelKind::Transfer | LabelKind::Copy => {
+                run.ran.extend(kernels(graph, label, span))
+            }
         }
     }
     RankStep { time, parts: vec![run] }

@@ -24,12 +24,20 @@ pub(super) struct Contention {
 
 impl Contention {
     /// `alone` has the times of instructions.
-    pub(super) fn of(alone: &BTreeMap<String, Nanos>, program: &Prepared, outcome: &Outcome) -> Contention {
+    pub(super) fn of(
+        alone: &BTreeMap<String, Nanos>,
+        program: &Prepared,
+        outcome: &Outcome,
+    ) -> Contention {
         let (mut compute, mut communication) = (Longer::default(), Longer::default());
         for spans in outcome.ranks.iter().flat_map(|rank| counted(&rank.spans)) {
             let of = |kind: LabelKind| -> Vec<TimedRun> {
-                let own = spans.iter().filter(|span| program.labels[span.label as usize].kind == kind);
-                own.filter_map(|span| TimedRun::of(span, &program.labels[span.label as usize], alone)).collect()
+                let own =
+                    spans.iter().filter(|span| program.labels[span.label as usize].kind == kind);
+                own.filter_map(|span| {
+                    TimedRun::of(span, &program.labels[span.label as usize], alone)
+                })
+                .collect()
             };
             let (kernels, sent) = (of(LabelKind::Kernel), of(LabelKind::Collective));
             compute.add(&kernels, &sent);
@@ -54,7 +62,8 @@ impl TimedRun {
             true => vec![&label.name],
             false => label.shares.iter().map(|(name, _)| name).collect(),
         };
-        let alone = names.into_iter().map(|name| alone.get(name).copied()).sum::<Option<Nanos>>()?;
+        let alone =
+            names.into_iter().map(|name| alone.get(name).copied()).sum::<Option<Nanos>>()?;
         Some(TimedRun { start: met(span).0, end: span.end.0, alone: alone.0 })
     }
 }
@@ -129,7 +138,10 @@ mod tests {
         let others = [ran(10.0, 25.0, 0.0), ran(20.0, 30.0, 0.0)];
         assert_eq!(factor(&[ran(0.0, 30.0, 20.0)], &others), 2.0);
         // What ran alone says nothing, however long it took.
-        assert_eq!(factor(&[ran(0.0, 10.0, 1.0), ran(20.0, 30.0, 10.0)], &[ran(20.0, 30.0, 0.0)]), 1.0);
+        assert_eq!(
+            factor(&[ran(0.0, 10.0, 1.0), ran(20.0, 30.0, 10.0)], &[ran(20.0, 30.0, 0.0)]),
+            1.0
+        );
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use halflap::nearest;
 use halflap_run::check::{
-    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Origins, Side, Strictness, ValueOptions,
+    Checks, Departure, EXIT_CODE, Filter, Forbidden, Level, Memory, Origins, Side, Strictness,
+    ValueOptions,
 };
 
 use halflap_run::exec::{Failure, Label, LabelKind, Prepared};
@@ -42,14 +43,18 @@ pub(super) fn checks(args: &args::Run) -> Checks {
 /// Writes down what made the NaN and infinities of results, if that was asked for.
 pub(super) fn put_origins(args: &args::Run, checks: &Checks) -> Result<(), Failed> {
     match (&args.debug.nan_origins, &checks.origins) {
-        (Some(path), Some(origins)) => files::put(path, &format!("{:#}\n", origins.to_json())).map(drop),
+        (Some(path), Some(origins)) => {
+            files::put(path, &format!("{:#}\n", origins.to_json())).map(drop)
+        }
         _ => Ok(()),
     }
 }
 
 /// From here on a kernel that brings the process down is named.
 pub(super) fn catch_faults(args: &args::Run) -> Result<(), Failed> {
-    halflap_run::check::catch_faults(args.debug.fault_report.as_deref().map(open_report).transpose()?);
+    halflap_run::check::catch_faults(
+        args.debug.fault_report.as_deref().map(open_report).transpose()?,
+    );
     Ok(())
 }
 
@@ -85,19 +90,22 @@ fn note(args: &args::Run, line: &serde_json::Value) {
 
 /// Requested kernels that do not exist.
 pub(super) fn check_filter(args: &args::Run, program: &Prepared) -> Result<(), Failed> {
-    let Some(list) = args.debug.filter_kernels.as_deref().filter(|_| args.debug.debug_values > 0) else {
+    let Some(list) = args.debug.filter_kernels.as_deref().filter(|_| args.debug.debug_values > 0)
+    else {
         return Ok(());
     };
     let is_launched = |label: &&Label| !matches!(label.kind, LabelKind::Wait | LabelKind::Copy);
-    let names: Vec<String> = program.labels.iter().filter(is_launched).map(|label| label.name.clone()).collect();
+    let names: Vec<String> =
+        program.labels.iter().filter(is_launched).map(|label| label.name.clone()).collect();
     let filter = Filter::new(list);
     match filter.unused(&names).next() {
         None => Ok(()),
         Some(unknown) => {
             let problem = format!("--filter-kernels: no kernel is called '{unknown}'");
             let near = nearest(unknown, names.iter().map(String::as_str));
-            let hint = near
-                .map_or("; --debug-values 3 prints their names".to_owned(), |near| format!("; did you mean '{near}'?"));
+            let hint = near.map_or("; --debug-values 3 prints their names".to_owned(), |near| {
+                format!("; did you mean '{near}'?")
+            });
             Err(Failed::BadInput(problem + &hint))
         }
     }

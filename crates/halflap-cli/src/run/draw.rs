@@ -19,7 +19,8 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
         return Ok(());
     }
     let ranks = finished.outcome.ranks.iter().enumerate();
-    let ranks: Vec<Ran> = ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
+    let ranks: Vec<Ran> =
+        ranks.map(|(rank, outcome)| ran(finished.program, rank, outcome)).collect();
     let facts = vec![
         ("module", printable(job.source.module.name())),
         ("shown", "the last step of every rank, as it was measured".to_owned()),
@@ -30,7 +31,8 @@ pub(super) fn draw(job: &Job<'_>, finished: &Finished<'_>) -> Result<(), Failed>
         Some(step) => {
             let found = Comparison::of(&step);
             let lanes = lanes_of(&step, &found);
-            let page = || Page { facts, command: "run", ..compared_page(&title, &step, &found, &lanes) };
+            let page =
+                || Page { facts, command: "run", ..compared_page(&title, &step, &found, &lanes) };
             pictures.draw_ran(&ranks, page)
         }
     }
@@ -45,7 +47,11 @@ fn ran(program: &Prepared, rank: usize, outcome: &RankOutcome) -> Ran {
             Lane::Compute => "compute".to_owned(),
             Lane::Stream(stream) => format!("stream {}", stream.index()),
         },
-        slices: spans.iter().filter(|span| span.lane == lane).map(|span| slice(program, span)).collect(),
+        slices: spans
+            .iter()
+            .filter(|span| span.lane == lane)
+            .map(|span| slice(program, span))
+            .collect(),
     };
     let step_time = outcome.steps.last().copied().unwrap_or(Nanos::ZERO);
     Ran { name: format!("rank {rank}"), step_time, lanes: lanes.map(lane).collect() }
@@ -59,6 +65,7 @@ fn slice(program: &Prepared, span: &Span) -> RanSlice {
         LabelKind::Wait => RanKind::Wait,
         LabelKind::Collective => RanKind::Collective,
     };
-    let among = (kind == RanKind::Collective).then(|| (label.among.clone(), Bytes(label.bytes() as i64)));
+    let among =
+        (kind == RanKind::Collective).then(|| (label.among.clone(), Bytes(label.bytes() as i64)));
     RanSlice { name: label.name.clone(), kind, start: span.start, end: span.end, among }
 }

@@ -23,7 +23,8 @@ pub(super) enum Inputs {
 impl Inputs {
     pub(super) fn open(args: &args::Run) -> Result<Inputs, Failed> {
         let Some(path) = &args.inputs else { return Ok(Inputs::Seed(args.seed)) };
-        let cannot = |error: std::io::Error| Failed::in_file(path, format!("cannot be read: {error}"));
+        let cannot =
+            |error: std::io::Error| Failed::in_file(path, format!("cannot be read: {error}"));
         if desk::holds(path) || !fs::metadata(path).map_err(cannot)?.is_dir() {
             return Ok(Inputs::Archive { path: path.clone(), bytes: files::read(path)? });
         }
@@ -50,16 +51,25 @@ impl Inputs {
 
     /// All that is wrong with what some ranks get.
     pub(super) fn check(&self, program: &Prepared, ranks: Range<usize>) -> Result<(), Failed> {
-        let mut problems: Vec<String> = self.check_names(program).err().iter().map(Failed::problem).collect();
+        let mut problems: Vec<String> =
+            self.check_names(program).err().iter().map(Failed::problem).collect();
         for rank in ranks {
             problems.extend(self.each(program, rank)?.into_iter().filter_map(Result::err));
         }
         match problems.len() {
             0 => Ok(()),
             number => {
-                let lines: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
-                let what = if number == 1 { "1 input is".to_owned() } else { format!("{number} inputs are") };
-                Err(Failed::in_file(self.place(), format!("{what} not what the module takes:{lines}")))
+                let lines: String =
+                    problems.iter().map(|problem| format!("\n  {problem}")).collect();
+                let what = if number == 1 {
+                    "1 input is".to_owned()
+                } else {
+                    format!("{number} inputs are")
+                };
+                Err(Failed::in_file(
+                    self.place(),
+                    format!("{what} not what the module takes:{lines}"),
+                ))
             }
         }
     }
@@ -67,7 +77,9 @@ impl Inputs {
     /// Every array of a rank, or what is wrong with it.
     fn each(&self, program: &Prepared, rank: usize) -> Result<Vec<Result<Tensor, String>>, Failed> {
         let opened = match self {
-            Inputs::Archive { path, bytes } => Some(Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?),
+            Inputs::Archive { path, bytes } => {
+                Some(Npz::read(bytes).map_err(|error| Failed::in_file(path, error))?)
+            }
             _ => None,
         };
         let read = |(number, kind): (usize, &ArrayType)| {
@@ -114,17 +126,22 @@ impl Inputs {
             Inputs::Seed(_) => return Ok(()),
         };
         let is_taken = |name: &str| {
-            let Some((number, rank)) = name.strip_prefix("in_").and_then(|rest| rest.split_once("_r")) else {
+            let Some((number, rank)) =
+                name.strip_prefix("in_").and_then(|rest| rest.split_once("_r"))
+            else {
                 return true;
             };
-            let is_below = |text: &str, limit: usize| text.parse::<usize>().is_ok_and(|number| number < limit);
+            let is_below =
+                |text: &str, limit: usize| text.parse::<usize>().is_ok_and(|number| number < limit);
             is_below(number, program.inputs.len()) && is_below(rank, program.ranks)
         };
         match names.iter().find(|name| !is_taken(name)) {
             None => Ok(()),
             Some(name) => {
                 let (inputs, ranks) = (program.inputs.len(), program.ranks);
-                let problem = format!("there is '{name}', and the module has {inputs} parameters on {ranks} ranks");
+                let problem = format!(
+                    "there is '{name}', and the module has {inputs} parameters on {ranks} ranks"
+                );
                 Err(Failed::in_file(self.place(), problem))
             }
         }
@@ -165,10 +182,12 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
 pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Failed> {
     let inputs = program.inputs.iter().zip(&program.input_names);
     let inputs = inputs.map(|(kind, name)| (kind, format!("parameter '{name}'")));
-    let outputs = program.outputs.iter().enumerate().map(|(number, kind)| (kind, format!("result {number}")));
+    let outputs =
+        program.outputs.iter().enumerate().map(|(number, kind)| (kind, format!("result {number}")));
     for (kind, name) in inputs.chain(outputs) {
         if Vec::<u8>::new().try_reserve_exact(kind.bytes()).is_err() {
-            let problem = format!("{name}: there is no memory for {}, {} bytes", words(kind), kind.bytes());
+            let problem =
+                format!("{name}: there is no memory for {}, {} bytes", words(kind), kind.bytes());
             return Err(Failed::in_file(module, problem));
         }
     }
@@ -180,7 +199,8 @@ pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
 fn made(kind: &ArrayType, seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as u32
     };
     let mut array = Tensor::zeros(kind.dtype, &kind.dims);
@@ -190,11 +210,15 @@ fn made(kind: &ArrayType, seed: u64) -> Tensor {
         let unit = number as f32 / (1 << 24) as f32 - 0.5;
         match kind.dtype {
             DType::F32 | DType::C64 => element[..4].copy_from_slice(&unit.to_le_bytes()),
-            DType::F64 | DType::C128 => element[..8].copy_from_slice(&f64::from(unit).to_le_bytes()),
+            DType::F64 | DType::C128 => {
+                element[..8].copy_from_slice(&f64::from(unit).to_le_bytes())
+            }
             // The upper half of an f32 is a bf16.
             DType::Bf16 => element.copy_from_slice(&unit.to_le_bytes()[2..]),
             // An exponent of -2, by chance a sign, and seven of ten digits: from 0.25 to 0.5.
-            DType::F16 => element.copy_from_slice(&(0x3400u16 | (number as u16 & 0x83ff)).to_le_bytes()),
+            DType::F16 => {
+                element.copy_from_slice(&(0x3400u16 | (number as u16 & 0x83ff)).to_le_bytes())
+            }
             DType::Pred => element[0] = number as u8 & 1,
             _ => element[0] = number as u8 & 7,
         }
@@ -207,7 +231,9 @@ pub(super) fn write(path: &str, outcome: &Outcome) -> Result<(), Failed> {
     let mut arrays = Vec::new();
     for (rank, of) in outcome.ranks.iter().enumerate() {
         let named = of.outputs.iter().enumerate();
-        arrays.extend(named.map(|(number, array)| (format!("out_{number:03}_r{rank}"), array.clone())));
+        arrays.extend(
+            named.map(|(number, array)| (format!("out_{number:03}_r{rank}"), array.clone())),
+        );
     }
     arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
     files::write(path, |out| out.write_all(&write_npz(&arrays)))

@@ -19,7 +19,8 @@ pub(super) fn median(mut times: Vec<f64>) -> f64 {
 /// The time of every step: that of the slowest rank.
 pub(super) fn step_times(outcome: &Outcome) -> Vec<f64> {
     let steps = outcome.ranks.first().map_or(0, |rank| rank.steps.len());
-    let slowest = |step: usize| outcome.ranks.iter().map(|rank| rank.steps[step].0).fold(0.0, f64::max);
+    let slowest =
+        |step: usize| outcome.ranks.iter().map(|rank| rank.steps[step].0).fold(0.0, f64::max);
     counted(&(0..steps).map(slowest).collect::<Vec<_>>()).to_vec()
 }
 
@@ -37,10 +38,12 @@ impl Totals {
     pub(super) fn of(program: &Prepared, outcome: &Outcome) -> Totals {
         let total = |is: LabelKind| {
             let sum = |spans: &Vec<Span>| {
-                let own = spans.iter().filter(|span| program.labels[span.label as usize].kind == is);
+                let own =
+                    spans.iter().filter(|span| program.labels[span.label as usize].kind == is);
                 own.map(time).fold(0.0, |sum, time| sum + time)
             };
-            let each = |rank: &RankOutcome| counted(&rank.spans).iter().map(sum).collect::<Vec<_>>();
+            let each =
+                |rank: &RankOutcome| counted(&rank.spans).iter().map(sum).collect::<Vec<_>>();
             Nanos(median(outcome.ranks.iter().flat_map(each).collect()))
         };
         Totals {
@@ -84,7 +87,9 @@ fn add_kernels(program: &Prepared, outcome: &Outcome, times: &mut BTreeMap<Strin
             true => times.entry(label.name.clone()).or_default().push(time),
             false => {
                 let each = label.shares.iter();
-                each.for_each(|(name, share)| times.entry(name.clone()).or_default().push(time * share));
+                each.for_each(|(name, share)| {
+                    times.entry(name.clone()).or_default().push(time * share)
+                });
             }
         }
     }
@@ -174,6 +179,9 @@ mod tests {
     #[test]
     fn the_first_step_warms_up() {
         assert_eq!((counted(&[9, 1, 2]), counted(&[9])), (&[1, 2][..], &[9][..]));
-        assert_eq!((median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])), (2.0, 1.0, 0.0));
+        assert_eq!(
+            (median(vec![3.0, 1.0, 2.0]), median(vec![2.0, 1.0]), median(vec![])),
+            (2.0, 1.0, 0.0)
+        );
     }
 }

@@ -62,7 +62,9 @@ fn watched(args: &args::Run) -> Result<(), Failed> {
     if args.custom_calls.is_empty() || desk::is_in_use() {
         return threads(args);
     }
-    match check::split().map_err(|error| Failed::OurBug(format!("the process cannot be split in two: {error}")))? {
+    match check::split()
+        .map_err(|error| Failed::OurBug(format!("the process cannot be split in two: {error}")))?
+    {
         Split::Worker(_told) => threads(args),
         Split::Watcher(departure) => match departure.code() {
             Some(0) => Ok(()),
@@ -74,7 +76,8 @@ fn watched(args: &args::Run) -> Result<(), Failed> {
 
 /// Processes of one mpirun that all run all ranks would write over each other's files.
 fn refuse_copies() -> Result<(), Failed> {
-    let started = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter().find_map(|name| std::env::var(name).ok());
+    let started =
+        ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].into_iter().find_map(|name| std::env::var(name).ok());
     match started.and_then(|count| count.parse::<usize>().ok()) {
         Some(count) if count > 1 => Err(Failed::BadInput(format!(
             "this is one of {count} processes of mpirun, and each of them would run all ranks: give --backend mpi, or \
@@ -134,7 +137,9 @@ fn plan_into(args: &mut args::Run, artifacts: &Artifacts) -> Result<(), Failed> 
 /// What is wrong with the arguments, before anything is read.
 fn check_arguments(args: &args::Run) -> Result<(), Failed> {
     if args.module == "-" && args.order.as_deref() == Some("-") {
-        return Err(Failed::BadInput("only one of module and order can come from standard input".to_owned()));
+        return Err(Failed::BadInput(
+            "only one of module and order can come from standard input".to_owned(),
+        ));
     }
     args.pictures.check(&args.module, args.output.as_deref())?;
     let written = [&args.profile_out, &args.order_out, &args.output].map(Option::as_deref);
@@ -142,11 +147,16 @@ fn check_arguments(args: &args::Run) -> Result<(), Failed> {
         pictures::check_outputs(input, &written)?;
     }
     if args.output.as_deref().is_some_and(files::is_stdout) {
-        return Err(Failed::BadInput("an archive of arrays is not for a terminal: name a file with -o".to_owned()));
+        return Err(Failed::BadInput(
+            "an archive of arrays is not for a terminal: name a file with -o".to_owned(),
+        ));
     }
     if let Some(path) = args.output.as_deref().filter(|path| path.ends_with(".npy")) {
         let archive = path.strip_suffix(".npy").unwrap_or(path);
-        return Err(Failed::in_file(path, format!("results are an archive of arrays: -o {archive}.npz")));
+        return Err(Failed::in_file(
+            path,
+            format!("results are an archive of arrays: -o {archive}.npz"),
+        ));
     }
     Ok(())
 }
@@ -190,7 +200,8 @@ impl<'a> Job<'a> {
     fn threads_per_rank(&self) -> usize {
         let (replicas, partitions) = self.source.module.devices();
         let ranks = (replicas as usize * partitions as usize).max(1);
-        let share = || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
+        let share =
+            || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
         self.args.threads_per_rank.map_or_else(share, usize::from)
     }
 
@@ -246,7 +257,11 @@ fn run_on<R: Ranks>(job: &mut Job<'_>, ranks: &R) -> Result<(), Failed> {
 }
 
 /// Runs as many steps as were requested, and shows how far they are.
-fn run_steps<R: Ranks>(job: &Job<'_>, ranks: &R, given: Given<'_>) -> Result<Option<Outcome>, Failed> {
+fn run_steps<R: Ranks>(
+    job: &Job<'_>,
+    ranks: &R,
+    given: Given<'_>,
+) -> Result<Option<Outcome>, Failed> {
     let options = job.options();
     let bar = Bar::new("running");
     let show = |done| bar.show(done as f64 / options.steps as f64);
@@ -289,7 +304,9 @@ fn finish_compared(job: &mut Job<'_>, runs: &[Finished<'_>; 2]) -> Result<(), Fa
 /// The median of what everything took.
 fn profile(program: &Prepared, outcome: &Outcome) -> Result<Profile, Failed> {
     let times = measure::profile(&[(program, outcome)]);
-    let text = serde_json::Value::Object(times.into_iter().map(|(name, time)| (name, time.0.into())).collect());
+    let text = serde_json::Value::Object(
+        times.into_iter().map(|(name, time)| (name, time.0.into())).collect(),
+    );
     Profile::read(text.to_string().as_bytes()).map_err(|error| Failed::OurBug(error.to_string()))
 }
 
@@ -307,7 +324,8 @@ fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(),
     if let Some(path) = &args.profile_out {
         let times = measure::profile(&[(finished.program, finished.outcome)]);
         let times = times.into_iter().map(|(name, time)| (name, time.0.into()));
-        printed |= files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
+        printed |=
+            files::put(path, &format!("{:#}\n", serde_json::Value::Object(times.collect())))?;
     }
     match args.json {
         _ if printed => Ok(()),
@@ -319,9 +337,13 @@ fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(),
 /// How a failed run is reported. A panic is our own bug.
 fn failed(failure: Failure) -> Failed {
     match failure {
-        Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => Failed::OurBug(failure.to_string()),
+        Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => {
+            Failed::OurBug(failure.to_string())
+        }
         Failure::Stopped => Failed::Stopped,
-        Failure::Unwritable { .. } | Failure::NoMemory { .. } => Failed::BadInput(failure.to_string()),
+        Failure::Unwritable { .. } | Failure::NoMemory { .. } => {
+            Failed::BadInput(failure.to_string())
+        }
         failure => Failed::BrokenRun(failure.to_string()),
     }
 }

@@ -70,7 +70,12 @@ impl Ranks for Processes<'_> {
         agreed(self.world, inputs)
     }
 
-    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+    fn run(
+        &self,
+        job: &Job<'_>,
+        given: Given<'_>,
+        turn: &Turn<'_>,
+    ) -> Result<Option<Outcome>, Failed> {
         let own = given.inputs.into_iter().next().unwrap_or_default();
         self.world.run(given.program, own, turn.options).map_err(|failure| {
             // The others wait for us or will: they cannot agree on anything any more.
@@ -101,8 +106,9 @@ fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
                 1 => "this is one process".to_owned(),
                 processes => format!("there are {processes} processes"),
             };
-            let problem =
-                format!("the module is partitioned for {ranks} ranks, and {started}: start it with mpirun -n {ranks}");
+            let problem = format!(
+                "the module is partitioned for {ranks} ranks, and {started}: start it with mpirun -n {ranks}"
+            );
             Err(Failed::in_file(files::name_of(&job.args.module), problem))
         }
     }
@@ -113,21 +119,27 @@ fn compare_settings(world: &World, job: &Job<'_>) -> Result<(), Failed> {
     let args = job.args;
     let kind = match (args.tune, args.compare) {
         (Some(_), _) => {
-            let ways: Vec<String> = tune::ways(args).into_iter().map(tune::OrderWay::name).collect();
+            let ways: Vec<String> =
+                tune::ways(args).into_iter().map(tune::OrderWay::name).collect();
             format!("with --tune of {}", ways.join(", "))
         }
         (None, true) => "with --compare".to_owned(),
         (None, false) => "without --compare".to_owned(),
     };
     let told = format!("{} steps, seed {}, {kind}", args.steps, args.seed);
-    let lines: Vec<&str> = std::iter::once(told.as_str()).chain(job.source.module.text().lines()).collect();
+    let lines: Vec<&str> =
+        std::iter::once(told.as_str()).chain(job.source.module.text().lines()).collect();
     let hashes: Vec<u64> = lines.iter().map(|line| hash_of(line.as_bytes())).collect();
-    let line = |place: usize| lines.get(place).map_or("(its end)".to_owned(), |line| line.trim().to_owned());
+    let line = |place: usize| {
+        lines.get(place).map_or("(its end)".to_owned(), |line| line.trim().to_owned())
+    };
     let found = world.first_difference(&hashes, &line).map_err(failed)?;
     let problem = found.map(|Difference { rank, of_first, of_rank }| {
         let [first, second] = from_difference([&of_first, &of_rank]);
         let lines = format!("\n  rank 0: {first}\n  rank {rank}: {second}");
-        Failed::BadInput(format!("rank 0 and rank {rank} were not given the same module and arguments:{lines}"))
+        Failed::BadInput(format!(
+            "rank 0 and rank {rank} were not given the same module and arguments:{lines}"
+        ))
     });
     agreed(world, problem.map_or(Ok(()), Err))
 }
@@ -138,12 +150,18 @@ fn from_difference(lines: [&str; 2]) -> [String; 2] {
     let same = lines[0].chars().zip(lines[1].chars()).take_while(|(a, b)| a == b).count();
     let skipped = same.saturating_sub(BEFORE);
     let dots = if skipped > 0 { "..." } else { "" };
-    lines.map(|line| format!("{dots}{}", printable(&line.chars().skip(skipped).collect::<String>())))
+    lines
+        .map(|line| format!("{dots}{}", printable(&line.chars().skip(skipped).collect::<String>())))
 }
 
 /// Orders: a file's, which each rank reads, or what rank 0 finds.
 fn shared(world: &World, job: &Job<'_>, which: Which<'_>) -> Result<Found, Failed> {
-    let path = job.args.order_for.iter().find(|(rank, _)| *rank == world.rank()).map(|(_, path)| path.as_str());
+    let path = job
+        .args
+        .order_for
+        .iter()
+        .find(|(rank, _)| *rank == world.rank())
+        .map(|(_, path)| path.as_str());
     let which = path.map_or(which, Which::File);
     let is_searched = |which: Which<'_>| matches!(which, Which::Ours(_));
     let found = match is_searched(which) && world.rank() != 0 {

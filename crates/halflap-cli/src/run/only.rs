@@ -20,7 +20,9 @@ struct Launch<'a> {
 impl<'a> Launch<'a> {
     /// `add.5`, or `add.5@2.0`: iteration 2 of the outer loop, 0 of the inner one.
     fn read(text: &'a str) -> Launch<'a> {
-        let numbers = |text: &str| text.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>();
+        let numbers = |text: &str| {
+            text.split('.').map(|number| number.parse().ok()).collect::<Option<Vec<u32>>>()
+        };
         let split = text.rsplit_once('@').and_then(|(kernel, rest)| Some((kernel, numbers(rest)?)));
         match split {
             Some((kernel, iteration)) => Launch { kernel, iteration: Some(iteration) },
@@ -34,19 +36,25 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
     let launch = Launch::read(asked);
     let kernel = launch.kernel;
     let place = files::name_of(&args.module);
-    let module =
-        halflap_hlo::read_module(&files::read(&args.module)?).map_err(|error| Failed::in_file(place, error))?;
+    let module = halflap_hlo::read_module(&files::read(&args.module)?)
+        .map_err(|error| Failed::in_file(place, error))?;
     let mut all = module.computations().flat_map(|computation| module.instructions(computation));
     let instr: Option<InstrId> = all.find(|&instr| module.instruction_name(instr) == kernel);
-    let instr = instr.ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
+    let instr = instr
+        .ok_or_else(|| Failed::in_file(place, format!("there is no instruction '{kernel}'")))?;
     let folder = Folder::new()?;
     let path = folder.0.join("only.hlo.txt").display().to_string();
     let saved = args.inputs.as_deref().unwrap_or("values");
-    let ranks = read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
+    let ranks =
+        read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
     let module = module.for_devices(u32::try_from(ranks.len()).unwrap_or(0)).unwrap_or(module);
     let devices = devices(&module, ranks.len()).ok_or_else(|| {
         let (replicas, partitions) = module.devices();
-        let problem = format!("has values of {} ranks, and the module has {}", ranks.len(), replicas * partitions);
+        let problem = format!(
+            "has values of {} ranks, and the module has {}",
+            ranks.len(),
+            replicas * partitions
+        );
         Failed::in_file(saved, problem)
     })?;
     files::put(&path, &halflap_hlo::alone(&module, instr, devices))?;
@@ -58,7 +66,8 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
     alone.inputs = Some(folder.0.display().to_string());
     alone.only = None;
     let partitions = module.devices().1;
-    alone.stands_for = ranks.first().filter(|_| ranks.len() == 1).map(|values| (values.rank, partitions));
+    alone.stands_for =
+        ranks.first().filter(|_| ranks.len() == 1).map(|values| (values.rank, partitions));
     alone.orders.input_order = true;
     super::run(&alone)
 }
@@ -73,23 +82,33 @@ fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
 }
 
 /// Copies the inputs of the kernel's launch on a rank to where inputs are read from.
-fn give(values: &RankValues, launch: &Launch<'_>, rank: usize, folder: &Path) -> Result<(), Failed> {
+fn give(
+    values: &RankValues,
+    launch: &Launch<'_>,
+    rank: usize,
+    folder: &Path,
+) -> Result<(), Failed> {
     let kernel = launch.kernel;
     let place = values.folder.display().to_string();
-    let is_asked = |iteration: &[u32]| launch.iteration.as_deref().is_none_or(|asked| asked == iteration);
+    let is_asked =
+        |iteration: &[u32]| launch.iteration.as_deref().is_none_or(|asked| asked == iteration);
     let is_it = |entry: &&Entry| entry.kernel == kernel && is_asked(&entry.iteration);
     let taken = || values.entries.iter().filter(is_it).filter(|entry| entry.when == "before");
     let Some(last) = taken().next_back().map(|entry| entry.sequence) else {
         return match values.entries.iter().any(|entry| is_it(&entry)) {
             // A kernel that takes nothing.
             true => Ok(()),
-            false => Err(Failed::in_file(&place, format!("nothing was saved of kernel '{kernel}'"))),
+            false => {
+                Err(Failed::in_file(&place, format!("nothing was saved of kernel '{kernel}'")))
+            }
         };
     };
     for (number, entry) in taken().filter(|entry| entry.sequence == last).enumerate() {
         let to = folder.join(format!("in_{number:03}_r{rank}.npy"));
         let copied = fs::copy(values.folder.join(&entry.file), &to);
-        copied.map_err(|error| Failed::in_file(&place, format!("{}: cannot be copied: {error}", entry.file)))?;
+        copied.map_err(|error| {
+            Failed::in_file(&place, format!("{}: cannot be copied: {error}", entry.file))
+        })?;
     }
     Ok(())
 }
@@ -102,8 +121,9 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("halflap-only.{}", std::process::id()));
         // A killed process with the same id may have left one behind.
         let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path)
-            .map_err(|error| Failed::in_file(&path.display().to_string(), format!("cannot be made: {error}")))?;
+        fs::create_dir_all(&path).map_err(|error| {
+            Failed::in_file(&path.display().to_string(), format!("cannot be made: {error}"))
+        })?;
         Ok(Folder(path))
     }
 }

@@ -37,7 +37,12 @@ pub(super) trait Ranks {
     /// What each rank of this process gets.
     fn inputs(&self, job: &Job<'_>, program: &Prepared) -> Result<Vec<Vec<Tensor>>, Failed>;
     /// Runs a program. Of several processes the first alone gets the outcome.
-    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed>;
+    fn run(
+        &self,
+        job: &Job<'_>,
+        given: Given<'_>,
+        turn: &Turn<'_>,
+    ) -> Result<Option<Outcome>, Failed>;
     /// A failure of one process as a failure of all.
     fn agreed<T>(&self, result: Result<T, Failed>) -> Result<T, Failed>;
     /// What the first process says.
@@ -65,7 +70,12 @@ impl Ranks for Threads {
         inputs.all(program)
     }
 
-    fn run(&self, job: &Job<'_>, given: Given<'_>, turn: &Turn<'_>) -> Result<Option<Outcome>, Failed> {
+    fn run(
+        &self,
+        job: &Job<'_>,
+        given: Given<'_>,
+        turn: &Turn<'_>,
+    ) -> Result<Option<Outcome>, Failed> {
         let Given { program, inputs } = given;
         let mut programs = vec![program.clone(); program.ranks];
         for (rank, path) in &job.args.order_for {
@@ -78,9 +88,12 @@ impl Ranks for Threads {
         log::say(Part::Exec, Level::Info, || {
             let (ranks, module, steps) = (program.ranks, &program.module, turn.options.steps);
             let count = program.labels.len();
-            format!("{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits each")
+            format!(
+                "{ranks} ranks run {module} {steps} times, {count} kernels, collectives and waits each"
+            )
         });
-        let outcome = exec::run_shown(&programs, inputs, turn.options, &mut |done| (turn.show)(done));
+        let outcome =
+            exec::run_shown(&programs, inputs, turn.options, &mut |done| (turn.show)(done));
         let outcome = outcome.map_err(|failure| debug::reported(job.args, failure))?;
         debug::put_origins(job.args, &turn.options.checks)?;
         Ok(Some(outcome))

@@ -59,7 +59,8 @@ pub(super) fn render(job: &Job<'_>, finished: &Finished<'_>, others: &Others) ->
         let arrays = outcome.ranks.iter().map(|rank| rank.outputs.len()).sum();
         ("outputs", format!("{} to {}", count(arrays, "array"), printable(path)))
     }));
-    let summary: String = lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
+    let summary: String =
+        lines.iter().map(|(label, value)| labelled(label, value, &style)).collect();
     let compared = others.compared.as_ref().map_or(String::new(), Compared::render);
     summary + &compared + &others.tuned.as_ref().map_or(String::new(), Tuned::render)
 }
@@ -83,7 +84,9 @@ pub(super) fn to_json(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -
         Backend::Mpi => "mpi",
         Backend::Threads => "threads",
     };
-    let link = args.emulate_link.map(|link| json!({ "bandwidth": link.bandwidth, "latency": link.latency.as_nanos() }));
+    let link = args
+        .emulate_link
+        .map(|link| json!({ "bandwidth": link.bandwidth, "latency": link.latency.as_nanos() }));
     let times = measure::step_times(outcome);
     let totals = Totals::of(program, outcome);
     let peaks: Vec<i64> = outcome.ranks.iter().map(|rank| rank.peak.0).collect();
@@ -125,7 +128,12 @@ fn step_time(outcome: &Outcome) -> String {
     let steps = count(times.len(), "step");
     match times.len() {
         1 => format!("{}, one step", Nanos(most)),
-        _ => format!("{}, the median of {steps} ({} to {})", Nanos(measure::median(times)), Nanos(least), Nanos(most)),
+        _ => format!(
+            "{}, the median of {steps} ({} to {})",
+            Nanos(measure::median(times)),
+            Nanos(least),
+            Nanos(most)
+        ),
     }
 }
 
@@ -134,7 +142,10 @@ fn peak(program: &Prepared, outcome: &Outcome) -> String {
     let planned = Bytes(program.peak);
     let agrees = match most == planned {
         true => "as planned".to_owned(),
-        false => format!("of {planned} planned for the worst case of what data decide ({} bytes)", planned.0),
+        false => format!(
+            "of {planned} planned for the worst case of what data decide ({} bytes)",
+            planned.0
+        ),
     };
     format!("{most} requested at most ({} bytes), {agrees}", most.0)
 }
@@ -157,8 +168,10 @@ impl Compared {
             job.source.measured(profile(run.program, run.outcome)?);
             simulated[index] = job.source.simulated(run.orders)?.step_time.0;
         }
-        let measured = [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
-        let exposed = [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
+        let measured =
+            [0, 1].map(|index| measure::median(measure::step_times(runs[index].outcome)));
+        let exposed =
+            [0, 1].map(|index| Totals::of(runs[index].program, runs[index].outcome).exposed);
         let alone = measure::profile(&[(runs[0].program, runs[0].outcome)]);
         let contention = Contention::of(&alone, runs[1].program, runs[1].outcome);
         let steps = measure::step_times(runs[0].outcome).len();
@@ -178,7 +191,8 @@ impl Compared {
                 .collect(),
         );
         for (index, name) in ["the module's own", "ours"].into_iter().enumerate() {
-            let times = [Nanos(self.measured[index]), Nanos(self.simulated[index]), self.exposed[index]];
+            let times =
+                [Nanos(self.measured[index]), Nanos(self.simulated[index]), self.exposed[index]];
             let mut row = vec![name.to_owned().into()];
             row.extend(times.map(|time| time.to_string().into()));
             table.row(row);

@@ -45,16 +45,28 @@ pub struct Subject {
 
 impl Subject {
     /// Reads a program; collectives of a graph are chained first, where that is requested.
-    pub fn read(path: &str, args: &MachineArgs, chain: Option<ChainWhich>) -> Result<Subject, Failed> {
+    pub fn read(
+        path: &str,
+        args: &MachineArgs,
+        chain: Option<ChainWhich>,
+    ) -> Result<Subject, Failed> {
         Subject::read_for(path, args, Readers { chain, ranks: None })
     }
 
     /// Reads a program to be run on so many ranks.
-    pub fn read_on(path: &str, args: &MachineArgs, ranks: Option<Ranks>) -> Result<Subject, Failed> {
+    pub fn read_on(
+        path: &str,
+        args: &MachineArgs,
+        ranks: Option<Ranks>,
+    ) -> Result<Subject, Failed> {
         Subject::read_for(path, args, Readers { chain: None, ranks })
     }
 
-    fn read_for(path: &str, args: &MachineArgs, Readers { chain, ranks }: Readers) -> Result<Subject, Failed> {
+    fn read_for(
+        path: &str,
+        args: &MachineArgs,
+        Readers { chain, ranks }: Readers,
+    ) -> Result<Subject, Failed> {
         let started = Instant::now();
         let bytes = files::read(path)?;
         let (workload, hlo) = match import::is_module(&bytes) {
@@ -67,14 +79,20 @@ impl Subject {
         };
         let read_seconds = started.elapsed().as_secs_f64();
         let mut costs = costs::read(&args.costs, path)?;
-        let assumed = hlo.as_ref().and_then(|hlo| assume_device(&mut costs, &hlo.module).transpose()).transpose()?;
+        let assumed = hlo
+            .as_ref()
+            .and_then(|hlo| assume_device(&mut costs, &hlo.module).transpose())
+            .transpose()?;
         let profile = args.costs.profile.clone();
         if let Some(hlo) = &hlo {
             check_profile(&hlo.module, &costs, profile.as_deref())?;
         }
         let model = machine::model(costs, args);
         let path = path.to_owned();
-        Ok(Subject { source: Source { path, workload, model, assumed, read_seconds, profile }, hlo })
+        Ok(Subject {
+            source: Source { path, workload, model, assumed, read_seconds, profile },
+            hlo,
+        })
     }
 }
 
@@ -102,7 +120,8 @@ fn read_module(path: &str, bytes: &[u8], ranks: Option<Ranks>) -> Result<(Worklo
         Some(ranks) => on_ranks(module, ranks).map_err(|problem| in_file(&problem))?,
         None => module,
     };
-    let LoweredModule { workload, units } = LoweredModule::of(&module).map_err(|error| in_file(&error))?;
+    let LoweredModule { workload, units } =
+        LoweredModule::of(&module).map_err(|error| in_file(&error))?;
     Ok((workload, Hlo { module, units }))
 }
 
@@ -117,24 +136,31 @@ pub fn on_ranks(module: Module, ranks: Ranks) -> Result<Module, String> {
     };
     match (module.assumed_devices(), ranks) {
         _ if count == own => Ok(module),
-        (None, Ranks::Asked(_)) => Err(format!("{said}: the module is partitioned for {own} ranks")),
+        (None, Ranks::Asked(_)) => {
+            Err(format!("{said}: the module is partitioned for {own} ranks"))
+        }
         (None, Ranks::Started(_)) => Ok(module),
         (Some(_), _) => {
             let grown = module.for_devices(u32::try_from(count).unwrap_or(0));
-            grown.ok_or_else(|| format!("{said}: its collectives name {own} ranks; there must be as many or more"))
+            grown.ok_or_else(|| {
+                format!("{said}: its collectives name {own} ranks; there must be as many or more")
+            })
         }
     }
 }
 
 /// How many ranks are assumed, for display, if a module that communicates does not say.
 pub fn assumed_ranks(module: &Module) -> Option<String> {
-    let Devices { replicas, partitions } = module.assumed_devices().filter(|devices| devices.count() > 1)?;
+    let Devices { replicas, partitions } =
+        module.assumed_devices().filter(|devices| devices.count() > 1)?;
     let ranks = match (replicas, partitions) {
         (1, partitions) => format!("{partitions} partitions are"),
         (replicas, 1) => format!("{replicas} replicas are"),
         (replicas, partitions) => format!("{replicas} replicas of {partitions} partitions are"),
     };
-    Some(format!("{ranks} assumed, because the module has neither replica_count nor num_partitions"))
+    Some(format!(
+        "{ranks} assumed, because the module has neither replica_count nor num_partitions"
+    ))
 }
 
 /// Why collectives of a module are not chained.
@@ -162,12 +188,20 @@ fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(
     match unknown.split_first() {
         // A profile has what ran, which the compiler may have named after this text was written.
         Some((first, _)) if unknown.len() == profile.names().count() => {
-            let problem = format!("no name is one of the module's instructions; the first is '{first}'");
+            let problem =
+                format!("no name is one of the module's instructions; the first is '{first}'");
             Err(Failed::in_file(files::name_of(path), problem))
         }
         Some((first, others)) => {
-            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            files::warn(&format!("{}: '{first}'{more} is no instruction of the module", files::name_of(path)));
+            let more = if others.is_empty() {
+                String::new()
+            } else {
+                format!(" and {} more", others.len())
+            };
+            files::warn(&format!(
+                "{}: '{first}'{more} is no instruction of the module",
+                files::name_of(path)
+            ));
             Ok(())
         }
         None => Ok(()),
@@ -191,7 +225,14 @@ impl Source {
     pub fn changed_to(&self, workload: Workload) -> Source {
         let model = Model { costs: Costs::default(), ..self.model.clone() };
         let Source { path, assumed, read_seconds, .. } = self;
-        Source { path: path.clone(), workload, model, assumed: *assumed, read_seconds: *read_seconds, profile: None }
+        Source {
+            path: path.clone(),
+            workload,
+            model,
+            assumed: *assumed,
+            read_seconds: *read_seconds,
+            profile: None,
+        }
     }
 
     /// Visits all units, callees first; `decide` returns an order for each, and data to keep.
@@ -230,13 +271,19 @@ impl Source {
     }
 
     /// The unit that was requested, or the one with the most exposed communication.
-    pub fn chosen<'d, T>(&self, all: &'d [Decided<T>], name: Option<&str>) -> Result<&'d Decided<T>, Failed> {
+    pub fn chosen<'d, T>(
+        &self,
+        all: &'d [Decided<T>],
+        name: Option<&str>,
+    ) -> Result<&'d Decided<T>, Failed> {
         if let Some(name) = name {
             let wanted = name.trim_start_matches('%');
             let found = all.iter().find(|done| self.name_of(done.priced.unit) == wanted);
             return found.ok_or_else(|| self.unknown_computation(name));
         }
-        let exposed = |done: &&Decided<T>| done.exposed().after.0 * self.workload.units[done.priced.unit].runs;
+        let exposed = |done: &&Decided<T>| {
+            done.exposed().after.0 * self.workload.units[done.priced.unit].runs
+        };
         let most = all.iter().rev().max_by(|a, b| exposed(a).total_cmp(&exposed(b)));
         most.ok_or_else(|| Failed::OurBug("a program without units was read".to_owned()))
     }
@@ -244,10 +291,16 @@ impl Source {
     /// Names what there is.
     pub fn unknown_computation(&self, name: &str) -> Failed {
         let units = self.workload.units.as_slice().iter().rev();
-        let known: Vec<&str> =
-            units.filter(|unit| unit.communicates()).take(8).map(|unit| unit.name.as_str()).collect();
-        let there =
-            if known.is_empty() { "none communicates".to_owned() } else { format!("there are {}", known.join(", ")) };
+        let known: Vec<&str> = units
+            .filter(|unit| unit.communicates())
+            .take(8)
+            .map(|unit| unit.name.as_str())
+            .collect();
+        let there = if known.is_empty() {
+            "none communicates".to_owned()
+        } else {
+            format!("there are {}", known.join(", "))
+        };
         Failed::BadInput(format!("--computation: none that runs is called '{name}'; {there}"))
     }
 }

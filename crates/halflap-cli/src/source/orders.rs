@@ -37,7 +37,10 @@ impl<'a> Orders<'a> {
         let of = read_orders(&bytes).map_err(|error| wrong(error.to_string()))?;
         let is_again = |at: usize| of[..at].iter().any(|(name, _)| *name == of[at].0);
         if let Some(at) = (0..of.len()).find(|&at| is_again(at)) {
-            return Err(wrong(format!("it has two orders of computation '{}': there should be one", of[at].0)));
+            return Err(wrong(format!(
+                "it has two orders of computation '{}': there should be one",
+                of[at].0
+            )));
         }
         Ok(Orders { path, of })
     }
@@ -49,7 +52,10 @@ impl<'a> Orders<'a> {
 
     /// A unit that the file has an order of and the program does not have.
     pub fn unknown(&self, source: &Source) -> Option<&str> {
-        self.of.iter().map(|(name, _)| name.as_str()).find(|name| source.workload.find(name).is_none())
+        self.of
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .find(|name| source.workload.find(name).is_none())
     }
 
     /// The order of a unit: the file's, which must be one that can run and keeps `edges`, or its own.
@@ -58,7 +64,8 @@ impl<'a> Orders<'a> {
         let unit = source.name_of(priced.unit);
         let Some(names) = self.names(unit) else { return Ok(priced.input.order.clone()) };
         let wrong = |problem: String| {
-            let of = if unit.is_empty() { String::new() } else { format!("computation '{unit}': ") };
+            let of =
+                if unit.is_empty() { String::new() } else { format!("computation '{unit}': ") };
             Failed::in_file(files::name_of(self.path), format!("{of}{problem}"))
         };
         let unknown = |name: &String| match unit.is_empty() {
@@ -67,11 +74,13 @@ impl<'a> Orders<'a> {
         };
         let find = |name: &String| graph.find(name).ok_or_else(|| unknown(name));
         let ops = names.iter().map(find).collect::<Result<Vec<OpId>, _>>()?;
-        let proved = |order_edges| verify(graph, &ops, &Demands { order_edges, memory_limit: None });
+        let proved =
+            |order_edges| verify(graph, &ops, &Demands { order_edges, memory_limit: None });
         proved(OrderEdges::Free).map_err(|violation| wrong(violation.to_string()))?;
         if edges == Edges::All {
-            let not_kept =
-                |violation| wrong(format!("{violation}; use --collective-order free for an order like this"));
+            let not_kept = |violation| {
+                wrong(format!("{violation}; use --collective-order free for an order like this"))
+            };
             proved(OrderEdges::Kept).map_err(not_kept)?;
         }
         let bug = || Failed::OurBug("a verified order is no permutation".to_owned());

@@ -8,7 +8,11 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 pub fn corpus(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus").join(name).display().to_string()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/corpus")
+        .join(name)
+        .display()
+        .to_string()
 }
 
 /// An empty folder for one test.
@@ -38,8 +42,10 @@ pub fn ends(output: &Output, code: i32) -> (String, String) {
 }
 
 pub fn entries(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }

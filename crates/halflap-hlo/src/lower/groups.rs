@@ -19,12 +19,15 @@ impl Groups {
     pub(super) fn ranks(&mut self, groups: ReplicaGroups) -> GroupId {
         let name = groups.describe();
         let same = self.known.get(&name).into_iter().flatten();
-        let found = same.copied().find(|&id| self.sets[id].as_ref().is_some_and(|known| known.groups == groups.groups));
+        let found = same
+            .copied()
+            .find(|&id| self.sets[id].as_ref().is_some_and(|known| known.groups == groups.groups));
         if let Some(id) = found {
             return id;
         }
         let others = self.known.entry(name.clone()).or_default();
-        let unique = if others.is_empty() { name } else { format!("{name} ({})", others.len() + 1) };
+        let unique =
+            if others.is_empty() { name } else { format!("{name} ({})", others.len() + 1) };
         let id = self.names.push(unique);
         self.sets.push(Some(groups));
         others.push(id);
@@ -48,8 +51,11 @@ impl Groups {
         let first = |groups: &ReplicaGroups| {
             groups.groups.iter().find(|set| set.contains(&0)).or(groups.groups.first()).cloned()
         };
-        let ranks: Vec<Vec<u32>> =
-            self.sets.iter().map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default()).collect();
+        let ranks: Vec<Vec<u32>> = self
+            .sets
+            .iter()
+            .map(|(_, set)| set.as_ref().and_then(first).unwrap_or_default())
+            .collect();
         let mut parts: IdVec<GroupId, GroupParts> = IdVec::default();
         for (id, name) in self.names.iter() {
             let Some(set) = &self.sets[id] else {

@@ -17,13 +17,17 @@ use crate::values::{Callee, Content, Keep, Value, Values};
 use crate::work::Works;
 use crate::{Module, Opcode, Phase, split};
 use halflap::collective::{CollectiveKind, Reduction};
-use halflap::graph::{BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance};
+use halflap::graph::{
+    BufferParts, Collective, DepKinds, Graph, GraphError, OpKind, OpParts, Parts, Provenance,
+};
 use halflap::ids::{BufId, Id, IdVec, OpId};
 use halflap::order::Order;
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Call, Run};
 
-use crate::nature::{costs_nothing, crosses_to_host, fused_collective, payload, reduction, started};
+use crate::nature::{
+    costs_nothing, crosses_to_host, fused_collective, payload, reduction, started,
+};
 use crate::steps::{Part, Place, Role, Steps};
 use groups::Groups;
 use spaces::Tenant;
@@ -95,9 +99,11 @@ pub fn lower(
     }
     let storage = lowering.storage(&buffers);
     lowering.parts.groups = lowering.groups.into_parts();
-    let result = |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
-    let inputs =
-        |content: &&Content| content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter;
+    let result =
+        |content: &&Content| content.is_result && content.keep == Keep::Ours && content.space == 0;
+    let inputs = |content: &&Content| {
+        content.writer.is_none() && module.instruction(content.instr).opcode == Opcode::Parameter
+    };
     let in_memory = |content: &Content| if content.space == 0 { content.size } else { Bytes::ZERO };
     Ok(Lowered {
         graph: Arc::new(Graph::new(lowering.parts)?),
@@ -140,7 +146,10 @@ impl Lowering<'_> {
     fn step(&mut self, index: usize, place: Place, name: String) -> OpParts {
         let mut op = OpParts {
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
-            provenance: Provenance { source: self.module.source(place.instr), ..Provenance::default() },
+            provenance: Provenance {
+                source: self.module.source(place.instr),
+                ..Provenance::default()
+            },
             ..OpParts::compute(name)
         };
         match self.steps.roles[index] {
@@ -207,9 +216,17 @@ impl Lowering<'_> {
             let kind = kind.unwrap_or(CollectiveKind::Other);
             let groups = module.replica_groups(inner);
             let (group_size, reduction) = (groups.group_size(), reduction(module, inner, kind));
-            return Collective { op, kind, reduction, group: self.groups.ranks(groups), group_size, payload };
+            return Collective {
+                op,
+                kind,
+                reduction,
+                group: self.groups.ranks(groups),
+                group_size,
+                payload,
+            };
         }
-        let is_host = module.attribute(inner, "is_host_transfer") == Some("true") || crosses_to_host(module, instr);
+        let is_host = module.attribute(inner, "is_host_transfer") == Some("true")
+            || crosses_to_host(module, instr);
         let (op, kind, group_size) = match is_host {
             true => ("host-transfer".to_owned(), CollectiveKind::HostTransfer, 1),
             false => (op, kind.unwrap_or(CollectiveKind::Transfer), 2),
@@ -237,31 +254,39 @@ impl Lowering<'_> {
         let mut tenants: Vec<Tenant> = holds.iter().filter_map(|held| Tenant::of(held)).collect();
         for (index, place) in self.steps.places.iter().enumerate() {
             let mut most: BTreeMap<u32, Bytes> = BTreeMap::new();
-            let callees = self.module.called(place.instr).iter().filter_map(|&callee| (self.callees)(callee));
+            let callees =
+                self.module.called(place.instr).iter().filter_map(|&callee| (self.callees)(callee));
             for (space, size) in callees.flat_map(|callee| callee.spaces) {
                 let known = most.entry(space).or_default();
                 *known = size.max(*known);
             }
-            tenants.extend(most.into_iter().map(|(space, size)| Tenant::inside(space, size, index as u32)));
+            tenants.extend(
+                most.into_iter().map(|(space, size)| Tenant::inside(space, size, index as u32)),
+            );
         }
         tenants
     }
 
     fn add_buffer(&mut self, contents: &[u32], made: &mut [u32]) -> Option<BufId> {
-        let contents: Vec<&Content> = contents.iter().map(|&index| &self.values.contents[index as usize]).collect();
+        let contents: Vec<&Content> =
+            contents.iter().map(|&index| &self.values.contents[index as usize]).collect();
         let first = *contents.first()?;
         let size = if first.space == 0 { first.size } else { Bytes::ZERO };
         if first.writer.is_none() && size == Bytes::ZERO {
             return None;
         }
         let writers = contents.iter().skip(1).filter_map(|content| content.writer);
-        let mut users: Vec<u32> =
-            contents.iter().flat_map(|content| content.readers.iter().copied()).chain(writers).collect();
+        let mut users: Vec<u32> = contents
+            .iter()
+            .flat_map(|content| content.readers.iter().copied())
+            .chain(writers)
+            .collect();
         users.retain(|&user| Some(user) != first.writer);
         users.sort_unstable();
         users.dedup();
-        let is_kept =
-            contents.iter().any(|content| content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged));
+        let is_kept = contents.iter().any(|content| {
+            content.is_result || matches!(content.keep, Keep::Caller | Keep::Exchanged)
+        });
         let id = BufId::from_index(self.parts.buffers.len());
         let number = self.name_buffer(first, made);
         self.parts.buffers.push(BufferParts {
@@ -287,8 +312,9 @@ impl Lowering<'_> {
             // A parameter's leaves are identified by their contents.
             None => {
                 let leaf = self.values.of(self.module, content.instr);
-                let place =
-                    leaf.iter().position(|value| std::ptr::eq(&self.values.contents[value.content as usize], content));
+                let place = leaf.iter().position(|value| {
+                    std::ptr::eq(&self.values.contents[value.content as usize], content)
+                });
                 return match (leaf.len(), place) {
                     (2.., Some(place)) => format!("{name}#{place}"),
                     _ => name.to_owned(),
@@ -306,13 +332,16 @@ impl Lowering<'_> {
             first[content.buffer as usize] = Some(content);
         }
         let slot = |(content, &buffer): (&Option<&Content>, &Option<BufId>)| {
-            let origin = match content.map(|content| self.module.instruction(content.instr).opcode) {
+            let origin = match content.map(|content| self.module.instruction(content.instr).opcode)
+            {
                 Some(Opcode::Parameter) => Origin::Parameter,
                 Some(Opcode::Constant) => Origin::Constant,
                 _ => Origin::Made,
             };
             let size = buffer.map_or(Bytes::ZERO, |buffer| self.parts.buffers[buffer].size_alloc);
-            let own = |content: &&Content| self.name_buffer(content, &mut vec![0; self.steps.places.len()]);
+            let own = |content: &&Content| {
+                self.name_buffer(content, &mut vec![0; self.steps.places.len()])
+            };
             let name = match buffer {
                 Some(buffer) => self.parts.buffers[buffer].name.clone(),
                 None => content.as_ref().map_or(String::new(), own),
@@ -340,7 +369,8 @@ impl Lowering<'_> {
         let module = self.module;
         let place = self.steps.places[index];
         if place.part == Part::Done {
-            let base = module.instructions(self.computation).next().map_or(0, |first| first.index());
+            let base =
+                module.instructions(self.computation).next().map_or(0, |first| first.index());
             if let Some(start) = self.steps.start[place.instr.index() - base] {
                 self.depend(index, start as usize, DepKinds { data: true, ..DepKinds::default() });
             }
@@ -356,9 +386,12 @@ impl Lowering<'_> {
             }
         }
         // Through an update that is a node, an end still waits for its start.
-        let is_updated = |instr: InstrId| self.phase(instr) == Some(Phase::Update) && self.done_step(instr).is_some();
+        let is_updated = |instr: InstrId| {
+            self.phase(instr) == Some(Phase::Update) && self.done_step(instr).is_some()
+        };
         if self.steps.begun_by(module, &place).any(is_updated)
-            && let Some(start) = self.steps.started_by(module, &place).and_then(|start| self.done_step(start))
+            && let Some(start) =
+                self.steps.started_by(module, &place).and_then(|start| self.done_step(start))
         {
             self.depend(index, start, DepKinds { data: true, ..DepKinds::default() });
         }
@@ -380,7 +413,9 @@ impl Lowering<'_> {
         let Some(maker) = value.maker else { return };
         let kinds = self.reads(index, maker as usize);
         let content = &self.values.contents[value.content as usize];
-        let made_it = |buffer: &BufId| self.parts.buffers[*buffer].maker == Some(OpId::from_index(maker as usize));
+        let made_it = |buffer: &BufId| {
+            self.parts.buffers[*buffer].maker == Some(OpId::from_index(maker as usize))
+        };
         match buffers[content.buffer as usize].filter(made_it) {
             Some(buffer) => self.parts.ops[OpId::from_index(index)].deps.push((buffer, kinds)),
             None => self.depend(index, maker as usize, kinds),
@@ -389,7 +424,8 @@ impl Lowering<'_> {
 
     /// The node after which an instruction's values are there, if it is one.
     fn done_step(&self, instr: InstrId) -> Option<usize> {
-        let base = self.module.instructions(self.computation).next().map_or(0, |first| first.index());
+        let base =
+            self.module.instructions(self.computation).next().map_or(0, |first| first.index());
         self.steps.done[instr.index() - base].map(|step| step as usize)
     }
 
@@ -401,11 +437,16 @@ impl Lowering<'_> {
         if place.part == Part::Done {
             return;
         }
-        let before = self.module.control_predecessors(place.instr).filter_map(|instr| self.done_step(instr));
+        let before =
+            self.module.control_predecessors(place.instr).filter_map(|instr| self.done_step(instr));
         let before: Vec<usize> = before.filter(|&step| step != index).collect();
         for step in before {
             let starts = self.steps.roles[step] == Role::Start;
-            self.depend(index, step, DepKinds { issued: starts, weak: !starts, ..DepKinds::default() });
+            self.depend(
+                index,
+                step,
+                DepKinds { issued: starts, weak: !starts, ..DepKinds::default() },
+            );
         }
     }
 
@@ -460,10 +501,14 @@ impl Lowering<'_> {
         let module = self.module;
         match module.instruction(instr).opcode {
             Opcode::Infeed | Opcode::Outfeed | Opcode::Rng | Opcode::RngGetAndUpdateState => true,
-            Opcode::CustomCall => module.attribute(instr, "custom_call_has_side_effect") == Some("true"),
+            Opcode::CustomCall => {
+                module.attribute(instr, "custom_call_has_side_effect") == Some("true")
+            }
             Opcode::While | Opcode::Call | Opcode::Conditional => {
                 let callees = module.called(instr).iter();
-                callees.filter_map(|&callee| (self.callees)(callee)).any(|callee| callee.has_side_effects)
+                callees
+                    .filter_map(|&callee| (self.callees)(callee))
+                    .any(|callee| callee.has_side_effects)
             }
             _ => false,
         }

@@ -37,8 +37,10 @@ impl Tenant {
         }
         let writers = contents.iter().skip(1).filter_map(|content| content.writer);
         let readers = contents.iter().flat_map(|content| content.readers.iter().copied());
-        let users: BTreeSet<u32> = readers.chain(writers).filter(|&user| Some(user) != first.writer).collect();
-        let is_callers = |content: &&Content| matches!(content.keep, Keep::Caller | Keep::Exchanged);
+        let users: BTreeSet<u32> =
+            readers.chain(writers).filter(|&user| Some(user) != first.writer).collect();
+        let is_callers =
+            |content: &&Content| matches!(content.keep, Keep::Caller | Keep::Exchanged);
         Some(Tenant {
             space: first.space,
             size: first.size,
@@ -51,7 +53,14 @@ impl Tenant {
 
     /// What a call needs while it runs.
     pub(super) fn inside(space: u32, size: Bytes, call: u32) -> Tenant {
-        Tenant { space, size, maker: Some(call), users: Vec::new(), is_kept: false, is_shared: false }
+        Tenant {
+            space,
+            size,
+            maker: Some(call),
+            users: Vec::new(),
+            is_kept: false,
+            is_shared: false,
+        }
     }
 
     /// The node after which it is freed, where nodes have these places.
@@ -62,7 +71,11 @@ impl Tenant {
 }
 
 /// The most that is alive in each memory space, where nodes have these places; of `counted` tenants alone.
-fn peaks(tenants: &[Tenant], place: &dyn Fn(u32) -> usize, counted: impl Fn(&Tenant) -> bool) -> BTreeMap<u32, Bytes> {
+fn peaks(
+    tenants: &[Tenant],
+    place: &dyn Fn(u32) -> usize,
+    counted: impl Fn(&Tenant) -> bool,
+) -> BTreeMap<u32, Bytes> {
     // For each space: what comes at a place, and what goes after it.
     let mut changes: BTreeMap<u32, BTreeMap<usize, (i64, i64)>> = BTreeMap::new();
     for tenant in tenants.iter().filter(|tenant| counted(tenant)) {
@@ -103,13 +116,16 @@ pub(super) fn bound(tenants: &[Tenant]) -> BTreeSet<(u32, u32)> {
     for (space, peak) in peaks(tenants, &own, |_| true) {
         let mut all: Vec<&Tenant> = tenants.iter().filter(|tenant| tenant.space == space).collect();
         all.sort_by_key(|tenant| tenant.maker);
-        let mut freed: Vec<&Tenant> = all.iter().copied().filter(|tenant| tenant.last(&own).is_some()).collect();
+        let mut freed: Vec<&Tenant> =
+            all.iter().copied().filter(|tenant| tenant.last(&own).is_some()).collect();
         freed.sort_by_key(|tenant| tenant.last(&own));
         let mut freed = freed.into_iter().peekable();
         let mut bytes = Room { fresh: peak.0, used: VecDeque::new() };
         for tenant in all {
             let maker = tenant.maker.map_or(0, own);
-            while let Some(free) = freed.next_if(|free| free.last(&own).is_some_and(|last| last < maker)) {
+            while let Some(free) =
+                freed.next_if(|free| free.last(&own).is_some_and(|last| last < maker))
+            {
                 bytes.used.push_back((free.size.0, free));
             }
             bytes.take(tenant, &mut after);
@@ -153,7 +169,14 @@ mod tests {
 
     fn tenant(size: i64, maker: u32, users: &[u32]) -> Tenant {
         let (is_kept, is_shared) = (false, false);
-        Tenant { space: 1, size: Bytes(size), maker: Some(maker), users: users.to_vec(), is_kept, is_shared }
+        Tenant {
+            space: 1,
+            size: Bytes(size),
+            maker: Some(maker),
+            users: users.to_vec(),
+            is_kept,
+            is_shared,
+        }
     }
 
     #[test]

@@ -13,7 +13,9 @@ fn check_contents(
     let steps = Steps::new(module, computation);
     let values = Values::find(module, computation, &steps, callees);
     let mut holds: Vec<Option<u32>> = vec![None; values.buffers as usize];
-    for (index, content) in values.contents.iter().enumerate().filter(|(_, content)| content.writer.is_none()) {
+    for (index, content) in
+        values.contents.iter().enumerate().filter(|(_, content)| content.writer.is_none())
+    {
         holds[content.buffer as usize] = Some(index as u32);
     }
     for op in order {
@@ -22,11 +24,14 @@ fn check_contents(
             let step = op.index() as u32;
             let own = |held: u32| {
                 values.contents[held as usize].writer.is_some_and(|writer| {
-                    steps.started_by(module, &steps.places[step as usize]) == Some(steps.places[writer as usize].instr)
-                        && module.instruction(steps.places[writer as usize].instr).opcode == Opcode::AllReduceStart
+                    steps.started_by(module, &steps.places[step as usize])
+                        == Some(steps.places[writer as usize].instr)
+                        && module.instruction(steps.places[writer as usize].instr).opcode
+                            == Opcode::AllReduceStart
                 })
             };
-            let reads = content.readers.contains(&step) && !holds[content.buffer as usize].is_some_and(own);
+            let reads =
+                content.readers.contains(&step) && !holds[content.buffer as usize].is_some_and(own);
             let held = holds[content.buffer as usize]
                 .map(|held| module.instruction_name(values.contents[held as usize].instr));
             assert!(
@@ -44,8 +49,14 @@ fn check_contents(
         }
     }
     for (index, content) in values.contents.iter().enumerate() {
-        assert!(!content.is_result || holds[content.buffer as usize] == Some(index as u32), "{}", module.text());
-        assert!(content.keep != Keep::Caller || holds[content.buffer as usize] == Some(index as u32));
+        assert!(
+            !content.is_result || holds[content.buffer as usize] == Some(index as u32),
+            "{}",
+            module.text()
+        );
+        assert!(
+            content.keep != Keep::Caller || holds[content.buffer as usize] == Some(index as u32)
+        );
     }
 }
 
@@ -55,12 +66,18 @@ fn nothing_is_overwritten_that_is_still_read() {
     for seed in 0..3000 {
         let module = random_module(seed);
         let mut dice = Dice::new(seed + 1);
-        let mut known: IdVec<ComputationId, Option<Callee>> = IdVec::filled(None, module.computations().len());
+        let mut known: IdVec<ComputationId, Option<Callee>> =
+            IdVec::filled(None, module.computations().len());
         for computation in module.callees_first() {
             let callees = |callee: ComputationId| known[callee].clone();
             let lowered = lower(&module, computation, &callees).unwrap();
             for _ in 0..3 {
-                check_contents(&module, computation, &callees, random_order(&lowered.graph, &mut dice).as_slice());
+                check_contents(
+                    &module,
+                    computation,
+                    &callees,
+                    random_order(&lowered.graph, &mut dice).as_slice(),
+                );
             }
             let steps = Steps::new(&module, computation);
             let values = Values::find(&module, computation, &steps, &callees);
@@ -84,7 +101,12 @@ fn buffers(graph: &Graph) -> Vec<(String, i64, Vec<&str>, bool)> {
     sized
         .map(|buffer| {
             let users = graph.users(buffer).iter().map(|&user| graph.name(user)).collect();
-            (graph.buffer_name(buffer).to_owned(), graph.size_alloc(buffer).0, users, graph.is_output(buffer))
+            (
+                graph.buffer_name(buffer).to_owned(),
+                graph.size_alloc(buffer).0,
+                users,
+                graph.is_output(buffer),
+            )
         })
         .collect()
 }
@@ -102,9 +124,15 @@ fn a_synchronous_collective_is_two_nodes() {
     let names: Vec<&str> = graph.ops().map(|op| graph.name(op)).collect();
     assert_eq!(names, ["n", "all-gather-start.3", "all-gather.3", "r"]);
     let start = graph.find("all-gather-start.3").unwrap();
-    assert_eq!((graph.kind(start), graph.source(start)), (OpKind::AsyncCollective, "jit(f)/g model.py:42"));
+    assert_eq!(
+        (graph.kind(start), graph.source(start)),
+        (OpKind::AsyncCollective, "jit(f)/g model.py:42")
+    );
     let collective = graph.collective(start).unwrap();
-    assert_eq!((collective.op.as_str(), collective.group_size, collective.bytes()), ("all-gather", 8, Bytes(256)));
+    assert_eq!(
+        (collective.op.as_str(), collective.group_size, collective.bytes()),
+        ("all-gather", 8, Bytes(256))
+    );
     assert_eq!(graph.groups()[collective.group].name, "{0-7}");
     assert_eq!(graph.waits_for(graph.find("all-gather.3").unwrap()), [start]);
     // What is sent lives until the end; the result is written where the gathered value was.
@@ -178,7 +206,11 @@ fn streams_by_groups_and_kinds() {
     assert_eq!(graph.collective(graph.find("h").unwrap()).unwrap().op, "host-transfer");
     assert_eq!(graph.waits_for(graph.find("d").unwrap()), [graph.find("c").unwrap()]);
     // What is in other memories does not count.
-    assert!(buffers(graph).iter().all(|buffer| buffer.0 != "h" && buffer.0 != "j"), "{:?}", buffers(graph));
+    assert!(
+        buffers(graph).iter().all(|buffer| buffer.0 != "h" && buffer.0 != "j"),
+        "{:?}",
+        buffers(graph)
+    );
 }
 
 /// After an asynchronous start, what was started may still run; a synchronous collective has ended.
@@ -195,7 +227,10 @@ fn control_predecessors_come_first_and_only_synchronous_ones_have_ended() {
     let (_, lowered) = lowered(text);
     let graph = &lowered.graph;
     let of = |name| graph.find(name).unwrap();
-    assert_eq!((graph.preds(of("a"), Edges::Real), graph.gated_by(of("a"))), (&[of("s")][..], &[][..]));
+    assert_eq!(
+        (graph.preds(of("a"), Edges::Real), graph.gated_by(of("a"))),
+        (&[of("s")][..], &[][..])
+    );
     assert_eq!(graph.preds(of("b"), Edges::Awaited), [of("g")]);
     assert_eq!(graph.kind(of("g")), OpKind::Wait);
 }

@@ -54,7 +54,8 @@ impl Reader<'_> {
             return Ok(());
         }
         let owned = |span| self.str(span).to_owned();
-        let (opcode, name, of) = (owned(instruction.opcode_name), owned(of.name), owned(of.opcode_name));
+        let (opcode, name, of) =
+            (owned(instruction.opcode_name), owned(of.name), owned(of.opcode_name));
         let at = instruction.payload.start as usize;
         Err(self.cursor.error_at(at, Problem::NotStarted { opcode, name, of }))
     }
@@ -92,7 +93,10 @@ impl Module {
         let Some(operand) = self.operands(instr).first() else { return Ok(()) };
         let of = &self.instructions[operand.of];
         let Some(Shape::Tuple(parts)) = of.shape.at(self.path(operand)) else {
-            return failed(instruction.payload, Problem::NoTuple { name: self.str(of.name).to_owned() });
+            return failed(
+                instruction.payload,
+                Problem::NoTuple { name: self.str(of.name).to_owned() },
+            );
         };
         match self.tuple_index(instr) {
             Some(number) if (number as usize) < parts.len() => Ok(()),
@@ -161,12 +165,20 @@ fn takes(opcode: Opcode) -> Option<Takes> {
         _ if is_binary => Some(Takes::Exactly(2)),
         O::Select | O::Clamp => Some(Takes::Exactly(3)),
         O::Map => None,
-        O::Transpose | O::Reshape | O::Broadcast | O::Slice | O::Copy | O::Bitcast | O::GetTupleElement => {
-            Some(Takes::Exactly(1))
-        }
+        O::Transpose
+        | O::Reshape
+        | O::Broadcast
+        | O::Slice
+        | O::Copy
+        | O::Bitcast
+        | O::GetTupleElement => Some(Takes::Exactly(1)),
         O::Dot | O::Convolution => Some(Takes::AtLeast(2)),
-        O::AllGatherStart | O::AllReduceStart | O::CollectivePermuteStart => Some(Takes::AtLeast(1)),
-        O::Wrapped(Phase::Start, wrapped) if wrapped.opcode().is_sync_collective() => Some(Takes::AtLeast(1)),
+        O::AllGatherStart | O::AllReduceStart | O::CollectivePermuteStart => {
+            Some(Takes::AtLeast(1))
+        }
+        O::Wrapped(Phase::Start, wrapped) if wrapped.opcode().is_sync_collective() => {
+            Some(Takes::AtLeast(1))
+        }
         _ if opcode.phase() == Some(Phase::Done) => Some(Takes::Exactly(1)),
         _ if opcode.is_sync_collective() => Some(Takes::AtLeast(1)),
         // What is left of these has one operand.

@@ -37,10 +37,14 @@ pub(super) fn expand(text: &str) -> Result<Expanded, HloError> {
     reader.header()?;
     Tables::parse(&mut reader.cursor)?;
     // No name of the text has this in it.
-    let mark = (0..).map(|number| format!(".anon{number}.")).find(|mark| !text.contains(mark)).unwrap_or_default();
+    let mark = (0..)
+        .map(|number| format!(".anon{number}."))
+        .find(|mark| !text.contains(mark))
+        .unwrap_or_default();
     let mut out = Piece::default();
     out.copy(text, 0..reader.cursor.at);
-    let mut expander = Expander { reader, mark, count: 0, depth: 0, computations: Piece::default() };
+    let mut expander =
+        Expander { reader, mark, count: 0, depth: 0, computations: Piece::default() };
     while expander.computation(&mut out)? {}
     let Piece { text: full, pieces } = out;
     let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
@@ -99,7 +103,10 @@ impl<'t> Expander<'t> {
     }
 
     /// Goes one level deeper, if that is allowed.
-    fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, HloError>) -> Result<T, HloError> {
+    fn deeper<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, HloError>,
+    ) -> Result<T, HloError> {
         if self.depth >= DEEPEST {
             return Err(self.reader.cursor.error(Problem::NestedTooDeep { most: DEEPEST }));
         }
@@ -144,7 +151,12 @@ impl<'t> Expander<'t> {
                     out.copy(self.text(), lead..self.at());
                     return Ok(out);
                 }
-                None => return Err(self.reader.cursor.error(Problem::Expected("an instruction or '}'"))),
+                None => {
+                    return Err(self
+                        .reader
+                        .cursor
+                        .error(Problem::Expected("an instruction or '}'")));
+                }
                 Some(_) => self.instruction(lead, &mut out)?,
             }
         }
@@ -167,7 +179,12 @@ impl<'t> Expander<'t> {
 
     /// `shape opcode(operands)`, of which what begins at `from` was not written yet. Instructions among the operands
     /// come before it.
-    fn right_side(&mut self, from: usize, before: &mut Piece, own: &mut Piece) -> Result<(), HloError> {
+    fn right_side(
+        &mut self,
+        from: usize,
+        before: &mut Piece,
+        own: &mut Piece,
+    ) -> Result<(), HloError> {
         if !self.reader.has_opcode() {
             Shape::parse(&mut self.reader.cursor)?;
         }
@@ -276,7 +293,9 @@ impl<'t> Expander<'t> {
             let rest = &text[at..end];
             let byte = rest.as_bytes()[0];
             let comment = match rest.get(..2) {
-                Some("/*") if quote.is_none() => Some(rest.find("*/").map_or(rest.len(), |close| close + 2)),
+                Some("/*") if quote.is_none() => {
+                    Some(rest.find("*/").map_or(rest.len(), |close| close + 2))
+                }
                 Some("//") if quote.is_none() => Some(rest.find('\n').unwrap_or(rest.len())),
                 _ => None,
             };

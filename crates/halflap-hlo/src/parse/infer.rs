@@ -21,8 +21,9 @@ pub(super) fn infer(module: &mut Module, untyped: &[InstrId]) -> Result<(), HloE
             let opcode = || module.opcode_name(instr).to_owned();
             let failed = |problem| HloError::at(&module.text, at, problem);
             let shape = match is_inferred(module.instructions[instr].opcode) {
-                true => inferred(module, instr)
-                    .map_err(|mismatch| failed(Problem::NotInferred { mismatch: Box::new(mismatch) }))?,
+                true => inferred(module, instr).map_err(|mismatch| {
+                    failed(Problem::NotInferred { mismatch: Box::new(mismatch) })
+                })?,
                 false => None,
             };
             let shape = shape.ok_or_else(|| failed(Problem::NoShape { opcode: opcode() }))?;
@@ -37,7 +38,12 @@ fn is_inferred(opcode: Opcode) -> bool {
     use Opcode as O;
     let needs_shape = matches!(
         opcode,
-        O::Convert | O::BitcastConvert | O::ReducePrecision | O::StochasticConvert | O::Other | O::Wrapped(..)
+        O::Convert
+            | O::BitcastConvert
+            | O::ReducePrecision
+            | O::StochasticConvert
+            | O::Other
+            | O::Wrapped(..)
     );
     let is_other = matches!(
         opcode,

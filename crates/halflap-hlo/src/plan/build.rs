@@ -19,7 +19,9 @@ pub enum PlanError {
     Graph(#[from] GraphError),
     #[error("'{instruction}' runs '{computation}', which is not there, or not as it must be")]
     Callee { instruction: String, computation: String },
-    #[error("'{computation}' is both the body of a loop and called by '{instruction}', which cannot be run")]
+    #[error(
+        "'{computation}' is both the body of a loop and called by '{instruction}', which cannot be run"
+    )]
     CalledLoop { instruction: String, computation: String },
     #[error("'{instruction}' is not what its operands and its computations ask for")]
     Shape { instruction: String },
@@ -34,11 +36,13 @@ pub fn build(
     mut find: impl FnMut(UnitId) -> Order,
 ) -> Result<Program, PlanError> {
     let mut plans: IdVec<PlanId, Plan> = IdVec::default();
-    let mut of: IdVec<ComputationId, Option<PlanId>> = IdVec::filled(None, module.computations().len());
+    let mut of: IdVec<ComputationId, Option<PlanId>> =
+        IdVec::filled(None, module.computations().len());
     let mut channels = Channels::default();
     for (id, unit) in units.iter() {
         let callees = Callees { module, plans: &plans, of: &of };
-        let plan = Planner { unit, callees, channels: &mut channels, steps: Vec::new() }.plan(&find(id))?;
+        let plan = Planner { unit, callees, channels: &mut channels, steps: Vec::new() }
+            .plan(&find(id))?;
         of[unit.computation] = Some(plans.push(plan));
     }
     // The last unit is the entry.
@@ -101,7 +105,8 @@ impl Channels {
                 lead.iter_mut().filter(|lead| **lead == old).for_each(|lead| *lead = new);
             }
         }
-        let transfers = self.transfers.iter().map(|kind| Stream { name: format!("{kind} transfers") });
+        let transfers =
+            self.transfers.iter().map(|kind| Stream { name: format!("{kind} transfers") });
         let mut streams: IdVec<StreamId, Stream> = transfers.collect();
         let mut of_lead: Vec<Option<StreamId>> = vec![None; self.sets.len()];
         let mut comms = IdVec::default();
@@ -143,14 +148,23 @@ impl Planner<'_> {
             let before = self.steps.len();
             self.node(op, &made[op])?;
             let is_start = |step: &Step| matches!(step, Step::Start { .. });
-            started_at[op] = self.steps[before..].iter().position(is_start).map(|place| before + place);
-            self.steps.extend(graph.waits_for(op).iter().filter_map(|&start| started_at[start]).map(Step::Wait));
+            started_at[op] =
+                self.steps[before..].iter().position(is_start).map(|place| before + place);
+            self.steps.extend(
+                graph.waits_for(op).iter().filter_map(|&start| started_at[start]).map(Step::Wait),
+            );
             // A start without a wait must not outlive its memory.
-            self.steps.extend(started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(Step::Wait));
+            self.steps
+                .extend(started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(Step::Wait));
             self.steps.extend(freed[op].iter().map(|&slot| Step::Free(slot)));
             if self.steps.len() > before {
                 let (born, died) = (made[op].clone(), freed[op].clone());
-                checks.push(Check { before: self.steps.len(), instr: lowered.places[op].instr, born, died });
+                checks.push(Check {
+                    before: self.steps.len(),
+                    instr: lowered.places[op].instr,
+                    born,
+                    died,
+                });
             }
         }
         let computation = self.unit.computation;

@@ -16,10 +16,16 @@ pub(super) struct Callees<'a> {
 }
 
 impl Callees<'_> {
-    fn plan(&self, instr: InstrId, computation: Option<ComputationId>) -> Result<PlanId, PlanError> {
+    fn plan(
+        &self,
+        instr: InstrId,
+        computation: Option<ComputationId>,
+    ) -> Result<PlanId, PlanError> {
         let missing = || PlanError::Callee {
             instruction: self.module.instruction_name(instr).to_owned(),
-            computation: computation.map_or("", |computation| self.module.computation_name(computation)).to_owned(),
+            computation: computation
+                .map_or("", |computation| self.module.computation_name(computation))
+                .to_owned(),
         };
         computation.and_then(|computation| self.of[computation]).ok_or_else(missing)
     }
@@ -30,11 +36,18 @@ impl Callees<'_> {
 
     fn operands(&self, storage: &Storage, instr: InstrId) -> Vec<SlotId> {
         let operands = self.module.operands(instr).iter();
-        operands.flat_map(|operand| storage.of_operand(self.module, operand).iter().copied()).collect()
+        operands
+            .flat_map(|operand| storage.of_operand(self.module, operand).iter().copied())
+            .collect()
     }
 
     /// A call: values that it passes on stay in place. `made` is the memory allocated with it.
-    pub(super) fn call(&self, storage: &Storage, instr: InstrId, made: &[SlotId]) -> Result<Call, PlanError> {
+    pub(super) fn call(
+        &self,
+        storage: &Storage,
+        instr: InstrId,
+        made: &[SlotId],
+    ) -> Result<Call, PlanError> {
         let plan = self.plan(instr, self.module.called(instr).first().copied())?;
         self.called((storage, made), plan, (instr, self.operands(storage, instr)))
     }
@@ -83,7 +96,9 @@ impl Callees<'_> {
             let is_alike = slot.size == storage.slots[own].size;
             match slot.origin {
                 _ if is_passed => {}
-                Origin::Made if is_new && is_alike && made.contains(&own) => call.adopted.push((theirs, own)),
+                Origin::Made if is_new && is_alike && made.contains(&own) => {
+                    call.adopted.push((theirs, own))
+                }
                 Origin::Made if is_new && is_alike => call.lent.push((theirs, own)),
                 _ => call.copied.push((theirs, own)),
             }
@@ -116,7 +131,12 @@ impl Callees<'_> {
         let state = storage.of(instr).to_vec();
         let operands = self.operands(storage, instr);
         let (asked, repeated) = (&self.plans[condition], &self.plans[body]);
-        let lengths = [operands.len(), asked.parameters.len(), repeated.parameters.len(), repeated.results.len()];
+        let lengths = [
+            operands.len(),
+            asked.parameters.len(),
+            repeated.parameters.len(),
+            repeated.results.len(),
+        ];
         if lengths.iter().any(|&len| len != state.len()) || asked.results.len() != 1 {
             return Err(self.misshapen(instr));
         }

@@ -26,7 +26,11 @@ const MOST: usize = 48;
 
 /// Fuses launches. `fits` says whether instructions, in order, can be one kernel without
 /// intermediate memory. The result is equivalent; its peak is at most that of the given program.
-pub fn fuse(module: &Module, program: Program, mut fits: impl FnMut(&[InstrId]) -> bool) -> Program {
+pub fn fuse(
+    module: &Module,
+    program: Program,
+    mut fits: impl FnMut(&[InstrId]) -> bool,
+) -> Program {
     let mut fused = program.clone();
     for (id, levels) in levels(&program).iter() {
         let fuser = Fuser::new(module, &program.plans[id], levels.clone());
@@ -93,7 +97,8 @@ impl<'a> Fuser<'a> {
         if let Step::Launch(work) = step {
             self.works[place] = Some(work.clone());
         }
-        let is_barrier = !matches!(step, Step::Alloc(_) | Step::Free(_) | Step::Launch(_) | Step::Start { .. });
+        let is_barrier =
+            !matches!(step, Step::Alloc(_) | Step::Free(_) | Step::Launch(_) | Step::Start { .. });
         self.barriers[place + 1] = self.barriers[place] + usize::from(is_barrier);
     }
 
@@ -115,7 +120,11 @@ impl<'a> Fuser<'a> {
     }
 
     /// The kernels that a launch joins, as they are then, and what that changes; nothing, if it stays.
-    fn joined(&self, place: usize, fits: &mut impl FnMut(&[InstrId]) -> bool) -> Option<(Change, Vec<(usize, Work)>)> {
+    fn joined(
+        &self,
+        place: usize,
+        fits: &mut impl FnMut(&[InstrId]) -> bool,
+    ) -> Option<(Change, Vec<(usize, Work)>)> {
         let work = self.works[place].as_ref()?;
         let opcode = self.module.instruction(work.instr).opcode;
         if !only_finds(opcode) && !opcode.is_elementwise() {
@@ -160,21 +169,37 @@ impl<'a> Fuser<'a> {
         let spared = match (is_first, next) {
             (true, _) if alloc.is_none() => return None,
             (true, None) => Some((alloc?, end?)),
-            (true, Some(next)) => alloc.filter(|&alloc| alloc < next).map(|alloc| (alloc, next - 1)),
+            (true, Some(next)) => {
+                alloc.filter(|&alloc| alloc < next).map(|alloc| (alloc, next - 1))
+            }
             (false, _) => None,
         };
-        (!is_seen).then_some(Change { slot, readers, last, spared, is_gone: is_first && next.is_none() })
+        (!is_seen).then_some(Change {
+            slot,
+            readers,
+            last,
+            spared,
+            is_gone: is_first && next.is_none(),
+        })
     }
 
     /// Whether no step writes to slots between two steps. The last may write what it reads.
     fn stays(&self, slots: &[SlotId], from: usize, last: usize) -> bool {
-        let is_written = |slot: &SlotId| self.writers[*slot].iter().any(|&writer| from < writer && writer < last);
+        let is_written = |slot: &SlotId| {
+            self.writers[*slot].iter().any(|&writer| from < writer && writer < last)
+        };
         !slots.iter().any(is_written)
     }
 
     /// The slots that live longer when they are read by `last`, and until when they lived.
-    fn prolonged<'s>(&'s self, work: &'s Work, last: usize) -> impl Iterator<Item = (SlotId, usize)> + 's {
-        let ends = move |&slot: &SlotId| self.life[slot].1.filter(|&end| end < last).map(|end| (slot, end));
+    fn prolonged<'s>(
+        &'s self,
+        work: &'s Work,
+        last: usize,
+    ) -> impl Iterator<Item = (SlotId, usize)> + 's {
+        let ends = move |&slot: &SlotId| {
+            self.life[slot].1.filter(|&end| end < last).map(|end| (slot, end))
+        };
         work.reads.iter().filter_map(ends)
     }
 
@@ -184,7 +209,8 @@ impl<'a> Fuser<'a> {
         let prolonged: Vec<(SlotId, usize)> = self.prolonged(work, change.last).collect();
         let Some(first) = prolonged.iter().map(|(_, end)| end + 1).min() else { return true };
         (first..=change.last).all(|step| {
-            let more: Bytes = prolonged.iter().filter(|(_, end)| step > *end).map(|&(slot, _)| size(slot)).sum();
+            let more: Bytes =
+                prolonged.iter().filter(|(_, end)| step > *end).map(|&(slot, _)| size(slot)).sum();
             let is_spared = change.spared.is_some_and(|(from, to)| from <= step && step <= to);
             let less = if is_spared { size(change.slot) } else { Bytes::ZERO };
             self.levels[step] + more - less <= self.limit
@@ -215,13 +241,15 @@ impl<'a> Fuser<'a> {
     /// through bitcasts, or was written by one of them.
     fn reads_directly(&self, instrs: &[InstrId], maker: InstrId, slot: SlotId) -> bool {
         let operands = instrs.iter().flat_map(|&instr| self.module.operands(instr));
-        operands.filter(|operand| self.plan.storage.of_operand(self.module, operand).contains(&slot)).all(|operand| {
-            let mut at = operand.of;
-            while at != maker && self.module.instruction(at).opcode == Opcode::Bitcast {
-                at = self.module.operands(at)[0].of;
-            }
-            at == maker || instrs.contains(&at)
-        })
+        operands
+            .filter(|operand| self.plan.storage.of_operand(self.module, operand).contains(&slot))
+            .all(|operand| {
+                let mut at = operand.of;
+                while at != maker && self.module.instruction(at).opcode == Opcode::Bitcast {
+                    at = self.module.operands(at)[0].of;
+                }
+                at == maker || instrs.contains(&at)
+            })
     }
 
     fn join(&mut self, place: usize, change: Change, joined: Vec<(usize, Work)>) {
@@ -254,8 +282,12 @@ impl<'a> Fuser<'a> {
         let (mut before, mut after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         for step in &self.plan.steps {
             match *step {
-                Step::Alloc(slot) => self.life[slot].0.into_iter().for_each(|place| before[place].push(slot)),
-                Step::Free(slot) => self.life[slot].1.into_iter().for_each(|place| after[place].push(slot)),
+                Step::Alloc(slot) => {
+                    self.life[slot].0.into_iter().for_each(|place| before[place].push(slot))
+                }
+                Step::Free(slot) => {
+                    self.life[slot].1.into_iter().for_each(|place| after[place].push(slot))
+                }
                 _ => {}
             }
         }
@@ -278,9 +310,15 @@ impl<'a> Fuser<'a> {
     }
 
     /// The expected allocations and frees at the new steps, moved along with what moved.
-    fn checks(&self, before: &[Vec<SlotId>], after: &[Vec<SlotId>], starts_at: &[usize]) -> Vec<Check> {
+    fn checks(
+        &self,
+        before: &[Vec<SlotId>],
+        after: &[Vec<SlotId>],
+        starts_at: &[usize],
+    ) -> Vec<Check> {
         let slots = self.plan.storage.slots.len();
-        let (mut is_allocated, mut is_freed) = (IdVec::filled(false, slots), IdVec::filled(false, slots));
+        let (mut is_allocated, mut is_freed) =
+            (IdVec::filled(false, slots), IdVec::filled(false, slots));
         for step in &self.plan.steps {
             match *step {
                 Step::Alloc(slot) => is_allocated[slot] = true,
@@ -343,7 +381,9 @@ fn name_kernels(module: &Module, program: &mut Program) {
             let instrs = work.instrs();
             let Some(fused) = &mut work.fused else { continue };
             let mut words: Vec<&str> = Vec::new();
-            for &instr in instrs.iter().rev().filter(|&&instr| !only_finds(module.instruction(instr).opcode)) {
+            for &instr in
+                instrs.iter().rev().filter(|&&instr| !only_finds(module.instruction(instr).opcode))
+            {
                 let word = module.opcode_name(instr);
                 if !words.contains(&word) && words.len() < SHOWN {
                     words.insert(0, word);

@@ -30,7 +30,8 @@ impl Plan {
     /// Has memory go just before its last use, or never before the end: a plan that is wrong, to see that
     /// this is found. Gives whether there is such a plan.
     pub fn misplace_free(&mut self, slot: SlotId, is_early: bool) -> bool {
-        let is_free = |item: &Item| matches!(item, Item::Step(_, Step::Free(other)) if *other == slot);
+        let is_free =
+            |item: &Item| matches!(item, Item::Step(_, Step::Free(other)) if *other == slot);
         let mut items = self.take_items();
         let Some(from) = items.iter().position(is_free) else {
             self.put_items(items);
@@ -39,13 +40,16 @@ impl Plan {
         let is_check = |item: &Item| matches!(item, Item::Check(_));
         let to = match is_early {
             true => {
-                let last = items.iter().rposition(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
+                let last = items
+                    .iter()
+                    .rposition(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
                 last.and_then(|last| items[..last].iter().rposition(is_check))
             }
             false => items.iter().rposition(is_check),
         };
         // The check after its maker, at the earliest.
-        let made = items.iter().position(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
+        let made =
+            items.iter().position(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
         let to = to.filter(|&to| to != from && made.is_none_or(|made| to > made));
         if let Some(to) = to {
             let free = items.remove(from);
@@ -92,7 +96,9 @@ impl Step {
     /// Whether it reads or writes memory.
     fn uses(&self, slot: SlotId) -> bool {
         match self {
-            Step::Launch(work) | Step::Start { work, .. } => work.reads.contains(&slot) || work.writes.contains(&slot),
+            Step::Launch(work) | Step::Start { work, .. } => {
+                work.reads.contains(&slot) || work.writes.contains(&slot)
+            }
             Step::Call(call) => call.arguments.contains(&slot),
             Step::Loop(repeat) => repeat.state.contains(&slot),
             Step::Branch { selector, branches, .. } => {

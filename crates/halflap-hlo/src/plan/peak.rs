@@ -19,7 +19,12 @@ impl Program {
 impl Plan {
     /// What the slots of an origin take.
     pub fn size_of(&self, origin: Origin) -> Bytes {
-        self.storage.slots.iter().filter(|(_, slot)| slot.origin == origin).map(|(_, slot)| slot.size).sum()
+        self.storage
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.origin == origin)
+            .map(|(_, slot)| slot.size)
+            .sum()
     }
 }
 
@@ -52,7 +57,9 @@ impl<'a> Needs<'a> {
     }
 
     fn levels(&self, plan: &Plan, lent: &[SlotId]) -> Vec<Bytes> {
-        let size = |slot: SlotId| if lent.contains(&slot) { Bytes::ZERO } else { plan.storage.slots[slot].size };
+        let size = |slot: SlotId| {
+            if lent.contains(&slot) { Bytes::ZERO } else { plan.storage.slots[slot].size }
+        };
         let mut alive = plan.size_of(Origin::Constant);
         let mut levels = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
@@ -61,7 +68,9 @@ impl<'a> Needs<'a> {
                 Step::Alloc(slot) => (size(*slot), size(*slot)),
                 Step::Free(slot) => (Bytes::ZERO, -size(*slot)),
                 Step::Call(call) => self.call(plan, call),
-                Step::Loop(repeat) => (self.of[repeat.condition].max(self.of[repeat.body]), Bytes::ZERO),
+                Step::Loop(repeat) => {
+                    (self.of[repeat.condition].max(self.of[repeat.body]), Bytes::ZERO)
+                }
                 // What branches leave is the same.
                 Step::Branch { branches, .. } => {
                     let each = branches.iter().map(|call| self.call(plan, call));
@@ -80,7 +89,11 @@ impl<'a> Needs<'a> {
         let fresh: Bytes = call.allocated.iter().map(|&slot| size(slot)).sum();
         let adopted: Bytes = call.adopted.iter().map(|&(_, own)| size(own)).sum();
         let lent: Vec<SlotId> = call.lent.iter().map(|&(theirs, _)| theirs).collect();
-        let need = if lent.is_empty() { self.of[call.plan] } else { self.of(&self.plans[call.plan], &lent) };
+        let need = if lent.is_empty() {
+            self.of[call.plan]
+        } else {
+            self.of(&self.plans[call.plan], &lent)
+        };
         (fresh + need, fresh + adopted)
     }
 }

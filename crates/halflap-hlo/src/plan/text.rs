@@ -100,7 +100,8 @@ struct Printer<'a> {
 impl Printer<'_> {
     fn heading(&self, is_entry: bool) -> String {
         let kind = if is_entry { "entry" } else { "computation" };
-        let sizes = [crate::Origin::Parameter, crate::Origin::Constant].map(|origin| self.plan.size_of(origin));
+        let sizes = [crate::Origin::Parameter, crate::Origin::Constant]
+            .map(|origin| self.plan.size_of(origin));
         format!(
             "{kind} {}: {} steps, parameters {}, constants {}, gives {}",
             self.module.computation_name(self.plan.computation),
@@ -141,20 +142,37 @@ impl Printer<'_> {
                 text
             }
             Step::Wait(start) => match self.plan.steps.get(*start) {
-                Some(Step::Start { work, .. }) => format!("wait    {} (step {start})", self.name(work.instr)),
+                Some(Step::Start { work, .. }) => {
+                    format!("wait    {} (step {start})", self.name(work.instr))
+                }
                 _ => format!("wait    step {start}"),
             },
             Step::Call(call) => format!("call    {}", self.call(call)),
             Step::Loop(repeat) => {
-                let of = |plan: PlanId| self.module.computation_name(self.program.plans[plan].computation);
+                let of = |plan: PlanId| {
+                    self.module.computation_name(self.program.plans[plan].computation)
+                };
                 let mut text = format!("loop    {}  {} ", self.name(repeat.instr), of(repeat.body));
-                let _ = write!(text, "while {}, on {}", of(repeat.condition), self.slots(&repeat.state));
-                let pairs = repeat.copied.iter().map(|&(from, to)| format!("{} <- {}", self.slot(to), self.slot(from)));
+                let _ = write!(
+                    text,
+                    "while {}, on {}",
+                    of(repeat.condition),
+                    self.slots(&repeat.state)
+                );
+                let pairs = repeat
+                    .copied
+                    .iter()
+                    .map(|&(from, to)| format!("{} <- {}", self.slot(to), self.slot(from)));
                 text + &list("copies", pairs)
             }
             Step::Branch { instr, selector, branches } => {
                 let each: Vec<String> = branches.iter().map(|call| self.call(call)).collect();
-                format!("branch  {}  by {}: {}", self.name(*instr), self.slot(*selector), each.join(" | "))
+                format!(
+                    "branch  {}  by {}: {}",
+                    self.name(*instr),
+                    self.slot(*selector),
+                    each.join(" | ")
+                )
             }
         }
     }
@@ -167,7 +185,8 @@ impl Printer<'_> {
         let mut text = format!("{}  {opcode}({})", work.name(self.module), self.slots(&work.reads));
         let _ = write!(text, " -> {}", self.slots(&work.writes));
         if work.fused.is_some() {
-            let names: Vec<&str> = work.instrs().into_iter().map(|instr| self.name(instr)).collect();
+            let names: Vec<&str> =
+                work.instrs().into_iter().map(|instr| self.name(instr)).collect();
             let _ = write!(text, "  computes {}", names.join(", "));
         }
         let source = self.module.source(work.instr);
@@ -181,9 +200,13 @@ impl Printer<'_> {
         let plan = &self.program.plans[call.plan];
         let theirs = |slot: SlotId| &plan.storage.slots[slot].name;
         let arguments = self.slots(&call.arguments);
-        let text =
-            format!("{}  {}({arguments})", self.name(call.instr), self.module.computation_name(plan.computation));
-        let pair = |&(from, to): &(SlotId, SlotId)| format!("{} <- {}", self.slot(to), theirs(from));
+        let text = format!(
+            "{}  {}({arguments})",
+            self.name(call.instr),
+            self.module.computation_name(plan.computation)
+        );
+        let pair =
+            |&(from, to): &(SlotId, SlotId)| format!("{} <- {}", self.slot(to), theirs(from));
         text + &list("lends", call.lent.iter().map(pair))
             + &list("takes over", call.adopted.iter().map(pair))
             + &list("copies", call.copied.iter().map(pair))

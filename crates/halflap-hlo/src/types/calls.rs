@@ -18,7 +18,9 @@ pub(super) fn done(view: View<'_>, part: usize) -> Checked {
 }
 
 pub(super) fn tuple(view: View<'_>) -> Checked {
-    let operands = (0..view.count()).map(|index| view.operand(index).cloned()).collect::<Result<Vec<_>, _>>()?;
+    let operands = (0..view.count())
+        .map(|index| view.operand(index).cloned())
+        .collect::<Result<Vec<_>, _>>()?;
     view.gives_shape(&Shape::Tuple(operands))
 }
 
@@ -33,7 +35,8 @@ pub(super) fn get_tuple_element(view: View<'_>) -> Checked {
 
 pub(super) fn call(view: View<'_>) -> Checked {
     let Some(&callee) = view.module.called(view.instr).first() else { return Ok(()) };
-    let operands = (0..view.count()).map(|index| view.operand(index)).collect::<Result<Vec<_>, _>>()?;
+    let operands =
+        (0..view.count()).map(|index| view.operand(index)).collect::<Result<Vec<_>, _>>()?;
     parameters(view, callee, &operands)?;
     root(view, callee, view.result)
 }
@@ -53,7 +56,8 @@ pub(super) fn repeat(view: View<'_>) -> Checked {
 /// Branches are chosen by a predicate or by their number; each takes its own operand.
 pub(super) fn conditional(view: View<'_>) -> Checked {
     let selector = view.array(0)?;
-    let is_selector = matches!(selector.element, ElementType::Pred | ElementType::S32) && selector.dims.is_empty();
+    let is_selector = matches!(selector.element, ElementType::Pred | ElementType::S32)
+        && selector.dims.is_empty();
     if !is_selector {
         return Err(view.operand_should(0, "pred[] or s32[]"));
     }
@@ -75,13 +79,22 @@ pub(super) fn parameters(view: View<'_>, callee: ComputationId, right: &[&Shape]
     let computation = || module.computation_name(callee).to_owned();
     let found = module.parameters(callee);
     if found.len() != right.len() {
-        return Err(Mismatch::Parameters { computation: computation(), found: found.len(), right: right.len() });
+        return Err(Mismatch::Parameters {
+            computation: computation(),
+            found: found.len(),
+            right: right.len(),
+        });
     }
     for (number, (parameter, right)) in found.into_iter().zip(right).enumerate() {
         let shape = parameter.map(|parameter| &module.instruction(parameter).shape);
         if !shape.is_some_and(|shape| are_alike(shape, right)) {
             let is = shape.map_or_else(|| "missing".to_owned(), shown);
-            return Err(Mismatch::Parameter { computation: computation(), number, is, right: shown(right) });
+            return Err(Mismatch::Parameter {
+                computation: computation(),
+                number,
+                is,
+                right: shown(right),
+            });
         }
     }
     Ok(())

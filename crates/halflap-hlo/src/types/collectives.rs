@@ -28,7 +28,8 @@ pub(super) fn groups(view: View<'_>) -> Checked {
 
 fn everyone(view: View<'_>) -> Checked {
     let named = each_once(view)?;
-    let missing = named.iter().zip(0..).find(|&(&device, place)| device != place).map(|(_, place)| place);
+    let missing =
+        named.iter().zip(0..).find(|&(&device, place)| device != place).map(|(_, place)| place);
     match missing.unwrap_or(named.len() as u64) {
         device if device < device_count(view) => Err(Mismatch::DeviceMissing { device }),
         _ => Ok(()),
@@ -54,7 +55,11 @@ fn device_count(view: View<'_>) -> u64 {
     u64::from(replicas) * u64::from(partitions)
 }
 
-fn named_once(view: View<'_>, key: &'static str, devices: impl Iterator<Item = u32>) -> Result<Vec<u64>, Mismatch> {
+fn named_once(
+    view: View<'_>,
+    key: &'static str,
+    devices: impl Iterator<Item = u32>,
+) -> Result<Vec<u64>, Mismatch> {
     let mut devices: Vec<u64> = devices.map(u64::from).collect();
     devices.sort_unstable();
     let count = device_count(view);
@@ -116,7 +121,8 @@ fn split(view: View<'_>, (types, index): (&mut [Type], usize)) -> Checked {
     let dims = &mut types[index].dims;
     let dim = view.dim("dimensions", dims.len())?;
     if size == 0 || dims[dim] % size != 0 {
-        return Err(view.operand_should(index, format!("of a dimension {dim} that {size} devices can share")));
+        return Err(view
+            .operand_should(index, format!("of a dimension {dim} that {size} devices can share")));
     }
     dims[dim] /= size;
     Ok(())

@@ -90,7 +90,9 @@ fn bitcast_convert(view: View<'_>) -> Checked {
     if from > to {
         dims.push(from / to.max(1));
     } else if from < to && dims.pop() != Some(to / from.max(1)) {
-        return Err(view.operand_should(0, format!("with a last dimension of {}", to / from.max(1))));
+        return Err(
+            view.operand_should(0, format!("with a last dimension of {}", to / from.max(1)))
+        );
     }
     view.gives_dims(&dims)
 }
@@ -104,6 +106,7 @@ fn map(view: View<'_>) -> Checked {
         scalars.push(Type::scalar(element));
     }
     view.gives_dims(dims)?;
-    let given: Vec<Type> = view.result.array().map(|array| Type::scalar(array.element)).into_iter().collect();
+    let given: Vec<Type> =
+        view.result.array().map(|array| Type::scalar(array.element)).into_iter().collect();
     view.applies("to_apply", &scalars, &given)
 }

@@ -34,7 +34,8 @@ fn given_by_callee(view: View<'_>) -> Checked {
 
 /// The operand's dimensions, of what the function gives.
 fn map(view: View<'_>) -> Checked {
-    let root = view.module.computation_in(view.instr, "to_apply").map(|callee| view.module.root(callee));
+    let root =
+        view.module.computation_in(view.instr, "to_apply").map(|callee| view.module.root(callee));
     let element = root.and_then(|root| Some(view.module.instruction(root).shape.array()?.element));
     match element {
         Some(element) => view.gives(&Type::new(element, &view.array(0)?.dims)),
@@ -81,7 +82,8 @@ fn scan(view: View<'_>) -> Checked {
     let Some(callee) = module.computation_in(view.instr, "to_apply") else { return Ok(()) };
     let places = view.array(0)?;
     let dim = view.dim("dimensions", places.dims.len())?;
-    let carries = module.numbers(view.instr, "num_carries").first().map_or(0, |&count| count.max(0) as usize);
+    let carries =
+        module.numbers(view.instr, "num_carries").first().map_or(0, |&count| count.max(0) as usize);
     let along = |shape: &Shape| -> Result<Shape, Mismatch> {
         let mut each = Type::of(shape.array().ok_or_else(|| view.result_should("arrays"))?);
         let dim = dim.min(each.dims.len());
@@ -92,7 +94,8 @@ fn scan(view: View<'_>) -> Checked {
         Shape::Tuple(parts) => {
             let stacked = parts.len().saturating_sub(carries);
             let each = parts.iter().enumerate();
-            let each = each.map(|(index, part)| if index < stacked { along(part) } else { Ok(part.clone()) });
+            let each = each
+                .map(|(index, part)| if index < stacked { along(part) } else { Ok(part.clone()) });
             view.gives_shape(&Shape::Tuple(each.collect::<Result<_, _>>()?))
         }
         shape if carries > 0 => view.gives_shape(shape),

@@ -67,7 +67,9 @@ pub enum Mismatch {
     NoSuchDevice { key: &'static str, device: u64, count: u64 },
     #[error("{key} name device {device} twice: each should be there once")]
     DeviceTwice { key: &'static str, device: u64 },
-    #[error("replica_groups leave device {device} out: each should be in one, or write {{}} for all")]
+    #[error(
+        "replica_groups leave device {device} out: each should be in one, or write {{}} for all"
+    )]
     DeviceMissing { device: u64 },
     #[error("replica_groups have {first} and {other} devices: all should be of one size")]
     UnequalGroups { first: usize, other: usize },
@@ -155,9 +157,12 @@ fn shown(shape: &Shape) -> String {
 /// Whether two shapes are the same but for layouts.
 fn are_alike(one: &Shape, other: &Shape) -> bool {
     match (one, other) {
-        (Shape::Array(one), Shape::Array(other)) => one.dynamic || other.dynamic || Type::of(one).is(other),
+        (Shape::Array(one), Shape::Array(other)) => {
+            one.dynamic || other.dynamic || Type::of(one).is(other)
+        }
         (Shape::Tuple(one), Shape::Tuple(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| are_alike(one, other))
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| are_alike(one, other))
         }
         (one, other) => one == other,
     }
@@ -193,7 +198,9 @@ pub(super) fn inferred(module: &Module, instr: InstrId) -> Result<Option<Shape>,
 impl<'a> View<'a> {
     fn check(self) -> Checked {
         let mut operands = self.module.operands(self.instr).iter();
-        if is_dynamic(self.result) || operands.any(|operand| is_dynamic(self.module.operand_shape(operand))) {
+        if is_dynamic(self.result)
+            || operands.any(|operand| is_dynamic(self.module.operand_shape(operand)))
+        {
             return Ok(());
         }
         collectives::groups(self)?;
@@ -232,7 +239,9 @@ impl<'a> View<'a> {
             O::TopK => products::top_k(self),
             O::Rng => products::random(self),
             O::RngBitGenerator => products::random_bits(self),
-            O::Copy | O::OptimizationBarrier | O::OptBarrierLong | O::Domain | O::AddDependency => calls::same(self),
+            O::Copy | O::OptimizationBarrier | O::OptBarrierLong | O::Domain | O::AddDependency => {
+                calls::same(self)
+            }
             O::Tuple => calls::tuple(self),
             O::GetTupleElement => calls::get_tuple_element(self),
             O::While => calls::repeat(self),
@@ -243,7 +252,9 @@ impl<'a> View<'a> {
             O::AsyncStart => calls::call(self.started(1)?),
             O::AsyncDone | O::AllGatherDone | O::CollectivePermuteDone => calls::done(self, 1),
             O::AllReduceDone => calls::same(self),
-            O::AllReduce | O::AllReduceStart | O::CollectiveBroadcast => collectives::unchanged(self),
+            O::AllReduce | O::AllReduceStart | O::CollectiveBroadcast => {
+                collectives::unchanged(self)
+            }
             O::CollectivePermute => collectives::permute(self),
             O::CollectivePermuteStart => collectives::permute(self.started(1)?),
             O::AllGather => collectives::all_gather(self),
@@ -271,7 +282,9 @@ impl<'a> View<'a> {
     /// An operand, counted from 0.
     fn operand(self, index: usize) -> Result<&'a Shape, Mismatch> {
         let operand = self.module.operands(self.instr).get(index);
-        operand.map(|operand| self.module.operand_shape(operand)).ok_or(Mismatch::Missing { number: index + 1 })
+        operand
+            .map(|operand| self.module.operand_shape(operand))
+            .ok_or(Mismatch::Missing { number: index + 1 })
     }
 
     /// An operand that must be an array.
@@ -342,7 +355,8 @@ impl<'a> View<'a> {
             return self.gives(one);
         }
         let parts = self.result.parts();
-        let fits = |(right, part): (&Type, &Shape)| part.array().is_some_and(|array| right.is(array));
+        let fits =
+            |(right, part): (&Type, &Shape)| part.array().is_some_and(|array| right.is(array));
         match parts.len() == right.len() && right.iter().zip(parts).all(fits) {
             true => Ok(()),
             false => Err(self.result_should(type_list(right))),
@@ -371,7 +385,8 @@ impl<'a> View<'a> {
     /// The numbers of an attribute, if they are dimensions of an array of that rank, each once.
     fn named_dims(self, key: &str, rank: usize) -> Option<Vec<usize>> {
         let numbers = self.module.numbers(self.instr, key);
-        let dims: Vec<usize> = numbers.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<_>>()?;
+        let dims: Vec<usize> =
+            numbers.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<_>>()?;
         let is_right = |(at, dim): (usize, &usize)| *dim < rank && !dims[..at].contains(dim);
         dims.iter().enumerate().all(is_right).then_some(dims)
     }

@@ -7,7 +7,8 @@ pub(super) fn broadcast(view: View<'_>) -> Checked {
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;
     let dims = view.dims("dimensions", result.dims.len())?;
     if dims.len() != operand.dims.len() {
-        let right = format!("{} dimensions of the result, as many as the operand has", operand.dims.len());
+        let right =
+            format!("{} dimensions of the result, as many as the operand has", operand.dims.len());
         return Err(view.attribute_should("dimensions", right));
     }
     let mut right = Type::new(operand.element, &result.dims);
@@ -19,17 +20,26 @@ pub(super) fn broadcast(view: View<'_>) -> Checked {
 
 pub(super) fn reshape(view: View<'_>) -> Checked {
     let operand = view.array(0)?;
-    let fits = |result: &super::Array| result.element == operand.element && result.elements() == operand.elements();
+    let fits = |result: &super::Array| {
+        result.element == operand.element && result.elements() == operand.elements()
+    };
     match view.result.array().is_some_and(fits) {
         true => Ok(()),
-        false => Err(view.result_should(format!("{} elements of {}", operand.elements(), operand.element.name()))),
+        false => Err(view.result_should(format!(
+            "{} elements of {}",
+            operand.elements(),
+            operand.element.name()
+        ))),
     }
 }
 
 /// Any shape of as many bytes. How elements of less than a byte are packed, layouts say.
 pub(super) fn bitcast(view: View<'_>) -> Checked {
-    let (Some(operand), Some(result)) = (view.operand(0)?.array(), view.result.array()) else { return Ok(()) };
-    let bits = |array: &super::Array| u128::from(array.elements()) * u128::from(array.element.bits());
+    let (Some(operand), Some(result)) = (view.operand(0)?.array(), view.result.array()) else {
+        return Ok(());
+    };
+    let bits =
+        |array: &super::Array| u128::from(array.elements()) * u128::from(array.element.bits());
     if operand.element.bits() < 8 || result.element.bits() < 8 || bits(operand) == bits(result) {
         return Ok(());
     }
@@ -40,7 +50,9 @@ pub(super) fn transpose(view: View<'_>) -> Checked {
     let operand = view.array(0)?;
     let order = view.dims("dimensions", operand.dims.len())?;
     if order.len() != operand.dims.len() {
-        return Err(view.attribute_should("dimensions", format!("all {} dimensions", operand.dims.len())));
+        return Err(
+            view.attribute_should("dimensions", format!("all {} dimensions", operand.dims.len()))
+        );
     }
     let dims: Vec<u64> = order.iter().map(|&dim| operand.dims[dim]).collect();
     view.gives(&Type::new(operand.element, &dims))
@@ -62,7 +74,8 @@ pub(super) fn slice(view: View<'_>) -> Checked {
     if slices.len() != operand.dims.len() || !fits {
         return Err(view.attribute_should("slice", format!("within {}", Type::of(operand))));
     }
-    let dims: Vec<u64> = slices.iter().map(|slice| (slice.limit - slice.start).div_ceil(slice.stride)).collect();
+    let dims: Vec<u64> =
+        slices.iter().map(|slice| (slice.limit - slice.start).div_ceil(slice.stride)).collect();
     view.gives(&Type::new(operand.element, &dims))
 }
 
@@ -71,10 +84,19 @@ pub(super) fn pad(view: View<'_>) -> Checked {
     let operand = view.array(0)?;
     view.takes(1, &Type::scalar(operand.element))?;
     let text = view.module.attribute(view.instr, "padding").unwrap_or("");
-    let sides = |text: &str| text.split('_').map(|side| side.trim().parse::<i64>().ok()).collect::<Option<Vec<_>>>();
-    let padding: Option<Vec<Vec<i64>>> = text.split('x').filter(|part| !part.is_empty()).map(sides).collect();
-    let right = || view.attribute_should("padding", format!("low_high for each of {} dimensions", operand.dims.len()));
-    let padding = padding.filter(|padding| padding.len() == operand.dims.len()).ok_or_else(right)?;
+    let sides = |text: &str| {
+        text.split('_').map(|side| side.trim().parse::<i64>().ok()).collect::<Option<Vec<_>>>()
+    };
+    let padding: Option<Vec<Vec<i64>>> =
+        text.split('x').filter(|part| !part.is_empty()).map(sides).collect();
+    let right = || {
+        view.attribute_should(
+            "padding",
+            format!("low_high for each of {} dimensions", operand.dims.len()),
+        )
+    };
+    let padding =
+        padding.filter(|padding| padding.len() == operand.dims.len()).ok_or_else(right)?;
     let padded = |(sides, &dim): (&Vec<i64>, &u64)| -> Option<u64> {
         let (low, high, interior) = match sides[..] {
             [low, high] => (low, high, 0),
@@ -82,7 +104,8 @@ pub(super) fn pad(view: View<'_>) -> Checked {
             _ => return None,
         };
         let dim = i128::from(dim);
-        let size = dim + (dim - 1).max(0) * i128::from(interior) + i128::from(low) + i128::from(high);
+        let size =
+            dim + (dim - 1).max(0) * i128::from(interior) + i128::from(low) + i128::from(high);
         u64::try_from(size).ok()
     };
     let dims: Option<Vec<u64>> = padding.iter().zip(&operand.dims).map(padded).collect();
@@ -130,7 +153,10 @@ fn starts(view: View<'_>, first: usize, rank: usize) -> Checked {
 
 fn is_index(element: ElementType) -> bool {
     use ElementType as E;
-    matches!(element, E::S8 | E::S16 | E::S32 | E::S64 | E::U8 | E::U16 | E::U32 | E::U64 | E::Other { .. })
+    matches!(
+        element,
+        E::S8 | E::S16 | E::S32 | E::S64 | E::U8 | E::U16 | E::U32 | E::U64 | E::Other { .. }
+    )
 }
 
 /// Sizes that an attribute gives, which must be within an array.
@@ -138,7 +164,8 @@ fn sizes(view: View<'_>, key: &'static str, within: &Type) -> Result<Vec<u64>, M
     let sizes: Option<Vec<u64>> =
         view.module.numbers(view.instr, key).iter().map(|&size| u64::try_from(size).ok()).collect();
     let fits = |sizes: &Vec<u64>| {
-        sizes.len() == within.dims.len() && sizes.iter().zip(&within.dims).all(|(size, dim)| size <= dim)
+        sizes.len() == within.dims.len()
+            && sizes.iter().zip(&within.dims).all(|(size, dim)| size <= dim)
     };
     sizes.filter(fits).ok_or_else(|| view.attribute_should(key, format!("within {within}")))
 }
@@ -177,7 +204,8 @@ fn index_dims(view: View<'_>, operand: usize) -> Result<(Vec<u64>, usize), Misma
 fn index_map(view: View<'_>, key: &'static str, (rank, parts): (usize, usize)) -> Checked {
     match view.dims(key, rank)?.len() == parts {
         true => Ok(()),
-        false => Err(view.attribute_should(key, format!("{parts} dimensions, as many as an index has parts"))),
+        false => Err(view
+            .attribute_should(key, format!("{parts} dimensions, as many as an index has parts"))),
     }
 }
 
@@ -205,7 +233,10 @@ pub(super) fn gather(view: View<'_>) -> Checked {
     let window = without(&sizes, &dropped);
     let places = view.dims("offset_dims", window.len() + others.len())?;
     if places.len() != window.len() {
-        return Err(view.attribute_should("offset_dims", format!("{} dimensions of the result", window.len())));
+        return Err(view.attribute_should(
+            "offset_dims",
+            format!("{} dimensions of the result", window.len()),
+        ));
     }
     view.gives(&Type::new(operand.element, &interleaved(&window, &places, &others)))
 }
@@ -254,15 +285,24 @@ fn update(view: View<'_>, index: usize, array: &Type) -> Checked {
     let (others, parts) = index_dims(view, view.count() / 2)?;
     index_map(view, "scatter_dims_to_operand_dims", (rank, parts))?;
     let mut inserted = view.dims("inserted_window_dims", rank)?;
-    inserted.extend(batching(view, ("input_batching_dims", rank), "scatter_indices_batching_dims")?);
+    inserted.extend(batching(
+        view,
+        ("input_batching_dims", rank),
+        "scatter_indices_batching_dims",
+    )?);
     let most = without(&array.dims, &inserted);
     let updates = view.array(index)?;
     let places = view.dims("update_window_dims", most.len() + others.len())?;
     if places.len() != most.len() {
-        return Err(view.attribute_should("update_window_dims", format!("{} dimensions of the updates", most.len())));
+        return Err(view.attribute_should(
+            "update_window_dims",
+            format!("{} dimensions of the updates", most.len()),
+        ));
     }
     let most = Type::new(array.element, &interleaved(&most, &places, &others));
-    let fits = |(dim, (&size, &most)): (usize, (&u64, &u64))| size == most || size < most && places.contains(&dim);
+    let fits = |(dim, (&size, &most)): (usize, (&u64, &u64))| {
+        size == most || size < most && places.contains(&dim)
+    };
     let is_within = updates.dims.iter().zip(&most.dims).enumerate().all(fits);
     match updates.element == array.element && updates.dims.len() == most.dims.len() && is_within {
         true => Ok(()),

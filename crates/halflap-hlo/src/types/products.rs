@@ -4,15 +4,25 @@ use super::{Checked, ElementType, Mismatch, Type, View, without};
 use crate::{ConvDims, WindowDim};
 
 /// Dimensions of both operands that go together: those must be as long.
-fn paired(view: View<'_>, lhs_key: &'static str, rhs_key: &'static str) -> Result<[Vec<usize>; 2], Mismatch> {
+fn paired(
+    view: View<'_>,
+    lhs_key: &'static str,
+    rhs_key: &'static str,
+) -> Result<[Vec<usize>; 2], Mismatch> {
     let (lhs, rhs) = (view.array(0)?, view.array(1)?);
-    let (lhs_dims, rhs_dims) = (view.dims(lhs_key, lhs.dims.len())?, view.dims(rhs_key, rhs.dims.len())?);
+    let (lhs_dims, rhs_dims) =
+        (view.dims(lhs_key, lhs.dims.len())?, view.dims(rhs_key, rhs.dims.len())?);
     if lhs_dims.len() != rhs_dims.len() {
-        return Err(view.attribute_should(rhs_key, format!("{} dimensions, as {lhs_key} has", lhs_dims.len())));
+        return Err(view.attribute_should(
+            rhs_key,
+            format!("{} dimensions, as {lhs_key} has", lhs_dims.len()),
+        ));
     }
     for (&left, &right) in lhs_dims.iter().zip(&rhs_dims) {
         if lhs.dims[left] != rhs.dims[right] {
-            return Err(view.operand_should(1, format!("of {} in dimension {right}", lhs.dims[left])));
+            return Err(
+                view.operand_should(1, format!("of {} in dimension {right}", lhs.dims[left]))
+            );
         }
     }
     Ok([lhs_dims, rhs_dims])
@@ -56,7 +66,8 @@ pub(super) fn scaled_dot(view: View<'_>) -> Checked {
     let of = |key, rank: usize| view.dims(key, rank);
     let (lhs_rank, rhs_rank) = (lhs.dims.len(), rhs.dims.len());
     let (lhs_batch, rhs_batch) = (of("lhs_batch_dims", lhs_rank)?, of("rhs_batch_dims", rhs_rank)?);
-    let (lhs_sum, rhs_sum) = (of("lhs_contracting_dims", lhs_rank)?, of("rhs_contracting_dims", rhs_rank)?);
+    let (lhs_sum, rhs_sum) =
+        (of("lhs_contracting_dims", lhs_rank)?, of("rhs_contracting_dims", rhs_rank)?);
     let mut dims: Vec<u64> = lhs_batch.iter().map(|&dim| lhs.dims[dim]).collect();
     dims.extend(without(&lhs.dims, &[lhs_batch, lhs_sum].concat()));
     dims.extend(without(&rhs.dims, &[rhs_batch, rhs_sum].concat()));
@@ -65,8 +76,11 @@ pub(super) fn scaled_dot(view: View<'_>) -> Checked {
 
 /// How often a window fits into a dimension.
 fn window_count(size: u64, window: &WindowDim) -> u64 {
-    let dilated = |size: u64, by: u64| if size == 0 { 0 } else { (i128::from(size) - 1) * i128::from(by) + 1 };
-    let padded = dilated(size, window.lhs_dilate) + i128::from(window.pad_low) + i128::from(window.pad_high);
+    let dilated = |size: u64, by: u64| {
+        if size == 0 { 0 } else { (i128::from(size) - 1) * i128::from(by) + 1 }
+    };
+    let padded =
+        dilated(size, window.lhs_dilate) + i128::from(window.pad_low) + i128::from(window.pad_high);
     let left = padded - dilated(window.size, window.rhs_dilate);
     match padded <= 0 || left < 0 {
         true => 0,
@@ -93,12 +107,17 @@ pub(super) fn convolution(view: View<'_>) -> Checked {
     let Some(labels) = view.module.conv_dims(view.instr) else { return Ok(()) };
     let rank = labels.input_spatial.len() + 2;
     // A label that means nothing would make room for the others beyond the rank.
-    if !all_dims(&labels).iter().all(|dims| dims.len() == rank && dims.iter().all(|&dim| dim < rank)) {
+    if !all_dims(&labels)
+        .iter()
+        .all(|dims| dims.len() == rank && dims.iter().all(|&dim| dim < rank))
+    {
         return Err(view.attribute_should("dim_labels", "such as b01f_01io->b01f, of one rank"));
     }
     for (index, array) in [input, kernel].into_iter().enumerate() {
         if array.dims.len() != rank {
-            return Err(view.operand_should(index, format!("of {rank} dimensions, as dim_labels say")));
+            return Err(
+                view.operand_should(index, format!("of {rank} dimensions, as dim_labels say"))
+            );
         }
     }
     let batches = convolved_groups(view, &labels)?;
@@ -123,14 +142,18 @@ fn all_dims(labels: &ConvDims) -> [Vec<usize>; 3] {
 /// That the kernel is for the window and for a group's features; gives the number of groups of the batch.
 fn convolved_groups(view: View<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
-    let (features, batches) = (group_count(view, "feature_group_count"), group_count(view, "batch_group_count"));
+    let (features, batches) =
+        (group_count(view, "feature_group_count"), group_count(view, "batch_group_count"));
     let output = kernel.dims[labels.kernel_output];
-    let is_shared = |size: u64, groups: u64| size.is_multiple_of(groups) && output.is_multiple_of(groups);
+    let is_shared =
+        |size: u64, groups: u64| size.is_multiple_of(groups) && output.is_multiple_of(groups);
     if !is_shared(input.dims[labels.input_feature], features) {
         return Err(view.attribute_should("feature_group_count", "what divides the features"));
     }
     if !is_shared(input.dims[labels.input_batch], batches) {
-        return Err(view.attribute_should("batch_group_count", "what divides the batch and the features"));
+        return Err(
+            view.attribute_should("batch_group_count", "what divides the batch and the features")
+        );
     }
     let mut right = Type::of(kernel);
     right.dims[labels.kernel_input] = input.dims[labels.input_feature] / features;
@@ -144,7 +167,10 @@ fn convolved_groups(view: View<'_>, labels: &ConvDims) -> Result<u64, Mismatch> 
 /// Arrays of the same dimensions and as many scalars to begin with; gives the element types.
 fn with_inits(view: View<'_>) -> Result<Vec<ElementType>, Mismatch> {
     if view.count() < 2 || !view.count().is_multiple_of(2) {
-        return Err(Mismatch::Operands { found: view.count(), right: "as many arrays as initial values".to_owned() });
+        return Err(Mismatch::Operands {
+            found: view.count(),
+            right: "as many arrays as initial values".to_owned(),
+        });
     }
     let arrays = view.count() / 2;
     let dims = &view.array(0)?.dims;
@@ -228,7 +254,9 @@ pub(super) fn random(view: View<'_>) -> Checked {
 pub(super) fn random_bits(view: View<'_>) -> Checked {
     let state = Type::of(view.array(0)?);
     match view.result.parts().first().and_then(|part| part.array()) {
-        Some(after) if !state.is(after) => Err(view.result_should(format!("a tuple of {state} and the bits"))),
+        Some(after) if !state.is(after) => {
+            Err(view.result_should(format!("a tuple of {state} and the bits")))
+        }
         _ => Ok(()),
     }
 }
@@ -251,7 +279,9 @@ pub(super) fn triangular_solve(view: View<'_>) -> Checked {
     let given = view.array(1)?;
     let is_left = view.module.attribute(view.instr, "left_side") == Some("true");
     let fits = match &given.dims[..] {
-        [theirs @ .., rows, columns] => theirs == batch && size == if is_left { *rows } else { *columns },
+        [theirs @ .., rows, columns] => {
+            theirs == batch && size == if is_left { *rows } else { *columns }
+        }
         _ => false,
     };
     if !fits || given.element != view.array(0)?.element {
@@ -264,8 +294,10 @@ pub(super) fn triangular_solve(view: View<'_>) -> Checked {
 /// Of real numbers, half of the result says all.
 pub(super) fn fft(view: View<'_>) -> Checked {
     let operand = Type::of(view.array(0)?);
-    let lengths: Vec<u64> = view.module.numbers(view.instr, "fft_length").iter().map(|&size| size as u64).collect();
-    let (Some(&last), Some(kept)) = (lengths.last(), operand.dims.len().checked_sub(lengths.len())) else {
+    let lengths: Vec<u64> =
+        view.module.numbers(view.instr, "fft_length").iter().map(|&size| size as u64).collect();
+    let (Some(&last), Some(kept)) = (lengths.last(), operand.dims.len().checked_sub(lengths.len()))
+    else {
         return Err(view.attribute_should("fft_length", format!("for dimensions of {operand}")));
     };
     let kind = view.module.attribute(view.instr, "fft_type").unwrap_or("FFT");

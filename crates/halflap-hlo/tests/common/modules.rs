@@ -56,17 +56,22 @@ pub fn random_text(seed: u64) -> String {
     let percent = if dice.one_in(4) { "" } else { "%" };
     let shapes = dice.one_in(3);
     let scheduled = if dice.one_in(2) { ", is_scheduled=true" } else { "" };
-    let alias =
-        if dice.one_in(2) { ", input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, must-alias) }" } else { "" };
-    let mut text =
-        format!("HloModule random_{seed}{scheduled}{alias}, num_partitions=8, frontend_attributes={{a=\"}}\"}}\n\n");
+    let alias = if dice.one_in(2) {
+        ", input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, must-alias) }"
+    } else {
+        ""
+    };
+    let mut text = format!(
+        "HloModule random_{seed}{scheduled}{alias}, num_partitions=8, frontend_attributes={{a=\"}}\"}}\n\n"
+    );
     let _ = write!(
         text,
         "{percent}add (a: f32[], b: f32[]) -> f32[] {{\n  {percent}a = f32[] parameter(0)\n  {percent}b = f32[] parameter(1)\n  ROOT {percent}c = f32[] add({percent}a, {percent}b)\n}}\n\n\
          {percent}fused (p: f32[64], q: f32[64]) -> f32[64] {{\n  {percent}p = {SHAPE} parameter(0)\n  {percent}q = {SHAPE} parameter(1)\n  {percent}m = {SHAPE} multiply({percent}p, {percent}q)\n  ROOT {percent}n = {SHAPE} tanh({percent}m)\n}}\n\n"
     );
     let (body, calls) = (1 + dice.below(8), 1 + dice.below(6));
-    let mut writer = Writer { dice, text, values: Vec::new(), started: Vec::new(), next: 0, percent, shapes };
+    let mut writer =
+        Writer { dice, text, values: Vec::new(), started: Vec::new(), next: 0, percent, shapes };
     writer.callee("callee", calls);
     writer.body(body);
     writer.condition();
@@ -77,7 +82,12 @@ pub fn random_text(seed: u64) -> String {
 impl Writer {
     fn line(&mut self, name: &str, rest: &str) {
         let comment = if self.dice.one_in(20) { "  // a comment\n" } else { "" };
-        let _ = writeln!(self.text, "{comment}  {}{name} = {rest}{}", self.percent, self.metadata(name));
+        let _ = writeln!(
+            self.text,
+            "{comment}  {}{name} = {rest}{}",
+            self.percent,
+            self.metadata(name)
+        );
     }
 
     fn metadata(&self, name: &str) -> String {
@@ -108,12 +118,17 @@ impl Writer {
     }
 
     fn named(&self, value: &str) -> String {
-        let shape = if self.shapes && !value.contains('#') { format!("{SHAPE} ") } else { String::new() };
+        let shape =
+            if self.shapes && !value.contains('#') { format!("{SHAPE} ") } else { String::new() };
         format!("{shape}{}{value}", self.percent)
     }
 
     fn callee(&mut self, name: &str, length: usize) {
-        let _ = writeln!(self.text, "{}{name} (p.0: f32[64], p.1: f32[64]) -> (f32[64], f32[64]) {{", self.percent);
+        let _ = writeln!(
+            self.text,
+            "{}{name} (p.0: f32[64], p.1: f32[64]) -> (f32[64], f32[64]) {{",
+            self.percent
+        );
         self.start_values(&[format!("{SHAPE} parameter(0)"), format!("{SHAPE} parameter(1)")]);
         self.steps(length, false);
         self.finish(2);
@@ -149,7 +164,10 @@ impl Writer {
         let second = if self.dice.one_in(2) { self.named(&kept) } else { self.operand() };
         let name = self.fresh("root");
         let index = if self.shapes { format!("s32[] {percent}j") } else { format!("{percent}j") };
-        let _ = writeln!(self.text, "  ROOT {percent}{name} = {tuple} tuple({index}, {first}, {second})\n}}\n");
+        let _ = writeln!(
+            self.text,
+            "  ROOT {percent}{name} = {tuple} tuple({index}, {first}, {second})\n}}\n"
+        );
     }
 
     fn condition(&mut self) {
@@ -166,7 +184,8 @@ impl Writer {
             "ENTRY {}main (a: f32[64], b: f32[64], c: f32[64]) -> (f32[64], f32[64]) {{",
             self.percent
         );
-        let parameters: Vec<String> = (0..3).map(|number| format!("{SHAPE} parameter({number})")).collect();
+        let parameters: Vec<String> =
+            (0..3).map(|number| format!("{SHAPE} parameter({number})")).collect();
         self.start_values(&parameters);
         let length = 5 + self.dice.below(40);
         self.steps(length, true);
@@ -178,7 +197,12 @@ impl Writer {
         let operands: Vec<String> = (0..results).map(|_| self.operand()).collect();
         let name = self.fresh("root");
         let shapes = vec![SHAPE; results].join(", ");
-        let _ = writeln!(self.text, "  ROOT {}{name} = ({shapes}) tuple({})\n}}\n", self.percent, operands.join(", "));
+        let _ = writeln!(
+            self.text,
+            "  ROOT {}{name} = ({shapes}) tuple({})\n}}\n",
+            self.percent,
+            operands.join(", ")
+        );
     }
 
     fn steps(&mut self, length: usize, flows: bool) {
@@ -214,7 +238,10 @@ impl Writer {
 
     fn fusion(&mut self) {
         let (name, a, b) = (self.fresh("fusion"), self.operand(), self.operand());
-        self.line(&name, &format!("{SHAPE} fusion({a}, {b}), kind=kLoop, calls={}fused", self.percent));
+        self.line(
+            &name,
+            &format!("{SHAPE} fusion({a}, {b}), kind=kLoop, calls={}fused", self.percent),
+        );
         self.values.push(name);
     }
 
@@ -246,7 +273,12 @@ impl Writer {
     fn sync_collective(&mut self) {
         let a = self.operand();
         let add = format!("{}add", self.percent);
-        let groups = *self.dice.pick(&["{{0,1,2,3},{4,5,6,7}}", "[4,2]<=[2,4]T(1,0)", "mesh['a'=2,'b'=4] {'b'}", "{}"]);
+        let groups = *self.dice.pick(&[
+            "{{0,1,2,3},{4,5,6,7}}",
+            "[4,2]<=[2,4]T(1,0)",
+            "mesh['a'=2,'b'=4] {'b'}",
+            "{}",
+        ]);
         let (stem, rest) = match self.dice.below(4) {
             0 => (
                 "all-reduce",
@@ -254,14 +286,22 @@ impl Writer {
                     "all-reduce({a}), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply={add}"
                 ),
             ),
-            1 => ("all-to-all", format!("all-to-all({a}), channel_id=2, replica_groups={{{{0,1}}}}, dimensions={{0}}")),
+            1 => (
+                "all-to-all",
+                format!(
+                    "all-to-all({a}), channel_id=2, replica_groups={{{{0,1}}}}, dimensions={{0}}"
+                ),
+            ),
             2 => (
                 "collective-permute",
-                format!("collective-permute({a}), channel_id=3, source_target_pairs={{{{0,1}},{{1,0}}}}"),
+                format!(
+                    "collective-permute({a}), channel_id=3, source_target_pairs={{{{0,1}},{{1,0}}}}"
+                ),
             ),
-            _ => {
-                ("collective-broadcast", format!("collective-broadcast({a}), channel_id=4, replica_groups={{{{0,1}}}}"))
-            }
+            _ => (
+                "collective-broadcast",
+                format!("collective-broadcast({a}), channel_id=4, replica_groups={{{{0,1}}}}"),
+            ),
         };
         let name = self.fresh(stem);
         self.line(&name, &format!("{SHAPE} {rest}"));
@@ -280,7 +320,9 @@ impl Writer {
             1 => (format!("({SHAPE}, {SHAPE}, u32[])"), format!("copy-start({a})"), "copy-done"),
             2 => (
                 format!("({SHAPE}, {SHAPE}, u32[], u32[])"),
-                format!("collective-permute-start({a}), channel_id=5, source_target_pairs={{{{0,1}}}}"),
+                format!(
+                    "collective-permute-start({a}), channel_id=5, source_target_pairs={{{{0,1}}}}"
+                ),
                 "collective-permute-done",
             ),
             3 => (
@@ -292,7 +334,9 @@ impl Writer {
             ),
             _ => (
                 format!("({SHAPE}, {SHAPE})"),
-                format!("all-gather-start({a}), channel_id=7, replica_groups={{{{0}}}}, dimensions={{0}}"),
+                format!(
+                    "all-gather-start({a}), channel_id=7, replica_groups={{{{0}}}}, dimensions={{0}}"
+                ),
                 "all-gather-done",
             ),
         };
@@ -322,7 +366,9 @@ impl Writer {
         let (name, a) = (self.fresh("odd"), self.operand());
         let rest = match self.dice.below(4) {
             0 => format!("frobnicate({a}), depth=3"),
-            1 => format!("custom-call({a}), custom_call_target=\"f\", custom_call_has_side_effect=true"),
+            1 => format!(
+                "custom-call({a}), custom_call_target=\"f\", custom_call_has_side_effect=true"
+            ),
             2 => format!("bitcast({a})"),
             _ => format!("opt-barrier({a})"),
         };
@@ -334,7 +380,8 @@ impl Writer {
         let (zero, tuple, name) = (self.fresh("zero"), self.fresh("init"), self.fresh("while"));
         let (a, b, percent) = (self.operand(), self.operand(), self.percent);
         self.line(&zero, "s32[] constant(0)");
-        let index = if self.shapes { format!("s32[] {percent}{zero}") } else { format!("{percent}{zero}") };
+        let index =
+            if self.shapes { format!("s32[] {percent}{zero}") } else { format!("{percent}{zero}") };
         self.line(&tuple, &format!("(s32[], {SHAPE}, {SHAPE}) tuple({index}, {a}, {b})"));
         self.line(
             &name,
@@ -346,7 +393,10 @@ impl Writer {
 
     fn call(&mut self) {
         let (name, a, b) = (self.fresh("call"), self.operand(), self.operand());
-        self.line(&name, &format!("({SHAPE}, {SHAPE}) call({a}, {b}), to_apply={}callee", self.percent));
+        self.line(
+            &name,
+            &format!("({SHAPE}, {SHAPE}) call({a}, {b}), to_apply={}callee", self.percent),
+        );
         self.values.push(format!("{name}#0"));
     }
 }

@@ -8,7 +8,8 @@ use super::modules::Dice;
 
 /// A random order of a graph that can run.
 pub fn random_order(graph: &Graph, dice: &mut Dice) -> Order {
-    let mut missing: Vec<usize> = graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
+    let mut missing: Vec<usize> =
+        graph.ops().map(|op| graph.preds(op, Edges::Real).len()).collect();
     let mut ready: Vec<OpId> = graph.ops().filter(|op| missing[op.index()] == 0).collect();
     let mut ops = Vec::new();
     while !ready.is_empty() {

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::analysis_notes;
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Class, GroupName, Match, Moment, ObservedCollective, OperationUse, Processor, Rank, RankPeers,
+    Analysis, Class, GroupName, Match, Moment, ObservedCollective, OperationUse, Processor, Rank,
+    RankPeers,
 };
 use halflap::collective::CollectiveKind;
 use halflap::ids::{Id, IdVec};
@@ -144,7 +145,9 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
     let file = AnalysisJson {
         format: "halflap.analysis/1",
         halflap: env!("CARGO_PKG_VERSION"),
-        ranks: ranks.map(|(place, _)| of_rank(analysis, place, zeros[place], &matches[place])).collect(),
+        ranks: ranks
+            .map(|(place, _)| of_rank(analysis, place, zeros[place], &matches[place]))
+            .collect(),
         matches: analysis.peers.matches.iter().map(of_match).collect(),
         waiting_is_at_least: analysis.peers.incomplete(),
         notes: analysis_notes(analysis),
@@ -153,7 +156,12 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
     out.write_all(b"\n")
 }
 
-fn of_rank<'a>(analysis: &'a Analysis, place: usize, zero: Moment, matches: &[Option<usize>]) -> RankJson<'a> {
+fn of_rank<'a>(
+    analysis: &'a Analysis,
+    place: usize,
+    zero: Moment,
+    matches: &[Option<usize>],
+) -> RankJson<'a> {
     let rank = &analysis.ranks[place];
     // Kernels are referred to by their place in the list that is written.
     let mut places: IdVec<KernelId, usize> = IdVec::filled(0, rank.kernels.len());
@@ -181,7 +189,8 @@ fn of_rank<'a>(analysis: &'a Analysis, place: usize, zero: Moment, matches: &[Op
         exposed: times.exposed,
         exposed_beside_memory: times.exposed_beside_memory,
         idle: times.idle,
-        peers: (analysis.ranks.len() > 1).then(|| of_peers(&analysis.peers.ranks[place], analysis.peers.clocks[place])),
+        peers: (analysis.ranks.len() > 1)
+            .then(|| of_peers(&analysis.peers.ranks[place], analysis.peers.clocks[place])),
         groups: groups(rank),
         operations: rank.operations.iter().map(of_operation).collect(),
         collectives: collectives
@@ -208,13 +217,21 @@ fn of_peers(peers: &RankPeers, clock_ahead: Option<Nanos>) -> PeersJson {
 }
 
 fn groups(rank: &Rank) -> Vec<GroupJson<'_>> {
-    let group = |group: &'_ crate::observe::Group| (group.name.text(), matches!(group.name, GroupName::Named(_)));
+    let group = |group: &'_ crate::observe::Group| {
+        (group.name.text(), matches!(group.name, GroupName::Named(_)))
+    };
     rank.groups
         .as_slice()
         .iter()
         .map(|of| {
             let (name, named) = group(of);
-            GroupJson { name, named, description: &of.description, size: of.size(), ranks: of.ranks.as_deref() }
+            GroupJson {
+                name,
+                named,
+                description: &of.description,
+                size: of.size(),
+                ranks: of.ranks.as_deref(),
+            }
         })
         .collect()
 }
@@ -231,7 +248,11 @@ fn of_operation(used: &OperationUse) -> OperationJson {
     }
 }
 
-fn of_collective(rank: &Rank, collective: &ObservedCollective, places: &IdVec<KernelId, usize>) -> CollectiveJson {
+fn of_collective(
+    rank: &Rank,
+    collective: &ObservedCollective,
+    places: &IdVec<KernelId, usize>,
+) -> CollectiveJson {
     CollectiveJson {
         operation: collective.operation,
         group: collective.group.index(),
@@ -243,7 +264,11 @@ fn of_collective(rank: &Rank, collective: &ObservedCollective, places: &IdVec<Ke
         duration: collective.time(),
         hidden: collective.hidden,
         exposed: collective.exposed,
-        behind: collective.behind.iter().map(|&(kernel, time)| BehindJson { kernel: places[kernel], time }).collect(),
+        behind: collective
+            .behind
+            .iter()
+            .map(|&(kernel, time)| BehindJson { kernel: places[kernel], time })
+            .collect(),
         stall: collective.stall.map(|stall| StallJson {
             start: stall.when.start - rank.first,
             duration: stall.when.time(),
@@ -276,6 +301,10 @@ fn of_match(found: &Match) -> MatchJson {
         spread: found.spread,
         last_to_arrive: found.last,
         missing: found.missing,
-        of: found.of.iter().map(|member| MemberJson { rank: member.rank, collective: member.collective }).collect(),
+        of: found
+            .of
+            .iter()
+            .map(|member| MemberJson { rank: member.rank, collective: member.collective })
+            .collect(),
     }
 }

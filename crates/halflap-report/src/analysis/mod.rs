@@ -19,7 +19,10 @@ pub fn analysis_notes(analysis: &Analysis) -> Vec<String> {
     ranks.sort_unstable();
     notes.extend(world_note(analysis));
     if let Some(twice) = ranks.windows(2).find(|pair| pair[0] == pair[1]) {
-        notes.push(format!("two traces say that they are rank {}: they are taken as two ranks", twice[0]));
+        notes.push(format!(
+            "two traces say that they are rank {}: they are taken as two ranks",
+            twice[0]
+        ));
     }
     if analysis.ranks.len() > 1 {
         peer_notes(analysis, &mut notes);
@@ -36,7 +39,10 @@ fn world_note(analysis: &Analysis) -> Option<String> {
     sizes.sort_unstable();
     sizes.dedup();
     let words: Vec<String> = sizes.iter().map(u32::to_string).collect();
-    let said = format!("the traces say that there are {} ranks: they may be of several jobs", words.join(" and "));
+    let said = format!(
+        "the traces say that there are {} ranks: they may be of several jobs",
+        words.join(" and ")
+    );
     (sizes.len() > 1).then_some(said)
 }
 
@@ -46,22 +52,31 @@ fn rank_notes(rank: &Rank) -> Vec<String> {
     let events = |number: u64| count(number as usize, &format!("{processor} event"));
     let label = printable(&rank.label);
     let mut notes = Vec::new();
-    let mut note = |applies: bool, text: String| notes.extend(applies.then(|| format!("{label}: {text}")));
+    let mut note =
+        |applies: bool, text: String| notes.extend(applies.then(|| format!("{label}: {text}")));
     note(negative > 0, format!("{} with a negative duration left out", events(negative)));
     note(endless > 0, format!("{} without a duration taken as of none", events(endless)));
     note(open_list, "the list of events has no end; what is there is taken".to_owned());
     let span = rank.times.span;
-    let apart = format!("first and last {processor} event are {span} apart: some of its times must be wrong");
+    let apart = format!(
+        "first and last {processor} event are {span} apart: some of its times must be wrong"
+    );
     note(span > IMPLAUSIBLE, apart);
     note(rank.devices > 1, format!("work of {} GPUs is taken as that of one", rank.devices));
-    note(gloo > 0, format!("{} over gloo left out: GPU work alone counts", count(gloo as usize, "collective")));
+    note(
+        gloo > 0,
+        format!("{} over gloo left out: GPU work alone counts", count(gloo as usize, "collective")),
+    );
     let unseen = "its compiled code waits for collectives where the profiler does not see it (cpp_wrapper); \
         that time counts as compute, so exposed time is at least what is said";
     note(unseen_waits, unseen.to_owned());
-    let any = |is: fn(&GroupName) -> bool| rank.groups.as_slice().iter().any(|group| is(&group.name));
-    let streams = "names no process groups; the streams of its collectives stand for them".to_owned();
+    let any =
+        |is: fn(&GroupName) -> bool| rank.groups.as_slice().iter().any(|group| is(&group.name));
+    let streams =
+        "names no process groups; the streams of its collectives stand for them".to_owned();
     note(any(|name| matches!(name, GroupName::Stream(_))), streams);
-    let one = "does not say which group its collectives are of; they are taken as of one".to_owned();
+    let one =
+        "does not say which group its collectives are of; they are taken as of one".to_owned();
     note(any(|name| matches!(name, GroupName::Gloo)), one);
     let several = "does not say which of its groups its collectives are of; they are not compared with other ranks'";
     note(any(|name| matches!(name, GroupName::OneOf(_))), several.to_owned());
@@ -83,16 +98,24 @@ fn peer_notes(analysis: &Analysis, notes: &mut Vec<String>) {
         return;
     }
     if peers.incomplete() {
-        notes.push("not all ranks of all groups have a trace here: waiting is at least what is said".to_owned());
+        notes.push(
+            "not all ranks of all groups have a trace here: waiting is at least what is said"
+                .to_owned(),
+        );
     }
     let unmatched: usize = peers.ranks.iter().map(|rank| rank.unmatched).sum();
     if unmatched > 0 {
         let matched: usize = peers.ranks.iter().map(|rank| rank.matched).sum();
-        notes.push(format!("{unmatched} of {} were found on no other rank", count(matched + unmatched, "collective")));
+        notes.push(format!(
+            "{unmatched} of {} were found on no other rank",
+            count(matched + unmatched, "collective")
+        ));
     }
     let disagree: usize = peers.ranks.iter().map(|rank| rank.disagree).sum();
     if disagree > 0 {
-        notes.push(format!("{disagree} collectives have a number that other ranks give to something else"));
+        notes.push(format!(
+            "{disagree} collectives have a number that other ranks give to something else"
+        ));
     }
 }
 

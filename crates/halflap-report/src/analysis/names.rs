@@ -21,8 +21,9 @@ pub(super) fn short(name: &str) -> String {
     const MOST: usize = 32;
     let name = name.replace("(anonymous namespace)::", "");
     let bare = name.strip_prefix("void ").unwrap_or(&name);
-    let bare = unmangled(bare)
-        .unwrap_or_else(|| bare.split(['<', '(']).next().filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned());
+    let bare = unmangled(bare).unwrap_or_else(|| {
+        bare.split(['<', '(']).next().filter(|bare| !bare.is_empty()).unwrap_or(bare).to_owned()
+    });
     let mut rest = bare.as_str();
     while let Some((_, inner)) = rest.split_once("::").filter(|_| rest.chars().count() > MOST) {
         rest = inner;

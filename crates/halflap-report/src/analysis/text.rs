@@ -53,7 +53,11 @@ fn maybe(time: Option<Nanos>) -> Cell {
 }
 
 fn percent(part: Nanos, whole: Nanos) -> Cell {
-    cell(if whole > Nanos::ZERO { format!("{:.1}%", 100.0 * part.0 / whole.0) } else { "-".to_owned() })
+    cell(if whole > Nanos::ZERO {
+        format!("{:.1}%", 100.0 * part.0 / whole.0)
+    } else {
+        "-".to_owned()
+    })
 }
 
 fn part(part: Nanos, whole: Nanos) -> Cell {
@@ -63,7 +67,8 @@ fn part(part: Nanos, whole: Nanos) -> Cell {
 fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
     let several = analysis.ranks.len() > 1;
     let number = Column::number;
-    let mut columns = vec![number("rank"), number("span"), number("compute"), number("communication")];
+    let mut columns =
+        vec![number("rank"), number("span"), number("compute"), number("communication")];
     columns.extend([number("exposed").tone(Tone::Warning), number("of comm."), Column::bar()]);
     columns.extend([number("memory").optional(), number("idle")]);
     if several {
@@ -75,10 +80,14 @@ fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
         let times = &rank.times;
         let mut row = vec![cell(rank.name())];
         row.extend([times.span, times.compute, times.communication, times.exposed].map(cell));
-        row.extend([percent(times.exposed, times.communication), part(times.exposed, times.communication)]);
+        row.extend([
+            percent(times.exposed, times.communication),
+            part(times.exposed, times.communication),
+        ]);
         row.extend([times.memory, times.idle].map(cell));
         if several {
-            let waiting = analysis.peers.ranks[place].transfer_and_waiting().map(|(_, waiting)| waiting);
+            let waiting =
+                analysis.peers.ranks[place].transfer_and_waiting().map(|(_, waiting)| waiting);
             row.extend([waiting, analysis.peers.clocks[place]].map(maybe));
         }
         row.push(cell(file_name(&rank.label)));
@@ -93,7 +102,10 @@ fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
     let mut text = table(columns, shown.iter().take(most).map(|&place| row(place)), style);
     if left_out > 0 {
         let least = shown.last().map_or(Nanos::ZERO, |&place| analysis.ranks[place].times.exposed);
-        let _ = writeln!(text, "... and {left_out} more, the least exposed with {least} (-o FILE has every one)");
+        let _ = writeln!(
+            text,
+            "... and {left_out} more, the least exposed with {least} (-o FILE has every one)"
+        );
     }
     text
 }
@@ -137,7 +149,9 @@ fn operation_sums(analysis: &Analysis) -> Vec<(OperationKey, Sum)> {
         for member in &found.of {
             let rank = &analysis.ranks[member.rank];
             let collective = &rank.collectives[member.collective];
-            let sum = sums.entry(operation_key(rank, collective.group, collective.operation)).or_default();
+            let sum = sums
+                .entry(operation_key(rank, collective.group, collective.operation))
+                .or_default();
             let (transfer, waiting) = sum.transfer_and_waiting.get_or_insert_default();
             *transfer += found.transfer;
             *waiting += collective.time() - found.transfer;
@@ -152,8 +166,14 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
     let sums = operation_sums(analysis);
     let several = analysis.ranks.len() > 1;
     let number = Column::number;
-    let mut columns = vec![Column::text("group"), Column::text("of ranks").optional(), Column::text("operation")];
-    columns.extend([number("launches"), number("time"), number("hidden"), number("exposed").tone(Tone::Warning)]);
+    let mut columns =
+        vec![Column::text("group"), Column::text("of ranks").optional(), Column::text("operation")];
+    columns.extend([
+        number("launches"),
+        number("time"),
+        number("hidden"),
+        number("exposed").tone(Tone::Warning),
+    ]);
     columns.push(Column::bar());
     if several {
         columns.extend([number("transfer"), number("waiting")]);
@@ -175,9 +195,14 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
     let zeros = analysis.zeros();
     let (shown, left_out, rest) = most_exposed(analysis, most);
     let number = Column::number;
-    let mut columns = vec![number("rank"), Column::text("most exposed"), Column::text("group").optional()];
+    let mut columns =
+        vec![number("rank"), Column::text("most exposed"), Column::text("group").optional()];
     columns.extend([number("size").optional(), number("start"), number("time")]);
-    columns.extend([number("exposed").tone(Tone::Warning), Column::bar(), number("hidden").optional()]);
+    columns.extend([
+        number("exposed").tone(Tone::Warning),
+        Column::bar(),
+        number("hidden").optional(),
+    ]);
     columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
     let row = |&Member { rank: place, collective }: &Member| {
         let rank = &analysis.ranks[place];
@@ -196,9 +221,13 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
             cell(stood_still(rank, collective)),
         ]
     };
-    let mut text = (!shown.is_empty() || left_out > 0).then(|| table(columns, shown.iter().map(row), style))?;
+    let mut text = (!shown.is_empty() || left_out > 0)
+        .then(|| table(columns, shown.iter().map(row), style))?;
     if left_out > 0 {
-        let _ = writeln!(text, "... and {left_out} more, {rest} exposed in all (-o FILE has every one)");
+        let _ = writeln!(
+            text,
+            "... and {left_out} more, {rest} exposed in all (-o FILE has every one)"
+        );
     }
     Some(text)
 }
@@ -209,11 +238,17 @@ fn most_exposed(analysis: &Analysis, most: usize) -> (Vec<Member>, usize, Nanos)
     let matches = analysis.matches_of();
     let mut all: Vec<Member> = Vec::new();
     for (rank, of) in analysis.ranks.iter().enumerate() {
-        let exposed = of.collectives.iter().enumerate().filter(|(_, collective)| collective.exposed > Nanos::ZERO);
+        let exposed = of
+            .collectives
+            .iter()
+            .enumerate()
+            .filter(|(_, collective)| collective.exposed > Nanos::ZERO);
         all.extend(exposed.map(|(collective, _)| Member { rank, collective }));
     }
     // Ranks that do the same have the same times: the first launches of all come before the first rank's others.
-    all.sort_by(|a, b| of(b).exposed.0.total_cmp(&of(a).exposed.0).then(a.collective.cmp(&b.collective)));
+    all.sort_by(|a, b| {
+        of(b).exposed.0.total_cmp(&of(a).exposed.0).then(a.collective.cmp(&b.collective))
+    });
     let mut listed = vec![0; analysis.peers.matches.len()];
     let (mut shown, mut left_out, mut rest) = (Vec::new(), 0, Nanos::ZERO);
     for member in all {
@@ -240,19 +275,30 @@ fn behind(rank: &Rank, collective: &ObservedCollective) -> String {
 
 fn stood_still(rank: &Rank, collective: &ObservedCollective) -> String {
     let Some(stall) = collective.stall else { return "-".to_owned() };
-    let name =
-        |kernel: Option<KernelId>, none: &str| kernel.map_or(none.to_owned(), |kernel| short(rank.kernel(kernel)));
+    let name = |kernel: Option<KernelId>, none: &str| {
+        kernel.map_or(none.to_owned(), |kernel| short(rank.kernel(kernel)))
+    };
     let time = stall.when.time();
     format!("{time} from {} to {}", name(stall.after, "the start"), name(stall.before, "the end"))
 }
 
 /// The collectives that ranks waited for each other longest in.
 fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
-    let mut matches: Vec<&Match> = analysis.peers.matches.iter().filter(|found| found.spread > Nanos::ZERO).collect();
+    let mut matches: Vec<&Match> =
+        analysis.peers.matches.iter().filter(|found| found.spread > Nanos::ZERO).collect();
     matches.sort_by(|a, b| b.spread.0.total_cmp(&a.spread.0));
     let number = Column::number;
-    let mut columns = vec![Column::text("longest waits"), Column::text("group"), number("ranks"), number("start")];
-    columns.extend([number("transfer"), number("waiting up to").tone(Tone::Warning), number("last to arrive")]);
+    let mut columns = vec![
+        Column::text("longest waits"),
+        Column::text("group"),
+        number("ranks"),
+        number("start"),
+    ];
+    columns.extend([
+        number("transfer"),
+        number("waiting up to").tone(Tone::Warning),
+        number("last to arrive"),
+    ]);
     let zeros = analysis.zeros();
     let row = |found: &&Match| {
         let rank = &analysis.ranks[found.of[0].rank];
@@ -269,7 +315,8 @@ fn waits(analysis: &Analysis, most: usize, style: &Style) -> Option<String> {
             cell(format!("rank {}", analysis.ranks[found.last].name())),
         ]
     };
-    let mut text = (!matches.is_empty()).then(|| table(columns, matches.iter().take(most).map(row), style))?;
+    let mut text =
+        (!matches.is_empty()).then(|| table(columns, matches.iter().take(most).map(row), style))?;
     if matches.len() > most {
         let _ = writeln!(text, "... and {} more (-o FILE has every one)", matches.len() - most);
     }
@@ -301,8 +348,13 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
     // A pipe takes what a terminal has no room for.
     let longest_name = if style.width.is_none() { 300 } else { 60 };
     let number = Column::number;
-    let mut columns = vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
-    columns.extend([number("longest").optional(), Column::text("class").optional(), Column::text(work_name(analysis))]);
+    let mut columns =
+        vec![number("total"), number("share"), Column::bar(), number("launches"), number("mean")];
+    columns.extend([
+        number("longest").optional(),
+        Column::text("class").optional(),
+        Column::text(work_name(analysis)),
+    ]);
     let row = |((class, name), sum): &((Class, &str), KernelSum)| {
         vec![
             cell(sum.total),

@@ -117,7 +117,9 @@ impl StepSpent {
     }
 
     fn mean(all: &[StepSpent]) -> StepSpent {
-        let mean = |of: fn(&StepSpent) -> Nanos| Nanos(all.iter().map(|one| of(one).0).sum::<f64>() / all.len() as f64);
+        let mean = |of: fn(&StepSpent) -> Nanos| {
+            Nanos(all.iter().map(|one| of(one).0).sum::<f64>() / all.len() as f64)
+        };
         StepSpent {
             compute: mean(|one| one.compute),
             waiting: mean(|one| one.waiting),
@@ -178,16 +180,22 @@ pub struct Comparison {
 impl Comparison {
     /// Simulates a step and compares.
     pub fn of(step: &Step) -> Comparison {
-        let simulated_part = |part: &StepPart| simulate(&part.graph, part.order.as_slice(), &part.machine);
+        let simulated_part =
+            |part: &StepPart| simulate(&part.graph, part.order.as_slice(), &part.machine);
         let simulations: Vec<Simulation> = step.parts.iter().map(simulated_part).collect();
-        let of_ranks: Vec<StepSpent> = step.ranks.iter().map(|rank| StepSpent::on_rank(step, rank)).collect();
+        let of_ranks: Vec<StepSpent> =
+            step.ranks.iter().map(|rank| StepSpent::on_rank(step, rank)).collect();
         let measured = StepSpent::mean(&of_ranks);
         let waiting: Nanos = simulations.iter().map(|one| one.compute_idle).sum();
         let whole: Nanos = simulations.iter().map(|one| one.step_time).sum();
         let outside = step.outside.unwrap_or(measured.outside + measured.issuing);
-        let simulated = StepSpent { compute: whole - waiting, waiting, issuing: Nanos::ZERO, outside };
-        let mut differences: Vec<OpDifference> =
-            simulations.iter().enumerate().flat_map(|(part, simulation)| differences(step, part, simulation)).collect();
+        let simulated =
+            StepSpent { compute: whole - waiting, waiting, issuing: Nanos::ZERO, outside };
+        let mut differences: Vec<OpDifference> = simulations
+            .iter()
+            .enumerate()
+            .flat_map(|(part, simulation)| differences(step, part, simulation))
+            .collect();
         // Stable: equal ones stay in the step's sequence.
         differences.sort_by(|a, b| b.excess().0.abs().total_cmp(&a.excess().0.abs()));
         Comparison { simulations, measured, simulated, differences }
@@ -226,5 +234,7 @@ fn means<'a>(len: usize, lists: impl Iterator<Item = &'a [Span]>) -> Vec<Option<
         *sum += span.time().0;
         *count += 1;
     }
-    sums.into_iter().map(|(sum, count)| (count > 0).then(|| Nanos(sum / f64::from(count)))).collect()
+    sums.into_iter()
+        .map(|(sum, count)| (count > 0).then(|| Nanos(sum / f64::from(count))))
+        .collect()
 }

@@ -85,19 +85,23 @@ struct RawSpan {
 /// Reads a `halflap.timeline/1` file, plain or gzipped.
 pub fn read_step(bytes: &[u8]) -> Result<Step, StepError> {
     let text = unzip(bytes).map_err(|problem| StepError::Unreadable(Box::new(problem)))?;
-    let raw: RawStep = serde_json::from_slice(&text).map_err(|error| StepError::NotAStep(error.to_string()))?;
+    let raw: RawStep =
+        serde_json::from_slice(&text).map_err(|error| StepError::NotAStep(error.to_string()))?;
     if raw.format != FORMAT {
         return Err(StepError::NotAStep(format!("its format is {:?}", raw.format)));
     }
     let factors = [raw.slowdown, raw.comm_slowdown];
     if let Some(wrong) = factors.iter().find(|factor| !(1.0..f64::INFINITY).contains(*factor)) {
-        return Err(StepError::NotAStep(format!("a slowdown is {wrong}; it must be a number from 1 on")));
+        return Err(StepError::NotAStep(format!(
+            "a slowdown is {wrong}; it must be a number from 1 on"
+        )));
     }
     let slower = Slower { compute: raw.slowdown, comm: raw.comm_slowdown };
     let parts = raw.graphs.into_iter().map(|part| read_part(part, slower));
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let ranks = raw.ranks.into_iter().enumerate();
-    let ranks = ranks.map(|(rank, run)| read_rank(rank, run, &parts)).collect::<Result<Vec<_>, _>>()?;
+    let ranks =
+        ranks.map(|(rank, run)| read_rank(rank, run, &parts)).collect::<Result<Vec<_>, _>>()?;
     if parts.is_empty() || ranks.is_empty() {
         return Err(StepError::NotAStep("it has no graph or no rank".to_owned()));
     }
@@ -114,15 +118,20 @@ struct Slower {
 fn read_part(raw: RawPart, slower: Slower) -> Result<StepPart, StepError> {
     let name = raw.name;
     let graph = read_graph(raw.graph.to_string().as_bytes());
-    let graph = graph.map_err(|problem| StepError::Graph { name: name.clone(), problem: Box::new(problem) })?;
+    let graph = graph
+        .map_err(|problem| StepError::Graph { name: name.clone(), problem: Box::new(problem) })?;
     let wrong = |problem| StepError::Order { name: name.clone(), problem };
-    let find = |name: &String| graph.find(name).ok_or_else(|| Violation::UnknownNode { name: name.clone() });
+    let find = |name: &String| {
+        graph.find(name).ok_or_else(|| Violation::UnknownNode { name: name.clone() })
+    };
     let ops = raw.order.iter().map(find).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     verify(&graph, &ops, &Demands::default()).map_err(wrong)?;
     let order = Order::from_ops(graph.len(), ops);
-    let order = order.ok_or_else(|| StepError::NotAStep(format!("the order of graph '{name}' is no permutation")))?;
-    let times =
-        Times::given(&graph).map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
+    let order = order.ok_or_else(|| {
+        StepError::NotAStep(format!("the order of graph '{name}' is no permutation"))
+    })?;
+    let times = Times::given(&graph)
+        .map_err(|problem| StepError::Times { name: name.clone(), problem: Box::new(problem) })?;
     let mut machine = Machine::new(&graph, times);
     (machine.slowdown, machine.comm_slowdown) = (slower.compute, slower.comm);
     Ok(StepPart { name, graph: Arc::new(graph), order, machine })
@@ -135,7 +144,10 @@ fn read_rank(rank: usize, raw: RawRank, parts: &[StepPart]) -> Result<RankStep, 
         return Err(wrong(problem));
     }
     let runs = parts.iter().zip(raw.graphs).map(|(part, run)| {
-        let within = |problem| StepError::Rank { place: format!("rank {rank}, graph '{}'", part.name), problem };
+        let within = |problem| StepError::Rank {
+            place: format!("rank {rank}, graph '{}'", part.name),
+            problem,
+        };
         read_run(&part.graph, run).map_err(within)
     });
     let run = RankStep { time: Nanos(raw.step_ns), parts: runs.collect::<Result<Vec<_>, _>>()? };
@@ -150,10 +162,15 @@ fn read_run(graph: &Graph, raw: RawRun) -> Result<PartRun, String> {
     let spans = |raw: Vec<RawSpan>| {
         let mut seen = BTreeSet::new();
         let span = |raw: RawSpan| {
-            let op = graph.find(&raw.name).ok_or_else(|| format!("'{}' is not a node", raw.name))?;
-            let is_within = raw.start_ns >= 0.0 && raw.end_ns >= raw.start_ns && raw.end_ns.is_finite();
+            let op =
+                graph.find(&raw.name).ok_or_else(|| format!("'{}' is not a node", raw.name))?;
+            let is_within =
+                raw.start_ns >= 0.0 && raw.end_ns >= raw.start_ns && raw.end_ns.is_finite();
             if !is_within {
-                return Err(format!("'{}' runs from {} to {} ns", raw.name, raw.start_ns, raw.end_ns));
+                return Err(format!(
+                    "'{}' runs from {} to {} ns",
+                    raw.name, raw.start_ns, raw.end_ns
+                ));
             }
             match seen.insert(op) {
                 true => Ok(Span { op, start: Nanos(raw.start_ns), end: Nanos(raw.end_ns) }),

@@ -39,11 +39,16 @@ impl Builder {
 
     /// Reads one event, and keeps it if it is work.
     #[inline]
-    pub(super) fn event(&mut self, cursor: &mut Cursor<'_>, within: &mut Within) -> Result<(), ScanStop> {
+    pub(super) fn event(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        within: &mut Within,
+    ) -> Result<(), ScanStop> {
         let mut event = Event::default();
         let read = event.read(cursor).and_then(|()| self.keep(&event, cursor.at()));
         if read.is_err() {
-            within.name = event.name.map_or(String::new(), |name| decode(unquoted(name), 200).into_owned());
+            within.name =
+                event.name.map_or(String::new(), |name| decode(unquoted(name), 200).into_owned());
         }
         read
     }
@@ -53,11 +58,15 @@ impl Builder {
     fn keep(&mut self, event: &Event<'_>, at: usize) -> Result<(), ScanStop> {
         self.events += 1;
         let category = event.category.and_then(|category| Category::of(unquoted(category)));
-        let Some(category) = category.filter(|_| event.phase == Some(b"\"X\"")) else { return Ok(()) };
+        let Some(category) = category.filter(|_| event.phase == Some(b"\"X\"")) else {
+            return Ok(());
+        };
         match category.processor() {
             Processor::Gpu => {
                 self.host.drop_work();
-                self.gpu.add(event, category).map_err(|fault| ScanStop::Bad { at: at.saturating_sub(1), fault })
+                self.gpu
+                    .add(event, category)
+                    .map_err(|fault| ScanStop::Bad { at: at.saturating_sub(1), fault })
             }
             Processor::Cpu => {
                 self.host.add(event, category, self.events - 1);
@@ -68,7 +77,9 @@ impl Builder {
 
     pub(super) fn distributed_info(&mut self, text: &[u8]) -> Result<(), TraceError> {
         let job = serde_json::from_slice::<Option<Job>>(text);
-        self.job = job.map_err(|error| TraceError::DistributedInfo(error.to_string()))?.unwrap_or_default();
+        self.job = job
+            .map_err(|error| TraceError::DistributedInfo(error.to_string()))?
+            .unwrap_or_default();
         // Without gloo, CPU work need not be kept.
         if self.job.backend.is_some() && !text.windows(4).any(|word| word == b"gloo") {
             self.host.drop_work();
@@ -85,13 +96,17 @@ impl Builder {
         let gloo = self.host.gloo;
         let mut work = match (self.gpu.slices.is_empty(), self.gpu.oddities.negative) {
             (true, 0) => self.host.finish(self.events)?,
-            (true, negative) => return Err(TraceError::OnlyNegative { of: self.gpu.processor.name(), negative }),
+            (true, negative) => {
+                return Err(TraceError::OnlyNegative { of: self.gpu.processor.name(), negative });
+            }
             (false, _) => self.gpu,
         };
         // Stable: of two that are alike, the first in the file stays the first.
         work.slices.sort_by_key(|slice| (slice.start, slice.end));
         let job = &self.job;
-        let whole = |value: &Option<Value>| value.as_ref().and_then(number).and_then(|value| u32::try_from(value).ok());
+        let whole = |value: &Option<Value>| {
+            value.as_ref().and_then(number).and_then(|value| u32::try_from(value).ok())
+        };
         let groups = work.groups.into_items();
         let groups = groups.as_slice().iter().map(|raw| group(raw, &job.pg_config)).collect();
         let left_out = match work.processor {

@@ -48,7 +48,9 @@ impl Busy {
         let mut open: Option<Stretch> = None;
         for next in intervals.filter(|next| next.start < next.end) {
             match &mut open {
-                Some(stretch) if next.start <= stretch.end => stretch.end = stretch.end.max(next.end),
+                Some(stretch) if next.start <= stretch.end => {
+                    stretch.end = stretch.end.max(next.end)
+                }
                 _ => busy.push(open.replace(next)),
             }
         }
@@ -73,7 +75,9 @@ impl Busy {
                 next += 1;
             }
             // The last one that touches this stretch may touch the next one, too.
-            for taken in other.stretches[next..].iter().take_while(|taken| taken.start < stretch.end) {
+            for taken in
+                other.stretches[next..].iter().take_while(|taken| taken.start < stretch.end)
+            {
                 left.push((start < taken.start).then_some(Stretch { start, end: taken.start }));
                 start = taken.end;
             }
@@ -108,7 +112,8 @@ impl Busy {
             0 => 0,
             after => {
                 self.before[after - 1]
-                    + (moment.min(self.stretches[after - 1].end).0 - self.stretches[after - 1].start.0)
+                    + (moment.min(self.stretches[after - 1].end).0
+                        - self.stretches[after - 1].start.0)
             }
         }
     }
@@ -176,7 +181,11 @@ mod tests {
     use super::*;
 
     fn busy(intervals: &[(i64, i64)]) -> Busy {
-        Busy::union(intervals.iter().map(|&(start, end)| Stretch { start: Moment(start), end: Moment(end) }))
+        Busy::union(
+            intervals
+                .iter()
+                .map(|&(start, end)| Stretch { start: Moment(start), end: Moment(end) }),
+        )
     }
 
     fn pairs(busy: &Busy) -> Vec<(i64, i64)> {

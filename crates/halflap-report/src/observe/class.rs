@@ -72,8 +72,14 @@ impl Category {
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 
 /// Substrings of other names.
-const COMMUNICATES_WITHIN: [&str; 6] =
-    ["c10d::symmetric_memory", "cross_device_reduce", "deep_ep::", "dpsk::ep::", "mscclpp::", "userbuffers_"];
+const COMMUNICATES_WITHIN: [&str; 6] = [
+    "c10d::symmetric_memory",
+    "cross_device_reduce",
+    "deep_ep::",
+    "dpsk::ep::",
+    "mscclpp::",
+    "userbuffers_",
+];
 
 /// What waits and does no work, however it is categorised.
 const SYNCHRONISES: [&str; 7] = [
@@ -94,7 +100,9 @@ pub(super) fn class(category: Category, name: &str, collective: bool) -> Option<
         Category::Memory => Some(Class::Memory),
         Category::Kernel if collective || communicates(name) => Some(Class::Communication),
         Category::Kernel => Some(Class::Compute),
-        Category::Operator | Category::Annotation if name.starts_with(GLOO) => Some(Class::Communication),
+        Category::Operator | Category::Annotation if name.starts_with(GLOO) => {
+            Some(Class::Communication)
+        }
         Category::Operator => Some(Class::Compute),
         Category::Annotation => None,
     }
@@ -137,17 +145,21 @@ impl Role {
 
 fn communicates(name: &str) -> bool {
     let name = name.strip_prefix("void ").unwrap_or(name);
-    let begins = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-    COMMUNICATES.iter().any(|word| begins(word)) || COMMUNICATES_WITHIN.iter().any(|word| name.contains(word))
+    let begins =
+        |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    COMMUNICATES.iter().any(|word| begins(word))
+        || COMMUNICATES_WITHIN.iter().any(|word| name.contains(word))
 }
 
 /// The bytes of one element of a type as torch or C++ calls it.
 pub(super) fn element_size(dtype: &str) -> Option<i64> {
     match dtype.strip_prefix("c10::").unwrap_or(dtype) {
-        "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" | "unsigned char" | "signed char" | "char" | "bool" => Some(1),
+        "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" | "unsigned char" | "signed char"
+        | "char" | "bool" => Some(1),
         "Short" | "Half" | "BFloat16" | "UInt16" | "short" | "short int" => Some(2),
         "Int" | "Float" | "UInt32" | "QInt32" | "int" | "float" => Some(4),
-        "Long" | "Double" | "ComplexFloat" | "UInt64" | "long" | "long int" | "double" | "complex<float>" => Some(8),
+        "Long" | "Double" | "ComplexFloat" | "UInt64" | "long" | "long int" | "double"
+        | "complex<float>" => Some(8),
         "ComplexDouble" | "complex<double>" => Some(16),
         float8 if float8.starts_with("Float8") => Some(1),
         _ => None,
@@ -172,9 +184,13 @@ mod tests {
         ] {
             assert_eq!(class(name), Some(Class::Communication), "{name}");
         }
-        for name in
-            ["void at::native::reduce_kernel", "my_nccl_like", "", "triton_poi_fused_add_3", "\u{e9}\u{e9}\u{e9}"]
-        {
+        for name in [
+            "void at::native::reduce_kernel",
+            "my_nccl_like",
+            "",
+            "triton_poi_fused_add_3",
+            "\u{e9}\u{e9}\u{e9}",
+        ] {
             assert_eq!(class(name), Some(Class::Compute), "{name}");
         }
         assert_eq!(class("Stream Wait Event"), None);

@@ -35,8 +35,10 @@ pub(super) fn align_clocks(ranks: &[Rank], groups: &SharedGroups) -> Vec<Option<
         for rank in 0..ranks.len() {
             let open = clocks[rank].is_none();
             let nearest = (0..ranks.len()).filter(|&other| open && clocks[other].is_some());
-            let nearest = nearest.max_by_key(|&other| (shared(groups, other, rank), std::cmp::Reverse(other)));
-            let offset = nearest.and_then(|other| Some((clocks[other]?, offset(ranks, groups, other, rank)?)));
+            let nearest = nearest
+                .max_by_key(|&other| (shared(groups, other, rank), std::cmp::Reverse(other)));
+            let offset = nearest
+                .and_then(|other| Some((clocks[other]?, offset(ranks, groups, other, rank)?)));
             if let Some((base, offset)) = offset {
                 clocks[rank] = Some(base + Nanos(offset as f64));
                 found = true;
@@ -53,7 +55,11 @@ fn shared(groups: &SharedGroups, a: usize, b: usize) -> usize {
     lists(groups, a, b).map(|(a, b)| a.len().min(b.len())).sum()
 }
 
-fn lists(groups: &SharedGroups, a: usize, b: usize) -> impl Iterator<Item = (&[Member], &[Member])> {
+fn lists(
+    groups: &SharedGroups,
+    a: usize,
+    b: usize,
+) -> impl Iterator<Item = (&[Member], &[Member])> {
     groups.launches.iter().filter_map(move |lists| {
         let of = |rank: usize| lists.iter().find(|list| list[0].rank == rank);
         let cut = |list: &'_ [Member]| list.len().min(LOOKED_AT);
@@ -93,7 +99,8 @@ fn offset(ranks: &[Rank], groups: &SharedGroups, first: usize, second: usize) ->
 /// The median of the differences between launches of the same number, if there are any.
 fn numbered(ranks: &[Rank], a: &[TimedMember], b: &[TimedMember]) -> Option<i64> {
     let number = |timed: &TimedMember| of(ranks, &timed.member).sequence;
-    let mut by_number: Vec<(i64, i64)> = a.iter().filter_map(|timed| Some((number(timed)?, timed.end))).collect();
+    let mut by_number: Vec<(i64, i64)> =
+        a.iter().filter_map(|timed| Some((number(timed)?, timed.end))).collect();
     by_number.sort_unstable();
     let difference = |timed: &TimedMember| {
         let wanted = number(timed)?;

@@ -63,7 +63,11 @@ impl ObservedCollective {
 }
 
 /// The collectives of a trace, by start. `exposed` is when communication runs and compute does not.
-pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) -> Vec<ObservedCollective> {
+pub(super) fn collectives(
+    trace: &Trace,
+    computing: &Computing,
+    exposed: &Busy,
+) -> Vec<ObservedCollective> {
     let mut charged_until = Moment(i64::MIN);
     let mut hiders = Hiders::new(trace);
     let slices = trace.of_class(Class::Communication);
@@ -72,7 +76,9 @@ pub(super) fn collectives(trace: &Trace, computing: &Computing, exposed: &Busy) 
         let ran = slice.stretch();
         let own = Stretch { start: ran.start.max(charged_until), end: ran.end };
         charged_until = charged_until.max(ran.end);
-        let stall = exposed.parts(own).max_by_key(|part| (part.end.0 - part.start.0, std::cmp::Reverse(part.start)));
+        let stall = exposed
+            .parts(own)
+            .max_by_key(|part| (part.end.0 - part.start.0, std::cmp::Reverse(part.start)));
         Some(ObservedCollective {
             ran,
             kernel: slice.kernel,
@@ -112,15 +118,17 @@ impl<'a> Hiders<'a> {
 
     /// The kernels with the longest overlap with a collective; collectives must be sorted by start.
     fn of(&mut self, ran: Stretch) -> Vec<(KernelId, Nanos)> {
-        while let Some(slice) = self.slices.get(self.next).filter(|slice| slice.start <= ran.start) {
+        while let Some(slice) = self.slices.get(self.next).filter(|slice| slice.start <= ran.start)
+        {
             self.running.push(slice);
             self.next += 1;
         }
         self.running.retain(|slice| slice.end > ran.start);
         let later = self.slices[self.next..].iter().take_while(|slice| slice.start < ran.end);
         let beside = self.running.iter().chain(later);
-        let shares =
-            beside.filter_map(|slice| Some((slice.kernel, ran.shared(&slice.stretch())?.time()))).collect::<Vec<_>>();
+        let shares = beside
+            .filter_map(|slice| Some((slice.kernel, ran.shared(&slice.stretch())?.time())))
+            .collect::<Vec<_>>();
         longest(shares)
     }
 }

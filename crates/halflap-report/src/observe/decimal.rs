@@ -72,7 +72,9 @@ fn shifted(value: i128, scale: i64) -> Result<i128, NoTime> {
         return Ok(0);
     }
     let scaled = match scale {
-        0.. => (0..scale.min(40)).try_fold(value, |value, _| value.checked_mul(10)).ok_or(NoTime::TooLarge)?,
+        0.. => (0..scale.min(40))
+            .try_fold(value, |value, _| value.checked_mul(10))
+            .ok_or(NoTime::TooLarge)?,
         _ => {
             let unit = 10i128.pow(scale.unsigned_abs() as u32);
             (value + unit / 2) / unit
@@ -111,7 +113,12 @@ mod tests {
         for text in ["", "-", ".", "1.2.3", "NaN", "1e", "1e+", "0x1", "1 2"] {
             assert_eq!(nanos_of_micros(text.as_bytes()), Err(NoTime::NotANumber), "{text}");
         }
-        for text in ["1e30", "9223372036854775808", "99999999999999999999999999999999999999999", "1e99999999999"] {
+        for text in [
+            "1e30",
+            "9223372036854775808",
+            "99999999999999999999999999999999999999999",
+            "1e99999999999",
+        ] {
             assert_eq!(nanos_of_micros(text.as_bytes()), Err(NoTime::TooLarge), "{text}");
         }
     }

@@ -42,7 +42,9 @@ pub enum TraceError {
     Unreadable { after: u64, error: std::io::Error },
     #[error("{place}: {problem}")]
     Wrong { place: Box<Place>, problem: String },
-    #[error("{place}: the text ends here, in the middle of it; the trace is cut off and must be whole")]
+    #[error(
+        "{place}: the text ends here, in the middle of it; the trace is cut off and must be whole"
+    )]
     CutOff { place: Box<Place> },
     #[error("{place}: one value is larger than {} MiB; no profiler writes such", most >> 20)]
     TooLarge { place: Box<Place>, most: usize },
@@ -70,8 +72,12 @@ impl Fault {
         match self {
             Fault::Expected(what) => format!("not JSON: {what} should stand here"),
             Fault::TooDeep => "lists and objects stand in each other too deep".to_owned(),
-            Fault::Field { name, found, right } => format!("'{name}' is {}; it must be {right}", printable(found)),
-            Fault::TooMany { what, most } => format!("more than {most} {what}: profile fewer steps"),
+            Fault::Field { name, found, right } => {
+                format!("'{name}' is {}; it must be {right}", printable(found))
+            }
+            Fault::TooMany { what, most } => {
+                format!("more than {most} {what}: profile fewer steps")
+            }
         }
     }
 }

@@ -101,7 +101,10 @@ pub(super) fn unquoted(text: &[u8]) -> &[u8] {
 /// An integer, also in quotes or behind words, as in `"stream 7"`.
 pub(super) fn whole_number(text: &[u8]) -> Option<i64> {
     let text = unquoted(text);
-    let start = text.iter().rposition(|byte| !byte.is_ascii_digit() && *byte != b'-').map_or(0, |at| at + 1);
+    let start = text
+        .iter()
+        .rposition(|byte| !byte.is_ascii_digit() && *byte != b'-')
+        .map_or(0, |at| at + 1);
     std::str::from_utf8(&text[start..]).ok()?.parse().ok()
 }
 

@@ -13,7 +13,8 @@ pub(super) fn group(raw: &RawGroup, config: &Value) -> Group {
     }
     let entry = entries(config).find(|entry| GroupName::Named(name(entry)) == raw.name);
     let configured = entry.and_then(configured_ranks);
-    let ranks: Option<Vec<u32>> = ranks(&raw.ranks).or(configured).filter(|ranks| !ranks.is_empty());
+    let ranks: Option<Vec<u32>> =
+        ranks(&raw.ranks).or(configured).filter(|ranks| !ranks.is_empty());
     let size = raw.size.or(ranks.as_ref().map(|ranks| ranks.len() as u32));
     Group { name: raw.name.clone(), description: raw.description.clone(), size, ranks }
 }
@@ -21,7 +22,9 @@ pub(super) fn group(raw: &RawGroup, config: &Value) -> Group {
 /// The group of gloo collectives that do not name one: the job's only group. Groups of one rank do
 /// not count.
 fn gloo_group(config: &Value) -> Group {
-    let over_gloo = |entry: &&Value| entry["backend_config"].as_str().is_none_or(|backends| backends.contains("gloo"));
+    let over_gloo = |entry: &&Value| {
+        entry["backend_config"].as_str().is_none_or(|backends| backends.contains("gloo"))
+    };
     let groups: Vec<(&Value, Option<Vec<u32>>)> = entries(config)
         .filter(over_gloo)
         .map(|entry| (entry, configured_ranks(entry).filter(|ranks| !ranks.is_empty())))
@@ -36,7 +39,8 @@ fn gloo_group(config: &Value) -> Group {
     let group = Group { size, ranks: ranks.clone(), ..unknown(GroupName::Gloo) };
     match groups.len() {
         1 => {
-            let description = first["pg_desc"].as_str().unwrap_or_default().chars().take(200).collect();
+            let description =
+                first["pg_desc"].as_str().unwrap_or_default().chars().take(200).collect();
             Group { name: GroupName::Named(name(first)), description, ..group }
         }
         _ => group,

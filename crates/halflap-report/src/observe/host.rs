@@ -62,8 +62,10 @@ impl Host {
         let Some(work) = &mut self.work else { return };
         let before = work.slices.len();
         if let Err(fault) = work.add(event, category) {
-            let name = event.name.map_or(String::new(), |name| decode(unquoted(name), 200).into_owned());
-            self.refused = Some(format!("event {number} '{}': {}", printable(&name), fault.describe()));
+            let name =
+                event.name.map_or(String::new(), |name| decode(unquoted(name), 200).into_owned());
+            self.refused =
+                Some(format!("event {number} '{}': {}", printable(&name), fault.describe()));
             self.drop_work();
             return;
         }
@@ -74,7 +76,8 @@ impl Host {
         let role = self.roles[slice.kernel.index()];
         let lane = slice.lane.index();
         self.outer.resize(self.outer.len().max(lane + 1), None);
-        let inside = self.outer[lane].is_some_and(|outer| outer.start <= slice.start && slice.end <= outer.end);
+        let inside = self.outer[lane]
+            .is_some_and(|outer| outer.start <= slice.start && slice.end <= outer.end);
         match role {
             Role::Operator | Role::Region if inside => drop(work.slices.pop()),
             Role::Operator => self.outer[lane] = Some(slice.stretch()),
@@ -107,7 +110,8 @@ fn unseen_waits(work: &Work) -> bool {
     let kernels = work.kernels.items().as_slice();
     let functional = |wait: bool| {
         kernels.iter().any(|kernel| {
-            kernel.name.starts_with("_c10d_functional::") && kernel.name.ends_with("::wait_tensor") == wait
+            kernel.name.starts_with("_c10d_functional::")
+                && kernel.name.ends_with("::wait_tensor") == wait
         })
     };
     functional(false) && !functional(true)
@@ -119,7 +123,9 @@ fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
     slices.sort_by_key(|slice| (slice.lane, slice.start, std::cmp::Reverse(slice.end)));
     let mut found = Vec::with_capacity(slices.len());
     for thread in slices.chunk_by(|a, b| a.lane == b.lane) {
-        let of = |role: Role| thread.iter().copied().filter(move |slice| roles[slice.kernel.index()] == role);
+        let of = |role: Role| {
+            thread.iter().copied().filter(move |slice| roles[slice.kernel.index()] == role)
+        };
         found.extend(of(Role::Gloo));
         let calls = Busy::union(of(Role::Call).map(|slice| slice.stretch()));
         // A thread that executes collectives and starts none is gloo's: what it runs is part of
@@ -128,7 +134,8 @@ fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
             continue;
         }
         let end = thread.iter().map(|slice| slice.end).max().unwrap_or(thread[0].start);
-        let free = Busy::union(std::iter::once(Stretch { start: thread[0].start, end })).without(&calls);
+        let free =
+            Busy::union(std::iter::once(Stretch { start: thread[0].start, end })).without(&calls);
         let operators = first_begun(of(Role::Operator));
         let outside = free.without(&Busy::union(operators.iter().map(Slice::stretch)));
         cut(&operators, &free, &mut found);
@@ -140,7 +147,11 @@ fn computed(mut slices: Vec<Slice>, roles: &[Role]) -> Vec<Slice> {
 /// Adds the parts of slices that lie in `free`.
 fn cut(slices: &[Slice], free: &Busy, into: &mut Vec<Slice>) {
     for &slice in slices {
-        into.extend(free.parts(slice.stretch()).map(|part| Slice { start: part.start, end: part.end, ..slice }));
+        into.extend(free.parts(slice.stretch()).map(|part| Slice {
+            start: part.start,
+            end: part.end,
+            ..slice
+        }));
     }
 }
 
@@ -194,9 +205,14 @@ impl OpenEvents {
 
 /// What a rank receives in a gather is what it sends, of each rank of the group.
 pub(super) fn gathered(launches: &mut IdVec<LaunchId, Launch>, groups: &IdVec<GroupId, Group>) {
-    for launch in launches.as_mut_slice().iter_mut().filter(|launch| launch.operation == CollectiveKind::AllGather) {
+    for launch in launches
+        .as_mut_slice()
+        .iter_mut()
+        .filter(|launch| launch.operation == CollectiveKind::AllGather)
+    {
         let of_all = launch.bytes.zip(groups[launch.group].size());
-        launch.bytes = of_all.and_then(|(bytes, size)| bytes.0.checked_mul(i64::from(size))).map(Bytes);
+        launch.bytes =
+            of_all.and_then(|(bytes, size)| bytes.0.checked_mul(i64::from(size))).map(Bytes);
     }
 }
 
@@ -243,8 +259,9 @@ mod tests {
     }
 
     fn pieces(trace: &Trace) -> Vec<(&str, i64, i64)> {
-        let piece =
-            |slice: &Slice| (trace.kernels[slice.kernel].name.as_str(), slice.start.0 / 1000, slice.end.0 / 1000);
+        let piece = |slice: &Slice| {
+            (trace.kernels[slice.kernel].name.as_str(), slice.start.0 / 1000, slice.end.0 / 1000)
+        };
         trace.slices.iter().map(piece).collect()
     }
 
@@ -270,7 +287,10 @@ mod tests {
         let spent = [times.span, times.compute, times.communication, times.exposed, times.idle];
         assert_eq!(spent.map(|time| time.0 / 1e3), [140.0, 90.0, 50.0, 20.0, 30.0]);
         let gather = &rank.collectives[0];
-        assert_eq!((gather.operation, gather.bytes), (CollectiveKind::AllGather, Some(Bytes(8 * 4 * 4 * 2))));
+        assert_eq!(
+            (gather.operation, gather.bytes),
+            (CollectiveKind::AllGather, Some(Bytes(8 * 4 * 4 * 2)))
+        );
         assert_eq!(rank.groups[gather.group].name, GroupName::Named("0".to_owned()));
         assert!(!rank.oddities.unseen_waits);
     }
@@ -293,25 +313,40 @@ mod tests {
         let mut events = step();
         events.insert(5, json!({ "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2 }));
         let trace = read(&job(), &events).unwrap();
-        assert_eq!((trace.processor, trace.slices.len(), trace.oddities.gloo), (Processor::Gpu, 1, 1));
+        assert_eq!(
+            (trace.processor, trace.slices.len(), trace.oddities.gloo),
+            (Processor::Gpu, 1, 1)
+        );
     }
 
     #[test]
     fn traces_without_collectives_or_times_are_refused() {
-        let said = |job: &Value, events: &[Value]| read(job, events).map(|_| ()).unwrap_err().to_string();
+        let said =
+            |job: &Value, events: &[Value]| read(job, events).map(|_| ()).unwrap_err().to_string();
         let none = "none of its 1 events is work of a GPU";
         assert!(said(&job(), &[event("aten::mm", 1, 0, 5)]).starts_with(none));
         // Without gloo in the job operators are not even kept.
-        assert!(said(&json!({ "backend": "nccl" }), &[event("gloo:barrier", 1, 0, 5)]).starts_with(none));
-        assert!(said(&job(), &[event("gloo:barrier", 1, 0, -5)]).starts_with("its CPU events (1) all have"));
+        assert!(
+            said(&json!({ "backend": "nccl" }), &[event("gloo:barrier", 1, 0, 5)])
+                .starts_with(none)
+        );
+        assert!(
+            said(&job(), &[event("gloo:barrier", 1, 0, -5)])
+                .starts_with("its CPU events (1) all have")
+        );
         let mut events = step();
         events[4]["ts"] = json!("soon");
-        assert!(said(&job(), &events).starts_with("event 4 'aten::mm': 'ts' is "), "{}", said(&job(), &events));
+        assert!(
+            said(&job(), &events).starts_with("event 4 'aten::mm': 'ts' is "),
+            "{}",
+            said(&job(), &events)
+        );
     }
 
     #[test]
     fn groups_are_those_of_the_job() {
-        let group = |ranks: &[u32]| json!({ "pg_name": "g", "backend_config": "cpu:gloo", "ranks": ranks });
+        let group =
+            |ranks: &[u32]| json!({ "pg_name": "g", "backend_config": "cpu:gloo", "ranks": ranks });
         let name = |groups: Vec<Value>| {
             let trace = read(&json!({ "backend": "gloo", "pg_config": groups }), &step()).unwrap();
             trace.groups.as_slice()[0].name.clone()
@@ -339,7 +374,8 @@ mod tests {
             Rank::of(&read(&job(), &events).unwrap(), "t.json")
         };
         let analysis = Analysis::of(ran.iter().map(rank).collect());
-        let transfers: Vec<f64> = analysis.peers.matches.iter().map(|found| found.transfer.0 / 1e3).collect();
+        let transfers: Vec<f64> =
+            analysis.peers.matches.iter().map(|found| found.transfer.0 / 1e3).collect();
         assert_eq!(transfers.len(), 2);
         assert_eq!((transfers.iter().sum::<f64>(), analysis.peers.ranks[0].unmatched), (790.0, 0));
     }

@@ -85,7 +85,9 @@ fn object<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), 
 fn events<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(), TraceError> {
     while !window.take(|cursor, _| cursor.take_if(b']'))? {
         event(window, builder)?;
-        if !window.take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))? {
+        if !window
+            .take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))?
+        {
             break;
         }
     }
@@ -105,7 +107,10 @@ fn bare_list<R: Read>(window: &mut Window<R>, builder: &mut Builder) -> Result<(
         }
         event(window, builder)?;
         let ended = window.at_end()?;
-        if !ended && !window.take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))? {
+        if !ended
+            && !window
+                .take(|cursor, _| cursor.more(b']', "a comma or the end of the list of events"))?
+        {
             return Ok(());
         }
     }

@@ -40,7 +40,9 @@ pub use peers::{Match, Member, Peers, RankPeers};
 pub use rank::{KernelUse, OperationUse, Rank, RankSpent};
 pub use timeline::{Drawing, Drawn, Pause, RankTimeline, Track};
 pub use times::kernel_times;
-pub use trace::{Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace};
+pub use trace::{
+    Group, GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice, Trace,
+};
 pub use work::TraceLimits;
 
 /// What one trace, or several of one job, show.
@@ -65,8 +67,14 @@ impl Analysis {
     /// first event.
     pub fn zeros(&self) -> Vec<Moment> {
         // With one rank there are no clocks to compare.
-        let ahead = |place: usize| self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64);
-        let begins = self.ranks.iter().enumerate().filter_map(|(place, rank)| Some(rank.first.0 - ahead(place)?));
+        let ahead = |place: usize| {
+            self.peers.clocks.get(place).copied().flatten().map(|clock| clock.0 as i64)
+        };
+        let begins = self
+            .ranks
+            .iter()
+            .enumerate()
+            .filter_map(|(place, rank)| Some(rank.first.0 - ahead(place)?));
         let zero = begins.min();
         let of = |(place, rank): (usize, &Rank)| match (zero, ahead(place)) {
             (Some(zero), Some(ahead)) => Moment(zero + ahead),

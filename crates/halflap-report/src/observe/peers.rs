@@ -94,19 +94,23 @@ impl Peers {
     pub fn of(ranks: &[Rank]) -> Peers {
         let groups = SharedGroups::of(ranks);
         let clocks = align_clocks(ranks, &groups);
-        let mut peers = Peers { clocks, matches: Vec::new(), ranks: vec![RankPeers::default(); ranks.len()] };
+        let mut peers =
+            Peers { clocks, matches: Vec::new(), ranks: vec![RankPeers::default(); ranks.len()] };
         for launches in &groups.launches {
             let known: Vec<&Vec<Member>> =
                 launches.iter().filter(|list| peers.clocks[list[0].rank].is_some()).collect();
             let rows = match launches.iter().flatten().all(|member| numbered(ranks, member)) {
                 true => by_number(ranks, launches, &mut peers.ranks),
-                false => {
-                    by_sequence(ranks, &known, &peers.clocks).unwrap_or_else(|| by_end(ranks, &known, &peers.clocks))
-                }
+                false => by_sequence(ranks, &known, &peers.clocks)
+                    .unwrap_or_else(|| by_end(ranks, &known, &peers.clocks)),
             };
-            peers.matches.extend(rows.into_iter().filter(|row| row.len() > 1).map(|row| matched(ranks, row)));
+            peers.matches.extend(
+                rows.into_iter().filter(|row| row.len() > 1).map(|row| matched(ranks, row)),
+            );
         }
-        peers.matches.sort_by_key(|found| found.of.first().map(|member| (of(ranks, member).ran.end, member.rank)));
+        peers.matches.sort_by_key(|found| {
+            found.of.first().map(|member| (of(ranks, member).ran.end, member.rank))
+        });
         peers.sum_up(ranks);
         peers
     }
@@ -178,7 +182,8 @@ impl SharedGroups {
         for (place, rank) in ranks.iter().enumerate() {
             // The participants must be known, or launches of two groups might be merged into one
             // collective.
-            let known = rank.groups.iter().filter(|(_, group)| !matches!(group.name, GroupName::OneOf(_)));
+            let known =
+                rank.groups.iter().filter(|(_, group)| !matches!(group.name, GroupName::OneOf(_)));
             for (id, group) in known {
                 let members = members(rank, place, id);
                 if members.is_empty() {
@@ -197,8 +202,9 @@ impl SharedGroups {
 }
 
 fn members(rank: &Rank, place: usize, group: GroupId) -> Vec<Member> {
-    let of_group =
-        |(_, launch): &(usize, &ObservedCollective)| launch.group == group && !launch.operation.point_to_point();
+    let of_group = |(_, launch): &(usize, &ObservedCollective)| {
+        launch.group == group && !launch.operation.point_to_point()
+    };
     let launches = rank.collectives.iter().enumerate().filter(of_group);
     launches.map(|(collective, _)| Member { rank: place, collective }).collect()
 }
@@ -239,7 +245,11 @@ fn by_number(ranks: &[Rank], lists: &[Vec<Member>], sums: &mut [RankPeers]) -> V
 /// and its threads take them up in that sequence. Where several run at once, or processes must wait for
 /// a core, their ends may be in another. Nothing, unless all ranks have the same sequence and each
 /// collective ran on all of them at once.
-fn by_sequence(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> Option<Vec<Vec<Member>>> {
+fn by_sequence(
+    ranks: &[Rank],
+    lists: &[&Vec<Member>],
+    clocks: &[Option<Nanos>],
+) -> Option<Vec<Vec<Member>>> {
     /// How far clocks, aligned by ends, may be off.
     const OFF: i64 = 1_000_000;
     let first = lists.first()?;
@@ -268,8 +278,10 @@ fn by_sequence(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>])
 fn by_end(ranks: &[Rank], lists: &[&Vec<Member>], clocks: &[Option<Nanos>]) -> Vec<Vec<Member>> {
     let mut rows: Vec<Vec<Member>> = Vec::new();
     for list in lists {
-        let held: Vec<TimedMember> = rows.iter().map(|row| TimedMember::of(ranks, &row[0], clocks)).collect();
-        let new: Vec<TimedMember> = list.iter().map(|member| TimedMember::of(ranks, member, clocks)).collect();
+        let held: Vec<TimedMember> =
+            rows.iter().map(|row| TimedMember::of(ranks, &row[0], clocks)).collect();
+        let new: Vec<TimedMember> =
+            list.iter().map(|member| TimedMember::of(ranks, member, clocks)).collect();
         let mut pairs = pair_ends(ranks, &held, &new, 0);
         fill(ranks, &held, &new, &mut pairs);
         let mut partner: Vec<Option<usize>> = vec![None; new.len()];
@@ -312,7 +324,12 @@ impl TimedMember {
 }
 
 /// Pairs of launches whose ends, `ahead` apart, are each other's nearest; both lists ascend by end.
-pub(super) fn pair_ends(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember], ahead: i64) -> Vec<(usize, usize)> {
+pub(super) fn pair_ends(
+    ranks: &[Rank],
+    held: &[TimedMember],
+    new: &[TimedMember],
+    ahead: i64,
+) -> Vec<(usize, usize)> {
     let apart = |a: usize, b: usize| match (held.get(a), new.get(b)) {
         (Some(a), Some(b)) => (b.end - a.end - ahead).abs(),
         _ => i64::MAX,
@@ -320,8 +337,8 @@ pub(super) fn pair_ends(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember
     let (mut a, mut b, mut pairs) = (0, 0, Vec::new());
     while a < held.len() && b < new.len() {
         let distance = apart(a, b);
-        let fits =
-            distance <= held[a].tolerance(&new[b]) && alike(of(ranks, &held[a].member), of(ranks, &new[b].member));
+        let fits = distance <= held[a].tolerance(&new[b])
+            && alike(of(ranks, &held[a].member), of(ranks, &new[b].member));
         if fits && distance <= apart(a, b + 1) && distance <= apart(a + 1, b) {
             pairs.push((a, b));
             (a, b) = (a + 1, b + 1);
@@ -336,7 +353,12 @@ pub(super) fn pair_ends(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember
 
 /// Pairs what lies between two pairs, before the first or after the last, if it is as much on both
 /// sides, alike, and on the way at the same time: no collective ends anywhere before all have begun.
-fn fill(ranks: &[Rank], held: &[TimedMember], new: &[TimedMember], pairs: &mut Vec<(usize, usize)>) {
+fn fill(
+    ranks: &[Rank],
+    held: &[TimedMember],
+    new: &[TimedMember],
+    pairs: &mut Vec<(usize, usize)>,
+) {
     if pairs.is_empty() {
         return;
     }

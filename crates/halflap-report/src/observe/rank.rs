@@ -111,7 +111,8 @@ impl Rank {
     /// Analyses a trace.
     pub fn of(trace: &Trace, label: &str) -> Rank {
         let busy = |class| Busy::union(trace.of_class(class).map(Slice::stretch));
-        let computing = Computing::of(trace.slices.iter().filter(|slice| trace.class(slice) == Class::Compute));
+        let computing =
+            Computing::of(trace.slices.iter().filter(|slice| trace.class(slice) == Class::Compute));
         let communication = busy(Class::Communication);
         let exposed = communication.without(&computing.busy);
         let collectives = collectives(trace, &computing, &exposed);
@@ -167,7 +168,9 @@ fn operations(collectives: &[ObservedCollective], computing: &Busy) -> Vec<Opera
     let mut order: Vec<&ObservedCollective> = collectives.iter().collect();
     // Stable: within a group and operation they still ascend by start.
     order.sort_by_key(|collective| (collective.group, collective.operation));
-    let same = |a: &&ObservedCollective, b: &&ObservedCollective| (a.group, a.operation) == (b.group, b.operation);
+    let same = |a: &&ObservedCollective, b: &&ObservedCollective| {
+        (a.group, a.operation) == (b.group, b.operation)
+    };
     let mut uses: Vec<OperationUse> = order
         .chunk_by(same)
         .map(|alike| {
@@ -179,9 +182,9 @@ fn operations(collectives: &[ObservedCollective], computing: &Busy) -> Vec<Opera
                 time: busy.time(),
                 hidden: busy.and(computing).time(),
                 exposed: alike.iter().map(|collective| collective.exposed).sum(),
-                bytes: alike
-                    .iter()
-                    .try_fold(Bytes::ZERO, |sum, collective| sum.0.checked_add(collective.bytes?.0).map(Bytes)),
+                bytes: alike.iter().try_fold(Bytes::ZERO, |sum, collective| {
+                    sum.0.checked_add(collective.bytes?.0).map(Bytes)
+                }),
             }
         })
         .collect();
@@ -190,8 +193,11 @@ fn operations(collectives: &[ObservedCollective], computing: &Busy) -> Vec<Opera
 }
 
 fn kernel_uses(trace: &Trace) -> Vec<KernelUse> {
-    let mut times: Vec<(u32, i64)> =
-        trace.slices.iter().map(|slice| (slice.kernel.index() as u32, slice.end.0 - slice.start.0)).collect();
+    let mut times: Vec<(u32, i64)> = trace
+        .slices
+        .iter()
+        .map(|slice| (slice.kernel.index() as u32, slice.end.0 - slice.start.0))
+        .collect();
     times.sort_unstable();
     let mut uses: Vec<KernelUse> = times
         .chunk_by(|a, b| a.0 == b.0)

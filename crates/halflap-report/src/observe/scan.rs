@@ -193,7 +193,9 @@ impl<'a> Cursor<'a> {
                 },
                 None => {
                     let rest = self.text.get(at..).unwrap_or(&[]);
-                    rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).ok_or(ScanStop::Incomplete)?
+                    rest.iter()
+                        .position(|byte| matches!(byte, b'"' | b'\\'))
+                        .ok_or(ScanStop::Incomplete)?
                 }
             };
             if self.text[at] == b'"' {
@@ -350,10 +352,15 @@ mod tests {
 
     #[test]
     fn values_are_stepped_over() {
-        for text in ["{}", "[]", "\"a\"", "{\"a\": [1, -2.5e+3, true, null, NaN, -inf], \"b\\\"\": {\"c\": \"\\\\\"}}"]
-        {
+        for text in [
+            "{}",
+            "[]",
+            "\"a\"",
+            "{\"a\": [1, -2.5e+3, true, null, NaN, -inf], \"b\\\"\": {\"c\": \"\\\\\"}}",
+        ] {
             assert_eq!(value(&format!(" {text} ,")), Ok(text.as_bytes()));
-            let incomplete = (0..text.len()).all(|end| value(&text[..end]) == Err(ScanStop::Incomplete));
+            let incomplete =
+                (0..text.len()).all(|end| value(&text[..end]) == Err(ScanStop::Incomplete));
             assert!(incomplete, "{text}");
         }
         assert_eq!(value("\"sixteen bytes ab\"]"), Ok(&b"\"sixteen bytes ab\""[..]));
@@ -362,7 +369,9 @@ mod tests {
     #[test]
     fn what_is_no_value_is_refused() {
         let deep = "[".repeat(DEEPEST + 1);
-        for text in ["{a", "{\"a\" 1", "[1 2", "{\"a\":1]", "nuts", "-x", "1.x", "1e,", "undefined", &deep] {
+        for text in
+            ["{a", "{\"a\" 1", "[1 2", "{\"a\":1]", "nuts", "-x", "1.x", "1e,", "undefined", &deep]
+        {
             assert!(matches!(value(text), Err(ScanStop::Bad { .. })), "{text}");
         }
     }

@@ -105,13 +105,19 @@ impl RankTimeline {
         let mut slices = Vec::with_capacity(count);
         let lanes = walk(trace, rank, shortest, |drawn| slices.push(drawn));
         let order = lane_order(&lanes);
-        let place: BTreeMap<usize, usize> = order.iter().enumerate().map(|(place, &lane)| (lane, place)).collect();
+        let place: BTreeMap<usize, usize> =
+            order.iter().enumerate().map(|(place, &lane)| (lane, place)).collect();
         for drawn in &mut slices {
             drawn.lane = place[&drawn.lane];
         }
         slices.sort_by_key(|drawn| (drawn.lane, drawn.when.start));
         let (pauses, pauses_left_out) = pauses(trace, rank, most);
-        RankTimeline { lanes: order.iter().map(|&lane| lanes[lane]).collect(), slices, pauses, pauses_left_out }
+        RankTimeline {
+            lanes: order.iter().map(|&lane| lanes[lane]).collect(),
+            slices,
+            pauses,
+            pauses_left_out,
+        }
     }
 }
 
@@ -142,8 +148,12 @@ fn walk(trace: &Trace, rank: &Rank, shortest: i64, mut emit: impl FnMut(Drawn)) 
                 let of = &rank.collectives[collective - 1];
                 (Track::Group(of.group), Drawing::Collective(collective - 1), of.exposed)
             }
-            Class::Compute => (Track::Stream(slice.lane), Drawing::Kernel(slice.kernel), Nanos::ZERO),
-            Class::Memory => (Track::Copies(slice.lane), Drawing::Kernel(slice.kernel), Nanos::ZERO),
+            Class::Compute => {
+                (Track::Stream(slice.lane), Drawing::Kernel(slice.kernel), Nanos::ZERO)
+            }
+            Class::Memory => {
+                (Track::Copies(slice.lane), Drawing::Kernel(slice.kernel), Nanos::ZERO)
+            }
         };
         let places = of_track.entry(track).or_default();
         let place = match lane_for(places, &open, slice) {
@@ -183,7 +193,11 @@ impl OpenLane {
             let near = next.when.start.0 - last.when.end.0 < shortest;
             // Merged slices are bounded, too, or a busy lane would be one slice.
             let grown = next.when.end.0 - last.when.start.0 <= GROWN.saturating_mul(shortest);
-            if near && grown && short(&next.when) && (last.what == Drawing::Several || short(&last.when)) {
+            if near
+                && grown
+                && short(&next.when)
+                && (last.what == Drawing::Several || short(&last.when))
+            {
                 last.what = if last.what == next.what { next.what } else { Drawing::Several };
                 last.when.end = next.when.end;
                 last.exposed += next.exposed;
@@ -199,15 +213,21 @@ impl OpenLane {
 /// Every time without compute while a collective runs, with the collective that is charged with it; and
 /// how many short ones were left out.
 fn pauses(trace: &Trace, rank: &Rank, most: usize) -> (Vec<Pause>, usize) {
-    let computing = Computing::of(trace.slices.iter().filter(|slice| trace.class(slice) == Class::Compute));
+    let computing =
+        Computing::of(trace.slices.iter().filter(|slice| trace.class(slice) == Class::Compute));
     let communication = Busy::union(rank.collectives.iter().map(|collective| collective.ran));
     let exposed = communication.without(&computing.busy);
     let mut charged_until = Moment(i64::MIN);
     let mut pauses = Vec::new();
     for (place, collective) in rank.collectives.iter().enumerate() {
-        let own = Stretch { start: collective.ran.start.max(charged_until), end: collective.ran.end };
+        let own =
+            Stretch { start: collective.ran.start.max(charged_until), end: collective.ran.end };
         charged_until = charged_until.max(own.end);
-        let pause = |when: Stretch| Pause { when, collective: place, before: computing.around(when.start).1 };
+        let pause = |when: Stretch| Pause {
+            when,
+            collective: place,
+            before: computing.around(when.start).1,
+        };
         pauses.extend(exposed.parts(own).map(pause));
     }
     let left_out = pauses.len().saturating_sub(most);

@@ -15,12 +15,14 @@ pub fn kernel_times(analysis: &Analysis) -> Vec<(String, Nanos)> {
     for (place, rank) in analysis.ranks.iter().enumerate() {
         let mut transfers: BTreeMap<_, Vec<f64>> = BTreeMap::new();
         for (collective, found) in rank.collectives.iter().zip(&matches[place]) {
-            let time = found.map_or(collective.time(), |found| analysis.peers.matches[found].transfer);
+            let time =
+                found.map_or(collective.time(), |found| analysis.peers.matches[found].transfer);
             transfers.entry(collective.kernel).or_default().push(time.0);
         }
         let mut of_rank: BTreeMap<&str, f64> = BTreeMap::new();
         for used in &rank.kernel_uses {
-            let time = transfers.get_mut(&used.kernel).map_or(used.median.0, |times| lower_median(times));
+            let time =
+                transfers.get_mut(&used.kernel).map_or(used.median.0, |times| lower_median(times));
             let longest = of_rank.entry(rank.kernel(used.kernel)).or_insert(time);
             *longest = longest.max(time);
         }
@@ -28,7 +30,10 @@ pub fn kernel_times(analysis: &Analysis) -> Vec<(String, Nanos)> {
             times.entry(name).or_default().push(time);
         }
     }
-    times.into_iter().map(|(name, mut times)| (name.to_owned(), Nanos(lower_median(&mut times)))).collect()
+    times
+        .into_iter()
+        .map(|(name, mut times)| (name.to_owned(), Nanos(lower_median(&mut times))))
+        .collect()
 }
 
 fn lower_median(times: &mut [f64]) -> f64 {

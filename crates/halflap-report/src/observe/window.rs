@@ -70,7 +70,9 @@ impl<R: Read> Window<R> {
                 }
                 Err(ScanStop::Bad { at, fault }) => return Err(self.wrong(at, &fault)),
                 Err(ScanStop::Incomplete) if self.ended => {
-                    return Err(TraceError::CutOff { place: Box::new(self.place(self.text.len() - self.from)) });
+                    return Err(TraceError::CutOff {
+                        place: Box::new(self.place(self.text.len() - self.from)),
+                    });
                 }
                 Err(ScanStop::Incomplete) => self.fill()?,
             }
@@ -131,7 +133,9 @@ impl<R: Read> Window<R> {
         self.ended = read == 0;
         match problem {
             None => Ok(()),
-            Some(error) => Err(TraceError::Unreadable { after: self.before + (held + read) as u64, error }),
+            Some(error) => {
+                Err(TraceError::Unreadable { after: self.before + (held + read) as u64, error })
+            }
         }
     }
 

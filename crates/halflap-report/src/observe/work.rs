@@ -95,7 +95,9 @@ impl Work {
             (Class::Memory | Class::Compute, _) => None,
             (Class::Communication, Processor::Gpu) => Some(self.launch(&name, lane, &args)?),
             // Arguments of operators are not needed: only those of collectives are read.
-            (Class::Communication, Processor::Cpu) => Some(self.launch(&name, lane, &Args::of(event.args))?),
+            (Class::Communication, Processor::Cpu) => {
+                Some(self.launch(&name, lane, &Args::of(event.args))?)
+            }
         };
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
         let (kernel, lane) = (self.kernels.id(Kernel { name, class })?, self.lanes.id(lane)?);
@@ -108,15 +110,20 @@ impl Work {
             Processor::Gpu => args.device.or(event.process).and_then(whole_number),
             Processor::Cpu => None,
         };
-        Lane { processor: self.processor, device, stream: args.stream.or(event.thread).and_then(whole_number) }
+        Lane {
+            processor: self.processor,
+            device,
+            stream: args.stream.or(event.thread).and_then(whole_number),
+        }
     }
 
     fn launch(&mut self, kernel: &str, lane: Lane, args: &Args<'_>) -> Result<LaunchId, Fault> {
         if self.launches.len() >= self.limits.collectives {
             return Err(Fault::TooMany { what: "collectives", most: self.limits.collectives });
         }
-        let text =
-            |value: Option<&[u8]>, most| value.map_or(String::new(), |value| decode(unquoted(value), most).into());
+        let text = |value: Option<&[u8]>, most| {
+            value.map_or(String::new(), |value| decode(unquoted(value), most).into())
+        };
         let said: String = text(args.collective, 100);
         let operation = match CollectiveKind::of(&said) {
             CollectiveKind::Other => CollectiveKind::of(kernel),
@@ -128,10 +135,12 @@ impl Work {
             (None, Processor::Gpu) => GroupName::Stream(lane.stream),
             (None, Processor::Cpu) => GroupName::Gloo,
         };
-        let (description, ranks) = (text(args.group_description, 200), text(args.group_ranks, 1 << 16));
+        let (description, ranks) =
+            (text(args.group_description, 200), text(args.group_ranks, 1 << 16));
         let group = self.groups.id(RawGroup { name, description, ranks, size })?;
         let elements = args.sent.max(args.received).and_then(|_| {
-            let count = |value: Option<&[u8]>| value.and_then(whole_number).filter(|count| *count >= 0);
+            let count =
+                |value: Option<&[u8]>| value.and_then(whole_number).filter(|count| *count >= 0);
             count(args.sent).max(count(args.received))
         });
         let width = element_size(&text(args.dtype, 100));
@@ -147,7 +156,8 @@ fn input_bytes(args: &Args<'_>) -> Option<i64> {
     let shapes: Vec<Vec<i64>> = serde_json::from_slice(args.input_dims?).ok()?;
     let types: Vec<String> = serde_json::from_slice(args.input_types?).ok()?;
     shapes.iter().zip(&types).try_fold(0i64, |sum, (shape, of)| {
-        let size = shape.iter().try_fold(element_size(of)?, |size, &length| size.checked_mul(length))?;
+        let size =
+            shape.iter().try_fold(element_size(of)?, |size, &length| size.checked_mul(length))?;
         sum.checked_add(size).filter(|_| size >= 0 && shapes.len() == types.len())
     })
 }

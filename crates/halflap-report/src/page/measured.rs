@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
-    PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
+    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup,
+    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
 };
 use crate::comparison::op_name;
 use crate::measured::{Comparison, Step};
@@ -156,18 +156,29 @@ fn view(numbers: &mut RunNumbers, ran: &Ran) -> View {
             view.slices.push(PageSlice { lane: place, op, time, exposed });
         }
     }
-    let exposed: Nanos = view.stalls.start.iter().zip(&view.stalls.end).map(|(from, until)| until.0 - from.0).sum();
+    let exposed: Nanos =
+        view.stalls.start.iter().zip(&view.stalls.end).map(|(from, until)| until.0 - from.0).sum();
     let share = |part: Nanos| match ran.step_time {
         Nanos::ZERO => String::new(),
         whole => format!("{:.1}% of the step", 100.0 * part.0 / whole.0),
     };
-    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: PageUnit::Ns, note, better: "less" };
+    let figure = |label, value: Nanos, note| Figure {
+        label,
+        value: value.0,
+        unit: PageUnit::Ns,
+        note,
+        better: "less",
+    };
     view.headline = vec![
         figure("step time", ran.step_time, "measured".to_owned()),
         figure("compute", compute, share(compute)),
         figure("waiting for communication", exposed, share(exposed)),
     ];
-    view.spent = Some(PageBudget { compute: Time(compute), exposed: Time(exposed), copies: Time(Nanos::ZERO) });
+    view.spent = Some(PageBudget {
+        compute: Time(compute),
+        exposed: Time(exposed),
+        copies: Time(Nanos::ZERO),
+    });
     view
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
-    PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
+    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup,
+    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
 };
 use crate::analysis::{analysis_notes, group_text, without_middle, work_name};
 use crate::observe::{
-    Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective, Rank, RankSpent,
-    RankTimeline, Track,
+    Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective,
+    Rank, RankSpent, RankTimeline, Track,
 };
 use crate::text::{printable, printable_up_to};
 use halflap::simulate::Cause;
@@ -51,17 +51,23 @@ pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[RankTimeline
 /// What a reader of the page should know.
 fn notes(analysis: &Analysis, timelines: &[RankTimeline]) -> Vec<String> {
     let mut notes = analysis_notes(analysis);
-    for (rank, timeline) in analysis.ranks.iter().zip(timelines).filter(|(_, timeline)| timeline.pauses_left_out > 0) {
+    for (rank, timeline) in
+        analysis.ranks.iter().zip(timelines).filter(|(_, timeline)| timeline.pauses_left_out > 0)
+    {
         let (drawn, label) = (timeline.pauses.len(), printable(&rank.label));
         let all = drawn + timeline.pauses_left_out;
-        notes.push(format!("{label}: of {all} pauses of compute the longest {drawn} are drawn and summed up"));
+        notes.push(format!(
+            "{label}: of {all} pauses of compute the longest {drawn} are drawn and summed up"
+        ));
     }
     notes
 }
 
 /// Unique names of the ranks: traces may not know their rank, or claim the same.
 fn called(analysis: &Analysis) -> Vec<String> {
-    let name = |rank: &Rank| rank.rank.map_or_else(|| printable(&rank.label), |rank| format!("rank {rank}"));
+    let name = |rank: &Rank| {
+        rank.rank.map_or_else(|| printable(&rank.label), |rank| format!("rank {rank}"))
+    };
     let names: Vec<String> = analysis.ranks.iter().map(name).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     names.iter().for_each(|name| *seen.entry(name).or_default() += 1);
@@ -122,9 +128,10 @@ impl<'a> TraceNumbers<'a> {
         match drawing {
             Drawing::Kernel(kernel) => self.kernel(rank, kernel),
             Drawing::Collective(place) => self.collective(rank, place),
-            Drawing::Several => {
-                self.op(Key::Several, &About { kind: Kind::Several, name: "several", collective: None })
-            }
+            Drawing::Several => self.op(
+                Key::Several,
+                &About { kind: Kind::Several, name: "several", collective: None },
+            ),
         }
     }
 
@@ -152,9 +159,17 @@ impl<'a> TraceNumbers<'a> {
         let name = match (found, self.analysis.ranks.len()) {
             (Some(found), _) => format!("{} {}", collective.operation.name(), found + 1),
             (None, 1) => format!("{} {}", collective.operation.name(), place + 1),
-            (None, _) => format!("{} {} ({} alone)", collective.operation.name(), place + 1, self.called[rank]),
+            (None, _) => format!(
+                "{} {} ({} alone)",
+                collective.operation.name(),
+                place + 1,
+                self.called[rank]
+            ),
         };
-        self.op(key, &About { kind: Kind::Collective, name: &name, collective: Some((rank, collective)) })
+        self.op(
+            key,
+            &About { kind: Kind::Collective, name: &name, collective: Some((rank, collective)) },
+        )
     }
 
     fn op(&mut self, key: Key<'a>, about: &About<'_>) -> u32 {
@@ -217,19 +232,33 @@ fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
         Nanos::ZERO => String::new(),
         whole => format!("{:.1}% of {what}", 100.0 * part.0 / whole.0),
     };
-    let figure = |label, value: Nanos, note| Figure { label, value: value.0, unit: PageUnit::Ns, note, better: "less" };
+    let figure = |label, value: Nanos, note| Figure {
+        label,
+        value: value.0,
+        unit: PageUnit::Ns,
+        note,
+        better: "less",
+    };
     let span = of(times.compute, times.span, "it computing");
     let mut figures = vec![
         figure("span", times.span, span),
-        figure("exposed communication", times.exposed, of(times.exposed, times.communication, "communication")),
+        figure(
+            "exposed communication",
+            times.exposed,
+            of(times.exposed, times.communication, "communication"),
+        ),
         figure("idle", times.idle, of(times.idle, times.span, "span")),
     ];
     if analysis.ranks.len() > 1 {
         let peers = &analysis.peers.ranks[place];
         let least = if analysis.peers.incomplete() { "at least; " } else { "" };
         let (waiting, note) = match peers.transfer_and_waiting() {
-            Some((_, waiting)) => (waiting, format!("{least}last to arrive at {} of {}", peers.last, peers.matched)),
-            None => (Nanos(f64::NAN), "none of its collectives was found on another rank".to_owned()),
+            Some((_, waiting)) => {
+                (waiting, format!("{least}last to arrive at {} of {}", peers.last, peers.matched))
+            }
+            None => {
+                (Nanos(f64::NAN), "none of its collectives was found on another rank".to_owned())
+            }
         };
         figures.push(figure("waiting for peers", waiting, note));
     }
@@ -238,7 +267,8 @@ fn headline(analysis: &Analysis, place: usize) -> Vec<Figure> {
 
 /// The lanes; where slices of a stream or group overlap, it has several, which are numbered.
 fn lanes(rank: &Rank, tracks: &[Track]) -> Vec<PageLane> {
-    let alike = |tracks: &[Track], track: &Track| tracks.iter().filter(|other| *other == track).count();
+    let alike =
+        |tracks: &[Track], track: &Track| tracks.iter().filter(|other| *other == track).count();
     let numbered = |(place, track): (usize, &Track)| {
         let PageLane { name, kind, note } = lane(rank, track);
         let name = match alike(tracks, track) {
@@ -256,7 +286,9 @@ fn lane(rank: &Rank, track: &Track) -> PageLane {
             let (name, note) = group_text(&rank.groups[group]);
             let name = match rank.groups[group].name {
                 GroupName::Named(_) => format!("group {name}"),
-                GroupName::Stream(_) | GroupName::Gloo | GroupName::OneOf(_) => format!("{name}, comm."),
+                GroupName::Stream(_) | GroupName::Gloo | GroupName::OneOf(_) => {
+                    format!("{name}, comm.")
+                }
             };
             PageLane { name, kind: LaneKind::Communication, note }
         }
@@ -334,7 +366,10 @@ fn collectives(numbers: &mut TraceNumbers<'_>) -> PageTable {
             column("hidden", PageUnit::Ns, false),
             column("waiting for peers", PageUnit::Ns, false),
         ],
-        op: all.iter().map(|at| Maybe(Some(numbers.collective(at.rank, at.collective).into()))).collect(),
+        op: all
+            .iter()
+            .map(|at| Maybe(Some(numbers.collective(at.rank, at.collective).into())))
+            .collect(),
         rows: all.iter().map(|&at| collective_row(numbers, at)).collect(),
         details: Some(all.iter().map(|&at| details(numbers, at)).collect()),
         view: None,
@@ -366,16 +401,24 @@ fn details(numbers: &TraceNumbers<'_>, at: Member) -> Vec<(&'static str, String)
     let collective = &rank.collectives[at.collective];
     let name = |kernel| without_middle(rank.kernel(kernel), NAME);
     let mut details = vec![(rank.processor.work(), name(collective.kernel))];
-    details
-        .extend(collective.behind.iter().map(|&(kernel, time)| ("hidden behind", format!("{time} {}", name(kernel)))));
+    details.extend(
+        collective
+            .behind
+            .iter()
+            .map(|&(kernel, time)| ("hidden behind", format!("{time} {}", name(kernel)))),
+    );
     if let Some(stall) = collective.stall {
         let after = stall.after.map_or("the start".to_owned(), name);
         let before = stall.before.map_or("the end".to_owned(), name);
-        details.push(("compute stood still", format!("{} from {after} to {before}", stall.when.time())));
+        details.push((
+            "compute stood still",
+            format!("{} from {after} to {before}", stall.when.time()),
+        ));
     }
     if let Some(found) = found {
         let last = numbers.analysis.ranks[found.last].name();
-        let said = format!("{}; the longest wait was {}, for rank {last}", found.transfer, found.spread);
+        let said =
+            format!("{}; the longest wait was {}, for rank {last}", found.transfer, found.spread);
         details.push(("transfer", said));
     }
     details
@@ -391,7 +434,17 @@ fn ranks(analysis: &Analysis) -> PageTable {
             None => PageCell::Empty,
         };
         let mut row = vec![text(rank.name())];
-        row.extend([times.span, times.compute, times.communication, times.exposed, times.memory, times.idle].map(time));
+        row.extend(
+            [
+                times.span,
+                times.compute,
+                times.communication,
+                times.exposed,
+                times.memory,
+                times.idle,
+            ]
+            .map(time),
+        );
         row.extend([waiting, text(&rank.label)]);
         row
     };
@@ -440,11 +493,15 @@ fn kernels(numbers: &mut TraceNumbers<'_>) -> PageTable {
     all.truncate(ROWS);
     let several = analysis.ranks.len() > 1;
     let work = work_name(analysis);
-    let mut columns = vec![column(work, PageUnit::Text, false), column("class", PageUnit::Text, false)];
+    let mut columns =
+        vec![column(work, PageUnit::Text, false), column("class", PageUnit::Text, false)];
     columns.extend(several.then_some(column("ranks", PageUnit::Count, false)));
-    columns.extend([column("launches", PageUnit::Count, false), column("total", PageUnit::Ns, true)]);
+    columns
+        .extend([column("launches", PageUnit::Count, false), column("total", PageUnit::Ns, true)]);
     match several {
-        true => columns.extend(["least of a rank", "most of a rank"].map(|title| column(title, PageUnit::Ns, false))),
+        true => columns.extend(
+            ["least of a rank", "most of a rank"].map(|title| column(title, PageUnit::Ns, false)),
+        ),
         false => columns.push(column("median", PageUnit::Ns, false)),
     }
     columns.push(column("longest", PageUnit::Ns, false));
@@ -452,7 +509,8 @@ fn kernels(numbers: &mut TraceNumbers<'_>) -> PageTable {
         title: if work == "kernel" { "kernels" } else { "operators" },
         columns,
         op: all.iter().map(|row| kernel_op(numbers, row)).collect(),
-        details: several.then(|| all.iter().map(|row| kernel_details(numbers, &row.uses)).collect()),
+        details: several
+            .then(|| all.iter().map(|row| kernel_details(numbers, &row.uses)).collect()),
         rows: all.iter().map(|row| kernel_row(row, several)).collect(),
         view: None,
         cut,
@@ -486,12 +544,17 @@ fn kernel_row(row: &KernelRow<'_>, several: bool) -> Vec<PageCell> {
 }
 
 /// The ranks that spend most in a kernel.
-fn kernel_details(numbers: &TraceNumbers<'_>, uses: &[(usize, &KernelUse)]) -> Vec<(&'static str, String)> {
+fn kernel_details(
+    numbers: &TraceNumbers<'_>,
+    uses: &[(usize, &KernelUse)],
+) -> Vec<(&'static str, String)> {
     let mut uses = uses.to_vec();
     uses.sort_by(|(_, a), (_, b)| b.total.0.total_cmp(&a.total.0));
     let said = |(place, used): &(usize, &KernelUse)| {
-        let said =
-            format!("{}: {}, {} launched, median {}", numbers.called[*place], used.total, used.launches, used.median);
+        let said = format!(
+            "{}: {}, {} launched, median {}",
+            numbers.called[*place], used.total, used.launches, used.median
+        );
         ("time", said)
     };
     let rest = uses.len().saturating_sub(RANKS);

@@ -1,8 +1,8 @@
 //! A page of simulated orders.
 
 use super::model::{
-    Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageCell, PageColumn, PageGroup, PageLane, PageSlice,
-    PageStall, PageTable, PageUnit, Slices, Stalls, Sweep, Time, View,
+    Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageCell, PageColumn, PageGroup,
+    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Sweep, Time, View,
 };
 use crate::against_bound;
 use crate::played::Played;
@@ -52,7 +52,11 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
         ops: programs.ops(),
         groups: groups(graph),
         buffers: programs.buffers(),
-        views: shown.orders.iter().map(|played| view(shown, played, programs.of_order(played))).collect(),
+        views: shown
+            .orders
+            .iter()
+            .map(|played| view(shown, played, programs.of_order(played)))
+            .collect(),
         compare: shown.orders.len() == 2,
         tables: vec![collectives(shown, last)],
         sweep: None,
@@ -82,7 +86,8 @@ impl<'a> Programs<'a> {
     fn of(orders: &'a [Played<'a>], last: &'a Played<'a>) -> Programs<'a> {
         let graph = last.graph;
         let ops = graph.ops().map(|op| op.index() as u32).collect();
-        let mut all = vec![NumberedProgram { graph, ops, own: graph.ops().collect(), first_buffer: 0 }];
+        let mut all =
+            vec![NumberedProgram { graph, ops, own: graph.ops().collect(), first_buffer: 0 }];
         let before = orders.iter().find_map(|played| Some((played.graph, played.origin?)));
         if let Some((graph, origin)) = before {
             all.push(NumberedProgram::before(graph, origin, last.graph));
@@ -104,7 +109,9 @@ impl<'a> Programs<'a> {
         let mut buffers = Buffers::default();
         for program in &self.all {
             let graph = program.graph;
-            buffers.name.extend(graph.buffers().map(|buffer| printable_up_to(graph.buffer_name(buffer), NAME)));
+            buffers.name.extend(
+                graph.buffers().map(|buffer| printable_up_to(graph.buffer_name(buffer), NAME)),
+            );
             buffers.size.extend(graph.buffers().map(|buffer| graph.size_alloc(buffer)));
             buffers.maker.extend(graph.buffers().map(|buffer| program.maybe(graph.maker(buffer))));
         }
@@ -184,7 +191,9 @@ fn what(graph: &Graph, op: OpId) -> String {
 
 fn groups(graph: &Graph) -> Vec<PageGroup> {
     let groups = graph.groups().iter();
-    groups.map(|(_, group)| PageGroup { name: printable(&group.name), ranks: ranks(&group.ranks) }).collect()
+    groups
+        .map(|(_, group)| PageGroup { name: printable(&group.name), ranks: ranks(&group.ranks) })
+        .collect()
 }
 
 fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -> View {
@@ -207,7 +216,8 @@ fn view(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>) -
 fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
     let Played { graph, simulation, .. } = played;
     let collectives = graph.ops().filter(|&op| graph.kind(op).is_collective());
-    let communication: Nanos = collectives.map(|op| simulation.end[op] - simulation.start[op]).sum();
+    let communication: Nanos =
+        collectives.map(|op| simulation.end[op] - simulation.start[op]).sum();
     let exposed = simulation.exposed();
     let share = match communication {
         Nanos::ZERO => "nothing communicates".to_owned(),
@@ -227,7 +237,12 @@ fn headline(shown: &Shown<'_>, played: &Played<'_>) -> Vec<Figure> {
     ];
     if shown.orders.iter().any(|played| waiting_for_host(played.simulation) > Nanos::ZERO) {
         let note = "compute stands still, and nothing is issued".to_owned();
-        figures.push(figure("waiting for the host", waiting_for_host(simulation).0, PageUnit::Ns, note));
+        figures.push(figure(
+            "waiting for the host",
+            waiting_for_host(simulation).0,
+            PageUnit::Ns,
+            note,
+        ));
     }
     figures
 }
@@ -241,11 +256,18 @@ struct ProgramLanes {
 impl ProgramLanes {
     fn of(played: &Played<'_>) -> ProgramLanes {
         let Played { graph, machine, .. } = played;
-        let mut lanes = vec![PageLane { name: "compute".to_owned(), kind: LaneKind::Compute, note: String::new() }];
+        let mut lanes = vec![PageLane {
+            name: "compute".to_owned(),
+            kind: LaneKind::Compute,
+            note: String::new(),
+        }];
         let mut of_group = IdVec::filled(0, graph.groups().len());
         for (id, group) in graph.groups().iter() {
-            let mut collectives = graph.ops().filter(|&op| graph.collective(op).is_some_and(|of| of.group == id));
-            let Some(stream) = collectives.next().and_then(|op| machine.streams.of(op)) else { continue };
+            let mut collectives =
+                graph.ops().filter(|&op| graph.collective(op).is_some_and(|of| of.group == id));
+            let Some(stream) = collectives.next().and_then(|op| machine.streams.of(op)) else {
+                continue;
+            };
             let name = format!("group {}", printable(&group.name));
             let note = format!("{}, stream {}", ranks(&group.ranks), stream.index());
             of_group[id] = lanes.len();
@@ -306,8 +328,10 @@ fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>)
 fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> PageTable {
     let graph = last.graph;
     let listing = Listing::new(shown, last);
-    let mut collectives: Vec<OpId> = graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
-    collectives.sort_by(|&a, &b| listing.exposed[b].0.total_cmp(&listing.exposed[a].0).then(a.cmp(&b)));
+    let mut collectives: Vec<OpId> =
+        graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
+    collectives
+        .sort_by(|&a, &b| listing.exposed[b].0.total_cmp(&listing.exposed[a].0).then(a.cmp(&b)));
     PageTable {
         title: "collectives",
         columns: listing.columns(),
@@ -346,7 +370,13 @@ impl<'a> Listing<'a> {
             [before, _] => Some((before, exposed_before(before))),
             _ => None,
         };
-        Listing { last, before, exposed: exposed_by_collective(last.simulation), held, rows: shown.rows }
+        Listing {
+            last,
+            before,
+            exposed: exposed_by_collective(last.simulation),
+            held,
+            rows: shown.rows,
+        }
     }
 
     fn columns(&self) -> Vec<PageColumn> {
@@ -378,14 +408,21 @@ impl<'a> Listing<'a> {
         if let Some((before, exposed)) = &self.before {
             let place = |old: OpId| before.order.pos(old).index();
             let was = match before.origin {
-                Some(origin) => origin.ops[op].of.iter().map(|&old| place(old)).min().unwrap_or_default(),
+                Some(origin) => {
+                    origin.ops[op].of.iter().map(|&old| place(old)).min().unwrap_or_default()
+                }
                 None => place(op),
             };
             let shift = self.last.order.pos(op).index() as f64 - was as f64;
             row.extend([PageCell::Time(Time(exposed[op])), PageCell::Number(shift)]);
         }
-        row.push(self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(name(graph, held.at))));
-        row.push(self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(describe_holder(graph, &held.by))));
+        row.push(
+            self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(name(graph, held.at))),
+        );
+        row.push(
+            self.held[op]
+                .map_or(PageCell::Empty, |held| PageCell::Text(describe_holder(graph, &held.by))),
+        );
         row
     }
 
@@ -395,7 +432,11 @@ impl<'a> Listing<'a> {
             Some(held) => describe_holder(graph, &held.by),
             None => "nothing: it is hidden".to_owned(),
         };
-        let stopped = self.rows.iter().find(|row| row.op == op).map(|row| ("stopped by", stop(graph, &row.stop)));
+        let stopped = self
+            .rows
+            .iter()
+            .find(|row| row.op == op)
+            .map(|row| ("stopped by", stop(graph, &row.stop)));
         std::iter::once(("held by", held)).chain(stopped).collect()
     }
 }

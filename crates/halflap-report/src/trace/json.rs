@@ -46,11 +46,17 @@ impl<W: Write> Events<'_, W> {
     }
 
     fn name(&mut self, what: &str, thread: Thread, args: Value) -> io::Result<()> {
-        self.push(&json!({ "ph": "M", "name": what, "pid": thread.pid, "tid": thread.tid, "args": args }))
+        self.push(
+            &json!({ "ph": "M", "name": what, "pid": thread.pid, "tid": thread.tid, "args": args }),
+        )
     }
 }
 
-fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: usize) -> io::Result<()> {
+fn write_process<W: Write>(
+    events: &mut Events<'_, W>,
+    process: &Process,
+    pid: usize,
+) -> io::Result<()> {
     let whole = Thread { pid, tid: 0 };
     events.name("process_name", whole, json!({ "name": process.name }))?;
     events.name("process_sort_index", whole, json!({ "sort_index": pid }))?;
@@ -70,7 +76,11 @@ fn write_process<W: Write>(events: &mut Events<'_, W>, process: &Process, pid: u
     Ok(())
 }
 
-fn write_slice<W: Write>(events: &mut Events<'_, W>, slice: &TrackSlice, thread: Thread) -> io::Result<()> {
+fn write_slice<W: Write>(
+    events: &mut Events<'_, W>,
+    slice: &TrackSlice,
+    thread: Thread,
+) -> io::Result<()> {
     let Thread { pid, tid } = thread;
     let note = |(name, note): &(&str, Note)| {
         let value = match note {

@@ -111,7 +111,10 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         leads_to: Vec::new(),
         comes_from: Vec::new(),
         notes: slice.among.as_ref().map_or(Vec::new(), |(among, bytes)| {
-            vec![("group", Note::Text(printable(among))), ("bytes", Note::Number(bytes.0.unsigned_abs()))]
+            vec![
+                ("group", Note::Text(printable(among))),
+                ("bytes", Note::Number(bytes.0.unsigned_abs())),
+            ]
         }),
     };
     let process = |ran: &Ran| Process {
@@ -119,7 +122,10 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         tracks: ran
             .lanes
             .iter()
-            .map(|lane| TraceTrack { name: printable(&lane.name), slices: lane.slices.iter().map(slice).collect() })
+            .map(|lane| TraceTrack {
+                name: printable(&lane.name),
+                slices: lane.slices.iter().map(slice).collect(),
+            })
             .collect(),
         memory: Vec::new(),
     };
@@ -143,10 +149,14 @@ impl PlayedTrace<'_> {
         };
         let mut tracks = vec![compute];
         for stream in (0..machine.streams.len()).map(StreamId::from_index) {
-            let here: Vec<OpId> = ops.iter().copied().filter(|&op| machine.streams.of(op) == Some(stream)).collect();
+            let here: Vec<OpId> =
+                ops.iter().copied().filter(|&op| machine.streams.of(op) == Some(stream)).collect();
             if !here.is_empty() {
                 let name = stream_name(graph, stream, &here);
-                tracks.push(TraceTrack { name, slices: here.into_iter().map(|op| self.slice(op)).collect() });
+                tracks.push(TraceTrack {
+                    name,
+                    slices: here.into_iter().map(|op| self.slice(op)).collect(),
+                });
             }
         }
         tracks.push(TraceTrack { name: "compute stands still".to_owned(), slices: self.stalls() });
@@ -170,19 +180,27 @@ impl PlayedTrace<'_> {
             start: whole(start),
             end: whole(end),
             leads_to: graph.waited_by(op).iter().filter_map(|&wait| arrow(op, wait)).collect(),
-            comes_from: graph.waits_for(op).iter().filter_map(|&collective| arrow(collective, op)).collect(),
+            comes_from: graph
+                .waits_for(op)
+                .iter()
+                .filter_map(|&collective| arrow(collective, op))
+                .collect(),
             notes: self.notes(op),
         }
     }
 
     fn notes(&self, op: OpId) -> Vec<(&'static str, Note)> {
         let graph = self.played.graph;
-        let mut notes = vec![("place in the order", Note::Number(self.played.order.pos(op).index() as u64))];
+        let mut notes =
+            vec![("place in the order", Note::Number(self.played.order.pos(op).index() as u64))];
         if let Some(collective) = graph.collective(op) {
             let group = &graph.groups()[collective.group];
             notes.extend([
                 ("operation", Note::Text(printable(&collective.op))),
-                ("group", Note::Text(format!("{} ({})", printable(&group.name), ranks(&group.ranks)))),
+                (
+                    "group",
+                    Note::Text(format!("{} ({})", printable(&group.name), ranks(&group.ranks))),
+                ),
                 ("bytes", Note::Number(collective.bytes().0.unsigned_abs())),
             ]);
         } else if !graph.fused(op).is_empty() {
@@ -200,7 +218,9 @@ impl PlayedTrace<'_> {
         let stall = |exposure: &&Exposure| {
             let name = |op| printable_up_to(self.played.graph.name(op), 160);
             let what = match exposure.cause {
-                Cause::Needed | Cause::Synchronous | Cause::EndOfStep => format!("for {}", name(exposure.of)),
+                Cause::Needed | Cause::Synchronous | Cause::EndOfStep => {
+                    format!("for {}", name(exposure.of))
+                }
                 Cause::Issued => format!("until {} is issued", name(exposure.at)),
             };
             TrackSlice {
@@ -237,10 +257,12 @@ impl PlayedTrace<'_> {
 }
 
 fn stream_name(graph: &Graph, stream: StreamId, ops: &[OpId]) -> String {
-    let mut groups: Vec<_> = ops.iter().filter_map(|&op| graph.collective(op)).map(|of| of.group).collect();
+    let mut groups: Vec<_> =
+        ops.iter().filter_map(|&op| graph.collective(op)).map(|of| of.group).collect();
     groups.sort_unstable();
     groups.dedup();
-    let names: Vec<String> = groups.iter().take(4).map(|&group| printable(&graph.groups()[group].name)).collect();
+    let names: Vec<String> =
+        groups.iter().take(4).map(|&group| printable(&graph.groups()[group].name)).collect();
     let more = if groups.len() > 4 { ", ..." } else { "" };
     let group = if groups.len() == 1 { "group" } else { "groups" };
     format!("stream {}: {group} {}{more}", stream.index(), names.join(", "))

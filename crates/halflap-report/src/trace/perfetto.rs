@@ -48,7 +48,12 @@ fn take(next: &mut u64) -> u64 {
     *next - 1
 }
 
-fn write_tracks(out: &mut impl Write, process: &Process, parent: u64, next: &mut u64) -> io::Result<()> {
+fn write_tracks(
+    out: &mut impl Write,
+    process: &Process,
+    parent: u64,
+    next: &mut u64,
+) -> io::Result<()> {
     for (rank, track) in process.tracks.iter().enumerate() {
         let uuid = take(next);
         describe(out, uuid, |described| {

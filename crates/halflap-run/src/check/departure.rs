@@ -103,7 +103,8 @@ pub fn split() -> io::Result<Split> {
     let size = size_of::<Notes>();
     // SAFETY: new memory, shared with the child and full of zeros, which is a good `Notes`.
     let memory = unsafe {
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         libc::mmap(ptr::null_mut(), size, access, flags, -1, 0)
     };
     if memory == libc::MAP_FAILED {
@@ -148,7 +149,8 @@ fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
     let ranks = notes().map_or(&[][..], |notes| &notes.ranks);
     let read = |note: &Note| {
         let len = note.len.load(Ordering::Acquire);
-        let bytes: Vec<u8> = note.text[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        let bytes: Vec<u8> =
+            note.text[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
         serde_json::from_slice(&bytes).ok()
     };
     let was_told = notes().is_some_and(|notes| notes.is_over.load(Ordering::Acquire));
@@ -186,7 +188,9 @@ impl Departure {
         let how = self.how();
         let mut value = json!({ "format": FAULT_FORMAT, "kind": "crash", "signal": how, "message": self.to_string() });
         // If several ranks were in a custom call, the culprit is unknown; take the first.
-        if let (Value::Object(all), Some(Value::Object(first))) = (&mut value, self.at.first().cloned()) {
+        if let (Value::Object(all), Some(Value::Object(first))) =
+            (&mut value, self.at.first().cloned())
+        {
             all.extend(first);
         }
         value
@@ -196,9 +200,15 @@ impl Departure {
 impl std::fmt::Display for Departure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the process ended in the middle of the run: {}", self.how())?;
-        let Some(first) = self.at.first() else { return f.write_str(", by no custom call that was still running") };
+        let Some(first) = self.at.first() else {
+            return f.write_str(", by no custom call that was still running");
+        };
         let text = |name: &str| first[name].as_str().unwrap_or("");
-        let source = if text("source").is_empty() { String::new() } else { format!(" ({})", text("source")) };
+        let source = if text("source").is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", text("source"))
+        };
         let ranks: Vec<String> = self.at.iter().map(|note| note["rank"].to_string()).collect();
         let ranks = match ranks.len() {
             1 => format!("rank {} was", ranks[0]),
@@ -215,9 +225,14 @@ mod tests {
 
     #[test]
     fn who_leaves_without_a_word_is_named() {
-        let note = |rank: usize| json!({ "rank": rank, "kernel": "k", "source": "m.py:3", "target": "f" });
-        let left =
-            |status, at| Departure { status: ExitStatus::from_raw(status), at, was_told: false, was_stopped: false };
+        let note =
+            |rank: usize| json!({ "rank": rank, "kernel": "k", "source": "m.py:3", "target": "f" });
+        let left = |status, at| Departure {
+            status: ExitStatus::from_raw(status),
+            at,
+            was_told: false,
+            was_stopped: false,
+        };
         let alone = left(0, vec![note(2)]);
         assert_eq!(alone.code(), None);
         assert_eq!(
@@ -225,8 +240,15 @@ mod tests {
             "the process ended in the middle of the run: _exit(0) was called while rank 2 was in custom call 'k' \
              (m.py:3), which calls 'f'"
         );
-        assert_eq!((alone.to_json()["rank"].as_u64(), alone.to_json()["kernel"].as_str()), (Some(2), Some("k")));
-        assert!(left(9, vec![note(0), note(1)]).to_string().contains("signal 9 ended it while ranks 0, 1 were"));
+        assert_eq!(
+            (alone.to_json()["rank"].as_u64(), alone.to_json()["kernel"].as_str()),
+            (Some(2), Some("k"))
+        );
+        assert!(
+            left(9, vec![note(0), note(1)])
+                .to_string()
+                .contains("signal 9 ended it while ranks 0, 1 were")
+        );
         assert_eq!(Departure { was_told: true, ..left(4 << 8, Vec::new()) }.code(), Some(4));
     }
 }

@@ -24,7 +24,8 @@ static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 const GRACE_MICROS: libc::useconds_t = 200_000;
 /// The system's own doing.
 const SI_KERNEL: libc::c_int = 0x80;
-const UNALIGNED: &str = "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
+const UNALIGNED: &str =
+    "SIGSEGV: an instruction wants memory that is aligned, or an address cannot be";
 /// Only one thread reports.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [(libc::c_int, &str); 5] = [
@@ -104,7 +105,11 @@ impl Drop for HandlerStack {
     fn drop(&mut self) {
         // SAFETY: after the first call no handler runs there any more.
         unsafe {
-            let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: STACK };
+            let none = libc::stack_t {
+                ss_sp: ptr::null_mut(),
+                ss_flags: libc::SS_DISABLE,
+                ss_size: STACK,
+            };
             libc::sigaltstack(&raw const none, ptr::null_mut());
             libc::munmap(self.memory, STACK);
         }
@@ -185,22 +190,27 @@ impl<'a> Culprit<'a> {
             let culprit = if past.has_returned { Culprit::After } else { Culprit::Left };
             Some(culprit(past.label(), past.rank))
         };
-        post::running().map(Culprit::Kernel).or_else(own).or_else(thread).unwrap_or(Culprit::Unknown)
+        post::running()
+            .map(Culprit::Kernel)
+            .or_else(own)
+            .or_else(thread)
+            .unwrap_or(Culprit::Unknown)
     }
 
     fn known(self) -> Option<(&'a Label, usize)> {
         match self {
             Culprit::Kernel(Running { label, rank, .. }) => Some((label, *rank)),
-            Culprit::After(label, rank) | Culprit::Left(label, rank) | Culprit::Thread(label, rank) => {
-                Some((label, rank))
-            }
+            Culprit::After(label, rank)
+            | Culprit::Left(label, rank)
+            | Culprit::Thread(label, rank) => Some((label, rank)),
             Culprit::Unknown => None,
         }
     }
 }
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let name = SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
+    let name =
+        SIGNALS.iter().find(|(number, _)| *number == signal).map_or("a signal", |(_, name)| name);
     let has_address = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
     // SAFETY: the system passes both; these signals have an address.
     let address = if has_address { unsafe { (*info).si_addr() as usize } } else { 0 };
@@ -208,7 +218,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let is_left = matches!(culprit, Culprit::Left(..)) && signal == libc::SIGABRT;
     let name = if is_left { "an exception or pthread_exit that left it (SIGABRT)" } else { name };
     let place = has_address.then(|| regions::find(address)).flatten();
-    let is_ours = is_owner() && (culprit.known().is_some() || place.is_some() || post::is_anyone_busy());
+    let is_ours =
+        is_owner() && (culprit.known().is_some() || place.is_some() || post::is_anyone_busy());
     if !is_ours {
         // Nothing runs: as if we were not there. Coming back does it again.
         // SAFETY: the default action for this signal.
@@ -223,7 +234,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let done = if has_address { done_at(context) } else { Done::Unknown };
     // SAFETY: as above. On x86, this code without an address means an unaligned access by an
     // instruction that requires alignment, or a non-canonical address.
-    let is_unaligned = signal == libc::SIGSEGV && address == 0 && unsafe { (*info).si_code } == SI_KERNEL;
+    let is_unaligned =
+        signal == libc::SIGSEGV && address == 0 && unsafe { (*info).si_code } == SI_KERNEL;
     let signal = if is_unaligned { UNALIGNED } else { name };
     Fault { signal, address, done, culprit, place }.end();
 }
@@ -232,7 +244,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 extern "C" fn handle_exit() {
     let culprit = Culprit::here();
     if is_owner() && culprit.known().is_some() {
-        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, culprit, place: None }.end();
+        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, culprit, place: None }
+            .end();
     }
     if is_owner() && FIRST.load(Ordering::Acquire) != usize::MAX {
         // A thread is about to say something.
@@ -251,7 +264,8 @@ fn wait_for_the_end() -> ! {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn done_at(context: *mut libc::c_void) -> Done {
     // SAFETY: the system gives the context of the fault, whose error says in its second bit what was done.
-    let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    let error =
+        unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     if error & 2 == 0 { Done::Read } else { Done::Written }
 }
 
@@ -266,7 +280,9 @@ struct Plain<'a>(&'a str);
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = |letter: char| letter >= ' ' && letter != '"' && letter != '\\';
-        self.0.chars().try_for_each(|letter| f.write_char(if is_plain(letter) { letter } else { '_' }))
+        self.0
+            .chars()
+            .try_for_each(|letter| f.write_char(if is_plain(letter) { letter } else { '_' }))
     }
 }
 
@@ -310,7 +326,9 @@ impl Fault<'_> {
     /// Whether the kernel was given a buffer, to read it.
     fn takes(&self, region: &Region) -> bool {
         match self.culprit {
-            Culprit::Kernel(running) => running.ins.iter().any(|address| region.has(address.0 as usize)),
+            Culprit::Kernel(running) => {
+                running.ins.iter().any(|address| region.has(address.0 as usize))
+            }
             _ => region.is_constant,
         }
     }
@@ -340,7 +358,10 @@ impl Fault<'_> {
             }
         }?;
         if self.may_be_found() {
-            write!(text, "; run it with --no-memory-caching, or 'halflap debug', to see which buffer is at fault")?;
+            write!(
+                text,
+                "; run it with --no-memory-caching, or 'halflap debug', to see which buffer is at fault"
+            )?;
         }
         if self.culprit.known().is_none() {
             write!(text, ". What ran last:")?;
@@ -357,10 +378,16 @@ impl Fault<'_> {
         self.place.is_none() && self.address != 0 && !regions::are_there()
     }
 
-    fn say_place(&self, text: &mut Text, (region, freed): (&Region, Option<&Freed>)) -> fmt::Result {
+    fn say_place(
+        &self,
+        text: &mut Text,
+        (region, freed): (&Region, Option<&Freed>),
+    ) -> fmt::Result {
         let Region { name, kind, data: (_, bytes), .. } = region;
         match region.beyond(self.address) {
-            Some((side, bytes)) => write!(text, "{} {} of ", self.done.words(), Beyond(side, bytes))?,
+            Some((side, bytes)) => {
+                write!(text, "{} {} of ", self.done.words(), Beyond(side, bytes))?
+            }
             None => {
                 let offset = self.address - region.data.0;
                 let only = match freed.is_none() && self.takes(region) {
@@ -379,14 +406,25 @@ impl Fault<'_> {
                 let Freed { kernel, step, computation } = freed;
                 write!(text, ", freed after kernel '{kernel}' before step {step} of {computation}")
             }
-            None if self.kind() == "not-its-own" => write!(text, ", which is alive and was not given to it"),
+            None if self.kind() == "not-its-own" => {
+                write!(text, ", which is alive and was not given to it")
+            }
             None => Ok(()),
         }
     }
 
     fn report(&self, text: &mut Text) -> fmt::Result {
-        write!(text, "{{\"format\":\"halflap.fault/1\",\"kind\":\"{}\",\"signal\":\"{}\"", self.kind(), self.signal)?;
-        write!(text, ",\"access\":\"{}\"", if self.done == Done::Written { "write" } else { "read" })?;
+        write!(
+            text,
+            "{{\"format\":\"halflap.fault/1\",\"kind\":\"{}\",\"signal\":\"{}\"",
+            self.kind(),
+            self.signal
+        )?;
+        write!(
+            text,
+            ",\"access\":\"{}\"",
+            if self.done == Done::Written { "write" } else { "read" }
+        )?;
         if matches!(self.culprit, Culprit::Thread(..)) {
             write!(text, ",\"is_thread\":true")?;
         }
@@ -400,10 +438,19 @@ impl Fault<'_> {
         }
         if let Some((region, freed)) = self.place {
             let offset = self.address as i64 - region.data.0 as i64;
-            write!(text, ",\"buffer\":\"{}\",\"type\":\"{}\"", Plain(&region.name), Plain(&region.kind))?;
+            write!(
+                text,
+                ",\"buffer\":\"{}\",\"type\":\"{}\"",
+                Plain(&region.name),
+                Plain(&region.kind)
+            )?;
             write!(text, ",\"bytes\":{},\"offset\":{offset}", region.data.1)?;
             if let Some(Freed { kernel, step, .. }) = freed {
-                write!(text, ",\"freed_after\":\"{}\",\"freed_before_step\":{step}", Plain(kernel))?;
+                write!(
+                    text,
+                    ",\"freed_after\":\"{}\",\"freed_before_step\":{step}",
+                    Plain(kernel)
+                )?;
             }
         }
         writeln!(text, "}}")

@@ -56,8 +56,18 @@ mod tests {
         let takes = |list: &str, name: &str| Filter::new(list).takes(name);
         assert!(takes("", "anything") && takes(" Dot.5 , add", "dot.5") && takes("add", "ADD"));
         assert!(!takes("dot", "dot.5") && !takes("dot.5", "dot") && !takes("do*t.5.*", "dot.5"));
-        assert!(takes("*", "") && takes("dot*", "dot.5") && takes("*.5", "dot.5") && takes("d*t*5", "dot.5"));
-        assert!(!takes("dot.5*5", "dot.5") && takes("a**b", "ab") && takes("*a*", "xay") && !takes("*a*", "xy"));
+        assert!(
+            takes("*", "")
+                && takes("dot*", "dot.5")
+                && takes("*.5", "dot.5")
+                && takes("d*t*5", "dot.5")
+        );
+        assert!(
+            !takes("dot.5*5", "dot.5")
+                && takes("a**b", "ab")
+                && takes("*a*", "xay")
+                && !takes("*a*", "xy")
+        );
         let names = ["dot.5".to_owned()];
         assert_eq!(Filter::new("dot*,sub,ADD").unused(&names).collect::<Vec<_>>(), ["sub", "add"]);
     }

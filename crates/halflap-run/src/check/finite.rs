@@ -45,7 +45,9 @@ macro_rules! looked_at {
             let reaches = |limit: $signed| {
                 elements.chunks(PIECE).any(|piece| {
                     let over = |element: &[u8; size_of::<$unsigned>()]| {
-                        <$signed>::from((<$unsigned>::from_le_bytes(*element) & !SIGN) as $signed > limit)
+                        <$signed>::from(
+                            (<$unsigned>::from_le_bytes(*element) & !SIGN) as $signed > limit,
+                        )
                     };
                     piece.iter().fold(0, |any, element| any | over(element)) != 0
                 })
@@ -118,7 +120,10 @@ impl fmt::Display for NotFinite {
         let NotFinite { kernel, buffer, index, value, place: (computation, step), rank, .. } = self;
         let verb = if self.is_input { "is given" } else { "makes" };
         let source = with_source(self.source.as_deref());
-        write!(f, "rank {rank}: kernel '{kernel}'{source} {verb} {value} at {index:?} of buffer '{buffer}'")?;
+        write!(
+            f,
+            "rank {rank}: kernel '{kernel}'{source} {verb} {value} at {index:?} of buffer '{buffer}'"
+        )?;
         write!(f, ", step {step} of {computation}")?;
         let iterations = self.iteration.iter().map(|number| format!(", iteration {number}"));
         f.write_str(&iterations.collect::<String>())?;
@@ -127,7 +132,10 @@ impl fmt::Display for NotFinite {
         }
         if let Some(FirstInfinity { kernel, buffer, index, source }) = &self.infinity {
             let source = with_source(source.as_deref());
-            write!(f, "; '{kernel}'{source} made the first infinity before, at {index:?} of '{buffer}'")?;
+            write!(
+                f,
+                "; '{kernel}'{source} made the first infinity before, at {index:?} of '{buffer}'"
+            )?;
         }
         Ok(())
     }
@@ -157,7 +165,12 @@ impl Finite {
     /// What is wrong with the arrays of a launch, and their worst content. A constant's content is
     /// intended, and so is what is computed from such constants alone; but not what the launch
     /// itself produces from good ones.
-    pub(super) fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Option<NotFinite>, Worst) {
+    pub(super) fn look(
+        &self,
+        when: When,
+        seen: &Seen<'_>,
+        arrays: &[Array<'_>],
+    ) -> (Option<NotFinite>, Worst) {
         let takes_meant = match when {
             When::Before => true,
             When::After(taken) => taken >= self.limit() || seen.label.ins.is_empty(),
@@ -176,7 +189,10 @@ impl Finite {
 
     /// Remembers a launch that made an infinity of finite numbers.
     pub(super) fn note_infinity(&self, seen: &Seen<'_>, arrays: &[Array<'_>]) {
-        let Some(array) = arrays.iter().find(|array| worst_of(&array.view) == Worst::Infinity) else { return };
+        let Some(array) = arrays.iter().find(|array| worst_of(&array.view) == Worst::Infinity)
+        else {
+            return;
+        };
         let mut known = locked(&self.infinity);
         if known.as_ref().is_none_or(|(number, _)| seen.issued.number < *number) {
             let (index, _) = first(&array.view, |number| number.is_infinite());
@@ -232,13 +248,16 @@ mod tests {
     fn one_element_is_found_wherever_it_is() {
         for len in [1, 7, 4095, 4097] {
             for place in [0, len / 2, len - 1] {
-                for (bad, worst) in
-                    [(f32::NAN, Worst::Nan), (f32::NEG_INFINITY, Worst::Infinity), (-f32::MAX, Worst::Finite)]
-                {
+                for (bad, worst) in [
+                    (f32::NAN, Worst::Nan),
+                    (f32::NEG_INFINITY, Worst::Infinity),
+                    (-f32::MAX, Worst::Finite),
+                ] {
                     let mut elements = vec![-1.0f32; len];
                     elements[place] = bad;
                     assert_eq!(worst_of(&Tensor::of(&[len], &elements).view()), worst);
-                    let doubles: Vec<f64> = elements.iter().map(|&number| f64::from(number)).collect();
+                    let doubles: Vec<f64> =
+                        elements.iter().map(|&number| f64::from(number)).collect();
                     assert_eq!(worst_of(&Tensor::of(&[len], &doubles).view()), worst);
                     if bad != -f32::MAX {
                         let halves: Vec<half::bf16> =
@@ -251,7 +270,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(worst_of(&Tensor::of(&[1], &[Complex { re: 0.0f32, im: f32::NAN }]).view()), Worst::Nan);
+        assert_eq!(
+            worst_of(&Tensor::of(&[1], &[Complex { re: 0.0f32, im: f32::NAN }]).view()),
+            Worst::Nan
+        );
         assert_eq!(worst_of(&Tensor::of(&[2], &[-1i32, i32::MAX]).view()), Worst::Finite);
         let wild = Tensor::of(&[2, 3], &[0.0f32, 1.0, 2.0, 3.0, f32::INFINITY, f32::NAN]);
         assert_eq!(first(&wild.view(), |number| !number.is_finite()).0, [1, 1]);

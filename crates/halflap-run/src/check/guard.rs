@@ -93,7 +93,9 @@ impl std::fmt::Display for Overrun {
         let names: Vec<String> = buffers.iter().map(|name| format!("'{name}'")).collect();
         let of = match names.len() {
             1 => format!("buffer {}", names[0]),
-            _ => format!("the memory in which buffers {} were one after the other", names.join(", ")),
+            _ => {
+                format!("the memory in which buffers {} were one after the other", names.join(", "))
+            }
         };
         write!(f, "rank {rank}: something was written {place} of {of}; that was seen {seen}. ")?;
         f.write_str("--no-memory-caching (and =start) stops at the kernel that does it")
@@ -121,7 +123,15 @@ impl Guarded {
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         // Half for what is alive.
         let kept = MOST / 2 / ranks.max(1);
-        Guarded { side, resting, rank, page, quarantine: VecDeque::new(), kept, constants: Vec::new() }
+        Guarded {
+            side,
+            resting,
+            rank,
+            page,
+            quarantine: VecDeque::new(),
+            kept,
+            constants: Vec::new(),
+        }
     }
 
     /// New memory; nothing, if the system has no more.

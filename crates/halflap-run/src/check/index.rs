@@ -90,7 +90,12 @@ pub fn read_values(folder: &Path) -> Result<Vec<RankValues>, IndexError> {
     let inner = folder.join("values");
     let folder = match rank_folder(folder, 0).is_dir() {
         false if inner.is_dir() => &inner,
-        false => return Err(IndexError::new(folder, "has no values in it: save them with --debug-values 1")),
+        false => {
+            return Err(IndexError::new(
+                folder,
+                "has no values in it: save them with --debug-values 1",
+            ));
+        }
         true => folder,
     };
     let (first, ranks) = read_rank(folder, 0)?;
@@ -112,14 +117,24 @@ fn read_rank(folder: &Path, rank: usize) -> Result<(RankValues, usize), IndexErr
 
 fn read_index(own: PathBuf) -> Result<(RankValues, usize), IndexError> {
     let path = own.join("index.json");
-    let bytes = fs::read(&path).map_err(|error| IndexError::new(&path, format!("cannot be read: {error}")))?;
-    let index: Value = serde_json::from_slice(&bytes).map_err(|error| IndexError::new(&path, error))?;
+    let bytes = fs::read(&path)
+        .map_err(|error| IndexError::new(&path, format!("cannot be read: {error}")))?;
+    let index: Value =
+        serde_json::from_slice(&bytes).map_err(|error| IndexError::new(&path, error))?;
     if index["format"] != FORMAT {
-        return Err(IndexError::new(&path, format!("is no index of saved values: its format is not {FORMAT}")));
+        return Err(IndexError::new(
+            &path,
+            format!("is no index of saved values: its format is not {FORMAT}"),
+        ));
     }
     let listed = index["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
     let read = |(number, value): (usize, &Value)| {
-        let missing = || IndexError::new(&path, format!("entry {number} lacks something, or has it in another form"));
+        let missing = || {
+            IndexError::new(
+                &path,
+                format!("entry {number} lacks something, or has it in another form"),
+            )
+        };
         Entry::from_json(value).ok_or_else(missing)
     };
     let mut entries = listed.iter().enumerate().map(read).collect::<Result<Vec<Entry>, _>>()?;
@@ -135,7 +150,8 @@ impl RankValues {
     /// The array of an entry.
     pub fn load(&self, entry: &Entry) -> Result<Tensor, IndexError> {
         let path = self.folder.join(&entry.file);
-        let bytes = fs::read(&path).map_err(|error| IndexError::new(&path, format!("cannot be read: {error}")))?;
+        let bytes = fs::read(&path)
+            .map_err(|error| IndexError::new(&path, format!("cannot be read: {error}")))?;
         read_npy(&bytes).map_err(|error: NpyError| IndexError::new(&path, error))
     }
 }
@@ -163,7 +179,9 @@ impl Entry {
     fn from_json(value: &Value) -> Option<Entry> {
         let text = |name: &str| value[name].as_str().map(str::to_owned);
         let whole = |name: &str| value[name].as_u64();
-        let list = |name: &str| value[name].as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
+        let list = |name: &str| {
+            value[name].as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>()
+        };
         Some(Entry {
             sequence: whole("sequence")?,
             run: whole("run")? as usize,
@@ -193,7 +211,11 @@ pub(super) struct IndexWriter {
 
 impl IndexWriter {
     /// Starts a rank's index. Files of earlier runs are removed.
-    pub(super) fn create(folder: &Path, module: &str, (rank, ranks): (usize, usize)) -> io::Result<IndexWriter> {
+    pub(super) fn create(
+        folder: &Path,
+        module: &str,
+        (rank, ranks): (usize, usize),
+    ) -> io::Result<IndexWriter> {
         if let Ok((old, _)) = read_rank(folder, rank) {
             old.entries.iter().for_each(|entry| {
                 // It is fine if another process already removed it.
@@ -243,6 +265,8 @@ impl IndexWriter {
 
 /// A name with nothing in it that a file's name could not have.
 fn safe(name: &str) -> String {
-    let kept = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-' | '{' | '}');
+    let kept = |letter: char| {
+        letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-' | '{' | '}')
+    };
     name.chars().take(LONGEST_NAME).map(|letter| if kept(letter) { letter } else { '_' }).collect()
 }

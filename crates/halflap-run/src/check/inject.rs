@@ -39,7 +39,9 @@ impl FromStr for Fault {
             "free-late" => Fault::FreeLate(of.to_owned()),
             "mutate-input" => Fault::MutateInput(of.to_owned()),
             "skip-collective" => on_rank().map(|(rank, name)| Fault::SkipCollective(rank, name))?,
-            "double-collective" => on_rank().map(|(rank, name)| Fault::DoubleCollective(rank, name))?,
+            "double-collective" => {
+                on_rank().map(|(rank, name)| Fault::DoubleCollective(rank, name))?
+            }
             "stall" => on_rank().map(|(rank, name)| Fault::Stall(rank, name))?,
             "swap-collectives" => {
                 let (rank, names) = on_rank()?;
@@ -68,14 +70,21 @@ impl Fault {
             let mut is_known = false;
             let mut is_done = false;
             for plan in program.plans.as_mut_slice() {
-                let found = plan.storage.slots.iter().find(|(_, slot)| slot.name == *buffer).map(|(slot, _)| slot);
+                let found = plan
+                    .storage
+                    .slots
+                    .iter()
+                    .find(|(_, slot)| slot.name == *buffer)
+                    .map(|(slot, _)| slot);
                 is_known |= found.is_some();
                 is_done |= found.is_some_and(|slot| plan.misplace_free(slot, is_early));
             }
             match (is_known, is_done) {
                 (_, true) => {}
                 (false, _) => return Err(format!("the plan has no buffer '{buffer}'")),
-                (true, _) => return Err(format!("buffer '{buffer}' cannot be freed at another step")),
+                (true, _) => {
+                    return Err(format!("buffer '{buffer}' cannot be freed at another step"));
+                }
             }
         }
         Ok(())

@@ -139,7 +139,9 @@ impl Tracker {
         let Some(frame) = self.frames.last_mut() else { return Vec::new() };
         let mut found = Vec::new();
         let Frame { given, born, died, next } = frame;
-        let mut compare = |expected: &[SlotId], actual: &mut Vec<SlotId>, [missing, unexpected]: [Deviation; 2]| {
+        let mut compare = |expected: &[SlotId],
+                           actual: &mut Vec<SlotId>,
+                           [missing, unexpected]: [Deviation; 2]| {
             for slot in expected.iter().filter(|slot| !given.contains(slot)) {
                 match actual.iter().position(|other| other == slot) {
                     Some(place) => drop(actual.swap_remove(place)),

@@ -127,6 +127,9 @@ impl Checks {
 
     /// Whether tasks are checked.
     fn watches_tasks(&self) -> bool {
-        self.values.is_some() || self.forbidden.is_some() || self.recorder.is_some() || self.origins.is_some()
+        self.values.is_some()
+            || self.forbidden.is_some()
+            || self.recorder.is_some()
+            || self.origins.is_some()
     }
 }

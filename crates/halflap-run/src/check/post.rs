@@ -98,7 +98,8 @@ impl<'a> Marked<'a> {
     pub(crate) fn new(running: &'a Running<'a>) -> Marked<'a> {
         RUNNING.set(ptr::from_ref(running).cast());
         PAST.set(Some(Past { label: running.label, rank: running.rank, has_returned: false }));
-        let post = POSTS.get(running.rank).filter(|_| fault::are_caught() && is_compute(running.label));
+        let post =
+            POSTS.get(running.rank).filter(|_| fault::are_caught() && is_compute(running.label));
         if let Some(post) = post {
             let label = ptr::from_ref(running.label).cast_mut();
             post.last.store(label, Ordering::Release);
@@ -126,9 +127,10 @@ impl<'a> Marked<'a> {
         let read = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         for entry in read {
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            if let (true, Ok(id)) =
-                (name.trim_end().as_bytes() == own.bytes(), entry.file_name().to_string_lossy().parse())
-            {
+            if let (true, Ok(id)) = (
+                name.trim_end().as_bytes() == own.bytes(),
+                entry.file_name().to_string_lossy().parse(),
+            ) {
                 remember(id, self.running);
             }
         }
@@ -160,9 +162,13 @@ struct Left {
     rank: AtomicUsize,
 }
 
-static LEFT: [Left; MOST_THREADS] =
-    [const { Left { thread: AtomicI32::new(0), label: AtomicPtr::new(ptr::null_mut()), rank: AtomicUsize::new(0) } };
-        MOST_THREADS];
+static LEFT: [Left; MOST_THREADS] = [const {
+    Left {
+        thread: AtomicI32::new(0),
+        label: AtomicPtr::new(ptr::null_mut()),
+        rank: AtomicUsize::new(0),
+    }
+}; MOST_THREADS];
 
 fn thread_id() -> i32 {
     // SAFETY: a system call without pointers.
@@ -174,7 +180,9 @@ fn remember(id: i32, running: &Running<'_>) {
     if id == thread_id() || LEFT.iter().any(is_known) {
         return;
     }
-    let take = |left: &&Left| left.thread.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let take = |left: &&Left| {
+        left.thread.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
     if let Some(left) = LEFT.iter().find(take) {
         left.rank.store(running.rank, Ordering::Release);
         left.label.store(ptr::from_ref(running.label).cast_mut(), Ordering::Release);
@@ -275,7 +283,8 @@ mod tests {
         assert_eq!(named("rank 12 stream ").rank(), Some(12));
         assert_eq!((named("rank 3").rank(), named("halflap").rank()), (None, None));
         let inner = || std::thread::spawn(|| name_of_thread().bytes().to_vec()).join().unwrap();
-        let outer = std::thread::Builder::new().name("rank 7 stream 0".to_owned()).spawn(inner).unwrap();
+        let outer =
+            std::thread::Builder::new().name("rank 7 stream 0".to_owned()).spawn(inner).unwrap();
         assert_eq!(outer.join().unwrap(), b"rank 7 stream 0");
     }
 }

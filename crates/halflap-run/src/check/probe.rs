@@ -98,18 +98,25 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// The probe of one rank; nothing, if all checks are off.
-    pub(crate) fn open(checks: &Checks, program: &Arc<Prepared>, rank: usize) -> Result<Option<Arc<Probe>>, Failure> {
+    pub(crate) fn open(
+        checks: &Checks,
+        program: &Arc<Prepared>,
+        rank: usize,
+    ) -> Result<Option<Arc<Probe>>, Failure> {
         if !checks.watches_tasks() {
             return Ok(None);
         }
         let open = |options: &super::ValueOptions| {
-            let failed = |error| Failure::Unwritable { path: options.folder.display().to_string(), error };
-            Values::open(options, &program.module, (rank, program.ranks)).map_err(|error| failed(error.to_string()))
+            let failed =
+                |error| Failure::Unwritable { path: options.folder.display().to_string(), error };
+            Values::open(options, &program.module, (rank, program.ranks))
+                .map_err(|error| failed(error.to_string()))
         };
         let values = checks.values.as_ref().map(open).transpose()?;
         let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
         let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
-        let tracer = checks.origins.as_ref().map(|origins| Tracer::new(origins, (rank, program.ranks)));
+        let tracer =
+            checks.origins.as_ref().map(|origins| Tracer::new(origins, (rank, program.ranks)));
         let (program, run) = (program.clone(), AtomicUsize::new(0));
         Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, tracer, rank })))
     }
@@ -128,7 +135,11 @@ impl Probe {
         let Some(tracer) = &self.tracer else { return };
         let names = self.program.input_names.iter().map(String::as_str);
         let each = addresses.iter().zip(names).zip(inputs);
-        tracer.begin(&each.map(|((address, name), input)| (*address, name, input.view())).collect::<Vec<_>>());
+        tracer.begin(
+            &each
+                .map(|((address, name), input)| (*address, name, input.view()))
+                .collect::<Vec<_>>(),
+        );
     }
 
     /// The memory of the module's results, when it has run.
@@ -139,7 +150,11 @@ impl Probe {
     }
 
     /// What a launch takes, to find out what its outputs come from.
-    pub(crate) fn take(&self, issued: &Issued, (ins, outs): (&[Address], &[Address])) -> Option<Taken> {
+    pub(crate) fn take(
+        &self,
+        issued: &Issued,
+        (ins, outs): (&[Address], &[Address]),
+    ) -> Option<Taken> {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
@@ -150,7 +165,12 @@ impl Probe {
     }
 
     /// The same for a collective of this number, which other ranks hear of.
-    pub(crate) fn bring(&self, issued: &Issued, (ins, outs): (&[Address], &[Address]), sequence: u64) -> Option<Taken> {
+    pub(crate) fn bring(
+        &self,
+        issued: &Issued,
+        (ins, outs): (&[Address], &[Address]),
+        sequence: u64,
+    ) -> Option<Taken> {
         let taken = self.take(issued, (ins, outs))?;
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
@@ -159,14 +179,24 @@ impl Probe {
     }
 
     /// Follows what a launch made of what it took.
-    pub(crate) fn follow(&self, issued: &Issued, (outs, taken): (&[Address], &Taken), again: Option<Again<'_>>) {
+    pub(crate) fn follow(
+        &self,
+        issued: &Issued,
+        (outs, taken): (&[Address], &Taken),
+        again: Option<Again<'_>>,
+    ) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
     }
 
     /// The same for a collective.
-    pub(crate) fn receive(&self, issued: &Issued, (outs, taken): (&[Address], &Taken), sequence: u64) {
+    pub(crate) fn receive(
+        &self,
+        issued: &Issued,
+        (outs, taken): (&[Address], &Taken),
+        sequence: u64,
+    ) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);

@@ -40,7 +40,9 @@ impl State {
     }
 
     fn of(name: &str) -> Option<State> {
-        [State::Scheduled, State::Started, State::Completed].into_iter().find(|state| state.name() == name)
+        [State::Scheduled, State::Started, State::Completed]
+            .into_iter()
+            .find(|state| state.name() == name)
     }
 }
 
@@ -112,7 +114,10 @@ impl Recorder {
             records.pop_front();
         }
         let (op, dtype) = label.collective.as_ref().map_or((String::new(), ""), |collective| {
-            (collective.kind.name().to_owned(), collective.arrays.first().map_or("", |array| array.dtype.name()))
+            (
+                collective.kind.name().to_owned(),
+                collective.arrays.first().map_or("", |array| array.dtype.name()),
+            )
         });
         records.push_back(Record {
             index: *index,
@@ -123,8 +128,16 @@ impl Recorder {
             group: label.among.clone(),
             bytes: label.bytes(),
             dtype: dtype.to_owned(),
-            shape: label.ins.iter().map(|argument| argument.kind.to_string()).collect::<Vec<_>>().join(", "),
-            reduction: label.collective.as_ref().map_or(String::new(), |collective| collective.reduction.clone()),
+            shape: label
+                .ins
+                .iter()
+                .map(|argument| argument.kind.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+            reduction: label
+                .collective
+                .as_ref()
+                .map_or(String::new(), |collective| collective.reduction.clone()),
             state: State::Scheduled,
             place: label.place.clone(),
             source: label.source.clone(),
@@ -175,7 +188,8 @@ impl Record {
     fn from_json(value: &Value) -> Option<Record> {
         let text = |name: &str| value[name].as_str().map(str::to_owned);
         let whole = |name: &str| value[name].as_u64().map(|number| number as usize);
-        let iteration = value["iteration"].as_array()?.iter().map(|number| Some(number.as_u64()? as u32));
+        let iteration =
+            value["iteration"].as_array()?.iter().map(|number| Some(number.as_u64()? as u32));
         let seconds = &value["seconds"];
         Some(Record {
             index: whole("index")?,
@@ -211,9 +225,11 @@ impl Record {
 
     /// For people: `'ar.1' (all-reduce of 1024 bytes f32 among {0-3}, number 5; step 12 of main, model.py:7)`.
     fn words(&self) -> String {
-        let Record { name, op, group, bytes, dtype, sequence, place: (computation, step), .. } = self;
+        let Record { name, op, group, bytes, dtype, sequence, place: (computation, step), .. } =
+            self;
         let source = self.source.as_ref().map_or(String::new(), |source| format!(", {source}"));
-        let around: String = self.iteration.iter().map(|number| format!(", iteration {number}")).collect();
+        let around: String =
+            self.iteration.iter().map(|number| format!(", iteration {number}")).collect();
         format!(
             "'{name}' ({op} of {bytes} bytes {dtype} among {group}, number {sequence}; step {step} of {computation}{around}{source})"
         )
@@ -245,7 +261,11 @@ impl Flight {
     fn last(&self) -> String {
         let done = self.records.iter().rev().find(|record| record.state > State::Scheduled);
         done.map_or("it came to no collective before".to_owned(), |record| {
-            let state = if record.state == State::Completed { "which is over" } else { "which it is still in" };
+            let state = if record.state == State::Completed {
+                "which is over"
+            } else {
+                "which it is still in"
+            };
             format!("its last was {}, {state}", record.words())
         })
     }
@@ -310,19 +330,32 @@ pub struct Account {
 /// Merges the ranks' records; nothing, if all are equally far. `planned` is the list of collectives
 /// that every rank reaches, if it does not depend on data.
 pub fn account(flights: &[Flight], planned: Option<&[String]>) -> Option<Account> {
-    let first = flights.iter().filter_map(|flight| flight.records.first()).map(|record| record.index).max()?;
-    let end = flights.iter().filter_map(|flight| flight.records.last()).map(|record| record.index + 1).max()?;
+    let first = flights
+        .iter()
+        .filter_map(|flight| flight.records.first())
+        .map(|record| record.index)
+        .max()?;
+    let end = flights
+        .iter()
+        .filter_map(|flight| flight.records.last())
+        .map(|record| record.index + 1)
+        .max()?;
     (first..end)
         .find_map(|index| strayed(flights, index, planned))
         .or_else(|| (first..end).find_map(|index| behind(flights, index)))
 }
 
 /// The name that is right at a place: the plan's, else what most ranks have, of those the lowest rank's.
-fn right<'a>(flights: &'a [Flight], index: usize, planned: Option<&'a [String]>) -> Option<&'a str> {
+fn right<'a>(
+    flights: &'a [Flight],
+    index: usize,
+    planned: Option<&'a [String]>,
+) -> Option<&'a str> {
     if let Some(planned) = planned {
         return planned.get(index).map(String::as_str);
     }
-    let names: Vec<&str> = flights.iter().filter_map(|flight| Some(flight.at(index)?.name.as_str())).collect();
+    let names: Vec<&str> =
+        flights.iter().filter_map(|flight| Some(flight.at(index)?.name.as_str())).collect();
     let votes = |name: &str| names.iter().filter(|other| **other == name).count();
     names.iter().rev().copied().max_by_key(|name| votes(name))
 }
@@ -336,12 +369,19 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
         ));
     }
     let right_here = right(flights, index, planned)?;
-    let is_other = |flight: &&Flight| flight.at(index).is_some_and(|record| record.name != right_here);
+    let is_other =
+        |flight: &&Flight| flight.at(index).is_some_and(|record| record.name != right_here);
     let others: Vec<&Flight> = flights.iter().filter(is_other).collect();
     let own = others.first()?.at(index)?;
-    let expected = flights.iter().filter_map(|flight| flight.at(index)).find(|record| record.name == right_here);
+    let expected = flights
+        .iter()
+        .filter_map(|flight| flight.at(index))
+        .find(|record| record.name == right_here);
     let next = right(flights, index + 1, planned);
-    let before = index.checked_sub(1).and_then(|index| others[0].at(index)).map(|record| record.name.as_str());
+    let before = index
+        .checked_sub(1)
+        .and_then(|index| others[0].at(index))
+        .map(|record| record.name.as_str());
     let after = others[0].at(index + 1).map(|record| record.name.as_str());
     let what = match () {
         () if before == Some(&own.name) && after.is_none_or(|after| after == right_here) => {
@@ -355,7 +395,11 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
     };
     let ranks: Vec<usize> = others.iter().map(|flight| flight.rank).collect();
     let differences = expected.map_or(Vec::new(), |expected| own.differences(expected));
-    let differ = if differences.is_empty() { String::new() } else { format!(" ({})", differences.join("; ")) };
+    let differ = if differences.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", differences.join("; "))
+    };
     let text = format!(
         "{} went another way: as collective {index} it came to {}, the others to {}: {what}{differ}",
         named(&ranks),
@@ -369,13 +413,18 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
 
 /// The ranks that have not reached the collective that others wait in.
 fn behind(flights: &[Flight], index: usize) -> Option<Account> {
-    let is_waiting = |flight: &&Flight| flight.at(index).is_some_and(|record| record.state == State::Started);
+    let is_waiting =
+        |flight: &&Flight| flight.at(index).is_some_and(|record| record.state == State::Started);
     let waiting: Vec<&Flight> = flights.iter().filter(is_waiting).collect();
     let record = waiting.first()?.at(index)?;
-    let is_late = |flight: &&Flight| flight.at(index).is_none_or(|record| record.state == State::Scheduled);
+    let is_late =
+        |flight: &&Flight| flight.at(index).is_none_or(|record| record.state == State::Scheduled);
     let late: Vec<&Flight> = flights.iter().filter(is_late).collect();
-    let never: Vec<&Flight> =
-        late.iter().copied().filter(|flight| flight.has_ended && flight.at(index).is_none()).collect();
+    let never: Vec<&Flight> = late
+        .iter()
+        .copied()
+        .filter(|flight| flight.has_ended && flight.at(index).is_none())
+        .collect();
     if never.len() == late.len() && never.len() > waiting.len() {
         return Some(one_too_many(&waiting, index));
     }
@@ -384,7 +433,11 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
     let ended = if never.len() == late.len() { " and has issued all that it had" } else { "" };
     let text = format!(
         "{} behind: {} in {}, to which {} has not come{ended}; {}",
-        if ranks.len() == 1 { format!("{} is", named(&ranks)) } else { format!("{} are", named(&ranks)) },
+        if ranks.len() == 1 {
+            format!("{} is", named(&ranks))
+        } else {
+            format!("{} are", named(&ranks))
+        },
         waits(&waiting.iter().map(|flight| flight.rank).collect::<Vec<_>>()),
         record.words(),
         if ranks.len() == 1 { "it".to_owned() } else { format!("rank {}", one.rank) },
@@ -399,11 +452,19 @@ fn one_too_many(flights: &[&Flight], index: usize) -> Account {
     let ranks: Vec<usize> = flights.iter().map(|flight| flight.rank).collect();
     let record = flights.first().and_then(|flight| flight.at(index));
     let words = record.map_or(String::new(), Record::words);
-    let text =
-        format!("{} came to {words} as collective {index}, which is one too many: there are {index}", named(&ranks));
+    let text = format!(
+        "{} came to {words} as collective {index}, which is one too many: there are {index}",
+        named(&ranks)
+    );
     let collective = record.map_or(String::new(), |record| record.name.clone());
     let stray = record.map(|record| Stray::of(record, None));
-    Account { ranks, collective, source: record.and_then(|record| record.source.clone()), stray, text }
+    Account {
+        ranks,
+        collective,
+        source: record.and_then(|record| record.source.clone()),
+        stray,
+        text,
+    }
 }
 
 fn waits(ranks: &[usize]) -> String {
@@ -419,7 +480,10 @@ fn named(ranks: &[usize]) -> String {
 pub fn dump(program: &Prepared, flights: &[Flight], account: Option<&Account>) -> String {
     let ranks: Vec<Value> = flights.iter().map(Flight::to_json).collect();
     let account = account.map(Account::to_json);
-    format!("{:#}\n", json!({ "format": FORMAT, "module": program.module, "account": account, "ranks": ranks }))
+    format!(
+        "{:#}\n",
+        json!({ "format": FORMAT, "module": program.module, "account": account, "ranks": ranks })
+    )
 }
 
 #[cfg(test)]
@@ -454,7 +518,8 @@ mod tests {
 
     #[track_caller]
     fn says(flights: &[Flight], planned: Option<&str>, rank: usize, words: &str) {
-        let planned: Option<Vec<String>> = planned.map(|names| names.split(' ').map(str::to_owned).collect());
+        let planned: Option<Vec<String>> =
+            planned.map(|names| names.split(' ').map(str::to_owned).collect());
         let account = account(flights, planned.as_deref()).unwrap();
         assert_eq!(account.ranks, [rank], "{}", account.text);
         assert!(account.text.contains(words), "{}", account.text);
@@ -475,7 +540,11 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let flights = [flight(0, "a bb c", 1, false), flight(1, "a bb c", 1, false), flight(2, "a d", 1, false)];
+        let flights = [
+            flight(0, "a bb c", 1, false),
+            flight(1, "a bb c", 1, false),
+            flight(2, "a d", 1, false),
+        ];
         let account = account(&flights, None).unwrap();
         let stray = account.stray.unwrap();
         assert_eq!((stray.collective.as_str(), stray.source.as_deref()), ("d", Some("m.py:1")));
@@ -486,8 +555,18 @@ mod tests {
     #[test]
     fn who_is_behind() {
         let waiting = |rank: usize| flight(rank, "a b", 1, true);
-        says(&[waiting(0), flight(1, "a b", 0, false), waiting(2)], None, 1, "ranks 0, 2 wait in 'b'");
-        says(&[waiting(0), flight(1, "a", 1, true), waiting(2)], None, 1, "has issued all that it had");
+        says(
+            &[waiting(0), flight(1, "a b", 0, false), waiting(2)],
+            None,
+            1,
+            "ranks 0, 2 wait in 'b'",
+        );
+        says(
+            &[waiting(0), flight(1, "a", 1, true), waiting(2)],
+            None,
+            1,
+            "has issued all that it had",
+        );
         let ended = |rank: usize| flight(rank, "a b", 2, true);
         says(&[ended(0), ended(1), flight(2, "a b b", 2, true)], None, 2, "one too many");
     }

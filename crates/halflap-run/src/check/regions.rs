@@ -43,9 +43,12 @@ struct Entry {
     freed: AtomicPtr<Freed>,
 }
 
-static TABLE: [Entry; MOST] =
-    [const { Entry { region: AtomicPtr::new(std::ptr::null_mut()), freed: AtomicPtr::new(std::ptr::null_mut()) } };
-        MOST];
+static TABLE: [Entry; MOST] = [const {
+    Entry {
+        region: AtomicPtr::new(std::ptr::null_mut()),
+        freed: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; MOST];
 /// No entry is at or above this place.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -65,7 +68,9 @@ pub(super) fn add(region: Region) -> Result<RegionId, Region> {
     let start = region.mapped.0;
     let new = Box::into_raw(Box::new(region));
     let null = std::ptr::null_mut();
-    let take = |entry: &Entry| entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let take = |entry: &Entry| {
+        entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
     match TABLE.iter().position(take) {
         Some(place) => {
             USED.fetch_max(place + 1, Ordering::AcqRel);

@@ -13,7 +13,8 @@ impl Failure {
     /// For machines: `kind`, the `message` for people, and as far as they are known `rank`, `kernel`, `buffer`,
     /// `computation`, `step`, `source` and what belongs to the kind.
     pub fn to_json(&self) -> Value {
-        let mut value = json!({ "format": FAULT_FORMAT, "kind": self.kind(), "message": self.to_string() });
+        let mut value =
+            json!({ "format": FAULT_FORMAT, "kind": self.kind(), "message": self.to_string() });
         let known = self.known();
         if let (Value::Object(all), Value::Object(known)) = (&mut value, known) {
             all.extend(known);
@@ -52,7 +53,9 @@ impl Failure {
             Failure::Overrun(overrun) => over(overrun),
             Failure::NotFinite(found) => not_finite(found),
             // The account describes the ranks that wait for the kernel.
-            Failure::Apart { failure, .. } if matches!(**failure, Failure::TimedOut { stuck: Some(_), .. }) => {
+            Failure::Apart { failure, .. }
+                if matches!(**failure, Failure::TimedOut { stuck: Some(_), .. }) =>
+            {
                 failure.known()
             }
             Failure::Apart { failure, account } => {
@@ -81,7 +84,15 @@ fn does_not_come_back(stuck: &Stuck) -> Value {
 }
 
 fn lifetime(violation: &LifetimeViolation) -> Value {
-    let LifetimeViolation { deviation, buffer, kernel, place: (computation, step), source, rank, run } = violation;
+    let LifetimeViolation {
+        deviation,
+        buffer,
+        kernel,
+        place: (computation, step),
+        source,
+        rank,
+        run,
+    } = violation;
     let deviation = match deviation {
         Deviation::DeathMissing => "death-missing",
         Deviation::DeathUnexpected => "death-unexpected",

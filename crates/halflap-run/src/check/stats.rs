@@ -25,7 +25,12 @@ impl Stats {
     pub fn of(view: &View<'_>) -> Stats {
         let mut all = numbers(view.dtype(), view.bytes());
         if view.dtype().is_complex() {
-            all = all.as_chunks::<2>().0.iter().map(|[real, imaginary]| real.hypot(*imaginary)).collect();
+            all = all
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|[real, imaginary]| real.hypot(*imaginary))
+                .collect();
         }
         let count = all.len();
         let mean = all.iter().sum::<f64>() / count as f64;
@@ -49,7 +54,9 @@ impl Stats {
     pub(super) fn to_json(self) -> Value {
         let mut map = Map::new();
         map.insert("count".to_owned(), self.count.into());
-        for (name, value) in [("mean", self.mean), ("min", self.min), ("max", self.max), ("std", self.std)] {
+        for (name, value) in
+            [("mean", self.mean), ("min", self.min), ("max", self.max), ("std", self.std)]
+        {
             map.insert(name.to_owned(), number(value));
         }
         map.insert("nans".to_owned(), self.nans.into());
@@ -98,7 +105,11 @@ mod tests {
         let complex = Stats::of(&Tensor::of(&[1], &[Complex { re: 3.0f32, im: 4.0 }]).view());
         assert_eq!((complex.count, complex.max), (1, 5.0));
         let nothing = Stats::of(&Tensor::of::<f32>(&[0], &[]).view());
-        assert!([nothing.mean, nothing.min, nothing.max, nothing.std].iter().all(|number| number.is_nan()));
+        assert!(
+            [nothing.mean, nothing.min, nothing.max, nothing.std]
+                .iter()
+                .all(|number| number.is_nan())
+        );
         assert_eq!((nothing.count, nothing.nans, nothing.infinities), (0, 0, 0));
     }
 

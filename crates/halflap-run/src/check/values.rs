@@ -48,9 +48,15 @@ pub(super) struct Values {
 }
 
 impl Values {
-    pub(super) fn open(options: &ValueOptions, module: &str, (rank, ranks): (usize, usize)) -> io::Result<Values> {
+    pub(super) fn open(
+        options: &ValueOptions,
+        module: &str,
+        (rank, ranks): (usize, usize),
+    ) -> io::Result<Values> {
         let index = match options.level {
-            Level::Save => Some(Mutex::new(IndexWriter::create(&options.folder, module, (rank, ranks))?)),
+            Level::Save => {
+                Some(Mutex::new(IndexWriter::create(&options.folder, module, (rank, ranks))?))
+            }
             Level::Print | Level::Names => None,
         };
         Ok(Values { options: options.clone(), is_alone: ranks == 1, rank, index })
@@ -58,7 +64,8 @@ impl Values {
 
     /// The module's inputs.
     pub(super) fn inputs(&self, names: &[String], arrays: &[View<'_>]) {
-        let around: Vec<String> = (!self.is_alone).then(|| format!("rank {}", self.rank)).into_iter().collect();
+        let around: Vec<String> =
+            (!self.is_alone).then(|| format!("rank {}", self.rank)).into_iter().collect();
         for (name, view) in names.iter().zip(arrays) {
             match self.options.level {
                 Level::Names => {}
@@ -94,11 +101,18 @@ impl Values {
             let buffer = &array.argument.buffer;
             match self.options.level {
                 Level::Print => {
-                    print(&self.text(&format!("{} - {kernel} - {buffer}", when.prefix()), &around, &array.view));
+                    print(&self.text(
+                        &format!("{} - {kernel} - {buffer}", when.prefix()),
+                        &around,
+                        &array.view,
+                    ));
                 }
                 _ => {
                     let value = array.argument.value.clone();
-                    self.save(seen.entry(when, Entry { value, ..Entry::of_array(buffer, &array.view) }), &array.view);
+                    self.save(
+                        seen.entry(when, Entry { value, ..Entry::of_array(buffer, &array.view) }),
+                        &array.view,
+                    );
                 }
             }
         }
@@ -107,14 +121,19 @@ impl Values {
     fn save(&self, entry: Entry, view: &View<'_>) {
         let Some(index) = &self.index else { return };
         if let Err(error) = locked(index).add(entry, view) {
-            warn_once(format!("values of rank {} are missing from here on: they cannot be saved: {error}", self.rank));
+            warn_once(format!(
+                "values of rank {} are missing from here on: they cannot be saved: {error}",
+                self.rank
+            ));
         }
     }
 
     /// An array for people.
     fn text(&self, title: &str, around: &[String], view: &View<'_>) -> String {
         if view.dtype().is_complex() {
-            warn_once("mean, min, max and std of complex arrays are those of the magnitudes".to_owned());
+            warn_once(
+                "mean, min, max and std of complex arrays are those of the magnitudes".to_owned(),
+            );
         }
         let mut text = format!("{title}{}\n", listed(around));
         if view.len() <= WHOLE {
@@ -167,11 +186,18 @@ impl Entry {
 /// All elements, in brackets for each dimension.
 fn elements(view: &View<'_>) -> String {
     fn nest(dims: &[usize], texts: &[String], depth: usize) -> String {
-        let Some((&len, inner)) = dims.split_first() else { return texts.first().cloned().unwrap_or_default() };
+        let Some((&len, inner)) = dims.split_first() else {
+            return texts.first().cloned().unwrap_or_default();
+        };
         let each = texts.len() / len.max(1);
-        let part = |number: usize| nest(inner, &texts[number * each..(number + 1) * each], depth + 1);
+        let part =
+            |number: usize| nest(inner, &texts[number * each..(number + 1) * each], depth + 1);
         let parts: Vec<String> = (0..len).map(part).collect();
-        let between = if inner.is_empty() { ", ".to_owned() } else { format!(",\n{}", " ".repeat(depth + 1)) };
+        let between = if inner.is_empty() {
+            ", ".to_owned()
+        } else {
+            format!(",\n{}", " ".repeat(depth + 1))
+        };
         format!("[{}]", parts.join(&between))
     }
     nest(view.dims(), &each_element(view), 0)
@@ -182,10 +208,19 @@ fn each_element(view: &View<'_>) -> Vec<String> {
     let all = || numbers(view.dtype(), view.bytes());
     let words = |bytes: &[u8]| bytes.as_chunks::<8>().0.to_vec();
     match view.dtype() {
-        DType::S64 => words(view.bytes()).iter().map(|word| i64::from_le_bytes(*word).to_string()).collect(),
-        DType::U64 => words(view.bytes()).iter().map(|word| u64::from_le_bytes(*word).to_string()).collect(),
+        DType::S64 => {
+            words(view.bytes()).iter().map(|word| i64::from_le_bytes(*word).to_string()).collect()
+        }
+        DType::U64 => {
+            words(view.bytes()).iter().map(|word| u64::from_le_bytes(*word).to_string()).collect()
+        }
         DType::Pred => all().iter().map(|&number| (number != 0.0).to_string()).collect(),
-        DType::C64 => all().as_chunks::<2>().0.iter().map(|[a, b]| format!("{}{:+}i", *a as f32, *b as f32)).collect(),
+        DType::C64 => all()
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|[a, b]| format!("{}{:+}i", *a as f32, *b as f32))
+            .collect(),
         DType::C128 => all().as_chunks::<2>().0.iter().map(|[a, b]| format!("{a}{b:+}i")).collect(),
         DType::F32 => all().iter().map(|&number| (number as f32).to_string()).collect(),
         _ => all().iter().map(f64::to_string).collect(),
@@ -200,7 +235,10 @@ mod tests {
     #[test]
     fn elements_in_brackets() {
         let text = |tensor: Tensor| elements(&tensor.view());
-        assert_eq!(text(Tensor::of(&[2, 3], &[1.0f32, 2.5, 0.1, -1.0, 0.0, 3.0])), "[[1, 2.5, 0.1],\n [-1, 0, 3]]");
+        assert_eq!(
+            text(Tensor::of(&[2, 3], &[1.0f32, 2.5, 0.1, -1.0, 0.0, 3.0])),
+            "[[1, 2.5, 0.1],\n [-1, 0, 3]]"
+        );
         assert_eq!(text(Tensor::of(&[], &[i64::MAX])), i64::MAX.to_string());
         assert_eq!(text(Tensor::typed(DType::Pred, &[2], &[1u8, 0])), "[true, false]");
         assert_eq!(text(Tensor::of(&[1], &[Complex { re: 1.5f32, im: -2.0 }])), "[1.5-2i]");

@@ -68,7 +68,11 @@ pub struct Collective {
 
 impl Collective {
     /// Of an instruction that is one, or starts one.
-    pub(crate) fn of(module: &Module, instr: InstrId, comm: CommId) -> Result<Collective, Unsupported> {
+    pub(crate) fn of(
+        module: &Module,
+        instr: InstrId,
+        comm: CommId,
+    ) -> Result<Collective, Unsupported> {
         let dimension = module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let kind = match module.instruction(instr).opcode.collective_kind() {
             Some(CollectiveKind::AllReduce) => Kind::AllReduce,
@@ -82,22 +86,30 @@ impl Collective {
         };
         let groups = module.replica_groups(instr);
         let cut = match kind {
-            Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => Some(dimension.ok_or_else(|| {
-                let what = What::Attribute { key: "dimensions", value: String::new() };
-                Unsupported::new(module, instr, what)
-            })?),
+            Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => {
+                Some(dimension.ok_or_else(|| {
+                    let what = What::Attribute { key: "dimensions", value: String::new() };
+                    Unsupported::new(module, instr, what)
+                })?)
+            }
             _ => None,
         };
         let name = module.instruction_name(instr).to_owned();
         let (sets, pairs) = (groups.groups, groups.pairs);
-        let combines = |&computation: &ComputationId| module.opcode_name(module.root(computation)).to_owned();
+        let combines =
+            |&computation: &ComputationId| module.opcode_name(module.root(computation)).to_owned();
         let reduction = module.called(instr).first().map(combines).unwrap_or_default();
-        let mut collective = Collective { name, kind, comm, sets, pairs, reduction, bytes: 0, arrays: Vec::new() };
+        let mut collective =
+            Collective { name, kind, comm, sets, pairs, reduction, bytes: 0, arrays: Vec::new() };
         collective.add_arrays((module, instr), cut)?;
         Ok(collective)
     }
 
-    fn add_arrays(&mut self, (module, instr): (&Module, InstrId), cut: Option<usize>) -> Result<(), Unsupported> {
+    fn add_arrays(
+        &mut self,
+        (module, instr): (&Module, InstrId),
+        cut: Option<usize>,
+    ) -> Result<(), Unsupported> {
         let misshapen = || Unsupported::new(module, instr, What::Shape);
         let members = self.sets.iter().map(Vec::len).max().unwrap_or(1).max(1);
         for operand in module.operands(instr) {
@@ -112,19 +124,23 @@ impl Collective {
                     _ => taken,
                 };
                 let is_whole = cut.is_none_or(|dim| {
-                    dims.get(dim).is_some_and(|len| self.kind == Kind::AllGather || len % members == 0)
+                    dims.get(dim)
+                        .is_some_and(|len| self.kind == Kind::AllGather || len % members == 0)
                 });
                 if !is_whole {
                     return Err(misshapen());
                 }
                 let combiner = match self.kind {
-                    Kind::AllReduce | Kind::ReduceScatter => Some(Combiner::of(module, instr, *dtype)?),
+                    Kind::AllReduce | Kind::ReduceScatter => {
+                        Some(Combiner::of(module, instr, *dtype)?)
+                    }
                     _ => None,
                 };
                 self.arrays.push(Array { dtype: *dtype, taken, given, rows, combiner });
             }
         }
-        let uneven = self.kind != Kind::AllReduce && self.sets.iter().any(|set| set.len() != members);
+        let uneven =
+            self.kind != Kind::AllReduce && self.sets.iter().any(|set| set.len() != members);
         if uneven && !matches!(self.kind, Kind::Permute | Kind::Broadcast)
             || self.kind == Kind::AllToAllTuple && self.arrays.len() != members
         {
@@ -176,7 +192,11 @@ impl Piece {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let from = from.add(row * self.stride + self.first);
-                    std::ptr::copy_nonoverlapping(from, to.add(row * into.stride + into.first), self.len);
+                    std::ptr::copy_nonoverlapping(
+                        from,
+                        to.add(row * into.stride + into.first),
+                        self.len,
+                    );
                 }
             }
         }

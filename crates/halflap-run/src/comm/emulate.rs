@@ -20,7 +20,9 @@ impl EmulatedLink {
         let n = members.max(1) as f64;
         let share = match collective.kind {
             Kind::AllReduce => 2.0 * (n - 1.0) / n,
-            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::AllToAllTuple => (n - 1.0) / n,
+            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::AllToAllTuple => {
+                (n - 1.0) / n
+            }
             Kind::Permute | Kind::Broadcast => 1.0,
         };
         self.latency + Duration::from_secs_f64(collective.bytes as f64 * share / self.bandwidth)
@@ -38,11 +40,19 @@ impl FromStr for EmulatedLink {
         let (bandwidth, latency) = text.split_once(',').ok_or(FORM)?;
         let bandwidth = bandwidth.trim().trim_end_matches("/s");
         let number = |text: &str, units: &[(&str, f64)]| {
-            let (digits, scale) = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
-            digits.trim().parse::<f64>().ok().map(|number| number * scale).filter(|number| number.is_finite())
+            let (digits, scale) =
+                units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)))?;
+            digits
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .map(|number| number * scale)
+                .filter(|number| number.is_finite())
         };
         let bandwidth = number(bandwidth, &SIZES).filter(|rate| *rate > 0.0).ok_or(FORM)?;
-        let latency = number(latency.trim(), &TIMES).filter(|time| (0.0..=3600.0).contains(time)).ok_or(FORM)?;
+        let latency = number(latency.trim(), &TIMES)
+            .filter(|time| (0.0..=3600.0).contains(time))
+            .ok_or(FORM)?;
         Ok(EmulatedLink { bandwidth, latency: Duration::from_secs_f64(latency) })
     }
 }
@@ -55,7 +65,8 @@ mod tests {
     fn a_link_is_read() {
         let link: EmulatedLink = "12.5GB/s, 20us".parse().unwrap();
         assert_eq!(link, EmulatedLink { bandwidth: 12.5e9, latency: Duration::from_micros(20) });
-        for wrong in ["10GB/s", "0GB,1us", "10,1us", "10GB,1", "infGB,1us", "-1GB,1us", "1GB,-1us"] {
+        for wrong in ["10GB/s", "0GB,1us", "10,1us", "10GB,1", "infGB,1us", "-1GB,1us", "1GB,-1us"]
+        {
             assert!(wrong.parse::<EmulatedLink>().is_err(), "{wrong}");
         }
     }

@@ -79,7 +79,8 @@ impl Meeting {
         let mut state = locked(&self.state);
         while !holds(&state) {
             fate.check()?;
-            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
@@ -101,9 +102,12 @@ impl Hub {
     pub(crate) fn missing(&self, collective: &Collective, rank: usize, sequence: u64) -> Vec<u32> {
         let Some((set, _)) = collective.set_of(rank as u32) else { return Vec::new() };
         let meetings = locked(&self.meetings);
-        let Some(meeting) = meetings.get(&(collective.comm, set, sequence)) else { return Vec::new() };
+        let Some(meeting) = meetings.get(&(collective.comm, set, sequence)) else {
+            return Vec::new();
+        };
         let state = locked(&meeting.state);
-        let missing = collective.sets[set].iter().zip(&state.came).filter(|(_, came)| came.is_none());
+        let missing =
+            collective.sets[set].iter().zip(&state.came).filter(|(_, came)| came.is_none());
         missing.map(|(&device, _)| device).collect()
     }
 
@@ -125,7 +129,14 @@ impl Transport for Member {
         let meeting = self.hub.meeting(key, members);
         self.come(&meeting, place, exchange)?;
         let met = locked(&meeting.state).met.unwrap_or_else(Instant::now);
-        let session = Session { meeting: &meeting, fate: &self.hub.fate, exchange, place, members, rank: self.rank };
+        let session = Session {
+            meeting: &meeting,
+            fate: &self.hub.fate,
+            exchange,
+            place,
+            members,
+            rank: self.rank,
+        };
         session.run()?;
         if let Some(link) = &self.hub.link {
             sleep_until(met + link.time(collective, members), &self.hub.fate)?;
@@ -149,21 +160,32 @@ impl Transport for Member {
 
 impl Member {
     /// Leaves the arrays' addresses and waits for the others.
-    fn come(&self, meeting: &Meeting, place: usize, exchange: &Exchange<'_>) -> Result<(), Stopped> {
+    fn come(
+        &self,
+        meeting: &Meeting,
+        place: usize,
+        exchange: &Exchange<'_>,
+    ) -> Result<(), Stopped> {
         let name = &exchange.collective.name;
         let mut state = locked(&meeting.state);
         let other = state.came.iter().flatten().find(|(_, theirs, _)| theirs != name);
         if let Some((other, theirs, _)) = other {
             let (own, other, theirs) = (name.clone(), *other, theirs.clone());
             drop(state);
-            return Err(self.hub.fate.part(Failure::Diverged { rank: self.rank, own, other, theirs }));
+            return Err(self.hub.fate.part(Failure::Diverged {
+                rank: self.rank,
+                own,
+                other,
+                theirs,
+            }));
         }
         state.came[place] = Some((self.rank, name.clone(), exchange.ins.to_vec()));
         if state.came.iter().all(Option::is_some) {
             state.met = Some(Instant::now());
             if exchange.collective.kind == Kind::AllReduce {
                 let arrays = exchange.collective.arrays.iter();
-                state.reduced = Some(Arc::new(arrays.map(|array| SharedBytes::zeros(array.taken)).collect()));
+                state.reduced =
+                    Some(Arc::new(arrays.map(|array| SharedBytes::zeros(array.taken)).collect()));
             }
         }
         drop(state);
@@ -202,8 +224,12 @@ struct Session<'a> {
 impl Session<'_> {
     fn run(&self) -> Result<(), Stopped> {
         let collective = self.exchange.collective;
-        let came: Vec<Vec<Address>> =
-            locked(&self.meeting.state).came.iter().flatten().map(|(_, _, arrays)| arrays.clone()).collect();
+        let came: Vec<Vec<Address>> = locked(&self.meeting.state)
+            .came
+            .iter()
+            .flatten()
+            .map(|(_, _, arrays)| arrays.clone())
+            .collect();
         if collective.kind == Kind::AllReduce {
             return self.all_reduce(&came);
         }
@@ -217,7 +243,8 @@ impl Session<'_> {
             beside.push(memory);
         }
         self.meeting.gather(self.fate, self.members)?;
-        for ((array, out), memory) in collective.arrays.iter().zip(self.exchange.outs).zip(&beside) {
+        for ((array, out), memory) in collective.arrays.iter().zip(self.exchange.outs).zip(&beside)
+        {
             if let Some(memory) = memory {
                 // SAFETY: all members have read, so that this rank's memory is its own again.
                 unsafe { std::ptr::copy_nonoverlapping(memory.as_ptr(), out.0, array.given) };
@@ -239,7 +266,11 @@ impl Session<'_> {
                 Kind::AllGather => {
                     for (other, arrays) in came.iter().enumerate() {
                         let from = Piece::of(array.taken, array.rows, (0, 1));
-                        from.copy(arrays[index].0, to, Piece::of(array.given, array.rows, (other, self.members)));
+                        from.copy(
+                            arrays[index].0,
+                            to,
+                            Piece::of(array.given, array.rows, (other, self.members)),
+                        );
                     }
                 }
                 Kind::AllToAll => {
@@ -251,11 +282,17 @@ impl Session<'_> {
                 Kind::AllToAllTuple => {
                     whole(array.given).copy(came[index][self.place].0, to, whole(array.given));
                 }
-                Kind::Broadcast => whole(array.given).copy(came[0][index].0, to, whole(array.given)),
+                Kind::Broadcast => {
+                    whole(array.given).copy(came[0][index].0, to, whole(array.given))
+                }
                 Kind::Permute => {
-                    let source = collective.source_of(self.rank as u32).and_then(|source| collective.set_of(source));
+                    let source = collective
+                        .source_of(self.rank as u32)
+                        .and_then(|source| collective.set_of(source));
                     match source {
-                        Some((_, place)) => whole(array.given).copy(came[place][index].0, to, whole(array.given)),
+                        Some((_, place)) => {
+                            whole(array.given).copy(came[place][index].0, to, whole(array.given))
+                        }
                         None => std::ptr::write_bytes(to, 0, array.given),
                     }
                 }
@@ -269,16 +306,26 @@ impl Session<'_> {
     ///
     /// # Safety
     /// As in `fill`.
-    unsafe fn reduce_piece(&self, (index, array): (usize, &Array), came: &[Vec<Address>], to: *mut u8) {
+    unsafe fn reduce_piece(
+        &self,
+        (index, array): (usize, &Array),
+        came: &[Vec<Address>],
+        to: *mut u8,
+    ) {
         let Some(combiner) = &array.combiner else { return };
         let piece = Piece::of(array.taken, array.rows, (self.place, self.members));
         for row in 0..piece.rows {
             let first = row * piece.stride + piece.first;
             // SAFETY: as in `fill`.
             unsafe {
-                let part = |arrays: &Vec<Address>| std::slice::from_raw_parts(arrays[index].0.add(first), piece.len);
+                let part = |arrays: &Vec<Address>| {
+                    std::slice::from_raw_parts(arrays[index].0.add(first), piece.len)
+                };
                 let parts: Vec<&[u8]> = came.iter().map(part).collect();
-                combiner.combine(&parts, std::slice::from_raw_parts_mut(to.add(row * piece.len), piece.len));
+                combiner.combine(
+                    &parts,
+                    std::slice::from_raw_parts_mut(to.add(row * piece.len), piece.len),
+                );
             }
         }
     }
@@ -291,20 +338,29 @@ impl Session<'_> {
             let size = array.dtype.size();
             let elements = array.taken / size;
             let each = elements.div_ceil(self.members);
-            let (first, end) =
-                ((self.place * each).min(elements) * size, ((self.place + 1) * each).min(elements) * size);
+            let (first, end) = (
+                (self.place * each).min(elements) * size,
+                ((self.place + 1) * each).min(elements) * size,
+            );
             // SAFETY: as in `fill`; members write disjoint parts of what is reduced.
             unsafe {
-                let part = |arrays: &Vec<Address>| std::slice::from_raw_parts(arrays[index].0.add(first), end - first);
+                let part = |arrays: &Vec<Address>| {
+                    std::slice::from_raw_parts(arrays[index].0.add(first), end - first)
+                };
                 let parts: Vec<&[u8]> = came.iter().map(part).collect();
-                let out = std::slice::from_raw_parts_mut(reduced[index].start.0.add(first), end - first);
+                let out =
+                    std::slice::from_raw_parts_mut(reduced[index].start.0.add(first), end - first);
                 combiner.combine(&parts, out);
             }
         }
         self.meeting.gather(self.fate, self.members)?;
-        for ((array, out), reduced) in collective.arrays.iter().zip(self.exchange.outs).zip(reduced.iter()) {
+        for ((array, out), reduced) in
+            collective.arrays.iter().zip(self.exchange.outs).zip(reduced.iter())
+        {
             // SAFETY: all have reduced their parts and read what they needed; the output is this rank's.
-            unsafe { std::ptr::copy_nonoverlapping(reduced.start.0.cast_const(), out.0, array.given) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(reduced.start.0.cast_const(), out.0, array.given)
+            };
         }
         Ok(())
     }

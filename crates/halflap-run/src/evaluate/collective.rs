@@ -39,7 +39,9 @@ impl Collective {
             let what = What::Attribute { key: "dimensions", value: String::new() };
             EvaluateError::from(Unsupported::new(module, instr, what))
         };
-        let Some(kind) = module.instruction(instr).opcode.collective_kind() else { return Ok(None) };
+        let Some(kind) = module.instruction(instr).opcode.collective_kind() else {
+            return Ok(None);
+        };
         let kind = match kind {
             CollectiveKind::AllReduce => Kind::AllReduce(combiners(module, instr)?),
             CollectiveKind::ReduceScatter => {
@@ -57,9 +59,16 @@ impl Collective {
     }
 
     /// The values of those ranks that take part, which must be all of every group that has one.
-    pub(super) fn run(&self, ranks: &[usize], values: &[Value]) -> Result<Vec<Value>, EvaluateError> {
+    pub(super) fn run(
+        &self,
+        ranks: &[usize],
+        values: &[Value],
+    ) -> Result<Vec<Value>, EvaluateError> {
         let place = |device: u32| {
-            let missing = EvaluateError::Diverged { instruction: self.name.clone(), missing: device as usize };
+            let missing = EvaluateError::Diverged {
+                instruction: self.name.clone(),
+                missing: device as usize,
+            };
             ranks.iter().position(|&rank| rank == device as usize).ok_or(missing)
         };
         if matches!(self.kind, Kind::Permute) {
@@ -70,7 +79,8 @@ impl Collective {
             if !group.iter().any(|&device| ranks.contains(&(device as usize))) {
                 continue;
             }
-            let places = group.iter().map(|&device| place(device)).collect::<Result<Vec<_>, _>>()?;
+            let places =
+                group.iter().map(|&device| place(device)).collect::<Result<Vec<_>, _>>()?;
             let given: Vec<&Value> = places.iter().map(|&place| &values[place]).collect();
             for (member, &place) in places.iter().enumerate() {
                 results[place] = self.member(&given, member);
@@ -86,7 +96,8 @@ impl Collective {
     ) -> Result<Vec<Value>, EvaluateError> {
         // Who gets nothing gets zeros.
         let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
-        let mut results: Vec<Value> = values.iter().map(|value| value.iter().map(zeros).collect()).collect();
+        let mut results: Vec<Value> =
+            values.iter().map(|value| value.iter().map(zeros).collect()).collect();
         for &(source, target) in &self.pairs {
             // A pair without a member of this group belongs to another one.
             match (place(source), place(target)) {
@@ -102,16 +113,19 @@ impl Collective {
     fn member(&self, given: &[&Value], member: usize) -> Value {
         let arrays = given[0].len();
         let of = |array: usize| given.iter().map(|value| &*value[array]).collect::<Vec<&Tensor>>();
-        let each = |f: &dyn Fn(usize) -> Tensor| (0..arrays).map(|array| Arc::new(f(array))).collect();
+        let each =
+            |f: &dyn Fn(usize) -> Tensor| (0..arrays).map(|array| Arc::new(f(array))).collect();
         match &self.kind {
             Kind::AllReduce(combiners) => each(&|array| reduced(&combiners[array], &of(array))),
-            Kind::ReduceScatter(combiners, dim) => {
-                each(&|array| piece(&reduced(&combiners[array], &of(array)), *dim, (member, given.len())))
-            }
+            Kind::ReduceScatter(combiners, dim) => each(&|array| {
+                piece(&reduced(&combiners[array], &of(array)), *dim, (member, given.len()))
+            }),
             Kind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
             Kind::AllToAll(dim) => each(&|array| {
-                let pieces: Vec<Tensor> =
-                    of(array).iter().map(|whole| piece(whole, *dim, (member, given.len()))).collect();
+                let pieces: Vec<Tensor> = of(array)
+                    .iter()
+                    .map(|whole| piece(whole, *dim, (member, given.len())))
+                    .collect();
                 joined(&pieces.iter().collect::<Vec<_>>(), *dim)
             }),
             Kind::AllToAllTuple => given.iter().map(|value| value[member].clone()).collect(),
@@ -146,8 +160,13 @@ fn piece(whole: &Tensor, dim: usize, (number, count): (usize, usize)) -> Tensor 
     dims[dim] /= count;
     let row = dims[dim..].iter().product::<usize>() * whole.dtype().size();
     let mut result = Tensor::zeros(whole.dtype(), &dims);
-    let rows = whole.bytes().chunks_exact((row * count).max(1)).map(|rows| &rows[number * row..][..row]);
-    result.bytes_mut().chunks_exact_mut(row.max(1)).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
+    let rows =
+        whole.bytes().chunks_exact((row * count).max(1)).map(|rows| &rows[number * row..][..row]);
+    result
+        .bytes_mut()
+        .chunks_exact_mut(row.max(1))
+        .zip(rows)
+        .for_each(|(to, from)| to.copy_from_slice(from));
     result
 }
 

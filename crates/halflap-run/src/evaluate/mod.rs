@@ -89,7 +89,8 @@ impl<'m> Evaluator<'m> {
             partition: device % partitions,
             ..Context::default()
         };
-        let scratch = (0..replicas * partitions).map(|device| Scratch::new(context(device))).collect();
+        let scratch =
+            (0..replicas * partitions).map(|device| Scratch::new(context(device))).collect();
         let computations = prepare::prepare(module, libraries)?;
         Ok(Evaluator { module, computations, scratch })
     }
@@ -109,11 +110,18 @@ impl<'m> Evaluator<'m> {
             let mut arrays = arrays.iter().cloned().map(Arc::new);
             let parameters = self.module.parameters(entry).into_iter().flatten();
             let leaves = |parameter| self.module.instruction(parameter).shape.leaf_count();
-            arguments.push(parameters.map(|parameter| arrays.by_ref().take(leaves(parameter)).collect()).collect());
+            arguments.push(
+                parameters
+                    .map(|parameter| arrays.by_ref().take(leaves(parameter)).collect())
+                    .collect(),
+            );
         }
         let ranks: Vec<usize> = (0..self.ranks()).collect();
         let values = self.computation(entry, &ranks, arguments)?;
-        Ok(values.into_iter().map(|value| value.into_iter().map(Arc::unwrap_or_clone).collect()).collect())
+        Ok(values
+            .into_iter()
+            .map(|value| value.into_iter().map(Arc::unwrap_or_clone).collect())
+            .collect())
     }
 
     fn check(&self, inputs: &[Vec<Tensor>]) -> Result<(), EvaluateError> {
@@ -126,12 +134,21 @@ impl<'m> Evaluator<'m> {
         }
         for (rank, arrays) in inputs.iter().enumerate() {
             if arrays.len() != kinds.len() {
-                return Err(EvaluateError::Inputs { rank, expected: kinds.len(), given: arrays.len() });
+                return Err(EvaluateError::Inputs {
+                    rank,
+                    expected: kinds.len(),
+                    given: arrays.len(),
+                });
             }
             for (index, (array, (dtype, dims))) in arrays.iter().zip(&kinds).enumerate() {
                 if array.dtype() != *dtype || array.dims() != dims {
                     let expected = format!("{dtype}{dims:?}");
-                    return Err(EvaluateError::Input { rank, index, expected, given: format!("{array:?}") });
+                    return Err(EvaluateError::Input {
+                        rank,
+                        index,
+                        expected,
+                        given: format!("{array:?}"),
+                    });
                 }
             }
         }
@@ -149,9 +166,12 @@ impl<'m> Evaluator<'m> {
         let lines = self.computations.remove(&id).unwrap_or_default();
         let mut frames: Vec<Frame> = vec![Frame::new(); ranks.len()];
         for line in &lines {
-            let operands: Vec<Vec<Value>> = frames.iter().map(|frame| self.operands(frame, line.instr)).collect();
+            let operands: Vec<Vec<Value>> =
+                frames.iter().map(|frame| self.operands(frame, line.instr)).collect();
             let values = match &line.action {
-                Action::Parameter(number) => arguments.iter().map(|arguments| arguments[*number].clone()).collect(),
+                Action::Parameter(number) => {
+                    arguments.iter().map(|arguments| arguments[*number].clone()).collect()
+                }
                 action => self.action(line.instr, action, (ranks, operands))?,
             };
             for (frame, value) in frames.iter_mut().zip(values) {
@@ -166,7 +186,9 @@ impl<'m> Evaluator<'m> {
 
     fn operands(&self, frame: &Frame, instr: InstrId) -> Vec<Value> {
         let operands = self.module.operands(instr).iter();
-        operands.map(|operand| frame[&operand.of][operand_leaves(self.module, operand)].to_vec()).collect()
+        operands
+            .map(|operand| frame[&operand.of][operand_leaves(self.module, operand)].to_vec())
+            .collect()
     }
 
     /// Executes an instruction on some ranks.
@@ -176,17 +198,23 @@ impl<'m> Evaluator<'m> {
         action: &Action,
         (ranks, operands): (&[usize], Vec<Vec<Value>>),
     ) -> Result<Vec<Value>, EvaluateError> {
-        let flat =
-            |operands: Vec<Vec<Value>>| operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>();
+        let flat = |operands: Vec<Vec<Value>>| {
+            operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>()
+        };
         Ok(match action {
             Action::Parameter(_) | Action::Pass => flat(operands),
-            Action::Take(range) => flat(operands).into_iter().map(|value| value[range.clone()].to_vec()).collect(),
+            Action::Take(range) => {
+                flat(operands).into_iter().map(|value| value[range.clone()].to_vec()).collect()
+            }
             Action::Kernel(kernel) => {
                 let each = flat(operands).into_iter().zip(ranks);
-                each.map(|(value, &rank)| run_kernel(kernel, &value, &mut self.scratch[rank])).collect()
+                each.map(|(value, &rank)| run_kernel(kernel, &value, &mut self.scratch[rank]))
+                    .collect()
             }
             Action::Call(callee) => self.computation(*callee, ranks, operands)?,
-            Action::While { condition, body } => self.repeat((*condition, *body), ranks, flat(operands))?,
+            Action::While { condition, body } => {
+                self.repeat((*condition, *body), ranks, flat(operands))?
+            }
             Action::Conditional(branches) => self.branch(branches, ranks, operands)?,
             Action::Collective(collective) => collective.run(ranks, &flat(operands))?,
             Action::Start { inner, arrange } => {
@@ -200,7 +228,8 @@ impl<'m> Evaluator<'m> {
                         Arrange::OutIn => [given, taken].concat(),
                     };
                     let missing = kinds.iter().skip(value.len());
-                    value.extend(missing.map(|(dtype, dims)| Arc::new(Tensor::zeros(*dtype, dims))));
+                    value
+                        .extend(missing.map(|(dtype, dims)| Arc::new(Tensor::zeros(*dtype, dims))));
                     value
                 };
                 taken.into_iter().zip(given).map(arranged).collect()
@@ -218,16 +247,25 @@ impl<'m> Evaluator<'m> {
         let mut active: Vec<usize> = (0..ranks.len()).collect();
         loop {
             let who: Vec<usize> = active.iter().map(|&index| ranks[index]).collect();
-            let given = |values: &[Value]| active.iter().map(|&index| vec![values[index].clone()]).collect::<Vec<_>>();
+            let given = |values: &[Value]| {
+                active.iter().map(|&index| vec![values[index].clone()]).collect::<Vec<_>>()
+            };
             let answers = self.computation(condition, &who, given(&values))?;
-            let goes_on = |answer: &Value| answer.first().is_some_and(|answer| answer.bytes().first() == Some(&1));
-            active =
-                active.iter().zip(&answers).filter(|(_, answer)| goes_on(answer)).map(|(&index, _)| index).collect();
+            let goes_on = |answer: &Value| {
+                answer.first().is_some_and(|answer| answer.bytes().first() == Some(&1))
+            };
+            active = active
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| goes_on(answer))
+                .map(|(&index, _)| index)
+                .collect();
             if active.is_empty() {
                 return Ok(values);
             }
             let who: Vec<usize> = active.iter().map(|&index| ranks[index]).collect();
-            let given = active.iter().map(|&index| vec![std::mem::take(&mut values[index])]).collect();
+            let given =
+                active.iter().map(|&index| vec![std::mem::take(&mut values[index])]).collect();
             for (&index, value) in active.iter().zip(self.computation(body, &who, given)?) {
                 values[index] = value;
             }
@@ -241,16 +279,21 @@ impl<'m> Evaluator<'m> {
         ranks: &[usize],
         operands: Vec<Vec<Value>>,
     ) -> Result<Vec<Value>, EvaluateError> {
-        let chosen: Vec<usize> = operands.iter().map(|operands| choice(&operands[0][0], branches.len())).collect();
+        let chosen: Vec<usize> =
+            operands.iter().map(|operands| choice(&operands[0][0], branches.len())).collect();
         let mut values = vec![Value::new(); ranks.len()];
         for (branch, &computation) in branches.iter().enumerate() {
-            let who: Vec<usize> = (0..ranks.len()).filter(|&index| chosen[index] == branch).collect();
+            let who: Vec<usize> =
+                (0..ranks.len()).filter(|&index| chosen[index] == branch).collect();
             if who.is_empty() {
                 continue;
             }
-            let given = who.iter().map(|&index| vec![operands[index][branch + 1].clone()]).collect();
+            let given =
+                who.iter().map(|&index| vec![operands[index][branch + 1].clone()]).collect();
             let who_ranks: Vec<usize> = who.iter().map(|&index| ranks[index]).collect();
-            for (&index, value) in who.iter().zip(self.computation(computation, &who_ranks, given)?) {
+            for (&index, value) in
+                who.iter().zip(self.computation(computation, &who_ranks, given)?)
+            {
                 values[index] = value;
             }
         }
@@ -272,7 +315,8 @@ fn choice(selector: &Tensor, branches: usize) -> usize {
 
 fn run_kernel(kernel: &Kernel, value: &[Arc<Tensor>], scratch: &mut Scratch) -> Value {
     let inputs: Vec<_> = value.iter().map(|array| array.view()).collect();
-    let mut arrays: Vec<Tensor> = kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
+    let mut arrays: Vec<Tensor> =
+        kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
     let mut outputs: Vec<_> = arrays.iter_mut().map(Tensor::view_mut).collect();
     kernel.run(&inputs, &mut outputs, scratch);
     arrays.into_iter().map(Arc::new).collect()

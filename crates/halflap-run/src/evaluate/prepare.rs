@@ -83,25 +83,34 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
     let computation = |key| module.computation_in(instr, key).ok_or_else(shape);
     Ok(match opcode {
         Opcode::Parameter => Action::Parameter(module.parameter_number(instr).ok_or_else(shape)?),
-        Opcode::Tuple | Opcode::Copy | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain => {
-            Action::Pass
-        }
+        Opcode::Tuple
+        | Opcode::Copy
+        | Opcode::OptimizationBarrier
+        | Opcode::OptBarrierLong
+        | Opcode::Domain => Action::Pass,
         Opcode::GetTupleElement => Action::Take(element(module, instr).ok_or_else(shape)?),
         Opcode::Call => Action::Call(computation("to_apply")?),
-        Opcode::While => Action::While { condition: computation("condition")?, body: computation("body")? },
+        Opcode::While => {
+            Action::While { condition: computation("condition")?, body: computation("body")? }
+        }
         Opcode::Conditional => Action::Conditional(module.called(instr).to_vec()),
-        Opcode::CopyStart => Action::Start { inner: Box::new(Action::Pass), arrange: Arrange::OutIn },
+        Opcode::CopyStart => {
+            Action::Start { inner: Box::new(Action::Pass), arrange: Arrange::OutIn }
+        }
         Opcode::AsyncStart => {
             let callee = *module.called(instr).first().ok_or_else(shape)?;
             Action::Start { inner: Box::new(Action::Call(callee)), arrange: Arrange::InOut }
         }
         Opcode::AsyncUpdate => Action::Pass,
         _ if opcode.phase() == Some(Phase::Update) => Action::Pass,
-        _ if opcode.phase() == Some(Phase::Done) => Action::Take(done(module, instr).ok_or_else(shape)?),
+        _ if opcode.phase() == Some(Phase::Done) => {
+            Action::Take(done(module, instr).ok_or_else(shape)?)
+        }
         _ => match Collective::of(module, instr)? {
             Some(collective) if opcode.phase().is_none() => Action::Collective(collective),
             Some(collective) => {
-                let arrange = if opcode == Opcode::AllReduceStart { Arrange::Out } else { Arrange::InOut };
+                let arrange =
+                    if opcode == Opcode::AllReduceStart { Arrange::Out } else { Arrange::InOut };
                 Action::Start { inner: Box::new(Action::Collective(collective)), arrange }
             }
             None if opcode.phase() == Some(Phase::Start) => Action::Start {
@@ -135,6 +144,10 @@ fn done(module: &Module, instr: InstrId) -> Option<std::ops::Range<usize>> {
     while module.instruction(start).opcode.phase() == Some(Phase::Update) {
         start = module.operands(start).first()?.of;
     }
-    let taken = module.operands(start).iter().map(|operand| operand_leaves(module, operand).len()).sum::<usize>();
+    let taken = module
+        .operands(start)
+        .iter()
+        .map(|operand| operand_leaves(module, operand).len())
+        .sum::<usize>();
     (taken + given <= held).then_some(taken..taken + given)
 }

@@ -9,7 +9,8 @@ use halflap_hlo::{Module, Opcode};
 pub(super) fn of_constants(module: &Module) -> BTreeSet<InstrId> {
     let mut known = BTreeSet::new();
     for instr in module.computations().flat_map(|computation| module.instructions(computation)) {
-        let is_of_known = || module.operands(instr).iter().all(|operand| known.contains(&operand.of));
+        let is_of_known =
+            || module.operands(instr).iter().all(|operand| known.contains(&operand.of));
         if depends_on_operands_alone(module.instruction(instr).opcode) && is_of_known() {
             known.insert(instr);
         }
@@ -19,8 +20,10 @@ pub(super) fn of_constants(module: &Module) -> BTreeSet<InstrId> {
 
 fn depends_on_operands_alone(opcode: Opcode) -> bool {
     use Opcode::*;
-    let moves =
-        matches!(opcode, Bitcast | Broadcast | Concatenate | Copy | Pad | Reshape | Reverse | Slice | Transpose);
+    let moves = matches!(
+        opcode,
+        Bitcast | Broadcast | Concatenate | Copy | Pad | Reshape | Reverse | Slice | Transpose
+    );
     let passes_on = matches!(opcode, CopyStart | CopyDone | GetTupleElement | Tuple);
     moves || passes_on || opcode.is_elementwise() || matches!(opcode, Constant | Fusion | Iota)
 }

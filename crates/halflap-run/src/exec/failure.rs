@@ -22,8 +22,17 @@ pub enum Failure {
     #[error(
         "rank {rank}: there is no memory for '{buffer}' ({kind}, {bytes} bytes), step {} of {}; the plan needs {planned} bytes at once on every rank", .place.1, .place.0
     )]
-    NoMemory { rank: usize, buffer: String, kind: String, bytes: usize, place: (String, usize), planned: i64 },
-    #[error("rank {rank} came to '{own}', and rank {other} at the same place to '{theirs}': they took different ways")]
+    NoMemory {
+        rank: usize,
+        buffer: String,
+        kind: String,
+        bytes: usize,
+        place: (String, usize),
+        planned: i64,
+    },
+    #[error(
+        "rank {rank} came to '{own}', and rank {other} at the same place to '{theirs}': they took different ways"
+    )]
     Diverged { rank: usize, own: String, other: usize, theirs: String },
     #[error(
         "the plans of the ranks differ, so that they would wait for each other forever. Rank {first} and rank {second} first differ at step\n  rank {first}: {of_first}\n  rank {second}: {of_second}"
@@ -104,7 +113,8 @@ pub struct Endless {
 
 impl std::fmt::Display for Endless {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Endless { rank, name, source, place: (computation, step), turns, seconds, is_proven } = self;
+        let Endless { rank, name, source, place: (computation, step), turns, seconds, is_proven } =
+            self;
         let source = source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         write!(f, "rank {rank}: loop '{name}'{source}, step {step} of {computation}, ")?;
         match is_proven {
@@ -209,7 +219,8 @@ impl Fate {
     pub fn find(&self, finding: Finding) {
         let mut known = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
         self.limit(finding.number);
-        let is_first = |other: &Finding| (finding.number, finding.rank) < (other.number, other.rank);
+        let is_first =
+            |other: &Finding| (finding.number, finding.rank) < (other.number, other.rank);
         if known.as_ref().is_none_or(is_first) {
             *known = Some(finding);
         }

@@ -14,7 +14,9 @@ impl Mode {
     pub(super) fn now() -> Mode {
         let mut bits = 0u32;
         // SAFETY: the instruction stores 32 bits to the address of a number that long.
-        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut bits, options(nostack, preserves_flags)) };
+        unsafe {
+            std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut bits, options(nostack, preserves_flags))
+        };
         Mode(bits & CONTROL)
     }
 
@@ -22,7 +24,9 @@ impl Mode {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn set(self) {
         // SAFETY: the bits were this register's before, so that no reserved one is set.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.0, options(nostack, preserves_flags)) };
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const self.0, options(nostack, preserves_flags))
+        };
     }
 
     /// It is not known how to ask elsewhere.

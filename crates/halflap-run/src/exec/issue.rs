@@ -21,7 +21,9 @@ use super::stream::Sequence;
 use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
 use super::turns::Limits;
 use crate::address::{Address, Move};
-use crate::check::{Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal};
+use crate::check::{
+    Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal,
+};
 use crate::comm::Transport;
 use crate::kernel::{Context, Scratch};
 use crate::slice;
@@ -79,7 +81,10 @@ impl Rank {
                 }
                 worker.run()
             });
-            let failed = |error: std::io::Error| Failure::Thread { rank: self.rank, message: error.to_string() };
+            let failed = |error: std::io::Error| Failure::Thread {
+                rank: self.rank,
+                message: error.to_string(),
+            };
             threads.push(spawned.map_err(|error| self.fate.fail(failed(error)))?);
         }
         let program = self.program.clone();
@@ -104,7 +109,8 @@ impl Rank {
             put_off: None,
             recorded: None,
         };
-        issuer.pool.tracker = (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
+        issuer.pool.tracker =
+            (issuer.options.checks.lifetimes != Strictness::Off).then(Tracker::default);
         let outcome = self.steps(&mut issuer);
         self.streams.has_ended.store(outcome.is_ok(), Ordering::SeqCst);
         self.streams.issued.store(u64::MAX, Ordering::SeqCst);
@@ -125,7 +131,8 @@ impl Rank {
     fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
         let device = self.rank as u32;
         let of_its_own = self.program.partitions;
-        let partitions = self.options.stands_for.map_or(of_its_own, |(_, partitions)| partitions).max(1);
+        let partitions =
+            self.options.stands_for.map_or(of_its_own, |(_, partitions)| partitions).max(1);
         let context = Context {
             replica: device / partitions,
             partition: device % partitions,
@@ -146,7 +153,11 @@ impl Rank {
             faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
             limits: Limits::new(&self.options),
-            panics_at: self.options.panic.filter(|(rank, _)| *rank == self.rank).map(|(_, step)| step),
+            panics_at: self
+                .options
+                .panic
+                .filter(|(rank, _)| *rank == self.rank)
+                .map(|(_, step)| step),
         }
     }
 
@@ -159,7 +170,10 @@ impl Rank {
             issuer.give(&mut frame, &self.inputs)?;
             if let Some(probe) = &issuer.probe {
                 probe.begin(step, &self.inputs);
-                probe.given(&issuer.addresses(&frame, &issuer.plan(&frame).parameters), &self.inputs);
+                probe.given(
+                    &issuer.addresses(&frame, &issuer.plan(&frame).parameters),
+                    &self.inputs,
+                );
             }
             self.transport.barrier()?;
             let began = Instant::now();
@@ -172,7 +186,11 @@ impl Rank {
                 probe.results(&results);
             }
             self.streams.steps_done.store(step + 1, Ordering::Relaxed);
-            let noted = self.streams.all.iter().flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
+            let noted = self
+                .streams
+                .all
+                .iter()
+                .flat_map(|stream| std::mem::take(&mut *locked(&stream.spans)));
             if outcome.spans.len() == self.program.steps_kept() {
                 outcome.spans.remove(0);
             }
@@ -199,7 +217,8 @@ fn name_helpers(threads_per_rank: usize) {
     static NAMED: Once = Once::new();
     if threads_per_rank > 1 {
         NAMED.call_once(|| {
-            let named = rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
+            let named =
+                rayon::ThreadPoolBuilder::new().thread_name(|index| format!("helper {index}"));
             // If they are there already, they have a name.
             let _ = named.build_global();
         });
@@ -262,7 +281,8 @@ impl Issuer<'_> {
         };
         self.count += 1;
         self.last = Some(label);
-        let issued = Issued { label, number: self.number, count: self.count, scope: self.scope.clone() };
+        let issued =
+            Issued { label, number: self.number, count: self.count, scope: self.scope.clone() };
         if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
             probe.schedule(&issued, *sequence);
         }
@@ -308,9 +328,16 @@ impl Issuer<'_> {
         }
         let plan = &self.program.plans[key.0];
         let (slot, value) = &plan.constants[key.1];
-        let block = self.memory(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) })?;
+        let block =
+            self.memory(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) })?;
         // SAFETY: the memory is new and that long.
-        unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), block.address.0, value.bytes().len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                value.bytes().as_ptr(),
+                block.address.0,
+                value.bytes().len(),
+            )
+        };
         block.region.into_iter().for_each(seal);
         self.constants.insert(key, block.address);
         Ok(block.address)
@@ -318,13 +345,16 @@ impl Issuer<'_> {
 
     /// Frees memory. If that makes it inaccessible, it first waits for its users.
     fn put(&mut self, block: Block) {
-        if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err() {
+        if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err()
+        {
             // Something may still use it.
             return;
         }
         let (program, label, at) = (self.program, self.last, self.at);
         let freed = || Freed {
-            kernel: label.map_or("nothing", |label| &program.labels[label as usize].name).to_owned(),
+            kernel: label
+                .map_or("nothing", |label| &program.labels[label as usize].name)
+                .to_owned(),
             step: at.1,
             computation: program.plans[at.0].computation.clone(),
         };
@@ -370,7 +400,10 @@ impl Issuer<'_> {
     /// Uncounted memory for an array in another layout.
     fn beside(&mut self, bytes: usize, label: u32) -> Result<Block, Stopped> {
         let name = &self.program.labels[label as usize].name;
-        self.memory(bytes, Owner { name, kind: "an array in another layout", align: 8, is_constant: false })
+        self.memory(
+            bytes,
+            Owner { name, kind: "an array in another layout", align: 8, is_constant: false },
+        )
     }
 
     /// Frees what a run of a plan still holds.
@@ -397,7 +430,13 @@ impl Issuer<'_> {
             let address = self.address(frame, slot);
             let _opened = self.opened(&[], &[address]);
             // SAFETY: the slot has room for the array, whose type was checked, and nothing runs yet.
-            unsafe { std::ptr::copy_nonoverlapping(input.bytes().as_ptr(), address.0, input.bytes().len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    input.bytes().as_ptr(),
+                    address.0,
+                    input.bytes().len(),
+                )
+            };
         }
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.settle();
@@ -409,7 +448,10 @@ impl Issuer<'_> {
     fn outputs(&self, frame: &Frame) -> Vec<Tensor> {
         let slots = self.plan(frame).results.iter();
         let kinds = self.program.outputs.iter().zip(&self.program.output_casts);
-        let output = |(&slot, (kind, cast)): (&SlotId, (&crate::kernel::ArrayType, &Option<crate::kernel::Kernel>))| {
+        let output = |(&slot, (kind, cast)): (
+            &SlotId,
+            (&crate::kernel::ArrayType, &Option<crate::kernel::Kernel>),
+        )| {
             let mut tensor = Tensor::zeros(kind.dtype, &kind.dims);
             let from = self.address(frame, slot);
             let _opened = self.opened(&[from], &[]);
@@ -421,7 +463,13 @@ impl Issuer<'_> {
                 None => {
                     let bytes = tensor.bytes_mut();
                     // SAFETY: the streams are done, and the slot holds such an array.
-                    unsafe { std::ptr::copy_nonoverlapping(from.0.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            from.0.cast_const(),
+                            bytes.as_mut_ptr(),
+                            bytes.len(),
+                        )
+                    };
                 }
             }
             tensor
@@ -458,7 +506,11 @@ impl Issuer<'_> {
         frame.at[slot].map_or(Address(std::ptr::null_mut()), |place| place.address)
     }
 
-    fn addresses<'s>(&self, frame: &Frame, slots: impl IntoIterator<Item = &'s SlotId>) -> Vec<Address> {
+    fn addresses<'s>(
+        &self,
+        frame: &Frame,
+        slots: impl IntoIterator<Item = &'s SlotId>,
+    ) -> Vec<Address> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
@@ -488,7 +540,9 @@ impl Issuer<'_> {
     /// Compares actual with planned allocations and frees, before a step.
     fn check_lives(&mut self, plan: &PlanReady, step: usize) -> Result<(), Stopped> {
         let Some(tracker) = &mut self.pool.tracker else { return Ok(()) };
-        while let Some((check, node)) = plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step) {
+        while let Some((check, node)) =
+            plan.checks.get(tracker.next()).filter(|(check, _)| check.before <= step)
+        {
             for (deviation, slot) in tracker.check(check) {
                 let violation = LifetimeViolation {
                     deviation,
@@ -547,14 +601,25 @@ impl Issuer<'_> {
     }
 
     /// Starts a collective, with the mistakes that are to be made on purpose.
-    fn start_with_faults(&mut self, frame: &mut Frame, step: usize, label: u32) -> Result<(), Stopped> {
+    fn start_with_faults(
+        &mut self,
+        frame: &mut Frame,
+        step: usize,
+        label: u32,
+    ) -> Result<(), Stopped> {
         let name = &self.program.labels[label as usize].name;
         let mut times = 1;
         for fault in &self.options.checks.faults {
             match fault {
-                Fault::SkipCollective(rank, left_out) if *rank == self.rank && left_out == name => times = 0,
-                Fault::DoubleCollective(rank, doubled) if *rank == self.rank && doubled == name => times = 2,
-                Fault::SwapCollectives(rank, a, b) if *rank == self.rank && [a, b].contains(&name) => {
+                Fault::SkipCollective(rank, left_out) if *rank == self.rank && left_out == name => {
+                    times = 0
+                }
+                Fault::DoubleCollective(rank, doubled) if *rank == self.rank && doubled == name => {
+                    times = 2
+                }
+                Fault::SwapCollectives(rank, a, b)
+                    if *rank == self.rank && [a, b].contains(&name) =>
+                {
                     match self.put_off.take() {
                         Some(other) => {
                             self.start(frame, step)?;
@@ -574,7 +639,8 @@ impl Issuer<'_> {
     fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) -> Result<(), Stopped> {
         let of = &self.program.labels[label as usize];
         let (plan, step) = of.at;
-        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step] else {
+        let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step]
+        else {
             return Ok(());
         };
         let arrays = of.ins.iter().chain(&of.outs).map(|argument| {
@@ -658,7 +724,8 @@ impl Issuer<'_> {
         let parameters = self.read(frame, arguments, at)?;
         let mut inner = self.enter(call.plan, &parameters)?;
         // What another branch has left, while branches are collected, is where this one's result goes.
-        let is_left = |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
+        let is_left =
+            |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
         let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);
         for &(theirs, own) in call.lent.iter().chain(left) {
             inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
@@ -673,7 +740,9 @@ impl Issuer<'_> {
         self.copy(at.0, moves);
         for &(theirs, own) in adopted {
             frame.at[own] = inner.at[theirs].take();
-            if let (Some(tracker), Some(Place { block: Some(block), .. })) = (&mut self.pool.tracker, frame.at[own]) {
+            if let (Some(tracker), Some(Place { block: Some(block), .. })) =
+                (&mut self.pool.tracker, frame.at[own])
+            {
                 tracker.adopt(block.address, own);
             }
         }

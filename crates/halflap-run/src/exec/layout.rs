@@ -22,7 +22,10 @@ pub(super) struct Held {
 }
 
 /// What each slot of a plan must have room for.
-pub(super) fn slot_arrays(module: &Module, plan: &Plan) -> Result<IdVec<SlotId, Held>, Unsupported> {
+pub(super) fn slot_arrays(
+    module: &Module,
+    plan: &Plan,
+) -> Result<IdVec<SlotId, Held>, Unsupported> {
     let nothing = Held { bytes: 0, align: 1, kind: "nothing".to_owned() };
     let mut held: IdVec<SlotId, Held> = IdVec::filled(nothing, plan.storage.slots.len());
     for instr in module.instructions(plan.computation) {
@@ -61,7 +64,10 @@ fn passed_on(module: &Module, leaf: Leaf) -> Option<Leaf> {
     let operands = module.operands(leaf.instr);
     let first = |offset: usize| {
         let operand = operands.first()?;
-        Some(Leaf { instr: operand.of, index: operand_leaves(module, operand).start + offset + leaf.index })
+        Some(Leaf {
+            instr: operand.of,
+            index: operand_leaves(module, operand).start + offset + leaf.index,
+        })
     };
     match opcode {
         Opcode::Bitcast
@@ -94,9 +100,11 @@ fn passed_on(module: &Module, leaf: Leaf) -> Option<Leaf> {
 /// Whether a bitcast moves elements in arrays that are dense with the last index fastest.
 fn moves(module: &Module, instr: InstrId) -> bool {
     let Some(operand) = module.operands(instr).first() else { return false };
-    let (from, to) = (module.operand_shape(operand).array(), module.instruction(instr).shape.array());
+    let (from, to) =
+        (module.operand_shape(operand).array(), module.instruction(instr).shape.array());
     let (Some(from), Some(to)) = (from, to) else { return false };
-    let is_same = from.dims == to.dims && module.layout(from).minor_to_major == module.layout(to).minor_to_major;
+    let is_same = from.dims == to.dims
+        && module.layout(from).minor_to_major == module.layout(to).minor_to_major;
     !(is_same || is_plain(module, from) && is_plain(module, to))
 }
 

@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::address::Address;
-use crate::check::{Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark};
+use crate::check::{
+    Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark,
+};
 
 /// All memory that was taken from the system for one rank.
 #[derive(Debug, Default)]

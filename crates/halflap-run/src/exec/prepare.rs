@@ -15,7 +15,8 @@ use super::layout::{Held, bitcasts, slot_arrays};
 use crate::check::{Bounds, Owner};
 use crate::comm::Collective;
 use crate::kernel::{
-    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, operand_leaves,
+    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds,
+    operand_leaves,
 };
 use crate::tensor::{DType, Tensor};
 
@@ -63,15 +64,50 @@ pub(super) enum Read {
 
 /// The action for a step.
 pub(super) enum Action {
-    Alloc { slot: SlotId },
-    Free { slot: SlotId, size: i64 },
-    Launch { label: u32, launch: Launch, casts: Vec<(usize, Cast)> },
-    Collective { label: u32, stream: StreamId, collective: Collective, ins: Vec<Read>, outs: Vec<SlotId> },
-    Transfer { label: u32, stream: StreamId, launch: Launch },
-    Wait { label: u32, start: usize },
-    Call { label: u32, call: Call, arguments: Vec<Read> },
-    Loop { label: u32, repeat: Loop, decides: Option<Vec<usize>> },
-    Branch { label: u32, selector: SlotId, selector_bytes: usize, branches: Vec<(Call, Vec<Read>)> },
+    Alloc {
+        slot: SlotId,
+    },
+    Free {
+        slot: SlotId,
+        size: i64,
+    },
+    Launch {
+        label: u32,
+        launch: Launch,
+        casts: Vec<(usize, Cast)>,
+    },
+    Collective {
+        label: u32,
+        stream: StreamId,
+        collective: Collective,
+        ins: Vec<Read>,
+        outs: Vec<SlotId>,
+    },
+    Transfer {
+        label: u32,
+        stream: StreamId,
+        launch: Launch,
+    },
+    Wait {
+        label: u32,
+        start: usize,
+    },
+    Call {
+        label: u32,
+        call: Call,
+        arguments: Vec<Read>,
+    },
+    Loop {
+        label: u32,
+        repeat: Loop,
+        decides: Option<Vec<usize>>,
+    },
+    Branch {
+        label: u32,
+        selector: SlotId,
+        selector_bytes: usize,
+        branches: Vec<(Call, Vec<Read>)>,
+    },
 }
 
 /// A computation that can run.
@@ -219,7 +255,11 @@ impl Prepared {
     }
 
     /// Makes kernels of everything in a program.
-    pub fn new(module: &Module, program: &Program, libraries: &Libraries) -> Result<Prepared, PrepareError> {
+    pub fn new(
+        module: &Module,
+        program: &Program,
+        libraries: &Libraries,
+    ) -> Result<Prepared, PrepareError> {
         // Kernels trust shapes.
         check(module)?;
         let constants = of_constants(module);
@@ -242,7 +282,8 @@ impl Prepared {
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let (replicas, partitions) = module.devices();
         let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
-        let is_peak_a_bound = steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
+        let is_peak_a_bound =
+            steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
         Ok(Prepared {
             plans,
             entry: program.entry,
@@ -253,7 +294,11 @@ impl Prepared {
             partitions,
             module: module.name().to_owned(),
             inputs,
-            input_names: entry.parameters.iter().map(|&slot| entry.storage.slots[slot].name.clone()).collect(),
+            input_names: entry
+                .parameters
+                .iter()
+                .map(|&slot| entry.storage.slots[slot].name.clone())
+                .collect(),
             outputs: kinds.into_iter().map(array_type).collect(),
             output_casts,
             text: Text::of(module, program),
@@ -269,7 +314,9 @@ impl Prepared {
         let mut names = Vec::new();
         for action in &self.plans[self.entry].actions {
             match action {
-                Action::Collective { label, .. } => names.push(self.labels[*label as usize].name.clone()),
+                Action::Collective { label, .. } => {
+                    names.push(self.labels[*label as usize].name.clone())
+                }
                 Action::Call { .. } | Action::Loop { .. } | Action::Branch { .. } => return None,
                 _ => {}
             }
@@ -287,7 +334,9 @@ fn with_bitcasts(module: &Module, mut instrs: Vec<InstrId>) -> Vec<InstrId> {
     let mut next = 0;
     while let Some(&instr) = instrs.get(next) {
         for operand in module.operands(instr) {
-            if module.instruction(operand.of).opcode == Opcode::Bitcast && !instrs.contains(&operand.of) {
+            if module.instruction(operand.of).opcode == Opcode::Bitcast
+                && !instrs.contains(&operand.of)
+            {
                 instrs.push(operand.of);
             }
         }
@@ -305,10 +354,13 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
     let kernel = |instrs: &[InstrId]| {
         let instrs = with_bitcasts(module, instrs.to_vec());
         let group = Group { instrs: &instrs, outputs: &[last] };
-        Kernel::compile_group(module, group, &Libraries::default()).ok().filter(|(kernel, _)| kernel.is_one_stage())
+        Kernel::compile_group(module, group, &Libraries::default())
+            .ok()
+            .filter(|(kernel, _)| kernel.is_one_stage())
     };
     // Not fused if a multiplication would then have to copy its operands.
-    let copies = |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
+    let copies =
+        |alone: &Kernel, all: &Kernel| all.scratch_bytes() > alone.scratch_bytes() + REGISTERS;
     let alone = kernel(&[last]);
     alone.zip(kernel(instrs)).is_some_and(|(alone, all)| !copies(&alone.0, &all.0))
 }
@@ -317,7 +369,10 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
 const REGISTERS: usize = 128 * 1024;
 
 /// The kernel that converts a slot's content to a value; nothing, if it already is the value.
-fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Option<Kernel>, Unsupported> {
+fn cast_of(
+    (module, libraries): (&Module, &Libraries),
+    leaf: Leaf,
+) -> Result<Option<Kernel>, Unsupported> {
     let chain = bitcasts(module, leaf);
     let Some(&last) = chain.last() else { return Ok(None) };
     let group = Group { instrs: &chain, outputs: &[last] };
@@ -334,18 +389,24 @@ fn cast_of((module, libraries): (&Module, &Libraries), leaf: Leaf) -> Result<Opt
 /// write as its own kernel. One that only remaps indices gets none, because several kernels may do
 /// it.
 fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
-    let size = |shape: &Shape| shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)));
+    let size = |shape: &Shape| {
+        shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)))
+    };
     let bytes = |instr: InstrId| {
         let operands = module.operands(instr).iter().map(|operand| module.operand_shape(operand));
         let all: Bytes = operands.chain([&module.instruction(instr).shape]).map(size).sum();
         all.0 as f64
     };
-    let counts = |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
+    let counts =
+        |instr: InstrId| instr == work.instr || !only_finds(module.instruction(instr).opcode);
     let instrs = work.instrs().into_iter();
-    let each: Vec<(InstrId, f64)> =
-        instrs.map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 })).collect();
+    let each: Vec<(InstrId, f64)> = instrs
+        .map(|instr| (instr, if counts(instr) { bytes(instr).max(1.0) } else { 0.0 }))
+        .collect();
     let all: f64 = each.iter().map(|(_, bytes)| bytes).sum();
-    each.into_iter().map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all)).collect()
+    each.into_iter()
+        .map(|(instr, bytes)| (module.instruction_name(instr).to_owned(), bytes / all))
+        .collect()
 }
 
 /// A step of a plan.
@@ -404,7 +465,8 @@ impl Preparer<'_> {
                 Step::Launch(work) if work.instr == check.instr => Some(work.name(self.module)),
                 _ => None,
             });
-            let name = launched.unwrap_or_else(|| self.module.instruction_name(check.instr)).to_owned();
+            let name =
+                launched.unwrap_or_else(|| self.module.instruction_name(check.instr)).to_owned();
             (check.clone(), Node { name, source: self.module.place(check.instr) })
         };
         plan.checks.iter().map(named).collect()
@@ -470,7 +532,8 @@ impl Preparer<'_> {
     /// A label of a kernel, with its arrays.
     fn launched(&mut self, label: Label, plan: &Plan, made: &Made) -> u32 {
         let Made { launch, leaves, instr } = made;
-        let ins = self.made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
+        let ins = self
+            .made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
         let made = (0..).map(|index| Leaf { instr: *instr, index });
         let outs = self.made_by(made, arguments(plan, &launch.outs, launch.kernel.outputs()));
         self.label(Label { ins, outs, bounds: bounds(self.module, *instr, leaves), ..label })
@@ -481,13 +544,18 @@ impl Preparer<'_> {
         let known = |(array, leaf): (Argument, Leaf)| {
             let name = self.module.instruction_name(leaf.instr);
             let is_array = self.module.instruction(leaf.instr).shape.array().is_some();
-            let value = if is_array { name.to_owned() } else { format!("{name}{{{}}}", leaf.index) };
+            let value =
+                if is_array { name.to_owned() } else { format!("{name}{{{}}}", leaf.index) };
             Argument { is_constant: self.constants.contains(&leaf.instr), value, ..array }
         };
         arrays.into_iter().zip(makers).map(known).collect()
     }
 
-    fn action(&mut self, of: Planned<'_>, held: &IdVec<SlotId, Held>) -> Result<Action, PrepareError> {
+    fn action(
+        &mut self,
+        of: Planned<'_>,
+        held: &IdVec<SlotId, Held>,
+    ) -> Result<Action, PrepareError> {
         let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
@@ -498,10 +566,13 @@ impl Preparer<'_> {
                 let label = self.launched(self.kernel(work, of), plan, &made);
                 Action::Launch { label, launch: made.launch, casts }
             }
-            Step::Start { work, stream, comm: Some(comm) } => self.collective(of, work, (*stream, *comm))?,
+            Step::Start { work, stream, comm: Some(comm) } => {
+                self.collective(of, work, (*stream, *comm))?
+            }
             Step::Start { work, stream, comm: None } => {
                 let made = self.transfer(plan, work)?;
-                let label = self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &made);
+                let label =
+                    self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &made);
                 Action::Transfer { label, stream: *stream, launch: made.launch }
             }
             Step::Wait(start) => {
@@ -552,13 +623,20 @@ impl Preparer<'_> {
     }
 
     /// A call's arguments. Values that are passed on must be in the declared slots.
-    fn arguments(&self, plan: &Plan, call: &Call, leaves: Vec<Leaf>) -> Result<Vec<Read>, PrepareError> {
+    fn arguments(
+        &self,
+        plan: &Plan,
+        call: &Call,
+        leaves: Vec<Leaf>,
+    ) -> Result<Vec<Read>, PrepareError> {
         let reads = self.reads(plan, &leaves)?;
         let callee = &self.program.plans[call.plan];
         self.refuse_results(call.instr, callee)?;
         let passes = |slot: &SlotId| callee.results.contains(slot);
-        let is_cast =
-            reads.iter().zip(&callee.parameters).any(|(read, slot)| matches!(read, Read::Cast(_)) && passes(slot));
+        let is_cast = reads
+            .iter()
+            .zip(&callee.parameters)
+            .any(|(read, slot)| matches!(read, Read::Cast(_)) && passes(slot));
         match is_cast {
             true => Err(self.layout(call.instr)),
             false => Ok(reads),
@@ -572,8 +650,8 @@ impl Preparer<'_> {
     /// A callee's result must be in its slot unchanged.
     fn refuse_results(&self, instr: InstrId, callee: &Plan) -> Result<(), PrepareError> {
         let root = self.module.root(callee.computation);
-        let is_cast =
-            (0..callee.results.len()).any(|index| !bitcasts(self.module, Leaf { instr: root, index }).is_empty());
+        let is_cast = (0..callee.results.len())
+            .any(|index| !bitcasts(self.module, Leaf { instr: root, index }).is_empty());
         if is_cast { Err(self.layout(instr)) } else { Ok(()) }
     }
 
@@ -615,7 +693,8 @@ impl Preparer<'_> {
             return Err(self.layout(work.instr));
         }
         let kernel = Kernel::compile_with(self.module, inner, self.libraries)?;
-        let ins: Vec<SlotId> = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
+        let ins: Vec<SlotId> =
+            leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
         if kernel.inputs().len() != ins.len() || kernel.outputs().len() != work.writes.len() {
             return Err(Unsupported::new(self.module, inner, What::Operation).into());
         }
@@ -635,8 +714,11 @@ impl Preparer<'_> {
         if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
             return Err(Unsupported::new(self.module, inner, What::Shape).into());
         }
-        let slots: Vec<SlotId> = leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
-        let taken = leaves.iter().map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
+        let slots: Vec<SlotId> =
+            leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
+        let taken = leaves
+            .iter()
+            .map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
         let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
         let given = self.given(of.plan, work)?;
         let made = (0..).map(|index| Leaf { instr: work.instr, index });
@@ -657,7 +739,9 @@ impl Preparer<'_> {
         let kinds = leaf_kinds(self.module, work.instr)?;
         let slots = plan.storage.of(work.instr);
         // A start's inputs come before its outputs.
-        let kind_of = |slot: &SlotId| slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone());
+        let kind_of = |slot: &SlotId| {
+            slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone())
+        };
         let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
         work.writes.iter().map(|slot| kind_of(slot).map(array_type).ok_or_else(misshapen)).collect()
     }
@@ -677,7 +761,11 @@ fn bounds(module: &Module, instr: InstrId, leaves: &[Leaf]) -> Vec<Bounds> {
     let single = |first: usize, sizes: Vec<i64>| {
         let room = dims(0).into_iter().zip(sizes).map(|(dim, size)| dim - size).enumerate();
         let one = room.filter_map(|(dimension, most)| {
-            Some(Bounds { input: input(first + dimension)?, stride: 1, most: vec![(dimension, most)] })
+            Some(Bounds {
+                input: input(first + dimension)?,
+                stride: 1,
+                most: vec![(dimension, most)],
+            })
         });
         one.collect()
     };
@@ -686,12 +774,14 @@ fn bounds(module: &Module, instr: InstrId, leaves: &[Leaf]) -> Vec<Bounds> {
         Opcode::DynamicUpdateSlice => single(2, dims(1)),
         Opcode::Gather => {
             let (table, sizes) = (dims(0), module.numbers(instr, "slice_sizes"));
-            let along = module.numbers(instr, "index_vector_dim").first().map_or(0, |&dim| dim as usize);
+            let along =
+                module.numbers(instr, "index_vector_dim").first().map_or(0, |&dim| dim as usize);
             let most = |&dim: &i64| {
                 let dim = dim as usize;
                 Some((dim, table.get(dim)? - sizes.get(dim)?))
             };
-            let most: Option<Vec<_>> = module.numbers(instr, "start_index_map").iter().map(most).collect();
+            let most: Option<Vec<_>> =
+                module.numbers(instr, "start_index_map").iter().map(most).collect();
             let stride = dims(1).iter().skip(along + 1).product::<i64>() as usize;
             let bounds = most.zip(input(1)).map(|(most, input)| Bounds { input, stride, most });
             bounds.into_iter().collect()
@@ -707,7 +797,9 @@ fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
         Action::Collective { .. } | Action::Transfer { .. } | Action::Wait { .. } => false,
         Action::Call { call, .. } => is_one(call),
-        Action::Loop { repeat, .. } => plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous,
+        Action::Loop { repeat, .. } => {
+            plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous
+        }
         Action::Branch { branches, .. } => {
             branches.iter().all(|(call, _)| is_one(call)) && have_same_room(plan, branches, plans)
         }
@@ -715,9 +807,15 @@ fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
 }
 
 /// Whether the results that branches leave to their caller need as much memory as it has for them.
-fn have_same_room(plan: &PlanReady, branches: &[(Call, Vec<Read>)], plans: &IdVec<PlanId, PlanReady>) -> bool {
+fn have_same_room(
+    plan: &PlanReady,
+    branches: &[(Call, Vec<Read>)],
+    plans: &IdVec<PlanId, PlanReady>,
+) -> bool {
     let fits = |call: &Call| {
-        let is_alike = |(theirs, own): &(SlotId, SlotId)| plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes;
+        let is_alike = |(theirs, own): &(SlotId, SlotId)| {
+            plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes
+        };
         call.adopted.iter().all(is_alike)
     };
     branches.iter().all(|(call, _)| fits(call))
@@ -738,7 +836,9 @@ fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument
 impl Launch {
     fn new(kernel: Kernel, ins: Vec<SlotId>, outs: Vec<SlotId>) -> Launch {
         let shares = |input: usize| {
-            let here = |(output, slot): (usize, &SlotId)| *slot == ins[input] && !kernel.can_share(output, input);
+            let here = |(output, slot): (usize, &SlotId)| {
+                *slot == ins[input] && !kernel.can_share(output, input)
+            };
             outs.iter().enumerate().any(here)
         };
         let aside = (0..ins.len()).map(shares).collect();

@@ -105,7 +105,13 @@ impl RankOutcome {
                     Lane::Stream(stream) => stream.index() as u64 + 1,
                 };
                 let met = span.met.map_or(u64::MAX, |met| met.0.to_bits());
-                let all = [u64::from(span.label), lane, span.start.0.to_bits(), met, span.end.0.to_bits()];
+                let all = [
+                    u64::from(span.label),
+                    lane,
+                    span.start.0.to_bits(),
+                    met,
+                    span.end.0.to_bits(),
+                ];
                 all.into_iter().for_each(|field| number(&mut out, field));
             }
         }
@@ -181,7 +187,10 @@ mod tests {
     #[test]
     fn an_outcome_there_and_back() {
         let span = |lane, met| Span { label: 3, lane, start: Nanos(1.5), met, end: Nanos(2e9) };
-        let spans = vec![span(Lane::Compute, None), span(Lane::Stream(StreamId::from_index(1)), Some(Nanos(7.0)))];
+        let spans = vec![
+            span(Lane::Compute, None),
+            span(Lane::Stream(StreamId::from_index(1)), Some(Nanos(7.0))),
+        ];
         let outcome = RankOutcome {
             outputs: vec![Tensor::of(&[2], &[1.0f32, -2.0])],
             steps: vec![Nanos(13.0), Nanos(12.0)],

@@ -72,7 +72,11 @@ const WAITING: Duration = Duration::from_millis(100);
 
 /// Runs all ranks in this process, each with its own program (which should be the same) and its inputs,
 /// whose types are those of [`Prepared::inputs`].
-pub fn run(programs: &[Arc<Prepared>], inputs: Vec<Vec<Tensor>>, options: &Options) -> Result<Outcome, Failure> {
+pub fn run(
+    programs: &[Arc<Prepared>],
+    inputs: Vec<Vec<Tensor>>,
+    options: &Options,
+) -> Result<Outcome, Failure> {
     run_shown(programs, inputs, options, &mut |_| ControlFlow::Continue(()))
 }
 
@@ -90,7 +94,9 @@ pub fn run_shown(
     let hub = Arc::new(Hub::new(programs.len(), fate.clone(), options.link));
     let (send, receive) = channel();
     let first = options.first_rank();
-    let open = |(rank, program): (usize, &Arc<Prepared>)| Probe::open(&options.checks, program, first + rank);
+    let open = |(rank, program): (usize, &Arc<Prepared>)| {
+        Probe::open(&options.checks, program, first + rank)
+    };
     let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
@@ -100,7 +106,10 @@ pub fn run_shown(
         let (program, fate) = (program.clone(), fate.clone());
         let (options, probe) = (options.clone(), probes[rank].clone());
         let rank = first + rank;
-        spawn(Rank { rank, program, streams: own, transport, fate, inputs, options, probe }, send.clone());
+        spawn(
+            Rank { rank, program, streams: own, transport, fate, inputs, options, probe },
+            send.clone(),
+        );
     }
     let watch = Watch { programs, streams: &streams, hub: &hub, options };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
@@ -118,12 +127,15 @@ pub fn run_shown(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        let is_due = |finding: &Finding| watch.have_passed(finding.number) || fate.is_overdue(options.timeout);
+        let is_due = |finding: &Finding| {
+            watch.have_passed(finding.number) || fate.is_overdue(options.timeout)
+        };
         if let Some(finding) = fate.finding().filter(is_due) {
             fate.fail(finding.failure);
         }
-        let has_come =
-            |(since, _): &(Duration, &Failure)| *since > ARRIVAL.min(options.timeout) || watch.have_settled();
+        let has_come = |(since, _): &(Duration, &Failure)| {
+            *since > ARRIVAL.min(options.timeout) || watch.have_settled()
+        };
         if let Some((_, failure)) = fate.parted().filter(has_come) {
             fate.fail(failure.clone());
         }
@@ -136,8 +148,9 @@ pub fn run_shown(
     }
     match fate.verdict() {
         Some(failure) => {
-            let flight =
-                |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| probe.as_ref()?.flight(streams.have_ended());
+            let flight = |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| {
+                probe.as_ref()?.flight(streams.have_ended())
+            };
             let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
             Err(with_account(failure, (&programs[0], &flights), options))
         }
@@ -166,8 +179,13 @@ pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
 
 /// A failure of ranks that wait for each other, with their records of collectives, which are also
 /// written to a file.
-pub(crate) fn with_account(failure: Failure, (program, flights): (&Prepared, &[Flight]), options: &Options) -> Failure {
-    let is_apart = matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
+pub(crate) fn with_account(
+    failure: Failure,
+    (program, flights): (&Prepared, &[Flight]),
+    options: &Options,
+) -> Failure {
+    let is_apart =
+        matches!(failure, Failure::TimedOut { .. } | Failure::Diverged { .. } | Failure::Mpi(_));
     let Some(path) = options.checks.recorder.as_ref().filter(|_| is_apart) else { return failure };
     let account = check::account(flights, program.planned_collectives(options.steps).as_deref());
     if let Err(error) = std::fs::write(path, check::dump(program, flights, account.as_ref())) {
@@ -186,7 +204,12 @@ pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
         if std::ptr::eq(*first, *other) || first.text.hash() == other.text.hash() {
             continue;
         }
-        let same = first.text.steps().zip(other.text.steps()).take_while(|(a, b)| a.text == b.text).count();
+        let same = first
+            .text
+            .steps()
+            .zip(other.text.steps())
+            .take_while(|(a, b)| a.text == b.text)
+            .count();
         let (of_first, of_second) = (step_line(first, same), step_line(other, same));
         return Err(Failure::PlansDiffer { first: 0, second: index + 1, of_first, of_second });
     }
@@ -195,7 +218,8 @@ pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
 
 /// A step's line, without the spaces that put it in its column.
 pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
-    let words = |line: &halflap_hlo::plan::Line| line.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words =
+        |line: &halflap_hlo::plan::Line| line.text.split_whitespace().collect::<Vec<_>>().join(" ");
     program.text.steps().nth(step).map_or("(its end)".to_owned(), words)
 }
 
@@ -214,38 +238,56 @@ impl Watch<'_> {
 
     /// Whether every rank waits in a collective or has finished.
     fn have_settled(&self) -> bool {
-        self.programs.iter().zip(self.streams).all(|(program, streams)| has_settled(program, streams))
+        self.programs
+            .iter()
+            .zip(self.streams)
+            .all(|(program, streams)| has_settled(program, streams))
     }
 
     /// How many steps all ranks have done.
     fn steps_done(&self) -> usize {
-        self.streams.iter().map(|streams| streams.steps_done.load(Ordering::Relaxed)).min().unwrap_or(0)
+        self.streams
+            .iter()
+            .map(|streams| streams.steps_done.load(Ordering::Relaxed))
+            .min()
+            .unwrap_or(0)
     }
 
     /// The report if a task takes too long.
     fn look(&self) -> Option<Failure> {
         let is_late = |streams: &Arc<Streams>| late(streams, self.options.timeout);
         // A rank that begins one kernel after the other, as in a long loop, comes to the others in the end.
-        let goes_on = |streams: &Arc<Streams>| streams.status().any(|status| status.idle() < self.options.timeout);
+        let goes_on = |streams: &Arc<Streams>| {
+            streams.status().any(|status| status.idle() < self.options.timeout)
+        };
         if !self.streams.iter().any(is_late) || self.streams.iter().any(goes_on) {
             return None;
         }
         let ranks = (0..self.programs.len()).map(|rank| {
             let missing = |label: u32, sequence: u64| {
                 let collective = self.programs[rank].labels[label as usize].collective.as_ref();
-                collective.map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
+                collective
+                    .map_or(Vec::new(), |collective| self.hub.missing(collective, rank, sequence))
             };
             let shown = self.options.first_rank() + rank;
-            format!("rank {shown}: {}", describe(&self.programs[rank], &self.streams[rank], &missing))
+            format!(
+                "rank {shown}: {}",
+                describe(&self.programs[rank], &self.streams[rank], &missing)
+            )
         });
         let stuck = (0..self.programs.len()).filter_map(|rank| {
-            let (time, label) = longest_kernel(&self.programs[rank], &self.streams[rank], self.options.timeout)?;
+            let (time, label) =
+                longest_kernel(&self.programs[rank], &self.streams[rank], self.options.timeout)?;
             Some((time, self.options.first_rank() + rank, label))
         });
         // Of those that are in it for as long as each other the lowest rank.
         let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
         let stuck = stuck.map(|(_, rank, label)| Box::new(Stuck::at(rank, label)));
-        Some(Failure::TimedOut { seconds: seconds(self.options.timeout), stuck, ranks: ranks.collect() })
+        Some(Failure::TimedOut {
+            seconds: seconds(self.options.timeout),
+            stuck,
+            ranks: ranks.collect(),
+        })
     }
 }
 
@@ -262,8 +304,11 @@ pub(crate) fn late(streams: &Streams, timeout: Duration) -> bool {
 fn has_settled(program: &Prepared, streams: &Streams) -> bool {
     let kind = |label: u32| program.labels[label as usize].kind;
     let now = || streams.status().filter_map(|status| status.now());
-    let is_waiting = |(label, _, time): (u32, u64, Duration)| kind(label) == LabelKind::Collective && time > WAITING;
-    let computes = now().any(|(label, ..)| !matches!(kind(label), LabelKind::Collective | LabelKind::Wait));
+    let is_waiting = |(label, _, time): (u32, u64, Duration)| {
+        kind(label) == LabelKind::Collective && time > WAITING
+    };
+    let computes =
+        now().any(|(label, ..)| !matches!(kind(label), LabelKind::Collective | LabelKind::Wait));
     streams.have_ended() || now().any(is_waiting) && !computes
 }
 
@@ -283,14 +328,19 @@ pub(crate) fn longest_kernel<'a>(
 }
 
 /// What a rank is doing, as text.
-pub(crate) fn describe(program: &Prepared, streams: &Streams, missing: &dyn Fn(u32, u64) -> Vec<u32>) -> String {
+pub(crate) fn describe(
+    program: &Prepared,
+    streams: &Streams,
+    missing: &dyn Fn(u32, u64) -> Vec<u32>,
+) -> String {
     let mut said = Vec::new();
     for (label, sequence, time) in streams.status().filter_map(|status| status.now()) {
         let of = &program.labels[label as usize];
         let place = format!("step {} of {}, {} s", of.place.1, of.place.0, seconds(time));
         said.push(match of.kind {
             LabelKind::Collective => {
-                let absent: Vec<String> = missing(label, sequence).iter().map(u32::to_string).collect();
+                let absent: Vec<String> =
+                    missing(label, sequence).iter().map(u32::to_string).collect();
                 let absent = match absent.len() {
                     0 => String::new(),
                     1 => format!(": rank {} has not come", absent[0]),

@@ -123,7 +123,8 @@ impl<T> Stream<T> {
         let mut guard = locked(&self.lock);
         let mut result = fate.check();
         while result.is_ok() && self.done.load(Ordering::SeqCst) < until {
-            guard = self.advanced.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            guard =
+                self.advanced.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
             result = fate.check();
         }
         drop(guard);
@@ -144,11 +145,17 @@ pub(crate) struct Status {
 
 impl Status {
     fn new(epoch: Instant) -> Status {
-        Status { epoch, label: AtomicU32::new(0), sequence: AtomicU64::new(0), since: AtomicU64::new(0) }
+        Status {
+            epoch,
+            label: AtomicU32::new(0),
+            sequence: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn begin(&self, label: u32, sequence: u64, now: Instant) {
-        self.since.store(now.saturating_duration_since(self.epoch).as_nanos() as u64, Ordering::Relaxed);
+        self.since
+            .store(now.saturating_duration_since(self.epoch).as_nanos() as u64, Ordering::Relaxed);
         self.sequence.store(sequence, Ordering::Relaxed);
         self.label.store(label + 1, Ordering::Release);
     }
@@ -159,13 +166,19 @@ impl Status {
 
     /// How long ago something was begun for the last time.
     pub(crate) fn idle(&self) -> Duration {
-        self.epoch.elapsed().saturating_sub(Duration::from_nanos(self.since.load(Ordering::Relaxed)))
+        self.epoch
+            .elapsed()
+            .saturating_sub(Duration::from_nanos(self.since.load(Ordering::Relaxed)))
     }
 
     /// The label and the number of what runs, and for how long it has.
     pub(crate) fn now(&self) -> Option<(u32, u64, Duration)> {
         let label = self.label.load(Ordering::Acquire).checked_sub(1)?;
         let since = Duration::from_nanos(self.since.load(Ordering::Relaxed));
-        Some((label, self.sequence.load(Ordering::Relaxed), self.epoch.elapsed().saturating_sub(since)))
+        Some((
+            label,
+            self.sequence.load(Ordering::Relaxed),
+            self.epoch.elapsed().saturating_sub(since),
+        ))
     }
 }

@@ -93,7 +93,8 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
         let all = (0..=count).map(|_| Stream::new(epoch)).collect();
-        let (issued, has_ended, steps_done) = (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
+        let (issued, has_ended, steps_done) =
+            (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
         Streams { all, issued, has_ended, steps_done }
     }
 
@@ -109,7 +110,8 @@ impl Streams {
     /// Whether everything up to a task is done.
     pub(crate) fn have_passed(&self, number: u64) -> bool {
         // Read first: issued tasks are already queued on their streams.
-        self.issued.load(Ordering::SeqCst) >= number && self.all.iter().all(|stream| stream.has_passed(number))
+        self.issued.load(Ordering::SeqCst) >= number
+            && self.all.iter().all(|stream| stream.has_passed(number))
     }
 
     /// What the streams are doing: compute first.
@@ -196,7 +198,8 @@ impl Worker {
         stream.status.begin(label, task.sequence(), Instant::now());
         let program = self.program.clone();
         let (ins, outs) = self.resting.map_or_else(Default::default, |_| self.arrays(task));
-        let running = Running { label: &program.labels[label as usize], rank: self.rank, ins: &ins };
+        let running =
+            Running { label: &program.labels[label as usize], rank: self.rank, ins: &ins };
         let marked = Marked::new(&running);
         if self.has_faults(|fault| fault.stalls(self.rank, &running.label.name)) {
             loop {
@@ -231,8 +234,11 @@ impl Worker {
     /// What a task reads, and what it writes.
     fn arrays(&self, task: &Task) -> (Vec<Address>, Vec<Address>) {
         match &task.work {
-            Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. } => {
-                let (ins, outs) = arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
+            Work::Kernel { arrays }
+            | Work::Transfer { arrays, .. }
+            | Work::Collective { arrays, .. } => {
+                let (ins, outs) =
+                    arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
                 (ins.to_vec(), outs.to_vec())
             }
             Work::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
@@ -242,8 +248,14 @@ impl Worker {
     }
 
     /// Like `body`, but inspects inputs and outputs.
-    fn watched(&mut self, task: &Task, (probe, program): (&Probe, &Prepared)) -> Result<Option<Instant>, Stopped> {
-        let (Work::Kernel { arrays } | Work::Transfer { arrays, .. } | Work::Collective { arrays, .. }) = &task.work
+    fn watched(
+        &mut self,
+        task: &Task,
+        (probe, program): (&Probe, &Prepared),
+    ) -> Result<Option<Instant>, Stopped> {
+        let (Work::Kernel { arrays }
+        | Work::Transfer { arrays, .. }
+        | Work::Collective { arrays, .. }) = &task.work
         else {
             let met = self.body(task, program)?;
             follow_copy(task, (probe, program));
@@ -281,7 +293,8 @@ impl Worker {
     fn follow(&mut self, task: &Task, (probe, program): (&Probe, &Prepared), taken: &Taken) {
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
-        let (Action::Launch { launch, .. } | Action::Transfer { launch, .. }) = &program.plans[plan].actions[step]
+        let (Action::Launch { launch, .. } | Action::Transfer { launch, .. }) =
+            &program.plans[plan].actions[step]
         else {
             return;
         };
@@ -293,8 +306,10 @@ impl Worker {
                 inputs[*place] = Address(array.bytes().as_ptr().cast_mut());
             }
             let kinds = launch.kernel.outputs().iter();
-            let mut made: Vec<Tensor> = kinds.map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
-            let to: Vec<Address> = made.iter_mut().map(|array| Address(array.bytes_mut().as_mut_ptr())).collect();
+            let mut made: Vec<Tensor> =
+                kinds.map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();
+            let to: Vec<Address> =
+                made.iter_mut().map(|array| Address(array.bytes_mut().as_mut_ptr())).collect();
             run_kernel(&launch.kernel, &inputs, &to, &mut self.scratch);
             made
         };
@@ -302,7 +317,11 @@ impl Worker {
         probe.follow(&task.issued, (outs, taken), again);
     }
 
-    pub(super) fn body(&mut self, task: &Task, program: &Prepared) -> Result<Option<Instant>, Stopped> {
+    pub(super) fn body(
+        &mut self,
+        task: &Task,
+        program: &Prepared,
+    ) -> Result<Option<Instant>, Stopped> {
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
         let action = &program.plans[plan].actions[step];
@@ -317,7 +336,9 @@ impl Worker {
                         mode.into_iter().for_each(Mode::set);
                         self.note_mode(&task.issued, label);
                     }
-                    if self.has_faults(|fault| matches!(fault, Fault::MutateInput(name) if *name == label.name)) {
+                    if self.has_faults(
+                        |fault| matches!(fault, Fault::MutateInput(name) if *name == label.name),
+                    ) {
                         spoil(ins, outs);
                     }
                 }
@@ -367,7 +388,12 @@ impl Worker {
             return;
         }
         let sizes = || {
-            launch.kernel.inputs().iter().zip(&launch.aside).map(|(kind, &aside)| if aside { kind.bytes() } else { 0 })
+            launch
+                .kernel
+                .inputs()
+                .iter()
+                .zip(&launch.aside)
+                .map(|(kind, &aside)| if aside { kind.bytes() } else { 0 })
         };
         self.aside.reserve(sizes().map(|size| size.next_multiple_of(64)).sum());
         let mut free = self.aside.as_mut_ptr();
@@ -393,7 +419,10 @@ impl Worker {
             }
             return;
         }
-        let needed = moves.iter().filter(|(from, ..)| is_written(from)).map(|(_, _, len)| len.next_multiple_of(64));
+        let needed = moves
+            .iter()
+            .filter(|(from, ..)| is_written(from))
+            .map(|(_, _, len)| len.next_multiple_of(64));
         self.aside.reserve(needed.sum());
         let mut free = self.aside.as_mut_ptr();
         let mut sources = Vec::with_capacity(moves.len());
@@ -423,7 +452,8 @@ fn follow_copy(task: &Task, (probe, program): (&Probe, &Prepared)) {
         Work::Copy { moves } => probe.moved(moves),
         Work::Cast { which, arrays: [from, to] } => {
             if let Some(cast) = cast_in(&program.plans[plan].actions[step], *which) {
-                let [taken, made] = [cast.kernel.inputs(), cast.kernel.outputs()].map(|kinds| kinds[0].bytes());
+                let [taken, made] =
+                    [cast.kernel.inputs(), cast.kernel.outputs()].map(|kinds| kinds[0].bytes());
                 probe.cast((*from, taken), (*to, made));
             }
         }
@@ -433,7 +463,9 @@ fn follow_copy(task: &Task, (probe, program): (&Probe, &Prepared)) {
 
 /// Writes to the first input that is not an output.
 fn spoil(ins: &[Address], outs: &[Address]) {
-    if let Some(address) = ins.iter().find(|address| !outs.contains(address) && !address.0.is_null()) {
+    if let Some(address) =
+        ins.iter().find(|address| !outs.contains(address) && !address.0.is_null())
+    {
         // SAFETY: the array is allocated; writing to it is the injected fault.
         unsafe { *address.0 ^= 0x5a };
     }
@@ -448,22 +480,34 @@ fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
         }
     }
     match action {
-        Action::Launch { casts, .. } => casts.iter().find(|(place, _)| *place == index).map(|(_, cast)| cast),
+        Action::Launch { casts, .. } => {
+            casts.iter().find(|(place, _)| *place == index).map(|(_, cast)| cast)
+        }
         Action::Collective { ins, .. } => read(ins, index),
         Action::Call { arguments, .. } => read(arguments, index),
-        Action::Branch { branches, .. } => branches.get(list).and_then(|(_, reads)| read(reads, index)),
+        Action::Branch { branches, .. } => {
+            branches.get(list).and_then(|(_, reads)| read(reads, index))
+        }
         _ => None,
     }
 }
 
 /// Runs a kernel on the memory that the plan assigns to it.
-pub(super) fn run_kernel(kernel: &Kernel, ins: &[Address], outs: &[Address], scratch: &mut Scratch) {
+pub(super) fn run_kernel(
+    kernel: &Kernel,
+    ins: &[Address],
+    outs: &[Address],
+    scratch: &mut Scratch,
+) {
     let (taken, given) = (ins.iter().zip(kernel.inputs()), outs.iter().zip(kernel.outputs()));
     // SAFETY: the slot's memory is as long as the largest array in it and aligned to a cache line; no
     // other task writes there while this kernel runs.
-    let taken = taken.map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
+    let taken = taken
+        .map(|(address, kind)| unsafe { View::from_raw(kind.dtype, &kind.dims, start(address)) });
     // SAFETY: as above; an input shares this memory only if the kernel allows it.
-    let given = given.map(|(address, kind)| unsafe { ViewMut::from_raw(kind.dtype, &kind.dims, start(address)) });
+    let given = given.map(|(address, kind)| unsafe {
+        ViewMut::from_raw(kind.dtype, &kind.dims, start(address))
+    });
     if ins.len() > FEW || outs.len() > FEW {
         let (inputs, mut outputs): (Vec<_>, Vec<_>) = (taken.collect(), given.collect());
         return kernel.run(&inputs, &mut outputs, scratch);

@@ -105,7 +105,12 @@ impl LoopClock {
     }
 
     /// The report on a loop that is given up after so many iterations.
-    pub(super) fn failure(&self, program: &Prepared, (rank, turns): (usize, u64), is_proven: bool) -> Failure {
+    pub(super) fn failure(
+        &self,
+        program: &Prepared,
+        (rank, turns): (usize, u64),
+        is_proven: bool,
+    ) -> Failure {
         let label = &program.labels[self.label as usize];
         Failure::Endless(Box::new(Endless {
             rank,
@@ -156,7 +161,8 @@ impl Worker {
             if clock.is_due(pace.now) {
                 let values = turns.decides.as_ref().map(|arrays| contents(arrays));
                 if let Some(is_proven) = clock.judge(pace.now, values) {
-                    let failure = clock.failure(pace.program, (self.rank, iteration + 1), is_proven);
+                    let failure =
+                        clock.failure(pace.program, (self.rank, iteration + 1), is_proven);
                     return Err(self.fate.fail(failure));
                 }
             }
@@ -187,7 +193,8 @@ impl Worker {
     fn one_of(&mut self, task: &Task, pace: &mut Pace<'_>) -> Result<(), Stopped> {
         let label = task.issued.label;
         pace.stream.status.begin(label, 0, pace.now);
-        let running = Running { label: &pace.program.labels[label as usize], rank: self.rank, ins: &[] };
+        let running =
+            Running { label: &pace.program.labels[label as usize], rank: self.rank, ins: &[] };
         let marked = Marked::new(&running);
         let met = self.body(task, pace.program)?;
         marked.has_returned();
@@ -212,7 +219,9 @@ impl Worker {
 /// The bytes of arrays that nothing writes to.
 fn contents(arrays: &[(Address, usize)]) -> Vec<Vec<u8>> {
     // SAFETY: they are the state of a loop, whose iteration is over.
-    let bytes = |&(address, len): &(Address, usize)| unsafe { std::slice::from_raw_parts(address.0, len).to_vec() };
+    let bytes = |&(address, len): &(Address, usize)| unsafe {
+        std::slice::from_raw_parts(address.0, len).to_vec()
+    };
     arrays.iter().map(bytes).collect()
 }
 

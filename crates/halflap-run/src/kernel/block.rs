@@ -25,8 +25,11 @@ pub(super) type BlockFn = unsafe fn(ins: &[*const u8; 3], out: *mut u8, len: usi
 pub(super) fn is_wide() -> bool {
     static WIDE: OnceLock<bool> = OnceLock::new();
     #[cfg(target_arch = "x86_64")]
-    let detect =
-        || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("lzcnt") && is_x86_feature_detected!("popcnt");
+    let detect = || {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt")
+    };
     #[cfg(not(target_arch = "x86_64"))]
     let detect = || false;
     *WIDE.get_or_init(detect)
@@ -257,10 +260,14 @@ fn unary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
             let re = a.re.expm1().mul(a.im.cos()).sub(sine.mul(sine).mul(T::of(2.0)));
             Complex { re, im: a.re.exp().mul(a.im.sin()) }
         }),
-        Opcode::Sine => one(|a: C<T>| Complex { re: a.re.sin().mul(a.im.cosh()), im: a.re.cos().mul(a.im.sinh()) }),
-        Opcode::Cosine => {
-            one(|a: C<T>| Complex { re: a.re.cos().mul(a.im.cosh()), im: a.re.sin().mul(a.im.sinh()).neg() })
-        }
+        Opcode::Sine => one(|a: C<T>| Complex {
+            re: a.re.sin().mul(a.im.cosh()),
+            im: a.re.cos().mul(a.im.sinh()),
+        }),
+        Opcode::Cosine => one(|a: C<T>| Complex {
+            re: a.re.cos().mul(a.im.cosh()),
+            im: a.re.sin().mul(a.im.sinh()).neg(),
+        }),
         Opcode::Tanh => one(|a: C<T>| a.tanh()),
         Opcode::Tan => one(|a: C<T>| {
             let turned = Complex { re: a.im.neg(), im: a.re }.tanh();
@@ -416,7 +423,9 @@ fn binary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
     type C<T> = Complex<T>;
     Some(match opcode {
         Opcode::Add => two(|a: C<T>, b: C<T>| Complex { re: a.re.add(b.re), im: a.im.add(b.im) }),
-        Opcode::Subtract => two(|a: C<T>, b: C<T>| Complex { re: a.re.sub(b.re), im: a.im.sub(b.im) }),
+        Opcode::Subtract => {
+            two(|a: C<T>, b: C<T>| Complex { re: a.re.sub(b.re), im: a.im.sub(b.im) })
+        }
         Opcode::Multiply => two(|a: C<T>, b: C<T>| a.times(b)),
         Opcode::Divide => two(|a: C<T>, b: C<T>| a.over(b)),
         Opcode::Power => two(|a: C<T>, b: C<T>| a.power(b)),

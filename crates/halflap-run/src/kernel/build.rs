@@ -37,13 +37,17 @@ pub(crate) fn operand_leaves(module: &Module, operand: &Operand) -> std::ops::Ra
 }
 
 /// The types of an instruction's results. A token is an array without elements.
-pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<(DType, Vec<usize>)>, Unsupported> {
+pub(crate) fn leaf_kinds(
+    module: &Module,
+    instr: InstrId,
+) -> Result<Vec<(DType, Vec<usize>)>, Unsupported> {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
     let kind = |shape: &&Shape| match shape {
         Shape::Array(array) if array.dynamic => Err(Unsupported::new(module, instr, What::Dynamic)),
         Shape::Array(array) => {
-            let unsupported = || Unsupported::new(module, instr, What::ElementType(array.element.name()));
+            let unsupported =
+                || Unsupported::new(module, instr, What::ElementType(array.element.name()));
             let dtype = DType::of(array.element).ok_or_else(unsupported)?;
             Ok((dtype, array.dims.iter().map(|&dim| dim as usize).collect()))
         }
@@ -70,12 +74,19 @@ impl<'m> Builder<'m> {
             // An operand that is there twice is two inputs; the frame can hold one, and both are the same.
             let kinds = leaf_kinds(module, operand.of)?;
             let range = operand_leaves(module, operand);
-            let known = frame.entry(operand.of).or_insert_with(|| vec![TermId(u32::MAX); kinds.len()]);
+            let known =
+                frame.entry(operand.of).or_insert_with(|| vec![TermId(u32::MAX); kinds.len()]);
             for leaf in range {
                 let (dtype, dims) = kinds[leaf].clone();
                 let op = Op::Input(builder.formula.inputs);
                 builder.formula.inputs += 1;
-                known[leaf] = builder.formula.push(Term { op, dtype, dims, args: Vec::new(), origin: operand.of });
+                known[leaf] = builder.formula.push(Term {
+                    op,
+                    dtype,
+                    dims,
+                    args: Vec::new(),
+                    origin: operand.of,
+                });
             }
         }
         let leaves = builder.one(instr, &frame)?;
@@ -106,8 +117,16 @@ impl<'m> Builder<'m> {
                     }
                     let (dtype, dims) = kinds[index].clone();
                     let op = Op::Input(inputs.len());
-                    let term = builder.formula.push(Term { op, dtype, dims, args: Vec::new(), origin: operand.of });
-                    let known = frame.entry(operand.of).or_insert_with(|| vec![TermId(u32::MAX); kinds.len()]);
+                    let term = builder.formula.push(Term {
+                        op,
+                        dtype,
+                        dims,
+                        args: Vec::new(),
+                        origin: operand.of,
+                    });
+                    let known = frame
+                        .entry(operand.of)
+                        .or_insert_with(|| vec![TermId(u32::MAX); kinds.len()]);
                     known[index] = term;
                     inputs.push(leaf);
                 }
@@ -121,8 +140,13 @@ impl<'m> Builder<'m> {
     }
 
     /// The formula of a computation of scalars, as reductions and sorts apply it.
-    pub(super) fn applied(module: &'m Module, of: InstrId, name: &'static str) -> Result<Formula, Unsupported> {
-        let missing = || Unsupported::new(module, of, What::Attribute { key: name, value: String::new() });
+    pub(super) fn applied(
+        module: &'m Module,
+        of: InstrId,
+        name: &'static str,
+    ) -> Result<Formula, Unsupported> {
+        let missing =
+            || Unsupported::new(module, of, What::Attribute { key: name, value: String::new() });
         let computation = module.computation_in(of, name).ok_or_else(missing)?;
         let mut builder = Builder { module, formula: Formula::default() };
         let mut arguments = Vec::new();
@@ -135,7 +159,8 @@ impl<'m> Builder<'m> {
                 return Err(Unsupported::new(module, of, What::Applied));
             }
             let op = Op::Input(arguments.len());
-            let term = Term { op, dtype: *dtype, dims: Vec::new(), args: Vec::new(), origin: parameter };
+            let term =
+                Term { op, dtype: *dtype, dims: Vec::new(), args: Vec::new(), origin: parameter };
             arguments.push(vec![builder.formula.push(term)]);
         }
         builder.formula.inputs = arguments.len();
@@ -147,11 +172,18 @@ impl<'m> Builder<'m> {
         }
     }
 
-    fn computation(&mut self, computation: ComputationId, arguments: &[Leaves]) -> Result<Leaves, Unsupported> {
+    fn computation(
+        &mut self,
+        computation: ComputationId,
+        arguments: &[Leaves],
+    ) -> Result<Leaves, Unsupported> {
         let mut frame = Frame::new();
         for instr in self.module.instructions(computation) {
             let leaves = match self.module.parameter_number(instr) {
-                Some(number) => arguments.get(number).cloned().ok_or_else(|| self.unsupported(instr, What::Shape))?,
+                Some(number) => arguments
+                    .get(number)
+                    .cloned()
+                    .ok_or_else(|| self.unsupported(instr, What::Shape))?,
                 None => self.one(instr, &frame)?,
             };
             frame.insert(instr, leaves);
@@ -172,18 +204,24 @@ impl<'m> Builder<'m> {
             .map(|operand| frame[&operand.of][operand_leaves(module, operand)].to_vec())
             .collect();
         match module.instruction(instr).opcode {
-            Opcode::Tuple | Opcode::Copy | Opcode::OptimizationBarrier | Opcode::OptBarrierLong | Opcode::Domain => {
-                Ok(args.concat())
-            }
+            Opcode::Tuple
+            | Opcode::Copy
+            | Opcode::OptimizationBarrier
+            | Opcode::OptBarrierLong
+            | Opcode::Domain => Ok(args.concat()),
             Opcode::AddDependency => Ok(args.into_iter().next().unwrap_or_default()),
             Opcode::GetTupleElement => self.tuple_element(instr, &args),
             Opcode::Fusion | Opcode::Call => {
-                let [callee] = module.called(instr) else { return Err(self.unsupported(instr, What::Shape)) };
+                let [callee] = module.called(instr) else {
+                    return Err(self.unsupported(instr, What::Shape));
+                };
                 self.computation(*callee, &args)
             }
             _ => {
-                let kinds: Vec<Kind> =
-                    leaf_kinds(module, instr)?.into_iter().map(|(dtype, dims)| Kind { dtype, dims }).collect();
+                let kinds: Vec<Kind> = leaf_kinds(module, instr)?
+                    .into_iter()
+                    .map(|(dtype, dims)| Kind { dtype, dims })
+                    .collect();
                 let mut place = Place { instr, args: args.concat(), kinds };
                 self.computing(&mut place)
             }
@@ -195,7 +233,8 @@ impl<'m> Builder<'m> {
         let [operand] = self.module.operands(instr) else { return Err(shape_error()) };
         let index = self.module.tuple_index(instr).ok_or_else(shape_error)? as usize;
         let parts = self.module.operand_shape(operand).parts();
-        let first: usize = parts.get(..index).ok_or_else(shape_error)?.iter().map(Shape::leaf_count).sum();
+        let first: usize =
+            parts.get(..index).ok_or_else(shape_error)?.iter().map(Shape::leaf_count).sum();
         let count = parts.get(index).ok_or_else(shape_error)?.leaf_count();
         Ok(args[0][first..first + count].to_vec())
     }
@@ -224,7 +263,10 @@ impl<'m> Builder<'m> {
             Opcode::Convert => Op::Convert,
             Opcode::ReducePrecision => {
                 let number = |key| self.number(instr, key).map(|number| number as u32);
-                Op::ReducePrecision { exponent: number("exponent_bits")?, mantissa: number("mantissa_bits")? }
+                Op::ReducePrecision {
+                    exponent: number("exponent_bits")?,
+                    mantissa: number("mantissa_bits")?,
+                }
             }
             Opcode::Map => return self.map(place),
             Opcode::PartitionId => Op::PartitionId,
@@ -263,7 +305,10 @@ impl<'m> Builder<'m> {
                     return Err(self.attribute(instr, "slice"));
                 }
                 let start = dims.iter().map(|dim| dim.start as usize).collect();
-                Op::Slice { start, stride: dims.iter().map(|dim| dim.stride.max(1) as usize).collect() }
+                Op::Slice {
+                    start,
+                    stride: dims.iter().map(|dim| dim.stride.max(1) as usize).collect(),
+                }
             }
             Opcode::Pad => Op::Pad(self.padding(instr, place.kinds[0].dims.len())?),
             Opcode::Concatenate => Op::Concatenate(self.number(instr, "dimensions")?),
@@ -282,7 +327,9 @@ impl<'m> Builder<'m> {
         }
         let applied = |name| Ok(Arc::new(Builder::applied(module, instr, name)?));
         Ok(match opcode {
-            Opcode::Reduce => Op::Reduce { dims: self.dims(instr, "dimensions"), combiner: applied("to_apply")? },
+            Opcode::Reduce => {
+                Op::Reduce { dims: self.dims(instr, "dimensions"), combiner: applied("to_apply")? }
+            }
             Opcode::ReduceWindow => Op::ReduceWindow {
                 window: self.window(instr, place.kinds[0].dims.len())?,
                 combiner: applied("to_apply")?,
@@ -300,20 +347,31 @@ impl<'m> Builder<'m> {
             })),
             Opcode::Convolution => Op::Convolution(Arc::new(self.convolution(instr)?)),
             Opcode::Gather => Op::Gather(Arc::new(self.gather(instr)?)),
-            Opcode::Scatter => Op::Scatter { at: Arc::new(self.scatter(place)?), combiner: applied("to_apply")? },
-            Opcode::Sort => Op::Sort { dim: self.number(instr, "dimensions")?, comparator: applied("to_apply")? },
-            Opcode::TopK => {
-                Op::TopK { count: *place.kinds[0].dims.last().ok_or_else(|| self.unsupported(instr, What::Shape))? }
+            Opcode::Scatter => {
+                Op::Scatter { at: Arc::new(self.scatter(place)?), combiner: applied("to_apply")? }
             }
+            Opcode::Sort => Op::Sort {
+                dim: self.number(instr, "dimensions")?,
+                comparator: applied("to_apply")?,
+            },
+            Opcode::TopK => Op::TopK {
+                count: *place.kinds[0]
+                    .dims
+                    .last()
+                    .ok_or_else(|| self.unsupported(instr, What::Shape))?,
+            },
             Opcode::RngBitGenerator => Op::RandomBits(self.generator(instr)?),
             Opcode::Rng => Op::Random { is_normal: self.is_normal(instr)? },
-            Opcode::Cholesky => Op::Cholesky { is_lower: module.attribute(instr, "lower") == Some("true") },
+            Opcode::Cholesky => {
+                Op::Cholesky { is_lower: module.attribute(instr, "lower") == Some("true") }
+            }
             Opcode::TriangularSolve => Op::TriangularSolve(self.solving(instr)?),
             Opcode::Fft => self.fourier(instr)?,
             Opcode::CustomCall => self.custom(place)?,
             Opcode::GetDimensionSize => {
                 let dim = self.number(instr, "dimensions")?;
-                let size = self.formula.term(place.args[0]).dims.get(dim).copied().unwrap_or(0) as i32;
+                let size =
+                    self.formula.term(place.args[0]).dims.get(dim).copied().unwrap_or(0) as i32;
                 place.args.clear();
                 Op::Constant(size.to_le_bytes().into())
             }
@@ -334,7 +392,13 @@ impl<'m> Builder<'m> {
             let Term { dtype: own, ref dims, origin, .. } = *self.formula.term(*arg);
             if computed_as(own) != computed_as(dtype) {
                 let dims = dims.clone();
-                *arg = self.formula.push(Term { op: Op::Convert, dtype, dims, args: vec![*arg], origin });
+                *arg = self.formula.push(Term {
+                    op: Op::Convert,
+                    dtype,
+                    dims,
+                    args: vec![*arg],
+                    origin,
+                });
             }
         }
     }
@@ -342,13 +406,21 @@ impl<'m> Builder<'m> {
     /// Adds a term, and its parts where there are several.
     fn push(&mut self, place: &Place, op: Op) -> Leaves {
         let origin = place.instr;
-        let term = |kind: &Kind, op, args| Term { op, dtype: kind.dtype, dims: kind.dims.clone(), args, origin };
+        let term = |kind: &Kind, op, args| Term {
+            op,
+            dtype: kind.dtype,
+            dims: kind.dims.clone(),
+            args,
+            origin,
+        };
         let is_tuple = !self.module.instruction(origin).shape.parts().is_empty();
         let whole = self.formula.push(term(&place.kinds[0], op, place.args.clone()));
         if !is_tuple {
             return vec![whole];
         }
-        let part = |(index, kind): (usize, &Kind)| self.formula.push(term(kind, Op::Part(index), vec![whole]));
+        let part = |(index, kind): (usize, &Kind)| {
+            self.formula.push(term(kind, Op::Part(index), vec![whole]))
+        };
         place.kinds.iter().enumerate().map(part).collect()
     }
 
@@ -374,14 +446,18 @@ impl<'m> Builder<'m> {
             Some(value) => value,
             None => return Err(self.unsupported(place.instr, What::Literal)),
         };
-        let bytes = literal::bytes(&value, dtype).ok_or_else(|| self.unsupported(place.instr, What::Literal))?;
+        let bytes = literal::bytes(&value, dtype)
+            .ok_or_else(|| self.unsupported(place.instr, What::Literal))?;
         Ok(self.push(place, Op::Constant(bytes.into())))
     }
 
     fn compare(&self, instr: InstrId) -> Result<Op, Unsupported> {
         let direction = self.module.attribute(instr, "direction").and_then(Direction::named);
         let direction = direction.ok_or_else(|| self.attribute(instr, "direction"))?;
-        Ok(Op::Compare { direction, is_total: self.module.attribute(instr, "type") == Some("TOTALORDER") })
+        Ok(Op::Compare {
+            direction,
+            is_total: self.module.attribute(instr, "type") == Some("TOTALORDER"),
+        })
     }
 
     /// A bitcast keeps the bytes in the memory that the layouts describe: the argument in the order
@@ -393,19 +469,29 @@ impl<'m> Builder<'m> {
         let from = module.operand_shape(operand).array().ok_or_else(shape_error)?;
         let to = module.instruction(place.instr).shape.array().ok_or_else(shape_error)?;
         let major_first = |array: &halflap_hlo::Array| -> Vec<usize> {
-            let order: Vec<usize> = module.layout(array).minor_to_major.iter().rev().map(|&dim| dim as usize).collect();
+            let order: Vec<usize> =
+                module.layout(array).minor_to_major.iter().rev().map(|&dim| dim as usize).collect();
             if order.len() == array.dims.len() { order } else { (0..array.dims.len()).collect() }
         };
         let (from_order, to_order) = (major_first(from), major_first(to));
         let mut value = place.args[0];
         let dims = self.formula.term(value).dims.clone();
-        let permuted = |dims: &[usize], order: &[usize]| order.iter().map(|&dim| dims[dim]).collect::<Vec<_>>();
+        let permuted = |dims: &[usize], order: &[usize]| {
+            order.iter().map(|&dim| dims[dim]).collect::<Vec<_>>()
+        };
         value = self.transposed(value, from_order.clone(), permuted(&dims, &from_order));
         if self.formula.term(value).dtype != place.kinds[0].dtype {
-            let Kind { dtype, dims } =
-                Kind { dtype: place.kinds[0].dtype, dims: permuted(&place.kinds[0].dims, &to_order) };
-            value =
-                self.formula.push(Term { op: Op::Reinterpret, dtype, dims, args: vec![value], origin: place.instr });
+            let Kind { dtype, dims } = Kind {
+                dtype: place.kinds[0].dtype,
+                dims: permuted(&place.kinds[0].dims, &to_order),
+            };
+            value = self.formula.push(Term {
+                op: Op::Reinterpret,
+                dtype,
+                dims,
+                args: vec![value],
+                origin: place.instr,
+            });
         }
         let physical = permuted(&place.kinds[0].dims, &to_order);
         if self.formula.term(value).dims != physical {
@@ -433,7 +519,8 @@ impl<'m> Builder<'m> {
                 _ => {
                     let args = term.args.iter().map(|arg| terms[arg.0 as usize]).collect();
                     let is_made_of_nothing = term.args.is_empty();
-                    let dims = if is_made_of_nothing { Vec::new() } else { place.kinds[0].dims.clone() };
+                    let dims =
+                        if is_made_of_nothing { Vec::new() } else { place.kinds[0].dims.clone() };
                     let id = self.formula.push(Term { dims, args, ..term.clone() });
                     if is_made_of_nothing { self.like(id, place.args[0]) } else { id }
                 }
@@ -444,17 +531,25 @@ impl<'m> Builder<'m> {
     }
 
     fn custom(&mut self, place: &mut Place) -> Result<Op, Unsupported> {
-        let target = self.module.attribute(place.instr, "custom_call_target").unwrap_or("").trim_matches('"');
+        let target = self
+            .module
+            .attribute(place.instr, "custom_call_target")
+            .unwrap_or("")
+            .trim_matches('"');
         Ok(match target {
             // They say what a compiler may rely on, and are the value that they are given.
-            "AssumeGatherIndicesInBound" | "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" => Op::Reshape,
+            "AssumeGatherIndicesInBound"
+            | "Sharding"
+            | "SPMDFullToShardShape"
+            | "SPMDShardToFullShape" => Op::Reshape,
             "TopK" => {
                 let count = place.kinds[0].dims.last().copied();
                 Op::TopK { count: count.ok_or_else(|| self.unsupported(place.instr, What::Shape))? }
             }
             // Memory that is written before it is read.
             "AllocateBuffer" => {
-                let size = place.kinds[0].dims.iter().product::<usize>() * place.kinds[0].dtype.size();
+                let size =
+                    place.kinds[0].dims.iter().product::<usize>() * place.kinds[0].dtype.size();
                 Op::Constant(vec![0; size].into())
             }
             other => self.lapack(place, other).unwrap_or_else(|| Op::Custom(other.into())),
@@ -523,7 +618,8 @@ impl<'m> Builder<'m> {
     /// `0_1x2_3_1`: low, high and perhaps interior of each dimension.
     fn padding(&self, instr: InstrId, rank: usize) -> Result<Vec<Padding>, Unsupported> {
         let read = |part: &str| {
-            let numbers: Option<Vec<i64>> = part.split('_').map(|number| number.trim().parse().ok()).collect();
+            let numbers: Option<Vec<i64>> =
+                part.split('_').map(|number| number.trim().parse().ok()).collect();
             match numbers?[..] {
                 [low, high] => Some(Padding { low, high, interior: 0 }),
                 [low, high, interior] => Some(Padding { low, high, interior }),
@@ -535,19 +631,28 @@ impl<'m> Builder<'m> {
         }
         let text = self.module.attribute(instr, "padding").unwrap_or("");
         let padding: Option<Vec<Padding>> = text.split('x').map(read).collect();
-        padding.filter(|padding| padding.len() == rank).ok_or_else(|| self.attribute(instr, "padding"))
+        padding
+            .filter(|padding| padding.len() == rank)
+            .ok_or_else(|| self.attribute(instr, "padding"))
     }
 
-    fn window(&self, instr: InstrId, rank: usize) -> Result<Vec<halflap_hlo::WindowDim>, Unsupported> {
+    fn window(
+        &self,
+        instr: InstrId,
+        rank: usize,
+    ) -> Result<Vec<halflap_hlo::WindowDim>, Unsupported> {
         let window = self.module.window(instr).dims;
         if window.len() == rank { Ok(window) } else { Err(self.attribute(instr, "window")) }
     }
 
     fn convolution(&self, instr: InstrId) -> Result<Convolving, Unsupported> {
-        let dims = self.module.conv_dims(instr).ok_or_else(|| self.attribute(instr, "dim_labels"))?;
+        let dims =
+            self.module.conv_dims(instr).ok_or_else(|| self.attribute(instr, "dim_labels"))?;
         let window = self.window(instr, dims.input_spatial.len())?;
-        let count = |key| self.module.numbers(instr, key).first().map_or(1, |&count| count.max(1) as usize);
-        let (feature_groups, batch_groups) = (count("feature_group_count"), count("batch_group_count"));
+        let count =
+            |key| self.module.numbers(instr, key).first().map_or(1, |&count| count.max(1) as usize);
+        let (feature_groups, batch_groups) =
+            (count("feature_group_count"), count("batch_group_count"));
         Ok(Convolving { window, dims, feature_groups, batch_groups })
     }
 
@@ -580,9 +685,13 @@ impl<'m> Builder<'m> {
         let mut windows = indexing.offset_dims.iter().map(|&dim| updates.dims[dim]);
         let rank = self.formula.term(place.args[0]).dims.len();
         indexing.slice_sizes = (0..rank)
-            .map(|dim| match indexing.collapsed_dims.contains(&dim) || indexing.operand_batching.contains(&dim) {
-                true => 1,
-                false => windows.next().unwrap_or(1),
+            .map(|dim| {
+                match indexing.collapsed_dims.contains(&dim)
+                    || indexing.operand_batching.contains(&dim)
+                {
+                    true => 1,
+                    false => windows.next().unwrap_or(1),
+                }
             })
             .collect();
         Ok(indexing)

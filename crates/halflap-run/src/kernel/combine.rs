@@ -23,7 +23,10 @@ impl Combiner {
         use Opcode as O;
         let opcode = Builder::applied(module, instr, "to_apply")?.single_binary();
         let known = opcode.filter(|opcode| {
-            matches!(opcode, O::Add | O::Multiply | O::Minimum | O::Maximum | O::And | O::Or | O::Xor)
+            matches!(
+                opcode,
+                O::Add | O::Multiply | O::Minimum | O::Maximum | O::And | O::Or | O::Xor
+            )
         });
         let run = known.and_then(|opcode| Some((opcode, block::binary(opcode, dtype)?)));
         let (opcode, run) = run.ok_or_else(|| Unsupported::new(module, instr, What::Reduction))?;
@@ -40,10 +43,13 @@ impl Combiner {
     pub fn combine(&self, parts: &[&[u8]], out: &mut [u8]) {
         const BLOCK: usize = 1024;
         let (stored, size) = (self.dtype.size(), computed_as(self.dtype).size());
-        let is_right = |part: &&[u8]| part.len() == out.len() && part.as_ptr().align_offset(self.dtype.align()) == 0;
+        let is_right = |part: &&[u8]| {
+            part.len() == out.len() && part.as_ptr().align_offset(self.dtype.align()) == 0
+        };
         assert!(parts.iter().all(is_right) && out.as_ptr().align_offset(self.dtype.align()) == 0);
         let mut memory = AlignedBytes::zeros(3 * BLOCK * size);
-        let mut blocks = [0, 1, 2].map(|index| memory.as_mut_ptr().wrapping_add(index * BLOCK * size));
+        let mut blocks =
+            [0, 1, 2].map(|index| memory.as_mut_ptr().wrapping_add(index * BLOCK * size));
         let len = out.len() / stored;
         for first in (0..len).step_by(BLOCK) {
             let count = BLOCK.min(len - first);
@@ -54,7 +60,11 @@ impl Combiner {
                 unsafe {
                     load(self.dtype, from, (if index == 0 { sum } else { value }, count));
                     if index > 0 {
-                        (self.run)(&[sum.cast_const(), value.cast_const(), sum.cast_const()], next, count);
+                        (self.run)(
+                            &[sum.cast_const(), value.cast_const(), sum.cast_const()],
+                            next,
+                            count,
+                        );
                         blocks = [next, value, sum];
                     }
                 }

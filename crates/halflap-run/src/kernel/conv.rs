@@ -70,7 +70,11 @@ fn reached(window: &WindowDim, len: usize, output: usize) -> Range<i64> {
 }
 
 /// What the windows see in each dimension; nothing, if that is much of all places.
-fn few_seen(numbers: &Convolving, spatial: &[usize], out_spatial: &[usize]) -> Option<Vec<Vec<Sight>>> {
+fn few_seen(
+    numbers: &Convolving,
+    spatial: &[usize],
+    out_spatial: &[usize],
+) -> Option<Vec<Vec<Sight>>> {
     let dims = || numbers.window.iter().zip(spatial.iter().zip(out_spatial));
     let (mut most, mut all) = (1usize, 1usize);
     for (window, (&len, &outputs)) in dims() {
@@ -81,7 +85,9 @@ fn few_seen(numbers: &Convolving, spatial: &[usize], out_spatial: &[usize]) -> O
         most = most.saturating_mul((0..outputs).map(count).sum());
         all = all.saturating_mul(outputs.saturating_mul(window.size as usize));
     }
-    let seen = |(window, (&len, &outputs)): (&WindowDim, (&usize, &usize))| seen_along(window, len, outputs);
+    let seen = |(window, (&len, &outputs)): (&WindowDim, (&usize, &usize))| {
+        seen_along(window, len, outputs)
+    };
     (most.saturating_mul(SPARSE) < all).then(|| dims().map(seen).collect())
 }
 
@@ -92,7 +98,8 @@ fn seen_along(window: &WindowDim, len: usize, outputs: usize) -> Vec<Sight> {
     for output in 0..outputs {
         let start = output as i64 * window.stride as i64 - window.pad_low;
         for element in reached(window, len, output) {
-            let (at, dilation) = (element * window.lhs_dilate as i64 - start, window.rhs_dilate.max(1) as i64);
+            let (at, dilation) =
+                (element * window.lhs_dilate as i64 - start, window.rhs_dilate.max(1) as i64);
             if at % dilation == 0 {
                 let place = (at / dilation) as usize;
                 let place = if window.reversed { size - 1 - place } else { place };
@@ -103,7 +110,11 @@ fn seen_along(window: &WindowDim, len: usize, outputs: usize) -> Vec<Sight> {
     sights
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) -> Result<Slot, Trouble> {
+pub(super) fn plan(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    numbers: &Convolving,
+) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let (input, kernel) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
@@ -125,13 +136,15 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, numbers: &Convolving) 
     let input_by = strides(input_dims);
     let out_spatial: Vec<usize> = dims.output_spatial.iter().map(|&dim| out_dims[dim]).collect();
     // The kernel as outputs, inputs, window; the result as outputs, batch, space.
-    let order: Vec<usize> = [&[dims.kernel_output, dims.kernel_input][..], &dims.kernel_spatial].concat();
+    let order: Vec<usize> =
+        [&[dims.kernel_output, dims.kernel_input][..], &dims.kernel_spatial].concat();
     let kernel_by = strides(kernel_dims);
     let packed: Vec<usize> = order.iter().map(|&dim| kernel_dims[dim]).collect();
     let from: Vec<i64> = order.iter().map(|&dim| kernel_by[dim]).collect();
     let computed = block::computed_as(term.dtype).size();
     let pack = Transfer::new(&packed, &from, &strides(&packed), computed);
-    let order: Vec<usize> = [&[dims.output_feature, dims.output_batch][..], &dims.output_spatial].concat();
+    let order: Vec<usize> =
+        [&[dims.output_feature, dims.output_batch][..], &dims.output_spatial].concat();
     let out_by = strides(out_dims);
     let unpacked: Vec<usize> = order.iter().map(|&dim| out_dims[dim]).collect();
     let to_by: Vec<i64> = order.iter().map(|&dim| out_by[dim]).collect();
@@ -194,7 +207,9 @@ impl Conv {
     /// where they are converted.
     fn parts(&self) -> [usize; 7] {
         let size = self.size();
-        let wide = |index: usize| if block::widen(self.types[index]).is_some() { self.lens[index] * size } else { 0 };
+        let wide = |index: usize| {
+            if block::widen(self.types[index]).is_some() { self.lens[index] * size } else { 0 }
+        };
         // The result may have to be narrowed as well.
         let last = if block::narrow(self.types[2]).is_some() { self.lens[2] * size } else { 0 };
         let bytes = [
@@ -219,7 +234,9 @@ impl Conv {
     /// See [`Stage::run`].
     unsafe fn compute<T: Number>(&self, buffers: &Buffers<'_>) {
         let ends = self.parts();
-        let part = |index: usize| buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] });
+        let part = |index: usize| {
+            buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] })
+        };
         // SAFETY: parts of local memory of the requested length, arrays as planned.
         unsafe {
             let wide = |index: usize, slot: Slot| match block::widen(self.types[index]) {
@@ -231,7 +248,8 @@ impl Conv {
             };
             let (input, kernel) = (wide(0, self.input).cast::<T>(), wide(1, self.kernel));
             self.pack.run(kernel, part(2));
-            let (matrix, packed, result) = (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
+            let (matrix, packed, result) =
+                (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
             if let Some(few) = &self.few {
                 self.sum(few, (input, packed.cast_const()), result);
                 return self.finish(buffers, (part(3), part(6)));
@@ -270,11 +288,17 @@ impl Conv {
     ///
     /// # Safety
     /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
-    unsafe fn sum<T: Number>(&self, few: &[Vec<Sight>], (input, kernel): (*const T, *const T), result: *mut T) {
+    unsafe fn sum<T: Number>(
+        &self,
+        few: &[Vec<Sight>],
+        (input, kernel): (*const T, *const T),
+        result: *mut T,
+    ) {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(result, self.lens[2]).fill(T::ZERO) };
         let (space, places) = (element_count(&self.out_spatial), self.places());
-        let (sizes_by, counts) = (strides(&self.sizes), few.iter().map(Vec::len).collect::<Vec<_>>());
+        let (sizes_by, counts) =
+            (strides(&self.sizes), few.iter().map(Vec::len).collect::<Vec<_>>());
         each_index(&counts, |at| {
             let (mut output, mut place, mut element) = (0, 0, 0);
             for (dim, &number) in at.iter().enumerate() {
@@ -322,7 +346,12 @@ impl Conv {
     ///
     /// # Safety
     /// `input` must be the group's first element, the matrix as long as the columns need.
-    unsafe fn fill<T: Number>(&self, input: *const T, (matrix, offsets): (*mut T, &mut [i64]), first: usize) {
+    unsafe fn fill<T: Number>(
+        &self,
+        input: *const T,
+        (matrix, offsets): (*mut T, &mut [i64]),
+        first: usize,
+    ) {
         let len = offsets.len();
         let space = element_count(&self.out_spatial).max(1);
         let (by, sizes) = (&self.out_by, &self.sizes);
@@ -334,8 +363,15 @@ impl Conv {
                 let spatial = (0..self.spatial.len()).try_fold(0, |sum, dim| {
                     let output = at / by[dim] as usize % self.out_spatial[dim];
                     let window = &self.window[dim];
-                    let place = if window.reversed { window.size as usize - 1 - place[dim] } else { place[dim] };
-                    Some(sum + seen(window, self.spatial[dim], (output, place))? * self.spatial_by[dim])
+                    let place = if window.reversed {
+                        window.size as usize - 1 - place[dim]
+                    } else {
+                        place[dim]
+                    };
+                    Some(
+                        sum + seen(window, self.spatial[dim], (output, place))?
+                            * self.spatial_by[dim],
+                    )
                 });
                 *offset = spatial.map_or(-1, |spatial| (batch * self.batch_by + spatial) as i64);
             }
@@ -344,8 +380,11 @@ impl Conv {
                 for (column, &offset) in offsets.iter().enumerate() {
                     // SAFETY: an element of the matrix, and one of the input or none.
                     unsafe {
-                        *row.add(column) =
-                            if offset < 0 { T::ZERO } else { *input.add(offset as usize + feature * self.feature_by) };
+                        *row.add(column) = if offset < 0 {
+                            T::ZERO
+                        } else {
+                            *input.add(offset as usize + feature * self.feature_by)
+                        };
                     }
                 }
             }
@@ -384,10 +423,18 @@ mod tests {
             [(3, 1, 1, 1, 1), (40, 1, 39, 1, 1), (5, 2, 3, 3, 2), (9, 1, -2, 2, 1), (4, 3, 7, 1, 5)]
         {
             for reversed in [false, true] {
-                let window =
-                    WindowDim { size, stride, pad_low: pad, pad_high: 0, lhs_dilate: lhs, rhs_dilate: rhs, reversed };
+                let window = WindowDim {
+                    size,
+                    stride,
+                    pad_low: pad,
+                    pad_high: 0,
+                    lhs_dilate: lhs,
+                    rhs_dilate: rhs,
+                    reversed,
+                };
                 let (len, outputs) = (6, 11);
-                let all = (0..outputs).flat_map(|output| (0..size as usize).map(move |place| (output, place)));
+                let all = (0..outputs)
+                    .flat_map(|output| (0..size as usize).map(move |place| (output, place)));
                 let mut expected: Vec<_> = all
                     .filter_map(|(output, place)| {
                         let index = if reversed { size as usize - 1 - place } else { place };
@@ -395,7 +442,8 @@ mod tests {
                     })
                     .collect();
                 let sights = seen_along(&window, len, outputs);
-                let mut found: Vec<_> = sights.iter().map(|sight| (sight.output, sight.place, sight.element)).collect();
+                let mut found: Vec<_> =
+                    sights.iter().map(|sight| (sight.output, sight.place, sight.element)).collect();
                 expected.sort_unstable();
                 found.sort_unstable();
                 assert_eq!(found, expected, "{window:?}");

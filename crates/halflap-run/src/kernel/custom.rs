@@ -46,9 +46,10 @@ impl Libraries {
         let load = |path: &&Path| {
             // SAFETY: the caller's promise.
             let library = unsafe { Library::new(*path) };
-            library
-                .map(Arc::new)
-                .map_err(|error| LoadError { path: path.display().to_string(), reason: reason(&error) })
+            library.map(Arc::new).map_err(|error| LoadError {
+                path: path.display().to_string(),
+                reason: reason(&error),
+            })
         };
         Ok(Libraries { loaded: paths.iter().map(load).collect::<Result<_, _>>()? })
     }
@@ -80,7 +81,8 @@ struct Custom {
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, target: &str) -> Result<Slot, Trouble> {
     let found = planner.libraries.find(target);
-    let (library, function) = found.ok_or_else(|| planner.fail(id, What::Target(target.to_owned())))?;
+    let (library, function) =
+        found.ok_or_else(|| planner.fail(id, What::Target(target.to_owned())))?;
     let term = planner.formula.term(id);
     let ins = term.args.iter().map(|&arg| planner.make(arg)).collect::<Result<Vec<_>, _>>()?;
     let is_tuple = planner.part_count(id) > 0;
@@ -100,8 +102,14 @@ impl Stage for Custom {
         unsafe {
             let ins = buffers.local().cast::<*const c_void>();
             let outs = buffers.local().cast::<*mut c_void>().add(self.ins.len());
-            self.ins.iter().enumerate().for_each(|(index, &slot)| *ins.add(index) = buffers.read(slot).cast());
-            self.outs.iter().enumerate().for_each(|(index, &slot)| *outs.add(index) = buffers.write(slot).cast());
+            self.ins
+                .iter()
+                .enumerate()
+                .for_each(|(index, &slot)| *ins.add(index) = buffers.read(slot).cast());
+            self.outs
+                .iter()
+                .enumerate()
+                .for_each(|(index, &slot)| *outs.add(index) = buffers.write(slot).cast());
             (self.function)(if self.is_tuple { outs.cast() } else { *outs }, ins);
         }
     }

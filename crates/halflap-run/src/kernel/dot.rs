@@ -62,8 +62,16 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         return Err(planner.fail(id, What::OfType(types[0])));
     }
     let mut local = 0;
-    let lhs = side(planner, term.args[0], (Roles { batch: lhs_batch, contracted: lhs_contracting }, &mut local))?;
-    let rhs = side(planner, term.args[1], (Roles { batch: rhs_batch, contracted: rhs_contracting }, &mut local))?;
+    let lhs = side(
+        planner,
+        term.args[0],
+        (Roles { batch: lhs_batch, contracted: lhs_contracting }, &mut local),
+    )?;
+    let rhs = side(
+        planner,
+        term.args[1],
+        (Roles { batch: rhs_batch, contracted: rhs_contracting }, &mut local),
+    )?;
     let dims = &planner.formula.term(term.args[0]).dims;
     let product = |of: &[usize]| of.iter().map(|&dim| dims[dim]).product::<usize>();
     let (batch, depth) = (product(lhs_batch), product(lhs_contracting));
@@ -80,7 +88,10 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
 }
 
 fn free(dims: &[usize], batch: &[usize], contracted: &[usize]) -> usize {
-    (0..dims.len()).filter(|dim| !batch.contains(dim) && !contracted.contains(dim)).map(|dim| dims[dim]).product()
+    (0..dims.len())
+        .filter(|dim| !batch.contains(dim) && !contracted.contains(dim))
+        .map(|dim| dims[dim])
+        .product()
 }
 
 /// The step of several dimensions that are walked as one, in a given sequence; `None` where there is none.
@@ -90,7 +101,11 @@ fn joined(dims: &[usize], strided: &Strided, of: &[usize]) -> Option<i64> {
     wide.windows(2).all(is_one).then(|| wide.last().map_or(0, |&dim| strided.by[dim]))
 }
 
-fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut usize)) -> Result<Side, Trouble> {
+fn side(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    (roles, local): (Roles<'_>, &mut usize),
+) -> Result<Side, Trouble> {
     let dims = planner.formula.term(id).dims.clone();
     let dtype = planner.formula.term(id).dtype;
     let strided = match planner.computes(id) {
@@ -104,8 +119,9 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
             Strided { slot, base: 0, by: super::walk::strides(&dims) }
         }
     };
-    let kept: Vec<usize> =
-        (0..dims.len()).filter(|dim| !roles.batch.contains(dim) && !roles.contracted.contains(dim)).collect();
+    let kept: Vec<usize> = (0..dims.len())
+        .filter(|dim| !roles.batch.contains(dim) && !roles.contracted.contains(dim))
+        .collect();
     let steps = [roles.batch, &kept, roles.contracted].map(|of| joined(&dims, &strided, of));
     let len: usize = dims.iter().product();
     let size = dtype.size();
@@ -117,16 +133,20 @@ fn side(planner: &mut Planner<'_>, id: TermId, (roles, local): (Roles<'_>, &mut 
     let is_dense = strided.base == 0 && strided.by == super::walk::strides(&dims);
     let mut side = match steps {
         // Converted operands must be contiguous.
-        [Some(batch), Some(free), Some(contracted)] if block::widen(dtype).is_none() || is_dense => Side {
-            slot: strided.slot,
-            stored: dtype,
-            base: strided.base,
-            batch,
-            free,
-            contracted,
-            copy: None,
-            widened: None,
-        },
+        [Some(batch), Some(free), Some(contracted)]
+            if block::widen(dtype).is_none() || is_dense =>
+        {
+            Side {
+                slot: strided.slot,
+                stored: dtype,
+                base: strided.base,
+                batch,
+                free,
+                contracted,
+                copy: None,
+                widened: None,
+            }
+        }
         _ => {
             let order: Vec<usize> = [roles.batch, &kept, roles.contracted].concat();
             let ordered: Vec<usize> = order.iter().map(|&dim| dims[dim]).collect();
@@ -163,7 +183,8 @@ impl Side {
         let stored = self.stored;
         // SAFETY: elements of the slot's array and places in local memory, as planned.
         unsafe {
-            let mut from = buffers.read(self.slot).offset(self.base as isize * stored.size() as isize);
+            let mut from =
+                buffers.read(self.slot).offset(self.base as isize * stored.size() as isize);
             if let Some((transfer, at)) = &self.copy {
                 transfer.run(from, local.add(*at));
                 from = local.add(*at);
@@ -192,10 +213,18 @@ impl Stage for Dot {
                     self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), wide.cast());
                     narrow(&[wide.cast_const(); 3], to, len);
                 }
-                (None, DType::F32) => self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), to.cast()),
-                (None, DType::F64) => self.multiply(buffers, (lhs.cast::<f64>(), rhs.cast()), to.cast()),
-                (None, DType::C64) => self.multiply(buffers, (lhs.cast::<gemm::c32>(), rhs.cast()), to.cast()),
-                (None, DType::C128) => self.multiply(buffers, (lhs.cast::<gemm::c64>(), rhs.cast()), to.cast()),
+                (None, DType::F32) => {
+                    self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), to.cast())
+                }
+                (None, DType::F64) => {
+                    self.multiply(buffers, (lhs.cast::<f64>(), rhs.cast()), to.cast())
+                }
+                (None, DType::C64) => {
+                    self.multiply(buffers, (lhs.cast::<gemm::c32>(), rhs.cast()), to.cast())
+                }
+                (None, DType::C128) => {
+                    self.multiply(buffers, (lhs.cast::<gemm::c64>(), rhs.cast()), to.cast())
+                }
                 (None, other) => self.whole(other, (lhs, rhs), to),
             }
         }
@@ -205,7 +234,8 @@ impl Stage for Dot {
     /// Operands are copied only once.
     fn parts(&self) -> usize {
         let work = self.batch * self.rows * self.columns * self.depth;
-        let is_plain = self.local == 0 && matches!(self.dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128);
+        let is_plain = self.local == 0
+            && matches!(self.dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128);
         if is_plain && self.batch > 1 { parts_of(work / 16, self.batch) } else { 1 }
     }
 
@@ -217,9 +247,15 @@ impl Stage for Dot {
 impl Dot {
     /// # Safety
     /// The pointers must hold the matrices.
-    unsafe fn multiply<T: Number>(&self, buffers: &Buffers<'_>, (lhs, rhs): (*const T, *const T), to: *mut T) {
+    unsafe fn multiply<T: Number>(
+        &self,
+        buffers: &Buffers<'_>,
+        (lhs, rhs): (*const T, *const T),
+        to: *mut T,
+    ) {
         let threads = buffers.threads();
-        let parallelism = if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+        let parallelism =
+            if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
         for batch in buffers.share(self.batch) {
             let batch = batch as isize;
             // SAFETY: the caller's promise; steps are those of the operands, and the result is dense.
@@ -227,7 +263,11 @@ impl Dot {
                 gemm_one(
                     (self.rows, self.columns, self.depth),
                     (to.offset(batch * (self.rows * self.columns) as isize), self.columns as isize),
-                    (lhs.offset(batch * self.lhs.batch as isize), self.lhs.contracted as isize, self.lhs.free as isize),
+                    (
+                        lhs.offset(batch * self.lhs.batch as isize),
+                        self.lhs.contracted as isize,
+                        self.lhs.free as isize,
+                    ),
                     (
                         rhs.offset(batch * self.rhs.batch as isize),
                         self.rhs.free as isize,
@@ -300,7 +340,9 @@ pub(super) unsafe fn gemm_one<T: Number>(
     if depth == 0 {
         for row in 0..rows as isize {
             // SAFETY: a row of the result.
-            unsafe { std::slice::from_raw_parts_mut(to.offset(row * to_row), columns).fill(T::ZERO) };
+            unsafe {
+                std::slice::from_raw_parts_mut(to.offset(row * to_row), columns).fill(T::ZERO)
+            };
         }
         return;
     }

@@ -95,7 +95,8 @@ impl Line {
             let step = len / (2 * half);
             for start in (0..len).step_by(2 * half) {
                 for k in 0..half {
-                    let (a, b) = (data[start + k], times(data[start + k + half], self.roots[k * step]));
+                    let (a, b) =
+                        (data[start + k], times(data[start + k + half], self.roots[k * step]));
                     data[start + k] = Complex { re: a.re + b.re, im: a.im + b.im };
                     data[start + k + half] = Complex { re: a.re - b.re, im: a.im - b.im };
                 }
@@ -117,7 +118,9 @@ struct Fft {
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
-    let Op::Fft { transform, lengths } = &term.op else { return Err(planner.fail(id, What::Operation)) };
+    let Op::Fft { transform, lengths } = &term.op else {
+        return Err(planner.fail(id, What::Operation));
+    };
     let dims = &planner.formula.term(term.args[0]).dims;
     let Some(outer) = dims.len().checked_sub(lengths.len()).filter(|_| !lengths.is_empty()) else {
         return Err(planner.fail(id, What::Shape));
@@ -181,7 +184,9 @@ impl Fft {
                     let (row, column) = (at / last, at % last);
                     *to = match column < half {
                         true => complex((batch * rows + row) * half + column),
-                        false => conjugate(complex((batch * rows + self.mirrored(row)) * half + last - column)),
+                        false => conjugate(complex(
+                            (batch * rows + self.mirrored(row)) * half + last - column,
+                        )),
                     };
                 }
             }
@@ -241,7 +246,8 @@ impl Fft {
             step *= line.len;
         }
         if is_inverse {
-            data.iter_mut().for_each(|value| *value = Complex { re: value.re * scale, im: -value.im * scale });
+            data.iter_mut()
+                .for_each(|value| *value = Complex { re: value.re * scale, im: -value.im * scale });
         }
     }
 }
@@ -250,7 +256,9 @@ impl Stage for Fft {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (len, longest) = (self.len(), self.longest());
         // SAFETY: local memory has the requested length, and any bytes are numbers.
-        let local = unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<C>(), len + 2 * longest) };
+        let local = unsafe {
+            std::slice::from_raw_parts_mut(buffers.local().cast::<C>(), len + 2 * longest)
+        };
         let (data, rest) = local.split_at_mut(len);
         let (buffer, work) = rest.split_at_mut(longest);
         for batch in buffers.share(self.batch) {
@@ -280,12 +288,14 @@ mod tests {
     fn lines_are_sums_of_turns() {
         for len in 1..40 {
             let line = Line::new(len);
-            let data: Vec<C> =
-                (0..len).map(|at| Complex { re: (at as f64 * 1.7).sin(), im: (at as f64).cos() }).collect();
+            let data: Vec<C> = (0..len)
+                .map(|at| Complex { re: (at as f64 * 1.7).sin(), im: (at as f64).cos() })
+                .collect();
             let mut given = data.clone();
             line.run(&mut given, &mut vec![ZERO; line.padded]);
             for (k, value) in given.iter().enumerate() {
-                let sum = data.iter().enumerate().map(|(at, &value)| times(value, turn(2 * at * k, len)));
+                let sum =
+                    data.iter().enumerate().map(|(at, &value)| times(value, turn(2 * at * k, len)));
                 let sum = sum.fold(ZERO, |a, b| Complex { re: a.re + b.re, im: a.im + b.im });
                 assert!((sum.re - value.re).abs() + (sum.im - value.im).abs() < 1e-11, "{len} {k}");
             }

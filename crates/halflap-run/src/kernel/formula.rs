@@ -247,7 +247,9 @@ impl Formula {
         let Op::Binary(opcode) = self.term(output).op else { return None };
         let inputs: Vec<_> = self.term(output).args.iter().map(|&arg| &self.term(arg).op).collect();
         match inputs[..] {
-            [Op::Input(0), Op::Input(1)] | [Op::Input(1), Op::Input(0)] if self.inputs == 2 => Some(opcode),
+            [Op::Input(0), Op::Input(1)] | [Op::Input(1), Op::Input(0)] if self.inputs == 2 => {
+                Some(opcode)
+            }
             _ => None,
         }
     }

@@ -51,7 +51,8 @@ fn who(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
 
 impl Stage for Who {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let number = if self.is_partition { buffers.context.partition } else { buffers.context.replica };
+        let number =
+            if self.is_partition { buffers.context.partition } else { buffers.context.replica };
         // SAFETY: an array of one u32.
         unsafe { buffers.write(self.to).cast::<u32>().write(number) }
     }
@@ -95,8 +96,13 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Slo
     }
     let size = term.dtype.size();
     let covers = count == term.dims;
-    let kept = (!count.contains(&0))
-        .then(|| (from_base as usize * size, to_base as usize * size, Transfer::new(&count, &from_by, &steps, size)));
+    let kept = (!count.contains(&0)).then(|| {
+        (
+            from_base as usize * size,
+            to_base as usize * size,
+            Transfer::new(&count, &from_by, &steps, size),
+        )
+    });
     let to = planner.target(id);
     planner.add(Pad { from, value, to, len: term.len(), size, kept, covers });
     Ok(to)
@@ -195,8 +201,12 @@ impl Starts {
     /// The first byte: each index is moved to where the slice fits.
     fn place(&self, buffers: &Buffers<'_>) -> usize {
         // SAFETY: an array of one index, or of one for each dimension.
-        let index = |start: &Start| unsafe { read_index(buffers.read(start.slot), start.dtype, start.at) };
-        self.dims.iter().map(|start| index(start).clamp(0, start.most.max(0)) as usize * start.by).sum()
+        let index =
+            |start: &Start| unsafe { read_index(buffers.read(start.slot), start.dtype, start.at) };
+        self.dims
+            .iter()
+            .map(|start| index(start).clamp(0, start.most.max(0)) as usize * start.by)
+            .sum()
     }
 }
 
@@ -269,7 +279,14 @@ fn dynamic_update_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, T
     let starts = Starts::plan(planner, &term.args[2..], (&term.dims, &sizes))?;
     let transfer = Transfer::new(dims, &strides(dims), &strides(&term.dims), size);
     let to = planner.target(id);
-    planner.add(DynamicUpdateSlice { from, bytes: term.len() * size, update, starts, transfer, to });
+    planner.add(DynamicUpdateSlice {
+        from,
+        bytes: term.len() * size,
+        update,
+        starts,
+        transfer,
+        to,
+    });
     Ok(to)
 }
 
@@ -287,8 +304,8 @@ impl Stage for DynamicUpdateSlice {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let is_read =
-            self.update == Slot::Input(input) || self.starts.dims.iter().any(|dim| dim.slot == Slot::Input(input));
+        let is_read = self.update == Slot::Input(input)
+            || self.starts.dims.iter().any(|dim| dim.slot == Slot::Input(input));
         self.to == Slot::Output(output) && self.from == Slot::Input(input) && !is_read
     }
 }

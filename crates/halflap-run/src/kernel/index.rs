@@ -49,9 +49,12 @@ impl Windows {
         let (array_dims, index_term) = (formula.term(array).dims.clone(), formula.term(indices));
         let by = strides(gathered);
         let index_strides = strides(&index_term.dims);
-        let index_batch: Vec<usize> = (0..index_term.dims.len()).filter(|&dim| dim != at.index_vector_dim).collect();
-        let batch_dims: Vec<usize> = (0..gathered.len()).filter(|dim| !at.offset_dims.contains(dim)).collect();
-        let is_window = |dim: &usize| !at.collapsed_dims.contains(dim) && !at.operand_batching.contains(dim);
+        let index_batch: Vec<usize> =
+            (0..index_term.dims.len()).filter(|&dim| dim != at.index_vector_dim).collect();
+        let batch_dims: Vec<usize> =
+            (0..gathered.len()).filter(|dim| !at.offset_dims.contains(dim)).collect();
+        let is_window =
+            |dim: &usize| !at.collapsed_dims.contains(dim) && !at.operand_batching.contains(dim);
         let window_dims: Vec<usize> = (0..array_dims.len()).filter(is_window).collect();
         let is_right = batch_dims.len() == index_batch.len()
             && window_dims.len() == at.offset_dims.len()
@@ -62,9 +65,13 @@ impl Windows {
         }
         let array_strides = strides(&array_dims);
         let mut window_by = vec![0; array_dims.len()];
-        window_dims.iter().zip(&at.offset_dims).for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
-        let batching =
-            |(&dim, index_dim): (&usize, &usize)| Some((dim, index_batch.iter().position(|other| other == index_dim)?));
+        window_dims
+            .iter()
+            .zip(&at.offset_dims)
+            .for_each(|(&dim, &offset)| window_by[dim] = by[offset]);
+        let batching = |(&dim, index_dim): (&usize, &usize)| {
+            Some((dim, index_batch.iter().position(|other| other == index_dim)?))
+        };
         let (mut run, mut outer) = (1, at.slice_sizes.clone());
         for dim in (0..array_dims.len()).rev() {
             let is_together = array_strides[dim] == run as i64 && window_by[dim] == run as i64;
@@ -83,7 +90,12 @@ impl Windows {
             batch_by: batch_dims.iter().map(|&dim| by[dim] as usize).collect(),
             vector_by: index_strides.get(at.index_vector_dim).map_or(1, |&by| by as usize),
             index_dims: at.start_index_map.clone(),
-            batching: at.operand_batching.iter().zip(&at.indices_batching).filter_map(batching).collect(),
+            batching: at
+                .operand_batching
+                .iter()
+                .zip(&at.indices_batching)
+                .filter_map(batching)
+                .collect(),
             sizes: at.slice_sizes.clone(),
             array_by: array_strides,
             window_by,
@@ -103,7 +115,8 @@ impl Windows {
             let first = dot(&self.index_by);
             for (number, &dim) in self.index_dims.iter().enumerate() {
                 // SAFETY: a number of an index vector of the indices' array.
-                start[dim] = unsafe { read_index(indices, self.indices.1, first + number * self.vector_by) };
+                start[dim] =
+                    unsafe { read_index(indices, self.indices.1, first + number * self.vector_by) };
             }
             self.batching.iter().for_each(|&(dim, index)| start[dim] = batch[index] as i64);
             f(start, dot(&self.batch_by));
@@ -128,7 +141,11 @@ struct Gather {
     size: usize,
 }
 
-pub(super) fn gather(planner: &mut Planner<'_>, id: TermId, at: &Indexing) -> Result<Slot, Trouble> {
+pub(super) fn gather(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    at: &Indexing,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let windows = Windows::plan(planner, at, (term.args[0], term.args[1], &term.dims))?;
@@ -184,24 +201,33 @@ pub(super) fn scatter(
     let mut sources = Vec::with_capacity(count);
     for index in 0..count {
         let array = term.args[index];
-        sources.push((planner.make(array)?, planner.make(term.args[count + 1 + index])?, formula.term(array)));
+        sources.push((
+            planner.make(array)?,
+            planner.make(term.args[count + 1 + index])?,
+            formula.term(array),
+        ));
     }
     let targets = match planner.part_count(id) {
         0 => vec![planner.target(id)],
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let dtype = formula.term(term.args[0]).dtype;
-    let is_replacing =
-        count == 1 && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
+    let is_replacing = count == 1
+        && matches!(combiner.outputs[..], [output] if matches!(combiner.term(output).op, Op::Input(1)));
     let fast = combiner.single_binary().filter(|_| count == 1 && block::widen(dtype).is_none());
     let combining = match fast.and_then(|opcode| block::binary(opcode, dtype)) {
         _ if is_replacing => Combining::Replace,
         Some(run) => Combining::Fast(run),
-        None => Combining::Program(Box::new(Applied::new(combiner).map_err(|what| planner.fail(id, what))?)),
+        None => Combining::Program(Box::new(
+            Applied::new(combiner).map_err(|what| planner.fail(id, what))?,
+        )),
     };
     let bytes = sources.iter().map(|(_, _, term)| term.len() * term.dtype.size()).collect();
-    let arrays =
-        sources.iter().zip(&targets).map(|((array, update, term), &to)| (*array, *update, to, term.dtype)).collect();
+    let arrays = sources
+        .iter()
+        .zip(&targets)
+        .map(|((array, update, term), &to)| (*array, *update, to, term.dtype))
+        .collect();
     planner.add(Scatter { windows, arrays, bytes, combining });
     Ok(targets[0])
 }
@@ -217,7 +243,9 @@ impl Stage for Scatter {
         }
         let mut table = match &self.combining {
             // SAFETY: local memory has the requested length.
-            Combining::Program(applied) => unsafe { Some(applied.program.prepare(buffers.local().add(LOCAL), BLOCK)) },
+            Combining::Program(applied) => unsafe {
+                Some(applied.program.prepare(buffers.local().add(LOCAL), BLOCK))
+            },
             _ => None,
         };
         let windows = &self.windows;
@@ -230,7 +258,9 @@ impl Stage for Scatter {
             let place = windows.place(start) as usize;
             let is_whole = !matches!(self.combining, Combining::Program(_));
             each_index(if is_whole { &windows.outer } else { &windows.sizes }, |index| {
-                let dot = |by: &[i64]| index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>();
+                let dot = |by: &[i64]| {
+                    index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>()
+                };
                 let (to, from) = (place + dot(&windows.array_by), first + dot(&windows.window_by));
                 // SAFETY: an element of the arrays, and one of the updates.
                 unsafe { self.element(buffers, (to, from), table.as_deref_mut()) };
@@ -247,8 +277,9 @@ impl Stage for Scatter {
 
     fn can_share(&self, output: usize, input: usize) -> bool {
         let reads = |&(_, update, ..): &(Slot, Slot, Slot, DType)| update == Slot::Input(input);
-        let is_own =
-            |&(from, _, to, _): &(Slot, Slot, Slot, DType)| from == Slot::Input(input) && to == Slot::Output(output);
+        let is_own = |&(from, _, to, _): &(Slot, Slot, Slot, DType)| {
+            from == Slot::Input(input) && to == Slot::Output(output)
+        };
         let from = self.arrays.iter().filter(|array| array.0 == Slot::Input(input)).count();
         from == 1
             && self.arrays.iter().any(is_own)
@@ -269,12 +300,18 @@ impl Scatter {
     ///
     /// # Safety
     /// The numbers must be those of elements.
-    unsafe fn element(&self, buffers: &Buffers<'_>, (at, from): (usize, usize), table: Option<&mut [*mut u8]>) {
+    unsafe fn element(
+        &self,
+        buffers: &Buffers<'_>,
+        (at, from): (usize, usize),
+        table: Option<&mut [*mut u8]>,
+    ) {
         let (_, update, to, dtype) = self.arrays[0];
         let (size, run) = (dtype.size(), self.windows.run);
         // SAFETY: the caller's promise; a value is computed aside before it is written.
         unsafe {
-            let (to, update) = (buffers.write(to).add(at * size), buffers.read(update).add(from * size));
+            let (to, update) =
+                (buffers.write(to).add(at * size), buffers.read(update).add(from * size));
             match (&self.combining, table) {
                 (Combining::Replace, _) => std::ptr::copy_nonoverlapping(update, to, run * size),
                 (Combining::Fast(combine), _) => {
@@ -282,7 +319,9 @@ impl Scatter {
                     combine(&[to.cast_const(), update, update], aside, run);
                     std::ptr::copy_nonoverlapping(aside, to, run * size);
                 }
-                (Combining::Program(applied), Some(table)) => self.apply(buffers, (at, from), (applied, table)),
+                (Combining::Program(applied), Some(table)) => {
+                    self.apply(buffers, (at, from), (applied, table))
+                }
                 (Combining::Program(_), None) => {}
             }
         }
@@ -300,7 +339,8 @@ impl Scatter {
         // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.
         unsafe {
             for (index, &(_, update, to, dtype)) in self.arrays.iter().enumerate() {
-                let (old, new) = (buffers.local().add(index * 32), buffers.local().add(index * 32 + 16));
+                let (old, new) =
+                    (buffers.local().add(index * 32), buffers.local().add(index * 32 + 16));
                 load(dtype, buffers.write(to).add(at * dtype.size()), old);
                 load(dtype, buffers.read(update).add(from * dtype.size()), new);
                 table[applied.inputs[index].0 as usize] = old;

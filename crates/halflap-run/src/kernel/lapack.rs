@@ -21,7 +21,11 @@ struct Lapack {
     columns: usize,
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, routine: Routine) -> Result<Slot, Trouble> {
+pub(super) fn plan(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    routine: Routine,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let matrix = planner.formula.term(term.args[0]);
     let ([.., rows, columns], DType::F32 | DType::F64) = (&matrix.dims[..], matrix.dtype) else {
@@ -77,11 +81,13 @@ impl Matrix<'_> {
     }
 
     fn swap_rows(&mut self, a: usize, b: usize) {
-        (0..self.columns).for_each(|column| self.of.swap(a * self.columns + column, b * self.columns + column));
+        (0..self.columns)
+            .for_each(|column| self.of.swap(a * self.columns + column, b * self.columns + column));
     }
 
     fn swap_columns(&mut self, a: usize, b: usize) {
-        (0..self.rows()).for_each(|row| self.of.swap(row * self.columns + a, row * self.columns + b));
+        (0..self.rows())
+            .for_each(|row| self.of.swap(row * self.columns + a, row * self.columns + b));
     }
 
     /// The product of two columns.
@@ -134,7 +140,8 @@ fn eliminate(a: &mut Matrix<'_>, pivots: &mut [f64]) -> i32 {
     let mut bad = 0;
     for (step, pivot) in pivots.iter_mut().enumerate() {
         let size = |row: &usize| a[(*row, step)].abs();
-        let best = (step..a.rows()).fold(step, |best, row| if size(&row) > size(&best) { row } else { best });
+        let best = (step..a.rows())
+            .fold(step, |best, row| if size(&row) > size(&best) { row } else { best });
         *pivot = best as f64 + 1.0;
         a.swap_rows(step, best);
         let head = a[(step, step)];
@@ -174,8 +181,8 @@ fn reflect(a: &mut Matrix<'_>, factors: &mut [f64]) {
 /// Applies a reflection, whose vector is below the diagonal, to the columns after it.
 fn apply_reflection(a: &mut Matrix<'_>, factor: f64, step: usize) {
     for column in step + 1..a.columns {
-        let along: f64 =
-            a[(step, column)] + (step + 1..a.rows()).map(|row| a[(row, step)] * a[(row, column)]).sum::<f64>();
+        let along: f64 = a[(step, column)]
+            + (step + 1..a.rows()).map(|row| a[(row, step)] * a[(row, column)]).sum::<f64>();
         a[(step, column)] -= factor * along;
         for row in step + 1..a.rows() {
             let less = factor * along * a[(row, step)];
@@ -201,13 +208,15 @@ fn multiply_reflections(a: &mut Matrix<'_>, factors: &[f64]) {
 fn eigen(a: &mut Matrix<'_>, vectors: &mut Matrix<'_>, values: &mut [f64], is_lower: bool) {
     let n = a.columns;
     for (row, column) in (0..n).flat_map(|row| (0..row).map(move |column| (row, column))) {
-        let (from, to) = if is_lower { ((row, column), (column, row)) } else { ((column, row), (row, column)) };
+        let (from, to) =
+            if is_lower { ((row, column), (column, row)) } else { ((column, row), (row, column)) };
         a[to] = a[from];
     }
     vectors.set_identity();
     let scale: f64 = a.of.iter().map(|x| x * x).sum();
     for _ in 0..SWEEPS {
-        let apart: f64 = (0..n).flat_map(|p| (p + 1..n).map(move |q| (p, q))).map(|at| a[at] * a[at]).sum();
+        let apart: f64 =
+            (0..n).flat_map(|p| (p + 1..n).map(move |q| (p, q))).map(|at| a[at] * a[at]).sum();
         if apart <= f64::EPSILON * f64::EPSILON * scale {
             break;
         }
@@ -229,10 +238,15 @@ fn eigen(a: &mut Matrix<'_>, vectors: &mut Matrix<'_>, values: &mut [f64], is_lo
 }
 
 /// Puts values, and columns with them, into a sequence.
-fn sort_columns(values: &mut [f64], columns: &mut Matrix<'_>, is_before: impl Fn(f64, f64) -> bool) {
+fn sort_columns(
+    values: &mut [f64],
+    columns: &mut Matrix<'_>,
+    is_before: impl Fn(f64, f64) -> bool,
+) {
     for at in 0..values.len() {
-        let first = (at..values.len())
-            .fold(at, |best, other| if is_before(values[other], values[best]) { other } else { best });
+        let first = (at..values.len()).fold(at, |best, other| {
+            if is_before(values[other], values[best]) { other } else { best }
+        });
         values.swap(at, first);
         columns.swap_columns(at, first);
     }
@@ -262,7 +276,8 @@ fn singular(a: &mut Matrix<'_>, right: &mut Matrix<'_>, values: &mut [f64]) {
         *value = a.product(at, at).sqrt();
     }
     for at in 0..n {
-        let first = (at..n).fold(at, |best, other| if values[other] > values[best] { other } else { best });
+        let first =
+            (at..n).fold(at, |best, other| if values[other] > values[best] { other } else { best });
         values.swap(at, first);
         a.swap_columns(at, first);
         right.swap_columns(at, first);
@@ -322,7 +337,12 @@ impl Lapack {
 
     /// # Safety
     /// The slot must hold the batch.
-    unsafe fn write(&self, buffers: &Buffers<'_>, (which, batch): (usize, usize), values: impl Iterator<Item = f64>) {
+    unsafe fn write(
+        &self,
+        buffers: &Buffers<'_>,
+        (which, batch): (usize, usize),
+        values: impl Iterator<Item = f64>,
+    ) {
         let (slot, len) = self.outs[which];
         let to = buffers.write(slot);
         for (at, value) in values.take(len).enumerate() {
@@ -338,10 +358,21 @@ impl Lapack {
 
     /// # Safety
     /// The slot must hold the batch, of integers.
-    unsafe fn write_whole(&self, buffers: &Buffers<'_>, (which, batch): (usize, usize), values: &[i32]) {
+    unsafe fn write_whole(
+        &self,
+        buffers: &Buffers<'_>,
+        (which, batch): (usize, usize),
+        values: &[i32],
+    ) {
         let to = buffers.write(self.outs[which].0).cast::<i32>();
         // SAFETY: elements of the array; the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to.add(batch * values.len()), values.len()) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr(),
+                to.add(batch * values.len()),
+                values.len(),
+            )
+        }
     }
 
     /// # Safety
@@ -362,7 +393,10 @@ impl Lapack {
                     let pivots = take(&mut memory, least);
                     let bad = eliminate(&mut a, pivots);
                     let to = buffers.write(self.outs[1].0).cast::<i32>().add(batch * least);
-                    pivots.iter().enumerate().for_each(|(at, &pivot)| to.add(at).write(pivot as i32));
+                    pivots
+                        .iter()
+                        .enumerate()
+                        .for_each(|(at, &pivot)| to.add(at).write(pivot as i32));
                     self.write_whole(buffers, (2, batch), &[bad]);
                 }
                 Routine::Reflect => {
@@ -383,7 +417,9 @@ impl Lapack {
                     self.write(buffers, (1, batch), values.iter().copied());
                     self.write_whole(buffers, (2, batch), &[0]);
                 }
-                Routine::Singular { has_vectors } => self.singular(buffers, batch, (&mut a, memory, has_vectors)),
+                Routine::Singular { has_vectors } => {
+                    self.singular(buffers, batch, (&mut a, memory, has_vectors))
+                }
             }
             self.write(buffers, (0, batch), a.of.iter().copied());
         }
@@ -408,7 +444,8 @@ impl Lapack {
         let values = take(&mut memory, short);
         singular(&mut tall, &mut right, values);
         // Columns that are nothing, and those beyond, are found from the others.
-        let rank = values.iter().take_while(|&&value| value > 1e-300 && value > 1e-15 * values[0]).count();
+        let rank =
+            values.iter().take_while(|&&value| value > 1e-300 && value > 1e-15 * values[0]).count();
         let mut left = Matrix { of: take(&mut memory, long * long), columns: long };
         for (row, column) in (0..long).flat_map(|row| (0..rank).map(move |column| (row, column))) {
             left[(row, column)] = tall[(row, column)] / values[column];
@@ -422,12 +459,23 @@ impl Lapack {
             if !has_vectors {
                 return;
             }
-            let (u_columns, v_rows) = (columns_of(self.outs[2].1, self.rows), columns_of(self.outs[3].1, self.columns));
+            let (u_columns, v_rows) =
+                (columns_of(self.outs[2].1, self.rows), columns_of(self.outs[3].1, self.columns));
             let element = |of: &Matrix<'_>, row: usize, column: usize| of[(row, column)];
             let (u, v) = if is_wide { (&right, &left) } else { (&left, &right) };
-            let all = |rows: usize, columns: usize| (0..rows).flat_map(move |r| (0..columns).map(move |c| (r, c)));
-            self.write(buffers, (2, batch), all(self.rows, u_columns).map(|(r, c)| element(u, r, c)));
-            self.write(buffers, (3, batch), all(v_rows, self.columns).map(|(r, c)| element(v, c, r)));
+            let all = |rows: usize, columns: usize| {
+                (0..rows).flat_map(move |r| (0..columns).map(move |c| (r, c)))
+            };
+            self.write(
+                buffers,
+                (2, batch),
+                all(self.rows, u_columns).map(|(r, c)| element(u, r, c)),
+            );
+            self.write(
+                buffers,
+                (3, batch),
+                all(v_rows, self.columns).map(|(r, c)| element(v, c, r)),
+            );
         }
     }
 }
@@ -435,7 +483,8 @@ impl Lapack {
 impl Stage for Lapack {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: local memory has the requested length, and any bytes are numbers.
-        let memory = unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<f64>(), self.work()) };
+        let memory =
+            unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<f64>(), self.work()) };
         for batch in 0..self.batch {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.one(buffers, batch, memory) };

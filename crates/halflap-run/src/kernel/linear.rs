@@ -17,7 +17,11 @@ struct Cholesky {
     side: usize,
 }
 
-pub(super) fn cholesky(planner: &mut Planner<'_>, id: TermId, is_lower: bool) -> Result<Slot, Trouble> {
+pub(super) fn cholesky(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    is_lower: bool,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let (Some(&side), DType::F32 | DType::F64) = (term.dims.last(), term.dtype) else {
@@ -38,12 +42,20 @@ impl Cholesky {
             // SAFETY: one matrix of each.
             let (from, to) = unsafe {
                 (
-                    std::slice::from_raw_parts(buffers.read(self.from).cast::<T>().add(batch * len), len),
-                    std::slice::from_raw_parts_mut(buffers.write(self.to).cast::<T>().add(batch * len), len),
+                    std::slice::from_raw_parts(
+                        buffers.read(self.from).cast::<T>().add(batch * len),
+                        len,
+                    ),
+                    std::slice::from_raw_parts_mut(
+                        buffers.write(self.to).cast::<T>().add(batch * len),
+                        len,
+                    ),
                 )
             };
             // The upper factor is the lower one of the transposed matrix, transposed.
-            let at = |row: usize, column: usize| if self.is_lower { row * n + column } else { column * n + row };
+            let at = |row: usize, column: usize| {
+                if self.is_lower { row * n + column } else { column * n + row }
+            };
             to.fill(T::default());
             for column in 0..n {
                 for row in column..n {
@@ -51,7 +63,8 @@ impl Cholesky {
                     for k in 0..column {
                         sum = sum.sub(to[at(row, k)].mul(to[at(column, k)]));
                     }
-                    to[at(row, column)] = if row == column { sum.sqrt() } else { sum.div(to[at(column, column)]) };
+                    to[at(row, column)] =
+                        if row == column { sum.sqrt() } else { sum.div(to[at(column, column)]) };
                 }
             }
         }
@@ -81,7 +94,11 @@ struct Solve {
     columns: usize,
 }
 
-pub(super) fn solve(planner: &mut Planner<'_>, id: TermId, solving: Solving) -> Result<Slot, Trouble> {
+pub(super) fn solve(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    solving: Solving,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let (matrix, from) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let ([.., rows, columns], DType::F32 | DType::F64) = (&term.dims[..], term.dtype) else {
@@ -89,7 +106,16 @@ pub(super) fn solve(planner: &mut Planner<'_>, id: TermId, solving: Solving) -> 
     };
     let batch = term.len() / (rows * columns).max(1);
     let to = planner.target(id);
-    planner.add(Solve { solving, matrix, from, to, dtype: term.dtype, batch, rows: *rows, columns: *columns });
+    planner.add(Solve {
+        solving,
+        matrix,
+        from,
+        to,
+        dtype: term.dtype,
+        batch,
+        rows: *rows,
+        columns: *columns,
+    });
     Ok(to)
 }
 
@@ -100,16 +126,28 @@ impl Solve {
         let Solving { is_left, is_lower, is_transposed, is_unit } = self.solving;
         let len = self.rows * self.columns;
         // From the right, the system is that of the transposed matrices.
-        let (n, others) = if is_left { (self.rows, self.columns) } else { (self.columns, self.rows) };
-        let at = |i: usize, other: usize| if is_left { i * self.columns + other } else { other * self.columns + i };
+        let (n, others) =
+            if is_left { (self.rows, self.columns) } else { (self.columns, self.rows) };
+        let at = |i: usize, other: usize| {
+            if is_left { i * self.columns + other } else { other * self.columns + i }
+        };
         let is_turned = is_transposed == is_left;
         for batch in 0..self.batch {
             // SAFETY: one matrix of each.
             let (a, b, x) = unsafe {
                 (
-                    std::slice::from_raw_parts(buffers.read(self.matrix).cast::<T>().add(batch * n * n), n * n),
-                    std::slice::from_raw_parts(buffers.read(self.from).cast::<T>().add(batch * len), len),
-                    std::slice::from_raw_parts_mut(buffers.write(self.to).cast::<T>().add(batch * len), len),
+                    std::slice::from_raw_parts(
+                        buffers.read(self.matrix).cast::<T>().add(batch * n * n),
+                        n * n,
+                    ),
+                    std::slice::from_raw_parts(
+                        buffers.read(self.from).cast::<T>().add(batch * len),
+                        len,
+                    ),
+                    std::slice::from_raw_parts_mut(
+                        buffers.write(self.to).cast::<T>().add(batch * len),
+                        len,
+                    ),
                 )
             };
             let element = |i: usize, k: usize| if is_turned { a[k * n + i] } else { a[i * n + k] };

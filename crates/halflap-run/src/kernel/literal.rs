@@ -8,7 +8,9 @@ use crate::tensor::DType;
 /// A constant's elements in a type; `None` where they are not of that type.
 pub(super) fn bytes(literal: &Literal, dtype: DType) -> Option<Vec<u8>> {
     match literal {
-        Literal::Whole(values) => values.iter().map(|&value| whole(value, dtype)).collect::<Option<Vec<_>>>(),
+        Literal::Whole(values) => {
+            values.iter().map(|&value| whole(value, dtype)).collect::<Option<Vec<_>>>()
+        }
         Literal::Float(values) => values.iter().map(|&value| float(value, dtype)).collect(),
         Literal::Complex(values) => values.iter().map(|&value| complex(value, dtype)).collect(),
         Literal::LeftOut => None,
@@ -20,9 +22,14 @@ fn whole(value: i128, dtype: DType) -> Option<Vec<u8>> {
     let bytes = value.to_le_bytes();
     match dtype {
         DType::Pred => Some(vec![u8::from(value != 0)]),
-        DType::S8 | DType::S16 | DType::S32 | DType::S64 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => {
-            Some(bytes[..dtype.size()].to_vec())
-        }
+        DType::S8
+        | DType::S16
+        | DType::S32
+        | DType::S64
+        | DType::U8
+        | DType::U16
+        | DType::U32
+        | DType::U64 => Some(bytes[..dtype.size()].to_vec()),
         _ => None,
     }
 }

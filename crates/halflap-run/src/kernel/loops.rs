@@ -32,14 +32,23 @@ impl Loop {
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
         // The last step writes the output itself, unless something must be done to it.
         match draft.steps.last_mut() {
-            Some(Step::Call { out: last, .. }) if *last == result && block::narrow(dtype).is_none() => *last = out,
+            Some(Step::Call { out: last, .. })
+                if *last == result && block::narrow(dtype).is_none() =>
+            {
+                *last = out
+            }
             _ => draft.call_into(store, &[result], out),
         }
         let aside = draft.reserve(dtype.size());
         let total = extents.iter().product();
         let mut classes = vec![0; extents.len()];
         join(&mut extents, &mut classes, &mut fetches);
-        Loop { body: Body::new(draft.finish(&[]), fetches, total), to: (slot, dtype.size()), out, aside }
+        Loop {
+            body: Body::new(draft.finish(&[]), fetches, total),
+            to: (slot, dtype.size()),
+            out,
+            aside,
+        }
     }
 }
 
@@ -68,7 +77,8 @@ impl Body {
             if let (Way::Scalar, Some(slot)) = (fetch.way, fetch.slot) {
                 // SAFETY: an element of the array that the slot holds, and a register of a block.
                 unsafe {
-                    let from = buffers.read(slot).offset(fetch.walk.base as isize * fetch.size as isize);
+                    let from =
+                        buffers.read(slot).offset(fetch.walk.base as isize * fetch.size as isize);
                     let element = std::slice::from_raw_parts(from, fetch.size);
                     fill(element, table[fetch.place.0 as usize], self.block);
                 }
@@ -81,12 +91,18 @@ impl Body {
     ///
     /// # Safety
     /// The table must be prepared, and places outside must be set.
-    pub(super) unsafe fn run(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], span: (usize, usize)) {
+    pub(super) unsafe fn run(
+        &self,
+        buffers: &Buffers<'_>,
+        table: &mut [*mut u8],
+        span: (usize, usize),
+    ) {
         for fetch in &self.fetches {
             if let (Way::Dense, Some(slot)) = (fetch.way, fetch.slot) {
                 let place = (fetch.walk.base as isize + span.0 as isize) * fetch.size as isize;
                 // SAFETY: an element of the array that the slot holds; it is only read.
-                table[fetch.place.0 as usize] = unsafe { buffers.read(slot).offset(place).cast_mut() };
+                table[fetch.place.0 as usize] =
+                    unsafe { buffers.read(slot).offset(place).cast_mut() };
             }
         }
         for step in &self.program.steps {
@@ -129,7 +145,8 @@ impl Stage for Loop {
         // SAFETY: the caller's promise, passed on.
         let table = unsafe { self.body.prepare(buffers) };
         let to = buffers.write(self.to.0);
-        let is_read = |fetch: &Fetch| fetch.slot.is_some_and(|slot| buffers.read(slot) == to.cast_const());
+        let is_read =
+            |fetch: &Fetch| fetch.slot.is_some_and(|slot| buffers.read(slot) == to.cast_const());
         let is_shared = self.body.fetches.iter().any(is_read);
         let aside = table[self.aside.0 as usize];
         for number in buffers.share(self.body.blocks()) {
@@ -157,8 +174,15 @@ impl Stage for Loop {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let mut reads = self.body.fetches.iter().filter(|fetch| fetch.slot == Some(Slot::Input(input))).peekable();
-        let is_in_place = |fetch: &Fetch| fetch.way == Way::Dense && fetch.walk.base == 0 && fetch.size == self.to.1;
+        let mut reads = self
+            .body
+            .fetches
+            .iter()
+            .filter(|fetch| fetch.slot == Some(Slot::Input(input)))
+            .peekable();
+        let is_in_place = |fetch: &Fetch| {
+            fetch.way == Way::Dense && fetch.walk.base == 0 && fetch.size == self.to.1
+        };
         self.to.0 == Slot::Output(output) && reads.peek().is_some() && reads.all(is_in_place)
     }
 }

@@ -395,11 +395,22 @@ mod tests {
 
     #[test]
     fn edges() {
-        assert_eq!((exp(f32::NEG_INFINITY), exp(f32::INFINITY), exp(0.0)), (0.0, f32::INFINITY, 1.0));
+        assert_eq!(
+            (exp(f32::NEG_INFINITY), exp(f32::INFINITY), exp(0.0)),
+            (0.0, f32::INFINITY, 1.0)
+        );
         assert_eq!((exp(200.0), exp(-200.0)), (f32::INFINITY, 0.0));
-        assert!(exp(f32::NAN).is_nan() && log(f32::NAN).is_nan() && log(-1.0).is_nan() && tanh(f32::NAN).is_nan());
+        assert!(
+            exp(f32::NAN).is_nan()
+                && log(f32::NAN).is_nan()
+                && log(-1.0).is_nan()
+                && tanh(f32::NAN).is_nan()
+        );
         assert!((exp(-100.0) - 3.784e-44).abs() < 3e-45, "a number without a leading one");
-        assert_eq!((log(0.0), log(f32::INFINITY), log(1.0)), (f32::NEG_INFINITY, f32::INFINITY, 0.0));
+        assert_eq!(
+            (log(0.0), log(f32::INFINITY), log(1.0)),
+            (f32::NEG_INFINITY, f32::INFINITY, 0.0)
+        );
         assert_eq!((tanh(50.0), tanh(-50.0), tanh(f32::INFINITY)), (1.0, -1.0, 1.0));
         assert!(tanh(-0.0).is_sign_negative());
         assert!(Number::max(f32::NAN, 1.0).is_nan() && Number::min(1.0, f32::NAN).is_nan());

@@ -200,7 +200,11 @@ impl Kernel {
     }
 
     /// The kernel of one instruction, with libraries for custom calls.
-    pub fn compile_with(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Kernel, Unsupported> {
+    pub fn compile_with(
+        module: &Module,
+        instr: InstrId,
+        libraries: &Libraries,
+    ) -> Result<Kernel, Unsupported> {
         let formula = Builder::instruction(module, instr)?;
         let name = match module.instruction(instr).opcode {
             Opcode::Fusion | Opcode::Call => describe(&formula, module.instruction_name(instr)),
@@ -221,7 +225,11 @@ impl Kernel {
         Ok((Kernel::of((module, libraries), name, &formula)?, leaves))
     }
 
-    fn of(source: (&Module, &Libraries), name: String, formula: &Formula) -> Result<Kernel, Unsupported> {
+    fn of(
+        source: (&Module, &Libraries),
+        name: String,
+        formula: &Formula,
+    ) -> Result<Kernel, Unsupported> {
         let plan = Planner::plan(source, formula)?;
         let mut inputs = vec![ArrayType { dtype: DType::Pred, dims: vec![0] }; formula.inputs];
         for term in &formula.terms {
@@ -229,7 +237,8 @@ impl Kernel {
                 inputs[number] = ArrayType { dtype: term.dtype, dims: term.dims.clone() };
             }
         }
-        let output = |&id| ArrayType { dtype: formula.term(id).dtype, dims: formula.term(id).dims.clone() };
+        let output =
+            |&id| ArrayType { dtype: formula.term(id).dtype, dims: formula.term(id).dims.clone() };
         let outputs = formula.outputs.iter().map(output).collect();
         let local_bytes = plan.stages.iter().map(|stage| stage.local_bytes()).max().unwrap_or(0);
         Ok(Kernel { name, inputs, outputs, plan, local_bytes })
@@ -288,12 +297,24 @@ impl Kernel {
         }
         let threads = scratch.context.threads.max(1);
         let parts = |stage: &dyn Stage| stage.parts().clamp(1, threads);
-        let local = self.plan.stages.iter().map(|stage| stage.local_bytes().next_multiple_of(64) * parts(&**stage));
+        let local = self
+            .plan
+            .stages
+            .iter()
+            .map(|stage| stage.local_bytes().next_multiple_of(64) * parts(&**stage));
         scratch.memory.reserve(self.plan.temp_bytes + local.max().unwrap_or(0));
         let temp = scratch.memory.as_mut_ptr();
         let local = temp.wrapping_add(self.plan.temp_bytes);
         let constants = &self.plan.constants;
-        let buffers = Buffers { inputs, outputs, constants, temp, local, context: scratch.context, part: (0, 1) };
+        let buffers = Buffers {
+            inputs,
+            outputs,
+            constants,
+            temp,
+            local,
+            context: scratch.context,
+            part: (0, 1),
+        };
         for stage in &self.plan.stages {
             let (parts, local_bytes) = (parts(&**stage), stage.local_bytes().next_multiple_of(64));
             on_threads(parts, |part| {
@@ -354,7 +375,9 @@ fn describe(formula: &Formula, name: &str) -> String {
     // The last are what the rest is for.
     let shown = words[words.len().saturating_sub(SHOWN)..].join("_");
     match name.rsplit_once('.') {
-        Some((_, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => format!("fused_{shown}.{number}"),
+        Some((_, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("fused_{shown}.{number}")
+        }
         _ => format!("fused_{shown}"),
     }
 }

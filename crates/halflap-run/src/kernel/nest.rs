@@ -137,7 +137,8 @@ impl<'p, 'f> Nest<'p, 'f> {
         let term = self.planner.formula.term(id);
         if let Op::Constant(bytes) = &term.op {
             let size = term.dtype.size();
-            let is_same = bytes.len() >= size && bytes.chunks_exact(size).all(|other| *other == bytes[..size]);
+            let is_same = bytes.len() >= size
+                && bytes.chunks_exact(size).all(|other| *other == bytes[..size]);
             if is_same {
                 return Ok(self.draft.splat(&computed(term.dtype, &bytes[..size])));
             }
@@ -162,11 +163,18 @@ impl<'p, 'f> Nest<'p, 'f> {
             }
             (Op::Slice { start, stride }, Some(arg)) => {
                 let steps = start.iter().zip(stride);
-                self.value(arg, map.iter().zip(steps).map(|(row, (&s, &by))| row.scaled(by as i64, s as i64)).collect())
+                self.value(
+                    arg,
+                    map.iter()
+                        .zip(steps)
+                        .map(|(row, (&s, &by))| row.scaled(by as i64, s as i64))
+                        .collect(),
+                )
             }
             (Op::Reverse(dims), Some(arg)) => {
                 let mut rows = map.clone();
-                dims.iter().for_each(|&dim| rows[dim] = map[dim].scaled(-1, term.dims[dim] as i64 - 1));
+                dims.iter()
+                    .for_each(|&dim| rows[dim] = map[dim].scaled(-1, term.dims[dim] as i64 - 1));
                 self.value(arg, rows)
             }
             (Op::Reshape, Some(arg)) => {
@@ -208,7 +216,10 @@ impl<'p, 'f> Nest<'p, 'f> {
         }
         self.maps.insert(id, map.clone());
         let args = formula.term(id).args.clone();
-        let places = args.into_iter().map(|arg| self.value(arg, map.clone())).collect::<Result<Vec<_>, _>>()?;
+        let places = args
+            .into_iter()
+            .map(|arg| self.value(arg, map.clone()))
+            .collect::<Result<Vec<_>, _>>()?;
         self.computes.push(id);
         self.draft.apply(formula, id, &places).map_err(|what| Halt::Fail(id, what))
     }
@@ -277,7 +288,8 @@ impl<'p, 'f> Nest<'p, 'f> {
 
     /// The loops of a row that counts from 0 without gaps, outermost first: each with its extent.
     fn digits(&self, row: &Row) -> Option<Vec<usize>> {
-        let mut digits: Vec<usize> = (0..self.loops.len()).filter(|&dim| row.by[dim] != 0).collect();
+        let mut digits: Vec<usize> =
+            (0..self.loops.len()).filter(|&dim| row.by[dim] != 0).collect();
         digits.sort_by_key(|&dim| std::cmp::Reverse(row.by[dim]));
         let mut stride = 1;
         for &dim in digits.iter().rev() {
@@ -292,7 +304,11 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// Takes the outermost loops that make a dimension together.
-    fn take_digits(&self, digits: &mut Vec<usize>, (dim, arg): (usize, TermId)) -> Result<Row, Halt> {
+    fn take_digits(
+        &self,
+        digits: &mut Vec<usize>,
+        (dim, arg): (usize, TermId),
+    ) -> Result<Row, Halt> {
         let mut row = Row::constant(0, self.loops.len());
         let mut left = dim;
         while left > 1 {

@@ -99,7 +99,10 @@ const CHEAP: usize = 3;
 
 impl<'f> Planner<'f> {
     /// The plan of a formula.
-    pub(super) fn plan(source: (&'f Module, &'f Libraries), formula: &'f Formula) -> Result<Plan, Unsupported> {
+    pub(super) fn plan(
+        source: (&'f Module, &'f Libraries),
+        formula: &'f Formula,
+    ) -> Result<Plan, Unsupported> {
         let mut forced = HashSet::new();
         loop {
             let mut planner = Planner::new(source, formula, forced);
@@ -153,7 +156,12 @@ impl<'f> Planner<'f> {
             }
             let term = self.formula.term(output);
             let from = Strided { slot, base: 0, by: strides(&term.dims) };
-            self.push(Box::new(Move::new(&term.dims, from, Slot::Output(index), term.dtype.size())));
+            self.push(Box::new(Move::new(
+                &term.dims,
+                from,
+                Slot::Output(index),
+                term.dtype.size(),
+            )));
         }
         Ok(())
     }
@@ -194,7 +202,14 @@ impl<'f> Planner<'f> {
         let term = self.formula.term(id);
         let computes = match (&term.op, term.args.first()) {
             (Op::Constant(_) | Op::Iota(_), _) => false,
-            (Op::Broadcast(_) | Op::Transpose(_) | Op::Reshape | Op::Slice { .. } | Op::Reverse(_), Some(&arg)) => {
+            (
+                Op::Broadcast(_)
+                | Op::Transpose(_)
+                | Op::Reshape
+                | Op::Slice { .. }
+                | Op::Reverse(_),
+                Some(&arg),
+            ) => {
                 return self.computes(arg);
             }
             _ => true,
@@ -224,7 +239,11 @@ impl<'f> Planner<'f> {
     }
 
     /// Where to write each result of a term with several.
-    pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[(crate::tensor::DType, Vec<usize>)]) -> Vec<Slot> {
+    pub(super) fn part_targets(
+        &mut self,
+        whole: TermId,
+        kinds: &[(crate::tensor::DType, Vec<usize>)],
+    ) -> Vec<Slot> {
         let mut slots = Vec::with_capacity(kinds.len());
         for (index, (dtype, dims)) in kinds.iter().enumerate() {
             let slot = match self.parts.get(&(whole, index)).copied() {
@@ -313,19 +332,24 @@ impl<'f> Planner<'f> {
         }
         match &term.op {
             // Computed in its own layout, then transposed: one copy in any case.
-            Op::Transpose(order) if order.last().is_some_and(|last| last + 1 != order.len()) && self.computes(id) => {
+            Op::Transpose(order)
+                if order.last().is_some_and(|last| last + 1 != order.len())
+                    && self.computes(id) =>
+            {
                 self.make(term.args[0])?;
                 self.stage(id)
             }
-            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.computes(id) {
-                true => self.looped(id),
-                false => {
-                    let Some(from) = self.strided(id)? else { return self.looped(id) };
-                    let to = self.target(id);
-                    self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
-                    Ok(to)
+            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => {
+                match self.computes(id) {
+                    true => self.looped(id),
+                    false => {
+                        let Some(from) = self.strided(id)? else { return self.looped(id) };
+                        let to = self.target(id);
+                        self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
+                        Ok(to)
+                    }
                 }
-            },
+            }
             Op::Reduce { .. } => reduce::plan(self, id),
             Op::Dot(_) => dot::plan(self, id),
             _ => heavy::plan(self, id),
@@ -375,7 +399,8 @@ impl<'f> Planner<'f> {
     /// Copies an array into the sequence of a loop.
     fn turn(&mut self, turned: nest::Turned) {
         let to = self.temp(turned.walk.dims.iter().product::<usize>() * turned.size);
-        let from = Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
+        let from =
+            Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
         self.push(Box::new(Move::new(&turned.walk.dims, from, to, turned.size)));
         self.turned.insert(turned, to);
     }
@@ -388,12 +413,18 @@ impl<'f> Planner<'f> {
     /// Notes what a stage computes without keeping it; trouble where it was computed before and is not
     /// cheap.
     pub(super) fn note(&mut self, computes: &[TermId], root: TermId) -> Result<(), Trouble> {
-        let again: Vec<TermId> =
-            computes.iter().copied().filter(|id| *id != root && self.inlined.contains(id)).collect();
+        let again: Vec<TermId> = computes
+            .iter()
+            .copied()
+            .filter(|id| *id != root && self.inlined.contains(id))
+            .collect();
         if again.len() > CHEAP || again.iter().any(|&id| is_dear(&self.formula.term(id).op)) {
             // Only what others read: the rest is on the way there.
-            let inner: HashSet<TermId> = again.iter().flat_map(|&id| self.formula.term(id).args.clone()).collect();
-            return Err(Trouble::Force(again.into_iter().filter(|id| !inner.contains(id)).collect()));
+            let inner: HashSet<TermId> =
+                again.iter().flat_map(|&id| self.formula.term(id).args.clone()).collect();
+            return Err(Trouble::Force(
+                again.into_iter().filter(|id| !inner.contains(id)).collect(),
+            ));
         }
         self.inlined.extend(computes.iter().copied().filter(|id| *id != root));
         Ok(())
@@ -412,13 +443,15 @@ impl<'f> Planner<'f> {
         }
         let inner = match &term.op {
             Op::Constant(_) => None,
-            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => match self.strided(arg)? {
-                Some(strided) => Some(strided),
-                None => {
-                    let slot = self.make(arg)?;
-                    Some(Strided { slot, base: 0, by: strides(&self.formula.term(arg).dims) })
+            Op::Broadcast(_) | Op::Transpose(_) | Op::Slice { .. } | Op::Reverse(_) => {
+                match self.strided(arg)? {
+                    Some(strided) => Some(strided),
+                    None => {
+                        let slot = self.make(arg)?;
+                        Some(Strided { slot, base: 0, by: strides(&self.formula.term(arg).dims) })
+                    }
                 }
-            },
+            }
             _ => None,
         };
         let Some(mut inner) = inner else { return Ok(None) };
@@ -472,9 +505,10 @@ pub(super) enum Trouble {
 fn is_dear(op: &Op) -> bool {
     use halflap_hlo::Opcode as O;
     match op {
-        Op::Unary(opcode) => {
-            !matches!(opcode, O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag)
-        }
+        Op::Unary(opcode) => !matches!(
+            opcode,
+            O::Negate | O::Abs | O::Not | O::Sign | O::Floor | O::Ceil | O::Real | O::Imag
+        ),
         Op::Binary(opcode) => matches!(opcode, O::Divide | O::Power | O::Remainder | O::Atan2),
         _ => false,
     }

@@ -101,7 +101,12 @@ impl Draft {
     }
 
     /// One elementwise operation on computed elements, rounded to its type.
-    pub(super) fn apply(&mut self, formula: &Formula, id: TermId, args: &[Place]) -> Result<Place, What> {
+    pub(super) fn apply(
+        &mut self,
+        formula: &Formula,
+        id: TermId,
+        args: &[Place],
+    ) -> Result<Place, What> {
         let term = formula.term(id);
         let (dtype, size) = (term.dtype, block::computed_as(term.dtype).size());
         let of = |index: usize| formula.term(term.args[index]).dtype;
@@ -109,21 +114,28 @@ impl Draft {
         let run = match &term.op {
             Op::Unary(opcode) => block::unary(*opcode, of(0)).ok_or_else(none)?,
             Op::Binary(opcode) => block::binary(*opcode, of(0)).ok_or_else(none)?,
-            Op::Compare { direction, is_total } => block::compare(*direction, of(0), *is_total).ok_or_else(none)?,
+            Op::Compare { direction, is_total } => {
+                block::compare(*direction, of(0), *is_total).ok_or_else(none)?
+            }
             Op::Select => block::select(dtype),
             Op::Clamp => {
                 use halflap_hlo::Opcode;
-                let [max, min] =
-                    [Opcode::Maximum, Opcode::Minimum].map(|opcode| block::binary(opcode, dtype).ok_or_else(none));
+                let [max, min] = [Opcode::Maximum, Opcode::Minimum]
+                    .map(|opcode| block::binary(opcode, dtype).ok_or_else(none));
                 let low = self.call(max?, &[args[1], args[0]], size);
                 return Ok(self.call(min?, &[low, args[2]], size));
             }
-            Op::Convert if block::computed_as(of(0)) == block::computed_as(dtype) && dtype != DType::Pred => {
+            Op::Convert
+                if block::computed_as(of(0)) == block::computed_as(dtype)
+                    && dtype != DType::Pred =>
+            {
                 return Ok(self.rounded(args[0], of(0), dtype));
             }
             Op::Convert => block::convert(of(0), dtype),
             Op::ReducePrecision { exponent, mantissa } => {
-                block::reduce_precision(*exponent, *mantissa).filter(|_| dtype != DType::F64).ok_or_else(none)?
+                block::reduce_precision(*exponent, *mantissa)
+                    .filter(|_| dtype != DType::F64)
+                    .ok_or_else(none)?
             }
             // The bytes are those that are stored, which computed elements of some types are not.
             Op::Reinterpret if of(0).size() == dtype.size() => {
@@ -168,7 +180,8 @@ impl Draft {
             })
         };
         let mut free = Vec::new();
-        for place in self.splats.iter().map(|splat| splat.place).chain(self.pinned.iter().copied()) {
+        for place in self.splats.iter().map(|splat| splat.place).chain(self.pinned.iter().copied())
+        {
             last_use[place.0 as usize] = usize::MAX;
             registers[place.0 as usize] = Some(fresh(&mut free));
         }
@@ -186,7 +199,13 @@ impl Draft {
             }
         }
         self.widest = self.widest.max(1);
-        Program { registers, count: usize::from(count), widest: self.widest, steps: self.steps, splats: self.splats }
+        Program {
+            registers,
+            count: usize::from(count),
+            widest: self.widest,
+            steps: self.steps,
+            splats: self.splats,
+        }
     }
 }
 
@@ -228,7 +247,9 @@ impl Program {
     /// accessed elsewhere until the last run.
     pub(super) unsafe fn prepare<'l>(&self, local: *mut u8, block: usize) -> &'l mut [*mut u8] {
         // SAFETY: the table is the first part of the local memory.
-        let table = unsafe { std::slice::from_raw_parts_mut(local.cast::<*mut u8>(), self.registers.len()) };
+        let table = unsafe {
+            std::slice::from_raw_parts_mut(local.cast::<*mut u8>(), self.registers.len())
+        };
         for (pointer, register) in table.iter_mut().zip(&self.registers) {
             let place = register.map_or(0, |register| usize::from(register) * self.widest * block);
             // SAFETY: within the local memory, after the table.
@@ -266,10 +287,17 @@ pub(super) unsafe fn fill(element: &[u8], to: *mut u8, len: usize) {
     unsafe {
         match *element {
             [a] => std::slice::from_raw_parts_mut(to, len).fill(a),
-            [a, b] => std::slice::from_raw_parts_mut(to.cast(), len).fill(u16::from_ne_bytes([a, b])),
-            [a, b, c, d] => std::slice::from_raw_parts_mut(to.cast(), len).fill(u32::from_ne_bytes([a, b, c, d])),
+            [a, b] => {
+                std::slice::from_raw_parts_mut(to.cast(), len).fill(u16::from_ne_bytes([a, b]))
+            }
+            [a, b, c, d] => std::slice::from_raw_parts_mut(to.cast(), len)
+                .fill(u32::from_ne_bytes([a, b, c, d])),
             _ => (0..len).for_each(|i| {
-                std::ptr::copy_nonoverlapping(element.as_ptr(), to.add(i * element.len()), element.len());
+                std::ptr::copy_nonoverlapping(
+                    element.as_ptr(),
+                    to.add(i * element.len()),
+                    element.len(),
+                );
             }),
         }
     }
@@ -306,15 +334,19 @@ impl Applied {
             let place = match &term.op {
                 Op::Input(number) => inputs[*number],
                 Op::Constant(bytes) => draft.splat(&computed(term.dtype, bytes)),
-                Op::Broadcast(_) | Op::Reshape | Op::Transpose(_) => places[term.args[0].0 as usize],
+                Op::Broadcast(_) | Op::Reshape | Op::Transpose(_) => {
+                    places[term.args[0].0 as usize]
+                }
                 _ => {
-                    let args: Vec<Place> = term.args.iter().map(|arg| places[arg.0 as usize]).collect();
+                    let args: Vec<Place> =
+                        term.args.iter().map(|arg| places[arg.0 as usize]).collect();
                     draft.apply(formula, id, &args)?
                 }
             };
             places.push(place);
         }
-        let outputs: Vec<Place> = formula.outputs.iter().map(|output| places[output.0 as usize]).collect();
+        let outputs: Vec<Place> =
+            formula.outputs.iter().map(|output| places[output.0 as usize]).collect();
         let size = |output: &TermId| block::computed_as(formula.term(*output).dtype).size();
         let sizes = formula.outputs.iter().map(size).collect();
         Ok(Applied { program: draft.finish(&outputs), inputs, outputs, sizes })

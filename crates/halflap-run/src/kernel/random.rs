@@ -25,7 +25,11 @@ struct Bits {
     is_wide: bool,
 }
 
-pub(super) fn bits(planner: &mut Planner<'_>, id: TermId, generator: Generator) -> Result<Slot, Trouble> {
+pub(super) fn bits(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    generator: Generator,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let state = planner.make(term.args[0])?;
     let state_term = planner.formula.term(term.args[0]);
@@ -39,7 +43,8 @@ pub(super) fn bits(planner: &mut Planner<'_>, id: TermId, generator: Generator) 
         return Err(planner.fail(id, What::Shape));
     }
     let (dtype, dims) = kinds[1].clone();
-    if !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::S32 | DType::S64) {
+    if !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::S32 | DType::S64)
+    {
         return Err(planner.fail(id, What::OfType(dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
@@ -50,7 +55,17 @@ pub(super) fn bits(planner: &mut Planner<'_>, id: TermId, generator: Generator) 
         _ => (targets[1], None),
     };
     let is_wide = dtype.size() == 8;
-    planner.add(Bits { generator, state, counters, new_state: targets[0], to, cut, by: strides(&dims), dims, is_wide });
+    planner.add(Bits {
+        generator,
+        state,
+        counters,
+        new_state: targets[0],
+        to,
+        cut,
+        by: strides(&dims),
+        dims,
+        is_wide,
+    });
     Ok(targets[0])
 }
 
@@ -59,13 +74,15 @@ impl Stage for Bits {
         let read = |at: usize| {
             // SAFETY: the state has a key and counters; it may be an array of u32, so it is read as such.
             unsafe {
-                let half = |at: usize| u64::from(buffers.read(self.state).cast::<u32>().add(at).read());
+                let half =
+                    |at: usize| u64::from(buffers.read(self.state).cast::<u32>().add(at).read());
                 half(2 * at) | half(2 * at + 1) << 32
             }
         };
         let key = read(0);
         // Where the state is two numbers, XLA takes the key for the counter's upper half as well.
-        let counter = u128::from(read(1)) | u128::from(if self.counters == 2 { read(2) } else { key }) << 64;
+        let counter =
+            u128::from(read(1)) | u128::from(if self.counters == 2 { read(2) } else { key }) << 64;
         let to = buffers.write(self.to);
         // SAFETY: the output is an array of these dimensions.
         let used = unsafe {
@@ -77,7 +94,13 @@ impl Stage for Bits {
         if let Some((small, size, count)) = self.cut {
             for at in 0..count {
                 // SAFETY: both arrays have so many elements; the low bytes of a number come first.
-                unsafe { std::ptr::copy_nonoverlapping(to.add(4 * at), buffers.write(small).add(size * at), size) };
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        to.add(4 * at),
+                        buffers.write(small).add(size * at),
+                        size,
+                    )
+                };
             }
         }
         let grown = counter.wrapping_add(u128::from(used));
@@ -102,7 +125,9 @@ impl Bits {
         let words = self.dims.iter().product::<usize>() * if self.is_wide { 2 } else { 1 };
         let blocks = words.div_ceil(4);
         for block in 0..blocks {
-            for (index, bits) in philox(counter.wrapping_add(block as u128), key).into_iter().enumerate() {
+            for (index, bits) in
+                philox(counter.wrapping_add(block as u128), key).into_iter().enumerate()
+            {
                 let at = block * 4 + index;
                 if at < words {
                     // SAFETY: one of the words of the output.
@@ -129,7 +154,8 @@ impl Bits {
         }
         // Both words of a block are neighbours along the first even dimension, or else the longest.
         let even = self.dims.iter().position(|dim| dim % 2 == 0);
-        let longest = || (0..self.dims.len()).max_by_key(|&dim| (self.dims[dim], std::cmp::Reverse(dim)));
+        let longest =
+            || (0..self.dims.len()).max_by_key(|&dim| (self.dims[dim], std::cmp::Reverse(dim)));
         let Some(split) = even.or_else(longest) else {
             // SAFETY: a scalar.
             unsafe { to.cast::<u32>().write(three_fry(counter, key)[0]) };
@@ -165,7 +191,8 @@ impl Bits {
 fn three_fry(input: u64, key: u64) -> [u32; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
     let keys = [key as u32, (key >> 32) as u32, 0x1bd1_1bda ^ key as u32 ^ (key >> 32) as u32];
-    let mut x = [(input as u32).wrapping_add(keys[0]), ((input >> 32) as u32).wrapping_add(keys[1])];
+    let mut x =
+        [(input as u32).wrapping_add(keys[0]), ((input >> 32) as u32).wrapping_add(keys[1])];
     for round in 0..5 {
         for rotation in ROTATIONS[round % 2] {
             x[0] = x[0].wrapping_add(x[1]);
@@ -183,7 +210,12 @@ fn philox(input: u128, key: u64) -> [u32; 4] {
     let mut keys = [key as u32, (key >> 32) as u32];
     for _ in 0..10 {
         let (a, b) = (u64::from(x[0]) * 0xd251_1f53, u64::from(x[2]) * 0xcd9e_8d57);
-        x = [(b >> 32) as u32 ^ x[1] ^ keys[0], b as u32, (a >> 32) as u32 ^ x[3] ^ keys[1], a as u32];
+        x = [
+            (b >> 32) as u32 ^ x[1] ^ keys[0],
+            b as u32,
+            (a >> 32) as u32 ^ x[3] ^ keys[1],
+            a as u32,
+        ];
         keys = [keys[0].wrapping_add(0x9e37_79b9), keys[1].wrapping_add(0xbb67_ae85)];
     }
     x
@@ -199,7 +231,11 @@ struct Numbers {
     stream: u64,
 }
 
-pub(super) fn numbers(planner: &mut Planner<'_>, id: TermId, is_normal: bool) -> Result<Slot, Trouble> {
+pub(super) fn numbers(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    is_normal: bool,
+) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let bounds = [planner.make(term.args[0])?, planner.make(term.args[1])?];
     if !matches!(term.dtype, DType::F32 | DType::F64 | DType::S32 | DType::U32) {
@@ -230,7 +266,9 @@ impl Stage for Numbers {
                 let unit = |word: u32| (f64::from(word) + 0.5) / 4_294_967_296.0;
                 let value = match self.is_normal {
                     true => {
-                        a + b * (-2.0 * unit(words[0]).ln()).sqrt() * (std::f64::consts::TAU * unit(words[1])).cos()
+                        a + b
+                            * (-2.0 * unit(words[0]).ln()).sqrt()
+                            * (std::f64::consts::TAU * unit(words[1])).cos()
                     }
                     false => a + (b - a) * unit(words[0]),
                 };

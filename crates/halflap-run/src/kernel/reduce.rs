@@ -60,19 +60,25 @@ fn class(dim: usize, reduced: &[usize], first_inner: usize) -> u8 {
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
-    let Op::Reduce { dims: reduced, combiner } = &term.op else { return Err(planner.fail(id, What::Operation)) };
+    let Op::Reduce { dims: reduced, combiner } = &term.op else {
+        return Err(planner.fail(id, What::Operation));
+    };
     let count = term.args.len() / 2;
     let dims = formula.term(term.args[0]).dims.clone();
     let fast = combiner
         .single_binary()
         .filter(|_| count == 1)
         .and_then(|opcode| fast(opcode, formula.term(term.args[0]).dtype));
-    let kept: usize = (0..dims.len()).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).product();
+    let kept: usize =
+        (0..dims.len()).filter(|dim| !reduced.contains(dim)).map(|dim| dims[dim]).product();
     // A program is worth its steps only on many elements at once: those that are kept, if there are many.
     let first_inner = match &fast {
         None if kept >= 16 => 0,
         None => dims.len(),
-        Some(_) => (0..dims.len()).rev().find(|dim| reduced.contains(dim) && dims[*dim] != 1).map_or(0, |dim| dim + 1),
+        Some(_) => (0..dims.len())
+            .rev()
+            .find(|dim| reduced.contains(dim) && dims[*dim] != 1)
+            .map_or(0, |dim| dim + 1),
     };
     let combine = match fast {
         Some((row, fold)) => Combine::Fast { row, fold },
@@ -86,14 +92,22 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     loops.sort_by_key(|dim| class(dim.root, reduced, first_inner));
     let (nested, computes) = planner.nested(loops, |nest| {
         let map = nest.root_map(dims.len());
-        (0..count).map(|index| nest.value(term.args[index], map.clone())).collect::<Result<Vec<Place>, _>>()
+        (0..count)
+            .map(|index| nest.value(term.args[index], map.clone()))
+            .collect::<Result<Vec<Place>, _>>()
     })?;
     planner.note(&computes, id)?;
     let targets = targets(planner, id, count);
     let (mut extents, mut fetches) = (nested.extents, nested.fetches);
-    let mut classes: Vec<u8> = nested.roots.iter().map(|&root| class(root, reduced, first_inner)).collect();
+    let mut classes: Vec<u8> =
+        nested.roots.iter().map(|&root| class(root, reduced, first_inner)).collect();
     let extent = |of: u8| -> usize {
-        extents.iter().zip(&classes).filter(|(_, class)| **class == of).map(|(extent, _)| extent).product()
+        extents
+            .iter()
+            .zip(&classes)
+            .filter(|(_, class)| **class == of)
+            .map(|(extent, _)| extent)
+            .product()
     };
     let (outer, reduced, inner) = (extent(0), extent(1), extent(2));
     join(&mut extents, &mut classes, &mut fetches);
@@ -123,9 +137,13 @@ impl Stage for Reduce {
             let table = self.body.prepare(buffers);
             let accumulators = buffers.local().add(self.body.local_bytes());
             match &self.combine {
-                Combine::Fast { row, .. } if self.inner == 1 => self.rows(buffers, table, (*row, accumulators)),
+                Combine::Fast { row, .. } if self.inner == 1 => {
+                    self.rows(buffers, table, (*row, accumulators))
+                }
                 Combine::Fast { fold, .. } => self.columns(buffers, table, (*fold, accumulators)),
-                Combine::Program(applied) => Applying::new(self, applied, accumulators).run(buffers, table),
+                Combine::Program(applied) => {
+                    Applying::new(self, applied, accumulators).run(buffers, table)
+                }
             }
         }
     }
@@ -166,7 +184,12 @@ impl Reduce {
     ///
     /// # Safety
     /// See [`Stage::run`]; `into` must hold a block.
-    unsafe fn rows(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (row, into): (RowFn, *mut u8)) {
+    unsafe fn rows(
+        &self,
+        buffers: &Buffers<'_>,
+        table: &mut [*mut u8],
+        (row, into): (RowFn, *mut u8),
+    ) {
         let operand = &self.operands[0];
         let size = block::computed_as(operand.dtype).size();
         let at_once = (self.body.block / self.reduced.max(1)).max(1);
@@ -181,7 +204,10 @@ impl Reduce {
                 while done < self.reduced {
                     let len = self.body.block.min(self.reduced - done);
                     // Either whole rows, several at once, or pieces of one.
-                    let span = (first * self.reduced + done, if rows > 1 { rows * self.reduced } else { len });
+                    let span = (
+                        first * self.reduced + done,
+                        if rows > 1 { rows * self.reduced } else { len },
+                    );
                     self.body.run(buffers, table, span);
                     let value = table[operand.value.0 as usize];
                     for index in 0..rows {
@@ -199,7 +225,12 @@ impl Reduce {
     ///
     /// # Safety
     /// See [`Stage::run`]; `into` must hold a block.
-    unsafe fn columns(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (fold, into): (FoldFn, *mut u8)) {
+    unsafe fn columns(
+        &self,
+        buffers: &Buffers<'_>,
+        table: &mut [*mut u8],
+        (fold, into): (FoldFn, *mut u8),
+    ) {
         let operand = &self.operands[0];
         let size = block::computed_as(operand.dtype).size();
         let tile = self.tile();
@@ -215,9 +246,14 @@ impl Reduce {
                 while done < self.reduced {
                     let rows = at_once.min(self.reduced - done);
                     let start = (outer * self.reduced + done) * self.inner + first;
-                    self.body.run(buffers, table, (start, if rows > 1 { rows * self.inner } else { len }));
+                    self.body.run(
+                        buffers,
+                        table,
+                        (start, if rows > 1 { rows * self.inner } else { len }),
+                    );
                     let value = table[operand.value.0 as usize];
-                    (0..rows).for_each(|index| fold(value.add(index * self.inner * size), into, len));
+                    (0..rows)
+                        .for_each(|index| fold(value.add(index * self.inner * size), into, len));
                     done += rows;
                 }
                 operand.store(buffers, into, (outer * self.inner + first, len));
@@ -278,7 +314,8 @@ impl<'r> Applying<'r> {
     const WIDEST: usize = 16;
 
     fn bytes(reduce: &Reduce, applied: &Applied) -> usize {
-        reduce.body.block * Self::WIDEST * 3 * reduce.operands.len() + applied.program.local_bytes(reduce.body.block)
+        reduce.body.block * Self::WIDEST * 3 * reduce.operands.len()
+            + applied.program.local_bytes(reduce.body.block)
     }
 
     /// # Safety
@@ -304,22 +341,37 @@ impl<'r> Applying<'r> {
         unsafe {
             let own = self.applied.program.prepare(self.local, body.block);
             for place in 0..self.reduce.pieces() {
-                let (outer, first) = (place / self.reduce.tiles(), place % self.reduce.tiles() * tile);
+                let (outer, first) =
+                    (place / self.reduce.tiles(), place % self.reduce.tiles() * tile);
                 let len = tile.min(inner - first);
-                (0..operands.len()).for_each(|index| operands[index].start(buffers, self.part(index, 0), len));
+                (0..operands.len())
+                    .for_each(|index| operands[index].start(buffers, self.part(index, 0), len));
                 let mut done = 0;
                 while done < *reduced {
                     let rows = if *inner == 1 { body.block.min(reduced - done) } else { 1 };
-                    body.run(buffers, table, ((outer * reduced + done) * inner + first, rows * len));
-                    let values = |index: usize| table[operands[index].value.0 as usize].cast_const();
+                    body.run(
+                        buffers,
+                        table,
+                        ((outer * reduced + done) * inner + first, rows * len),
+                    );
+                    let values =
+                        |index: usize| table[operands[index].value.0 as usize].cast_const();
                     match *inner {
                         1 => self.fold_row(own, &values, rows),
-                        _ => self.combine(own, &|index| [self.part(index, 0).cast_const(), values(index)], len),
+                        _ => self.combine(
+                            own,
+                            &|index| [self.part(index, 0).cast_const(), values(index)],
+                            len,
+                        ),
                     }
                     done += rows;
                 }
                 (0..operands.len()).for_each(|index| {
-                    operands[index].store(buffers, self.part(index, 0), (outer * inner + first, len))
+                    operands[index].store(
+                        buffers,
+                        self.part(index, 0),
+                        (outer * inner + first, len),
+                    )
                 });
             }
         }
@@ -329,7 +381,12 @@ impl<'r> Applying<'r> {
     ///
     /// # Safety
     /// Every pointer must hold `len` computed elements of its operand.
-    unsafe fn combine(&self, own: &mut [*mut u8], pairs: &dyn Fn(usize) -> [*const u8; 2], len: usize) {
+    unsafe fn combine(
+        &self,
+        own: &mut [*mut u8],
+        pairs: &dyn Fn(usize) -> [*const u8; 2],
+        len: usize,
+    ) {
         let count = self.reduce.operands.len();
         for index in 0..count {
             let [left, right] = pairs(index);
@@ -350,7 +407,12 @@ impl<'r> Applying<'r> {
     ///
     /// # Safety
     /// Every value must hold `len` computed elements of its operand.
-    unsafe fn fold_row(&self, own: &mut [*mut u8], values: &dyn Fn(usize) -> *const u8, len: usize) {
+    unsafe fn fold_row(
+        &self,
+        own: &mut [*mut u8],
+        values: &dyn Fn(usize) -> *const u8,
+        len: usize,
+    ) {
         let count = self.reduce.operands.len();
         // SAFETY: blocks hold as many elements as a row of a block; pairs are half of them.
         unsafe {
@@ -358,9 +420,17 @@ impl<'r> Applying<'r> {
                 // One after the other: rows that are reduced so are few and need not be fast.
                 for index in 0..count {
                     let size = self.applied.sizes[index];
-                    std::ptr::copy_nonoverlapping(values(index).add(at * size), self.part(index, 1), size);
+                    std::ptr::copy_nonoverlapping(
+                        values(index).add(at * size),
+                        self.part(index, 1),
+                        size,
+                    );
                 }
-                self.combine(own, &|index| [self.part(index, 0).cast_const(), self.part(index, 1).cast_const()], 1);
+                self.combine(
+                    own,
+                    &|index| [self.part(index, 0).cast_const(), self.part(index, 1).cast_const()],
+                    1,
+                );
             }
         }
     }

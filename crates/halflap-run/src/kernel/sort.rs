@@ -52,14 +52,18 @@ pub(super) fn plan(
     };
     let order = match by_key(comparator) {
         Some(order) => order,
-        None => Order::Program(Box::new(Applied::new(comparator).map_err(|what| planner.fail(id, what))?)),
+        None => Order::Program(Box::new(
+            Applied::new(comparator).map_err(|what| planner.fail(id, what))?,
+        )),
     };
     let dims = &formula.term(term.args[0]).dims;
     if dim >= dims.len() || sources.len() > super::index::MOST_ARRAYS {
         return Err(planner.fail(id, What::Shape));
     }
-    let (outer, len, inner) = (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product());
-    let arrays = sources.into_iter().zip(&targets).map(|((from, dtype), &to)| (from, to, dtype)).collect();
+    let (outer, len, inner) =
+        (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product());
+    let arrays =
+        sources.into_iter().zip(&targets).map(|((from, dtype), &to)| (from, to, dtype)).collect();
     planner.add(Sort { arrays, order, outer, len, inner });
     Ok(targets[0])
 }
@@ -85,7 +89,9 @@ fn by_key(comparator: &Formula) -> Option<Order> {
     }
     let is_total = is_total || !is_float;
     match (left % 2, right) {
-        (0, right) if right == left + 1 => Some(Order::Key { array: left / 2, is_descending, is_total }),
+        (0, right) if right == left + 1 => {
+            Some(Order::Key { array: left / 2, is_descending, is_total })
+        }
         (1, right) if right + 1 == left => {
             Some(Order::Key { array: right / 2, is_descending: !is_descending, is_total })
         }
@@ -115,7 +121,11 @@ impl Stage for Sort {
                         // SAFETY: elements of a row of both arrays.
                         unsafe {
                             let from = buffers.read(from).add(at(number as usize));
-                            std::ptr::copy_nonoverlapping(from, buffers.write(to).add(at(place)), size);
+                            std::ptr::copy_nonoverlapping(
+                                from,
+                                buffers.write(to).add(at(place)),
+                                size,
+                            );
                         }
                     }
                 }
@@ -137,14 +147,23 @@ impl Sort {
     ///
     /// # Safety
     /// `first` must be the first element of a row.
-    unsafe fn sort_row(&self, buffers: &Buffers<'_>, first: usize, (places, keys): (&mut [u32], &mut [i64])) {
+    unsafe fn sort_row(
+        &self,
+        buffers: &Buffers<'_>,
+        first: usize,
+        (places, keys): (&mut [u32], &mut [i64]),
+    ) {
         match &self.order {
             Order::Key { array, is_descending, is_total } => {
                 let (from, _, dtype) = self.arrays[*array];
                 for (place, key) in keys.iter_mut().enumerate() {
                     // SAFETY: an element of the row.
                     *key = unsafe {
-                        key_of(dtype, buffers.read(from).add((first + place * self.inner) * dtype.size()), *is_total)
+                        key_of(
+                            dtype,
+                            buffers.read(from).add((first + place * self.inner) * dtype.size()),
+                            *is_total,
+                        )
                     };
                     if *is_descending {
                         *key = !*key;
@@ -154,7 +173,9 @@ impl Sort {
                 places.sort_unstable_by_key(|&place| (keys[place as usize], place));
             }
             Order::Program(applied) => {
-                let local = buffers.local().wrapping_add(self.local_bytes() - applied.program.local_bytes(64) - 1024);
+                let local = buffers
+                    .local()
+                    .wrapping_add(self.local_bytes() - applied.program.local_bytes(64) - 1024);
                 // SAFETY: the last part of local memory.
                 let table = unsafe { applied.program.prepare(local.add(1024), 64) };
                 let mut is_before = |a: u32, b: u32| {
@@ -188,7 +209,8 @@ fn merge_sort(places: &mut [u32], aside: &mut [i64], is_before: &mut dyn FnMut(u
             let (middle, end) = ((start + width).min(len), (start + 2 * width).min(len));
             let (mut left, mut right) = (start, middle);
             for slot in &mut aside[start..end] {
-                let takes_right = left >= middle || (right < end && is_before(places[right], places[left]));
+                let takes_right =
+                    left >= middle || (right < end && is_before(places[right], places[left]));
                 let from = if takes_right { &mut right } else { &mut left };
                 *slot = i64::from(places[*from]);
                 *from += 1;
@@ -250,7 +272,14 @@ pub(super) fn top(planner: &mut Planner<'_>, id: TermId, count: usize) -> Result
     }
     let targets = planner.part_targets(id, &kinds);
     let rows = dims.iter().product::<usize>() / len.max(1);
-    planner.add(TopK { from: (from, term.dtype), values: targets[0], places: targets[1], rows, len, count });
+    planner.add(TopK {
+        from: (from, term.dtype),
+        values: targets[0],
+        places: targets[1],
+        rows,
+        len,
+        count,
+    });
     Ok(targets[0])
 }
 
@@ -260,7 +289,8 @@ impl Stage for TopK {
         let size = dtype.size();
         // SAFETY: local memory has room for a row's numbers; elements are those of rows.
         unsafe {
-            let places = std::slice::from_raw_parts_mut(buffers.local().cast::<(i64, u32)>(), self.len);
+            let places =
+                std::slice::from_raw_parts_mut(buffers.local().cast::<(i64, u32)>(), self.len);
             for row in 0..self.rows {
                 let from = from.add(row * self.len * size);
                 for (place, slot) in places.iter_mut().enumerate() {

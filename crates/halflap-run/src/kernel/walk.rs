@@ -48,7 +48,10 @@ pub(super) fn linear(map: &Map, dims: &[usize], loops: usize) -> Row {
 
 /// Cuts two lists of dimensions with the same product into the shortest pieces with the same
 /// products. Each piece is a range of either.
-pub(super) fn common_pieces(a: &[usize], b: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+pub(super) fn common_pieces(
+    a: &[usize],
+    b: &[usize],
+) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let mut pieces = Vec::new();
     let (mut i, mut j) = (0, 0);
     while i < a.len() || j < b.len() {
@@ -133,7 +136,12 @@ impl Transfer {
     ///
     /// # Safety
     /// See [`Transfer::run`].
-    pub(super) unsafe fn run_slices(&self, from: *const u8, to: *mut u8, slices: std::ops::Range<usize>) {
+    pub(super) unsafe fn run_slices(
+        &self,
+        from: *const u8,
+        to: *mut u8,
+        slices: std::ops::Range<usize>,
+    ) {
         let mut part = self.clone();
         part.dims[0] = slices.len();
         let offset = |step: isize| slices.start as isize * step * self.size as isize;
@@ -170,8 +178,9 @@ impl Transfer {
         // Where what is read one after the other is another dimension than what is written so, both are
         // walked in squares, which keep to a few cache lines of either.
         let reader = (0..last).rev().find(|&dim| self.from[dim] == 1 && self.dims[dim] >= 4);
-        let paired =
-            reader.filter(|_| self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4);
+        let paired = reader.filter(|_| {
+            self.from[last].unsigned_abs() > 1 && self.to[last] == 1 && self.dims[last] >= 4
+        });
         let mut outer = [0usize; MOST_DIMS];
         loop {
             let walked = (0..last).filter(|&dim| Some(dim) != paired);
@@ -184,7 +193,11 @@ impl Transfer {
             unsafe {
                 match paired {
                     Some(dim) => self.plane(dim, from.offset(a), to.offset(b)),
-                    None => copy_row((from.offset(a), self.from[last]), (to.offset(b), self.to[last]), self.dims[last]),
+                    None => copy_row(
+                        (from.offset(a), self.from[last]),
+                        (to.offset(b), self.to[last]),
+                        self.dims[last],
+                    ),
                 }
             }
             let mut dims = walked.rev();
@@ -213,7 +226,10 @@ impl Transfer {
                     let (i_from, i_to) = (i as isize, i as isize * self.to[dim]);
                     for j in column..columns.min(column + SIDE) {
                         // SAFETY: an element of the plane; the caller's promise.
-                        unsafe { *to.offset(i_to + j as isize) = *from.offset(i_from + j as isize * self.from[last]) }
+                        unsafe {
+                            *to.offset(i_to + j as isize) =
+                                *from.offset(i_from + j as isize * self.from[last])
+                        }
                     }
                 }
             }
@@ -223,7 +239,11 @@ impl Transfer {
 
 /// # Safety
 /// Both rows must hold so many elements at these steps and must not overlap.
-unsafe fn copy_row<T: Copy>((from, by): (*const T, isize), (to, to_by): (*mut T, isize), len: usize) {
+unsafe fn copy_row<T: Copy>(
+    (from, by): (*const T, isize),
+    (to, to_by): (*mut T, isize),
+    len: usize,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match (by, to_by) {
@@ -255,7 +275,9 @@ impl Walk {
         let Some((&by, outer)) = self.by.split_last() else { return false };
         let is_long = |dim: usize| self.dims[dim] >= FEW;
         let is_far = by.unsigned_abs() >= 16 && is_long(outer.len());
-        is_far && element_count(&self.dims) >= 4096 && (0..outer.len()).any(|dim| outer[dim] == 1 && is_long(dim))
+        is_far
+            && element_count(&self.dims) >= 4096
+            && (0..outer.len()).any(|dim| outer[dim] == 1 && is_long(dim))
     }
 
     pub(super) fn is_scalar(&self) -> bool {
@@ -265,7 +287,12 @@ impl Walk {
     /// # Safety
     /// `from` must hold every element that the walk leads to, `to` so many more.
     #[inline]
-    pub(super) unsafe fn read<T: Copy>(&self, from: *const T, to: *mut T, (first, len): (usize, usize)) {
+    pub(super) unsafe fn read<T: Copy>(
+        &self,
+        from: *const T,
+        to: *mut T,
+        (first, len): (usize, usize),
+    ) {
         let rank = self.dims.len();
         let mut index = [0usize; MOST_DIMS];
         let mut rest = first;
@@ -357,7 +384,10 @@ mod tests {
         assert_eq!(common_pieces(&[6, 4], &[4, 6]), [(0..2, 0..2)]);
         let with_ones = common_pieces(&[1, 5], &[5, 1, 1]);
         assert_eq!(
-            with_ones.iter().map(|(a, b)| (a.len(), b.len())).fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)),
+            with_ones
+                .iter()
+                .map(|(a, b)| (a.len(), b.len()))
+                .fold((0, 0), |s, p| (s.0 + p.0, s.1 + p.1)),
             (2, 3)
         );
     }

@@ -53,7 +53,11 @@ pub(super) fn reduce(
     let mut sources = Vec::with_capacity(count);
     for index in 0..count {
         let array = term.args[index];
-        sources.push((planner.make(array)?, planner.make(term.args[count + index])?, formula.term(array).dtype));
+        sources.push((
+            planner.make(array)?,
+            planner.make(term.args[count + index])?,
+            formula.term(array).dtype,
+        ));
     }
     if count > MOST_ARRAYS || window.len() > MOST_DIMS {
         return Err(planner.fail(id, What::Shape));
@@ -63,10 +67,20 @@ pub(super) fn reduce(
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
     let applied = Applied::new(combiner).map_err(|what| planner.fail(id, what))?;
-    let arrays =
-        sources.into_iter().zip(&targets).map(|((array, init, dtype), &to)| (array, init, to, dtype)).collect();
+    let arrays = sources
+        .into_iter()
+        .zip(&targets)
+        .map(|((array, init, dtype), &to)| (array, init, to, dtype))
+        .collect();
     let (dims, out) = (formula.term(term.args[0]).dims.clone(), term.dims.clone());
-    planner.add(ReduceWindow { window: window.to_vec(), by: strides(&dims), dims, out, arrays, applied });
+    planner.add(ReduceWindow {
+        window: window.to_vec(),
+        by: strides(&dims),
+        dims,
+        out,
+        arrays,
+        applied,
+    });
     Ok(targets[0])
 }
 
@@ -80,7 +94,12 @@ impl ReduceWindow {
     ///
     /// # Safety
     /// See [`Stage::run`]; `row` is the row's index, `first` and `len` say which of its outputs.
-    unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], (row, first, len): (&[usize], usize, usize)) {
+    unsafe fn span(
+        &self,
+        buffers: &Buffers<'_>,
+        table: &mut [*mut u8],
+        (row, first, len): (&[usize], usize, usize),
+    ) {
         let (rank, by) = (self.dims.len(), &self.by);
         // SAFETY: blocks of local memory, elements of the arrays that the window sees.
         unsafe {
@@ -97,7 +116,10 @@ impl ReduceWindow {
                 std::array::from_fn(|dim| self.window.get(dim).map_or(1, |dim| dim.size as usize));
             each_index(&sizes[..rank], |place| {
                 let outer = (0..rank.saturating_sub(1)).try_fold(0, |at, dim| {
-                    Some(at + seen(&self.window[dim], self.dims[dim], (row[dim], place[dim]))? * by[dim] as usize)
+                    Some(
+                        at + seen(&self.window[dim], self.dims[dim], (row[dim], place[dim]))?
+                            * by[dim] as usize,
+                    )
                 });
                 // Without an element, the initial value would be combined, which must be neutral.
                 let Some(outer) = outer else { return };
@@ -111,7 +133,12 @@ impl ReduceWindow {
     ///
     /// # Safety
     /// See [`ReduceWindow::span`].
-    unsafe fn look(&self, buffers: &Buffers<'_>, (outer, place): (usize, usize), (first, len): (usize, usize)) {
+    unsafe fn look(
+        &self,
+        buffers: &Buffers<'_>,
+        (outer, place): (usize, usize),
+        (first, len): (usize, usize),
+    ) {
         let last = self.dims.len() - 1;
         for (index, &(array, _, _, dtype)) in self.arrays.iter().enumerate() {
             let (to, init) = (self.block(buffers, index, 1), self.block(buffers, index, 2));
@@ -121,7 +148,9 @@ impl ReduceWindow {
                 unsafe {
                     let to = to.add(output * size);
                     match seen(&self.window[last], self.dims[last], (first + output, place)) {
-                        Some(at) => load(dtype, buffers.read(array).add((outer + at) * dtype.size()), to),
+                        Some(at) => {
+                            load(dtype, buffers.read(array).add((outer + at) * dtype.size()), to)
+                        }
                         None => std::ptr::copy_nonoverlapping(init, to, size),
                     }
                 }
@@ -142,7 +171,11 @@ impl ReduceWindow {
             self.applied.program.run(table, len);
             for index in 0..count {
                 let from = table[self.applied.outputs[index].0 as usize];
-                std::ptr::copy(from, self.block(buffers, index, 0), len * self.applied.sizes[index]);
+                std::ptr::copy(
+                    from,
+                    self.block(buffers, index, 0),
+                    len * self.applied.sizes[index],
+                );
             }
         }
     }
@@ -152,9 +185,13 @@ impl Stage for ReduceWindow {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let rank = self.dims.len();
         // SAFETY: local memory has the requested length.
-        let table =
-            unsafe { self.applied.program.prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK) };
-        let (last, outer) = self.out.split_last().map_or((1, &[][..]), |(&last, outer)| (last, outer));
+        let table = unsafe {
+            self.applied
+                .program
+                .prepare(buffers.local().add(self.arrays.len() * 3 * BLOCK * WIDEST), BLOCK)
+        };
+        let (last, outer) =
+            self.out.split_last().map_or((1, &[][..]), |(&last, outer)| (last, outer));
         let mut row = 0;
         each_index(outer, |index| {
             for first in (0..last).step_by(BLOCK) {
@@ -168,7 +205,8 @@ impl Stage for ReduceWindow {
                     for (array, &(_, _, to, dtype)) in self.arrays.iter().enumerate() {
                         let size = computed_as(dtype).size();
                         for output in 0..len {
-                            let to = buffers.write(to).add((row * last + first + output) * dtype.size());
+                            let to =
+                                buffers.write(to).add((row * last + first + output) * dtype.size());
                             store(dtype, self.block(buffers, array, 0).add(output * size), to);
                         }
                     }
@@ -207,10 +245,13 @@ pub(super) fn select_and_scatter(
 ) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
-    let (from, source, init) = (planner.make(term.args[0])?, planner.make(term.args[1])?, planner.make(term.args[2])?);
+    let (from, source, init) =
+        (planner.make(term.args[0])?, planner.make(term.args[1])?, planner.make(term.args[2])?);
     let [select, combine] = formulas.map(|formula| Applied::new(formula));
-    let (select, combine) =
-        (select.map_err(|what| planner.fail(id, what))?, combine.map_err(|what| planner.fail(id, what))?);
+    let (select, combine) = (
+        select.map_err(|what| planner.fail(id, what))?,
+        combine.map_err(|what| planner.fail(id, what))?,
+    );
     let source_dims = formula.term(term.args[1]).dims.clone();
     let to = planner.target(id);
     let (window, dims, dtype) = (window.to_vec(), term.dims.clone(), term.dtype);
@@ -238,9 +279,16 @@ impl Stage for SelectAndScatter {
         let (by, sizes) = (&self.by, &self.sizes);
         // SAFETY: local memory has the requested length; elements are those of the arrays.
         unsafe {
-            fill(std::slice::from_raw_parts(buffers.read(self.init), size), to, element_count(&self.dims));
+            fill(
+                std::slice::from_raw_parts(buffers.read(self.init), size),
+                to,
+                element_count(&self.dims),
+            );
             let select = self.select.program.prepare(local.add(64), 64);
-            let combine = self.combine.program.prepare(local.add(64 + self.select.program.local_bytes(64)), 64);
+            let combine = self
+                .combine
+                .program
+                .prepare(local.add(64 + self.select.program.local_bytes(64)), 64);
             let (a, b) = (local, local.add(16));
             let mut number = 0;
             each_index(&self.source_dims, |output| {
@@ -248,7 +296,11 @@ impl Stage for SelectAndScatter {
                 each_index(sizes, |place| {
                     let at = (0..self.dims.len()).try_fold(0, |at, dim| {
                         Some(
-                            at + seen(&self.window[dim], self.dims[dim], (output[dim], place[dim]))? * by[dim] as usize,
+                            at + seen(
+                                &self.window[dim],
+                                self.dims[dim],
+                                (output[dim], place[dim]),
+                            )? * by[dim] as usize,
                         )
                     });
                     let Some(at) = at else { return };
@@ -266,7 +318,11 @@ impl Stage for SelectAndScatter {
                     load(self.dtype, to.add(at * size), a);
                     load(self.dtype, buffers.read(self.source).add(number * size), b);
                     apply(&self.combine, combine, [a, b]);
-                    store(self.dtype, combine[self.combine.outputs[0].0 as usize], to.add(at * size));
+                    store(
+                        self.dtype,
+                        combine[self.combine.outputs[0].0 as usize],
+                        to.add(at * size),
+                    );
                 }
                 number += 1;
             });
@@ -283,7 +339,11 @@ impl Stage for SelectAndScatter {
 /// # Safety
 /// The table must be prepared, the arguments computed elements.
 unsafe fn apply(applied: &Applied, table: &mut [*mut u8], arguments: [*mut u8; 2]) {
-    applied.inputs.iter().zip(arguments).for_each(|(place, argument)| table[place.0 as usize] = argument);
+    applied
+        .inputs
+        .iter()
+        .zip(arguments)
+        .for_each(|(place, argument)| table[place.0 as usize] = argument);
     // SAFETY: the caller's promise.
     unsafe { applied.program.run(table, 1) };
 }

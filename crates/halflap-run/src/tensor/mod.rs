@@ -136,7 +136,11 @@ impl<'a> View<'a> {
 
 impl<'a> ViewMut<'a> {
     /// Memory to be written as an array.
-    pub fn new(dtype: DType, dims: &'a [usize], bytes: &'a mut [u8]) -> Result<ViewMut<'a>, Misfit> {
+    pub fn new(
+        dtype: DType,
+        dims: &'a [usize],
+        bytes: &'a mut [u8],
+    ) -> Result<ViewMut<'a>, Misfit> {
         check(dtype, dims, bytes)?;
         let start = NonNull::from(bytes).cast();
         Ok(ViewMut { dtype, dims, start, life: PhantomData })
@@ -148,7 +152,11 @@ impl<'a> ViewMut<'a> {
     /// `start` must be aligned to the type and point to memory for all elements that lives for
     /// `'a`; it must not be accessed elsewhere during that time, except by a view that the kernel
     /// allows to share it.
-    pub const unsafe fn from_raw(dtype: DType, dims: &'a [usize], start: NonNull<u8>) -> ViewMut<'a> {
+    pub const unsafe fn from_raw(
+        dtype: DType,
+        dims: &'a [usize],
+        start: NonNull<u8>,
+    ) -> ViewMut<'a> {
         ViewMut { dtype, dims, start, life: PhantomData }
     }
 
@@ -185,7 +193,9 @@ impl<'a> ViewMut<'a> {
     /// The elements as bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the creator of the view guarantees exclusive memory for all elements.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len() * self.dtype.size()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len() * self.dtype.size())
+        }
     }
 }
 
@@ -268,7 +278,11 @@ impl Tensor {
     /// An array of a type that is held in another one of Rust's.
     pub fn typed<T: Element>(dtype: DType, dims: &[usize], elements: &[T]) -> Tensor {
         assert!(T::holds(dtype), "elements are not {dtype}");
-        assert_eq!(elements.len(), element_count(dims), "as many elements as the dimensions ask for");
+        assert_eq!(
+            elements.len(),
+            element_count(dims),
+            "as many elements as the dimensions ask for"
+        );
         let mut tensor = Tensor::zeros(dtype, dims);
         tensor.slice_mut().copy_from_slice(elements);
         tensor

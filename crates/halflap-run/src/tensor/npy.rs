@@ -53,7 +53,8 @@ impl<'a> Npz<'a> {
 
 /// An archive of arrays.
 pub fn write_npz(arrays: &[(String, Tensor)]) -> Vec<u8> {
-    let members: Vec<_> = arrays.iter().map(|(name, array)| (format!("{name}.npy"), write_npy(array))).collect();
+    let members: Vec<_> =
+        arrays.iter().map(|(name, array)| (format!("{name}.npy"), write_npy(array))).collect();
     zip::pack(&members)
 }
 
@@ -64,19 +65,26 @@ pub fn read_npy(bytes: &[u8]) -> Result<Tensor, NpyError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(NpyError::Magic)?;
     let (header, data) = match rest {
         [1, _, a, b, rest @ ..] => rest.split_at_checked(usize::from(u16::from_le_bytes([*a, *b]))),
-        [_, _, a, b, c, d, rest @ ..] => rest.split_at_checked(u32::from_le_bytes([*a, *b, *c, *d]) as usize),
+        [_, _, a, b, c, d, rest @ ..] => {
+            rest.split_at_checked(u32::from_le_bytes([*a, *b, *c, *d]) as usize)
+        }
         _ => None,
     }
     .ok_or(NpyError::Magic)?;
     let header = String::from_utf8_lossy(header);
     let bad = || NpyError::Header(header.trim().to_owned());
-    let descr = value(&header, "descr").and_then(|text| text.split(['\'', '"']).nth(1)).ok_or_else(bad)?;
+    let descr =
+        value(&header, "descr").and_then(|text| text.split(['\'', '"']).nth(1)).ok_or_else(bad)?;
     let dtype = read_type(descr)?;
     let is_fortran = value(&header, "fortran_order").ok_or_else(bad)?.starts_with("True");
-    let shape = value(&header, "shape").and_then(|text| text.strip_prefix('(')?.split(')').next()).ok_or_else(bad)?;
+    let shape = value(&header, "shape")
+        .and_then(|text| text.strip_prefix('(')?.split(')').next())
+        .ok_or_else(bad)?;
     let extents = shape.split(',').map(str::trim).filter(|part| !part.is_empty());
-    let mut dims = extents.map(|part| part.parse().ok()).collect::<Option<Vec<usize>>>().ok_or_else(bad)?;
-    let size = dims.iter().try_fold(dtype.size(), |size, &dim| size.checked_mul(dim)).ok_or_else(bad)?;
+    let mut dims =
+        extents.map(|part| part.parse().ok()).collect::<Option<Vec<usize>>>().ok_or_else(bad)?;
+    let size =
+        dims.iter().try_fold(dtype.size(), |size, &dim| size.checked_mul(dim)).ok_or_else(bad)?;
     let data = data.get(..size).ok_or(NpyError::Size { expected: size, given: data.len() })?;
     if is_fortran {
         dims.reverse();
@@ -90,7 +98,8 @@ pub fn read_npy(bytes: &[u8]) -> Result<Tensor, NpyError> {
 pub fn write_npy(array: &Tensor) -> Vec<u8> {
     let dims: Vec<String> = array.dims().iter().map(|dim| format!("{dim},")).collect();
     let (descr, shape) = (write_type(array.dtype()), dims.join(" "));
-    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     // The elements start at a multiple of 64.
     let padded = (header.len() + 11).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));
@@ -130,7 +139,8 @@ const TYPES: [(&str, DType); 15] = [
 fn read_type(descr: &str) -> Result<DType, NpyError> {
     let (order, name) = descr.split_at_checked(1).unwrap_or((descr, ""));
     let found = TYPES.iter().find(|(other, _)| *other == name).map(|&(_, dtype)| dtype);
-    let is_native = matches!(order, "<" | "|" | "=") || found.is_some_and(|dtype| dtype.size() == 1);
+    let is_native =
+        matches!(order, "<" | "|" | "=") || found.is_some_and(|dtype| dtype.size() == 1);
     found.filter(|_| is_native).ok_or_else(|| NpyError::Type(descr.to_owned()))
 }
 
@@ -147,7 +157,8 @@ fn reversed(tensor: &Tensor) -> Tensor {
     let mut index = vec![0; dims.len()];
     for place in 0..element_count(&dims) {
         let source = index.iter().rev().zip(from).fold(0, |at, (&i, &dim)| at * dim + i);
-        out.bytes_mut()[place * size..][..size].copy_from_slice(&tensor.bytes()[source * size..][..size]);
+        out.bytes_mut()[place * size..][..size]
+            .copy_from_slice(&tensor.bytes()[source * size..][..size]);
         for (i, &dim) in index.iter_mut().zip(&dims).rev() {
             *i += 1;
             if *i < dim {

@@ -34,10 +34,13 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64, NpyError> {
 /// The archive's members, in its sequence.
 pub(super) fn members(bytes: &[u8]) -> Result<Vec<Member>, NpyError> {
     let first = bytes.len().saturating_sub(22 + 65_535);
-    let at = (first..bytes.len().saturating_sub(21)).rev().find(|&at| bytes[at..].starts_with(&END));
+    let at =
+        (first..bytes.len().saturating_sub(21)).rev().find(|&at| bytes[at..].starts_with(&END));
     let at = at.ok_or(NpyError::Archive("it has no directory"))?;
     let (mut count, mut place) = (number::<2>(bytes, at + 10)?, number::<4>(bytes, at + 16)?);
-    if let Some(locator) = at.checked_sub(20).filter(|&locator| bytes[locator..].starts_with(&LOCATOR_64)) {
+    if let Some(locator) =
+        at.checked_sub(20).filter(|&locator| bytes[locator..].starts_with(&LOCATOR_64))
+    {
         let end = number::<8>(bytes, locator + 8)? as usize;
         if !bytes.get(end..).is_some_and(|rest| rest.starts_with(&END_64)) {
             return Err(NpyError::Archive("its directory is not where it says"));
@@ -62,7 +65,8 @@ fn member(bytes: &[u8], at: usize) -> Result<(Member, usize), NpyError> {
     }
     let method = number::<2>(bytes, at + 10)?;
     let (mut packed, mut size) = (number::<4>(bytes, at + 20)?, number::<4>(bytes, at + 24)?);
-    let (name_len, extra_len) = (number::<2>(bytes, at + 28)? as usize, number::<2>(bytes, at + 30)? as usize);
+    let (name_len, extra_len) =
+        (number::<2>(bytes, at + 28)? as usize, number::<2>(bytes, at + 30)? as usize);
     let comment_len = number::<2>(bytes, at + 32)? as usize;
     let mut header = number::<4>(bytes, at + 42)?;
     let cut = NpyError::Archive("it is cut short");
@@ -86,7 +90,11 @@ fn member(bytes: &[u8], at: usize) -> Result<(Member, usize), NpyError> {
     let is_deflated = match method {
         0 => false,
         8 => true,
-        _ => return Err(NpyError::Archive("a member is packed in a way that is neither 'stored' nor 'deflated'")),
+        _ => {
+            return Err(NpyError::Archive(
+                "a member is packed in a way that is neither 'stored' nor 'deflated'",
+            ));
+        }
     };
     Ok((Member { name, is_deflated, packed, size, header }, end + comment_len))
 }
@@ -97,7 +105,8 @@ pub(super) fn unpack(bytes: &[u8], member: &Member) -> Result<Vec<u8>, NpyError>
     if !bytes.get(at..).is_some_and(|rest| rest.starts_with(&LOCAL)) {
         return Err(NpyError::Archive("a member is not where the directory says"));
     }
-    let start = at + 30 + number::<2>(bytes, at + 26)? as usize + number::<2>(bytes, at + 28)? as usize;
+    let start =
+        at + 30 + number::<2>(bytes, at + 26)? as usize + number::<2>(bytes, at + 28)? as usize;
     let packed = start.checked_add(member.packed as usize).and_then(|end| bytes.get(start..end));
     let packed = packed.ok_or(NpyError::Archive("it is cut short"))?;
     if !member.is_deflated {
@@ -105,7 +114,8 @@ pub(super) fn unpack(bytes: &[u8], member: &Member) -> Result<Vec<u8>, NpyError>
     }
     let mut unpacked = Vec::new();
     // One byte more than it should have is enough to see that it has too many.
-    let read = DeflateDecoder::new(packed).take(member.size.saturating_add(1)).read_to_end(&mut unpacked);
+    let read =
+        DeflateDecoder::new(packed).take(member.size.saturating_add(1)).read_to_end(&mut unpacked);
     match read {
         Ok(len) if len as u64 == member.size => Ok(unpacked),
         _ => Err(NpyError::Archive("a member is damaged")),

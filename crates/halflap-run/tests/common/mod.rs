@@ -40,7 +40,8 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32
     }
 
@@ -96,7 +97,9 @@ pub fn place(dims: &[usize], index: &[usize]) -> usize {
 /// Every index of an array, the last fastest.
 pub fn indices(dims: &[usize]) -> Vec<Vec<usize>> {
     dims.iter().fold(vec![Vec::new()], |all, &dim| {
-        all.iter().flat_map(|index| (0..dim).map(move |i| [index.clone(), vec![i]].concat())).collect()
+        all.iter()
+            .flat_map(|index| (0..dim).map(move |i| [index.clone(), vec![i]].concat()))
+            .collect()
     })
 }
 
@@ -105,6 +108,9 @@ pub fn assert_close(given: &[f32], expected: &[f32], relative: f32) {
     assert_eq!(given.len(), expected.len());
     for (at, (a, b)) in given.iter().zip(expected).enumerate() {
         let is_same = a == b || (a.is_nan() && b.is_nan());
-        assert!(is_same || (a - b).abs() <= 1e-5 + relative * b.abs(), "element {at}: {a} and not {b}");
+        assert!(
+            is_same || (a - b).abs() <= 1e-5 + relative * b.abs(),
+            "element {at}: {a} and not {b}"
+        );
     }
 }

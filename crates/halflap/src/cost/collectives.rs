@@ -79,7 +79,11 @@ impl<'a> Fabric<'a> {
 
     /// The links of a device.
     pub(super) fn of(device: &'a Device) -> Fabric<'a> {
-        Fabric { within: &device.nvlink, across: &device.network, ranks_per_node: device.ranks_per_node }
+        Fabric {
+            within: &device.nvlink,
+            across: &device.network,
+            ranks_per_node: device.ranks_per_node,
+        }
     }
 }
 
@@ -143,9 +147,10 @@ impl Shape {
             CollectiveKind::AllGather | CollectiveKind::ReduceScatter => Some(Shape::Once),
             CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => Some(Shape::AllToAll),
             CollectiveKind::Broadcast | CollectiveKind::Reduce => Some(Shape::Chain),
-            CollectiveKind::Send | CollectiveKind::Recv | CollectiveKind::SendRecv | CollectiveKind::Permute => {
-                Some(Shape::PointToPoint)
-            }
+            CollectiveKind::Send
+            | CollectiveKind::Recv
+            | CollectiveKind::SendRecv
+            | CollectiveKind::Permute => Some(Shape::PointToPoint),
             CollectiveKind::Gather
             | CollectiveKind::Scatter
             | CollectiveKind::Barrier

@@ -151,7 +151,8 @@ struct Fields(Vec<(String, Value)>);
 
 impl Fields {
     fn read(bytes: &[u8]) -> Result<Fields, DeviceError> {
-        let fields = json::fields(bytes).map_err(|error| DeviceError::NotAnObject { problem: error.to_string() })?;
+        let fields = json::fields(bytes)
+            .map_err(|error| DeviceError::NotAnObject { problem: error.to_string() })?;
         let known = || REQUIRED.into_iter().chain(OPTIONAL);
         match fields.iter().find(|(name, _)| !known().any(|field| field == name)) {
             Some((name, _)) => Err(Unknown::new("field", name, known()).into()),
@@ -240,7 +241,9 @@ mod tests {
             let device = Device::named(name).unwrap();
             assert_eq!(device, Device::named(&name.to_uppercase()).unwrap());
             let (near, far) = (device.nvlink.bandwidth.0 / 1e9, device.network.bandwidth.0 / 1e9);
-            let row = format!("| `{name}` | {peak} | {memory} | {ranks} | `{nvlink}` {near} | `{network}` {far} |");
+            let row = format!(
+                "| `{name}` | {peak} | {memory} | {ranks} | `{nvlink}` {near} | `{network}` {far} |"
+            );
             assert!(document.contains(&row), "docs/costs.md must have {row}");
         }
         let said = Device::named("h10").unwrap_err().to_string();
@@ -273,7 +276,10 @@ mod tests {
         ] {
             for (slower, faster) in line.iter().zip(&line[1..]) {
                 let (less, more) = (figures(slower), figures(faster));
-                assert!(less.iter().zip(more).all(|(less, more)| *less <= more), "{slower} {less:?} {faster} {more:?}");
+                assert!(
+                    less.iter().zip(more).all(|(less, more)| *less <= more),
+                    "{slower} {less:?} {faster} {more:?}"
+                );
                 assert_ne!(less, more, "{slower} {faster}");
             }
         }
@@ -292,7 +298,9 @@ mod tests {
 
     #[test]
     fn a_launcher_knows_no_racks_and_a_file_needs_none() {
-        let nodes = |name| Device::named(name).map(|device| (device.ranks_per_node, device.is_usual)).unwrap();
+        let nodes = |name| {
+            Device::named(name).map(|device| (device.ranks_per_node, device.is_usual)).unwrap()
+        };
         assert_eq!(nodes("h100"), (8, true));
         assert_eq!(nodes("gb200"), (72, false));
         assert_eq!(nodes("tpu_v5e"), (256, false));
@@ -303,7 +311,9 @@ mod tests {
     fn the_same_device_is_the_same_text() {
         let text = Device::tidied(OWN.as_bytes()).unwrap();
         assert!(
-            text.starts_with(r#"{"launch_us":3,"memory_gb_per_s":2600,"name":"mine","network_gb_per_s":45,"#),
+            text.starts_with(
+                r#"{"launch_us":3,"memory_gb_per_s":2600,"name":"mine","network_gb_per_s":45,"#
+            ),
             "{text}"
         );
         assert_eq!(Device::read(text.as_bytes()), Device::read(OWN.as_bytes()));
@@ -332,16 +342,30 @@ mod tests {
 
     #[test]
     fn errors_name_the_field() {
-        let said = |from: &str, to: &str| Device::read(OWN.replace(from, to).as_bytes()).unwrap_err().to_string();
-        assert_eq!(said("450", "0"), "field 'peak_tflops': 0 is not above zero; it must be a number above zero");
-        assert_eq!(said("450", "NaN"), "field 'peak_tflops': NaN is not finite; it must be a number above zero");
+        let said = |from: &str, to: &str| {
+            Device::read(OWN.replace(from, to).as_bytes()).unwrap_err().to_string()
+        };
+        assert_eq!(
+            said("450", "0"),
+            "field 'peak_tflops': 0 is not above zero; it must be a number above zero"
+        );
+        assert_eq!(
+            said("450", "NaN"),
+            "field 'peak_tflops': NaN is not finite; it must be a number above zero"
+        );
         assert_eq!(
             said("2600", "\"x\""),
             "field 'memory_gb_per_s': \"x\" is not a number; it must be a number above zero"
         );
         let count = "it must be a whole number from 1 to 4294967295";
-        assert_eq!(said(": 4,", ": 0,"), format!("field 'ranks_per_node': 0 is out of range; {count}"));
-        assert_eq!(said(": 4,", ": 4.5,"), format!("field 'ranks_per_node': 4.5 is not a whole number; {count}"));
+        assert_eq!(
+            said(": 4,", ": 0,"),
+            format!("field 'ranks_per_node': 0 is out of range; {count}")
+        );
+        assert_eq!(
+            said(": 4,", ": 4.5,"),
+            format!("field 'ranks_per_node': 4.5 is not a whole number; {count}")
+        );
         assert_eq!(
             said("\"launch_us\": 3", "\"launch_us\": -3"),
             "field 'launch_us': -3 is negative; it must be a time in microseconds, zero or more"
@@ -350,12 +374,21 @@ mod tests {
             said("\"launch_us\": 3", "\"nvlink_all_reduce\": 3"),
             "field 'nvlink_all_reduce': 3 is out of range; it must be a number from 1 to 2"
         );
-        assert_eq!(said("launch_us", "lunch_us"), "unknown field 'lunch_us'; did you mean 'launch_us'?");
+        assert_eq!(
+            said("launch_us", "lunch_us"),
+            "unknown field 'lunch_us'; did you mean 'launch_us'?"
+        );
         let missing = said("\"peak_tflops\": 450,", "");
-        assert!(missing.starts_with("field 'peak_tflops' is missing: a device has peak_tflops, "), "{missing}");
+        assert!(
+            missing.starts_with("field 'peak_tflops' is missing: a device has peak_tflops, "),
+            "{missing}"
+        );
         let twice = said("launch_us", "name");
         assert!(twice.starts_with("not a device: 'name' stands there twice at line 2"), "{twice}");
         let list = Device::read(b"[1]").unwrap_err().to_string();
-        assert!(list.starts_with("not a device: invalid type: sequence, expected an object"), "{list}");
+        assert!(
+            list.starts_with("not a device: invalid type: sequence, expected an object"),
+            "{list}"
+        );
     }
 }

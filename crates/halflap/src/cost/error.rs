@@ -27,7 +27,9 @@ pub enum CostError {
         super::collectives::modelled()
     )]
     UnknownCollective { node: String, op: String },
-    #[error("node '{node}' would take more than 292 years: its size or the device's rates cannot be right")]
+    #[error(
+        "node '{node}' would take more than 292 years: its size or the device's rates cannot be right"
+    )]
     TooLong { node: String },
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -46,7 +48,9 @@ pub enum ProfileError {
     NotText { line: usize, column: usize, problem: &'static str },
     #[error("field '{field}': {value}; it must be {right}")]
     BadField { field: &'static str, value: String, right: &'static str },
-    #[error("node '{node}': time {value} is {problem}; it must be a time in nanoseconds, zero or more")]
+    #[error(
+        "node '{node}': time {value} is {problem}; it must be a time in nanoseconds, zero or more"
+    )]
     BadTime { node: String, value: String, problem: &'static str },
     #[error("'{name}' is not a node of the graph{}{}", others(*more), meant(nearest.as_deref()))]
     UnknownNode { name: String, nearest: Option<String>, more: usize },

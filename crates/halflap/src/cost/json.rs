@@ -23,8 +23,12 @@ pub(super) fn fields(bytes: &[u8]) -> Result<Vec<(String, Value)>, ObjectError> 
 /// The finite number that a value is, or what it is instead.
 pub(super) fn number(value: &Value) -> Result<f64, &'static str> {
     match value {
-        Value::Number(number) => number.as_f64().filter(|number| number.is_finite()).ok_or("not finite"),
-        Value::String(text) if matches!(text.as_str(), "NaN" | "Infinity" | "-Infinity") => Err("not finite"),
+        Value::Number(number) => {
+            number.as_f64().filter(|number| number.is_finite()).ok_or("not finite")
+        }
+        Value::String(text) if matches!(text.as_str(), "NaN" | "Infinity" | "-Infinity") => {
+            Err("not finite")
+        }
         _ => Err("not a number"),
     }
 }

@@ -37,12 +37,18 @@ pub enum Reach {
     Network,
 }
 
-const NVLINK4: Fit = Fit { base: 16.5, hop: 1.48, bus: 369.0, pair: 305.0, ramp: 4.77, all_reduce: 1.5 };
-const NVLINK5: Fit = Fit { base: 25.3, hop: 1.31, bus: 716.0, pair: 533.0, ramp: 10.3, all_reduce: 1.8 };
-const NVL72: Fit = Fit { base: 10.9, hop: 1.21, bus: 722.0, pair: 541.0, ramp: 8.96, all_reduce: 1.55 };
-const XGMI2: Fit = Fit { base: 59.4, hop: 2.99, bus: 112.0, pair: 41.0, ramp: 0.0, all_reduce: 2.0 };
-const XGMI3: Fit = Fit { base: 59.4, hop: 2.99, bus: 333.0, pair: 53.0, ramp: 0.0, all_reduce: 1.65 };
-const XGMI4: Fit = Fit { base: 59.4, hop: 2.99, bus: 400.0, pair: 63.5, ramp: 0.0, all_reduce: 1.65 };
+const NVLINK4: Fit =
+    Fit { base: 16.5, hop: 1.48, bus: 369.0, pair: 305.0, ramp: 4.77, all_reduce: 1.5 };
+const NVLINK5: Fit =
+    Fit { base: 25.3, hop: 1.31, bus: 716.0, pair: 533.0, ramp: 10.3, all_reduce: 1.8 };
+const NVL72: Fit =
+    Fit { base: 10.9, hop: 1.21, bus: 722.0, pair: 541.0, ramp: 8.96, all_reduce: 1.55 };
+const XGMI2: Fit =
+    Fit { base: 59.4, hop: 2.99, bus: 112.0, pair: 41.0, ramp: 0.0, all_reduce: 2.0 };
+const XGMI3: Fit =
+    Fit { base: 59.4, hop: 2.99, bus: 333.0, pair: 53.0, ramp: 0.0, all_reduce: 1.65 };
+const XGMI4: Fit =
+    Fit { base: 59.4, hop: 2.99, bus: 400.0, pair: 63.5, ramp: 0.0, all_reduce: 1.65 };
 const ICI5E: Fit = Fit { base: 6.6, hop: 1.0, bus: 100.0, pair: 100.0, ramp: 0.0, all_reduce: 2.0 };
 
 /// The links that have their own name. docs/costs.md lists them, and says which are fitted to
@@ -115,7 +121,8 @@ impl Link {
 
     /// A link like NVLink, with so many GB/s: what `nvlink4` has, but no switches that sum.
     pub const fn within_node(gigas: f64) -> Link {
-        let fit = Fit { base: 16.5, hop: 1.48, bus: gigas, pair: gigas, ramp: 4.77, all_reduce: 2.0 };
+        let fit =
+            Fit { base: 16.5, hop: 1.48, bus: gigas, pair: gigas, ramp: 4.77, all_reduce: 2.0 };
         fit.link()
     }
 
@@ -147,7 +154,10 @@ mod tests {
         let said = |name| Link::named(name, None).unwrap_err().to_string();
         assert_eq!(said("nvlink6"), "unknown link 'nvlink6'; did you mean 'nvlink'?");
         let own = said("nvlink");
-        assert!(own.starts_with("'nvlink' is a device's own link: say whose with --device, or"), "{own}");
+        assert!(
+            own.starts_with("'nvlink' is a device's own link: say whose with --device, or"),
+            "{own}"
+        );
     }
 
     /// What bench/link_fit.py wrote into the document.
@@ -159,7 +169,8 @@ mod tests {
             let [base, hop, ramp] = [link.base, link.hop, link.ramp].map(|time| time.0 / 1e3);
             let [bus, pair] = [link.bandwidth, link.pair].map(|rate| rate.0 / 1e9);
             let begin = format!("| `{name}` | ");
-            let end = format!(" | {base} | {hop} | {bus} | {pair} | {ramp} | {} |", link.all_reduce);
+            let end =
+                format!(" | {base} | {hop} | {bus} | {pair} | {ramp} | {} |", link.all_reduce);
             let is_there = |line: &str| line.starts_with(&begin) && line.ends_with(&end);
             assert!(document.lines().any(is_there), "docs/costs.md must have {name}: {end}");
         }

@@ -129,7 +129,9 @@ impl Costs {
                 let group = &graph.groups()[collective.group];
                 let transfer = || match group.kind {
                     GroupKind::Ranks => None,
-                    GroupKind::Transfer => Some(roofline::transfer(self.device.as_ref()?, collective)),
+                    GroupKind::Transfer => {
+                        Some(roofline::transfer(self.device.as_ref()?, collective))
+                    }
                 };
                 fabric?.time(collective, &group.ranks).or_else(transfer)
             }

@@ -57,7 +57,8 @@ impl<'t> Reader<'t> {
 
     fn word(&mut self) -> &'t str {
         let rest = &self.text[self.at..];
-        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+');
+        let is_word =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+');
         let len = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());
         self.at += len;
         std::str::from_utf8(&rest[..len]).unwrap_or("")
@@ -115,7 +116,8 @@ impl<'t> Reader<'t> {
     fn micros(&mut self) -> Result<Nanos, ProfileError> {
         let time = self.word().parse().ok().map(Nanos::micros);
         let fits = |time: &Nanos| time.0.is_finite() && (0.0..=Nanos::LONGEST.0).contains(&time.0);
-        time.filter(fits).ok_or_else(|| self.error("a time in microseconds, zero or more, is missing"))
+        time.filter(fits)
+            .ok_or_else(|| self.error("a time in microseconds, zero or more, is missing"))
     }
 
     fn error(&self, problem: &'static str) -> ProfileError {
@@ -140,7 +142,8 @@ mod tests {
             costs: <name:"add" cost_us:3>
             latencies { source: "permute-start" target: "permute-done" latency_us: 7e0 }"#;
         assert!(is_one(text));
-        let times: Vec<(String, f64)> = read(text).unwrap().into_iter().map(|(name, time)| (name, time.0)).collect();
+        let times: Vec<(String, f64)> =
+            read(text).unwrap().into_iter().map(|(name, time)| (name, time.0)).collect();
         let expected = [
             ("fusion.1", 1500.0),
             ("all-gather-start", 20_000.0),
@@ -155,9 +158,15 @@ mod tests {
     fn errors_have_a_place() {
         let said = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
         let wrong = said("costs { name: \"a\"\n cost_us: x }");
-        assert!(wrong.contains("a time in microseconds, zero or more, is missing at line 2 column 12"), "{wrong}");
+        assert!(
+            wrong.contains("a time in microseconds, zero or more, is missing at line 2 column 12"),
+            "{wrong}"
+        );
         assert!(said("costs { name: \"a }").contains("the name has no end"));
-        assert!(said("costs { cost_us: 1 }").contains("no name") && said("costs").contains("'{' is missing"));
+        assert!(
+            said("costs { cost_us: 1 }").contains("no name")
+                && said("costs").contains("'{' is missing")
+        );
         assert!(said("costs < name: \"a\" cost_us: 1 }").contains("a field and ':' are missing"));
         assert!(!is_one(b"{\"a\": 1}"));
     }

@@ -16,7 +16,8 @@ pub(super) enum NodeSize {
 
 /// Its name; peak in TFLOP/s and memory in GB/s; the ranks of a node; the link within a node and
 /// the network; what drivers call it, without the maker's words.
-pub(super) type Preset = (&'static str, [f64; 2], NodeSize, [&'static str; 2], &'static [&'static str]);
+pub(super) type Preset =
+    (&'static str, [f64; 2], NodeSize, [&'static str; 2], &'static [&'static str]);
 
 #[rustfmt::skip]
 pub(super) const PRESETS: [Preset; 44] = [
@@ -81,7 +82,10 @@ const EMPTY: [&str; 20] = [
 /// a laptop, of a slice of a device or of another memory size, is another device's.
 pub(super) fn reported(name: &str) -> Option<&'static str> {
     let words = identity(name);
-    PRESETS.iter().find(|preset| preset.4.iter().any(|known| identity(known) == words)).map(|preset| preset.0)
+    PRESETS
+        .iter()
+        .find(|preset| preset.4.iter().any(|known| identity(known) == words))
+        .map(|preset| preset.0)
 }
 
 /// The words of a name that say which device it is, sorted.

@@ -32,7 +32,8 @@ impl Profile {
         {
             return Ok(Profile::of_times(pbtxt::read(&text)?));
         }
-        let fields = json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
+        let fields =
+            json::fields(bytes).map_err(|error| ProfileError::NotAnObject(error.to_string()))?;
         match fields.iter().find(|(name, value)| name == "format" && value.is_string()) {
             Some(_) => Profile::read_measured(&fields.into_iter().collect()),
             None => Profile::read_times(fields),
@@ -44,7 +45,9 @@ impl Profile {
     }
 
     /// What `halflap.torch.measure` writes.
-    fn read_measured(fields: &BTreeMap<String, serde_json::Value>) -> Result<Profile, ProfileError> {
+    fn read_measured(
+        fields: &BTreeMap<String, serde_json::Value>,
+    ) -> Result<Profile, ProfileError> {
         let wrong = |field: &'static str, right: &'static str| ProfileError::BadField {
             field,
             value: fields.get(field).map_or("missing".to_owned(), json::shown),
@@ -76,7 +79,9 @@ impl Profile {
             };
             match time {
                 Ok(time) => Ok((node, time)),
-                Err(problem) => Err(ProfileError::BadTime { node, value: json::shown(&value), problem }),
+                Err(problem) => {
+                    Err(ProfileError::BadTime { node, value: json::shown(&value), problem })
+                }
             }
         };
         Ok(Profile::of_times(fields.into_iter().map(time).collect::<Result<_, _>>()?))
@@ -101,8 +106,10 @@ impl Profile {
     /// unless they look like a slip of a node's name, or nothing fits at all: then the profile is
     /// another program's.
     pub(super) fn of(&self, graph: &Graph) -> Result<IdVec<OpId, Option<Nanos>>, ProfileError> {
-        let by_name: BTreeMap<&str, Nanos> = self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect();
-        let time = |op| by_name.get(graph.name(op)).or_else(|| by_name.get(graph.kernel(op)?)).copied();
+        let by_name: BTreeMap<&str, Nanos> =
+            self.times.iter().map(|(name, time)| (name.as_str(), *time)).collect();
+        let time =
+            |op| by_name.get(graph.name(op)).or_else(|| by_name.get(graph.kernel(op)?)).copied();
         let of: IdVec<OpId, Option<Nanos>> = graph.ops().map(time).collect();
         let kernels: BTreeSet<&str> = graph.ops().filter_map(|op| graph.kernel(op)).collect();
         let fits = |name: &str| graph.find(name).is_some() || kernels.contains(name);

@@ -97,8 +97,11 @@ pub struct Provenance {
 impl Provenance {
     /// What is known, each with what it is, the most telling first.
     pub fn known(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let all = [("parameter", &self.parameter), ("module", &self.module), ("source", &self.source)];
-        all.into_iter().map(|(what, text)| (what, text.as_str())).filter(|(_, text)| !text.is_empty())
+        let all =
+            [("parameter", &self.parameter), ("module", &self.module), ("source", &self.source)];
+        all.into_iter()
+            .map(|(what, text)| (what, text.as_str()))
+            .filter(|(_, text)| !text.is_empty())
     }
 }
 
@@ -181,7 +184,8 @@ impl Graph {
         let awaited = parts.adjacency(Edges::Awaited);
         let real = parts.adjacency(Edges::Real);
         let all = parts.adjacency(Edges::All);
-        let users = Csr::from_lists(parts.buffers.iter().map(|(_, buffer)| buffer.users.iter().copied()));
+        let users =
+            Csr::from_lists(parts.buffers.iter().map(|(_, buffer)| buffer.users.iter().copied()));
         let freed = users.pairs().filter(|&(buffer, _)| !parts.buffers[buffer].output);
         let uses = Csr::from_pairs(parts.ops.len(), freed.map(|(buffer, op)| (op, buffer)));
         let pairs = Pairs::find(&parts);
@@ -239,8 +243,11 @@ impl Parts {
     fn check_counts(&self) -> Result<(), GraphError> {
         // The last id stays free, so that a place behind the end can be named, too.
         let most = u32::MAX - 1;
-        for (count, what) in [(self.ops.len(), "nodes"), (self.buffers.len(), "buffers"), (self.groups.len(), "groups")]
-        {
+        for (count, what) in [
+            (self.ops.len(), "nodes"),
+            (self.buffers.len(), "buffers"),
+            (self.groups.len(), "groups"),
+        ] {
             if count > most as usize {
                 return Err(GraphError::TooMany { count, what, most });
             }
@@ -249,8 +256,9 @@ impl Parts {
     }
 
     fn check_names(&self) -> Result<Vec<OpId>, GraphError> {
-        let twice =
-            |what, name: Option<String>| name.map_or(Ok(()), |name| Err(GraphError::NameUsedTwice { what, name }));
+        let twice = |what, name: Option<String>| {
+            name.map_or(Ok(()), |name| Err(GraphError::NameUsedTwice { what, name }))
+        };
         twice("buffer", repeated(self.buffers.iter().map(|(_, buffer)| buffer.name.as_str())))?;
         twice("group", repeated(self.groups.iter().map(|(_, group)| group.name.as_str())))?;
         let mut by_name: Vec<OpId> = self.ops.ids().collect();
@@ -266,11 +274,16 @@ impl Parts {
             match (op.kind.is_collective(), &op.collective) {
                 (true, None) => return Err(GraphError::NoCollective { node: op.name.clone() }),
                 (false, Some(_)) => {
-                    return Err(GraphError::NotACollective { node: op.name.clone(), kind: op.kind.name() });
+                    return Err(GraphError::NotACollective {
+                        node: op.name.clone(),
+                        kind: op.kind.name(),
+                    });
                 }
                 _ => {}
             }
-            if let Some((buffer, _)) = op.deps.iter().find(|(_, kinds)| *kinds == DepKinds::default()) {
+            if let Some((buffer, _)) =
+                op.deps.iter().find(|(_, kinds)| *kinds == DepKinds::default())
+            {
                 let buffer = self.buffers[*buffer].name.clone();
                 return Err(GraphError::NoDepKind { node: op.name.clone(), buffer });
             }
@@ -281,7 +294,9 @@ impl Parts {
     fn check_sizes(&self) -> Result<(), GraphError> {
         let mut total: i64 = 0;
         for (_, buffer) in self.buffers.iter() {
-            for (field, size) in [("size_alloc", buffer.size_alloc), ("size_free", buffer.size_free)] {
+            for (field, size) in
+                [("size_alloc", buffer.size_alloc), ("size_free", buffer.size_free)]
+            {
                 if size < Bytes::ZERO {
                     return Err(GraphError::BadSize {
                         buffer: buffer.name.clone(),
@@ -292,7 +307,9 @@ impl Parts {
                     });
                 }
                 let sum = total.checked_add(size.0).filter(|&sum| sum <= MOST_BYTES);
-                total = sum.ok_or_else(|| GraphError::TotalSizeOverflows { buffer: buffer.name.clone() })?;
+                total = sum.ok_or_else(|| GraphError::TotalSizeOverflows {
+                    buffer: buffer.name.clone(),
+                })?;
             }
         }
         Ok(())
@@ -324,7 +341,9 @@ impl Parts {
             let Some(of) = buffer.view_of else { continue };
             let (part, whole) = ((buffer.maker, id), (self.buffers[of].maker, of));
             let problem = match () {
-                () if buffer.size_alloc != Bytes::ZERO || buffer.size_free != Bytes::ZERO => "takes memory of its own",
+                () if buffer.size_alloc != Bytes::ZERO || buffer.size_free != Bytes::ZERO => {
+                    "takes memory of its own"
+                }
                 () if self.buffers[of].view_of.is_some() => "is a part of what is itself a part",
                 () if of == id || whole.0 > part.0 => "is made before it",
                 () => continue,
@@ -371,8 +390,10 @@ impl Parts {
     /// A circle of dependencies as names, the first one repeated at the end.
     fn find_cycle(&self) -> Option<Vec<String>> {
         let all = self.adjacency(Edges::All);
-        let mut missing: IdVec<OpId, usize> = self.ops.ids().map(|op| all.preds.of(op).len()).collect();
-        let mut ready: Vec<OpId> = missing.iter().filter(|(_, count)| **count == 0).map(|(op, _)| op).collect();
+        let mut missing: IdVec<OpId, usize> =
+            self.ops.ids().map(|op| all.preds.of(op).len()).collect();
+        let mut ready: Vec<OpId> =
+            missing.iter().filter(|(_, count)| **count == 0).map(|(op, _)| op).collect();
         while let Some(op) = ready.pop() {
             for &succ in all.succs.of(op) {
                 missing[succ] -= 1;
@@ -399,7 +420,8 @@ impl Parts {
     /// listed, in the direction of the data, and back to it.
     fn name_cycle(&self, circle: &[OpId]) -> Vec<String> {
         let mut circle: Vec<OpId> = circle.iter().rev().copied().collect();
-        let first = circle.iter().enumerate().min_by_key(|(_, op)| **op).map_or(0, |(index, _)| index);
+        let first =
+            circle.iter().enumerate().min_by_key(|(_, op)| **op).map_or(0, |(index, _)| index);
         circle.rotate_left(first);
         circle.push(circle[0]);
         circle.into_iter().map(|op| self.ops[op].name.clone()).collect()
@@ -410,7 +432,10 @@ impl Parts {
             for &(buffer, _) in op.deps.iter().filter(|(_, kinds)| kinds.data) {
                 let buffer = &self.buffers[buffer];
                 if buffer.users.binary_search(&id).is_err() {
-                    return Err(GraphError::ReaderNotUser { buffer: buffer.name.clone(), reader: op.name.clone() });
+                    return Err(GraphError::ReaderNotUser {
+                        buffer: buffer.name.clone(),
+                        reader: op.name.clone(),
+                    });
                 }
             }
         }
@@ -435,7 +460,8 @@ impl Parts {
         };
         let preds = Csr::from_lists(self.ops.iter().map(|(_, op)| {
             let needed = op.deps.iter().filter(|(_, kinds)| counts(*kinds));
-            let mut preds: Vec<OpId> = needed.filter_map(|&(buffer, _)| self.buffers[buffer].maker).collect();
+            let mut preds: Vec<OpId> =
+                needed.filter_map(|&(buffer, _)| self.buffers[buffer].maker).collect();
             preds.sort_unstable();
             preds.dedup();
             preds
@@ -470,14 +496,31 @@ impl OpParts {
         };
         let fields = [
             ("runtime_ns", self.runtime.map(|time| time.0), longest, time),
-            ("flops", self.flops.map(|flops| flops.0), f64::MAX, "a number of operations, zero or more"),
-            ("bytes", self.bytes.map(|bytes| bytes.0 as f64), f64::MAX, "a number of bytes, zero or more"),
+            (
+                "flops",
+                self.flops.map(|flops| flops.0),
+                f64::MAX,
+                "a number of operations, zero or more",
+            ),
+            (
+                "bytes",
+                self.bytes.map(|bytes| bytes.0 as f64),
+                f64::MAX,
+                "a number of bytes, zero or more",
+            ),
         ];
         for (field, value, most, right) in fields {
             let Some(value) = value else { continue };
             if let Some(problem) = number_problem(value, most) {
-                let value = if value.abs() >= 1e21 { format!("{value:e}") } else { value.to_string() };
-                return Err(GraphError::BadNumber { node: self.name.clone(), field, value, problem, right });
+                let value =
+                    if value.abs() >= 1e21 { format!("{value:e}") } else { value.to_string() };
+                return Err(GraphError::BadNumber {
+                    node: self.name.clone(),
+                    field,
+                    value,
+                    problem,
+                    right,
+                });
             }
         }
         Ok(())

@@ -21,7 +21,10 @@ impl Graph {
         let mut last: IdVec<GroupId, Option<OpId>> = IdVec::filled(None, parts.groups.len());
         let mut last_of_all = None;
         for op in parts.ops.ids() {
-            let Some(group) = parts.ops[op].collective.as_ref().map(|collective| collective.group) else { continue };
+            let Some(group) = parts.ops[op].collective.as_ref().map(|collective| collective.group)
+            else {
+                continue;
+            };
             let last = match chain {
                 Chain::EachGroup => &mut last[group],
                 Chain::AllGroups => &mut last_of_all,

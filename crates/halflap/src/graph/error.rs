@@ -10,10 +10,24 @@ pub enum GraphError {
     #[error("{what} name '{name}' is used twice: each must be unique")]
     NameUsedTwice { what: &'static str, name: String },
     #[error("node '{node}': {field} {value} is {problem}; it must be {right}")]
-    BadNumber { node: String, field: &'static str, value: String, problem: &'static str, right: &'static str },
+    BadNumber {
+        node: String,
+        field: &'static str,
+        value: String,
+        problem: &'static str,
+        right: &'static str,
+    },
     #[error("buffer '{buffer}': {field} {value} is {problem}; it must be {right}")]
-    BadSize { buffer: String, field: &'static str, value: String, problem: &'static str, right: &'static str },
-    #[error("the sizes of all buffers add up to more than 2^62 bytes (at buffer '{buffer}'): the total overflows")]
+    BadSize {
+        buffer: String,
+        field: &'static str,
+        value: String,
+        problem: &'static str,
+        right: &'static str,
+    },
+    #[error(
+        "the sizes of all buffers add up to more than 2^62 bytes (at buffer '{buffer}'): the total overflows"
+    )]
     TotalSizeOverflows { buffer: String },
     #[error("the program has {count} {what}: at most {most} are supported")]
     TooMany { count: usize, what: &'static str, most: u32 },
@@ -23,13 +37,17 @@ pub enum GraphError {
     UnknownOutput { node: String, buffer: String },
     #[error("buffer '{buffer}' is made by no node: a node must list it among its outputs")]
     NoMaker { buffer: String },
-    #[error("buffer '{buffer}' is an output of both '{first}' and '{second}': a buffer has one maker")]
+    #[error(
+        "buffer '{buffer}' is an output of both '{first}' and '{second}': a buffer has one maker"
+    )]
     TwoMakers { buffer: String, first: String, second: String },
     #[error("buffer '{buffer}' has user '{user}', which is not a node")]
     UnknownUser { buffer: String, user: String },
     #[error("node '{node}': process group '{group}' is not among the groups")]
     UnknownGroup { node: String, group: String },
-    #[error("node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak, issued or order")]
+    #[error(
+        "node '{node}' needs buffer '{buffer}' for no reason: kinds must hold data, weak, issued or order"
+    )]
     NoDepKind { node: String, buffer: String },
     #[error("the dependencies go in a circle: {}; a program has none", abridged(path))]
     Cycle { path: Vec<String> },
@@ -37,7 +55,9 @@ pub enum GraphError {
         "node '{node}' is listed before '{needs}', whose buffer '{buffer}' it needs: nodes must be in an order that can run"
     )]
     ListedTooEarly { node: String, needs: String, buffer: String },
-    #[error("buffer '{buffer}': '{reader}' reads it and is not among its users: every reader keeps it alive")]
+    #[error(
+        "buffer '{buffer}': '{reader}' reads it and is not among its users: every reader keeps it alive"
+    )]
     ReaderNotUser { buffer: String, reader: String },
     #[error("buffer '{buffer}': its user '{user}' does not come after its maker '{maker}'")]
     UserBeforeMaker { buffer: String, user: String, maker: String },
@@ -47,9 +67,13 @@ pub enum GraphError {
         "buffer '{buffer}' is a part of '{of}' and {problem}: a part takes no memory, and comes with or after the whole"
     )]
     BadView { buffer: String, of: String, problem: &'static str },
-    #[error("node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' has one")]
+    #[error(
+        "node '{node}' is of kind '{kind}' and has a collective: only a node of kind 'collective' has one"
+    )]
     NotACollective { node: String, kind: &'static str },
-    #[error("node '{node}' is of kind 'collective' and has no field 'collective', which says what it does")]
+    #[error(
+        "node '{node}' is of kind 'collective' and has no field 'collective', which says what it does"
+    )]
     NoCollective { node: String },
 }
 

@@ -17,7 +17,8 @@ impl Gates {
         let mut lists: Vec<Vec<OpId>> = Vec::with_capacity(parts.ops.len());
         for op in parts.ops.ids() {
             let preds = awaited.preds.of(op).iter().copied();
-            let mut list: Vec<OpId> = preds.clone().filter(|&pred| kind(pred).is_collective()).collect();
+            let mut list: Vec<OpId> =
+                preds.clone().filter(|&pred| kind(pred).is_collective()).collect();
             preds.for_each(|pred| list.extend_from_slice(&handed[pred]));
             list.sort_unstable();
             list.dedup();

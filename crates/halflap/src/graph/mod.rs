@@ -74,8 +74,14 @@ pub struct DepKinds {
 
 impl fmt::Display for DepKinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [("data", self.data), ("weak", self.weak), ("issued", self.issued), ("order", self.order)];
-        let held: Vec<&str> = words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
+        let words = [
+            ("data", self.data),
+            ("weak", self.weak),
+            ("issued", self.issued),
+            ("order", self.order),
+        ];
+        let held: Vec<&str> =
+            words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect();
         f.write_str(&held.join(", "))
     }
 }

@@ -59,12 +59,17 @@ fn one_for_all(graph: &Graph) -> IdVec<GroupId, StreamId> {
 }
 
 fn by_shared_ranks(graph: &Graph) -> IdVec<GroupId, StreamId> {
-    let sets: Vec<Vec<u32>> = graph.groups().iter().map(|(_, group)| sorted(&group.ranks)).collect();
+    let sets: Vec<Vec<u32>> =
+        graph.groups().iter().map(|(_, group)| sorted(&group.ranks)).collect();
     let mut stream: IdVec<GroupId, StreamId> = (0..sets.len()).map(StreamId::from_index).collect();
     for a in 0..sets.len() {
         for b in (0..a).filter(|&b| share_two(&sets[a], &sets[b])) {
             let (old, new) = (stream[GroupId::from_index(a)], stream[GroupId::from_index(b)]);
-            stream.as_mut_slice().iter_mut().filter(|stream| **stream == old).for_each(|stream| *stream = new);
+            stream
+                .as_mut_slice()
+                .iter_mut()
+                .filter(|stream| **stream == old)
+                .for_each(|stream| *stream = new);
         }
     }
     stream

@@ -20,7 +20,8 @@ impl Pairs {
         let mut lists: Vec<Vec<OpId>> = Vec::with_capacity(parts.ops.len());
         for (id, op) in parts.ops.iter() {
             let data = op.deps.iter().filter(|(_, kinds)| kinds.data);
-            let makers: Vec<OpId> = data.filter_map(|&(buffer, _)| parts.buffers[buffer].maker).collect();
+            let makers: Vec<OpId> =
+                data.filter_map(|&(buffer, _)| parts.buffers[buffer].maker).collect();
             let is_async = |maker: &OpId| parts.ops[*maker].kind == OpKind::AsyncCollective;
             let mut direct: Vec<OpId> = makers.iter().copied().filter(is_async).collect();
             makers.iter().for_each(|&maker| direct.extend_from_slice(&handed[maker]));
@@ -83,9 +84,12 @@ impl Graph {
     fn input_not_held(&self, collective: OpId) -> Option<(BufId, OpId)> {
         let waits = self.waited_by(collective);
         let &wait = waits.first()?;
-        let held = |buffer: BufId| waits.iter().any(|wait| self.users(buffer).binary_search(wait).is_ok());
+        let held =
+            |buffer: BufId| waits.iter().any(|wait| self.users(buffer).binary_search(wait).is_ok());
         let used = self.uses(collective).iter().copied();
-        let buffer = used.filter(|&buffer| self.size_free(buffer) > Bytes::ZERO).find(|&buffer| !held(buffer))?;
+        let buffer = used
+            .filter(|&buffer| self.size_free(buffer) > Bytes::ZERO)
+            .find(|&buffer| !held(buffer))?;
         Some((buffer, wait))
     }
 }

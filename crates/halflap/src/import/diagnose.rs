@@ -23,7 +23,8 @@ pub(super) fn explain(text: &[u8], error: &serde_json::Error) -> ImportError {
     }
     let mut reader = serde_json::Deserializer::from_slice(&readable);
     let mut track = serde_path_to_error::Track::new();
-    let typed = graph_json::parse(serde_path_to_error::Deserializer::new(&mut reader, &mut track)).err();
+    let typed =
+        graph_json::parse(serde_path_to_error::Deserializer::new(&mut reader, &mut track)).err();
     let message = strip_position(typed.as_ref().unwrap_or(error));
     let place = typed.and_then(|_| place(&track.path(), value.as_ref()));
     // NaN, which is not JSON, has been read as a string, so that the error can name the node and
@@ -58,7 +59,9 @@ fn other_format(value: &Value) -> Option<String> {
 fn place(path: &serde_path_to_error::Path, value: Option<&Value>) -> Option<String> {
     let mut segments = path.iter();
     let Some(Segment::Map { key: table }) = segments.next() else { return None };
-    let Some(Segment::Seq { index }) = segments.next() else { return Some(format!("field '{path}'")) };
+    let Some(Segment::Seq { index }) = segments.next() else {
+        return Some(format!("field '{path}'"));
+    };
     let what = match table.as_str() {
         "nodes" => "node",
         "buffers" => "buffer",
@@ -68,7 +71,8 @@ fn place(path: &serde_path_to_error::Path, value: Option<&Value>) -> Option<Stri
     let name = value.and_then(|value| value.get(table)?.get(index)?.get("name")?.as_str());
     let entry = name.map_or(format!("{what} {index}"), |name| format!("{what} '{name}'"));
     let whole = path.to_string();
-    let field = whole.strip_prefix(&format!("{table}[{index}]")).unwrap_or("").trim_start_matches('.');
+    let field =
+        whole.strip_prefix(&format!("{table}[{index}]")).unwrap_or("").trim_start_matches('.');
     Some(if field.is_empty() || field == "?" { entry } else { format!("{entry}, field '{field}'") })
 }
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, de};
 
 use crate::collective::{CollectiveKind, Dtype, Payload, Reduction};
 use crate::graph::{
-    BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance,
+    BufferParts, Collective, DepKinds, GraphError, GroupKind, GroupParts, OpKind, OpParts, Parts,
+    Provenance,
 };
 use crate::ids::{BufId, GroupId, Id, IdVec, OpId};
 use crate::units::{Bytes, Flops, Nanos};
@@ -167,7 +168,11 @@ pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
             size_free: whole(buffer.size_free, &buffer.name, "size_free")?,
             users: names.users(&buffer.name, &buffer.users)?,
             output: buffer.output,
-            view_of: buffer.view_of.as_ref().map(|of| names.viewed(&buffer.name, of)).transpose()?,
+            view_of: buffer
+                .view_of
+                .as_ref()
+                .map(|of| names.viewed(&buffer.name, of))
+                .transpose()?,
             name: buffer.name,
             maker,
         });
@@ -229,8 +234,11 @@ struct Names {
 
 impl Names {
     fn collect(raw: &RawGraph) -> Result<Names, GraphError> {
-        let buffers =
-            raw.buffers.iter().map(|buffer| &buffer.0.name).chain(raw.inputs.iter().map(|input| &input.0.name));
+        let buffers = raw
+            .buffers
+            .iter()
+            .map(|buffer| &buffer.0.name)
+            .chain(raw.inputs.iter().map(|input| &input.0.name));
         Ok(Names {
             ops: numbered("node", raw.nodes.iter().map(|node| &node.0.name))?,
             buffers: numbered("buffer", buffers)?,
@@ -240,10 +248,23 @@ impl Names {
     }
 
     fn op(&self, node: RawNode) -> Result<OpParts, GraphError> {
-        let collective = node.collective.as_ref().map(|Object(raw)| self.collective(raw, &node.name)).transpose()?;
-        let deps = node.deps.iter().map(|Object(dep)| self.dep(dep, &node.name)).collect::<Result<_, _>>()?;
-        let outputs = node.outputs.iter().map(|output| self.output(output, &node.name)).collect::<Result<_, _>>()?;
-        let is_async = node.collective.as_ref().is_none_or(|Object(collective)| collective.is_async);
+        let collective = node
+            .collective
+            .as_ref()
+            .map(|Object(raw)| self.collective(raw, &node.name))
+            .transpose()?;
+        let deps = node
+            .deps
+            .iter()
+            .map(|Object(dep)| self.dep(dep, &node.name))
+            .collect::<Result<_, _>>()?;
+        let outputs = node
+            .outputs
+            .iter()
+            .map(|output| self.output(output, &node.name))
+            .collect::<Result<_, _>>()?;
+        let is_async =
+            node.collective.as_ref().is_none_or(|Object(collective)| collective.is_async);
         let kind = match node.kind {
             RawKind::Compute => OpKind::Compute,
             RawKind::Wait => OpKind::Wait,
@@ -287,7 +308,8 @@ impl Names {
     }
 
     fn dep(&self, dep: &RawDep, node: &str) -> Result<(BufId, DepKinds), GraphError> {
-        let unknown = || GraphError::UnknownBuffer { node: node.into(), buffer: dep.buffer.clone() };
+        let unknown =
+            || GraphError::UnknownBuffer { node: node.into(), buffer: dep.buffer.clone() };
         let buffer = self.buffers.get(&dep.buffer).copied().ok_or_else(unknown)?;
         let has = |kind| dep.kinds.contains(&kind);
         let kinds = DepKinds {

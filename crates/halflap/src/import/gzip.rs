@@ -31,7 +31,10 @@ pub fn unzip(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ImportError> {
     // Tape drives and some tools fill up with zeros.
     match rest.iter().all(|&byte| byte == 0) {
         true => Ok(Cow::Owned(text)),
-        false => Err(ImportError::Gzip(format!("the gzip file goes on for {} bytes after its end", rest.len()))),
+        false => Err(ImportError::Gzip(format!(
+            "the gzip file goes on for {} bytes after its end",
+            rest.len()
+        ))),
     }
 }
 
@@ -50,7 +53,9 @@ pub(super) fn beginning(bytes: &[u8]) -> Vec<u8> {
 
 fn damaged(error: &std::io::Error, at: usize) -> ImportError {
     ImportError::Gzip(match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => format!("the gzip file is cut off (after {at} unpacked bytes)"),
+        std::io::ErrorKind::UnexpectedEof => {
+            format!("the gzip file is cut off (after {at} unpacked bytes)")
+        }
         _ => format!("the gzip file is damaged ({error}, after {at} unpacked bytes)"),
     })
 }

@@ -29,7 +29,10 @@ pub enum ImportError {
     TooLarge { most: u64 },
     #[error("not JSON: {message} at line {line} column {column}{inside}")]
     NotJson { line: usize, column: usize, message: String, inside: String },
-    #[error("it is neither a {} JSON object nor an HLO module, which begins with \"HloModule\"", graph_json::FORMAT)]
+    #[error(
+        "it is neither a {} JSON object nor an HLO module, which begins with \"HloModule\"",
+        graph_json::FORMAT
+    )]
     Neither,
     #[error("unknown format {found}: 'format' must be \"{}\"", graph_json::FORMAT)]
     UnknownFormat { found: String },
@@ -37,7 +40,9 @@ pub enum ImportError {
     Field { place: String, message: String },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("it is an HLO module; what is needed here is a graph (halflap.graph/1), which has run times")]
+    #[error(
+        "it is an HLO module; what is needed here is a graph (halflap.graph/1), which has run times"
+    )]
     NotAGraph,
 }
 
@@ -54,7 +59,8 @@ pub fn is_headless(text: &[u8]) -> bool {
     let text = behind_comments(text);
     let name = text.strip_prefix(b"%").unwrap_or(text);
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-    let (name, rest) = name.split_at(name.iter().position(|byte| !is_name(byte)).unwrap_or(name.len()));
+    let (name, rest) =
+        name.split_at(name.iter().position(|byte| !is_name(byte)).unwrap_or(name.len()));
     // MLIR begins alike.
     match name {
         b"" | b"module" | b"HloModule" => false,

@@ -12,7 +12,9 @@ use super::{ImportError, unzip};
 pub enum OrderError {
     #[error(transparent)]
     Unreadable(#[from] ImportError),
-    #[error("not an order: {0}; it must be a JSON list of node names, or an object with such a list as 'order'")]
+    #[error(
+        "not an order: {0}; it must be a JSON list of node names, or an object with such a list as 'order'"
+    )]
     NotAnOrder(String),
 }
 
@@ -30,7 +32,9 @@ pub fn read_orders(bytes: &[u8]) -> Result<Vec<(String, Vec<String>)>, OrderErro
     };
     let order = |mut computation: Value| {
         let name = computation.get_mut("computation").map(Value::take);
-        let Some(Value::String(name)) = name else { return Err(wrong("an entry of 'computations' has no name")) };
+        let Some(Value::String(name)) = name else {
+            return Err(wrong("an entry of 'computations' has no name"));
+        };
         Ok((name, order_in(computation)?))
     };
     computations.into_iter().map(order).collect()

@@ -14,8 +14,10 @@ pub(super) fn carried_order(rewritten: &Rewritten, order: &Order) -> Order {
     let Rewritten { graph, origin } = rewritten;
     let mut place = vec![0_usize; order.as_slice().len()];
     order.as_slice().iter().enumerate().for_each(|(at, op)| place[op.index()] = at);
-    let first = |op: OpId| origin.ops[op].of.iter().map(|old| place[old.index()]).min().unwrap_or(0);
-    let mut missing: IdVec<OpId, usize> = graph.ops().map(|op| graph.preds(op, Edges::All).len()).collect();
+    let first =
+        |op: OpId| origin.ops[op].of.iter().map(|old| place[old.index()]).min().unwrap_or(0);
+    let mut missing: IdVec<OpId, usize> =
+        graph.ops().map(|op| graph.preds(op, Edges::All).len()).collect();
     let entry = |op: OpId| Reverse((first(op), op));
     let mut ready: BinaryHeap<_> = graph.ops().filter(|&op| missing[op] == 0).map(entry).collect();
     let mut ops = Vec::with_capacity(graph.len());

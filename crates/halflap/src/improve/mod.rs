@@ -126,11 +126,12 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let task = request.task;
     let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
     let plans = Plans::new(task.graph, request.prices, request.allowed);
-    let hopeless =
-        plans.most_saved() < unchanged.step_time * LEAST || idle(task, &unchanged) < unchanged.step_time * LEAST;
+    let hopeless = plans.most_saved() < unchanged.step_time * LEAST
+        || idle(task, &unchanged) < unchanged.step_time * LEAST;
     if plans.is_empty() || hopeless {
         let unknown = plans.has_unknown && idle(task, &unchanged) > unchanged.step_time * LEAST;
-        let kept_because = if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
+        let kept_because =
+            if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
         return Ok(Improved { unchanged, changed: None, chosen: 0, kept_because });
     }
     let search = Search { request, unchanged: &unchanged };
@@ -140,7 +141,8 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
         Some(best) => search.decided(best?)?,
         None => None,
     };
-    let kept_because = if chosen == 0 { KeptBecause::NothingFits } else { KeptBecause::NothingShorter };
+    let kept_because =
+        if chosen == 0 { KeptBecause::NothingFits } else { KeptBecause::NothingShorter };
     Ok(Improved { unchanged, changed, chosen, kept_because })
 }
 
@@ -151,7 +153,11 @@ pub fn mergeable_latency(graph: &Graph, prices: &Prices<'_>, allowed: &Allowed) 
 }
 
 /// A part of the progress of a task.
-fn part_of<'a>(task: &'a Task<'a>, from: f64, to: f64) -> impl Fn(f64) -> ControlFlow<()> + Sync + 'a {
+fn part_of<'a>(
+    task: &'a Task<'a>,
+    from: f64,
+    to: f64,
+) -> impl Fn(f64) -> ControlFlow<()> + Sync + 'a {
     move |part| (task.progress)(from + (to - from) * part)
 }
 
@@ -251,14 +257,17 @@ impl Search<'_> {
     /// A quick search for the order of a plan's program. Where there is none within the limit, buckets
     /// become smaller until the program's own order is.
     fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
-        let apply = |recipes: &[Recipe]| apply(self.request.task.graph, recipes, self.request.prices).ok();
+        let apply =
+            |recipes: &[Recipe]| apply(self.request.task.graph, recipes, self.request.prices).ok();
         let (mut recipes, mut rewritten) = (apply(&recipes).map(|rewritten| (recipes, rewritten)))?;
         let limit = match self.order_of(&rewritten, done) {
             Ok(found) => return Some(Tried::new(recipes, rewritten, found)),
             Err(OptimizeError::NoOrderWithin { limit, .. }) => limit,
             Err(_) => return None,
         };
-        while let Some(smaller) = thinned(&recipes, &rewritten, limit).filter(|smaller| *smaller != recipes) {
+        while let Some(smaller) =
+            thinned(&recipes, &rewritten, limit).filter(|smaller| *smaller != recipes)
+        {
             rewritten = apply(&smaller).filter(|_| !smaller.is_empty())?;
             recipes = smaller;
         }
@@ -268,7 +277,9 @@ impl Search<'_> {
 
     fn order_of(&self, rewritten: &Rewritten, done: f64) -> Result<Optimized, OptimizeError> {
         let task = self.request.task;
-        let Some(machine) = self.machine(&rewritten.graph) else { return Err(OptimizeError::Stopped) };
+        let Some(machine) = self.machine(&rewritten.graph) else {
+            return Err(OptimizeError::Stopped);
+        };
         let known = [carried_order(rewritten, &self.unchanged.order)];
         optimize(&Task {
             graph: &rewritten.graph,
@@ -286,7 +297,8 @@ impl Search<'_> {
         if left_out.is_empty() {
             return Ok(tried);
         }
-        let kept = tried.recipes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
+        let kept =
+            tried.recipes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
         let recipes: Vec<Recipe> = kept.map(|(_, recipe)| recipe).collect();
         let rewritten = apply(self.request.task.graph, &recipes, self.request.prices)?;
         let order = carried_order(&rewritten, &self.unchanged.order);
@@ -320,9 +332,13 @@ impl Search<'_> {
         if found.step_time.0 > self.unchanged.step_time.0 * (1.0 - LEAST) {
             return Ok(None);
         }
-        verify_rewrite(task.graph, &rewritten.graph, &rewritten.origin).map_err(RewriteError::Unproved)?;
-        let robustness =
-            self.robustness(Setup { graph: &rewritten.graph, machine: &machine }, &found.order, &rewritten);
+        verify_rewrite(task.graph, &rewritten.graph, &rewritten.origin)
+            .map_err(RewriteError::Unproved)?;
+        let robustness = self.robustness(
+            Setup { graph: &rewritten.graph, machine: &machine },
+            &found.order,
+            &rewritten,
+        );
         let kept = !robustness.is_lost();
         Ok(kept.then_some(Changed { recipes, rewritten, optimized: found, robustness }))
     }
@@ -330,7 +346,10 @@ impl Search<'_> {
     fn robustness(&self, setup: Setup<'_>, order: &Order, rewritten: &Rewritten) -> Robustness {
         let task = self.request.task;
         let old = Setup { graph: task.graph, machine: task.machine };
-        let (before, after) = (Evaluation::of(old, self.unchanged.order.clone()), Evaluation::of(setup, order.clone()));
+        let (before, after) = (
+            Evaluation::of(old, self.unchanged.order.clone()),
+            Evaluation::of(setup, order.clone()),
+        );
         let side = |setup, evaluation| Side { setup, evaluation };
         Robustness::between(side(old, &before), side(setup, &after), &rewritten.origin)
     }

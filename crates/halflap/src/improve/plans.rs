@@ -91,7 +91,9 @@ impl Levels {
         };
         match self.0[class] {
             Some(own) => {
-                let near = [own - STEP, own + STEP].into_iter().filter(|level| (0.0..=1.0).contains(level));
+                let near = [own - STEP, own + STEP]
+                    .into_iter()
+                    .filter(|level| (0.0..=1.0).contains(level));
                 [with(None)].into_iter().chain(near.map(|level| with(Some(level)))).collect()
             }
             None => vec![with(Some(0.5)), with(Some(1.0))],
@@ -112,7 +114,12 @@ impl<'a> Plans<'a> {
             }
             match prices.line(graph, like) {
                 Some(line) if line.latency > Nanos::ZERO => {
-                    classes.push(Class { sizes: Sizes::of(graph, &ops, line), ops, line, is_exact });
+                    classes.push(Class {
+                        sizes: Sizes::of(graph, &ops, line),
+                        ops,
+                        line,
+                        is_exact,
+                    });
                 }
                 Some(_) => {}
                 None => has_unknown = true,
@@ -141,11 +148,17 @@ impl<'a> Plans<'a> {
 
     /// The merges of a plan; none of them needs another in a circle.
     pub(super) fn recipes(&self, levels: &Levels) -> Vec<Recipe> {
-        let merged = self.classes.iter().zip(&levels.0).filter_map(|(class, level)| Some((class, (*level)?)));
-        let mut sets: Vec<Vec<OpId>> = merged.flat_map(|(class, level)| self.sets(class, class.cap(level))).collect();
+        let merged = self
+            .classes
+            .iter()
+            .zip(&levels.0)
+            .filter_map(|(class, level)| Some((class, (*level)?)));
+        let mut sets: Vec<Vec<OpId>> =
+            merged.flat_map(|(class, level)| self.sets(class, class.cap(level))).collect();
         loop {
             let slices: Vec<&[OpId]> = sets.iter().map(Vec::as_slice).collect();
-            let smallest = circle(self.graph, &slices).into_iter().min_by_key(|&set| (sets[set].len(), set));
+            let smallest =
+                circle(self.graph, &slices).into_iter().min_by_key(|&set| (sets[set].len(), set));
             match smallest {
                 Some(set) => sets.swap_remove(set),
                 None => break,
@@ -165,7 +178,9 @@ impl<'a> Plans<'a> {
             let bytes = self.graph.collective(op).map_or(Bytes::ZERO, |of| of.bytes()).0 as f64;
             let fits = |set: &Vec<OpId>| {
                 let of = |other: &OpId| self.reader[*other];
-                let is_whole = set.len() > 1 && of(&set[0]).is_some() && set.iter().all(|one| of(one) == of(&set[0]));
+                let is_whole = set.len() > 1
+                    && of(&set[0]).is_some()
+                    && set.iter().all(|one| of(one) == of(&set[0]));
                 held + bytes <= most
                     && !(is_whole && of(&set[0]) != of(&op) && 2.0 * held >= most)
                     && !set.iter().any(|&one| self.reach.leads(one, op))
@@ -225,6 +240,7 @@ impl Reach {
 
     /// Whether a collective comes before an operation.
     fn leads(&self, collective: OpId, op: OpId) -> bool {
-        self.number[collective].is_some_and(|index| self.before[op][index / 64] >> (index % 64) & 1 == 1)
+        self.number[collective]
+            .is_some_and(|index| self.before[op][index / 64] >> (index % 64) & 1 == 1)
     }
 }

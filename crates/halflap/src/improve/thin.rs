@@ -9,7 +9,11 @@ use crate::units::Bytes;
 
 /// The same merges, but those whose buckets are alive where the changed program, in its own order,
 /// needs more than the limit are cut in two, or given up. `None` if it fits.
-pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -> Option<Vec<Recipe>> {
+pub(super) fn thinned(
+    recipes: &[Recipe],
+    rewritten: &Rewritten,
+    limit: Bytes,
+) -> Option<Vec<Recipe>> {
     let Rewritten { graph, origin } = rewritten;
     let memory = Timeline::of(graph, &Order::of_input(graph));
     let mut alive = memory.baseline;
@@ -20,7 +24,7 @@ pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -
         if alive > limit {
             full.push(op.index());
         }
-        alive = alive - level.free;
+        alive -= level.free;
     }
     if full.is_empty() {
         return None;
@@ -33,15 +37,18 @@ pub(super) fn thinned(recipes: &[Recipe], rewritten: &Rewritten, limit: Bytes) -
         full.iter().any(|&at| (first.index()..=last.index()).contains(&at))
     };
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-    let in_the_way: Vec<&[OpId]> =
-        merged.filter(|(op, _)| is_in_the_way(*op)).map(|(_, source)| source.of.as_slice()).collect();
-    let smaller = |Recipe::Merge { members }: &Recipe| match in_the_way.contains(&members.as_slice()) {
-        true => {
-            let (first, second) = members.split_at(members.len() / 2);
-            let halves = [first, second].into_iter().filter(|half| half.len() > 1);
-            halves.map(|half| Recipe::Merge { members: half.to_vec() }).collect()
-        }
-        false => vec![Recipe::Merge { members: members.clone() }],
-    };
+    let in_the_way: Vec<&[OpId]> = merged
+        .filter(|(op, _)| is_in_the_way(*op))
+        .map(|(_, source)| source.of.as_slice())
+        .collect();
+    let smaller =
+        |Recipe::Merge { members }: &Recipe| match in_the_way.contains(&members.as_slice()) {
+            true => {
+                let (first, second) = members.split_at(members.len() / 2);
+                let halves = [first, second].into_iter().filter(|half| half.len() > 1);
+                halves.map(|half| Recipe::Merge { members: half.to_vec() }).collect()
+            }
+            false => vec![Recipe::Merge { members: members.clone() }],
+        };
     Some(recipes.iter().flat_map(smaller).collect())
 }

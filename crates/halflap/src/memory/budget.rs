@@ -26,7 +26,9 @@ pub enum Budget {
 
 /// Why a text is not a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576B")]
+#[error(
+    "'{0}' is not a memory limit: it must be a multiple such as 1.2x, or a size such as 40GiB, 512MB or 1048576B"
+)]
 pub struct BadBudget(String);
 
 impl Budget {
@@ -59,7 +61,9 @@ impl FromStr for Budget {
         ];
         let bad = || BadBudget(text.to_owned());
         let lower = text.trim().to_ascii_lowercase();
-        let number = |digits: &str| digits.trim().parse::<f64>().ok().filter(|number| (0.0..=9e18).contains(number));
+        let number = |digits: &str| {
+            digits.trim().parse::<f64>().ok().filter(|number| (0.0..=9e18).contains(number))
+        };
         if let Some(times) = lower.strip_suffix('x') {
             return number(times).map(Budget::Times).ok_or_else(bad);
         }
@@ -83,7 +87,10 @@ mod tests {
     fn limits_as_people_write_them() {
         let limit = |text: &str| text.parse::<Budget>().map(|budget| budget.limit(Bytes(1000)).0);
         let texts = ["1.2x", "0x", "40GiB", "1.5 kb", "2K", "7700", "8b"];
-        assert_eq!(texts.map(|text| limit(text).unwrap()), [1200, 0, 40 << 30, 1500, 2048, 7700, 8]);
+        assert_eq!(
+            texts.map(|text| limit(text).unwrap()),
+            [1200, 0, 40 << 30, 1500, 2048, 7700, 8]
+        );
         for text in ["1.2", "40", "", "x", "-1x", "1.2y", "GiB", "nan", "infx", "1e30"] {
             assert!(limit(text).is_err(), "{text}");
         }

@@ -33,7 +33,12 @@ pub struct LedgerMismatch {
 
 /// Compares every operation's `post_alloc` and `post_free`, and the peak with its limit.
 /// Gives the first operation that differs, or `None` in its place where only the peak is exceeded.
-pub fn compare(graph: &Graph, order: &Order, ledger: &Ledger, limit: Bytes) -> Result<(), (Option<OpId>, Timeline)> {
+pub fn compare(
+    graph: &Graph,
+    order: &Order,
+    ledger: &Ledger,
+    limit: Bytes,
+) -> Result<(), (Option<OpId>, Timeline)> {
     let truth = Timeline::of(graph, order);
     let differs = |op: &&OpId| {
         let (books, level) = (ledger.level(**op), truth.levels[**op]);

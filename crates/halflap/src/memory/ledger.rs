@@ -125,7 +125,8 @@ impl Ledger {
         if !self.transfers.is_empty() {
             self.account_swapped(swap);
             let post_allocs = |of_group: bool| {
-                let counted = self.swapped.iter().filter(move |(op, _)| !of_group || *op != swap.candidate);
+                let counted =
+                    self.swapped.iter().filter(move |(op, _)| !of_group || *op != swap.candidate);
                 counted.map(|(_, level)| level.post_alloc).max()
             };
             quote.peak = post_allocs(false).unwrap_or(quote.peak);
@@ -182,7 +183,11 @@ impl Ledger {
             Direction::Earlier => group.contains(order.pos(from)).then_some(candidate),
             Direction::Later if from != candidate => None,
             Direction::Later => {
-                let in_group = graph.users(buffer).iter().copied().filter(|&user| group.contains(order.pos(user)));
+                let in_group = graph
+                    .users(buffer)
+                    .iter()
+                    .copied()
+                    .filter(|&user| group.contains(order.pos(user)));
                 in_group.max_by_key(|&user| order.pos(user))
             }
         };
@@ -192,7 +197,12 @@ impl Ledger {
     fn find_transfers(&mut self, swap: &Swap<'_>) {
         let mut transfers = std::mem::take(&mut self.transfers);
         transfers.clear();
-        transfers.extend(swap.graph.uses(swap.candidate).iter().filter_map(|&buffer| self.transfer(swap, buffer)));
+        transfers.extend(
+            swap.graph
+                .uses(swap.candidate)
+                .iter()
+                .filter_map(|&buffer| self.transfer(swap, buffer)),
+        );
         self.transfers = transfers;
     }
 

@@ -226,7 +226,8 @@ impl<'p> Search<'p> {
         if low == high {
             return None;
         }
-        let reach = if drags { 1 + self.random.below((end - first) / 2) } else { 1 + self.random.below(8) };
+        let reach =
+            if drags { 1 + self.random.below((end - first) / 2) } else { 1 + self.random.below(8) };
         let to = match !drags && self.random.coin() {
             true => low + self.random.below(high - low + 1),
             false if self.random.coin() => (from + reach).min(high),
@@ -241,7 +242,8 @@ impl<'p> Search<'p> {
         let (first, end) = self.region;
         let from = self.walk();
         let last = (from + LOOK).min(end);
-        let (place, awaited) = (from..last).find_map(|place| Some((place, self.board.stall(place)?)))?;
+        let (place, awaited) =
+            (from..last).find_map(|place| Some((place, self.board.stall(place)?)))?;
         let step = match self.random.below(3) {
             0 => {
                 let earlier = self.behind_what(awaited);
@@ -274,7 +276,8 @@ impl<'p> Search<'p> {
     fn walk(&mut self) -> usize {
         let (first, end) = self.region;
         let stride = 1 + self.random.below(STRIDE);
-        let next = if self.backwards { self.at.checked_sub(stride) } else { Some(self.at + stride) };
+        let next =
+            if self.backwards { self.at.checked_sub(stride) } else { Some(self.at + stride) };
         match next.filter(|place| (first..end).contains(place)) {
             Some(place) => self.at = place,
             None => self.backwards = !self.backwards,
@@ -289,13 +292,16 @@ impl<'p> Search<'p> {
         let visit = steps / (regions.len() * sweeps) + 1;
         let mut excess = self.board.excess(self.limit);
         for sweep in 0..sweeps {
-            let temperature = self.limit as f64 * 0.01 * halved(HALVINGS * sweep as f64 / sweeps as f64);
+            let temperature =
+                self.limit as f64 * 0.01 * halved(HALVINGS * sweep as f64 / sweeps as f64);
             for &region in &regions {
                 self.enter(region);
                 for _ in 0..visit {
                     let Some(step) = self.propose(false) else { continue };
                     let change = self.board.ask_excess(step, self.limit);
-                    if change as f64 <= temperature * self.random.exponential() - temperature * 0.1 || change <= 0 {
+                    if change as f64 <= temperature * self.random.exponential() - temperature * 0.1
+                        || change <= 0
+                    {
                         self.board.make(step);
                         excess += change;
                     }
@@ -338,7 +344,10 @@ impl<'p> Search<'p> {
     fn stretch(&mut self, from: usize, goal: usize, slack: &mut f64) {
         for to in [goal, from.midpoint(goal), (3 * from + goal) / 4] {
             let step = Move { from, to };
-            if to == from || !self.board.fits(step, self.limit) || self.board.ask_time(step) > self.current {
+            if to == from
+                || !self.board.fits(step, self.limit)
+                || self.board.ask_time(step) > self.current
+            {
                 continue;
             }
             self.board.make(step);
@@ -362,7 +371,9 @@ fn regions(len: usize) -> Vec<(usize, usize)> {
 }
 
 fn mean_collective_time(program: &Program) -> f64 {
-    let times = || (0..program.len).filter(|&op| program.kind[op].is_collective()).map(|op| program.time[op]);
+    let times = || {
+        (0..program.len).filter(|&op| program.kind[op].is_collective()).map(|op| program.time[op])
+    };
     match times().count() {
         0 => 0.0,
         count => times().sum::<f64>() / count as f64,

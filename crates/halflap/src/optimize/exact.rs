@@ -19,7 +19,8 @@ pub(super) fn search(program: &Program, limit: i64) -> Option<Vec<u32>> {
     };
     let compute = (0..program.len).filter(|&op| program.kind[op] != OpKind::AsyncCollective);
     let to_compute = compute.map(|op| program.time[op]).sum();
-    let state = State { now: 0.0, free: vec![0.0; program.streams], alive: program.baseline, to_compute };
+    let state =
+        State { now: 0.0, free: vec![0.0; program.streams], alive: program.baseline, to_compute };
     tree.descend(&state);
     tree.best.1
 }
@@ -90,7 +91,8 @@ impl Tree<'_> {
         let ready = gates.fold(state.now, |ready, &gate| ready.max(self.end[gate as usize]));
         let stream = program.stream[op] as usize;
         let is_collective = program.kind[op].is_collective();
-        let ended = if is_collective { ready.max(state.free[stream]) } else { ready } + program.time[op];
+        let ended =
+            if is_collective { ready.max(state.free[stream]) } else { ready } + program.time[op];
         self.end[op] = ended;
         if is_collective {
             next.free[stream] = ended;

@@ -61,7 +61,8 @@ impl Effort {
         // In hundredths of the default: half a second for a thousand operations on two cores, and three
         // for any number.
         let hundredth = (2_600 + 17 * len / 10).max((12 * len).saturating_sub(7_700)).min(18_300);
-        let stage = |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
+        let stage =
+            |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
         let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
         if self != Effort::Quick {
             stages.extend([stage(6, 18, 0.0), stage(2, 36, 4.0)]);
@@ -157,16 +158,22 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
         false => bound,
     };
     // Those within the limit come first; where none is, the closest one is enough.
-    let fits = |order: &&Vec<u32>| Board::new(&program, order.to_vec()).peak() <= task.memory_limit.0;
+    let fits =
+        |order: &&Vec<u32>| Board::new(&program, order.to_vec()).peak() <= task.memory_limit.0;
     let within = starts.iter().take_while(fits).count().max(1);
     let mut found = find(task, &program, Start { orders: &starts[..within], bound: alone })?;
-    found.extend(starts.into_iter().map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }));
+    found.extend(
+        starts
+            .into_iter()
+            .map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }),
+    );
     if task.machine.is_contended() {
         refine(task, &mut found)?;
     }
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
-    let best = found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
+    let best =
+        found.into_iter().map(|found| Ranked::new(task, &program, found)).min_by(Ranked::compare);
     let Some(best) = best else {
         return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
     };
@@ -208,7 +215,8 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let best = by_step.min_by(|(a, _), (b, _)| a.step_time.0.total_cmp(&b.step_time.0));
         let Some((ran, order)) = best else { return Ok(()) };
         let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
-        let machine = Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
+        let machine =
+            Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
         let program = Program::new(task.graph, &machine, task.edges);
         let bound = lower_bound(task.graph, &machine, task.edges, task.memory_limit);
         let order = order.clone();
@@ -226,7 +234,8 @@ fn prove(task: &Task<'_>, ops: Vec<OpId>) -> Result<(Bytes, Order), OptimizeErro
     let order_edges = if task.edges == Edges::All { OrderEdges::Kept } else { OrderEdges::Free };
     let demands = Demands { order_edges, memory_limit: Some(task.memory_limit) };
     let proof = verify(task.graph, &ops, &demands).map_err(OptimizeError::Unproved)?;
-    let order = Order::from_ops(task.graph.len(), ops).expect("it was verified to be a permutation");
+    let order =
+        Order::from_ops(task.graph.len(), ops).expect("it was verified to be a permutation");
     Ok((proof.peak, order))
 }
 
@@ -254,7 +263,12 @@ impl Ranked {
 }
 
 /// Runs all stages; gives what every chain of every stage found.
-fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]) -> Result<Vec<Found>, OptimizeError> {
+fn search(
+    task: &Task<'_>,
+    program: &Program,
+    start: Start<'_>,
+    stages: &[Stage],
+) -> Result<Vec<Found>, OptimizeError> {
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
     let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let tick = |steps: usize| {
@@ -275,7 +289,13 @@ fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]
             let other = if index < 4 { 0 } else { (index - 3) % orders.len() };
             let from = if stage.cooled > 0.0 { &best.1 } else { &orders[other] };
             let (seed, limit) = ((100 * number + index) as u64, task.memory_limit.0);
-            let chain = Chain { seed, steps: stage.steps, cooled: stage.cooled, limit, bound: bound.time.0 };
+            let chain = Chain {
+                seed,
+                steps: stage.steps,
+                cooled: stage.cooled,
+                limit,
+                bound: bound.time.0,
+            };
             anneal(program, from, &chain, &tick)
         };
         let more = on_threads(task.threads, stage.chains, &run);
@@ -322,9 +342,12 @@ fn key(task: &Task<'_>, program: &Program, order: &[u32]) -> Key {
 /// Runs `count` jobs on as many threads as may work; the results are in the jobs' sequence.
 fn on_threads(threads: usize, count: usize, run: &(dyn Fn(usize) -> Found + Sync)) -> Vec<Found> {
     let workers = threads.clamp(1, count);
-    let share = |worker: usize| (worker..count).step_by(workers).map(|index| (index, run(index))).collect::<Vec<_>>();
+    let share = |worker: usize| {
+        (worker..count).step_by(workers).map(|index| (index, run(index))).collect::<Vec<_>>()
+    };
     let mut all = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..workers).map(|worker| scope.spawn(move || share(worker))).collect();
+        let others: Vec<_> =
+            (1..workers).map(|worker| scope.spawn(move || share(worker))).collect();
         let mut all = share(0);
         for other in others {
             all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -358,7 +381,8 @@ fn starts(task: &Task<'_>) -> Vec<Vec<u32>> {
         excess: (Timeline::of(graph, order).peak - task.memory_limit).0.max(0),
         step_time: simulate(graph, order.as_slice(), &machine).step_time.0,
     };
-    let mut keyed: Vec<(Key, Order)> = orders.into_iter().map(|order| (key(&order), order)).collect();
+    let mut keyed: Vec<(Key, Order)> =
+        orders.into_iter().map(|order| (key(&order), order)).collect();
     keyed.sort_by(|(a, _), (b, _)| a.compare(b));
     let plain = |order: Order| order.as_slice().iter().map(|op| op.index() as u32).collect();
     keyed.into_iter().map(|(_, order)| plain(order)).collect()

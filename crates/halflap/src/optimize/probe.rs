@@ -40,7 +40,12 @@ const PLACES: usize = 48;
 
 impl<'a> Probe<'a> {
     /// An order of a program within a limit.
-    pub(crate) fn new(program: &'a Program, graph: &'a Graph, order: &'a Order, limit: Bytes) -> Probe<'a> {
+    pub(crate) fn new(
+        program: &'a Program,
+        graph: &'a Graph,
+        order: &'a Order,
+        limit: Bytes,
+    ) -> Probe<'a> {
         let ops = order.as_slice().iter().map(|op| op.index() as u32).collect();
         let mut board = Board::new(program, ops);
         Probe { graph, order, step_time: board.step_time(), board, limit }

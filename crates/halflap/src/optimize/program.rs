@@ -58,15 +58,23 @@ impl Program {
             streams: machine.streams.len().max(1),
             kind: graph.ops().map(|op| graph.kind(op)).collect(),
             time: graph.ops().map(|op| machine.times.of(op).0).collect(),
-            stream: graph.ops().map(|op| machine.streams.of(op).map_or(0, |stream| stream.index() as u32)).collect(),
-            alloc: graph.ops().map(|op| outputs(op).map(|buffer| graph.size_alloc(buffer).0).sum()).collect(),
+            stream: graph
+                .ops()
+                .map(|op| machine.streams.of(op).map_or(0, |stream| stream.index() as u32))
+                .collect(),
+            alloc: graph
+                .ops()
+                .map(|op| outputs(op).map(|buffer| graph.size_alloc(buffer).0).sum())
+                .collect(),
             free_self: graph
                 .ops()
                 .map(|op| outputs(op).filter(unused).map(|buffer| graph.size_free(buffer).0).sum())
                 .collect(),
             preds: Lists::new(graph.ops().map(|op| graph.preds(op, edges).iter().copied())),
             succs: Lists::new(graph.ops().map(|op| graph.succs(op, edges).iter().copied())),
-            gated_by: Lists::new(graph.ops().map(|op| graph.gated_by(op).iter().copied().filter(is_async))),
+            gated_by: Lists::new(
+                graph.ops().map(|op| graph.gated_by(op).iter().copied().filter(is_async)),
+            ),
             gates: Lists::new(graph.ops().map(|op| gates(op).iter().copied())),
             uses: Lists::new(graph.ops().map(|op| graph.uses(op).iter().copied().filter(has_size))),
             users: Lists::new(graph.buffers().map(|buffer| graph.users(buffer).iter().copied())),

@@ -75,13 +75,17 @@ fn first_collective_led_to(graph: &Graph, order: &Order, goals: Goals) -> IdVec<
         let after = graph.succs(op, Edges::All).iter().map(|&succ| first[succ]).min();
         first[op] = first[op].min(after.unwrap_or(u32::MAX));
     }
-    graph.ops().map(|op| if graph.kind(op).is_collective() { number[op] } else { first[op] }).collect()
+    graph
+        .ops()
+        .map(|op| if graph.kind(op).is_collective() { number[op] } else { first[op] })
+        .collect()
 }
 
 impl<'a> Scheduler<'a> {
     fn new(of: &Runner<'a>, ranks: IdVec<OpId, Rank>) -> Scheduler<'a> {
         let graph = of.graph;
-        let missing: IdVec<OpId, u32> = graph.ops().map(|op| graph.preds(op, Edges::All).len() as u32).collect();
+        let missing: IdVec<OpId, u32> =
+            graph.ops().map(|op| graph.preds(op, Edges::All).len() as u32).collect();
         let mut scheduler = Scheduler {
             graph,
             times: of.times,
@@ -91,7 +95,10 @@ impl<'a> Scheduler<'a> {
             ready_others: BinaryHeap::new(),
             scheduled: Vec::with_capacity(graph.len()),
         };
-        graph.ops().filter(|&op| graph.preds(op, Edges::All).is_empty()).for_each(|op| scheduler.push(op));
+        graph
+            .ops()
+            .filter(|&op| graph.preds(op, Edges::All).is_empty())
+            .for_each(|op| scheduler.push(op));
         scheduler
     }
 

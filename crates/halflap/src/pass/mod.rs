@@ -69,7 +69,9 @@ impl Pass {
             Pass::SinkWaits => "sink_waits",
             Pass::RaiseComms => "raise_comms",
             Pass::ReorderComputeForOverlap => "reorder_compute_for_overlap",
-            Pass::ReorderCommunicationPreservingPeakMemory => "reorder_communication_preserving_peak_memory",
+            Pass::ReorderCommunicationPreservingPeakMemory => {
+                "reorder_communication_preserving_peak_memory"
+            }
             Pass::SinkWaitsIterative => "sink_waits_iterative",
             Pass::SimpleOverlap => "simple_overlap",
         }
@@ -95,7 +97,8 @@ impl Pass {
     /// What every order that the pass returns guarantees, relative to its input order.
     pub fn promise(self, options: &Options) -> Promise {
         let iterative = |settings: &IterativeSettings| Promise {
-            order_edges: options.fidelity == Fidelity::Fixed && !settings.unsafe_collectives_reorder,
+            order_edges: options.fidelity == Fidelity::Fixed
+                && !settings.unsafe_collectives_reorder,
             peak_budget: Some(settings.peak_memory_budget),
         };
         match self {
@@ -172,23 +175,38 @@ pub struct Runner<'a> {
 
 impl Runner<'_> {
     /// Runs one pass on an order. `watch` sees every swap, and may end the pass.
-    pub fn run<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<PassOutcome, Box<LedgerMismatch>> {
+    pub fn run<W: Watch>(
+        &self,
+        pass: Pass,
+        order: &Order,
+        watch: &mut W,
+    ) -> Result<PassOutcome, Box<LedgerMismatch>> {
         let goals = match pass {
             Pass::SinkWaits => Goals { raise_comms: false, sink_waits: true, overlap: false },
             Pass::RaiseComms => Goals { raise_comms: true, sink_waits: false, overlap: false },
-            Pass::ReorderComputeForOverlap => Goals { raise_comms: true, sink_waits: true, overlap: true },
+            Pass::ReorderComputeForOverlap => {
+                Goals { raise_comms: true, sink_waits: true, overlap: true }
+            }
             _ => return self.iterate(pass, order, watch),
         };
         let ops = list::schedule(self, order, goals);
-        let order = Order::from_ops(self.graph.len(), ops).expect("the list scheduler takes each operation once");
+        let order = Order::from_ops(self.graph.len(), ops)
+            .expect("the list scheduler takes each operation once");
         Ok(PassOutcome { order, moves: 0, slides: Vec::new() })
     }
 
     /// Runs a pass that slides operations one after the other.
-    fn iterate<W: Watch>(&self, pass: Pass, order: &Order, watch: &mut W) -> Result<PassOutcome, Box<LedgerMismatch>> {
+    fn iterate<W: Watch>(
+        &self,
+        pass: Pass,
+        order: &Order,
+        watch: &mut W,
+    ) -> Result<PassOutcome, Box<LedgerMismatch>> {
         let Runner { graph, times, options } = *self;
         let Options { settings, fidelity } = options;
-        let scale = |op| if graph.kind(op).is_collective() { settings.comm_mult } else { settings.non_comm_mult };
+        let scale = |op| {
+            if graph.kind(op).is_collective() { settings.comm_mult } else { settings.non_comm_mult }
+        };
         let overlap = Overlap::new(graph, &times.map(|op, time| time * scale(op)), *fidelity);
         let charge = match fidelity {
             Fidelity::Torch => InputCharge::FirstOperation,
@@ -214,7 +232,11 @@ impl Runner<'_> {
             }
             _ => {
                 let collectives = of_kind(graph, ops.iter().copied(), OpKind::AsyncCollective);
-                slider.slide_all(collectives, Rules::simple(Direction::Earlier, *fidelity), watch)?;
+                slider.slide_all(
+                    collectives,
+                    Rules::simple(Direction::Earlier, *fidelity),
+                    watch,
+                )?;
                 let waits = of_kind(graph, ops.iter().rev().copied(), OpKind::Wait);
                 slider.slide_all(waits, Rules::simple(Direction::Later, *fidelity), watch)?;
             }
@@ -223,6 +245,10 @@ impl Runner<'_> {
     }
 }
 
-fn of_kind(graph: &Graph, ops: impl Iterator<Item = OpId>, kind: OpKind) -> impl Iterator<Item = OpId> {
+fn of_kind(
+    graph: &Graph,
+    ops: impl Iterator<Item = OpId>,
+    kind: OpKind,
+) -> impl Iterator<Item = OpId> {
     ops.filter(move |&op| graph.kind(op) == kind)
 }

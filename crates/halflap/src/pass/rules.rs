@@ -12,7 +12,8 @@ pub(super) struct Kinds(u8);
 
 impl Kinds {
     pub(super) const NONE: Kinds = Kinds(0);
-    pub(super) const COMPUTE: Kinds = Kinds::of(OpKind::Compute).and(Kinds::of(OpKind::MultiOutput));
+    pub(super) const COMPUTE: Kinds =
+        Kinds::of(OpKind::Compute).and(Kinds::of(OpKind::MultiOutput));
     pub(super) const WAIT: Kinds = Kinds::of(OpKind::Wait);
     pub(super) const ASYNC: Kinds = Kinds::of(OpKind::AsyncCollective);
     pub(super) const SYNC: Kinds = Kinds::of(OpKind::SyncCollective);
@@ -100,8 +101,12 @@ impl Rules {
 
     /// `reorder_communication_preserving_peak_memory`: collectives rise.
     pub(super) fn reorder(options: &Options) -> Rules {
-        let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
-            options.settings.reorder;
+        let IterativeSettings {
+            use_runtime_estimations,
+            unsafe_collectives_reorder,
+            with_collectives,
+            ..
+        } = options.settings.reorder;
         let is_fixed = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Earlier,
@@ -127,8 +132,12 @@ impl Rules {
 
     /// `sink_waits_iterative`: waits sink.
     pub(super) fn sink(options: &Options) -> Rules {
-        let IterativeSettings { use_runtime_estimations, unsafe_collectives_reorder, with_collectives, .. } =
-            options.settings.sink;
+        let IterativeSettings {
+            use_runtime_estimations,
+            unsafe_collectives_reorder,
+            with_collectives,
+            ..
+        } = options.settings.sink;
         let is_fixed = options.fidelity == Fidelity::Fixed;
         Rules {
             direction: Direction::Later,

@@ -91,7 +91,12 @@ enum Verdict {
 }
 
 impl<'a> Slider<'a> {
-    pub(super) fn new(graph: &'a Graph, overlap: &'a Overlap<'a>, ledger: Ledger, order: Order) -> Slider<'a> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        overlap: &'a Overlap<'a>,
+        ledger: Ledger,
+        order: Order,
+    ) -> Slider<'a> {
         Slider {
             graph,
             overlap,
@@ -171,11 +176,13 @@ impl<'a> Slider<'a> {
     #[inline(always)]
     fn judge(&mut self, candidate: OpId, group: &mut Group) -> Verdict {
         let bonds = self.marks.of(candidate);
-        let only_memory_counts = bonds.is_none() && self.rules.unremarkable.has(self.graph.kind(candidate));
+        let only_memory_counts =
+            bonds.is_none() && self.rules.unremarkable.has(self.graph.kind(candidate));
         if !only_memory_counts && let Some(verdict) = self.judge_bonds(candidate, group, bonds) {
             return verdict;
         }
-        let place = Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+        let place =
+            Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
         let swap = group.beside(candidate, place);
         debug_assert!(bonds.shares_a_free() || !self.ledger.transfers_free(&swap));
         let quote = match bonds.shares_a_free() {
@@ -184,7 +191,12 @@ impl<'a> Slider<'a> {
         };
         if quote.peak > self.memory_limit {
             let (base, limit) = (self.ledger.peak_at_start(), self.memory_limit);
-            return Verdict::Stop(Limit::PeakMemory { candidate, would_be: quote.peak, base, limit });
+            return Verdict::Stop(Limit::PeakMemory {
+                candidate,
+                would_be: quote.peak,
+                base,
+                limit,
+            });
         }
         Verdict::Swap(quote)
     }
@@ -207,7 +219,10 @@ impl<'a> Slider<'a> {
             match self.not_grouped(candidate) {
                 None => return Some(Verdict::Absorb),
                 Some(not_grouped) if bonds.is_needed() => {
-                    return Some(Verdict::Stop(Limit::DataDependency { on: candidate, not_grouped }));
+                    return Some(Verdict::Stop(Limit::DataDependency {
+                        on: candidate,
+                        not_grouped,
+                    }));
                 }
                 Some(_) if !rules.collectives_overtake => return in_order,
                 Some(_) => {}
@@ -225,9 +240,9 @@ impl<'a> Slider<'a> {
         let (rules, kind) = (&self.rules, self.graph.kind(candidate));
         match kind {
             _ if rules.carries_nothing() => Some(NotGrouped::Never),
-            _ if rules.carries.has(kind) => {
-                (self.graph.is_gemm_like(candidate) && !rules.carries_gemm).then_some(NotGrouped::GemmLike)
-            }
+            _ if rules.carries.has(kind) => (self.graph.is_gemm_like(candidate)
+                && !rules.carries_gemm)
+                .then_some(NotGrouped::GemmLike),
             OpKind::Wait => Some(NotGrouped::Wait),
             _ => Some(NotGrouped::Collective),
         }
@@ -264,7 +279,10 @@ impl<'a> Slider<'a> {
                 group.anchors.iter().fold(won, |total, pair| total + growth(pair))
             }
             // Torch drops what the slid pair wins and turns the sign of what the others lose.
-            true => group.anchors.iter().fold(slid.exposed_with(Nanos::ZERO), |total, pair| total - growth(pair)),
+            true => group
+                .anchors
+                .iter()
+                .fold(slid.exposed_with(Nanos::ZERO), |total, pair| total - growth(pair)),
         };
         if total > Nanos::ZERO {
             return Some(total);
@@ -307,7 +325,8 @@ impl<'a> Slider<'a> {
 
     #[inline(always)]
     fn swap(&mut self, candidate: OpId, group: &mut Group, quote: Quote) {
-        let place = Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+        let place =
+            Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
         let swap = group.beside(candidate, place);
         self.ledger.commit(&swap, quote, self.rules.last_uses_follow);
         self.order.rotate(&mut group.block, self.rules.direction);
@@ -335,7 +354,10 @@ impl<'a> Slider<'a> {
             let last = self.ledger.freed_by(buffer);
             match (rules.direction, last) {
                 (Direction::Earlier, Some(last)) if last == op => {
-                    graph.users(buffer).iter().for_each(|&user| self.marks.set(user, Bonds::SHARES));
+                    graph
+                        .users(buffer)
+                        .iter()
+                        .for_each(|&user| self.marks.set(user, Bonds::SHARES));
                 }
                 (Direction::Later, Some(last)) => self.marks.set(last, Bonds::SHARES),
                 _ => {}

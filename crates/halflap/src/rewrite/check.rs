@@ -36,7 +36,10 @@ impl ResultAs {
 }
 
 /// The members, ascending, if they can be merged.
-pub(super) fn members<'a>(graph: &'a Graph, named: &[OpId]) -> Result<Vec<Member<'a>>, RewriteError> {
+pub(super) fn members<'a>(
+    graph: &'a Graph,
+    named: &[OpId],
+) -> Result<Vec<Member<'a>>, RewriteError> {
     let mut ops = named.to_vec();
     ops.sort_unstable();
     let name = |op: OpId| graph.name(op).to_owned();
@@ -69,18 +72,27 @@ pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
 
 fn member(graph: &Graph, op: OpId) -> Result<Member<'_>, RewriteError> {
     let name = |op: OpId| graph.name(op).to_owned();
-    let collective = graph.collective(op).ok_or_else(|| RewriteError::NotACollective { member: name(op) })?;
+    let collective =
+        graph.collective(op).ok_or_else(|| RewriteError::NotACollective { member: name(op) })?;
     let kind = collective.kind;
-    if !matches!(kind, CollectiveKind::AllReduce | CollectiveKind::AllGather | CollectiveKind::ReduceScatter) {
+    if !matches!(
+        kind,
+        CollectiveKind::AllReduce | CollectiveKind::AllGather | CollectiveKind::ReduceScatter
+    ) {
         return Err(RewriteError::NotMergeable { member: name(op), kind });
     }
     if collective.reduction == Some(Reduction::Other) {
         return Err(RewriteError::UnknownReduction { member: name(op) });
     }
-    let reads =
-        |reader: OpId| graph.deps(reader).iter().any(|&(buffer, kinds)| kinds.data && graph.maker(buffer) == Some(op));
+    let reads = |reader: OpId| {
+        graph
+            .deps(reader)
+            .iter()
+            .any(|&(buffer, kinds)| kinds.data && graph.maker(buffer) == Some(op))
+    };
     let readers = graph.succs(op, Edges::Awaited).iter().copied().filter(|&reader| reads(reader));
-    if let Some(through) = readers.clone().find(|&reader| graph.kind(reader) == OpKind::MultiOutput) {
+    if let Some(through) = readers.clone().find(|&reader| graph.kind(reader) == OpKind::MultiOutput)
+    {
         return Err(RewriteError::HandsOut { member: name(op), through: name(through) });
     }
     if let Some(&wait) = graph.waited_by(op).iter().find(|&&wait| graph.waits_for(wait) != [op]) {
@@ -98,14 +110,17 @@ fn member(graph: &Graph, op: OpId) -> Result<Member<'_>, RewriteError> {
 
 fn result_as(graph: &Graph, op: OpId, collective: &Collective) -> ResultAs {
     let outputs = graph.outputs(op).iter();
-    let sized: Vec<BufId> = outputs.copied().filter(|&buffer| graph.size_alloc(buffer) > Bytes::ZERO).collect();
+    let sized: Vec<BufId> =
+        outputs.copied().filter(|&buffer| graph.size_alloc(buffer) > Bytes::ZERO).collect();
     let whole: Bytes = sized.iter().map(|&buffer| graph.size_alloc(buffer)).sum();
     let is_plain = |&buffer: &BufId| graph.size_alloc(buffer) == graph.size_free(buffer);
     match collective.kind {
         _ if sized.is_empty() && collective.payload.output > Bytes::ZERO => ResultAs::InPlace,
         // Every rank's part of the bucket holds a piece of each member.
         CollectiveKind::AllGather => ResultAs::Copy,
-        _ if whole == collective.payload.output && graph.outputs(op).iter().all(is_plain) => ResultAs::View,
+        _ if whole == collective.payload.output && graph.outputs(op).iter().all(is_plain) => {
+            ResultAs::View
+        }
         _ => ResultAs::Copy,
     }
 }
@@ -115,7 +130,9 @@ fn same(graph: &Graph, a: &Member<'_>, b: &Member<'_>) -> Result<(), RewriteErro
     let (x, y) = (a.collective, b.collective);
     let group = |of: &Collective| graph.groups()[of.group].name.clone();
     let reduction = |of: &Collective| of.reduction.map_or("not known", Reduction::name).to_owned();
-    let dtype = |of: &Collective| of.payload.dtype.as_ref().map_or("not known".to_owned(), |dtype| dtype.to_string());
+    let dtype = |of: &Collective| {
+        of.payload.dtype.as_ref().map_or("not known".to_owned(), |dtype| dtype.to_string())
+    };
     let runs = |of: &Member<'_>| graph.kind(of.op).name().to_owned();
     let pairs = [
         ("kind", x.kind.name().to_owned(), y.kind.name().to_owned()),
@@ -175,14 +192,18 @@ pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
     // Each set is represented by its first member.
     let as_one = |op: OpId| set_of[op].map_or(op, |set| sets[set][0]);
     let mut missing: IdVec<OpId, usize> = IdVec::filled(0, graph.len());
-    let edges = |op: OpId| graph.preds(op, Edges::Real).iter().map(move |&pred| (as_one(pred), as_one(op)));
+    let edges =
+        |op: OpId| graph.preds(op, Edges::Real).iter().map(move |&pred| (as_one(pred), as_one(op)));
     for (pred, op) in graph.ops().flat_map(edges) {
         missing[op] += usize::from(pred != op);
     }
     let members = |op: OpId| set_of[op].map_or(vec![op], |set| sets[set].to_vec());
-    let mut open: Vec<OpId> = graph.ops().filter(|&op| as_one(op) == op && missing[op] == 0).collect();
+    let mut open: Vec<OpId> =
+        graph.ops().filter(|&op| as_one(op) == op && missing[op] == 0).collect();
     while let Some(op) = open.pop() {
-        let after = members(op).into_iter().flat_map(|member| graph.succs(member, Edges::Real).iter().copied());
+        let after = members(op)
+            .into_iter()
+            .flat_map(|member| graph.succs(member, Edges::Real).iter().copied());
         for next in after.map(as_one).filter(|&next| next != op) {
             missing[next] -= 1;
             if missing[next] == 0 {
@@ -195,8 +216,12 @@ pub fn circle(graph: &Graph, sets: &[&[OpId]]) -> Vec<usize> {
     let mut path: Vec<OpId> = Vec::new();
     while !path.contains(&at) {
         path.push(at);
-        let before = members(at).into_iter().flat_map(|member| graph.preds(member, Edges::Real).iter().copied());
-        let Some(next) = before.map(as_one).find(|&pred| pred != at && missing[pred] > 0) else { return Vec::new() };
+        let before = members(at)
+            .into_iter()
+            .flat_map(|member| graph.preds(member, Edges::Real).iter().copied());
+        let Some(next) = before.map(as_one).find(|&pred| pred != at && missing[pred] > 0) else {
+            return Vec::new();
+        };
         at = next;
     }
     let start = path.iter().position(|&op| op == at).unwrap_or(0);

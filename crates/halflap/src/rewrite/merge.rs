@@ -60,7 +60,10 @@ fn merged_collective(members: &[Member<'_>]) -> Option<Collective> {
         sizes.into_iter().try_fold(0_i64, i64::checked_add).map(Bytes)
     };
     let (input, output) = (sum(|payload| payload.input)?, sum(|payload| payload.output)?);
-    Some(Collective { payload: Payload { dtype: first.payload.dtype.clone(), input, output }, ..first.clone() })
+    Some(Collective {
+        payload: Payload { dtype: first.payload.dtype.clone(), input, output },
+        ..first.clone()
+    })
 }
 
 /// What a merged collective is called, by its first member, unless that is taken.
@@ -74,16 +77,20 @@ struct Names(BTreeSet<String>);
 impl Names {
     fn of(graph: &Graph) -> Names {
         let ops = graph.ops().map(|op| graph.name(op).to_owned());
-        Names(ops.chain(graph.buffers().map(|buffer| graph.buffer_name(buffer).to_owned())).collect())
+        Names(
+            ops.chain(graph.buffers().map(|buffer| graph.buffer_name(buffer).to_owned())).collect(),
+        )
     }
 
     /// A name that nothing has, also with the endings of what belongs to a merged collective.
     fn take(&mut self, name: &str) -> String {
-        let with_endings = |name: &String| ["", IN, WAIT, OUT].map(|ending| format!("{name}{ending}"));
+        let with_endings =
+            |name: &String| ["", IN, WAIT, OUT].map(|ending| format!("{name}{ending}"));
         let is_free = |name: &String| with_endings(name).iter().all(|name| !self.0.contains(name));
         let numbered = (2_usize..).map(|number| format!("{name}.{number}"));
         // There are more numbers than operations.
-        let found = std::iter::once(name.to_owned()).chain(numbered).find(is_free).unwrap_or_default();
+        let found =
+            std::iter::once(name.to_owned()).chain(numbered).find(is_free).unwrap_or_default();
         self.0.extend(with_endings(&found));
         found
     }
@@ -193,8 +200,13 @@ impl<'a> Merge<'a> {
             deps.filter(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer).collect::<Vec<_>>()
         };
         let inputs = set.members.iter().flat_map(data).collect();
-        let outputs = set.members.iter().flat_map(|member| graph.outputs(member.op).iter().copied()).collect();
-        let needs_wait = self.is_async(set) && set.members.iter().any(|member| member.result.is_copied());
+        let outputs = set
+            .members
+            .iter()
+            .flat_map(|member| graph.outputs(member.op).iter().copied())
+            .collect();
+        let needs_wait =
+            self.is_async(set) && set.members.iter().any(|member| member.result.is_copied());
         let waits = set.members.iter().filter_map(|member| member.replaced);
         let made = waits.flat_map(|wait| graph.outputs(wait).iter().copied()).collect();
         let (name, payload) = (set.name.clone(), set.merged.payload.clone());
@@ -214,7 +226,8 @@ impl<'a> Merge<'a> {
                 for &buffer in self.graph.outputs(member.op) {
                     let parts = &mut self.buffers[buffer];
                     if parts.size_alloc > Bytes::ZERO {
-                        (parts.size_alloc, parts.size_free, parts.view_of) = (Bytes::ZERO, Bytes::ZERO, bucket);
+                        (parts.size_alloc, parts.size_free, parts.view_of) =
+                            (Bytes::ZERO, Bytes::ZERO, bucket);
                         sliced.insert(buffer, bucket);
                     }
                 }
@@ -257,7 +270,8 @@ impl<'a> Merge<'a> {
         let copy_in = Draft { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } };
 
         let runtime = self.prices.merged(self.graph, &ops, &merged);
-        let mut deps: Vec<(BufId, DepKinds)> = bucket.into_iter().map(|bucket| (bucket, DATA)).collect();
+        let mut deps: Vec<(BufId, DepKinds)> =
+            bucket.into_iter().map(|bucket| (bucket, DATA)).collect();
         deps.extend(self.deps_of(&ops, others));
         let slices = set.members.iter().filter(|member| member.result == ResultAs::View);
         let slices = slices.flat_map(|member| self.graph.outputs(member.op).iter().copied());
@@ -266,16 +280,19 @@ impl<'a> Merge<'a> {
         let fused = ops.iter().map(|&op| self.graph.name(op).to_owned()).collect();
         let (name, collective) = (set.name.clone(), Some(merged));
         let op = OpParts { name, runtime, collective, deps, outputs, fused, kernel: None, ..like };
-        let merged = Draft { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op };
+        let merged =
+            Draft { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op };
         let wait = self.wait_of(set);
         self.drafts.extend([copy_in, merged].into_iter().chain(wait));
     }
 
     fn wait_of(&self, set: &Set<'a>) -> Option<Draft> {
         let waited = set.buckets.waited?;
-        let mut waits: Vec<OpId> = set.members.iter().filter_map(|member| member.replaced).collect();
+        let mut waits: Vec<OpId> =
+            set.members.iter().filter_map(|member| member.replaced).collect();
         waits.sort_unstable();
-        let longest = waits.iter().map(|&wait| self.graph.runtime(wait)).fold(Nanos::ZERO, Nanos::max);
+        let longest =
+            waits.iter().map(|&wait| self.graph.runtime(wait)).fold(Nanos::ZERO, Nanos::max);
         let first = waits.first().copied().unwrap_or(set.first());
         let op = OpParts {
             kind: OpKind::Wait,
@@ -318,12 +335,17 @@ impl<'a> Merge<'a> {
         let like = wait.unwrap_or(member.op);
         let made_by_member = |buffer: BufId| self.graph.outputs(member.op).contains(&buffer);
         let own = wait.into_iter().flat_map(|wait| self.redirected(wait));
-        let mut deps: Vec<(BufId, DepKinds)> = own.filter(|&(buffer, _)| !made_by_member(buffer)).collect();
-        deps.extend(set.buckets.waited.into_iter().chain(set.buckets.output).map(|buffer| (buffer, DATA)));
+        let mut deps: Vec<(BufId, DepKinds)> =
+            own.filter(|&(buffer, _)| !made_by_member(buffer)).collect();
+        deps.extend(
+            set.buckets.waited.into_iter().chain(set.buckets.output).map(|buffer| (buffer, DATA)),
+        );
         let of_wait = wait.into_iter().flat_map(|wait| self.graph.outputs(wait).iter().copied());
         let outputs = self.graph.outputs(member.op).iter().copied().chain(of_wait).collect();
-        let copy = self.copy(self.graph.name(like).to_owned(), member.collective.payload.output, like);
-        let source = Source { part: Part::CopyOut, of: std::iter::once(member.op).chain(wait).collect() };
+        let copy =
+            self.copy(self.graph.name(like).to_owned(), member.collective.payload.output, like);
+        let source =
+            Source { part: Part::CopyOut, of: std::iter::once(member.op).chain(wait).collect() };
         Draft { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } }
     }
 
@@ -340,11 +362,18 @@ impl<'a> Merge<'a> {
 
     /// What a set's members need, for some of the reasons; what they make among themselves is left out.
     /// What is a member of another set is carried out by that set's collective.
-    fn deps_of(&self, ops: &[OpId], reasons: impl Fn(DepKinds) -> DepKinds) -> Vec<(BufId, DepKinds)> {
+    fn deps_of(
+        &self,
+        ops: &[OpId],
+        reasons: impl Fn(DepKinds) -> DepKinds,
+    ) -> Vec<(BufId, DepKinds)> {
         let all = ops.iter().flat_map(|&op| self.redirected(op));
         let needed = all.map(|(buffer, kinds)| (buffer, reasons(kinds)));
         let needed = needed.filter(|(_, kinds)| *kinds != DepKinds::default());
-        let own = ops.first().and_then(|&op| self.of_member[op]).map(|place| &self.sets[place.set].buckets);
+        let own = ops
+            .first()
+            .and_then(|&op| self.of_member[op])
+            .map(|place| &self.sets[place.set].buckets);
         let is_own = |buffer: BufId| {
             let makes = self.graph.buffers().len() > buffer.index()
                 && self.graph.maker(buffer).is_some_and(|maker| ops.binary_search(&maker).is_ok());
@@ -426,12 +455,15 @@ impl<'a> Merge<'a> {
             let maker = self.graph.maker(buffer).and_then(|maker| copy_out[maker]);
             for &user in self.graph.users(buffer) {
                 let found = match self.member_of(user) {
-                    Some(member) if member.result == ResultAs::InPlace => vec![copy_in[user], copy_out[user]],
+                    Some(member) if member.result == ResultAs::InPlace => {
+                        vec![copy_in[user], copy_out[user]]
+                    }
                     Some(_) => vec![copy_in[user]],
                     None if self.only_holds(user, buffer) => Vec::new(),
                     None => vec![kept[user].or(copy_out[user])],
                 };
-                users[buffer].extend(found.into_iter().flatten().filter(|&draft| Some(draft) != maker));
+                users[buffer]
+                    .extend(found.into_iter().flatten().filter(|&draft| Some(draft) != maker));
             }
         }
         self.hold_bucket(&kept, &mut users);
@@ -463,7 +495,13 @@ impl<'a> Merge<'a> {
         for set in self.sets.iter().filter(|set| self.is_async(set)) {
             let Some(bucket) = set.buckets.input else { continue };
             let wait = set.buckets.output.and_then(|output| waits.get(&output).copied());
-            let of_slice = || set.members.iter().flat_map(|member| &member.waits).min().and_then(|&wait| kept[wait]);
+            let of_slice = || {
+                set.members
+                    .iter()
+                    .flat_map(|member| &member.waits)
+                    .min()
+                    .and_then(|&wait| kept[wait])
+            };
             users[bucket].extend(wait.or_else(of_slice));
         }
     }

@@ -89,7 +89,9 @@ pub enum RewriteError {
     NotACollective { member: String },
     #[error("'{member}' is of kind {}: only all_reduce, all_gather and reduce_scatter can be merged", kind.name())]
     NotMergeable { member: String, kind: CollectiveKind },
-    #[error("'{member}' combines in a way that is not known, so that nothing says it is that of others")]
+    #[error(
+        "'{member}' combines in a way that is not known, so that nothing says it is that of others"
+    )]
     UnknownReduction { member: String },
     #[error("'{first}' and '{second}' differ in {what}: {values}; members must have the same")]
     Differs { first: String, second: String, what: &'static str, values: String },
@@ -99,7 +101,9 @@ pub enum RewriteError {
     Circular { first: String, second: String },
     #[error("wait '{wait}' ends '{member}' and others: members must have waits of their own")]
     SharedWait { wait: String, member: String },
-    #[error("'{member}' hands its results out by '{through}': coalesced collectives cannot be merged again")]
+    #[error(
+        "'{member}' hands its results out by '{through}': coalesced collectives cannot be merged again"
+    )]
     HandsOut { member: String, through: String },
     #[error("the sizes of the members add up to more than can be counted")]
     TooLarge,
@@ -110,21 +114,34 @@ pub enum RewriteError {
 }
 
 /// Applies recipes and proves the result: no graph leaves without a proof.
-pub fn rewrite(graph: &Graph, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
+pub fn rewrite(
+    graph: &Graph,
+    recipes: &[Recipe],
+    prices: &Prices<'_>,
+) -> Result<Rewritten, RewriteError> {
     let rewritten = apply(graph, recipes, prices)?;
     verify_rewrite(graph, &rewritten.graph, &rewritten.origin)?;
     Ok(rewritten)
 }
 
 /// Applies recipes, all of them to the graph as it is; the result is not proved yet.
-pub fn apply(graph: &Graph, recipes: &[Recipe], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
-    let sets: Vec<&[OpId]> = recipes.iter().map(|Recipe::Merge { members }| members.as_slice()).collect();
+pub fn apply(
+    graph: &Graph,
+    recipes: &[Recipe],
+    prices: &Prices<'_>,
+) -> Result<Rewritten, RewriteError> {
+    let sets: Vec<&[OpId]> =
+        recipes.iter().map(|Recipe::Merge { members }| members.as_slice()).collect();
     merge::merge(graph, &sets, prices)
 }
 
 /// Merges sets of collectives that are given by their names, and proves the result. A set may name the
 /// result of an earlier one, which it then takes in.
-pub fn merge_named(graph: &Graph, sets: &[Vec<String>], prices: &Prices<'_>) -> Result<Rewritten, RewriteError> {
+pub fn merge_named(
+    graph: &Graph,
+    sets: &[Vec<String>],
+    prices: &Prices<'_>,
+) -> Result<Rewritten, RewriteError> {
     let mut merges: Vec<Vec<OpId>> = Vec::new();
     for names in sets {
         let mut members = Vec::new();
@@ -142,7 +159,8 @@ pub fn merge_named(graph: &Graph, sets: &[Vec<String>], prices: &Prices<'_>) -> 
     if merges.is_empty() {
         return Ok(Rewritten { graph: graph.clone(), origin: Origin::unchanged(graph) });
     }
-    let recipes: Vec<Recipe> = merges.into_iter().map(|members| Recipe::Merge { members }).collect();
+    let recipes: Vec<Recipe> =
+        merges.into_iter().map(|members| Recipe::Merge { members }).collect();
     rewrite(graph, &recipes, prices)
 }
 

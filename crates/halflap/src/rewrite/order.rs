@@ -38,7 +38,8 @@ fn sorted(drafts: &[Draft], makers: &IdVec<BufId, Option<usize>>) -> Vec<usize> 
         }
     }
     let entry = |index: usize| Reverse((drafts[index].place, index));
-    let mut ready: BinaryHeap<_> = (0..drafts.len()).filter(|&index| missing[index] == 0).map(entry).collect();
+    let mut ready: BinaryHeap<_> =
+        (0..drafts.len()).filter(|&index| missing[index] == 0).map(entry).collect();
     let mut order = Vec::with_capacity(drafts.len());
     let mut is_placed = vec![false; drafts.len()];
     while let Some(Reverse((_, index))) = ready.pop() {
@@ -83,7 +84,10 @@ fn bridge(drafts: &mut [Option<Draft>], makers: &IdVec<BufId, Option<usize>>, ne
                 seen.push(next);
                 match &mut drafts[next] {
                     Some(draft) if new[maker] < new[next] => {
-                        draft.op.deps.push((buffer, DepKinds { order: true, ..DepKinds::default() }));
+                        draft
+                            .op
+                            .deps
+                            .push((buffer, DepKinds { order: true, ..DepKinds::default() }));
                     }
                     _ => open.push(next),
                 }

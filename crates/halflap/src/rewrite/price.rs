@@ -47,11 +47,17 @@ impl Prices<'_> {
     /// How long a merged collective takes: as the graph's own collectives of that kind and group say,
     /// else as the model of links does, else as long as its members together. `None` where a member
     /// has no time.
-    pub(super) fn merged(&self, graph: &Graph, members: &[OpId], merged: &Collective) -> Option<Nanos> {
+    pub(super) fn merged(
+        &self,
+        graph: &Graph,
+        members: &[OpId],
+        merged: &Collective,
+    ) -> Option<Nanos> {
         if members.iter().any(|&member| !graph.has_runtime(member)) {
             return None;
         }
-        let longest = members.iter().map(|&member| graph.runtime(member)).fold(Nanos::ZERO, Nanos::max);
+        let longest =
+            members.iter().map(|&member| graph.runtime(member)).fold(Nanos::ZERO, Nanos::max);
         let time = match self.line(graph, merged) {
             Some(line) => line.time(merged.bytes()).max(longest),
             None => members.iter().map(|&member| graph.runtime(member)).sum(),
@@ -69,9 +75,11 @@ impl Prices<'_> {
         let ranks = &graph.groups()[like.group].ranks;
         let (input, output) = (like.payload.input, like.payload.output);
         let twice = |bytes: Bytes| Bytes(bytes.0.saturating_mul(2));
-        let payload = Payload { input: twice(input), output: twice(output), ..like.payload.clone() };
+        let payload =
+            Payload { input: twice(input), output: twice(output), ..like.payload.clone() };
         let longer = Collective { payload, ..like.clone() };
-        let (once, again) = (self.costs.collective(like, ranks)?, self.costs.collective(&longer, ranks)?);
+        let (once, again) =
+            (self.costs.collective(like, ranks)?, self.costs.collective(&longer, ranks)?);
         let bytes = like.bytes().0 as f64;
         let per_byte = (again - once).0 / bytes;
         (bytes > 0.0 && per_byte > 0.0)
@@ -108,10 +116,12 @@ const SPREAD: f64 = 1.5;
 fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     let is_like = |other: &&Collective| other.kind == merged.kind && other.group == merged.group;
     let timed = graph.ops().filter(|&op| graph.has_runtime(op));
-    let like = timed.filter_map(|op| Some((graph.collective(op).filter(is_like)?.bytes(), graph.runtime(op))));
+    let like = timed
+        .filter_map(|op| Some((graph.collective(op).filter(is_like)?.bytes(), graph.runtime(op))));
     let points: Vec<(f64, f64)> = like.map(|(bytes, time)| (bytes.0 as f64, time.0)).collect();
-    let (least, most) =
-        points.iter().fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));
+    let (least, most) = points
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(low, high), (size, _)| (low.min(*size), high.max(*size)));
     // Between sizes that are nearly the same, rounding would decide what is latency.
     if points.is_empty() || most < SPREAD * least {
         return None;
@@ -120,7 +130,8 @@ fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
     let (size, time) = (mean(|point| point.0), mean(|point| point.1));
     let spread: f64 = points.iter().map(|point| (point.0 - size) * (point.0 - size)).sum();
-    let slope = points.iter().map(|point| (point.0 - size) * (point.1 - time)).sum::<f64>() / spread;
+    let slope =
+        points.iter().map(|point| (point.0 - size) * (point.1 - time)).sum::<f64>() / spread;
     if !slope.is_finite() || slope <= 0.0 {
         return None;
     }

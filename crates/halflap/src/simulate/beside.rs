@@ -62,7 +62,11 @@ impl UnderWay {
             let slowdown = if runs { machine.slowdown } else { 1.0 };
             let done = self.at + left * slowdown;
             let until = self.next_change(machine.comm_slowdown).min(done);
-            left = if until < done { left - (until - self.at) * (1.0 / slowdown) } else { Nanos::ZERO };
+            left = if until < done {
+                left - (until - self.at) * (1.0 / slowdown)
+            } else {
+                Nanos::ZERO
+            };
             self.advance(until, machine.comm_slowdown);
         }
         self.at

@@ -62,7 +62,14 @@ impl Machine {
     /// Streams by shared ranks, no contention, a host that takes no time, ranks that keep step.
     pub fn new(graph: &Graph, times: Times) -> Machine {
         let streams = Streams::assign(graph, Assignment::SharedRanks);
-        Machine { streams, times, slowdown: 1.0, comm_slowdown: 1.0, launch: Nanos::ZERO, peers: None }
+        Machine {
+            streams,
+            times,
+            slowdown: 1.0,
+            comm_slowdown: 1.0,
+            launch: Nanos::ZERO,
+            peers: None,
+        }
     }
 
     /// The same, with compute and communication that do not slow each other.
@@ -97,7 +104,11 @@ pub struct Simulation {
 impl Simulation {
     /// How long the compute stream stands still for collectives, all in all.
     pub fn exposed(&self) -> Nanos {
-        self.exposures.iter().filter(|exposure| exposure.is_communication()).map(|exposure| exposure.time).sum()
+        self.exposures
+            .iter()
+            .filter(|exposure| exposure.is_communication())
+            .map(|exposure| exposure.time)
+            .sum()
     }
 }
 
@@ -184,7 +195,8 @@ impl<'a> Clock<'a> {
     fn run_synchronous(&mut self, op: OpId) {
         let ready = self.ready(op);
         let stream = self.machine.streams.of(op);
-        let start = stream.map_or(ready, |stream| ready.max(self.free[stream])).max(self.peers_ready(op));
+        let start =
+            stream.map_or(ready, |stream| ready.max(self.free[stream])).max(self.peers_ready(op));
         let time = self.machine.times.of(op);
         self.stall(op, start);
         self.now = start + time;
@@ -231,7 +243,8 @@ impl<'a> Clock<'a> {
     }
 
     fn finish(mut self) -> Simulation {
-        let step_time = self.end.as_slice().iter().fold(Nanos::ZERO, |latest, &end| latest.max(end));
+        let step_time =
+            self.end.as_slice().iter().fold(Nanos::ZERO, |latest, &end| latest.max(end));
         let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
         if let Some(op) = last.filter(|_| step_time > self.now) {
             self.expose(Stall { at: op, of: op, cause: Cause::EndOfStep }, step_time);
@@ -266,7 +279,8 @@ impl<'a> Clock<'a> {
     /// The collective that an operation waits for longest; a synchronous one waits for its stream, too.
     fn blocker(&self, op: OpId) -> Option<OpId> {
         let needed = self.graph.gated_by(op).iter().copied();
-        let ahead = self.machine.streams.of(op).and_then(|stream| self.issued[stream].last().copied());
+        let ahead =
+            self.machine.streams.of(op).and_then(|stream| self.issued[stream].last().copied());
         needed.chain(ahead).max_by(|&a, &b| self.end[a].0.total_cmp(&self.end[b].0).then(b.cmp(&a)))
     }
 
@@ -293,7 +307,8 @@ impl<'a> Clock<'a> {
 
     /// The collective whose end another one started at: on the same stream, or because it needs it.
     fn held_up_by(&self, op: OpId) -> Option<OpId> {
-        let issued = self.machine.streams.of(op).map_or(&[][..], |stream| self.issued[stream].as_slice());
+        let issued =
+            self.machine.streams.of(op).map_or(&[][..], |stream| self.issued[stream].as_slice());
         let place = issued.iter().rposition(|&other| other == op);
         let ahead = place.and_then(|place| issued[..place].last().copied());
         let needed = self.graph.gated_by(op).iter().copied();
@@ -303,7 +318,13 @@ impl<'a> Clock<'a> {
     /// Notes that the compute stream stands still for no collective.
     fn wait_for_host(&mut self, at: OpId, start: Nanos, until: Nanos) {
         if until > start {
-            self.exposures.push(Exposure { at, of: at, start, time: until - start, cause: Cause::Issued });
+            self.exposures.push(Exposure {
+                at,
+                of: at,
+                start,
+                time: until - start,
+                cause: Cause::Issued,
+            });
         }
     }
 }

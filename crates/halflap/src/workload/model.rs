@@ -66,7 +66,9 @@ fn own_part(graph: &Graph, split_ends: &[crate::ids::OpId], profile: &Profile) -
     profile.select(|name| {
         let op = graph.find(name.trim_start_matches('%'))?;
         match graph.waits_for(op).first() {
-            Some(&start) if split_ends.binary_search(&op).is_ok() => Some(graph.name(start).to_owned()),
+            Some(&start) if split_ends.binary_search(&op).is_ok() => {
+                Some(graph.name(start).to_owned())
+            }
             Some(_) => None,
             None => Some(graph.name(op).to_owned()),
         }

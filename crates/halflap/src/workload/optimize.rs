@@ -30,7 +30,12 @@ pub struct Search {
 impl Default for Search {
     /// No more memory than the input order needs, collectives in any order, one thread.
     fn default() -> Search {
-        Search { memory: Budget::Times(1.0), edges: Edges::Real, effort: Effort::Default, threads: 1 }
+        Search {
+            memory: Budget::Times(1.0),
+            edges: Edges::Real,
+            effort: Effort::Default,
+            threads: 1,
+        }
     }
 }
 

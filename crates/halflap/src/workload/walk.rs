@@ -124,13 +124,19 @@ impl Workload {
         Ok(done)
     }
 
-    fn price<T>(&self, id: UnitId, model: &Model, done: &[Decided<T>]) -> Result<Priced, UnitError> {
+    fn price<T>(
+        &self,
+        id: UnitId,
+        model: &Model,
+        done: &[Decided<T>],
+    ) -> Result<Priced, UnitError> {
         let unit = &self.units[id];
         let times = model.times(unit).map_err(|error| UnitError { unit: id, error })?;
         let now = self.priced_with(unit, &times, |callee| &done[callee.index()].result);
         let machine = model.machine(&now.0, now.1);
         let before = (!unit.calls.is_empty()).then(|| {
-            let (graph, times) = self.priced_with(unit, &times, |callee| &done[callee.index()].priced.input);
+            let (graph, times) =
+                self.priced_with(unit, &times, |callee| &done[callee.index()].priced.input);
             Box::new(Before { machine: model.machine(&graph, times), graph })
         });
         let setup = match &before {
@@ -148,7 +154,8 @@ impl Workload {
         times: &Times,
         callee: impl Fn(UnitId) -> &'d Evaluation,
     ) -> (Arc<Graph>, Times) {
-        let need = |of: UnitId| (callee(of).peak() - self.units[of].held_by_caller).max(Bytes::ZERO);
+        let need =
+            |of: UnitId| (callee(of).peak() - self.units[of].held_by_caller).max(Bytes::ZERO);
         let step_time = |of: UnitId| callee(of).step_time();
         let mut times = times.clone();
         for call in &unit.calls {
@@ -161,12 +168,18 @@ impl Workload {
     }
 
     /// What is exposed in a unit and in all that it runs.
-    fn rolled_up<T>(&self, priced: &Priced, result: &Evaluation, done: &[Decided<T>]) -> Change<Nanos> {
+    fn rolled_up<T>(
+        &self,
+        priced: &Priced,
+        result: &Evaluation,
+        done: &[Decided<T>],
+    ) -> Change<Nanos> {
         let mut all = Change { before: priced.input.exposed(), after: result.exposed() };
         for call in &self.units[priced.unit].calls {
             let callee = |of: UnitId| &done[of.index()];
             let before = call.counted(|of| callee(of).priced.input.step_time()).iter();
-            all.before += before.map(|run| callee(run.unit).exposed_in_all.before * run.times).sum();
+            all.before +=
+                before.map(|run| callee(run.unit).exposed_in_all.before * run.times).sum();
             let after = call.counted(|of| callee(of).result.step_time()).iter();
             all.after += after.map(|run| callee(run.unit).exposed_in_all.after * run.times).sum();
         }

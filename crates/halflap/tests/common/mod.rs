@@ -48,7 +48,11 @@ pub fn program(name: &str) -> Graph {
 /// The random graphs of the corpus.
 pub fn random_graphs() -> Vec<Graph> {
     let list = corpus_json("random.graphs.json.gz");
-    list.as_array().unwrap().iter().map(|graph| read_graph(graph.to_string().as_bytes()).unwrap()).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|graph| read_graph(graph.to_string().as_bytes()).unwrap())
+        .collect()
 }
 
 /// Every graph of the corpus with torch's results.
@@ -56,7 +60,10 @@ pub fn cases() -> Vec<Case> {
     let captured = PROGRAMS.iter().map(|name| Case {
         name: (*name).to_owned(),
         graph: program(name),
-        results: corpus_json(&format!("{name}.torch.json.gz"))["results"].as_array().unwrap().clone(),
+        results: corpus_json(&format!("{name}.torch.json.gz"))["results"]
+            .as_array()
+            .unwrap()
+            .clone(),
     });
     let results = corpus_json("random.torch.json.gz");
     let random = random_graphs().into_iter().zip(results.as_array().unwrap()).enumerate();

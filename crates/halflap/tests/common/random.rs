@@ -1,7 +1,8 @@
 //! Random programs with the odd shapes of real ones, from a seed.
 
 use halflap::graph::{
-    BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts, Provenance,
+    BufferParts, Collective, DepKinds, Graph, GroupKind, GroupParts, OpKind, OpParts, Parts,
+    Provenance,
 };
 use halflap::ids::{BufId, GroupId, Id, OpId};
 use halflap::pass::{Pass, Settings};
@@ -65,7 +66,9 @@ fn add_op(parts: &mut Parts, random: &mut Random, fractional: bool) {
         }
     }
     hold_inputs_of_waited(parts, random, (op, kind));
-    let outputs = (0..random.pick(&[0, 1, 1, 1, 1, 2, 3])).map(|_| add_buffer(parts, random, Some(op))).collect();
+    let outputs = (0..random.pick(&[0, 1, 1, 1, 1, 2, 3]))
+        .map(|_| add_buffer(parts, random, Some(op)))
+        .collect();
     let whole = random.pick(&[0, 1, 500, 2500, 7000, 20_000, 150_000]) as f64;
     let runtime = match kind {
         OpKind::Wait | OpKind::MultiOutput => 0.0,
@@ -122,7 +125,11 @@ fn deps(parts: &Parts, random: &mut Random, kind: OpKind) -> Vec<(BufId, DepKind
 }
 
 /// One more, on what an asynchronous collective made or a multi-output handed out.
-fn add_received(parts: &Parts, random: &mut Random, (deps, kinds): (&mut Vec<(BufId, DepKinds)>, DepKinds)) {
+fn add_received(
+    parts: &Parts,
+    random: &mut Random,
+    (deps, kinds): (&mut Vec<(BufId, DepKinds)>, DepKinds),
+) {
     let is_comm = |&(_, buffer): &(BufId, &BufferParts)| {
         let made_by = buffer.maker.map(|maker| parts.ops[maker].kind);
         matches!(made_by, Some(OpKind::AsyncCollective | OpKind::MultiOutput))

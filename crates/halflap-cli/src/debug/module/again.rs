@@ -48,11 +48,15 @@ impl ModuleSession<'_> {
         let all = self.path("values");
         let values = rank.map_or(all.clone(), |rank| all.join(format!("rank_{rank}")));
         let given = values.display().to_string();
-        let mut words: Words = vec!["run".into(), self.module.clone(), "--only".into(), launch(kernel, finding)];
+        let mut words: Words =
+            vec!["run".into(), self.module.clone(), "--only".into(), launch(kernel, finding)];
         words.extend(["--inputs".to_owned(), given]);
         let libraries = self.args.run.custom_calls.iter();
         words.extend(libraries.flat_map(|path| ["--custom-calls".to_owned(), path.clone()]));
-        words.push(if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }.to_owned());
+        words.push(
+            if finding.kind == Kind::Infinity { "--nan-asserts=inf" } else { "--nan-asserts" }
+                .to_owned(),
+        );
         words.extend(memory.option().map(str::to_owned));
         words.extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
         words.extend(self.limit(finding));
@@ -61,7 +65,8 @@ impl ModuleSession<'_> {
 
     /// The whole module, as in the stage that found it.
     pub fn whole(&self, asked: &StageOptions, finding: &Finding) -> Words {
-        let passed_on = self.passed_on().into_iter().map(|word| word.to_string_lossy().into_owned());
+        let passed_on =
+            self.passed_on().into_iter().map(|word| word.to_string_lossy().into_owned());
         let mut words: Words = vec!["run".into(), self.module.clone()];
         words.extend(passed_on);
         words.extend(asked.memory.option().map(str::to_owned));
@@ -74,13 +79,20 @@ impl ModuleSession<'_> {
     /// A hang must be ended.
     fn limit(&self, finding: &Finding) -> Vec<String> {
         match finding.kind {
-            Kind::Hang | Kind::Apart => vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())],
+            Kind::Hang | Kind::Apart => {
+                vec!["--timeout".to_owned(), format!("{}s", self.kernel_time().as_secs_f64())]
+            }
             _ => Vec::new(),
         }
     }
 
     /// Tries the commands, first the kernel alone, and takes the first that shows the fault.
-    pub fn prove(&self, commands: &Commands, kind: Option<&str>, finding: &mut Finding) -> Result<(), Failed> {
+    pub fn prove(
+        &self,
+        commands: &Commands,
+        kind: Option<&str>,
+        finding: &mut Finding,
+    ) -> Result<(), Failed> {
         let Commands { alone, whole } = commands;
         let mut shown = Reproduced::Yes;
         for command in alone.iter().chain([whole]) {
@@ -91,7 +103,8 @@ impl ModuleSession<'_> {
                 finding.shown = Some(shown);
                 return Ok(());
             }
-            shown = if ran.end == End::Code(2) { Reproduced::NotSaved } else { Reproduced::OnlyWhole };
+            shown =
+                if ran.end == End::Code(2) { Reproduced::NotSaved } else { Reproduced::OnlyWhole };
         }
         finding.reproduce = Some(typed(alone.as_ref().unwrap_or(whole)));
         finding.shown = Some(match finding.kind {
@@ -108,12 +121,15 @@ impl ModuleSession<'_> {
 /// reported.
 fn shows(ran: &ModuleRun, kind: Option<&str>, finding: &Finding) -> bool {
     let fault = ran.fault().unwrap_or_default();
-    let agree = |said: &serde_json::Value, known: Option<&str>| said.as_str().zip(known).is_none_or(|(a, b)| a == b);
+    let agree = |said: &serde_json::Value, known: Option<&str>| {
+        said.as_str().zip(known).is_none_or(|(a, b)| a == b)
+    };
     // Whether ranks that diverge meet or wait for each other is chance.
     let kind = kind.filter(|_| !matches!(finding.kind, Kind::Hang | Kind::Apart));
     let is_astray = |kind: Option<&str>| matches!(kind, Some("crash" | "out-of-bounds"));
     // Whether a far address belongs to a buffer is random.
-    let is_kind = agree(&fault["kind"], kind) || is_astray(kind) && is_astray(fault["kind"].as_str());
+    let is_kind =
+        agree(&fault["kind"], kind) || is_astray(kind) && is_astray(fault["kind"].as_str());
     let is_same = agree(&fault["kernel"], finding.kernel.as_deref()) && is_kind;
     is_same
         && match ran.end {

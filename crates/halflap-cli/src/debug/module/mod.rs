@@ -27,9 +27,15 @@ use run::{Memory, ModuleRun, ModuleSession, StageOptions};
 use values::{Place, Saved};
 
 /// Walks the guide.
-pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> Result<Report, Failed> {
+pub fn debug(
+    args: &args::Debug,
+    module: &str,
+    folder: &Path,
+    is_loud: bool,
+) -> Result<Report, Failed> {
     let bytes = files::read(module)?;
-    let read = halflap_hlo::read_module(&bytes).map_err(|error| Failed::in_file(files::name_of(module), error))?;
+    let read = halflap_hlo::read_module(&bytes)
+        .map_err(|error| Failed::in_file(files::name_of(module), error))?;
     let module = match module {
         // Input that can be read only once is kept for all stages.
         "-" => {
@@ -41,13 +47,16 @@ pub fn debug(args: &args::Debug, module: &str, folder: &Path, is_loud: bool) -> 
     };
     let session = ModuleSession::open(args, module, folder, is_loud);
     let last = StageOptions::new("plain", Memory::Cached, &[]);
-    let mut walk = Walk { session, module: read, overrun: None, left: None, last, alone: None, kind: None };
+    let mut walk =
+        Walk { session, module: read, overrun: None, left: None, last, alone: None, kind: None };
     let mut finding = walk.walk()?;
     if let Some(finding) = &mut finding {
         // Faults that are caught in different ways have the same form of it.
         let source = finding.kernel.as_deref().map_or(Vec::new(), |kernel| walk.source(kernel));
-        finding.source = if source.is_empty() { std::mem::take(&mut finding.source) } else { source };
-        let commands = Commands { alone: walk.alone.take(), whole: walk.session.whole(&walk.last, finding) };
+        finding.source =
+            if source.is_empty() { std::mem::take(&mut finding.source) } else { source };
+        let commands =
+            Commands { alone: walk.alone.take(), whole: walk.session.whole(&walk.last, finding) };
         walk.session.prove(&commands, walk.kind.as_deref(), finding)?;
     }
     walk.session.report.finding = finding;
@@ -95,7 +104,10 @@ fn is_nobodys(fault: &Json) -> bool {
 
 /// A kernel that was caught at memory that it must not touch.
 fn is_astray(fault: &Json) -> bool {
-    matches!(text(fault, "kind"), Some("out-of-bounds" | "use-after-free" | "write-to-input" | "not-its-own"))
+    matches!(
+        text(fault, "kind"),
+        Some("out-of-bounds" | "use-after-free" | "write-to-input" | "not-its-own")
+    )
 }
 
 /// Whether guards are to blame: unfused instructions with guard pages may need more memory than
@@ -143,8 +155,10 @@ impl Walk<'_> {
             return self.stuck(finding).map(Some);
         }
         let checks = ["--check-inputs", "--check-lifetimes", "assert"];
-        let sanity = self.traced("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
-        if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime")) {
+        let sanity =
+            self.traced("sanity checks", &StageOptions::new("sanity", Memory::Cached, &checks))?;
+        if let Some(fault) = sanity.fault().filter(|fault| text(fault, "kind") == Some("lifetime"))
+        {
             return Ok(Some(lifetime(&fault)));
         }
         let finding = match sanity.origins() {
@@ -176,7 +190,8 @@ impl Walk<'_> {
     /// Faults that fit no stage: a crash that only happens without guards, a silent exit, infinite
     /// results.
     fn leftover(&mut self, plain: &ModuleRun) -> Result<Option<Finding>, Failed> {
-        let fault = plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
+        let fault =
+            plain.fault().filter(|fault| !is_nobodys(fault)).or_else(|| self.overrun.take());
         if let Some(fault) = fault {
             return self.memory_fault(&fault, Memory::Cached).map(Some);
         }
@@ -197,7 +212,9 @@ impl Walk<'_> {
     /// NaN in results; infinities are remembered, and what may be meant is noted.
     fn spoiled(&mut self, origins: &Origins) -> Result<Option<Finding>, Failed> {
         self.session.report.notes.extend(origins.clamped());
-        if let Some(cause) = origins.nan().filter(|cause| cause.is_made() || cause.origin["how"] == "input") {
+        if let Some(cause) =
+            origins.nan().filter(|cause| cause.is_made() || cause.origin["how"] == "input")
+        {
             let results = origins.spoiled("nan");
             self.session.report.stage("origin of NaN", format!("{} has NaN", results));
             return self.memory_first(&cause, &results, Memory::Cached).map(Some);
@@ -215,8 +232,10 @@ impl Walk<'_> {
 
     /// The first NaN of a run that does not come to its end.
     fn first_nan(&mut self) -> Result<Option<Finding>, Failed> {
-        let ran = self.stage("first NaN", &StageOptions::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
-        let Some(fault) = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite")) else {
+        let ran = self
+            .stage("first NaN", &StageOptions::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
+        let Some(fault) = ran.fault().filter(|fault| text(fault, "kind") == Some("not-finite"))
+        else {
             return Ok(None);
         };
         let how = if fault["is_input"] == true { "unwritten" } else { "made" };
@@ -234,20 +253,29 @@ impl Walk<'_> {
         if !inputs.is_some_and(|inputs| problem.starts_with(inputs) && can_be_read(inputs)) {
             return Err(Failed::BadInput(problem));
         }
-        let checked = self.stage("sanity checks", &StageOptions::new("sanity", Memory::Cached, &["--check-inputs"]))?;
+        let checked = self.stage(
+            "sanity checks",
+            &StageOptions::new("sanity", Memory::Cached, &["--check-inputs"]),
+        )?;
         let all = checked.complaint();
         Ok(Finding::new(Kind::WrongInput, if all.is_empty() { problem } else { all }))
     }
 
     /// One run with guard pages, one kernel at a time.
-    fn guarded(&mut self, unguarded: &ModuleRun, memory: Memory) -> Result<Option<Finding>, Failed> {
+    fn guarded(
+        &mut self,
+        unguarded: &ModuleRun,
+        memory: Memory,
+    ) -> Result<Option<Finding>, Failed> {
         let (name, stage) = match memory {
             Memory::Start => ("guard before", "guard-start"),
             _ => ("guard behind", "guard-end"),
         };
         let ran = self.traced(name, &StageOptions::new(stage, memory, &["--launch-blocking"]))?;
         let Some(fault) = ran.fault() else {
-            let differs = unguarded.end.is_good() && ran.end.is_good() && unguarded.results() != ran.results();
+            let differs = unguarded.end.is_good()
+                && ran.end.is_good()
+                && unguarded.results() != ran.results();
             let origins = ran.origins();
             let cause = origins.as_ref().and_then(Origins::nan);
             return match (cause, &origins) {
@@ -277,14 +305,22 @@ impl Walk<'_> {
     }
 
     /// A NaN, unless a custom call makes an invalid memory access: that may be the cause.
-    fn memory_first(&mut self, cause: &Cause, results: &str, memory: Memory) -> Result<Finding, Failed> {
+    fn memory_first(
+        &mut self,
+        cause: &Cause,
+        results: &str,
+        memory: Memory,
+    ) -> Result<Finding, Failed> {
         let guards: &[Memory] = match memory {
             _ if self.session.args.run.custom_calls.is_empty() => &[],
             Memory::Start => &[Memory::Start],
             Memory::Cached | Memory::End => &[Memory::End, Memory::Start],
         };
         for &guard in guards {
-            let ran = self.stage("memory alone", &StageOptions::new("memory-alone", guard, &["--launch-blocking"]))?;
+            let ran = self.stage(
+                "memory alone",
+                &StageOptions::new("memory-alone", guard, &["--launch-blocking"]),
+            )?;
             if let Some(fault) = ran.fault().filter(is_astray) {
                 return self.memory_fault(&fault, guard);
             }
@@ -322,14 +358,23 @@ impl Walk<'_> {
         }
         let opcode = self.instruction(&kernel).map(|instr| self.module.opcode_name(instr));
         if opcode.is_some_and(|name| name != "while") && !self.is_collective(&kernel) {
-            let look = CloserLook { kernel: &kernel, memory: Memory::Cached, filter: vec![kernel.clone()] };
+            let look = CloserLook {
+                kernel: &kernel,
+                memory: Memory::Cached,
+                filter: vec![kernel.clone()],
+            };
             self.look_closer(look, &mut finding)?;
         }
         Ok(finding)
     }
 
     /// The values of a kernel and those that made its inputs, and of no other.
-    fn values(&mut self, kernel: &str, memory: Memory, finding: &mut Finding) -> Result<Option<Json>, Failed> {
+    fn values(
+        &mut self,
+        kernel: &str,
+        memory: Memory,
+        finding: &mut Finding,
+    ) -> Result<Option<Json>, Failed> {
         let mut filter = self.producers(kernel)?;
         filter.push(kernel.to_owned());
         self.look_closer(CloserLook { kernel, memory, filter }, finding)
@@ -337,7 +382,11 @@ impl Walk<'_> {
 
     /// Runs it again and saves values of some kernels; returns the fault reported for the kernel
     /// this time.
-    fn look_closer(&mut self, look: CloserLook<'_>, finding: &mut Finding) -> Result<Option<Json>, Failed> {
+    fn look_closer(
+        &mut self,
+        look: CloserLook<'_>,
+        finding: &mut Finding,
+    ) -> Result<Option<Json>, Failed> {
         let CloserLook { kernel, memory, filter } = look;
         let folder = self.session.path("values");
         let options = vec![
@@ -386,7 +435,9 @@ impl Walk<'_> {
         locate(&mut finding, &cause.origin);
         let asserts = if cause.is_nan { "--nan-asserts" } else { "--nan-asserts=inf" };
         self.last = StageOptions::new("sanity", memory, &[asserts]);
-        self.last.options.extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
+        self.last
+            .options
+            .extend((memory != Memory::Cached).then(|| "--launch-blocking".to_owned()));
         self.kind = Some("not-finite".to_owned());
         if let Some(kernel) = finding.kernel.clone() {
             let mut filter = self.producers(&kernel)?;
@@ -406,7 +457,9 @@ impl Walk<'_> {
         };
         let what = match (&cause.victim, memory) {
             (Some(victim), _) => {
-                format!("'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN from it")
+                format!(
+                    "'{kernel}' makes an infinity from finite numbers, and '{victim}' makes NaN from it"
+                )
             }
             _ if origin["how"] == "input" => {
                 format!("input '{buffer}' has NaN; '{kernel}' is the first kernel that reads it")
@@ -416,7 +469,9 @@ impl Walk<'_> {
             }
             (None, Memory::Cached) if cause.is_nan => format!("'{kernel}' makes NaN from {given}"),
             (None, Memory::Cached) => format!("'{kernel}' makes an infinity from finite numbers"),
-            _ if origin["how"] == "unwritten" => format!("'{kernel}' reads '{buffer}', which no kernel has written"),
+            _ if origin["how"] == "unwritten" => {
+                format!("'{kernel}' reads '{buffer}', which no kernel has written")
+            }
             _ => format!("'{kernel}' leaves memory of its output '{buffer}' unwritten"),
         };
         format!("{what}; it reaches {results}{}", cause.others())
@@ -448,11 +503,14 @@ impl Walk<'_> {
         let saved = self.save_all(&["--launch-blocking"])?;
         let Some((maker, reader, buffer)) = saved.changed()? else { return Ok(None) };
         let between = saved.between(maker, reader);
-        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first()) else {
+        let Some(kernel) = between.iter().find(|name| self.is_custom(name)).or(between.first())
+        else {
             return Ok(None);
         };
         let taker = saved.kernel(reader).map_or("", |entry| entry.kernel.as_str());
-        let what = format!("'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed");
+        let what = format!(
+            "'{kernel}' writes to '{buffer}', which is not its own: '{taker}' finds it changed"
+        );
         let mut finding = Finding::new(Kind::OutOfBounds, what);
         finding.buffer = Some(buffer);
         finding.rank = Some(maker.rank);
@@ -463,29 +521,44 @@ impl Walk<'_> {
     }
 
     fn is_custom(&self, kernel: &str) -> bool {
-        self.instruction(kernel).is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
+        self.instruction(kernel)
+            .is_some_and(|instr| self.module.opcode_name(instr) == "custom-call")
     }
 
     /// Results that depend on buffer addresses, or vary at random: a kernel reads memory that it
     /// should not.
     fn silent(&mut self, memory: Memory) -> Result<Option<Finding>, Failed> {
         let mut folders = Vec::new();
-        let stages = [("values-cached", Memory::Cached), ("values-guarded", memory), ("values-again", Memory::Cached)];
+        let stages = [
+            ("values-cached", Memory::Cached),
+            ("values-guarded", memory),
+            ("values-again", Memory::Cached),
+        ];
         for (stage, memory) in stages {
             let folder = self.session.path(&format!("{stage}-saved"));
-            let mut asked = StageOptions::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
+            let mut asked =
+                StageOptions::new(stage, memory, &["--debug-values=1", "--launch-blocking"]);
             asked.options.push(format!("--values-dir={}", folder.display()));
             self.session.run(&asked)?;
             folders.push(folder);
         }
         self.session.report.stage("values", format!("as always, and with {}", memory.words()));
-        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
-        let is_chance = diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
+        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else {
+            return Ok(None);
+        };
+        let is_chance =
+            diff::first_apart(&folders[0], &folders[2])?.is_some_and(|(other, _)| other == kernel);
         let (kind, what) = match is_chance {
-            true => (Kind::Chance, format!("'{kernel}' gives other values every time, of the same inputs")),
+            true => (
+                Kind::Chance,
+                format!("'{kernel}' gives other values every time, of the same inputs"),
+            ),
             false => {
                 let why = "it reads what it was not given, or does not write all that it gives";
-                (Kind::Uninitialised, format!("'{kernel}' gives other values when memory lies elsewhere: {why}"))
+                (
+                    Kind::Uninitialised,
+                    format!("'{kernel}' gives other values when memory lies elsewhere: {why}"),
+                )
             }
         };
         let mut finding = Finding::new(kind, what);
@@ -513,7 +586,9 @@ impl Walk<'_> {
             std::thread::sleep(SECOND);
         }
         self.session.report.stage("values", "of two runs, more than a second apart");
-        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else { return Ok(None) };
+        let Some((kernel, rank)) = diff::first_apart(&folders[0], &folders[1])? else {
+            return Ok(None);
+        };
         let what = format!("'{kernel}' gives other values at another time, of the same inputs");
         let mut finding = Finding::new(Kind::Chance, what);
         finding.rank = Some(rank);
@@ -524,7 +599,8 @@ impl Walk<'_> {
 
     /// A process that ended without saying why: the kernel that it was in.
     fn unexplained(&mut self, plain: &ModuleRun) -> Result<Finding, Failed> {
-        let asked = StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
+        let asked =
+            StageOptions::new("names", Memory::Cached, &["--debug-values=3", "--launch-blocking"]);
         let names = self.session.run(&asked)?;
         let open = open_launches(&names.printed());
         let said = open.first().map_or("no kernel".to_owned(), |(kernel, _)| format!("'{kernel}'"));
@@ -533,7 +609,8 @@ impl Walk<'_> {
             Some((kernel, _)) => format!("the process {} in '{kernel}'", plain.end),
             None => format!("the process {}: {}", plain.end, plain.complaint()),
         };
-        let mut finding = Finding::new(if plain.end == End::TimedOut { Kind::Hang } else { Kind::Crash }, what);
+        let mut finding =
+            Finding::new(if plain.end == End::TimedOut { Kind::Hang } else { Kind::Crash }, what);
         if let Some((kernel, rank)) = open.first() {
             finding.kernel = Some(kernel.clone());
             finding.rank = *rank;
@@ -544,7 +621,10 @@ impl Walk<'_> {
     }
 
     fn instruction(&self, name: &str) -> Option<InstrId> {
-        let all = self.module.computations().flat_map(|computation| self.module.instructions(computation));
+        let all = self
+            .module
+            .computations()
+            .flat_map(|computation| self.module.instructions(computation));
         all.into_iter().find(|&instr| self.module.instruction_name(instr) == name)
     }
 
@@ -563,7 +643,8 @@ impl Walk<'_> {
         let asked = StageOptions::new("names", Memory::Cached, &["--debug-values=3"]);
         let names = self.session.run(&asked)?;
         let printed = names.printed();
-        let launched: Vec<&str> = printed.lines().filter_map(|line| launched(line).map(|(_, name, _)| name)).collect();
+        let launched: Vec<&str> =
+            printed.lines().filter_map(|line| launched(line).map(|(_, name, _)| name)).collect();
         Ok(self.launched_before(kernel, &|name| launched.contains(&name)))
     }
 
@@ -604,26 +685,37 @@ fn apart(fault: &Json) -> Option<Finding> {
         _ => return None,
     };
     let account = &fault["account"];
-    let what = text(account, "text").or_else(|| text(fault, "message")).unwrap_or("ranks wait for each other");
+    let what = text(account, "text")
+        .or_else(|| text(fault, "message"))
+        .unwrap_or("ranks wait for each other");
     let mut finding = Finding::new(kind, what.to_owned());
     let ranks = account["ranks"].as_array().and_then(|ranks| ranks.first()?.as_u64());
     finding.rank = ranks.map(|rank| rank as usize).or_else(|| rank_of(fault));
-    let named = text(account, "collective").or_else(|| text(fault, "collective")).or_else(|| text(fault, "kernel"));
+    let named = text(account, "collective")
+        .or_else(|| text(fault, "collective"))
+        .or_else(|| text(fault, "kernel"));
     finding.kernel = named.map(str::to_owned);
-    if let Some((rank, kernel)) = running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none()) {
+    if let Some((rank, kernel)) =
+        running(text(fault, "message").unwrap_or("")).filter(|_| named.is_none())
+    {
         (finding.rank, finding.kernel) = (Some(rank), Some(kernel));
     }
     finding.stray = stray(&account["stray"]);
     let rank = finding.rank;
     locate(&mut finding, fault);
     finding.rank = rank;
-    finding.source = text(account, "source").or_else(|| text(fault, "source")).map(str::to_owned).into_iter().collect();
+    finding.source = text(account, "source")
+        .or_else(|| text(fault, "source"))
+        .map(str::to_owned)
+        .into_iter()
+        .collect();
     Some(finding)
 }
 
 /// What a rank that diverges comes to instead of the others' collective.
 fn stray(json: &Json) -> Option<Stray> {
-    let differences = json["differences"].as_array()?.iter().filter_map(Json::as_str).map(str::to_owned);
+    let differences =
+        json["differences"].as_array()?.iter().filter_map(Json::as_str).map(str::to_owned);
     Some(Stray {
         collective: text(json, "collective")?.to_owned(),
         source: text(json, "source").map(str::to_owned),
@@ -666,7 +758,8 @@ fn locate(finding: &mut Finding, fault: &Json) {
     finding.buffer = text(fault, "buffer").map(str::to_owned).or(finding.buffer.take());
     let step = fault["step"].as_u64().map(|step| step as usize);
     finding.step = text(fault, "computation").map(str::to_owned).zip(step).or(finding.step.take());
-    let numbers = fault["iteration"].as_array().map(|numbers| numbers.iter().filter_map(Json::as_u64));
+    let numbers =
+        fault["iteration"].as_array().map(|numbers| numbers.iter().filter_map(Json::as_u64));
     if let Some(numbers) = numbers {
         finding.iteration = numbers.map(|number| number as u32).collect();
     }
@@ -686,7 +779,8 @@ fn fault_words(fault: &Json) -> String {
         None => "a thread that runs no kernel".to_owned(),
     };
     let does = if fault["access"] == "write" { "writes" } else { "reads" };
-    let (offset, bytes) = (fault["offset"].as_i64().unwrap_or(0), fault["bytes"].as_i64().unwrap_or(0));
+    let (offset, bytes) =
+        (fault["offset"].as_i64().unwrap_or(0), fault["bytes"].as_i64().unwrap_or(0));
     let buffer = text(fault, "buffer").unwrap_or("");
     match text(fault, "kind") {
         Some("out-of-bounds") => {
@@ -700,9 +794,13 @@ fn fault_words(fault: &Json) -> String {
             let after = text(fault, "freed_after").unwrap_or("its last use");
             format!("{kernel} {does} byte {offset} of '{buffer}', which was freed after '{after}'")
         }
-        Some("write-to-input") => format!("{kernel} writes to its input '{buffer}', at byte {offset}"),
+        Some("write-to-input") => {
+            format!("{kernel} writes to its input '{buffer}', at byte {offset}")
+        }
         Some("not-its-own") => {
-            format!("{kernel} {does} byte {offset} of '{buffer}', which is alive and was not given to it")
+            format!(
+                "{kernel} {does} byte {offset} of '{buffer}', which is alive and was not given to it"
+            )
         }
         _ => format!("{kernel} ends the process: {}", text(fault, "signal").unwrap_or("a signal")),
     }
@@ -741,8 +839,7 @@ mod tests {
 
     #[test]
     fn kernels_that_did_not_come_back() {
-        let printed =
-            "[ before_launch: a ]  (rank 1)\n[ before_launch: a ]  (rank 2)\n[ after_launch: a ]  (rank 1)\nx\n";
+        let printed = "[ before_launch: a ]  (rank 1)\n[ before_launch: a ]  (rank 2)\n[ after_launch: a ]  (rank 1)\nx\n";
         assert_eq!(open_launches(printed), [("a".to_owned(), Some(2))]);
         assert_eq!(open_launches("[ before_launch: k ]\n"), [("k".to_owned(), None)]);
     }

@@ -45,14 +45,20 @@ impl Cause {
         let (same, different): (Vec<&Json>, Vec<&Json>) = self.others.iter().partition(is_same);
         let ranks: BTreeSet<u64> = same.iter().filter_map(|other| other["rank"].as_u64()).collect();
         let ranks = ranks.into_iter().filter(|&rank| self.origin["rank"] != rank).count();
-        let kernels: BTreeSet<&str> = different.iter().filter_map(|other| text(other, "kernel")).collect();
+        let kernels: BTreeSet<&str> =
+            different.iter().filter_map(|other| text(other, "kernel")).collect();
         let some = |count: usize, what: &str| match count {
             0 => None,
             1 => Some(format!("1 other {what}")),
             _ => Some(format!("{count} other {what}s")),
         };
-        let all: Vec<String> = [some(ranks, "rank"), some(kernels.len(), "kernel")].into_iter().flatten().collect();
-        if all.is_empty() { String::new() } else { format!("; the same happens with {}", all.join(" and ")) }
+        let all: Vec<String> =
+            [some(ranks, "rank"), some(kernels.len(), "kernel")].into_iter().flatten().collect();
+        if all.is_empty() {
+            String::new()
+        } else {
+            format!("; the same happens with {}", all.join(" and "))
+        }
     }
 }
 
@@ -90,15 +96,22 @@ impl Origins {
     pub fn infinity(&self) -> Option<Cause> {
         let all = self.list("infinity");
         let origin = all.first().filter(|first| first["how"] == "made" && self.has("infinity"))?;
-        Some(Cause { origin: origin.clone(), victim: None, is_nan: false, others: all[1..].to_vec() })
+        Some(Cause {
+            origin: origin.clone(),
+            victim: None,
+            is_nan: false,
+            others: all[1..].to_vec(),
+        })
     }
 
     /// The results that have something: `result 0 (f32[64]) on ranks 0, 1`.
     pub fn spoiled(&self, what: &str) -> String {
         let results = || self.list("results").iter().filter(|result| result[what] == true);
         let Some(first) = results().next() else { return "no result".to_owned() };
-        let is_same = |result: &&Json| result["output"] == first["output"] && result["run"] == first["run"];
-        let ranks: Vec<String> = results().filter(is_same).map(|result| result["rank"].to_string()).collect();
+        let is_same =
+            |result: &&Json| result["output"] == first["output"] && result["run"] == first["run"];
+        let ranks: Vec<String> =
+            results().filter(is_same).map(|result| result["rank"].to_string()).collect();
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
         let kind = text(first, "type").unwrap_or("");
         format!("result {} ({kind}) on {word} {}", first["output"], ranks.join(", "))
@@ -132,7 +145,9 @@ impl Origins {
             format!("'{kernel}'{around} makes NaN, which no result has")
         };
         let mut notes: Vec<String> = kernels.iter().take(LISTED).map(one).collect();
-        notes.extend((more > 0).then(|| format!("{more} more kernels make NaN, which no result has")));
+        notes.extend(
+            (more > 0).then(|| format!("{more} more kernels make NaN, which no result has")),
+        );
         notes
     }
 
@@ -151,8 +166,10 @@ impl Origins {
         }
         let one = |clamped: &&Json| {
             let (kernel, around) = (text(clamped, "kernel").unwrap_or(""), around(clamped));
-            let (index, most, dimension) = (&clamped["index"], &clamped["most"], &clamped["dimension"]);
-            let used = if index.as_i64().is_some_and(|index| index < 0) { &Json::from(0) } else { most };
+            let (index, most, dimension) =
+                (&clamped["index"], &clamped["most"], &clamped["dimension"]);
+            let used =
+                if index.as_i64().is_some_and(|index| index < 0) { &Json::from(0) } else { most };
             format!(
                 "'{kernel}'{around} is given index {index} for dimension {dimension}, where 0 to {most} are in range: \
                  HLO clamps it to {used}"
@@ -166,7 +183,8 @@ impl Origins {
 fn around(origin: &Json) -> String {
     let source = text(origin, "source").map_or(String::new(), |source| format!(" ({source})"));
     let iterations = origin["iteration"].as_array().map_or(&[][..], Vec::as_slice);
-    let iterations: String = iterations.iter().map(|number| format!(", iteration {number}")).collect();
+    let iterations: String =
+        iterations.iter().map(|number| format!(", iteration {number}")).collect();
     format!("{source} on rank {}{iterations}", origin["rank"])
 }
 
@@ -181,7 +199,10 @@ mod tests {
         let json = serde_json::json!({ "results": results, "nan": [made(1, "sub")], "behind": [made(0, "exp")] });
         let origins = Origins::read(&json.to_string()).unwrap();
         let cause = origins.nan().unwrap();
-        assert_eq!((cause.kernel(), cause.victim.as_deref(), cause.is_nan), ("exp", Some("sub"), false));
+        assert_eq!(
+            (cause.kernel(), cause.victim.as_deref(), cause.is_nan),
+            ("exp", Some("sub"), false)
+        );
         assert_eq!(origins.spoiled("nan"), "result 0 (f32[4]) on rank 0");
         assert!(origins.infinity().is_none() && Origins::read("{").is_none());
     }

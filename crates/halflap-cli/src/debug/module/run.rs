@@ -63,12 +63,21 @@ pub struct StageOptions {
 
 impl StageOptions {
     pub fn new(stage: &'static str, memory: Memory, options: &[&str]) -> StageOptions {
-        StageOptions { stage, memory, options: options.iter().map(|option| (*option).to_owned()).collect() }
+        StageOptions {
+            stage,
+            memory,
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+        }
     }
 }
 
 impl<'a> ModuleSession<'a> {
-    pub fn open(args: &'a args::Debug, module: String, folder: &Path, is_loud: bool) -> ModuleSession<'a> {
+    pub fn open(
+        args: &'a args::Debug,
+        module: String,
+        folder: &Path,
+        is_loud: bool,
+    ) -> ModuleSession<'a> {
         let report = Report { folder: folder.display().to_string(), ..Report::default() };
         ModuleSession { args, module, folder: folder.to_owned(), is_loud, order: None, report }
     }
@@ -92,7 +101,14 @@ impl<'a> ModuleSession<'a> {
         ];
         let (timeout, is_loud) = (Duration::from_secs(3600), self.is_loud);
         let folder = self.folder.join("order");
-        let task = ChildTask { command: &words, variables: Vec::new(), is_ours: true, folder, timeout, is_loud };
+        let task = ChildTask {
+            command: &words,
+            variables: Vec::new(),
+            is_ours: true,
+            folder,
+            timeout,
+            is_loud,
+        };
         // If it is not found, the run says why.
         self.order = task.run(&mut |_| false)?.is_good().then(|| order.display().to_string());
         Ok(())
@@ -204,7 +220,10 @@ impl ModuleRun {
         let lines: Vec<&str> = text.lines().collect();
         let start = lines.iter().position(|line| line.contains("error: ")).unwrap_or(0);
         let told = lines[start..].join("\n");
-        let told = told.strip_prefix("internal error: ").or_else(|| told.strip_prefix("error: ")).unwrap_or(&told);
+        let told = told
+            .strip_prefix("internal error: ")
+            .or_else(|| told.strip_prefix("error: "))
+            .unwrap_or(&told);
         told.trim().to_owned()
     }
 

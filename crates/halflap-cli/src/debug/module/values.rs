@@ -22,7 +22,9 @@ pub struct Place {
 
 impl Saved {
     pub fn read(folder: &Path) -> Result<Saved, Failed> {
-        Ok(Saved { ranks: read_values(folder).map_err(|error| Failed::BadInput(error.to_string()))? })
+        Ok(Saved {
+            ranks: read_values(folder).map_err(|error| Failed::BadInput(error.to_string()))?,
+        })
     }
 
     fn of(&self, place: Place) -> impl Iterator<Item = &Entry> {
@@ -53,7 +55,8 @@ impl Saved {
 
     /// The inputs and outputs of a launch.
     pub fn around(&self, place: Place) -> (Vec<Value>, Vec<Value>) {
-        let side = |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
+        let side =
+            |when: &str| self.of(place).filter(|entry| entry.when == when).map(value).collect();
         (side("before"), side("after"))
     }
 
@@ -75,8 +78,11 @@ impl Saved {
                     continue;
                 }
                 let Some(maker) = left.get(entry.buffer.as_str()) else { continue };
-                let load = |entry: &Entry| values.load(entry).map_err(|error| Failed::BadInput(error.to_string()));
-                let is_first = first.as_ref().is_none_or(|(_, reader, _)| entry.sequence < reader.sequence);
+                let load = |entry: &Entry| {
+                    values.load(entry).map_err(|error| Failed::BadInput(error.to_string()))
+                };
+                let is_first =
+                    first.as_ref().is_none_or(|(_, reader, _)| entry.sequence < reader.sequence);
                 if is_first && load(entry)?.bytes() != load(maker)?.bytes() {
                     first = Some((place(maker), place(entry), entry.buffer.clone()));
                 }
@@ -89,7 +95,10 @@ impl Saved {
     pub fn between(&self, from: Place, to: Place) -> Vec<String> {
         let entries = self.ranks.get(from.rank).map_or(&[][..], |values| &values.entries);
         let mut names: Vec<String> = Vec::new();
-        for entry in entries.iter().filter(|entry| (from.sequence + 1..to.sequence).contains(&entry.sequence)) {
+        for entry in entries
+            .iter()
+            .filter(|entry| (from.sequence + 1..to.sequence).contains(&entry.sequence))
+        {
             if !names.contains(&entry.kernel) {
                 names.push(entry.kernel.clone());
             }
@@ -111,7 +120,12 @@ fn value(entry: &Entry) -> Value {
     let kind = format!("{}{:?}", entry.dtype, entry.shape);
     if stats.count == 0 {
         let facts = vec![("elements".to_owned(), "0".to_owned())];
-        return Value { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts };
+        return Value {
+            buffer: entry.buffer.clone(),
+            operand: Some(entry.value.clone()),
+            kind,
+            facts,
+        };
     }
     let mut facts = vec![
         ("min".to_owned(), short(stats.min)),
@@ -119,7 +133,9 @@ fn value(entry: &Entry) -> Value {
         ("mean".to_owned(), short(stats.mean)),
     ];
     facts.extend((stats.nans > 0).then(|| ("NaN".to_owned(), stats.nans.to_string())));
-    facts.extend((stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())));
+    facts.extend(
+        (stats.infinities > 0).then(|| ("infinities".to_owned(), stats.infinities.to_string())),
+    );
     Value { buffer: entry.buffer.clone(), operand: Some(entry.value.clone()), kind, facts }
 }
 
@@ -140,6 +156,9 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!([0.0, 1.5, -3.0, 1e-7, f64::NAN].map(short), ["0", "1.5", "-3", "1.000e-7", "NaN"]);
+        assert_eq!(
+            [0.0, 1.5, -3.0, 1e-7, f64::NAN].map(short),
+            ["0", "1.5", "-3", "1.000e-7", "NaN"]
+        );
     }
 }

@@ -47,7 +47,8 @@ impl GeneratedCall {
     /// Whether it returns data of other ranks. Kernels that were fused with a collective have its
     /// name, too.
     pub fn is_collective(&self) -> bool {
-        self.kernel.contains("c10d") || self.operator.as_ref().is_some_and(|operator| operator.contains("c10d"))
+        self.kernel.contains("c10d")
+            || self.operator.as_ref().is_some_and(|operator| operator.contains("c10d"))
     }
 }
 
@@ -87,7 +88,9 @@ fn in_trace(text: &str) -> Vec<GeneratedGraph> {
     let mut graphs: Vec<GeneratedGraph> = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        let Some(record) = line.find("] {").and_then(|at| serde_json::from_str::<Json>(&line[at + 2..]).ok()) else {
+        let Some(record) =
+            line.find("] {").and_then(|at| serde_json::from_str::<Json>(&line[at + 2..]).ok())
+        else {
             continue;
         };
         let mut payload = || {
@@ -101,7 +104,11 @@ fn in_trace(text: &str) -> Vec<GeneratedGraph> {
         if let Some(about) = record.get("inductor_output_code") {
             let code = payload();
             let file = about["filename"].as_str().unwrap_or_default().to_owned();
-            graphs.push(GeneratedGraph { calls: calls(&code), file, is_tracked: code.contains(CHECK) });
+            graphs.push(GeneratedGraph {
+                calls: calls(&code),
+                file,
+                is_tracked: code.contains(CHECK),
+            });
         } else if record["artifact"]["name"] == "inductor_provenance_tracking_kernel_stack_traces"
             && let (Some(graph), Ok(stacks)) = (graphs.last_mut(), serde_json::from_str(&payload()))
         {
@@ -201,7 +208,8 @@ fn buffers(line: &str) -> Vec<(usize, String)> {
         let word = word.strip_suffix("_handle").unwrap_or(word);
         let prefixes = ["buf", "arg", "primals_", "tangents_"];
         let is_buffer = prefixes.iter().any(|prefix| {
-            word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+            word.strip_prefix(prefix)
+                .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
         });
         if is_buffer {
             found.push((at, word.to_owned()));
@@ -240,15 +248,19 @@ mod tests {
     fn a_graphs_code_says_who_reads_and_writes_what() {
         let graph = GeneratedGraph { calls: calls(CODE), ..GeneratedGraph::default() };
         let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
-        let all: Vec<_> =
-            graph.calls.iter().map(|call| (call.title(), names(&call.reads), names(&call.writes))).collect();
+        let all: Vec<_> = graph
+            .calls
+            .iter()
+            .map(|call| (call.title(), names(&call.reads), names(&call.writes)))
+            .collect();
         let expected = [
             ("cpp_fused_sin_0", "arg0_1", "buf0 buf2"),
             ("aoti_torch_cpu_shift (mine::shift)", "buf0", "buf1"),
             ("aoti_torch_cpu_mm_out", "buf1 buf2", "buf3"),
             ("aoti_torch_cpu__c10d_functional_all_reduce_", "buf3", "buf3 buf4"),
         ];
-        let expected = expected.map(|(name, reads, writes)| (name.to_owned(), reads.to_owned(), writes.to_owned()));
+        let expected = expected
+            .map(|(name, reads, writes)| (name.to_owned(), reads.to_owned(), writes.to_owned()));
         assert_eq!(all, expected);
         assert_eq!((graph.writer("buf2", 2), graph.writer("buf1", 1)), (Some(0), None));
     }

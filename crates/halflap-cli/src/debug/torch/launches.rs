@@ -55,7 +55,8 @@ pub fn events(text: &str) -> Vec<Event> {
             describe(line, tensor);
         }
     }
-    let is_whole = |tensor: &PrintedTensor| tensor.value.facts.iter().any(|(name, _)| name == "max");
+    let is_whole =
+        |tensor: &PrintedTensor| tensor.value.facts.iter().any(|(name, _)| name == "max");
     open = open.filter(|(_, tensor)| is_whole(tensor));
     close(&mut open, &mut events);
     events
@@ -70,7 +71,9 @@ fn close(open: &mut Option<(Header, PrintedTensor)>, events: &mut Vec<Event>) {
     match open.take() {
         None => {}
         Some((Header::Input, tensor)) => events.push(Event::Input(tensor)),
-        Some((Header::Launch(when, kernel), tensor)) => events.push(Event::Tensor(when, kernel, tensor)),
+        Some((Header::Launch(when, kernel), tensor)) => {
+            events.push(Event::Tensor(when, kernel, tensor))
+        }
     }
 }
 
@@ -105,10 +108,12 @@ fn header(line: &str) -> Option<(Header, String)> {
 /// Takes a fact from a line; other lines are the tensor's elements, which may be many.
 fn describe(line: &str, tensor: &mut PrintedTensor) {
     let Some((name, fact)) = line.split_once(':') else { return };
-    let (name, fact) = (name.trim(), fact.trim().trim_start_matches("torch.Size(").trim_end_matches(')'));
+    let (name, fact) =
+        (name.trim(), fact.trim().trim_start_matches("torch.Size(").trim_end_matches(')'));
     let short = match name {
         "Dtype" => {
-            tensor.value.kind = format!("{}{}", fact.trim_start_matches("torch."), tensor.value.kind);
+            tensor.value.kind =
+                format!("{}{}", fact.trim_start_matches("torch."), tensor.value.kind);
             return;
         }
         "Size" => {
@@ -136,18 +141,30 @@ mod tests {
     fn both_wrappers_are_understood() {
         let text = "hello\n[  aoti_model_inputs - arg0_1  ]:\nNumber of elements: 4\nDtype: float32\nMean value: 1\nMin value: 1\nMax value: inf\nSize: [2, 2]\n\n[ before_launch: mm ]\ninductor: after_launch - extern_kernels.mm - buf0\nNumber of elements:  4\nSize:  torch.Size([2, 2])\nDtype:  torch.float32\nMean:  nan\nMin:  nan\nMax:  nan\nStd:  nan\n";
         let events = events(text);
-        let [Event::Input(input), Event::Name(When::Before, name), Event::Tensor(When::After, kernel, tensor)] =
-            &events[..]
+        let [
+            Event::Input(input),
+            Event::Name(When::Before, name),
+            Event::Tensor(When::After, kernel, tensor),
+        ] = &events[..]
         else {
             panic!("{events:?}")
         };
         assert_eq!((input.is_bad(false), input.is_bad(true)), (false, true));
-        assert_eq!((name.as_str(), kernel.as_str(), tensor.is_nan), ("mm", "extern_kernels.mm", true));
-        assert_eq!((input.value.kind.as_str(), tensor.value.buffer.as_str()), ("float32[2, 2]", "buf0"));
+        assert_eq!(
+            (name.as_str(), kernel.as_str(), tensor.is_nan),
+            ("mm", "extern_kernels.mm", true)
+        );
+        assert_eq!(
+            (input.value.kind.as_str(), tensor.value.buffer.as_str()),
+            ("float32[2, 2]", "buf0")
+        );
     }
 
     #[test]
     fn a_tensor_that_is_cut_off_is_left_out() {
-        assert_eq!(events("[  before_launch - k - buf0  ]:\nNumber of elements: 4\nDtype: flo"), []);
+        assert_eq!(
+            events("[  before_launch - k - buf0  ]:\nNumber of elements: 4\nDtype: flo"),
+            []
+        );
     }
 }

@@ -70,7 +70,10 @@ impl Deviation {
     }
 
     /// The step of the graph at which it was noticed, and the kernel that is to blame.
-    fn calls<'a>(&self, graph: &'a GeneratedGraph) -> Option<(&'a GeneratedCall, &'a GeneratedCall)> {
+    fn calls<'a>(
+        &self,
+        graph: &'a GeneratedGraph,
+    ) -> Option<(&'a GeneratedCall, &'a GeneratedCall)> {
         let place = graph.calls.iter().rposition(|call| call.line < self.line)?;
         let step = &graph.calls[place];
         // Compiled kernels cannot hold on to what they are given.

@@ -103,7 +103,12 @@ fn is_about_inputs(exception: &Exception) -> bool {
     words.iter().any(|word| message.contains(&word.to_lowercase()))
 }
 
-fn raised(session: &CommandSession<'_>, ran: &CommandRun, rank: Option<usize>, exception: &Exception) -> Finding {
+fn raised(
+    session: &CommandSession<'_>,
+    ran: &CommandRun,
+    rank: Option<usize>,
+    exception: &Exception,
+) -> Finding {
     let left = ran.silent_ranks();
     let freed = exception.freed_buffer();
     let (kind, what) = match exception {
@@ -116,7 +121,9 @@ fn raised(session: &CommandSession<'_>, ran: &CommandRun, rank: Option<usize>, e
     finding.rank = rank;
     finding.source = own(exception.frames.iter().rev(), ran);
     let operator = exception.message.split_once("torch.ops.").map(|(_, rest)| {
-        rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.').next().unwrap_or("")
+        rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.')
+            .next()
+            .unwrap_or("")
     });
     finding.kernel = operator.map(|name| format!("torch.ops.{name}"));
     if let Some((buffer, frame)) = freed {
@@ -138,7 +145,11 @@ fn freed_early(buffer: &str, frame: &Frame) -> String {
 fn left_alone(left: &[usize], exception: &Exception) -> String {
     let ranks: Vec<String> = left.iter().map(usize::to_string).collect();
     let who = if left.len() == 1 { "rank" } else { "ranks" };
-    format!("{who} {} ended without an error while others waited for it: {}", ranks.join(", "), exception.message)
+    format!(
+        "{who} {} ended without an error while others waited for it: {}",
+        ranks.join(", "),
+        exception.message
+    )
 }
 
 /// The innermost line of the program itself; of a compiled function, which Python knows by its decorator alone, also
@@ -163,7 +174,8 @@ impl Bad {
 
     fn of(rank: Option<usize>, exception: Exception) -> Option<Bad> {
         let code = exception.frames.last().map_or("", |frame| frame.code.as_str());
-        let is_about = |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
+        let is_about =
+            |word: &str, other: &str| code.contains(word) || exception.message.contains(other);
         let is_nan = is_about(".isnan()", "one NaN");
         let is_infinite = is_about(".isinf()", "one INF") && !is_nan;
         (is_nan || is_infinite).then_some(Bad { rank, exception, is_infinite })
@@ -184,12 +196,18 @@ fn not_numbers(
 ) -> Result<Option<Finding>, Failed> {
     let is_good = |ran: &CommandRun| Bad::said_by(ran).is_none();
     match guarded {
-        [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => blame(session, end, Guard::End),
+        [end, start] if !is_good(end) && (is_good(start) || is_good(sanity)) => {
+            blame(session, end, Guard::End)
+        }
         _ => blame(session, sanity, Guard::Off),
     }
 }
 
-fn blame(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> Result<Option<Finding>, Failed> {
+fn blame(
+    session: &mut CommandSession<'_>,
+    ran: &CommandRun,
+    guard: Guard,
+) -> Result<Option<Finding>, Failed> {
     let Some(bad) = Bad::said_by(ran) else { return Ok(None) };
     let stage = if guard == Guard::Off { "values" } else { "values-guarded" };
     let values = session.run_until_bad(stage, Variables::values(guard, &[]), bad.is_infinite)?;
@@ -233,7 +251,10 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
             finding
         }
         Some(Suspect::Input(tensor)) => {
-            let what = format!("{} of a compiled graph is given {words}: it comes from outside", tensor.value.buffer);
+            let what = format!(
+                "{} of a compiled graph is given {words}: it comes from outside",
+                tensor.value.buffer
+            );
             let mut finding = Finding::new(kind, what);
             finding.went_in = vec![tensor.value];
             finding
@@ -246,7 +267,11 @@ fn accuse(suspect: Option<Suspect>, bad: &Bad, guard: Guard) -> Finding {
 }
 
 /// A program that a signal ended: which kernel it was in, and what went into that.
-fn crashed(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> Result<Finding, Failed> {
+fn crashed(
+    session: &mut CommandSession<'_>,
+    ran: &CommandRun,
+    guard: Guard,
+) -> Result<Finding, Failed> {
     let names = session.run("names", Variables::names(guard))?;
     // It need not happen again where nothing is guarded.
     let (witness, found) = match names.crash() {
@@ -254,7 +279,8 @@ fn crashed(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> 
         None => (ran, None),
     };
     let (rank, signal) = witness.crash().unwrap_or_default();
-    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
+    let said =
+        found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let fault = witness.guard_fault(rank);
     let stack = own(witness.stack(rank).iter(), witness);
@@ -271,7 +297,9 @@ fn crashed(session: &mut CommandSession<'_>, ran: &CommandRun, guard: Guard) -> 
         finding.source = last.call.source.clone();
         around(session, last, guard, &mut finding)?;
     }
-    finding.source.extend(stack.into_iter().filter(|line| !finding.source.contains(line)).collect::<Vec<_>>());
+    finding.source.extend(
+        stack.into_iter().filter(|line| !finding.source.contains(line)).collect::<Vec<_>>(),
+    );
     finding.reproduce = Some(session.again(&witness.variables));
     Ok(finding)
 }
@@ -284,7 +312,8 @@ fn around(
     finding: &mut Finding,
 ) -> Result<(), Failed> {
     let LastCall { call, producers } = last;
-    let kernels: Vec<&str> = producers.iter().chain([call]).map(|call| call.kernel.as_str()).collect();
+    let kernels: Vec<&str> =
+        producers.iter().chain([call]).map(|call| call.kernel.as_str()).collect();
     let values = session.run("values", Variables::values(guard, &kernels))?;
     session.report.stage("values", format!("of {}: {}", kernels.join(", "), values.end));
     finding.went_in = values.last_values(finding.rank, call);
@@ -295,20 +324,25 @@ fn around(
 fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding, Failed> {
     let stands = plain.standing();
     if stands.len() > 1 {
-        let mut finding = Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());
-        finding.source = stands.into_iter().map(|(rank, line)| format!("rank {rank}: {line}")).collect();
+        let mut finding =
+            Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());
+        finding.source =
+            stands.into_iter().map(|(rank, line)| format!("rank {rank}: {line}")).collect();
         finding.reproduce = Some(session.again(&plain.variables));
         return Ok(finding);
     }
     let names = session.run("names", Variables::names(Guard::Off))?;
     let found = names.last_call();
-    let said = found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
+    let said =
+        found.as_ref().map_or("no kernel of a compiled graph".to_owned(), |last| last.call.title());
     session.report.stage("kernel names", format!("{}; it was in {said}", names.end));
     let rank = plain.rank_that_says().flatten();
     let stack = own(plain.stack(rank).iter(), plain);
     let place = found.as_ref().map(|last| last.call.title()).or_else(|| stack.first().cloned());
     let place = place.as_deref().unwrap_or("the start");
-    let what = format!("nothing comes after {place}; a program that is only slow needs a longer --timeout");
+    let what = format!(
+        "nothing comes after {place}; a program that is only slow needs a longer --timeout"
+    );
     let mut finding = Finding::new(Kind::Hang, what);
     finding.rank = rank;
     finding.source = found.as_ref().map_or(Vec::new(), |last| last.call.source.clone());

@@ -90,7 +90,13 @@ pub struct Exception {
 impl Exception {
     /// Whether it only says that another rank left.
     pub fn is_echo(&self) -> bool {
-        let words = ["closed by peer", "reset by peer", "remote worker", "broken pipe", "remote process exited"];
+        let words = [
+            "closed by peer",
+            "reset by peer",
+            "remote worker",
+            "broken pipe",
+            "remote process exited",
+        ];
         let message = self.message.to_lowercase();
         words.iter().any(|word| message.contains(word))
     }
@@ -126,7 +132,11 @@ pub fn exception(text: &str) -> Option<Exception> {
     let is_inside = |line: &&&str| line.starts_with([' ', '\t']) || line.is_empty();
     let inside = body.iter().take_while(is_inside).count();
     let message = body.get(inside).map_or(String::new(), |line| line.trim().to_owned());
-    let more = body[inside..].iter().skip(1).take_while(|line| !line.is_empty() && !line.starts_with('[')).take(3);
+    let more = body[inside..]
+        .iter()
+        .skip(1)
+        .take_while(|line| !line.is_empty() && !line.starts_with('['))
+        .take(3);
     let message = more.fold(message, |message, line| format!("{message} {}", line.trim()));
     // The traceback ends in the compiler, which itself names the line that it could not compile.
     let own = body[inside..].iter().skip_while(|line| line.trim() != "from user code:").skip(1);
@@ -138,8 +148,13 @@ pub fn exception(text: &str) -> Option<Exception> {
 
 /// The rank that torchrun saw fail first, and its exit code: below zero a signal.
 pub fn first_failure(text: &str) -> Option<(usize, i32)> {
-    let lines = text.lines().map(unprefixed).skip_while(|line| !line.trim_start().starts_with("Root Cause"));
-    let fields = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.trim(), value.trim()));
+    let lines = text
+        .lines()
+        .map(unprefixed)
+        .skip_while(|line| !line.trim_start().starts_with("Root Cause"));
+    let fields = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.trim(), value.trim()));
     let number = |wanted: &str| {
         let value = fields.clone().find(|(name, _)| *name == wanted)?.1;
         value.split_whitespace().next()?.parse::<i32>().ok()
@@ -155,7 +170,8 @@ fn code(file: &str, line: usize) -> String {
 
 /// The stack of the thread at fault, the innermost frame first.
 pub fn fatal_stack(text: &str) -> Vec<Frame> {
-    let mut lines = text.lines().map(unprefixed).skip_while(|line| !line.starts_with("Fatal Python error"));
+    let mut lines =
+        text.lines().map(unprefixed).skip_while(|line| !line.starts_with("Fatal Python error"));
     if lines.next().is_none() {
         return Vec::new();
     }

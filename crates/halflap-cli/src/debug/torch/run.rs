@@ -126,7 +126,11 @@ const HELPER: &str = include_str!("guard.c");
 const HOOK: &str = "hook";
 
 impl<'a> CommandSession<'a> {
-    pub fn open(args: &'a args::Debug, folder: &Path, is_loud: bool) -> Result<CommandSession<'a>, Failed> {
+    pub fn open(
+        args: &'a args::Debug,
+        folder: &Path,
+        is_loud: bool,
+    ) -> Result<CommandSession<'a>, Failed> {
         let cannot = |error: std::io::Error| {
             Failed::in_file(&folder.display().to_string(), format!("cannot be written: {error}"))
         };
@@ -155,10 +159,16 @@ impl<'a> CommandSession<'a> {
     }
 
     /// The same, until something bad was printed.
-    pub fn run_until_bad(&mut self, stage: &str, variables: Variables, infinities: bool) -> Result<CommandRun, Failed> {
+    pub fn run_until_bad(
+        &mut self,
+        stage: &str,
+        variables: Variables,
+        infinities: bool,
+    ) -> Result<CommandRun, Failed> {
         let mut is_due = every_so_often();
         self.run_while(stage, variables, &mut |folder| {
-            is_due() && CommandRun::look(folder).is_some_and(|ran| ran.first_bad(infinities).is_some())
+            is_due()
+                && CommandRun::look(folder).is_some_and(|ran| ran.first_bad(infinities).is_some())
         })
     }
 
@@ -175,7 +185,9 @@ impl<'a> CommandSession<'a> {
             variables: all,
             is_ours: false,
             folder: folder.clone(),
-            timeout: Duration::from_nanos(self.args.timeout.map_or(600_000_000_000, |time| time.0 as u64)),
+            timeout: Duration::from_nanos(
+                self.args.timeout.map_or(600_000_000_000, |time| time.0 as u64),
+            ),
             is_loud: self.is_loud,
         };
         let end = task.run(is_enough)?;
@@ -230,7 +242,8 @@ impl<'a> CommandSession<'a> {
     pub fn again(&self, variables: &Variables) -> String {
         let own = ["TORCH_TRACE", "HALFLAP_OUT", "HALFLAP_ERR", "TRITON_CACHE_DIR"];
         let again = self.folder.join("again");
-        let set = self.variables(&again, variables).into_iter().filter(|(name, _)| !own.contains(name));
+        let set =
+            self.variables(&again, variables).into_iter().filter(|(name, _)| !own.contains(name));
         let set = set.map(|(name, value)| format!("{name}={}", quoted(&value.to_string_lossy())));
         let command = self.args.command.iter().map(|word| quoted(&word.to_string_lossy()));
         set.chain(command).collect::<Vec<_>>().join(" ")
@@ -242,7 +255,11 @@ fn compile(folder: &Path) -> Option<PathBuf> {
     let library = folder.join("guard.so");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(folder.join("guard.c")).arg("-ldl");
+    command
+        .args(["-O1", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(folder.join("guard.c"))
+        .arg("-ldl");
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.ok().filter(std::process::ExitStatus::success).map(|_| library)
 }
@@ -259,12 +276,22 @@ pub struct Fault {
 impl Fault {
     /// `halflap-guard: kind=after-end distance=0 size=4096 access=write`
     fn parse(text: &str) -> Option<Fault> {
-        let line = text.lines().find_map(|line| line.split_once("halflap-guard: ").map(|(_, rest)| rest))?;
-        let field = |name: &str| line.split(' ').find_map(|part| part.split_once('=').filter(|(key, _)| *key == name));
-        let number = |name: &str| field(name).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
+        let line = text
+            .lines()
+            .find_map(|line| line.split_once("halflap-guard: ").map(|(_, rest)| rest))?;
+        let field = |name: &str| {
+            line.split(' ').find_map(|part| part.split_once('=').filter(|(key, _)| *key == name))
+        };
+        let number =
+            |name: &str| field(name).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
         let kind = field("kind")?.1.trim().to_owned();
         let access = field("access").map_or("touches", |(_, value)| value.trim()).to_owned();
-        (kind != "no-room").then(|| Fault { kind, distance: number("distance"), size: number("size"), access })
+        (kind != "no-room").then(|| Fault {
+            kind,
+            distance: number("distance"),
+            size: number("size"),
+            access,
+        })
     }
 
     pub fn kind(&self) -> Kind {
@@ -282,9 +309,15 @@ impl Fault {
         };
         let Fault { distance, size, .. } = self;
         match self.kind.as_str() {
-            "after-end" => format!("{does} {} of a tensor of {size} bytes", Beyond(Side::End, *distance)),
-            "before-start" => format!("{does} {} of a tensor of {size} bytes", Beyond(Side::Start, *distance)),
-            "bad-free" => "frees memory twice, or memory that is not the start of a tensor".to_owned(),
+            "after-end" => {
+                format!("{does} {} of a tensor of {size} bytes", Beyond(Side::End, *distance))
+            }
+            "before-start" => {
+                format!("{does} {} of a tensor of {size} bytes", Beyond(Side::Start, *distance))
+            }
+            "bad-free" => {
+                "frees memory twice, or memory that is not the start of a tensor".to_owned()
+            }
             _ => format!("{does} a tensor of {size} bytes, at byte {distance}, after it was freed"),
         }
     }
@@ -302,7 +335,11 @@ impl CommandRun {
     fn look(folder: &Path) -> Option<CommandRun> {
         const ENOUGH: u64 = 64 << 20;
         let size = fs::metadata(folder.join("out.txt")).map_or(0, |file| file.len());
-        let ran = CommandRun { end: End::TimedOut, folder: folder.to_owned(), variables: Variables::plain() };
+        let ran = CommandRun {
+            end: End::TimedOut,
+            folder: folder.to_owned(),
+            variables: Variables::plain(),
+        };
         (size < ENOUGH).then_some(ran)
     }
 
@@ -313,8 +350,13 @@ impl CommandRun {
 
     /// The ranks whose output is kept apart; all of it together first.
     fn ranks(&self) -> Vec<Option<usize>> {
-        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let number = |name: OsString| name.to_str()?.strip_prefix("err.txt.rank_")?.parse::<usize>().ok();
+        let names = fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name());
+        let number =
+            |name: OsString| name.to_str()?.strip_prefix("err.txt.rank_")?.parse::<usize>().ok();
         let mut ranks: Vec<usize> = names.filter_map(number).collect();
         ranks.sort_unstable();
         [None].into_iter().chain(ranks.into_iter().map(Some)).collect()
@@ -356,10 +398,14 @@ impl CommandRun {
         }
         let mut ranks = self.ranks();
         ranks.rotate_left(1);
-        let told = ranks.into_iter().map(|rank| Some((rank, python::exception(&self.file("err.txt", rank))?)));
+        let told = ranks
+            .into_iter()
+            .map(|rank| Some((rank, python::exception(&self.file("err.txt", rank))?)));
         let mut told: Vec<_> = told.flatten().collect();
         let first = self.first_failure().map(|(rank, _)| rank);
-        told.sort_by_key(|(rank, exception)| (rank.is_none(), exception.is_echo(), Some(*rank) != first));
+        told.sort_by_key(|(rank, exception)| {
+            (rank.is_none(), exception.is_echo(), Some(*rank) != first)
+        });
         told
     }
 
@@ -376,7 +422,8 @@ impl CommandRun {
         }
         let said = self.rank_that_says().map(|rank| (rank, signal_of(&self.file("err.txt", rank))));
         // The launcher ends the remaining ranks by SIGTERM.
-        let killed = || self.first_failure().filter(|(_, code)| *code < 0).map(|(rank, code)| (rank, -code));
+        let killed =
+            || self.first_failure().filter(|(_, code)| *code < 0).map(|(rank, code)| (rank, -code));
         match self.end {
             End::Signal(number) => Some((said.and_then(|(rank, _)| rank), number)),
             // Our own signal ended it, to see where it was.
@@ -387,7 +434,8 @@ impl CommandRun {
 
     /// The rank that reports how it ended: preferably by a memory fault.
     pub fn rank_that_says(&self) -> Option<Option<usize>> {
-        let fatal = |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
+        let fatal =
+            |rank: &Option<usize>| self.file("err.txt", *rank).contains("Fatal Python error");
         let mut ranks = self.ranks();
         ranks.rotate_left(1);
         let guarded = ranks.iter().find(|rank| self.guard_fault(**rank).is_some());
@@ -408,8 +456,13 @@ impl CommandRun {
         let place = |rank: usize| {
             let stack = self.stack(Some(rank));
             let own = stack.iter().find(|frame| frame.is_own(&self.cache()))?;
-            let inner = stack.iter().find(|frame| frame.is_generated(&self.cache())).map(|frame| frame.code.as_str());
-            let inner = inner.filter(|code| !code.is_empty()).or(stack.first().map(|frame| frame.function.as_str()))?;
+            let inner = stack
+                .iter()
+                .find(|frame| frame.is_generated(&self.cache()))
+                .map(|frame| frame.code.as_str());
+            let inner = inner
+                .filter(|code| !code.is_empty())
+                .or(stack.first().map(|frame| frame.function.as_str()))?;
             Some((rank, format!("{}, in {inner}", own.render())))
         };
         self.ranks().into_iter().flatten().filter_map(place).collect()
@@ -427,10 +480,9 @@ impl CommandRun {
     /// Who first made something bad. What a collective brings is another rank's doing.
     pub fn first_bad(&self, infinities: bool) -> Option<(Option<usize>, Suspect)> {
         let graphs = self.graphs();
-        let each = self
-            .ranks()
-            .into_iter()
-            .filter_map(|rank| Some((rank, suspect::first_bad(&self.events(rank), &graphs, infinities)?)));
+        let each = self.ranks().into_iter().filter_map(|rank| {
+            Some((rank, suspect::first_bad(&self.events(rank), &graphs, infinities)?))
+        });
         let mut each: Vec<_> = each.collect();
         let is_carried = |suspect: &Suspect| match suspect {
             Suspect::Kernel { call, .. } => call.is_collective(),
@@ -463,7 +515,13 @@ impl CommandRun {
 
 /// The signal that Python's fault handler speaks of.
 fn signal_of(text: &str) -> i32 {
-    let names = [("Segmentation fault", 11), ("Aborted", 6), ("Floating", 8), ("Bus error", 7), ("Illegal", 4)];
+    let names = [
+        ("Segmentation fault", 11),
+        ("Aborted", 6),
+        ("Floating", 8),
+        ("Bus error", 7),
+        ("Illegal", 4),
+    ];
     let line = text.lines().find(|line| line.contains("Fatal Python error")).unwrap_or("");
     names.iter().find(|(name, _)| line.contains(name)).map_or(11, |(_, number)| *number)
 }
@@ -474,7 +532,9 @@ mod tests {
 
     #[test]
     fn what_the_guard_says_is_said_in_words() {
-        let fault = Fault::parse("x\nhalflap-guard: kind=before-start distance=4 size=512 access=write\ny").unwrap();
+        let fault =
+            Fault::parse("x\nhalflap-guard: kind=before-start distance=4 size=512 access=write\ny")
+                .unwrap();
         assert_eq!(fault.words(), "writes 4 bytes before the start of a tensor of 512 bytes");
         assert_eq!(fault.kind(), Kind::OutOfBounds);
         assert_eq!(Fault::parse("halflap-guard: kind=no-room"), None);

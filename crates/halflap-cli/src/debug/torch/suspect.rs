@@ -13,7 +13,12 @@ pub enum Suspect {
     /// A tensor that a graph was given.
     Input(PrintedTensor),
     /// A kernel, with its inputs and outputs.
-    Kernel { call: GeneratedCall, producers: Vec<GeneratedCall>, went_in: Vec<Value>, came_out: Vec<Value> },
+    Kernel {
+        call: GeneratedCall,
+        producers: Vec<GeneratedCall>,
+        went_in: Vec<Value>,
+        came_out: Vec<Value>,
+    },
 }
 
 /// A launch as it was printed.
@@ -30,7 +35,9 @@ pub fn first_bad(events: &[Event], graphs: &[GeneratedGraph], infinities: bool) 
     let mut at = 0;
     while at < events.len() {
         match &events[at] {
-            Event::Input(tensor) if tensor.is_bad(infinities) => return Some(Suspect::Input(tensor.clone())),
+            Event::Input(tensor) if tensor.is_bad(infinities) => {
+                return Some(Suspect::Input(tensor.clone()));
+            }
             Event::Input(tensor) => {
                 known.insert(&tensor.value.buffer, tensor);
                 at += 1;
@@ -41,7 +48,9 @@ pub fn first_bad(events: &[Event], graphs: &[GeneratedGraph], infinities: bool) 
                 if let Some(suspect) = judge(&launch, graphs, &known, infinities) {
                     return Some(suspect);
                 }
-                known.extend(launch.after.iter().map(|tensor| (tensor.value.buffer.as_str(), *tensor)));
+                known.extend(
+                    launch.after.iter().map(|tensor| (tensor.value.buffer.as_str(), *tensor)),
+                );
                 at = next;
             }
         }
@@ -54,7 +63,8 @@ fn launch(events: &[Event], start: usize) -> (PrintedLaunch<'_>, usize) {
     let mut launch = PrintedLaunch { kernel: "", before: Vec::new(), after: Vec::new() };
     let mut at = start;
     while let Some(Event::Tensor(when, kernel, tensor)) = events.get(at) {
-        let is_next = at > start && (kernel != launch.kernel || (*when == When::Before && !launch.after.is_empty()));
+        let is_next = at > start
+            && (kernel != launch.kernel || (*when == When::Before && !launch.after.is_empty()));
         if is_next {
             break;
         }
@@ -83,15 +93,27 @@ fn judge(
     let Some((graph, place)) = found else {
         // The code is unknown: if a tensor was good before and is bad after, this kernel is to
         // blame.
-        let was_bad = |buffer: &str| launch.before.iter().filter(is_bad).any(|other| other.value.buffer == buffer);
-        let made_bad = launch.after.iter().filter(is_bad).any(|tensor| !was_bad(&tensor.value.buffer));
+        let was_bad = |buffer: &str| {
+            launch.before.iter().filter(is_bad).any(|other| other.value.buffer == buffer)
+        };
+        let made_bad =
+            launch.after.iter().filter(is_bad).any(|tensor| !was_bad(&tensor.value.buffer));
         let call = GeneratedCall { kernel: launch.kernel.to_owned(), ..GeneratedCall::default() };
-        let (went_in, came_out) = (values(&launch.before, &|_| true), values(&launch.after, &|_| true));
-        return made_bad.then_some(Suspect::Kernel { call, producers: Vec::new(), went_in, came_out });
+        let (went_in, came_out) =
+            (values(&launch.before, &|_| true), values(&launch.after, &|_| true));
+        return made_bad.then_some(Suspect::Kernel {
+            call,
+            producers: Vec::new(),
+            went_in,
+            came_out,
+        });
     };
     let call = &graph.calls[place];
-    let is_input = |buffer: &str| call.reads.contains(buffer) || graph.writer(buffer, place).is_some();
-    if let Some(bad) = launch.before.iter().filter(is_bad).find(|tensor| call.reads.contains(&tensor.value.buffer)) {
+    let is_input =
+        |buffer: &str| call.reads.contains(buffer) || graph.writer(buffer, place).is_some();
+    if let Some(bad) =
+        launch.before.iter().filter(is_bad).find(|tensor| call.reads.contains(&tensor.value.buffer))
+    {
         // Its producer prints nothing: it would have been found before.
         return match graph.writer(&bad.value.buffer, place) {
             None => Some(Suspect::Input((*bad).clone())),
@@ -100,7 +122,12 @@ fn judge(
                 let went_in = call.reads.iter().filter_map(|buffer| known.get(buffer.as_str()));
                 let went_in = went_in.map(|tensor| tensor.value.clone()).collect();
                 let producers = producers(graph, writer);
-                Some(Suspect::Kernel { call, producers, went_in, came_out: vec![bad.value.clone()] })
+                Some(Suspect::Kernel {
+                    call,
+                    producers,
+                    went_in,
+                    came_out: vec![bad.value.clone()],
+                })
             }
         };
     }
@@ -115,10 +142,16 @@ fn judge(
 }
 
 /// Which call of which graph a launch is: one kernel may be called several times with other tensors.
-fn find<'a>(launch: &PrintedLaunch<'_>, graphs: &'a [GeneratedGraph]) -> Option<(&'a GeneratedGraph, usize)> {
-    let names = || launch.before.iter().chain(&launch.after).map(|tensor| tensor.value.buffer.as_str());
+fn find<'a>(
+    launch: &PrintedLaunch<'_>,
+    graphs: &'a [GeneratedGraph],
+) -> Option<(&'a GeneratedGraph, usize)> {
+    let names =
+        || launch.before.iter().chain(&launch.after).map(|tensor| tensor.value.buffer.as_str());
     graphs.iter().find_map(|graph| {
-        let is_it = |call: &GeneratedCall| call.kernel == launch.kernel && names().all(|buffer| call.touches(buffer));
+        let is_it = |call: &GeneratedCall| {
+            call.kernel == launch.kernel && names().all(|buffer| call.touches(buffer))
+        };
         graph.calls.iter().position(is_it).map(|place| (graph, place))
     })
 }
@@ -126,7 +159,8 @@ fn find<'a>(launch: &PrintedLaunch<'_>, graphs: &'a [GeneratedGraph]) -> Option<
 /// Who wrote what a call reads.
 pub fn producers(graph: &GeneratedGraph, place: usize) -> Vec<GeneratedCall> {
     let call = &graph.calls[place];
-    let writers = call.reads.iter().chain(&call.writes).filter_map(|buffer| graph.writer(buffer, place));
+    let writers =
+        call.reads.iter().chain(&call.writes).filter_map(|buffer| graph.writer(buffer, place));
     let mut writers: Vec<usize> = writers.collect();
     writers.sort_unstable();
     writers.dedup();
@@ -150,12 +184,15 @@ pub fn last_call(events: &[Event], graphs: &[GeneratedGraph]) -> Option<LastCall
         match event {
             Event::Name(when, kernel) => names.push((*when, kernel)),
             // A kernel prints each of its tensors.
-            Event::Tensor(when, kernel, _) if names.last() != Some(&(*when, kernel)) => names.push((*when, kernel)),
+            Event::Tensor(when, kernel, _) if names.last() != Some(&(*when, kernel)) => {
+                names.push((*when, kernel))
+            }
             _ => {}
         }
     }
     let &(when, kernel) = names.last()?;
-    let done: Vec<&str> = names.iter().filter(|(when, _)| *when == When::Before).map(|(_, kernel)| *kernel).collect();
+    let done: Vec<&str> =
+        names.iter().filter(|(when, _)| *when == When::Before).map(|(_, kernel)| *kernel).collect();
     let Some((graph, place)) = last_place(&done, graphs) else {
         let call = GeneratedCall { kernel: kernel.to_owned(), ..GeneratedCall::default() };
         return (when == When::Before).then_some(LastCall { call, producers: Vec::new() });
@@ -171,13 +208,22 @@ pub fn last_call(events: &[Event], graphs: &[GeneratedGraph]) -> Option<LastCall
 
 /// The graph and position of the last launched kernel: the occurrence with the most earlier
 /// launches before it.
-fn last_place<'a>(launched: &[&str], graphs: &'a [GeneratedGraph]) -> Option<(&'a GeneratedGraph, usize)> {
+fn last_place<'a>(
+    launched: &[&str],
+    graphs: &'a [GeneratedGraph],
+) -> Option<(&'a GeneratedGraph, usize)> {
     let (last, earlier) = launched.split_last()?;
     let mut best: Option<(usize, &GeneratedGraph, usize)> = None;
     for graph in graphs {
         for (place, _) in graph.calls.iter().enumerate().filter(|(_, call)| call.kernel == *last) {
-            let prints = graph.calls[..place].iter().rev().filter(|call| launched.contains(&call.kernel.as_str()));
-            let alike = prints.zip(earlier.iter().rev()).take_while(|(call, name)| call.kernel == **name).count();
+            let prints = graph.calls[..place]
+                .iter()
+                .rev()
+                .filter(|call| launched.contains(&call.kernel.as_str()));
+            let alike = prints
+                .zip(earlier.iter().rev())
+                .take_while(|(call, name)| call.kernel == **name)
+                .count();
             if best.is_none_or(|(most, ..)| alike > most) {
                 best = Some((alike, graph, place));
             }
@@ -192,7 +238,12 @@ mod tests {
 
     fn call(kernel: &str, reads: &[&str], writes: &[&str]) -> GeneratedCall {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        GeneratedCall { kernel: kernel.to_owned(), reads: set(reads), writes: set(writes), ..GeneratedCall::default() }
+        GeneratedCall {
+            kernel: kernel.to_owned(),
+            reads: set(reads),
+            writes: set(writes),
+            ..GeneratedCall::default()
+        }
     }
 
     fn tensor(when: When, kernel: &str, buffer: &str, is_nan: bool) -> Event {
@@ -243,17 +294,29 @@ mod tests {
 
     #[test]
     fn a_bad_input_is_the_inputs_fault() {
-        let events = [tensor(When::Before, "a", "arg0_1", true), tensor(When::After, "a", "buf0", true)];
+        let events =
+            [tensor(When::Before, "a", "arg0_1", true), tensor(When::After, "a", "buf0", true)];
         assert_eq!(blamed(first_bad(&events, &[graph()], false)), "arg0_1");
     }
 
     #[test]
     fn a_program_ended_in_the_kernel_after_the_last_that_was_done() {
         let name = |when, kernel: &str| Event::Name(when, kernel.to_owned());
-        let first = [name(When::Before, "a"), name(When::After, "a"), name(When::Before, "b"), name(When::After, "b")];
+        let first = [
+            name(When::Before, "a"),
+            name(When::After, "a"),
+            name(When::Before, "b"),
+            name(When::After, "b"),
+        ];
         let again: Vec<Event> = first.iter().chain(&first[..2]).cloned().collect();
-        assert_eq!(last_call(&again, &[graph()]).map(|last| last.call.kernel), Some("op".to_owned()));
-        assert_eq!(last_call(&first[..3], &[graph()]).map(|last| last.call.kernel), Some("b".to_owned()));
+        assert_eq!(
+            last_call(&again, &[graph()]).map(|last| last.call.kernel),
+            Some("op".to_owned())
+        );
+        assert_eq!(
+            last_call(&first[..3], &[graph()]).map(|last| last.call.kernel),
+            Some("b".to_owned())
+        );
         assert_eq!(last_call(&first, &[graph()]), None);
     }
 }

@@ -54,7 +54,9 @@ pub(super) fn choice(measured: &[Measured], peaks: &[Bytes]) -> usize {
     let faster = || measured.iter().enumerate().skip(1).filter(|(_, one)| is_faster(one));
     let best = faster().map(|(_, one)| one.ratio).fold(f64::INFINITY, f64::min);
     let near = faster().filter(|(_, one)| one.ratio <= best + NARROW);
-    let chosen = near.min_by(|(a, one), (b, other)| peaks[*a].cmp(&peaks[*b]).then(one.ratio.total_cmp(&other.ratio)));
+    let chosen = near.min_by(|(a, one), (b, other)| {
+        peaks[*a].cmp(&peaks[*b]).then(one.ratio.total_cmp(&other.ratio))
+    });
     chosen.map_or(0, |(index, _)| index)
 }
 

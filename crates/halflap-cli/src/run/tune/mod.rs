@@ -76,7 +76,9 @@ pub(super) fn ways(args: &args::Run) -> Vec<OrderWay> {
         Some(order) => vec![order],
         None => vec![CollectiveOrder::Kept, CollectiveOrder::Free],
     };
-    let ours = budgets.iter().flat_map(|&budget| orders.iter().map(move |&order| OrderWay::Ours(order, budget)));
+    let ours = budgets
+        .iter()
+        .flat_map(|&budget| orders.iter().map(move |&order| OrderWay::Ours(order, budget)));
     std::iter::once(OrderWay::Input).chain(ours).collect()
 }
 
@@ -181,7 +183,9 @@ impl<R: Ranks> Trial<'_, R> {
         way: OrderWay,
         known: &[Candidate],
     ) -> Result<Result<Candidate, String>, Failed> {
-        let OrderWay::Ours(order, budget) = way else { return Ok(Err("it is the module's own order".to_owned())) };
+        let OrderWay::Ours(order, budget) = way else {
+            return Ok(Err("it is the module's own order".to_owned()));
+        };
         if self.is_over()? {
             return Ok(Err("the time was up".to_owned()));
         }
@@ -200,7 +204,11 @@ impl<R: Ranks> Trial<'_, R> {
     }
 
     /// Those that compute what the module's own order does; each has run once then.
-    fn with_equal_outputs(&mut self, job: &Job<'_>, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, Failed> {
+    fn with_equal_outputs(
+        &mut self,
+        job: &Job<'_>,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<Candidate>, Failed> {
         let mut kept = Vec::new();
         for mut candidate in candidates {
             if candidate.way != OrderWay::Input {
@@ -229,7 +237,8 @@ impl<R: Ranks> Trial<'_, R> {
                 // Another one begins each time.
                 let index = (place + rounds.len()) % candidates.len();
                 let outcome = self.turn(job, &candidates[index], STEPS)?;
-                round[index] = outcome.map_or(0.0, |outcome| measure::median(measure::step_times(&outcome)));
+                round[index] =
+                    outcome.map_or(0.0, |outcome| measure::median(measure::step_times(&outcome)));
             }
             rounds.push(round);
             let is_done = rounds.len() >= choose::MOST_ROUNDS || choose::is_clear(&rounds);
@@ -241,7 +250,12 @@ impl<R: Ranks> Trial<'_, R> {
     }
 
     /// Runs a candidate a few times, without the checks of the final run.
-    fn turn(&self, job: &Job<'_>, candidate: &Candidate, steps: usize) -> Result<Option<Outcome>, Failed> {
+    fn turn(
+        &self,
+        job: &Job<'_>,
+        candidate: &Candidate,
+        steps: usize,
+    ) -> Result<Option<Outcome>, Failed> {
         let mut options = Options { steps, ..job.options() };
         options.checks.values = None;
         let show = |_| self.bar.show(self.clock.part());
@@ -261,7 +275,11 @@ impl<R: Ranks> Trial<'_, R> {
 }
 
 /// What became of each candidate.
-fn rows(job: &Job<'_>, candidates: &[Candidate], rounds: &[Round]) -> Result<Vec<show::Row>, Failed> {
+fn rows(
+    job: &Job<'_>,
+    candidates: &[Candidate],
+    rounds: &[Round],
+) -> Result<Vec<show::Row>, Failed> {
     let mut rows = Vec::new();
     for (candidate, measured) in candidates.iter().zip(choose::measured(rounds)) {
         let simulated = job.source.simulated(&candidate.orders)?.step_time;
@@ -281,7 +299,9 @@ fn compared(own: &Outcome, other: &Outcome) -> Outputs {
             }
             is_equal = false;
             if let Some(words) = diff::difference(found, expected) {
-                return Outputs::Differ(format!("its output {number} on rank {rank} differs: {words}"));
+                return Outputs::Differ(format!(
+                    "its output {number} on rank {rank} differs: {words}"
+                ));
             }
         }
     }
@@ -313,7 +333,10 @@ mod tests {
     #[test]
     fn outputs_are_compared() {
         let outcome = |last: f32| {
-            let rank = |value| RankOutcome { outputs: vec![Tensor::of(&[1], &[value])], ..Default::default() };
+            let rank = |value| RankOutcome {
+                outputs: vec![Tensor::of(&[1], &[value])],
+                ..Default::default()
+            };
             Outcome { ranks: vec![rank(1.0), rank(last)] }
         };
         let against = |last| compared(&outcome(2.0), &outcome(last));

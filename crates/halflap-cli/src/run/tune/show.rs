@@ -63,8 +63,12 @@ impl Tuned {
         text.push_str(&count(self.rounds, "round"));
         if self.is_short() {
             let limit = self.limit.as_secs_f64();
-            let why = format!(" in {limit} s are too few to be sure, so the module's own order is used");
-            text.push_str(&format!("{why}: give more time, such as --tune={}s", (4.0 * limit).ceil()));
+            let why =
+                format!(" in {limit} s are too few to be sure, so the module's own order is used");
+            text.push_str(&format!(
+                "{why}: give more time, such as --tune={}s",
+                (4.0 * limit).ceil()
+            ));
         }
         text + "\n"
     }
@@ -75,7 +79,8 @@ impl Tuned {
     }
 
     pub(in crate::run) fn to_json(&self) -> Value {
-        let candidate = |way: OrderWay| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
+        let candidate =
+            |way: OrderWay| json!({ "order": way.order(), "memory_budget": way.memory_budget() });
         let left_out = |(way, why): &(OrderWay, String)| json!({ "candidate": candidate(*way), "reason": why });
         let row = |row: &Row| {
             json!({

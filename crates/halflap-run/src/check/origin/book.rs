@@ -125,7 +125,8 @@ pub(super) struct Origin {
 impl Origin {
     /// Earlier ones come first; ranks that run the same launch by their number.
     fn order(&self) -> (usize, u64, usize) {
-        let (run, number) = self.launch.as_ref().map_or((0, 0), |launch| (launch.run, launch.number));
+        let (run, number) =
+            self.launch.as_ref().map_or((0, 0), |launch| (launch.run, launch.number));
         (run, number, self.rank)
     }
 
@@ -208,7 +209,8 @@ impl Book {
     pub(super) fn taken(&mut self, origins: &[OriginId], seen: &Seen<'_>) {
         for id in origins {
             let origin = &mut self.origins[id.0];
-            let is_earlier = |launch: &Launch| (seen.run, seen.issued.number) < (launch.run, launch.number);
+            let is_earlier =
+                |launch: &Launch| (seen.run, seen.issued.number) < (launch.run, launch.number);
             if origin.how != How::Made && origin.launch.as_ref().is_none_or(is_earlier) {
                 origin.launch = Some(Launch::of(seen));
             }
@@ -244,7 +246,12 @@ impl Book {
 
     /// The origins of what the first run with spoiled results has.
     fn causes(&self, what: What) -> Vec<OriginId> {
-        let run = self.results.iter().filter(|result| result.content.has(what)).map(|result| result.run).min();
+        let run = self
+            .results
+            .iter()
+            .filter(|result| result.content.has(what))
+            .map(|result| result.run)
+            .min();
         let spoiled = self.results.iter().filter(|result| Some(result.run) == run);
         self.sorted(spoiled.flat_map(|result| result.taint.of(what).to_vec()).collect())
     }
@@ -263,7 +270,9 @@ impl Book {
         let (nan, infinity) = (self.causes(What::Nan), self.causes(What::Infinity));
         let of: Vec<OriginId> = nan.iter().flat_map(|id| self.origins[id.0].of.clone()).collect();
         let behind = self.sorted(if self.is_made(&of) { of } else { Vec::new() });
-        let list = |ids: &[OriginId]| ids.iter().map(|&id| self.origins[id.0].to_json(id)).collect::<Vec<_>>();
+        let list = |ids: &[OriginId]| {
+            ids.iter().map(|&id| self.origins[id.0].to_json(id)).collect::<Vec<_>>()
+        };
         let result = |result: &Spoiled| {
             json!({
                 "rank": result.rank, "run": result.run, "output": result.output, "type": result.kind,

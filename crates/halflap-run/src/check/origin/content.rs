@@ -16,7 +16,8 @@ impl Content {
             Worst::Finite => Content::default(),
             Worst::Infinity => Content { nan: false, inf: true },
             Worst::Nan => {
-                let inf = numbers(view.dtype(), view.bytes()).iter().any(|number| number.is_infinite());
+                let inf =
+                    numbers(view.dtype(), view.bytes()).iter().any(|number| number.is_infinite());
                 Content { nan: true, inf }
             }
         }
@@ -69,7 +70,8 @@ pub(super) fn mask(view: &View<'_>, what: What) -> Vec<bool> {
 /// The same array with 1 in place of NaN and infinities.
 pub(super) fn cleaned(array: &Tensor) -> Tensor {
     let mut clean = array.clone();
-    let wild: Vec<bool> = numbers(array.dtype(), array.bytes()).iter().map(|number| !number.is_finite()).collect();
+    let wild: Vec<bool> =
+        numbers(array.dtype(), array.bytes()).iter().map(|number| !number.is_finite()).collect();
     let one: &[u8] = match array.dtype() {
         DType::F32 | DType::C64 => &1f32.to_le_bytes(),
         DType::F64 | DType::C128 => &1f64.to_le_bytes(),

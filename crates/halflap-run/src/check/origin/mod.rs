@@ -64,10 +64,15 @@ impl Spoilt {
         });
     }
 
-    fn overlapping(&self, start: usize, len: usize) -> impl Iterator<Item = (&usize, &(usize, Taint))> {
+    fn overlapping(
+        &self,
+        start: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (&usize, &(usize, Taint))> {
         let end = start + len.max(1);
         // Arrays do not overlap each other, so only the last one before may reach in.
-        let before = self.arrays.range(..start).next_back().filter(move |(at, (len, _))| *at + len > start);
+        let before =
+            self.arrays.range(..start).next_back().filter(move |(at, (len, _))| *at + len > start);
         before.into_iter().chain(self.arrays.range(start..end))
     }
 
@@ -168,7 +173,9 @@ impl Tracer {
             }
             if content.is_bad() {
                 let mut book = locked(&self.book);
-                [What::Nan, What::Infinity].into_iter().for_each(|what| book.taken(taint.of(what), seen));
+                [What::Nan, What::Infinity]
+                    .into_iter()
+                    .for_each(|what| book.taken(taint.of(what), seen));
             }
             let copy = (is_bad && (content.is_bad() || is_shared)).then(|| array.view.to_tensor());
             Input { content, taint, is_constant, copy }
@@ -178,7 +185,10 @@ impl Tracer {
 
     /// A launch has run.
     pub(super) fn after(&self, over: &Over<'_>, again: Option<Again<'_>>) {
-        let content = over.outs.iter().fold(Content::default(), |all, array| all.or(Content::of(&array.view)));
+        let content = over
+            .outs
+            .iter()
+            .fold(Content::default(), |all, array| all.or(Content::of(&array.view)));
         if !content.is_bad() {
             return self.settle(over.outs, |_| Taint::default());
         }
@@ -228,11 +238,17 @@ impl Tracer {
         let mut share = Share::default();
         for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
             let all = masks(&given, what);
-            let is_less = |outs: &[Tensor]| all.iter().zip(masks(outs, what)).any(|(&is, other)| is && !other);
+            let is_less = |outs: &[Tensor]| {
+                all.iter().zip(masks(outs, what)).any(|(&is, other)| is && !other)
+            };
             let is_own = all.iter().zip(masks(&without_all, what)).any(|(&is, other)| is && other);
             let mut from: Vec<usize> = Vec::new();
             if is_less(&without_all) {
-                from = without.iter().filter(|(_, outs)| is_less(outs)).map(|(place, _)| *place).collect();
+                from = without
+                    .iter()
+                    .filter(|(_, outs)| is_less(outs))
+                    .map(|(place, _)| *place)
+                    .collect();
                 // Where several spoil the same elements, none of them is missed alone.
                 from = if from.is_empty() { bad.clone() } else { from };
             }
@@ -263,7 +279,9 @@ impl Tracer {
                         of.extend_from_slice(input.taint.of(What::Infinity));
                     }
                     What::Nan if input.is_constant => is_own |= !are_meant,
-                    What::Infinity if !input.content.inf => taint.add(what, input.taint.of(What::Nan)),
+                    What::Infinity if !input.content.inf => {
+                        taint.add(what, input.taint.of(What::Nan))
+                    }
                     _ => taint.add(what, input.taint.of(what)),
                 }
             }
@@ -277,7 +295,8 @@ impl Tracer {
     /// Copies were made, all at once.
     pub(super) fn moved(&self, moves: &[Move]) {
         let mut memory = locked(&self.memory);
-        let taints: Vec<Taint> = moves.iter().map(|(from, _, len)| memory.taint(from.0 as usize, *len)).collect();
+        let taints: Vec<Taint> =
+            moves.iter().map(|(from, _, len)| memory.taint(from.0 as usize, *len)).collect();
         for ((_, to, len), taint) in moves.iter().zip(taints) {
             memory.set(to.0 as usize, *len, taint);
         }
@@ -291,7 +310,12 @@ impl Tracer {
     }
 
     /// A rank comes to a collective with what it takes.
-    pub(super) fn bring(&self, seen: &Seen<'_>, (sequence, taken): (u64, &Taken), arrays: &[Array<'_>]) {
+    pub(super) fn bring(
+        &self,
+        seen: &Seen<'_>,
+        (sequence, taken): (u64, &Taken),
+        arrays: &[Array<'_>],
+    ) {
         let Some(collective) = &seen.label.collective else { return };
         let members = collective.sets.iter().map(Vec::len).max().unwrap_or(1);
         let mut brought = Vec::new();
@@ -299,7 +323,9 @@ impl Tracer {
             if !input.content.is_bad() {
                 continue;
             }
-            let part = |member: usize| part_of(&array.view, collective.arrays[place].rows, (member, members));
+            let part = |member: usize| {
+                part_of(&array.view, collective.arrays[place].rows, (member, members))
+            };
             let parts = match collective.kind {
                 Kind::ReduceScatter | Kind::AllToAll => (0..members).map(part).collect(),
                 _ => Vec::new(),
@@ -309,7 +335,14 @@ impl Tracer {
                 _ => Vec::new(),
             };
             let (content, taint) = (input.content, input.taint.clone());
-            brought.push(Brought { rank: self.rank, array: place, content, taint, parts, infinite });
+            brought.push(Brought {
+                rank: self.rank,
+                array: place,
+                content,
+                taint,
+                parts,
+                infinite,
+            });
         }
         locked(&self.book).bring((seen.issued.label, sequence), brought);
     }
@@ -330,25 +363,39 @@ impl Tracer {
     }
 
     /// Whose the content of one of a collective's outputs is.
-    fn taint_received(&self, over: &Over<'_>, (collective, all): (&Collective, &[Brought]), place: usize) -> Taint {
+    fn taint_received(
+        &self,
+        over: &Over<'_>,
+        (collective, all): (&Collective, &[Brought]),
+        place: usize,
+    ) -> Taint {
         let array = &over.outs[place];
         let content = Content::of(&array.view);
-        let came: Vec<(&Brought, Content)> =
-            all.iter().filter_map(|brought| Some((brought, sent(collective, brought, (self.rank, place))?))).collect();
+        let came: Vec<(&Brought, Content)> = all
+            .iter()
+            .filter_map(|brought| Some((brought, sent(collective, brought, (self.rank, place))?)))
+            .collect();
         let mut taint = Taint::default();
         for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
             let have = came.iter().filter(|(_, content)| content.has(what));
             have.clone().for_each(|(brought, _)| taint.add(what, brought.taint.of(what)));
             // An infinity where no rank has one, or a NaN of infinities, is the collective's own.
-            let is_known = |at: usize| have.clone().any(|(brought, _)| brought.infinite.get(at) == Some(&true));
+            let is_known = |at: usize| {
+                have.clone().any(|(brought, _)| brought.infinite.get(at) == Some(&true))
+            };
             let is_new = collective.kind == Kind::AllReduce
                 && what == What::Infinity
                 && mask(&array.view, what).iter().enumerate().any(|(at, &is)| is && !is_known(at));
             if have.clone().next().is_none() || is_new {
-                let of = came.iter().flat_map(|(brought, _)| brought.taint.of(What::Infinity).to_vec());
+                let of =
+                    came.iter().flat_map(|(brought, _)| brought.taint.of(What::Infinity).to_vec());
                 let of = if what == What::Nan { of.collect() } else { Vec::new() };
                 let origin = self.origin((what, How::Made), &array.argument.buffer, &array.view);
-                let id = locked(&self.book).add(Origin { launch: Some(Launch::of(over.seen)), of, ..origin });
+                let id = locked(&self.book).add(Origin {
+                    launch: Some(Launch::of(over.seen)),
+                    of,
+                    ..origin
+                });
                 taint.add(what, &[id]);
             }
         }
@@ -368,7 +415,14 @@ impl Tracer {
                     taint = self.outside(How::Constant, &format!("result {output}"), &view);
                 }
                 let kind = kind.to_string();
-                locked(&self.book).results.push(Spoiled { rank: self.rank, run, output, kind, content, taint });
+                locked(&self.book).results.push(Spoiled {
+                    rank: self.rank,
+                    run,
+                    output,
+                    kind,
+                    content,
+                    taint,
+                });
             }
         }
     }
@@ -410,7 +464,8 @@ impl Share {
             // NaN also comes of infinities, but infinities do not come of NaN.
             let has = |&place: &usize| what == What::Nan || taken.arrays[place].content.inf;
             let from: Vec<usize> = taken.bad().filter(has).collect();
-            let nan: Vec<usize> = from.iter().copied().filter(|&place| taken.arrays[place].content.nan).collect();
+            let nan: Vec<usize> =
+                from.iter().copied().filter(|&place| taken.arrays[place].content.nan).collect();
             let from = if what == What::Nan && !nan.is_empty() { nan } else { from };
             share.add(what, from.is_empty(), from);
         }
@@ -433,11 +488,16 @@ impl Share {
 }
 
 /// What a rank gets of an array that another one brings to a collective, as one of its outputs.
-fn sent(collective: &Collective, brought: &Brought, (rank, output): (usize, usize)) -> Option<Content> {
+fn sent(
+    collective: &Collective,
+    brought: &Brought,
+    (rank, output): (usize, usize),
+) -> Option<Content> {
     let device = u32::try_from(rank).ok()?;
     let from = u32::try_from(brought.rank).ok()?;
     if collective.kind == Kind::Permute {
-        return (collective.source_of(device)? == from && brought.array == output).then_some(brought.content);
+        return (collective.source_of(device)? == from && brought.array == output)
+            .then_some(brought.content);
     }
     let ((set, place), (other, sender)) = (collective.set_of(device)?, collective.set_of(from)?);
     let is_from = match collective.kind {
@@ -454,7 +514,9 @@ fn sent(collective: &Collective, brought: &Brought, (rank, output): (usize, usiz
 fn part_of(view: &View<'_>, rows: usize, part: (usize, usize)) -> Content {
     let bytes = view.bytes();
     let Piece { rows, stride, first, len } = Piece::of(bytes.len(), rows, part);
-    let row = |row: usize| bytes.get(row * stride + first..).and_then(|rest| rest.get(..len)).unwrap_or_default();
+    let row = |row: usize| {
+        bytes.get(row * stride + first..).and_then(|rest| rest.get(..len)).unwrap_or_default()
+    };
     let part: Vec<u8> = (0..rows).flat_map(|number| row(number).iter().copied()).collect();
     let mut all = Tensor::zeros(view.dtype(), &[part.len() / view.dtype().size().max(1)]);
     all.bytes_mut().copy_from_slice(&part);
@@ -513,6 +575,9 @@ mod tests {
         let parts = |rows: usize, count: usize| -> Vec<bool> {
             (0..count).map(|part| part_of(&array.view(), rows, (part, count)).nan).collect()
         };
-        assert_eq!((parts(2, 2), parts(1, 4)), (vec![false, true], vec![false, true, false, false]));
+        assert_eq!(
+            (parts(2, 2), parts(1, 4)),
+            (vec![false, true], vec![false, true, false, false])
+        );
     }
 }

@@ -107,11 +107,14 @@ fn open() -> Result<Library, Failure> {
         // symbols among the global ones.
         match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(library) => return Ok(library),
-            Err(error) if reason.is_empty() => reason = error.source().unwrap_or(&error).to_string(),
+            Err(error) if reason.is_empty() => {
+                reason = error.source().unwrap_or(&error).to_string()
+            }
             Err(_) => {}
         }
     }
-    let install = "install Open MPI, for instance Debian's openmpi-bin; ranks that are threads need nothing";
+    let install =
+        "install Open MPI, for instance Debian's openmpi-bin; ranks that are threads need nothing";
     Err(Failure::Mpi(format!("its library cannot be loaded ({reason}): {install}")))
 }
 
@@ -120,14 +123,18 @@ impl Mpi {
     pub(super) fn load() -> Result<Mpi, Failure> {
         let library = open()?;
         let other = |error: libloading::Error| {
-            Failure::Mpi(format!("libmpi.so is not Open MPI's, which is the one that is supported: {error}"))
+            Failure::Mpi(format!(
+                "libmpi.so is not Open MPI's, which is the one that is supported: {error}"
+            ))
         };
         // SAFETY: the signatures are the standard's; the symbols below, without which this fails,
         // show that it is Open MPI, whose handles are addresses.
         let functions = unsafe { Functions::find(&library) }.map_err(other)?;
         let symbol = |name: &[u8]| {
             // SAFETY: only the object's address is taken.
-            unsafe { library.get::<*mut c_void>(name) }.map(|symbol| symbol.as_raw_ptr()).map_err(other)
+            unsafe { library.get::<*mut c_void>(name) }
+                .map(|symbol| symbol.as_raw_ptr())
+                .map_err(other)
         };
         Ok(Mpi {
             world: symbol(b"ompi_mpi_comm_world")?,
@@ -148,7 +155,8 @@ impl Mpi {
         let mut len: c_int = 0;
         // SAFETY: the text is longer than MPI_MAX_ERROR_STRING of Open MPI (256).
         unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &raw mut len) };
-        let text = String::from_utf8_lossy(&text[..usize::try_from(len).unwrap_or(0).min(512)]).into_owned();
+        let text = String::from_utf8_lossy(&text[..usize::try_from(len).unwrap_or(0).min(512)])
+            .into_owned();
         Err(Failure::Mpi(format!("{what}: {text}")))
     }
 
@@ -160,7 +168,9 @@ impl Mpi {
 
     fn object(&self, name: &str) -> Option<Handle> {
         // SAFETY: only the object's address is taken.
-        unsafe { self.library.get::<*mut c_void>(name.as_bytes()) }.ok().map(|symbol| symbol.as_raw_ptr())
+        unsafe { self.library.get::<*mut c_void>(name.as_bytes()) }
+            .ok()
+            .map(|symbol| symbol.as_raw_ptr())
     }
 
     /// MPI's type and operation for a reduction; nothing if it has none, or not exactly the same:
@@ -192,6 +202,9 @@ impl Mpi {
             Opcode::Xor => "bxor",
             _ => return None,
         };
-        Some((self.object(&format!("ompi_mpi_{name}"))?, self.object(&format!("ompi_mpi_op_{operation}"))?))
+        Some((
+            self.object(&format!("ompi_mpi_{name}"))?,
+            self.object(&format!("ompi_mpi_op_{operation}"))?,
+        ))
     }
 }

@@ -45,11 +45,18 @@ impl World {
         let mut provided: c_int = 0;
         // SAFETY: MPI takes no arguments as none.
         let code = unsafe {
-            (mpi.functions.init_thread)(ptr::null_mut(), ptr::null_mut(), THREAD_MULTIPLE, &raw mut provided)
+            (mpi.functions.init_thread)(
+                ptr::null_mut(),
+                ptr::null_mut(),
+                THREAD_MULTIPLE,
+                &raw mut provided,
+            )
         };
         mpi.check("MPI_Init_thread", code)?;
         if provided != THREAD_MULTIPLE {
-            return Err(Failure::Mpi("this MPI does not let several threads communicate at once".to_owned()));
+            return Err(Failure::Mpi(
+                "this MPI does not let several threads communicate at once".to_owned(),
+            ));
         }
         mpi.tell_errors(mpi.world);
         let (mut rank, mut size): (c_int, c_int) = (0, 0);
@@ -78,7 +85,15 @@ impl World {
         // SAFETY: eight bytes of each rank, and room for those of all.
         let code = unsafe {
             let own: *const u64 = &raw const own;
-            (mpi.functions.allgather)(own.cast(), 8, mpi.byte, all.as_mut_ptr().cast(), 8, mpi.byte, mpi.world)
+            (mpi.functions.allgather)(
+                own.cast(),
+                8,
+                mpi.byte,
+                all.as_mut_ptr().cast(),
+                8,
+                mpi.byte,
+                mpi.world,
+            )
         };
         mpi.check("MPI_Allgather", code)?;
         Ok(all)
@@ -93,7 +108,13 @@ impl World {
             // SAFETY: all ranks have a piece of the same length.
             let code = unsafe {
                 let start = piece.as_mut_ptr().cast();
-                (mpi.functions.bcast)(start, piece.len() as c_int, mpi.byte, from as c_int, mpi.world)
+                (mpi.functions.bcast)(
+                    start,
+                    piece.len() as c_int,
+                    mpi.byte,
+                    from as c_int,
+                    mpi.world,
+                )
             };
             mpi.check("MPI_Bcast", code)?;
         }
@@ -108,8 +129,16 @@ impl World {
             for piece in own.chunks(PIECE) {
                 let len = piece.len() as c_int;
                 // SAFETY: the piece is that long.
-                let code =
-                    unsafe { (mpi.functions.send)(piece.as_ptr().cast(), len, mpi.byte, 0, TAG_BYTES, mpi.world) };
+                let code = unsafe {
+                    (mpi.functions.send)(
+                        piece.as_ptr().cast(),
+                        len,
+                        mpi.byte,
+                        0,
+                        TAG_BYTES,
+                        mpi.world,
+                    )
+                };
                 mpi.check("MPI_Send", code)?;
             }
             return Ok(Vec::new());
@@ -123,7 +152,15 @@ impl World {
                 // SAFETY: the piece is that long.
                 let code = unsafe {
                     let start = piece.as_mut_ptr().cast();
-                    (mpi.functions.recv)(start, len, mpi.byte, from, TAG_BYTES, mpi.world, &raw mut status)
+                    (mpi.functions.recv)(
+                        start,
+                        len,
+                        mpi.byte,
+                        from,
+                        TAG_BYTES,
+                        mpi.world,
+                        &raw mut status,
+                    )
                 };
                 mpi.check("MPI_Recv", code)?;
             }

@@ -16,8 +16,8 @@ use super::library::{ANY_SOURCE, Handle, Status};
 use super::transport::Processes;
 use crate::check::{Flight, Probe};
 use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, Stuck, describe, late, longest_kernel,
-    seconds, spawn, step_line, with_account,
+    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, Stuck, describe, late,
+    longest_kernel, seconds, spawn, step_line, with_account,
 };
 use crate::tensor::Tensor;
 
@@ -68,14 +68,19 @@ impl World {
             return Ok(None);
         }
         let first = self.share(0, bytes)?;
-        let first: Vec<u64> = first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let first: Vec<u64> =
+            first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let same = first.iter().zip(hashes).take_while(|(a, b)| a == b).count();
         let own = if first == hashes { u64::MAX } else { same as u64 };
         let differ = self.all_numbers(own)?;
-        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place) else { return Ok(None) };
+        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place)
+        else {
+            return Ok(None);
+        };
         let text = line(place as usize);
-        let line_of =
-            |rank: usize| self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into());
+        let line_of = |rank: usize| {
+            self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into())
+        };
         Ok(Some(Difference { rank, of_first: line_of(0)?, of_rank: line_of(rank)? }))
     }
 
@@ -88,7 +93,11 @@ impl World {
         options: &Options,
     ) -> Result<Option<Outcome>, Failure> {
         let fate = Arc::new(Fate::default());
-        let transport = Arc::new(Processes::new(self, program, (fate.clone(), options.checks.recorder.is_some()))?);
+        let transport = Arc::new(Processes::new(
+            self,
+            program,
+            (fate.clone(), options.checks.recorder.is_some()),
+        )?);
         let control = self.dup()?;
         let streams = Arc::new(Streams::new(program.streams, Instant::now()));
         let probe = Probe::open(&options.checks, program, self.rank)?;
@@ -108,8 +117,10 @@ impl World {
         if self.rank != 0 {
             return Ok(None);
         }
-        let ranks = all.iter().map(|bytes| RankOutcome::from_bytes(bytes)).collect::<Option<Vec<_>>>();
-        let ranks = ranks.ok_or_else(|| Failure::Mpi("what a rank sent at the end cannot be read".to_owned()))?;
+        let ranks =
+            all.iter().map(|bytes| RankOutcome::from_bytes(bytes)).collect::<Option<Vec<_>>>();
+        let ranks = ranks
+            .ok_or_else(|| Failure::Mpi("what a rank sent at the end cannot be read".to_owned()))?;
         Outcome { ranks }.checked(&vec![program.clone(); self.size]).map(Some)
     }
 }
@@ -162,7 +173,8 @@ impl Watch<'_> {
             if outcome.is_some() && fate.horizon() == u64::MAX {
                 let request = leaving.get_or_insert_with(|| self.start_leaving());
                 if self.have_all_left(request) {
-                    return outcome.ok_or_else(|| Failure::Mpi("a rank lost what it did".to_owned()));
+                    return outcome
+                        .ok_or_else(|| Failure::Mpi("a rank lost what it did".to_owned()));
                 }
             }
         }
@@ -180,7 +192,9 @@ impl Watch<'_> {
         let mut flag: c_int = 0;
         let mut status = Status::default();
         // SAFETY: the request is the barrier's. When it is over it stays over.
-        unsafe { (self.world.mpi.functions.test)(&raw mut *request, &raw mut flag, &raw mut status) };
+        unsafe {
+            (self.world.mpi.functions.test)(&raw mut *request, &raw mut flag, &raw mut status)
+        };
         flag != 0
     }
 
@@ -197,7 +211,10 @@ impl Watch<'_> {
             self.others().for_each(|rank| self.send(rank, TAG_FOUND, text.as_bytes()));
         }
         let horizon = fate.horizon();
-        if horizon != u64::MAX && findings.passed != Some(horizon) && self.streams.have_passed(horizon) {
+        if horizon != u64::MAX
+            && findings.passed != Some(horizon)
+            && self.streams.have_passed(horizon)
+        {
             findings.passed = Some(horizon);
             findings.of.insert(self.world.rank, (horizon, own));
             let text = format!("{horizon} {}", own.map_or(String::new(), |own| own.to_string()));
@@ -208,11 +225,17 @@ impl Watch<'_> {
             findings.of.insert(rank, (words.next().flatten().unwrap_or(0), words.next().flatten()));
         }
         if self.world.rank == 0 && horizon != u64::MAX {
-            let have_passed = |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
-            let has_found = |rank: &usize| findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon));
+            let have_passed =
+                |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
+            let has_found = |rank: &usize| {
+                findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon))
+            };
             if (0..self.world.size).all(have_passed) {
                 let first = (0..self.world.size).find(has_found);
-                first.filter(|&first| first != 0).into_iter().for_each(|first| self.send(first, TAG_TELL, b"!"));
+                first
+                    .filter(|&first| first != 0)
+                    .into_iter()
+                    .for_each(|first| self.send(first, TAG_TELL, b"!"));
                 return first == Some(0);
             }
         }
@@ -229,7 +252,11 @@ impl Watch<'_> {
     }
 
     fn describe(&self) -> String {
-        format!("rank {}: {}", self.world.rank, describe(self.program, self.streams, &|_, _| Vec::new()))
+        format!(
+            "rank {}: {}",
+            self.world.rank,
+            describe(self.program, self.streams, &|_, _| Vec::new())
+        )
     }
 
     /// Asks the others for their state and records; returns the combined report, or the failure.
@@ -241,7 +268,9 @@ impl Watch<'_> {
         let is_recorded = flights[self.world.rank].is_some();
         let asks = match &failure {
             None => true,
-            Some(failure) => is_recorded && matches!(failure, Failure::Diverged { .. } | Failure::Mpi(_)),
+            Some(failure) => {
+                is_recorded && matches!(failure, Failure::Diverged { .. } | Failure::Mpi(_))
+            }
         };
         if asks {
             self.others().for_each(|rank| self.send(rank, TAG_ASK, b"?"));
@@ -257,22 +286,27 @@ impl Watch<'_> {
                 said[rank] = Some(text);
             }
             if let Some((rank, text)) = self.receive(TAG_FLIGHT) {
-                flights[rank] = serde_json::from_str(&text).ok().as_ref().and_then(Flight::from_json);
+                flights[rank] =
+                    serde_json::from_str(&text).ok().as_ref().and_then(Flight::from_json);
             }
-            let has_all = said.iter().all(Option::is_some) && (!is_recorded || flights.iter().all(Option::is_some));
+            let has_all = said.iter().all(Option::is_some)
+                && (!is_recorded || flights.iter().all(Option::is_some));
             if patience == ANSWER && has_all {
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         let silent = |(rank, said): (usize, Option<String>)| {
-            said.unwrap_or_else(|| format!("rank {rank}: does not answer: it has ended its steps, or is dead"))
+            said.unwrap_or_else(|| {
+                format!("rank {rank}: does not answer: it has ended its steps, or is dead")
+            })
         };
         let ranks = said.into_iter().enumerate().map(silent).collect();
         let timeout = self.options.timeout;
         let stuck = longest_kernel(self.program, self.streams, timeout);
         let stuck = stuck.map(|(_, label)| Box::new(Stuck::at(self.world.rank, label)));
-        let failure = failure.unwrap_or(Failure::TimedOut { seconds: seconds(timeout), stuck, ranks });
+        let failure =
+            failure.unwrap_or(Failure::TimedOut { seconds: seconds(timeout), stuck, ranks });
         let flights: Vec<Flight> = flights.into_iter().flatten().collect();
         with_account(failure, (self.program, &flights), self.options)
     }
@@ -295,7 +329,17 @@ impl Watch<'_> {
         let mut request = mpi.no_request;
         let (start, len) = (bytes.as_ptr().cast(), bytes.len() as c_int);
         // SAFETY: the message stays where it is.
-        unsafe { (mpi.functions.isend)(start, len, mpi.byte, to as c_int, tag, self.control, &raw mut request) };
+        unsafe {
+            (mpi.functions.isend)(
+                start,
+                len,
+                mpi.byte,
+                to as c_int,
+                tag,
+                self.control,
+                &raw mut request,
+            )
+        };
     }
 
     /// A message that is there.
@@ -313,7 +357,15 @@ impl Watch<'_> {
             }
             bytes = vec![0u8; status.bytes];
             let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
-            (mpi.functions.recv)(start, len, mpi.byte, status.source, tag, self.control, &raw mut status);
+            (mpi.functions.recv)(
+                start,
+                len,
+                mpi.byte,
+                status.source,
+                tag,
+                self.control,
+                &raw mut status,
+            );
         }
         Some((usize::try_from(status.source).ok()?, String::from_utf8_lossy(&bytes).into_owned()))
     }

@@ -51,18 +51,29 @@ impl Processes {
         let mut comms = Vec::with_capacity(sets.len());
         for sets in sets {
             let place = |set: &Vec<u32>| set.iter().position(|&device| device == rank);
-            let found = sets.iter().enumerate().find_map(|(set, devices)| Some((set, place(devices)?)));
-            let (color, key) = found.map_or((UNDEFINED, 0), |(set, place)| (set as c_int, place as c_int));
+            let found =
+                sets.iter().enumerate().find_map(|(set, devices)| Some((set, place(devices)?)));
+            let (color, key) =
+                found.map_or((UNDEFINED, 0), |(set, place)| (set as c_int, place as c_int));
             let mut handle: Handle = ptr::null_mut();
             // SAFETY: all ranks do this in the same sequence, because their plans are the same.
-            let code = unsafe { (world.mpi.functions.split)(world.mpi.world, color, key, &raw mut handle) };
+            let code = unsafe {
+                (world.mpi.functions.split)(world.mpi.world, color, key, &raw mut handle)
+            };
             world.mpi.check("MPI_Comm_split", code)?;
             comms.push(found.map(|_| {
                 world.mpi.tell_errors(handle);
                 Comm(handle)
             }));
         }
-        Ok(Processes { mpi: world.mpi.clone(), fate, rank, comms, barrier: Comm(world.dup()?), compares })
+        Ok(Processes {
+            mpi: world.mpi.clone(),
+            fate,
+            rank,
+            comms,
+            barrier: Comm(world.dup()?),
+            compares,
+        })
     }
 
     fn check(&self, what: &str, code: c_int) -> Result<(), Stopped> {
@@ -77,7 +88,9 @@ impl Processes {
             let mut flag: c_int = 0;
             let mut status = Status::default();
             // SAFETY: the request is one that MPI gave and that is not over.
-            let code = unsafe { (self.mpi.functions.test)(&raw mut request, &raw mut flag, &raw mut status) };
+            let code = unsafe {
+                (self.mpi.functions.test)(&raw mut request, &raw mut flag, &raw mut status)
+            };
             self.check("MPI_Test", code)?;
             if flag != 0 {
                 return Ok(());
@@ -95,7 +108,9 @@ impl Processes {
     /// How many elements as MPI counts them.
     fn count(&self, bytes: usize, size: usize) -> Result<c_int, Stopped> {
         c_int::try_from(bytes / size).map_err(|_| {
-            self.fate.fail(Failure::Mpi(format!("a collective of {bytes} bytes is longer than MPI can count")))
+            self.fate.fail(Failure::Mpi(format!(
+                "a collective of {bytes} bytes is longer than MPI can count"
+            )))
         })
     }
 }
@@ -173,9 +188,16 @@ impl Call<'_> {
         let all = self.gathered(LEN, Address(own.as_mut_ptr()))?;
         let other = all.bytes().chunks_exact(LEN).position(|theirs| theirs != own.bytes());
         let Some(other) = other else { return Ok(()) };
-        let theirs = String::from_utf8_lossy(&all.bytes()[other * LEN..][..LEN]).trim_end_matches('\0').to_owned();
+        let theirs = String::from_utf8_lossy(&all.bytes()[other * LEN..][..LEN])
+            .trim_end_matches('\0')
+            .to_owned();
         let (rank, other) = (self.of.rank as usize, collective.sets[set][other] as usize);
-        Err(self.of.fate.fail(Failure::Diverged { rank, own: collective.name.clone(), other, theirs }))
+        Err(self.of.fate.fail(Failure::Diverged {
+            rank,
+            own: collective.name.clone(),
+            other,
+            theirs,
+        }))
     }
 
     /// Starts something and waits for it.
@@ -183,7 +205,11 @@ impl Call<'_> {
         self.of.complete(request, || self.exchange.is_awaited())
     }
 
-    fn run(&self, what: &str, start: impl FnOnce(&Mpi, *mut Handle) -> c_int) -> Result<(), Stopped> {
+    fn run(
+        &self,
+        what: &str,
+        start: impl FnOnce(&Mpi, *mut Handle) -> c_int,
+    ) -> Result<(), Stopped> {
         let mut request = self.of.mpi.no_request;
         self.of.check(what, start(&self.of.mpi, &raw mut request))?;
         self.complete(request)
@@ -199,7 +225,9 @@ impl Call<'_> {
         let send = if from == to { IN_PLACE } else { from.0.cast_const().cast::<c_void>() };
         self.run("MPI_Iallreduce", |mpi, request| {
             // SAFETY: both arrays have so many elements.
-            unsafe { (mpi.functions.iallreduce)(send, to.0.cast(), count, dtype, op, self.comm, request) }
+            unsafe {
+                (mpi.functions.iallreduce)(send, to.0.cast(), count, dtype, op, self.comm, request)
+            }
         })
     }
 
@@ -212,7 +240,16 @@ impl Call<'_> {
             let byte = mpi.byte;
             // SAFETY: each member sends so many bytes, and there is room for those of all.
             unsafe {
-                (mpi.functions.iallgather)(from.0.cast(), count, byte, to.cast(), count, byte, self.comm, request)
+                (mpi.functions.iallgather)(
+                    from.0.cast(),
+                    count,
+                    byte,
+                    to.cast(),
+                    count,
+                    byte,
+                    self.comm,
+                    request,
+                )
             }
         })?;
         Ok(all)
@@ -227,13 +264,29 @@ impl Call<'_> {
             let byte = mpi.byte;
             let from = send.as_ptr().cast();
             // SAFETY: both have so many bytes for each member.
-            unsafe { (mpi.functions.ialltoall)(from, count, byte, to.cast(), count, byte, self.comm, request) }
+            unsafe {
+                (mpi.functions.ialltoall)(
+                    from,
+                    count,
+                    byte,
+                    to.cast(),
+                    count,
+                    byte,
+                    self.comm,
+                    request,
+                )
+            }
         })?;
         Ok(all)
     }
 
     /// Reduces contiguous parts of equal length.
-    fn combine(&self, array: &Array, parts: &AlignedBytes, (to, len): (Address, usize)) -> Result<(), Stopped> {
+    fn combine(
+        &self,
+        array: &Array,
+        parts: &AlignedBytes,
+        (to, len): (Address, usize),
+    ) -> Result<(), Stopped> {
         let parts: Vec<&[u8]> = parts.bytes().chunks_exact(len.max(1)).collect();
         if let (Some(combiner), true) = (&array.combiner, len > 0) {
             // SAFETY: the plan gives the collective that much exclusive memory.
@@ -261,7 +314,13 @@ impl Call<'_> {
         for member in 0..self.members {
             let into = Piece::of(array.given, array.rows, (member, self.members));
             // SAFETY: each member's part is that long, and so is the result.
-            unsafe { Piece::of(each, array.rows, (0, 1)).copy(came.as_ptr().add(member * each), to.0, into) };
+            unsafe {
+                Piece::of(each, array.rows, (0, 1)).copy(
+                    came.as_ptr().add(member * each),
+                    to.0,
+                    into,
+                )
+            };
         }
     }
 
@@ -276,7 +335,17 @@ impl Call<'_> {
         self.run("MPI_Ireduce_scatter_block", |mpi, request| {
             let send = packed.as_ptr().cast();
             // SAFETY: so many elements for each member, and as many come.
-            unsafe { (mpi.functions.ireduce_scatter_block)(send, to.0.cast(), count, dtype, op, self.comm, request) }
+            unsafe {
+                (mpi.functions.ireduce_scatter_block)(
+                    send,
+                    to.0.cast(),
+                    count,
+                    dtype,
+                    op,
+                    self.comm,
+                    request,
+                )
+            }
         })
     }
 
@@ -326,8 +395,11 @@ impl Call<'_> {
         let Exchange { collective, sequence, .. } = self.exchange;
         let tag = (sequence % TAGS) as c_int;
         let count = self.of.count(array.given, 1)?;
-        let place = |collective: &Collective, device: u32| collective.set_of(device).map(|(_, place)| place as c_int);
-        let source = collective.source_of(self.of.rank).and_then(|source| place(collective, source));
+        let place = |collective: &Collective, device: u32| {
+            collective.set_of(device).map(|(_, place)| place as c_int)
+        };
+        let source =
+            collective.source_of(self.of.rank).and_then(|source| place(collective, source));
         let mut came = AlignedBytes::zeros(array.given);
         let mut requests = Vec::new();
         let mpi = &self.of.mpi;
@@ -335,8 +407,17 @@ impl Call<'_> {
             let mut request = mpi.no_request;
             let start = came.as_mut_ptr().cast();
             // SAFETY: there is room for so many bytes.
-            let code =
-                unsafe { (mpi.functions.irecv)(start, count, mpi.byte, source, tag, self.comm, &raw mut request) };
+            let code = unsafe {
+                (mpi.functions.irecv)(
+                    start,
+                    count,
+                    mpi.byte,
+                    source,
+                    tag,
+                    self.comm,
+                    &raw mut request,
+                )
+            };
             self.of.check("MPI_Irecv", code)?;
             requests.push(request);
         }
@@ -345,7 +426,15 @@ impl Call<'_> {
             let mut request = mpi.no_request;
             // SAFETY: the array has so many bytes.
             let code = unsafe {
-                (mpi.functions.isend)(from.0.cast(), count, mpi.byte, target, tag, self.comm, &raw mut request)
+                (mpi.functions.isend)(
+                    from.0.cast(),
+                    count,
+                    mpi.byte,
+                    target,
+                    tag,
+                    self.comm,
+                    &raw mut request,
+                )
             };
             self.of.check("MPI_Isend", code)?;
             requests.push(request);

@@ -18,11 +18,17 @@ use crate::address::{Address, Move};
 pub(super) type Named<'a> = (u32, Option<&'a [usize]>);
 
 impl Issuer<'_> {
-    pub(super) fn repeat(&mut self, frame: &mut Frame, repeat: &Loop, named: Named<'_>) -> Result<(), Stopped> {
+    pub(super) fn repeat(
+        &mut self,
+        frame: &mut Frame,
+        repeat: &Loop,
+        named: Named<'_>,
+    ) -> Result<(), Stopped> {
         let label = named.0;
         let held = &self.program.plans[frame.plan].held;
-        let pair =
-            |&(from, to): &(SlotId, SlotId)| (self.address(frame, from), self.address(frame, to), held[to].bytes);
+        let pair = |&(from, to): &(SlotId, SlotId)| {
+            (self.address(frame, from), self.address(frame, to), held[to].bytes)
+        };
         let moves: Vec<_> = repeat.copied.iter().map(pair).collect();
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label)?;
@@ -52,7 +58,10 @@ impl Issuer<'_> {
     }
 
     /// The tasks that some steps issue, and what the steps give.
-    fn record<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Stopped>) -> Result<(Vec<Task>, T), Stopped> {
+    fn record<T>(
+        &mut self,
+        steps: impl FnOnce(&mut Self) -> Result<T, Stopped>,
+    ) -> Result<(Vec<Task>, T), Stopped> {
         let outer = self.recorded.replace(Vec::new());
         let given = steps(self);
         let tasks = std::mem::replace(&mut self.recorded, outer);
@@ -61,7 +70,11 @@ impl Issuer<'_> {
 
     /// Hands a loop to the compute stream. Its memory is that of every iteration: it is given back
     /// here, as that of a kernel is, because whatever comes later runs after the loop.
-    fn record_loop(&mut self, (repeat, state): (&Loop, &[Address]), named: Named<'_>) -> Result<(), Stopped> {
+    fn record_loop(
+        &mut self,
+        (repeat, state): (&Loop, &[Address]),
+        named: Named<'_>,
+    ) -> Result<(), Stopped> {
         let (condition, answer) = self.record(|own| {
             let mut condition = own.enter(repeat.condition, state)?;
             own.walk(&mut condition)?;
@@ -87,12 +100,18 @@ impl Issuer<'_> {
     /// What is copied after a run of a loop's body.
     fn moved(&self, repeat: &Loop, body: &Frame) -> Vec<Move> {
         let held = &self.program.plans[repeat.body].held;
-        let pair = |&(from, to): &(SlotId, SlotId)| (self.address(body, from), self.address(body, to), held[to].bytes);
+        let pair = |&(from, to): &(SlotId, SlotId)| {
+            (self.address(body, from), self.address(body, to), held[to].bytes)
+        };
         repeat.moved.iter().map(pair).collect()
     }
 
     /// Issues the tasks of each iteration once the condition of the previous one is known.
-    fn issue_turns(&mut self, (repeat, state): (&Loop, &[Address]), named: Named<'_>) -> Result<(), Stopped> {
+    fn issue_turns(
+        &mut self,
+        (repeat, state): (&Loop, &[Address]),
+        named: Named<'_>,
+    ) -> Result<(), Stopped> {
         let mut clock = LoopClock::new(named.0, Instant::now(), Limits::new(self.options));
         let around = self.scope.clone();
         for iteration in 0.. {
@@ -114,7 +133,11 @@ impl Issuer<'_> {
                 let values = named.1.map(|elements| self.contents((repeat, state), elements));
                 if let Some(is_proven) = clock.judge(now, values) {
                     let turns = u64::from(iteration) + 1;
-                    return Err(self.fate.fail(clock.failure(self.program, (self.rank, turns), is_proven)));
+                    return Err(self.fate.fail(clock.failure(
+                        self.program,
+                        (self.rank, turns),
+                        is_proven,
+                    )));
                 }
             }
             let mut body = self.enter(repeat.body, state)?;
@@ -134,21 +157,33 @@ impl Issuer<'_> {
         let bytes_of = |&element: &usize| {
             let _opened = self.opened(&[state[element]], &[]);
             // SAFETY: the state is there, and all that was issued before has run.
-            unsafe { std::slice::from_raw_parts(state[element].0, body.held[body.parameters[element]].bytes).to_vec() }
+            unsafe {
+                std::slice::from_raw_parts(
+                    state[element].0,
+                    body.held[body.parameters[element]].bytes,
+                )
+                .to_vec()
+            }
         };
         elements.iter().map(bytes_of).collect()
     }
 
     /// Where a loop's state is. What it only reads must not be where something that it writes is: that
     /// is possible where one value is given to it twice.
-    fn state(&mut self, frame: &Frame, repeat: &Loop, label: u32) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
+    fn state(
+        &mut self,
+        frame: &Frame,
+        repeat: &Loop,
+        label: u32,
+    ) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
         let body = &self.program.plans[repeat.body];
         let is_written = |index: usize| body.parameters[index] != body.results[index];
         let mut state = self.addresses(frame, &repeat.state);
         let mut held = Vec::new();
         for index in 0..state.len() {
-            let shares =
-                |other: usize| other != index && repeat.state[other] == repeat.state[index] && is_written(other);
+            let shares = |other: usize| {
+                other != index && repeat.state[other] == repeat.state[index] && is_written(other)
+            };
             if (0..state.len()).any(shares) && !is_written(index) {
                 let len = body.held[body.parameters[index]].bytes;
                 let block = self.beside(len, label)?;
@@ -161,7 +196,9 @@ impl Issuer<'_> {
     }
 
     pub(super) fn branch(&mut self, frame: &mut Frame, action: &Action) -> Result<(), Stopped> {
-        let Action::Branch { label, selector, selector_bytes, branches } = action else { return Ok(()) };
+        let Action::Branch { label, selector, selector_bytes, branches } = action else {
+            return Ok(());
+        };
         let address = self.address(frame, *selector);
         if self.recorded.is_none() {
             self.arrive()?;
@@ -174,7 +211,8 @@ impl Issuer<'_> {
         let mut each = Vec::new();
         let mut requested: Option<Requested> = None;
         for (which, (call, arguments)) in branches.iter().enumerate() {
-            let (tasks, ()) = self.record(|own| own.call(frame, (call, arguments), (*label, which)))?;
+            let (tasks, ()) =
+                self.record(|own| own.call(frame, (call, arguments), (*label, which)))?;
             each.push(tasks);
             // One of them runs: what a rank requests is counted for the first, as if that did.
             self.requested = *requested.get_or_insert(self.requested);

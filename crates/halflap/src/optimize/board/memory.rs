@@ -51,7 +51,8 @@ impl Board<'_> {
     /// By how much a move changes the excess over a limit.
     pub(in super::super) fn ask_excess(&mut self, step: Move, limit: i64) -> i64 {
         let excess = |level: i64| (level - limit).max(0);
-        let before: i64 = self.level[step.first()..=step.last()].iter().map(|&level| excess(level)).sum();
+        let before: i64 =
+            self.level[step.first()..=step.last()].iter().map(|&level| excess(level)).sum();
         let mut after = 0;
         self.visit_levels(step, |_, level| {
             after += excess(level);
@@ -61,7 +62,11 @@ impl Board<'_> {
     }
 
     /// The levels between the two places after a move, in the new order, as long as they are asked for.
-    fn visit_levels(&mut self, step: Move, mut visit: impl FnMut(&mut Self, i64) -> ControlFlow<()>) {
+    fn visit_levels(
+        &mut self,
+        step: Move,
+        mut visit: impl FnMut(&mut Self, i64) -> ControlFlow<()>,
+    ) {
         let moved = self.order[step.from] as usize;
         let alloc = self.program.alloc[moved];
         let own = self.find_breaks(step);
@@ -108,7 +113,8 @@ impl Board<'_> {
         self.breaks.clear();
         for &buffer in program.uses.of(moved) {
             let size = program.size_free[buffer as usize];
-            let others = program.users.of(buffer as usize).iter().filter(|&&user| user as usize != moved);
+            let others =
+                program.users.of(buffer as usize).iter().filter(|&&user| user as usize != moved);
             match others.map(|&user| self.pos[user as usize] as usize).max() {
                 Some(at) if at > last => {}
                 Some(at) if at >= first => self.breaks.push(Break { at, size }),
@@ -143,7 +149,12 @@ impl Board<'_> {
         let program = self.program;
         self.freed.copy_from_slice(&program.free_self);
         for (buffer, &size) in program.size_free.iter().enumerate() {
-            let last = program.users.of(buffer).iter().copied().max_by_key(|&user| self.pos[user as usize]);
+            let last = program
+                .users
+                .of(buffer)
+                .iter()
+                .copied()
+                .max_by_key(|&user| self.pos[user as usize]);
             if let Some(last) = last {
                 self.freed[last as usize] += size;
             }

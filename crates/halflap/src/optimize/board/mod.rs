@@ -132,8 +132,15 @@ impl<'p> Board<'p> {
     pub(super) fn room(&self, from: usize) -> (usize, usize) {
         let op = self.order[from] as usize;
         let (first, end) = self.region;
-        let after = self.program.preds.of(op).iter().map(|&pred| self.pos[pred as usize] as usize + 1).max();
-        let before = self.program.succs.of(op).iter().map(|&succ| self.pos[succ as usize] as usize).min();
+        let after = self
+            .program
+            .preds
+            .of(op)
+            .iter()
+            .map(|&pred| self.pos[pred as usize] as usize + 1)
+            .max();
+        let before =
+            self.program.succs.of(op).iter().map(|&succ| self.pos[succ as usize] as usize).min();
         (after.unwrap_or(0).max(first), before.unwrap_or(usize::MAX).min(end) - 1)
     }
 
@@ -263,7 +270,8 @@ mod tests {
         /// The board against the simulator and the full account of memory.
         fn check(&self, board: &mut Board<'_>, step_time: f64) {
             assert_eq!(board.step_time(), step_time);
-            let ops: Vec<OpId> = board.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
+            let ops: Vec<OpId> =
+                board.order.iter().map(|&op| OpId::from_index(op as usize)).collect();
             assert_eq!(simulate(self.graph, &ops, self.machine).step_time.0, step_time);
             let order = Order::from_ops(self.graph.len(), ops).unwrap();
             let truth = Timeline::of(self.graph, &order);
@@ -307,7 +315,12 @@ mod tests {
         assert!(moved > 5_000, "only {moved} moves");
     }
 
-    fn try_one(board: &mut Board<'_>, random: &mut Random, (first, end): (usize, usize), truth: &Truth<'_>) -> bool {
+    fn try_one(
+        board: &mut Board<'_>,
+        random: &mut Random,
+        (first, end): (usize, usize),
+        truth: &Truth<'_>,
+    ) -> bool {
         let from = first + random.below(end - first);
         if random.chance(30) {
             let step = Move { from, to: first + random.below(end - first) };

@@ -114,7 +114,8 @@ impl Board<'_> {
     fn try_op(&mut self, op: u32, now: f64) -> f64 {
         let (program, op) = (self.program, op as usize);
         let gates = program.gated_by.of(op).iter();
-        let ready = gates.fold(now, |ready, &gate| ready.max(self.trial.end_of(gate as usize, &self.end)));
+        let ready =
+            gates.fold(now, |ready, &gate| ready.max(self.trial.end_of(gate as usize, &self.end)));
         if !program.kind[op].is_collective() {
             return ready + program.time[op];
         }
@@ -180,7 +181,8 @@ impl Board<'_> {
         };
         let tail = program.time[op] + behind;
         self.tail[op] = tail;
-        self.tail_now[place] = if program.kind[op] == OpKind::AsyncCollective { tail_now.max(tail) } else { tail };
+        self.tail_now[place] =
+            if program.kind[op] == OpKind::AsyncCollective { tail_now.max(tail) } else { tail };
         if program.kind[op].is_collective() {
             before[stream] = tail;
         }
@@ -204,9 +206,11 @@ impl Board<'_> {
         let start = self.end[op as usize] - program.time[op as usize];
         let is_ahead = |other: &&u32| {
             let other = **other as usize;
-            program.kind[other].is_collective() && program.stream[other] == program.stream[op as usize]
+            program.kind[other].is_collective()
+                && program.stream[other] == program.stream[op as usize]
         };
-        let ahead = self.order[..self.place(op)].iter().rev().take(FAR_AHEAD).find(is_ahead).copied();
+        let ahead =
+            self.order[..self.place(op)].iter().rev().take(FAR_AHEAD).find(is_ahead).copied();
         ahead.filter(|&ahead| self.end[ahead as usize] >= start)
     }
 
@@ -220,9 +224,11 @@ impl Board<'_> {
     pub(in super::super) fn slack(&mut self) -> f64 {
         let program = self.program;
         self.reach(program.len, program.len);
-        let asynchronous = (0..program.len).filter(|&op| program.kind[op] == OpKind::AsyncCollective);
+        let asynchronous =
+            (0..program.len).filter(|&op| program.kind[op] == OpKind::AsyncCollective);
         let spare = |op: usize| {
-            let needed = program.gates.of(op).iter().map(|&gate| self.now[self.pos[gate as usize] as usize]);
+            let needed =
+                program.gates.of(op).iter().map(|&gate| self.now[self.pos[gate as usize] as usize]);
             let needed = needed.fold(f64::INFINITY, f64::min);
             (needed - self.end[op]).clamp(0.0, program.time[op])
         };

@@ -20,7 +20,9 @@ impl Ahead<'_> {
     pub(super) fn of(&mut self, op: OpId, in_front: &[OpId]) -> Vec<OpId> {
         let mut last = vec![None; self.streams.len()];
         for &pred in in_front {
-            last.iter_mut().zip(&self.last[pred]).for_each(|(last, &other)| *last = other.max(*last));
+            last.iter_mut()
+                .zip(&self.last[pred])
+                .for_each(|(last, &other)| *last = other.max(*last));
         }
         let mut ahead = Vec::new();
         if let Some(stream) = self.streams.of(op) {

@@ -62,11 +62,18 @@ const CLOSE: f64 = 1e-6;
 
 impl MomentChain {
     /// `apart` has one more than there are events.
-    pub(super) fn new(events: Vec<Rc<Event>>, apart: Vec<f64>, lanes: &[Lane], units: Units) -> MomentChain {
+    pub(super) fn new(
+        events: Vec<Rc<Event>>,
+        apart: Vec<f64>,
+        lanes: &[Lane],
+        units: Units,
+    ) -> MomentChain {
         let count = events.len();
         let mut chain = MomentChain { events, apart, lanes: Vec::new(), units };
         let stretch = |&lane: &Lane| {
-            let is_in = |event: usize| chain.until(event) >= lane.ends.head && chain.after(event) >= lane.ends.tail;
+            let is_in = |event: usize| {
+                chain.until(event) >= lane.ends.head && chain.after(event) >= lane.ends.tail
+            };
             let first = (0..count).find(|&event| is_in(event));
             let last = (0..count).rev().find(|&event| is_in(event));
             // A lane that no moment is in has no first one.
@@ -130,7 +137,8 @@ impl MomentChain {
         let mut limit = vec![0.0; rows.len()];
         for (number, &Stretch { lane, first, last }) in self.lanes.iter().enumerate() {
             for interval in self.intervals(number) {
-                let spans = self.spans(number, interval).map(|interval| self.apart[interval]).sum::<f64>();
+                let spans =
+                    self.spans(number, interval).map(|interval| self.apart[interval]).sum::<f64>();
                 let begins = if interval == first { lane.ends.head } else { 0.0 };
                 let ends = if interval == last + 1 { lane.ends.tail + lane.total } else { 0.0 };
                 limit[rows.interval(interval, number)] = (spans - begins - ends) / self.units.time;
@@ -196,7 +204,8 @@ impl MomentChain {
         for interval in 0..=rows.events {
             let mut entries = Vec::new();
             for lane in 0..rows.lanes {
-                let spanning = self.intervals(lane).filter(|&wide| self.spans(lane, wide).contains(&interval));
+                let spanning =
+                    self.intervals(lane).filter(|&wide| self.spans(lane, wide).contains(&interval));
                 entries.extend(spanning.map(|wide| (rows.interval(wide, lane), -1.0)));
             }
             master.add(&entries, 1.0);
@@ -217,7 +226,8 @@ impl MomentChain {
 
     fn add(&self, master: &mut Simplex, event: usize, set: &BeforeMoment) -> usize {
         let rows = self.rows();
-        let mut entries = vec![(rows.chosen(event), 1.0), (rows.memory(event), set.memory / self.units.bytes)];
+        let mut entries =
+            vec![(rows.chosen(event), 1.0), (rows.memory(event), set.memory / self.units.bytes)];
         for lane in (0..rows.lanes).filter(|&lane| self.is_in(lane, event)) {
             entries.push((rows.done(event, lane), set.done[lane] / self.units.time));
             entries.push((rows.begun(event, lane), -set.begun[lane] / self.units.time));
@@ -237,7 +247,10 @@ impl MomentChain {
         // All of them by the same, so that what holds for a lane over several intervals still does.
         let most = lanes.iter().map(|weights| weights.iter().sum()).fold(1.0, f64::max);
         lanes.iter_mut().flatten().for_each(|weight| *weight /= most);
-        Weights { lanes, memory: (0..rows.events).map(|event| master.worth(rows.memory(event))).collect() }
+        Weights {
+            lanes,
+            memory: (0..rows.events).map(|event| master.worth(rows.memory(event))).collect(),
+        }
     }
 
     /// What the weights prove, and the set of each moment that stands against more.
@@ -258,7 +271,11 @@ impl MomentChain {
             // Where a lane's weight falls, what it has done counts at least; where it grows, at most.
             let change = |of: f64| -> Vec<f64> {
                 let (before, after) = (&weights.lanes[number], &weights.lanes[number + 1]);
-                before.iter().zip(after).map(|(a, b)| (of * (a - b)).max(0.0) / self.units.time).collect()
+                before
+                    .iter()
+                    .zip(after)
+                    .map(|(a, b)| (of * (a - b)).max(0.0) / self.units.time)
+                    .collect()
             };
             let (done, begun) = (change(1.0), change(-1.0));
             let memory = weights.memory[number] / self.units.bytes;
@@ -273,7 +290,9 @@ impl MomentChain {
 impl Weights {
     /// Between these and others.
     fn towards(&self, other: &Weights, step: f64) -> Weights {
-        let mix = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + (b - a) * step).collect() };
+        let mix = |a: &[f64], b: &[f64]| -> Vec<f64> {
+            a.iter().zip(b).map(|(a, b)| a + (b - a) * step).collect()
+        };
         Weights {
             lanes: self.lanes.iter().zip(&other.lanes).map(|(a, b)| mix(a, b)).collect(),
             memory: mix(&self.memory, &other.memory),
@@ -283,8 +302,9 @@ impl Weights {
     fn proof(&self, time: f64) -> ProvedBound {
         const TINY: f64 = 1e-6;
         let differ = |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > TINY);
-        let matters =
-            |number: &usize| self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1]);
+        let matters = |number: &usize| {
+            self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1])
+        };
         let cuts = (0..self.memory.len()).filter(matters).collect();
         ProvedBound { time, cuts, memory: self.memory.iter().any(|&price| price > TINY) }
     }

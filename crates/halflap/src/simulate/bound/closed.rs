@@ -169,7 +169,8 @@ impl<'a> Flow<'a> {
                 lowest = lowest.min(below);
             }
             let longest = self.needs.len() as u32 + 1;
-            self.height[node] = if lowest < longest { lowest.max(self.height[node]) + 1 } else { NEVER };
+            self.height[node] =
+                if lowest < longest { lowest.max(self.height[node]) + 1 } else { NEVER };
             self.relabelled += 1;
         }
     }

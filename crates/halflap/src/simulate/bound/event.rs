@@ -95,7 +95,8 @@ impl Event {
     pub(super) fn least_memory(&self) -> f64 {
         let weights: Vec<i64> = self.memory.iter().map(|&memory| memory as i64).collect();
         let taken = Flow::new(&self.needs, &weights).lightest();
-        let least: i64 = weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
+        let least: i64 =
+            weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
         self.base.memory + least as f64
     }
 
@@ -131,27 +132,46 @@ impl Event {
                 }
             }
         }
-        let left = (0..side.len()).filter(|&index| side[index] == Relation::May).map(Node::from_index);
-        let of = |node: Node| whole.needs.of(node).iter().filter_map(|need| number[need.index()]).collect();
+        let left =
+            (0..side.len()).filter(|&index| side[index] == Relation::May).map(Node::from_index);
+        let of = |node: Node| {
+            whole.needs.of(node).iter().filter_map(|need| number[need.index()]).collect()
+        };
         let needs: Vec<Vec<Node>> = left.map(of).collect();
-        Event { op: self.op, room: self.room, base, needs: Needs::new(&needs), work, memory, input: early }
+        Event {
+            op: self.op,
+            room: self.room,
+            base,
+            needs: Needs::new(&needs),
+            work,
+            memory,
+            input: early,
+        }
     }
 
     /// The set that is worth least at these prices.
     pub(super) fn cheapest(&self, prices: MomentPrices<'_>) -> (f64, BeforeMoment) {
-        let worth: Vec<f64> =
-            self.work.iter().zip(&self.memory).map(|(work, memory)| prices.of(*work, *memory)).collect();
+        let worth: Vec<f64> = self
+            .work
+            .iter()
+            .zip(&self.memory)
+            .map(|(work, memory)| prices.of(*work, *memory))
+            .collect();
         let Some(steps) = steps(&worth) else { return (f64::NEG_INFINITY, self.base.clone()) };
         // Rounded down: what is found to be the least is no more than it really is.
         let weights: Vec<i64> = worth.iter().map(|worth| (worth * steps).floor() as i64).collect();
         let taken = Flow::new(&self.needs, &weights).lightest();
-        let least: i64 = weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
+        let least: i64 =
+            weights.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(weight, _)| weight).sum();
         (self.worth(&self.base, prices) + least as f64 / steps, self.of(&taken))
     }
 
     fn worth(&self, before: &BeforeMoment, prices: MomentPrices<'_>) -> f64 {
-        let sum = |figures: &[f64], prices: &[f64]| figures.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>();
-        sum(&before.done, prices.done) - sum(&before.begun, prices.begun) + before.memory * prices.memory
+        let sum = |figures: &[f64], prices: &[f64]| {
+            figures.iter().zip(prices).map(|(a, b)| a * b).sum::<f64>()
+        };
+        sum(&before.done, prices.done) - sum(&before.begun, prices.begun)
+            + before.memory * prices.memory
     }
 
     /// Sets to begin with: what the input order has before, what must have come before, alone, and with
@@ -204,7 +224,12 @@ fn sides(needs: &Needs, start: Node) -> Vec<Relation> {
 }
 
 /// Puts a node, and all that can be reached from it, on a side.
-fn mark<I: Iterator<Item = Node>>(side: &mut [Relation], to: Relation, node: Node, next: impl Fn(Node) -> I) {
+fn mark<I: Iterator<Item = Node>>(
+    side: &mut [Relation],
+    to: Relation,
+    node: Node,
+    next: impl Fn(Node) -> I,
+) {
     side[node.index()] = to;
     let mut left = vec![node];
     while let Some(node) = left.pop() {

@@ -29,7 +29,8 @@ pub(super) fn find(graph: &Graph, network: &Network, path: &[OpId], limit: f64) 
     let path: Vec<OpId> = (0..places).map(|place| path[place * path.len() / places]).collect();
     let search = PrecedenceSearch { network, path: &path, limit };
     let tight = search.tightest();
-    let mut others: Vec<OpId> = graph.ops().filter(|&op| is_run(graph, op) && !path.contains(&op)).collect();
+    let mut others: Vec<OpId> =
+        graph.ops().filter(|&op| is_run(graph, op) && !path.contains(&op)).collect();
     let time = |op: OpId| network.work[op.index()].time;
     others.sort_by(|&a, &b| time(b).total_cmp(&time(a)).then(a.cmp(&b)));
     let mut found = Vec::new();

@@ -84,17 +84,24 @@ impl Jobs {
         let mut heads = vec![0.0; len];
         let mut row = vec![0u64; words];
         let mut load = vec![0.0; self.machines];
-        let by_head = |heads: &[f64], a: &usize, b: &usize| heads[*a].total_cmp(&heads[*b]).then(a.cmp(b));
+        let by_head =
+            |heads: &[f64], a: &usize, b: &usize| heads[*a].total_cmp(&heads[*b]).then(a.cmp(b));
         for &job in sequence {
             // Most of what a job waits for, the last of those that it waits for has waited for, too.
-            let Some(&last) = near[job].iter().max_by(|a, b| by_head(&heads, a, b)) else { continue };
+            let Some(&last) = near[job].iter().max_by(|a, b| by_head(&heads, a, b)) else {
+                continue;
+            };
             row.copy_from_slice(&before[last * words..(last + 1) * words]);
             load.copy_from_slice(&loads[last * self.machines..(last + 1) * self.machines]);
             let mut head: f64 = 0.0;
             for &other in &near[job] {
                 head = head.max(heads[other] + self.time[other]);
                 if words > 0 {
-                    self.load_more(&mut load, &mut row, &before[other * words..(other + 1) * words]);
+                    self.load_more(
+                        &mut load,
+                        &mut row,
+                        &before[other * words..(other + 1) * words],
+                    );
                     self.load_job(&mut load, &mut row, other);
                 }
             }

@@ -16,7 +16,11 @@ impl Kept {
     pub(super) fn new(graph: &Graph, edges: Edges, implied: &[Precedence]) -> Kept {
         let preds = implied.iter().map(|pair| (pair.then, pair.first));
         let succs = implied.iter().map(|pair| (pair.first, pair.then));
-        Kept { edges, preds: Csr::from_pairs(graph.len(), preds), succs: Csr::from_pairs(graph.len(), succs) }
+        Kept {
+            edges,
+            preds: Csr::from_pairs(graph.len(), preds),
+            succs: Csr::from_pairs(graph.len(), succs),
+        }
     }
 
     /// What comes before an operation, ascending.

@@ -115,7 +115,8 @@ impl Case<'_> {
         let (time, basis) = one_machine(self.graph, self.machine, &jobs, &ends);
         let bound = Bound { time: Nanos(time), edges: self.edges, basis };
         let network = Network::new(self.graph, self.machine, kept, &ends);
-        let moments = Moments { path: path(&jobs, self.graph), jobs: &jobs, ends: &ends, network: &network };
+        let moments =
+            Moments { path: path(&jobs, self.graph), jobs: &jobs, ends: &ends, network: &network };
         match moments.prove(bound.time, self.memory_limit) {
             Some((time, basis)) if time > bound.time => Bound { time, basis, ..bound },
             _ => bound,
@@ -133,7 +134,8 @@ impl Case<'_> {
 
 /// What holds for every machine by itself.
 fn one_machine(graph: &Graph, machine: &Machine, jobs: &Jobs, ends: &Ends) -> (f64, Basis) {
-    let all = |&job: &usize| Job { head: ends.head[job], left: jobs.time[job], tail: ends.tail[job] };
+    let all =
+        |&job: &usize| Job { head: ends.head[job], left: jobs.time[job], tail: ends.tail[job] };
     let on_machine = |number: usize| {
         let on_it = jobs.sequence.iter().filter(|&&job| jobs.on[job].contains(&number));
         jackson(on_it.map(all).collect())
@@ -143,8 +145,10 @@ fn one_machine(graph: &Graph, machine: &Machine, jobs: &Jobs, ends: &Ends) -> (f
         let Job { head, left, tail } = all(&op.index());
         (head + left + tail, Basis::Path(op))
     });
-    let one_stream = streams().map(|stream| (on_machine(1 + stream.index()), Basis::Stream(stream)));
-    let slowed = streams().map(|stream| (contended(graph, machine, stream), Basis::Contention(stream)));
+    let one_stream =
+        streams().map(|stream| (on_machine(1 + stream.index()), Basis::Stream(stream)));
+    let slowed =
+        streams().map(|stream| (contended(graph, machine, stream), Basis::Contention(stream)));
     let others = one_stream.chain(path).chain(slowed);
     let larger = |a: (f64, Basis), b: (f64, Basis)| if b.0 > a.0 { b } else { a };
     others.fold((on_machine(0), Basis::Compute), larger)
@@ -165,7 +169,8 @@ fn contended(graph: &Graph, machine: &Machine, stream: StreamId) -> f64 {
         graph.ops().filter(|&op| ops(op)).map(|op| machine.times.of(op).0).sum()
     };
     let compute = sum(&|op| matches!(graph.kind(op), OpKind::Compute | OpKind::Wait));
-    let is_sent = |op| graph.kind(op) == OpKind::AsyncCollective && machine.streams.of(op) == Some(stream);
+    let is_sent =
+        |op| graph.kind(op) == OpKind::AsyncCollective && machine.streams.of(op) == Some(stream);
     let sent = sum(&is_sent);
     let Machine { slowdown, comm_slowdown, .. } = *machine;
     let both = (slowdown * compute).min(comm_slowdown * sent);

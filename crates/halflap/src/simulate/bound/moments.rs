@@ -45,7 +45,12 @@ impl Moments<'_> {
                 Rc::clone(events[place].get_or_insert_with(event))
             };
             let apart = apart(self.jobs, self.ends, &ops);
-            let chain = MomentChain::new(chosen.iter().map(at).collect(), apart, &self.network.lanes, units);
+            let chain = MomentChain::new(
+                chosen.iter().map(at).collect(),
+                apart,
+                &self.network.lanes,
+                units,
+            );
             let ProvedBound { time, cuts, memory } = chain.prove(ROUNDS);
             let Some((first, last)) = cuts.first().zip(cuts.last()) else { break };
             if best.is_none_or(|(before, _)| time > before) {
@@ -69,7 +74,9 @@ fn beside(kept: &[usize], len: usize) -> Vec<usize> {
     let between = before.zip(kept.iter().copied().chain([len.saturating_sub(1)]));
     let halfway = between.map(|(a, b)| a.midpoint(b)).filter(|place| !kept.contains(place));
     next.extend(halfway);
-    let close = kept.iter().flat_map(|&place| [place.saturating_sub(1), (place + 1).min(len.saturating_sub(1))]);
+    let close = kept
+        .iter()
+        .flat_map(|&place| [place.saturating_sub(1), (place + 1).min(len.saturating_sub(1))]);
     next.extend(close);
     let mut seen = Vec::new();
     next.retain(|place| {
@@ -87,14 +94,16 @@ pub(super) fn path(jobs: &Jobs, graph: &Graph) -> Vec<OpId> {
     let (mut length, mut from) = (vec![0.0; jobs.time.len()], vec![None; jobs.time.len()]);
     for &job in &jobs.sequence {
         let until = |other: usize| length[other] + jobs.time[other];
-        let longest = jobs.before[job].iter().copied().max_by(|&a, &b| until(a).total_cmp(&until(b)));
+        let longest =
+            jobs.before[job].iter().copied().max_by(|&a, &b| until(a).total_cmp(&until(b)));
         (length[job], from[job]) = (longest.map_or(0.0, until), longest);
     }
     let end = |job: usize| length[job] + jobs.time[job];
     let mut at = jobs.sequence.iter().copied().max_by(|&a, &b| end(a).total_cmp(&end(b)));
     let mut path = Vec::new();
     while let Some(job) = at {
-        let is_run = |op: OpId| !matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
+        let is_run =
+            |op: OpId| !matches!(graph.kind(op), OpKind::AsyncCollective | OpKind::MultiOutput);
         path.extend((job < graph.len()).then(|| OpId::from_index(job)).filter(|&op| is_run(op)));
         at = from[job];
     }

@@ -51,7 +51,9 @@ pub(super) struct Lane {
 
 impl Network {
     pub(super) fn new(graph: &Graph, machine: &Machine, kept: &Kept, ends: &Ends) -> Network {
-        let alloc = |op: OpId| graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0 as f64).sum();
+        let alloc = |op: OpId| {
+            graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0 as f64).sum()
+        };
         let inputs = graph.buffers().filter(|&buffer| graph.maker(buffer).is_none());
         let mut builder = Builder::new(graph, machine, kept);
         for op in graph.ops() {
@@ -87,7 +89,8 @@ impl Network {
         }
         for node in (ops..self.needs.len()).map(Node::from_index) {
             let is_freed = self.memory[node.index()] < 0.0;
-            taken[node.index()] |= is_freed && self.needs.of(node).iter().all(|need| taken[need.index()]);
+            taken[node.index()] |=
+                is_freed && self.needs.of(node).iter().all(|need| taken[need.index()]);
         }
         taken
     }
@@ -135,13 +138,18 @@ impl<'a> Builder<'a> {
         let (graph, node) = (self.graph, came_before(op));
         let in_front = &self.kept.preds(graph, op);
         let ahead = self.ahead.of(op, in_front);
-        let ended: Vec<Node> =
-            graph.preds(op, Edges::Awaited).iter().chain(&ahead).map(|&pred| self.ended[pred]).collect();
+        let ended: Vec<Node> = graph
+            .preds(op, Edges::Awaited)
+            .iter()
+            .chain(&ahead)
+            .map(|&pred| self.ended[pred])
+            .collect();
         self.needs[node.index()].extend(in_front.iter().map(|&pred| came_before(pred)));
         let time = self.machine.times.of(op).0;
         let stream = self.machine.streams.of(op).map_or(0, |stream| self.machine_of(stream));
         let ran = Work { machine: 0, is_core: false, time, is_done: true, is_begun: true };
-        let allocated: i64 = graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0).sum();
+        let allocated: i64 =
+            graph.outputs(op).iter().map(|&buffer| graph.size_alloc(buffer).0).sum();
         self.memory[node.index()] += allocated as f64;
         match graph.kind(op) {
             OpKind::Compute | OpKind::Wait => self.work[node.index()] = ran,
@@ -153,7 +161,8 @@ impl<'a> Builder<'a> {
             }
             OpKind::AsyncCollective => {
                 self.work[node.index()] = Work { machine: stream, is_done: false, ..ran };
-                self.ended[op] = self.add(vec![node], Work { machine: stream, is_begun: false, ..ran });
+                self.ended[op] =
+                    self.add(vec![node], Work { machine: stream, is_begun: false, ..ran });
             }
             OpKind::MultiOutput => self.ended[op] = self.add(vec![node], Work::default()),
         }
@@ -214,7 +223,9 @@ impl<'a> Builder<'a> {
         let is_last = users.iter().all(|user| *user == last || preds.binary_search(user).is_ok());
         let node = match is_last {
             true => came_before(last),
-            false => self.add(users.iter().map(|&user| came_before(user)).collect(), Work::default()),
+            false => {
+                self.add(users.iter().map(|&user| came_before(user)).collect(), Work::default())
+            }
         };
         self.memory[node.index()] -= size;
     }

@@ -93,9 +93,9 @@ impl Simplex {
             let entries = &self.columns[column];
             let ratio = |&row: &usize| self.limit[row].max(0.0) / entries[row];
             let leaves = (0..rows).filter(|&row| entries[row] > TINY);
-            let Some(row) =
-                leaves.min_by(|a, b| ratio(a).total_cmp(&ratio(b)).then(entries[*b].total_cmp(&entries[*a])))
-            else {
+            let Some(row) = leaves.min_by(|a, b| {
+                ratio(a).total_cmp(&ratio(b)).then(entries[*b].total_cmp(&entries[*a]))
+            }) else {
                 return;
             };
             self.pivot(row, column);
