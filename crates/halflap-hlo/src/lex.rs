@@ -199,7 +199,9 @@ impl<'t> Cursor<'t> {
                 Class::Close => match self.open.pop() {
                     Some(expected) if expected == byte => {}
                     Some(expected) => {
-                        return Err(self.error(Problem::WrongBracket { expected: expected as char }));
+                        return Err(
+                            self.error(Problem::WrongBracket { expected: expected as char })
+                        );
                     }
                     None => match until {
                         Until::Close(close) if close != byte => {
