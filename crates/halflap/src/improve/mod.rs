@@ -24,7 +24,7 @@ use crate::units::Nanos;
 use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
 use carry::carried_order;
-use plans::{Levels, Plans};
+use plans::{Level, Levels, Plans};
 use thin::thinned;
 use thiserror::Error;
 
@@ -115,11 +115,9 @@ const LEAST: f64 = 1e-3;
 const TRIALS: usize = 10;
 
 /// How large merged collectives become at first: in the middle, then to both sides as far as the step
-/// becomes shorter. 0 is the largest.
-const LEVELS: [f64; 5] = [0.5, 0.25, 0.75, 0.0, 1.0];
-
-/// How far from the best of these others are tried.
-const BETWEEN: f64 = 0.125;
+/// becomes shorter.
+const LEVELS: [Level; 5] =
+    [Level::MIDDLE, Level::LARGE, Level::SMALL, Level::LARGEST, Level::SMALLEST];
 
 /// Finds recipes and an order.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
@@ -169,13 +167,16 @@ fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
 
 /// Whether a level at either end is worth a try: the one next to it is better than the middle, or does
 /// not fit and this one is smaller.
-fn is_promising(level: f64, tried: &[(f64, Option<Nanos>)]) -> bool {
-    let step = |of: f64| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
-    let (near, middle) = (step(0.5 + (level - 0.5) / 2.0), step(0.5));
-    match (near, middle) {
-        _ if level > 0.0 && level < 1.0 => true,
+fn is_promising(level: Level, tried: &[(Level, Option<Nanos>)]) -> bool {
+    let step = |of: Level| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
+    let near = match level {
+        Level::LARGEST => Level::LARGE,
+        Level::SMALLEST => Level::SMALL,
+        _ => return true,
+    };
+    match (step(near), step(Level::MIDDLE)) {
         (Some(near), Some(middle)) => near.0 < middle.0,
-        (near, middle) => level > 0.5 && (near.is_none() || middle.is_none()),
+        _ => level == Level::SMALLEST,
     }
 }
 
@@ -230,7 +231,7 @@ impl Search<'_> {
             }
             Some(step_time)
         };
-        let mut steps: Vec<(f64, Option<Nanos>)> = Vec::new();
+        let mut steps: Vec<(Level, Option<Nanos>)> = Vec::new();
         for level in LEVELS {
             if is_promising(level, &steps) {
                 steps.push((level, consider(Levels::all(plans, level), &mut best)));
@@ -238,14 +239,17 @@ impl Search<'_> {
         }
         let shortest = steps.iter().filter_map(|(level, step)| Some((*level, (*step)?)));
         if let Some((level, _)) = shortest.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)) {
-            for near in [level - BETWEEN, level + BETWEEN] {
-                consider(Levels::all(plans, near.clamp(0.0, 1.0)), &mut best);
+            for near in level.near() {
+                consider(Levels::all(plans, near), &mut best);
             }
         }
         for class in plans.by_saving() {
             let others = match &best {
                 Some((levels, _)) => levels.neighbours(class),
-                None => vec![Levels::only(plans, class, 1.0), Levels::only(plans, class, 0.5)],
+                None => vec![
+                    Levels::only(plans, class, Level::SMALLEST),
+                    Levels::only(plans, class, Level::MIDDLE),
+                ],
             };
             for other in others {
                 consider(other, &mut best);

@@ -18,7 +18,7 @@ struct Class {
 
 /// Between which sizes, in bytes, merging could pay.
 struct Sizes {
-    /// The smallest two together, or where most of the time is latency if there are larger ones.
+    /// Two of the mean size, or where most of the time is latency if there are larger ones.
     least: f64,
     /// All together, or where hardly any of the time is latency.
     most: f64,
@@ -28,20 +28,20 @@ impl Sizes {
     fn of(graph: &Graph, ops: &[OpId], line: Line) -> Sizes {
         let bytes = |&op: &OpId| graph.collective(op).map_or(0.0, |of| of.bytes().0 as f64);
         let half = line.half().0 as f64;
-        let smallest = ops.iter().map(bytes).fold(f64::INFINITY, f64::min);
         let total: f64 = ops.iter().map(bytes).sum();
         // Where hardly anything but latency counts, a pair is as worthwhile as many.
-        let least = if total > 4.0 * half { half / 4.0 } else { 2.0 * smallest };
+        let least = if total > 4.0 * half { half / 4.0 } else { 2.0 * total / ops.len() as f64 };
         Sizes { least: least.max(1.0), most: total.min(64.0 * half).max(1.0) }
     }
 }
 
 impl Class {
-    /// How large a merged collective may become on a level between the largest that could pay, which is
-    /// 0, and the smallest, which is 1.
-    fn cap(&self, level: f64) -> f64 {
+    /// How large a merged collective may become on a level, between the largest that could pay and the
+    /// smallest. Square roots are exact to the last bit on every machine, powers are not.
+    fn cap(&self, level: Level) -> f64 {
         let (top, low) = (self.sizes.most, self.sizes.least.min(self.sizes.most));
-        top * (low / top).powf(level)
+        let eighth = (low / top).sqrt().sqrt().sqrt();
+        (0..level.0).fold(top, |cap, _| cap * eighth)
     }
 
     /// What is saved if all become one.
@@ -61,42 +61,56 @@ pub(super) struct Plans<'a> {
     pub(super) has_unknown: bool,
 }
 
-/// How large the collectives of each class become, as a level; `None` leaves a class as it is.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Levels(Vec<Option<f64>>);
+/// How large collectives become: 0 is the largest that could pay, 8 the smallest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Level(u8);
 
-/// How far apart the levels are that are tried for one class.
-const STEP: f64 = 0.125;
+impl Level {
+    pub(super) const LARGEST: Level = Level(0);
+    pub(super) const LARGE: Level = Level(2);
+    pub(super) const MIDDLE: Level = Level(4);
+    pub(super) const SMALL: Level = Level(6);
+    pub(super) const SMALLEST: Level = Level(8);
+
+    /// The next larger and the next smaller size.
+    pub(super) fn near(self) -> impl Iterator<Item = Level> {
+        let larger = self.0.checked_sub(1);
+        let smaller = (self < Level::SMALLEST).then(|| self.0 + 1);
+        larger.into_iter().chain(smaller).map(Level)
+    }
+}
+
+/// The level of each class; `None` leaves it as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Levels(Vec<Option<Level>>);
 
 impl Levels {
     /// All classes alike. Those that are not exact come later, if there are others: what they are
     /// allowed to change must not make the result worse.
-    pub(super) fn all(plans: &Plans<'_>, level: f64) -> Levels {
+    pub(super) fn all(plans: &Plans<'_>, level: Level) -> Levels {
         let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
         let of = |class: &Class| (class.is_exact || !is_any_exact).then_some(level);
         Levels(plans.classes.iter().map(of).collect())
     }
 
     /// One class alone.
-    pub(super) fn only(plans: &Plans<'_>, class: usize, level: f64) -> Levels {
+    pub(super) fn only(plans: &Plans<'_>, class: usize, level: Level) -> Levels {
         Levels((0..plans.classes.len()).map(|other| (other == class).then_some(level)).collect())
     }
 
     /// The same with one class larger, smaller, or left as it is.
     pub(super) fn neighbours(&self, class: usize) -> Vec<Levels> {
-        let with = |level: Option<f64>| {
+        let with = |level: Option<Level>| {
             let mut levels = self.clone();
             levels.0[class] = level;
             levels
         };
         match self.0[class] {
             Some(own) => {
-                let near = [own - STEP, own + STEP]
-                    .into_iter()
-                    .filter(|level| (0.0..=1.0).contains(level));
-                [with(None)].into_iter().chain(near.map(|level| with(Some(level)))).collect()
+                let near = own.near().map(|level| with(Some(level)));
+                [with(None)].into_iter().chain(near).collect()
             }
-            None => vec![with(Some(0.5)), with(Some(1.0))],
+            None => vec![with(Some(Level::MIDDLE)), with(Some(Level::SMALLEST))],
         }
     }
 }
