@@ -40,7 +40,7 @@ pub enum Failure {
     PlansDiffer { first: usize, second: usize, of_first: String, of_second: String },
     #[error("rank {rank} requested {requested} bytes at most, and the plan says {planned}")]
     MemoryDiffers { rank: usize, requested: i64, planned: i64 },
-    #[error("whoever asked for the run ended it")]
+    #[error("the run was stopped by its caller")]
     Stopped,
     #[error("a thread of rank {rank} could not be started: {message}")]
     Thread { rank: usize, message: String },

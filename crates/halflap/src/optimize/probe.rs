@@ -1,4 +1,4 @@
-//! What one operation's place is worth: the board's answers for whoever explains an order.
+//! What one operation's place is worth: the board's answers for what explains an order.
 
 use std::ops::RangeInclusive;
 
