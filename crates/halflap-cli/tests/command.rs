@@ -425,8 +425,12 @@ fn verify_says_what_is_wrong() {
     assert_eq!(said(json!(other), &[], 1), "not valid: 'nobody' is not a node of the graph\n");
     let reversed: Vec<&Value> = order.iter().rev().collect();
     assert!(said(json!(reversed), &[], 1).contains("runs before"));
-    let (_, err) = ends(&halflap(&dir, &["verify", &graph, &graph]), 2);
+    fs::write(dir.join("strange.json"), r#"{ "orders": [] }"#).unwrap();
+    let (_, err) = ends(&halflap(&dir, &["verify", &graph, "strange.json"]), 2);
     assert!(err.contains("must be a JSON list of node names"), "{err}");
+    // A graph in the place of the order is a changed program, and this one is the same.
+    let (out, _) = ends(&halflap(&dir, &["verify", &graph, &graph]), 0);
+    assert!(out.starts_with("the same program: 169 nodes"), "{out}");
 }
 
 #[test]
