@@ -467,6 +467,13 @@ pub struct Schedule {
     pub which: WhichArgs,
 }
 
+impl Schedule {
+    /// The rewrites that may be used, if any.
+    pub fn allowed(&self) -> Option<&Allowed> {
+        self.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref())
+    }
+}
+
 /// Which rewrites may be used; `None` for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrites(pub Option<Allowed>);

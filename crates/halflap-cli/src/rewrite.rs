@@ -1,4 +1,4 @@
-//! `halflap schedule --merge`: change the program, prove that it is the same, then order it.
+//! `halflap schedule --rewrite` and `--merge`: change the program, prove that it is the same, order it.
 
 use halflap::cost::Costs;
 use halflap::evaluate::{Change, Side};
@@ -63,7 +63,7 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         .walk(|priced| Ok((priced.input.order.clone(), ())))?
         .pop()
         .ok_or_else(bug)?;
-    let found = match args.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref()) {
+    let found = match args.allowed() {
         Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
     };
@@ -161,11 +161,10 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
         );
         return Err(Failed::BadInput(problem));
     }
-    let searched = SearchedRewrites {
+    let searched = Some(SearchedRewrites {
         order_alone: improved.unchanged.step_time,
         kept_because: improved.kept_because,
-    };
-    let searched = Some(searched);
+    });
     let (source, origin, order) = match improved.changed {
         Some(changed) => {
             let Rewritten { graph, origin } = changed.rewritten;

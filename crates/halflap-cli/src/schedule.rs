@@ -5,7 +5,6 @@ use std::time::Instant;
 use halflap::evaluate::Side;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
-use halflap::improve::Allowed;
 use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
@@ -93,12 +92,7 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
 
 /// Whether the program is to be changed, or written as a graph.
 fn changes(args: &args::Schedule) -> bool {
-    rewrites(args).is_some() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
-}
-
-/// The rewrites that may be used, if any.
-fn rewrites(args: &args::Schedule) -> Option<&Allowed> {
-    args.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref())
+    args.allowed().is_some() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
 }
 
 /// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
@@ -129,7 +123,7 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
             refused("--set", "torch's settings are those of its passes")
         }
         _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
-        _ if rewrites(args).is_some() => {
+        _ if args.allowed().is_some() => {
             refused("--rewrite", "a module's text cannot be changed yet")
         }
         _ if args.emit == Some(Emit::Graph) => {
@@ -150,7 +144,7 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
             files::name_of(&args.graph),
             "is no HLO module: --emit hlo writes one again",
         )),
-        _ if !args.without.is_empty() && rewrites(args).is_none() => Err(Failed::BadInput(
+        _ if !args.without.is_empty() && args.allowed().is_none() => Err(Failed::BadInput(
             "--without leaves out what --rewrite chose: --rewrite none chooses nothing".to_owned(),
         )),
         (_, false) if changes(args) => {

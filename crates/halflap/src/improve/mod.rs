@@ -134,6 +134,10 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     }
     let search = Search { request, unchanged: &unchanged };
     let best = search.choose(&plans).map(Tried::in_sequence);
+    // A plan that was stopped looks like one that does not fit.
+    if (task.progress)(2.0 / 3.0).is_break() {
+        return Err(OptimizeError::Stopped.into());
+    }
     let chosen = best.as_ref().map_or(0, |best| best.recipes.len());
     let changed = match best.map(|best| search.leave_out(best)) {
         Some(best) => search.decided(best?)?,

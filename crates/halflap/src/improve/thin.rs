@@ -1,6 +1,6 @@
 //! A plan that does not fit, with smaller buckets where it does not.
 
-use crate::ids::{Id, OpId};
+use crate::ids::OpId;
 use crate::memory::Timeline;
 use crate::order::Order;
 use crate::origin::Part;
@@ -16,16 +16,8 @@ pub(super) fn thinned(
 ) -> Option<Vec<Recipe>> {
     let Rewritten { graph, origin } = rewritten;
     let memory = Timeline::of(graph, &Order::of_input(graph));
-    let mut alive = memory.baseline;
-    let mut full: Vec<usize> = Vec::new();
-    for op in graph.ops() {
-        let level = memory.levels[op];
-        alive += level.alloc;
-        if alive > limit {
-            full.push(op.index());
-        }
-        alive -= level.free;
-    }
+    let is_full = |op: &OpId| memory.levels[*op].post_alloc > limit;
+    let full: Vec<OpId> = graph.ops().filter(is_full).collect();
     if full.is_empty() {
         return None;
     }
@@ -34,7 +26,7 @@ pub(super) fn thinned(
         let first = made_for.filter_map(|(bucket, _)| graph.maker(*bucket)).min().unwrap_or(merged);
         let freed = graph.outputs(merged).iter().filter_map(|&bucket| memory.freed_by[bucket]);
         let last = freed.max().unwrap_or(merged);
-        full.iter().any(|&at| (first.index()..=last.index()).contains(&at))
+        full.iter().any(|at| (first..=last).contains(at))
     };
     let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
     let in_the_way: Vec<&[OpId]> = merged
