@@ -5,11 +5,13 @@ import math
 import pathlib
 import random
 import sys
+from dataclasses import replace
 
 import halflap.torch
 from halflap.torch._measure import put_on_one_clock, waited_at_once
 from halflap.torch._profile import Measured, read_profile
-from halflap.torch._tune import Candidate, Row, choice, interval, read_tuned, row_of
+from halflap.torch._race import in_the_race, is_clear, ratio
+from halflap.torch._tune import Candidate, Row, choice, read_tuned, row_of
 
 FOLDER = pathlib.Path(sys.argv[1])
 
@@ -23,28 +25,51 @@ def raises(kind, part, function, *given):
         raise AssertionError(f"{function} took {given}")
 
 
-# An interval of a median, against the binomial distribution: how often it has the true one.
-assert interval([3.0]) == (3.0, 3.0)
-assert interval(range(5)) == (0, 4)
-assert interval(range(9)) == (1, 7)
-assert interval(range(20)) == (5, 14)
-dice = random.Random(0)
-inside = 0
-for _ in range(2000):
-    low, high = interval([dice.expovariate(1.0) for _ in range(15)])
-    inside += low <= math.log(2) <= high
-assert 0.94 < inside / 2000 < 0.99, inside
+
+
+def rounds_of(**seconds):
+    """Rounds with these durations, by candidate."""
+    return [dict(zip(seconds, one)) for one in zip(*seconds.values())]
+
+
+# Two values are averaged in three ways; of seven, the two outermost averages at either end are
+# outside, as in tables of Wilcoxon's test.
+found = ratio("free", "default", rounds_of(default=[1.0, 1.0], free=[0.5, 2.0]))
+assert [round(one, 9) for one in found] == [1.0, 0.5, 2.0]
+found = ratio("free", "default", rounds_of(default=[1.0] * 7, free=[2.0**n for n in range(7)]))
+assert [round(math.log2(one), 9) for one in found] == [3.0, 1.0, 5.0]
+# How often the interval has the true ratio, whatever both have in common.
+dice, inside = random.Random(0), 0
+for _ in range(1000):
+    drift = [math.exp(dice.gauss(0.0, 1.0)) for _ in range(15)]
+    one = [drift * dice.lognormvariate(0.0, 0.1) for drift in drift]
+    other = [0.9 * drift * dice.lognormvariate(0.0, 0.1) for drift in drift]
+    found = ratio("free", "default", rounds_of(default=one, free=other))
+    inside += found.low <= 0.9 <= found.high
+assert 0.93 < inside / 1000 < 0.97, inside
+
+# What is slower than the fastest beyond doubt leaves the race; torch's default stays, and so does
+# what may be as fast.
+wobble = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+race = {"default": wobble, "none": [2.0] * 6, "kept": [0.9] * 6, "free": wobble[::-1]}
+race["free"] = [0.9 * one for one in race["free"]]
+names = [*race]
+assert in_the_race(names, "default", rounds_of(**race)) == ["default", "kept", "free"]
+assert in_the_race(names, "default", rounds_of(**race)[:5]) == names
+left = [{name: 1.0 for name in ("default", "kept")}] * 3
+assert ratio("none", "default", [*rounds_of(**race), *left]).value > 1.9
+assert not is_clear(["default", "free"], "default", rounds_of(**race))
+assert is_clear(["default", "kept"], "default", rounds_of(default=[1.0] * 6, kept=[0.9] * 6))
 
 # The fastest, if that is beyond doubt.
-default = Row(Candidate("default"), 1.0, 1.0, 1.0, 1.0)
-free = Row(Candidate("free"), 0.9, 0.9, 0.85, 0.95)
-unsure = Row(Candidate("kept"), 0.8, 0.8, 0.7, 1.01)
+default = Row(Candidate("default"), 1.0, 1.0, 1.0, 1.0, 9)
+free = Row(Candidate("free"), 0.9, 0.9, 0.85, 0.95, 9)
+unsure = Row(Candidate("kept"), 0.8, 0.8, 0.7, 1.01, 9)
 assert choice([default, free]) == free.candidate
 assert choice([default, unsure]) == default.candidate
-durations = [(2.0, 1.0), (4.0, 3.0), (1.0, 0.9)]
-rounds = [{"default": default, "free": free} for default, free in durations]
-row = row_of(Candidate("free"), rounds)
-assert (row.seconds, row.ratio, row.low, row.high) == (1.0, 0.75, 0.5, 0.9)
+assert choice([default, replace(free, rounds=5)]) == default.candidate
+row = row_of(Candidate("free"), rounds_of(default=[2.0, 4.0, 1.0], free=[1.0, 3.0, 0.9]))
+assert (row.seconds, row.rounds) == (1.0, 3) and 0.5 < row.ratio < 0.9, row
 
 
 def node(name, kind, outputs=(), reads=()):

@@ -1,8 +1,9 @@
 """Tries orders of a step on the machine that it runs on, and keeps the fastest.
 
 All orders are in one compiled program (`_variants`), and run in turns, round by round, so that what
-else happens on the machine happens to all of them. Every rank sees the durations of all ranks, and
-comes to the same choice.
+else happens on the machine happens to all of them. Those that cannot be the fastest any more leave
+the race (`_race`), so that most of the time goes to those between which it is close. Every rank sees
+the durations of all ranks, and comes to the same choice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -22,16 +23,15 @@ import torch.distributed as dist
 from ._measure import compile_variants, gathered, seconds_of
 from ._pass import Options, OverlapPass, session, times_key
 from ._profile import Measured, read_profile, write_profile
+from ._race import LEAST_ROUNDS, Round, in_the_race, is_clear, ratio
 from ._times import Times
 from ._variants import Variants
 
 FORMAT = "halflap.tuned/1"
 #: What torch does without us. All else is compared with it.
 DEFAULT = "default"
-#: Rounds before a choice is made, and after which no more are run.
-LEAST_ROUNDS, MOST_ROUNDS = 7, 61
-#: An interval of a ratio that is narrower than this is narrow enough.
-NARROW = 0.01
+#: After these no more rounds are run.
+MOST_ROUNDS = 101
 
 
 class Candidate(NamedTuple):
@@ -47,14 +47,15 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """How a candidate did: seconds of a step, and the median of its ratios to torch's default, with
-    an interval that has the true one with a probability of 95%."""
+    """How a candidate did: median seconds of a step, its ratio to torch's default with an interval
+    that has the true one with a probability of 95%, and the rounds that it took part in."""
 
     candidate: Candidate
     seconds: float
     ratio: float
     low: float
     high: float
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,18 @@ class Tuned:
         write_profile(self.to_dict(), path)
 
     def __str__(self) -> str:
-        lines = [f"{'':12} {'step':>10} {'of default':>11}  95% of medians"]
+        lines = [f"{'':12} {'step':>10} {'of default':>11}  {'95% interval':15} rounds"]
         for row in sorted(self.rows, key=lambda row: row.ratio):
             chosen = "  chosen" if row.candidate == self.chosen else ""
             lines.append(
                 f"{row.candidate.name:12} {1e3 * row.seconds:7.1f} ms {row.ratio:10.3f}x  "
-                f"{row.low:.3f} to {row.high:.3f}{chosen}"
+                f"{row.low:.3f} to {row.high:.3f}  {row.rounds:6}{chosen}"
             )
         lines += [f"{name:12} not tried: {why}" for name, why in self.left_out.items()]
-        return "\n".join([*lines, f"{self.rounds} rounds; ratios are medians of those within a round"])
+        lines.append("ratios are taken within rounds; what is clearly slower drops out")
+        if self.rounds < LEAST_ROUNDS:
+            lines.append(f"fewer than {LEAST_ROUNDS} rounds: give it more seconds to choose")
+        return "\n".join(lines)
 
 
 def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial) -> Tuned:
@@ -161,9 +165,9 @@ def _unusable(variants: Variants, candidates: Iterable[Candidate]) -> dict[str, 
 
 def _rounds(
     step: Callable[[], Any], variants: Variants, names: list[str], limit: float
-) -> list[dict[str, float]]:
-    """Seconds of each candidate, as the slowest rank has it, in each round."""
-    began, rounds = time.monotonic(), []
+) -> list[Round]:
+    """Seconds of each candidate in the race, as the slowest rank has it, in each round."""
+    began, rounds = time.monotonic(), list[Round]()
     for name in names:
         # What is loaded when it first runs is in no duration.
         variants.chosen = name
@@ -177,48 +181,26 @@ def _rounds(
         rounds.append({name: max(times[name] for times, _ in every) for name in names})
         passed = max(seconds for _, seconds in every)
         _show(len(rounds), passed, limit)
-        if passed > limit or (len(rounds) >= LEAST_ROUNDS and _is_clear(names, rounds)):
+        names = in_the_race(names, DEFAULT, rounds)
+        if passed > limit or is_clear(names, DEFAULT, rounds):
             break
     _show(len(rounds), 0.0, 0.0)
     return rounds
 
 
-def _is_clear(names: Iterable[str], rounds: list[dict[str, float]]) -> bool:
-    """Whether all ratios are known well enough."""
-    intervals = [interval(ratios_of(name, rounds)) for name in names]
-    return all(high - low <= 2 * NARROW for low, high in intervals)
-
-
-def ratios_of(name: str, rounds: Iterable[Mapping[str, float]]) -> list[float]:
-    """A candidate's times beside torch's default in the same round."""
-    return [times[name] / times[DEFAULT] for times in rounds]
-
-
-def interval(values: Iterable[float]) -> tuple[float, float]:
-    """Two of the values, between which their distribution's median lies with 95%: how many of them
-    are below it is binomial."""
-    ordered = sorted(values)
-    count = len(ordered)
-    tail, ways, below = 0.0, 0.5**count, 0
-    while below < count // 2 and tail + ways <= 0.025:
-        tail += ways
-        below += 1
-        ways *= (count - below + 1) / below
-    skipped = max(0, below - 1) if tail else 0
-    return ordered[skipped], ordered[-1 - skipped]
-
-
-def row_of(candidate: Candidate, rounds: Sequence[Mapping[str, float]]) -> Row:
+def row_of(candidate: Candidate, rounds: Sequence[Round]) -> Row:
     """How a candidate did."""
-    seconds = statistics.median(times[candidate.name] for times in rounds)
-    ratios = ratios_of(candidate.name, rounds)
-    return Row(candidate, seconds, statistics.median(ratios), *interval(ratios))
+    name = candidate.name
+    seconds = [times[name] for times in rounds if name in times]
+    found = ratio(name, DEFAULT, rounds)
+    return Row(candidate, statistics.median(seconds), *found, len(seconds))
 
 
 def choice(rows: Sequence[Row]) -> Candidate:
     """The fastest, if it is faster than torch's default beyond doubt; else that."""
     best = min(rows, key=lambda row: row.ratio)
-    return best.candidate if best.high < 1.0 else Candidate(DEFAULT)
+    is_sure = best.rounds >= LEAST_ROUNDS and best.high < 1.0
+    return best.candidate if is_sure else Candidate(DEFAULT)
 
 
 def _show(rounds: int, passed: float, limit: float) -> None:
