@@ -2,7 +2,7 @@
 """Measured steps over limited links, of torch programs and of HLO modules on MPI: writes the
 results in docs/measured.md.
 
-    sudo python3 bench/measured.py --torch-python PY --jax PY [--only torch|mpi] [--rounds N]
+    sudo python3 bench/measured.py --torch-python PY --jax PY [--only torch|four|mpi] [--rounds N]
     python3 bench/measured.py --render
 
 The first PY has torch and halflap, the second jax (it makes modules). Runs bench/testbed for each
@@ -27,6 +27,8 @@ RATIOS = (0.6, 1.2, 0.3)
 #: The most common case at one more rate, so that `tune` chooses ten times.
 TENTH = (0.9, "fsdp")
 MODES = ("none", "default", "fx", "kept", "free", "tuned")
+#: With more ranks than cores, apart from the others.
+FOUR_RANKS, FOUR_RATIO, FOUR_MODES = 4, 0.6, ("none", "default", "kept", "free")
 #: Whose kernels are those that were measured; FX-level scheduling has others fused.
 SIMULATED = ("none", "default", "kept", "free")
 #: Between which `tune` chooses.
@@ -64,6 +66,16 @@ What `tune` chose, beside a fresh measurement of the same candidates:
 """
 
 
+FOUR_HEAD = """
+### Four ranks on two cores
+
+Made by the same command on {date}: {ranks} ranks on gloo that share two cores, {layers} layers, width {width}, {tokens} tokens, medians of {rounds} rounds. Two ranks take turns on a core, so that one rank's compute delays the other's communication; no model of a rank by itself has that, and these figures are apart from those above.
+
+| model | link | no overlap | default | kept | free | free of default | simulated free |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
 def measured(args, name, ratio, program):
     """What bench/testbed found of a program, which stays in a file."""
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -81,6 +93,14 @@ def measure_torch(args):
         program += ["--modes", ",".join(MODES), "--steps", args.steps]
         program += ["--tune-seconds", args.tune_seconds]
         measured(args, f"torch_{model}", ratio, program)
+        write()
+
+
+def measure_four(args):
+    for model in MODELS:
+        program = ["--torch-python", args.torch_python, "--models", model]
+        program += ["--modes", ",".join(FOUR_MODES), "--steps", args.steps, "--ranks", FOUR_RANKS]
+        measured(args, f"four_{model}", FOUR_RATIO, program)
         write()
 
 
@@ -195,8 +215,9 @@ def simulated_apart(results, modes):
 
 def write():
     """The section of results, from all that there is."""
-    torch, mpi = kept("torch"), kept("mpi")
+    torch, four, mpi = kept("torch"), kept("four"), kept("mpi")
     text = torch_section(torch) if torch else ""
+    text += four_section(four) if four else ""
     text += mpi_section(mpi) if mpi else ""
     before = RESULTS.read_text().split(MARK)[0].rstrip("\n")
     RESULTS.write_text(f"{before}\n\n{MARK}{text}")
@@ -220,6 +241,24 @@ def foot(results, modes):
         f"\n\nSimulated steps of {', '.join(modes)} are {median:.1f}% from the measured ones in the "
         f"median of all rows, and {worst:.1f}% at most.\n"
     )
+
+
+def four_section(results):
+    first = results[0][1]
+    told = {name: first[name] for name in ("date", "ranks", "rounds")}
+    rows = "\n".join(four_row(*one) for one in results)
+    return FOUR_HEAD.format(**told, **first["size"]) + rows + "\n"
+
+
+def four_row(model, result):
+    cells = [
+        MODELS[model] + flaws(result),
+        link(result),
+        *[milliseconds(result["modes"][mode]["step"]["value"]) for mode in FOUR_MODES],
+        interval(result["modes"]["free"]["ratio"]),
+        simulated_cell(result, "free"),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def mpi_section(results):
@@ -266,7 +305,7 @@ def main():
     parser.add_argument("--jax", metavar="PY")
     built = HERE.parent / "target" / "dist" / "halflap"
     parser.add_argument("--halflap", default=built, metavar="BIN")
-    parser.add_argument("--only", choices=("torch", "mpi"))
+    parser.add_argument("--only", choices=("torch", "four", "mpi"))
     parser.add_argument("--render", action="store_true", help="measure nothing")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
@@ -275,13 +314,14 @@ def main():
     if args.render:
         write()
         return
-    if args.only != "mpi":
-        if args.torch_python is None:
-            parser.error("--torch-python is missing, or say --only mpi")
-        measure_torch(args)
-    if args.only != "torch":
+    for part, measure in {"torch": measure_torch, "four": measure_four}.items():
+        if args.only in (None, part):
+            if args.torch_python is None:
+                parser.error("--torch-python is missing, or say --only mpi")
+            measure(args)
+    if args.only in (None, "mpi"):
         if args.jax is None:
-            parser.error("--jax is missing, or say --only torch")
+            parser.error("--jax is missing, or say --only torch or four")
         measure_mpi(args)
 
 
