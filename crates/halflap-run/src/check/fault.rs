@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use super::post::{self, Running};
 use super::regions::{self, Freed, Region};
 use super::{Beyond, departure};
-use crate::exec::Label;
+use crate::prepare::Label;
 
 /// How a process ends that a kernel brought down.
 pub const EXIT_CODE: i32 = 4;

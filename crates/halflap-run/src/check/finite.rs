@@ -4,11 +4,11 @@
 //! comparison per element, which compilers vectorise. An infinity alone is not an error (masks have
 //! them), but when a NaN is found it helps to know which kernel produced the first infinity.
 
-use std::fmt;
 use std::sync::Mutex;
 
 use super::Forbidden;
 use super::probe::{Array, Seen, When};
+use crate::failure::{FirstInfinity, NotFinite};
 use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
 
@@ -72,73 +72,6 @@ fn doubles(bytes: &[u8]) -> Worst {
         _ => Worst::Infinity,
     };
     elements.iter().map(worst).max().unwrap_or(Worst::Finite)
-}
-
-/// A kernel that took or gave what it must not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotFinite {
-    /// The kernel.
-    pub kernel: String,
-    /// Whether it was given it, or made it.
-    pub is_input: bool,
-    /// The buffer.
-    pub buffer: String,
-    /// Where in the array.
-    pub index: Vec<usize>,
-    /// `NaN`, `inf` or `-inf`.
-    pub value: String,
-    /// The computation, and the step of its plan.
-    pub place: (String, usize),
-    /// The line of the user's program.
-    pub source: Option<String>,
-    /// The rank.
-    pub rank: usize,
-    /// Which run of the module, and of the loops around.
-    pub run: usize,
-    /// How often each loop around was run before.
-    pub iteration: Vec<u32>,
-    /// Which kernel made the first infinity of finite numbers, and where.
-    pub infinity: Option<FirstInfinity>,
-}
-
-/// A kernel that made an infinity of finite numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct FirstInfinity {
-    pub kernel: String,
-    pub buffer: String,
-    pub index: Vec<usize>,
-    pub source: Option<String>,
-}
-
-fn with_source(source: Option<&str>) -> String {
-    source.map_or(String::new(), |source| format!(" ({source})"))
-}
-
-impl fmt::Display for NotFinite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NotFinite { kernel, buffer, index, value, place: (computation, step), rank, .. } = self;
-        let verb = if self.is_input { "is given" } else { "makes" };
-        let source = with_source(self.source.as_deref());
-        write!(
-            f,
-            "rank {rank}: kernel '{kernel}'{source} {verb} {value} at {index:?} of buffer '{buffer}'"
-        )?;
-        write!(f, ", step {step} of {computation}")?;
-        let iterations = self.iteration.iter().map(|number| format!(", iteration {number}"));
-        f.write_str(&iterations.collect::<String>())?;
-        if self.run > 0 {
-            write!(f, ", run {}", self.run)?;
-        }
-        if let Some(FirstInfinity { kernel, buffer, index, source }) = &self.infinity {
-            let source = with_source(source.as_deref());
-            write!(
-                f,
-                "; '{kernel}'{source} made the first infinity before, at {index:?} of '{buffer}'"
-            )?;
-        }
-        Ok(())
-    }
 }
 
 /// Checks the inputs and outputs of one rank's kernels.

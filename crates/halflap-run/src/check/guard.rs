@@ -12,9 +12,9 @@
 
 use std::collections::VecDeque;
 
-use super::Side;
 use super::regions::{self, Freed, MOST, Region, RegionId};
 use crate::address::Address;
+use crate::failure::{Overrun, Side};
 
 /// All bits set is a NaN in every floating-point type.
 const FRESH: u8 = 0xff;
@@ -49,56 +49,6 @@ impl Resting {
             Resting::Open => Access::Write,
             Resting::Closed => Access::None,
         }
-    }
-}
-
-/// A buffer whose canary bytes were overwritten.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overrun {
-    /// The buffers that were there: one, or those that were in the same memory one after the other.
-    pub buffers: Vec<String>,
-    /// On which side of them.
-    pub side: Side,
-    /// How far from the buffer the first byte is that was written: 0 is the next one.
-    pub offset: usize,
-    /// The rank.
-    pub rank: usize,
-    /// When it was detected: after this kernel, or at the end of the run.
-    pub seen: String,
-}
-
-/// A position outside a buffer: its distance from the first byte, or from the first byte past the
-/// end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beyond(pub Side, pub usize);
-
-impl std::fmt::Display for Beyond {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let side = match self.0 {
-            Side::Start => "before the start",
-            Side::End => "behind the end",
-        };
-        match self.1 {
-            0 => write!(f, "right {side}"),
-            1 => write!(f, "1 byte {side}"),
-            bytes => write!(f, "{bytes} bytes {side}"),
-        }
-    }
-}
-
-impl std::fmt::Display for Overrun {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Overrun { buffers, side, offset, rank, seen } = self;
-        let place = Beyond(*side, *offset + usize::from(*side == Side::Start));
-        let names: Vec<String> = buffers.iter().map(|name| format!("'{name}'")).collect();
-        let of = match names.len() {
-            1 => format!("buffer {}", names[0]),
-            _ => {
-                format!("the memory in which buffers {} were one after the other", names.join(", "))
-            }
-        };
-        write!(f, "rank {rank}: something was written {place} of {of}; that was seen {seen}. ")?;
-        f.write_str("--no-memory-caching (and =start) stops at the kernel that does it")
     }
 }
 

@@ -6,63 +6,11 @@
 //! free. Memory that a computation receives from its caller is neither allocated nor freed there.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use halflap_hlo::ids::SlotId;
 
 use crate::address::Address;
-
-/// How memory differs from what the plan expects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deviation {
-    /// It should have been freed and is still alive.
-    DeathMissing,
-    /// It was freed and should be alive.
-    DeathUnexpected,
-    /// It was allocated and should not have been.
-    BirthUnexpected,
-    /// It should have been allocated and was not.
-    BirthMissing,
-}
-
-/// A buffer whose lifetime differs from the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LifetimeViolation {
-    /// What is wrong.
-    pub deviation: Deviation,
-    /// The buffer.
-    pub buffer: String,
-    /// The kernel after which that was found.
-    pub kernel: String,
-    /// The computation, and the step of its plan that comes next.
-    pub place: (String, usize),
-    /// The line of the user's program that the kernel comes from.
-    pub source: Option<String>,
-    /// The rank.
-    pub rank: usize,
-    /// Which run of the module.
-    pub run: usize,
-}
-
-impl fmt::Display for LifetimeViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LifetimeViolation { buffer, kernel, place: (computation, step), rank, run, .. } = self;
-        let what = match self.deviation {
-            Deviation::DeathMissing => "should have been freed and is still alive",
-            Deviation::DeathUnexpected => "was freed and should still be alive",
-            Deviation::BirthUnexpected => "was allocated and should not have been",
-            Deviation::BirthMissing => "should have been allocated and was not",
-        };
-        write!(f, "lifetimes: rank {rank}, after '{kernel}' (before step {step} of {computation}")?;
-        if let Some(source) = &self.source {
-            write!(f, ", {source}")?;
-        }
-        if *run > 0 {
-            write!(f, ", run {run}")?;
-        }
-        write!(f, "): buffer '{buffer}' {what}")
-    }
-}
+use crate::failure::Deviation;
 
 /// The memory of one run of a plan.
 #[derive(Debug, Default)]

@@ -15,6 +15,11 @@
 //! | `inject` | mistakes made on purpose |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 
+pub use crate::failure::{
+    Account, Beyond, Deviation, FAULT_FORMAT, FirstInfinity, LifetimeViolation, NotFinite, Overrun,
+    Side, Stray,
+};
+
 mod departure;
 pub(crate) mod fault;
 mod filter;
@@ -28,7 +33,6 @@ pub(crate) mod post;
 mod probe;
 mod recorder;
 mod regions;
-mod report;
 pub(crate) mod said;
 mod stats;
 mod values;
@@ -36,19 +40,15 @@ mod values;
 pub use departure::{Departure, Split, Worker, split};
 pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
-pub use finite::{FirstInfinity, NotFinite};
-pub use guard::{Beyond, Overrun};
 pub(crate) use guard::{Guarded, Opened, Owner, Resting, broken, mark, seal};
 pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
-pub use lifetimes::{Deviation, LifetimeViolation};
-pub(crate) use origin::{Again, Bounds, Taken};
+pub(crate) use origin::{Again, Taken};
 pub use origin::{FORMAT as ORIGINS_FORMAT, Origins};
 pub(crate) use probe::Probe;
-pub use recorder::{Account, FORMAT as FLIGHT_FORMAT, Flight, Record, State, Stray, account, dump};
+pub use recorder::{FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
 pub(crate) use regions::{Freed, RegionId};
-pub use report::FAULT_FORMAT;
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};
 
@@ -86,14 +86,6 @@ pub enum Memory {
     /// Every buffer has its own pages, aligned to one of their ends and surrounded by guard pages,
     /// which become inaccessible when it is freed.
     Guarded(Side),
-}
-
-/// An end of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Side {
-    Start,
-    End,
 }
 
 /// What is checked. Nothing, by default.

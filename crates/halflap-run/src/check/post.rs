@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::{departure, fault};
 use crate::address::Address;
-use crate::exec::{LOOK, Label, Shared};
+use crate::failure::LOOK;
+use crate::prepare::{Label, Shared};
 
 /// What a thread runs.
 pub(crate) struct Running<'a> {
@@ -151,7 +152,7 @@ impl Drop for Marked<'_> {
 
 /// Transfers and collectives run concurrently and are not recorded here.
 fn is_compute(label: &Label) -> bool {
-    use crate::exec::LabelKind::{Copy, Kernel, Wait};
+    use crate::prepare::LabelKind::{Copy, Kernel, Wait};
     matches!(label.kind, Kernel | Wait | Copy)
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
-use super::origin::{Again, Over, Taken, Tracer};
+use super::origin::{Again, Over, Taken, Tracer, out_of_range};
 use super::recorder::{Flight, Recorder, State};
 use super::values::Values;
 use crate::address::{Address, Move};
-use crate::exec::{Argument, Failure, Fate, Finding, Issued, Label, Prepared};
+use crate::failure::{Failure, Fate, Finding};
+use crate::prepare::{Argument, Issued, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
 /// Before or after a launch.
@@ -158,7 +159,9 @@ impl Probe {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
-        if let Some(broken) = seen.label.bounds.iter().find_map(|bounds| bounds.broken(&arrays)) {
+        if let Some(broken) =
+            seen.label.bounds.iter().find_map(|bounds| out_of_range(bounds, &arrays))
+        {
             tracer.clamped(&seen, broken);
         }
         Some(tracer.before(&seen, &arrays, outs))

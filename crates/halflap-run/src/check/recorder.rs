@@ -11,7 +11,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::probe::Seen;
-use crate::exec::Prepared;
+use crate::failure::{Account, Stray};
+use crate::prepare::Prepared;
 use crate::sync::locked;
 
 /// The format name in a dump.
@@ -271,60 +272,14 @@ impl Flight {
     }
 }
 
-/// The collective of a rank that went another way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray {
-    /// The collective.
-    pub collective: String,
-    /// The line of the user's program that it comes from.
-    pub source: Option<String>,
-    /// The computation, and the step of its plan.
-    pub place: (String, usize),
-    /// What differs from the collective of the others: `shape: f32[8], not f32[4]`.
-    pub differences: Vec<String>,
-}
-
-impl Stray {
-    fn of(own: &Record, expected: Option<&Record>) -> Stray {
-        Stray {
-            collective: own.name.clone(),
-            source: own.source.clone(),
-            place: own.place.clone(),
-            differences: expected.map_or(Vec::new(), |expected| own.differences(expected)),
-        }
+/// What a rank came to that went another way.
+fn stray(own: &Record, expected: Option<&Record>) -> Stray {
+    Stray {
+        collective: own.name.clone(),
+        source: own.source.clone(),
+        place: own.place.clone(),
+        differences: expected.map_or(Vec::new(), |expected| own.differences(expected)),
     }
-
-    fn to_json(&self) -> Value {
-        let Stray { collective, source, place: (computation, step), differences } = self;
-        json!({
-            "collective": collective, "source": source, "computation": computation, "step": step,
-            "differences": differences,
-        })
-    }
-}
-
-impl Account {
-    /// For machines.
-    pub fn to_json(&self) -> Value {
-        let Account { ranks, collective, source, stray, text } = self;
-        let stray = stray.as_ref().map(Stray::to_json);
-        json!({ "ranks": ranks, "collective": collective, "source": source, "stray": stray, "text": text })
-    }
-}
-
-/// The combined diagnosis of all ranks' records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// The ranks that went another way, or are behind.
-    pub ranks: Vec<usize>,
-    /// The collective, as recorded by the correct ranks.
-    pub collective: String,
-    /// The line of the user's program that it comes from.
-    pub source: Option<String>,
-    /// What a rank that went another way came to instead.
-    pub stray: Option<Stray>,
-    /// All of it, for people.
-    pub text: String,
 }
 
 /// Merges the ranks' records; nothing, if all are equally far. `planned` is the list of collectives
@@ -407,7 +362,7 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
         expected.map_or(format!("'{right_here}'"), Record::words),
     );
     let source = expected.and_then(|record| record.source.clone());
-    let stray = Some(Stray::of(own, expected));
+    let stray = Some(stray(own, expected));
     Some(Account { ranks, collective: right_here.to_owned(), source, stray, text })
 }
 
@@ -457,7 +412,7 @@ fn one_too_many(flights: &[&Flight], index: usize) -> Account {
         named(&ranks)
     );
     let collective = record.map_or(String::new(), |record| record.name.clone());
-    let stray = record.map(|record| Stray::of(record, None));
+    let stray = record.map(|record| stray(record, None));
     Account {
         ranks,
         collective,

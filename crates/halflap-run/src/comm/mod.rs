@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::address::Address;
-use crate::exec::Stopped;
+use crate::failure::Stopped;
 
 /// A collective that one rank takes part in now.
 pub(crate) struct Exchange<'a> {

@@ -14,7 +14,7 @@ use halflap_hlo::ids::CommId;
 use super::collective::{Array, Collective, Kind, Piece};
 use super::{EmulatedLink, Exchange, Transport};
 use crate::address::Address;
-use crate::exec::failure::{Failure, Fate, LOOK, Stopped};
+use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 

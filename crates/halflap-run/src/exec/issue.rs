@@ -12,20 +12,20 @@ use halflap::units::{Bytes, Nanos};
 use halflap_hlo::ids::{CommId, PlanId, SlotId};
 use halflap_hlo::plan::Call;
 
-use super::failure::{Failure, Fate, Finding, Stopped};
 use super::memory::{Arena, Block, Pool, Requested};
-use super::prepare::{Action, PlanReady, Prepared, Read, Shared};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
-use super::task::{Issued, Streams, Task, Work, Worker, run_kernel};
+use super::task::{Streams, Task, Work, Worker, run_kernel};
 use super::turns::Limits;
 use crate::address::{Address, Move};
 use crate::check::{
     Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal,
 };
 use crate::comm::Transport;
+use crate::failure::{Failure, Fate, Finding, Stopped};
 use crate::kernel::{Context, Scratch};
+use crate::prepare::{Action, Issued, PlanReady, Prepared, Read, Shared};
 use crate::slice;
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, Tensor};
@@ -329,7 +329,7 @@ impl Issuer<'_> {
         let plan = &self.program.plans[key.0];
         let (slot, value) = &plan.constants[key.1];
         let block =
-            self.memory(value.bytes().len(), Owner { is_constant: true, ..plan.owner(*slot) })?;
+            self.memory(value.bytes().len(), Owner { is_constant: true, ..owner(plan, *slot) })?;
         // SAFETY: the memory is new and that long.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -483,7 +483,7 @@ impl Issuer<'_> {
             return Ok(());
         }
         let plan = &self.program.plans[frame.plan];
-        let block = self.memory(plan.held[slot].bytes, plan.owner(slot))?;
+        let block = self.memory(plan.held[slot].bytes, owner(plan, slot))?;
         self.requested.add(plan.sizes[slot]);
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.name(block.address, slot);
@@ -762,4 +762,10 @@ impl Issuer<'_> {
 fn needed(mut moves: Vec<Move>) -> Vec<Move> {
     moves.retain(|(from, to, len)| from != to && *len > 0);
     moves
+}
+
+/// Whose memory a slot of a plan is.
+fn owner(plan: &PlanReady, slot: SlotId) -> Owner<'_> {
+    let held = &plan.held[slot];
+    Owner { name: &plan.names[slot], kind: &held.kind, align: held.align, is_constant: false }
 }

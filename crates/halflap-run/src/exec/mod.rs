@@ -9,38 +9,29 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | `prepare`, `layout` | a program to kernels and addresses of slots; what cannot be run |
-//! | `constants` | which arrays are made of constants alone |
 //! | `memory` | the caching allocator |
 //! | `stream`, `task` | queues, events, and what runs on them |
 //! | `issue` | the walk |
 //! | `float` | how a thread rounds, which custom calls must not change |
 //! | `turns` | loops that the compute stream repeats on its own |
 //! | `session` | all ranks of a process, and who watches over them |
-//! | `failure`, `report` | how a run ends, and what is known of it |
+//! | `mpi` | one rank that is a process of its own |
+//! | `report` | what is known of a run that is over |
 //!
 //! The first failure of a rank ends all: waiting threads check for it every 20 ms. A kernel cannot
 //! be stopped, so a failed run leaves threads that hang; the caller should end the process.
 
-mod constants;
-pub(crate) mod failure;
 mod float;
 mod issue;
-mod layout;
 mod memory;
-mod prepare;
+mod mpi;
 mod report;
 mod session;
 mod stream;
 mod task;
 mod turns;
 
-pub use failure::{Endless, Failure, Finding, Stopped, Stuck};
-pub(crate) use failure::{Fate, LOOK};
-pub(crate) use issue::Rank;
-pub(crate) use prepare::Shared;
-pub use prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
+pub use crate::failure::{Endless, Failure, Finding, Stopped, Stuck};
+pub use crate::prepare::{Argument, Label, LabelKind, PrepareError, Prepared, fits};
 pub use report::{Lane, Outcome, RankOutcome, Span};
 pub use session::{Options, run, run_shown};
-pub(crate) use session::{describe, late, longest_kernel, seconds, spawn, step_line, with_account};
-pub(crate) use task::{Issued, Streams};

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::failure::{Failure, Fate, Finding, LOOK, Stuck};
 use super::issue::Rank;
-use super::prepare::{Label, LabelKind, Prepared};
 use super::report::{Outcome, RankOutcome};
 use super::task::Streams;
 use crate::check::{self, Checks, Flight, Probe, said};
 use crate::comm::{EmulatedLink, Hub, Member};
+use crate::failure::{Failure, Fate, Finding, LOOK};
+use crate::prepare::{Label, LabelKind, Prepared};
 use crate::tensor::Tensor;
 
 /// How a program is run.
@@ -282,7 +282,7 @@ impl Watch<'_> {
         });
         // Of those that are in it for as long as each other the lowest rank.
         let stuck = stuck.max_by_key(|(time, rank, _)| (time.as_secs(), std::cmp::Reverse(*rank)));
-        let stuck = stuck.map(|(_, rank, label)| Box::new(Stuck::at(rank, label)));
+        let stuck = stuck.map(|(_, rank, label)| Box::new(label.stuck(rank)));
         Some(Failure::TimedOut {
             seconds: seconds(self.options.timeout),
             stuck,

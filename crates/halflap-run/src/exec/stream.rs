@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::failure::{Fate, LOOK, Stopped};
 use super::report::Noted;
+use crate::failure::{Fate, LOOK, Stopped};
 use crate::sync::locked;
 
 /// How often a waiting thread spins before it sleeps.

@@ -9,10 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::failure::{Failure, Fate, LOOK, Stopped};
 use super::float::Mode;
 use super::memory::Arena;
-use super::prepare::{Action, Cast, Label, Launch, Prepared, Read, Shared};
 use super::report::Noted;
 use super::stream::{Sequence, Stream};
 use super::turns::{Branches, Limits, Pace, Turns};
@@ -21,26 +19,14 @@ use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
 use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken, said};
 use crate::comm::{Exchange, Transport};
+use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::kernel::{Kernel, Scratch};
+use crate::prepare::{Action, Cast, Issued, Label, Launch, Prepared, Read, Shared};
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
 /// More of one step are not kept.
 pub(super) const MOST_SPANS: usize = 1 << 20;
-
-/// The purpose of a task.
-#[derive(Clone, Debug)]
-pub(crate) struct Issued {
-    pub(crate) label: u32,
-    /// Which of all tasks of the rank it is, in the order of the plan. Of two ranks that diverge
-    /// between collectives, all of one's tasks before a collective still have lower numbers than
-    /// what the other does after it.
-    pub(crate) number: u64,
-    /// The same, counted on this rank alone.
-    pub(crate) count: u64,
-    /// The iteration of each enclosing loop, the outermost first. Empty if not needed.
-    pub(crate) scope: Option<Arc<[u32]>>,
-}
 
 /// Something to be done.
 pub(super) struct Task {

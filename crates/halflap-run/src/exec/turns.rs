@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use halflap::ids::Id;
 
-use super::failure::{Endless, Failure, Stopped};
-use super::prepare::Prepared;
 use super::report::{Lane, Noted};
 use super::session::{Options, seconds};
 use super::stream::Stream;
 use super::task::{MOST_SPANS, Task, Work, Worker};
 use crate::address::{Address, Move};
 use crate::check::post::{Marked, Running};
+use crate::failure::{Endless, Failure, Stopped};
+use crate::prepare::Prepared;
 use crate::sync::locked;
 
 /// A loop without anything asynchronous: what is run in each iteration.

@@ -24,6 +24,7 @@ use super::probe::{Array, Seen};
 use crate::address::{Address, Move};
 use crate::comm::{Collective, Kind, Piece};
 use crate::kernel::ArrayType;
+use crate::prepare::Bounds;
 use crate::sync::locked;
 use crate::tensor::{Tensor, View};
 
@@ -523,30 +524,17 @@ fn part_of(view: &View<'_>, rows: usize, part: (usize, usize)) -> Content {
     Content::of(&all.view())
 }
 
-/// The index arrays of a launch, and how large each index may be.
-#[derive(Clone, Debug)]
-pub(crate) struct Bounds {
-    /// Which input.
-    pub(crate) input: usize,
-    /// How many numbers lie between those of one index vector; 1 for a single number.
-    pub(crate) stride: usize,
-    /// For each number of a vector, the dimension and the most that it may be.
-    pub(crate) most: Vec<(usize, i64)>,
-}
-
-impl Bounds {
-    /// The first index out of range: its dimension, itself, and the most that it may be.
-    pub(super) fn broken(&self, arrays: &[Array<'_>]) -> Option<(usize, i64, i64)> {
-        let array = arrays.get(self.input)?;
-        let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
-        let count = self.most.len().max(1);
-        let broken = |(at, &number): (usize, &f64)| {
-            let &(dimension, most) = self.most.get(at / self.stride.max(1) % count)?;
-            let number = number as i64;
-            (number < 0 || number > most).then_some((dimension, number, most))
-        };
-        all.iter().enumerate().find_map(broken)
-    }
+/// The first index out of range: its dimension, itself, and the most that it may be.
+pub(super) fn out_of_range(bounds: &Bounds, arrays: &[Array<'_>]) -> Option<(usize, i64, i64)> {
+    let array = arrays.get(bounds.input)?;
+    let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
+    let count = bounds.most.len().max(1);
+    let broken = |(at, &number): (usize, &f64)| {
+        let &(dimension, most) = bounds.most.get(at / bounds.stride.max(1) % count)?;
+        let number = number as i64;
+        (number < 0 || number > most).then_some((dimension, number, most))
+    };
+    all.iter().enumerate().find_map(broken)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::exec::Failure;
+use crate::failure::Failure;
 use crate::tensor::DType;
 use halflap_hlo::Opcode;
 

@@ -10,20 +10,23 @@
 //! | `library` | MPI's functions, found at run time |
 //! | `progress` | settings and time slices that let messages travel while kernels run |
 //! | `transport` | collectives |
-//! | `run` | one rank, and what is said when something goes wrong |
+//! | `control` | messages of who watches over a rank |
 
+mod control;
 mod library;
 mod progress;
-mod run;
 mod transport;
 
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::exec::Failure;
+use halflap_hlo::plan::hash_of;
+
+use crate::failure::Failure;
+pub(crate) use control::{Control, Tag};
 use library::{Handle, Mpi, Status, THREAD_MULTIPLE};
-pub use run::Difference;
+pub(crate) use transport::Processes;
 
 /// All processes, and which this is.
 pub struct World {
@@ -37,7 +40,44 @@ const PIECE: usize = 1 << 28;
 /// Messages of this module's own.
 const TAG_BYTES: c_int = 1;
 
+/// Where what a rank has first differs from what rank 0 has, and both lines.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Difference {
+    pub rank: usize,
+    pub of_first: String,
+    pub of_rank: String,
+}
+
 impl World {
+    /// Compares lines of all ranks by their hashes with those of rank 0.
+    pub fn first_difference(
+        &self,
+        hashes: &[u64],
+        line: &dyn Fn(usize) -> String,
+    ) -> Result<Option<Difference>, Failure> {
+        let bytes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let all = self.all_numbers(hash_of(&bytes))?;
+        if all.iter().all(|&hash| hash == all[0]) {
+            return Ok(None);
+        }
+        let first = self.share(0, bytes)?;
+        let first: Vec<u64> =
+            first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let same = first.iter().zip(hashes).take_while(|(a, b)| a == b).count();
+        let own = if first == hashes { u64::MAX } else { same as u64 };
+        let differ = self.all_numbers(own)?;
+        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place)
+        else {
+            return Ok(None);
+        };
+        let text = line(place as usize);
+        let line_of = |rank: usize| {
+            self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into())
+        };
+        Ok(Some(Difference { rank, of_first: line_of(0)?, of_rank: line_of(rank)? }))
+    }
+
     /// Starts MPI in this process.
     pub fn start() -> Result<World, Failure> {
         progress::prefer_whole_messages();
@@ -122,7 +162,7 @@ impl World {
     }
 
     /// The bytes of all ranks, on rank 0; nothing on the others.
-    fn collect(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
+    pub(crate) fn collect(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, Failure> {
         let lengths = self.all_numbers(own.len() as u64)?;
         let mpi = &self.mpi;
         if self.rank != 0 {

@@ -10,7 +10,7 @@ use super::library::{Handle, IN_PLACE, Mpi, Status, UNDEFINED};
 use crate::address::Address;
 use crate::comm::collective::{Array, Collective, Kind, Piece};
 use crate::comm::{Exchange, Transport};
-use crate::exec::{Failure, Fate, Prepared, Stopped};
+use crate::failure::{Failure, Fate, Stopped};
 use crate::tensor::AlignedBytes;
 
 /// How often to poll a request that compute waits for before sleeping between polls, and for how
@@ -20,7 +20,7 @@ const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(100);
 
 /// One process's way to the others.
-pub(super) struct Processes {
+pub(crate) struct Processes {
     mpi: Arc<Mpi>,
     fate: Arc<Fate>,
     rank: u32,
@@ -41,12 +41,12 @@ unsafe impl Sync for Comm {}
 
 impl Processes {
     /// Makes communicators of a program's sets of devices.
-    pub(super) fn new(
+    pub(crate) fn new(
         world: &World,
-        program: &Prepared,
-        (fate, compares): (Arc<Fate>, bool),
+        sets: &[Vec<Vec<u32>>],
+        fate: Arc<Fate>,
+        compares: bool,
     ) -> Result<Processes, Failure> {
-        let sets = &program.comms;
         let rank = world.rank as u32;
         let mut comms = Vec::with_capacity(sets.len());
         for sets in sets {

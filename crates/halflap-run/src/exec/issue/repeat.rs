@@ -5,14 +5,14 @@ use std::time::Instant;
 use halflap_hlo::ids::SlotId;
 use halflap_hlo::plan::Loop;
 
-use super::super::failure::Stopped;
 use super::super::memory::{Block, Requested};
-use super::super::prepare::Action;
 use super::super::stream::Sequence;
 use super::super::task::{Task, Work};
 use super::super::turns::{Branches, Limits, LoopClock, Turns, chosen};
 use super::{Frame, Issuer, needed};
 use crate::address::{Address, Move};
+use crate::failure::Stopped;
+use crate::prepare::Action;
 
 /// A loop's label, and which elements of its state its condition depends on, if they are known.
 pub(super) type Named<'a> = (u32, Option<&'a [usize]>);

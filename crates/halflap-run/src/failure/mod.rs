@@ -1,13 +1,18 @@
 //! How a run ends early: the first failure on any rank, visible to all.
 
+mod finding;
+mod json;
+
+pub use finding::{
+    Account, Beyond, Deviation, FirstInfinity, LifetimeViolation, NotFinite, Overrun, Side, Stray,
+};
+pub use json::FAULT_FORMAT;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-
-use super::prepare::Label;
-use crate::check::{Account, LifetimeViolation, NotFinite, Overrun};
 
 /// What ended a run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -71,14 +76,6 @@ pub struct Stuck {
     pub source: Option<String>,
     /// The computation, and the step in it.
     pub place: (String, usize),
-}
-
-impl Stuck {
-    pub(crate) fn at(rank: usize, label: &Label) -> Stuck {
-        let Label { name, target, source, place, .. } = label;
-        let (target, source) = (target.clone(), source.clone());
-        Stuck { rank, kernel: name.clone(), target, source, place: place.clone() }
-    }
 }
 
 impl std::fmt::Display for Stuck {

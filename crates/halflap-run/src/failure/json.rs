@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::guard::Overrun;
-use super::{Deviation, LifetimeViolation, NotFinite, Side};
-use crate::exec::{Endless, Failure, Stuck};
+use super::{
+    Account, Deviation, Endless, Failure, LifetimeViolation, NotFinite, Overrun, Side, Stray, Stuck,
+};
 
 /// The format name in a line of a report.
 pub const FAULT_FORMAT: &str = "halflap.fault/1";
@@ -65,6 +65,23 @@ impl Failure {
             }
             _ => json!({}),
         }
+    }
+}
+
+fn stray(stray: &Stray) -> Value {
+    let Stray { collective, source, place: (computation, step), differences } = stray;
+    json!({
+        "collective": collective, "source": source, "computation": computation, "step": step,
+        "differences": differences,
+    })
+}
+
+impl Account {
+    /// For machines.
+    pub fn to_json(&self) -> Value {
+        let Account { ranks, collective, source, stray: other, text } = self;
+        let stray = other.as_ref().map(stray);
+        json!({ "ranks": ranks, "collective": collective, "source": source, "stray": stray, "text": text })
     }
 }
 

@@ -4,46 +4,26 @@
 //! all of it. If several ask at once, the lowest rank reports. Then it ends all.
 
 use std::collections::BTreeMap;
-use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use halflap_hlo::plan::hash_of;
-
-use super::World;
-use super::library::{ANY_SOURCE, Handle, Status};
-use super::transport::Processes;
-use crate::check::{Flight, Probe};
-use crate::exec::{
-    Failure, Fate, Options, Outcome, Prepared, Rank, RankOutcome, Streams, Stuck, describe, late,
-    longest_kernel, seconds, spawn, step_line, with_account,
+use super::issue::Rank;
+use super::report::{Outcome, RankOutcome};
+use super::session::{
+    Options, describe, late, longest_kernel, seconds, spawn, step_line, with_account,
 };
+use super::task::Streams;
+use crate::check::{Flight, Probe};
+use crate::comm::mpi::{Control, Difference, Processes, Tag, World};
+use crate::failure::{Failure, Fate};
+use crate::prepare::Prepared;
 use crate::tensor::Tensor;
 
-const TAG_ASK: c_int = 2;
-const TAG_SAY: c_int = 3;
-/// A rank's record of its collectives.
-const TAG_FLIGHT: c_int = 4;
-/// At which task something was found, to all.
-const TAG_FOUND: c_int = 5;
-/// Up to which task all is done, and where something was found, to rank 0.
-const TAG_PASSED: c_int = 6;
-/// To the rank with the first finding: it reports.
-const TAG_TELL: c_int = 7;
 /// How often the others are listened to.
 const LISTEN: Duration = Duration::from_millis(20);
 /// How long the others have to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
-
-/// Where what a rank has first differs from what rank 0 has, and both lines.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub struct Difference {
-    pub rank: usize,
-    pub of_first: String,
-    pub of_rank: String,
-}
 
 impl World {
     /// Compares the plans of all ranks: an error that names the first difference.
@@ -54,34 +34,6 @@ impl World {
                 Err(Failure::PlansDiffer { first: 0, second: rank, of_first, of_second: of_rank })
             }
         }
-    }
-
-    /// Compares lines of all ranks by their hashes with those of rank 0.
-    pub fn first_difference(
-        &self,
-        hashes: &[u64],
-        line: &dyn Fn(usize) -> String,
-    ) -> Result<Option<Difference>, Failure> {
-        let bytes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
-        let all = self.all_numbers(hash_of(&bytes))?;
-        if all.iter().all(|&hash| hash == all[0]) {
-            return Ok(None);
-        }
-        let first = self.share(0, bytes)?;
-        let first: Vec<u64> =
-            first.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let same = first.iter().zip(hashes).take_while(|(a, b)| a == b).count();
-        let own = if first == hashes { u64::MAX } else { same as u64 };
-        let differ = self.all_numbers(own)?;
-        let Some((rank, &place)) = differ.iter().enumerate().min_by_key(|(_, place)| **place)
-        else {
-            return Ok(None);
-        };
-        let text = line(place as usize);
-        let line_of = |rank: usize| {
-            self.share(rank, text.clone().into()).map(|text| String::from_utf8_lossy(&text).into())
-        };
-        Ok(Some(Difference { rank, of_first: line_of(0)?, of_rank: line_of(rank)? }))
     }
 
     /// Runs this process's rank. Rank 0 gets what all did, the others nothing. After a failure other
@@ -95,14 +47,15 @@ impl World {
         let fate = Arc::new(Fate::default());
         let transport = Arc::new(Processes::new(
             self,
-            program,
-            (fate.clone(), options.checks.recorder.is_some()),
+            &program.comms,
+            fate.clone(),
+            options.checks.recorder.is_some(),
         )?);
-        let control = self.dup()?;
+        let control = Control::new(self)?;
         let streams = Arc::new(Streams::new(program.streams, Instant::now()));
-        let probe = Probe::open(&options.checks, program, self.rank)?;
+        let probe = Probe::open(&options.checks, program, self.rank())?;
         let rank = Rank {
-            rank: self.rank,
+            rank: self.rank(),
             program: program.clone(),
             streams: streams.clone(),
             transport,
@@ -114,20 +67,20 @@ impl World {
         let watch = Watch { world: self, control, program, streams: &streams, options, probe };
         let own = watch.until_done(rank, &fate)?;
         let all = self.collect(own.to_bytes())?;
-        if self.rank != 0 {
+        if self.rank() != 0 {
             return Ok(None);
         }
         let ranks =
             all.iter().map(|bytes| RankOutcome::from_bytes(bytes)).collect::<Option<Vec<_>>>();
         let ranks = ranks
             .ok_or_else(|| Failure::Mpi("what a rank sent at the end cannot be read".to_owned()))?;
-        Outcome { ranks }.checked(&vec![program.clone(); self.size]).map(Some)
+        Outcome { ranks }.checked(&vec![program.clone(); self.size()]).map(Some)
     }
 }
 
 struct Watch<'a> {
     world: &'a World,
-    control: Handle,
+    control: Control,
     program: &'a Prepared,
     streams: &'a Streams,
     options: &'a Options,
@@ -171,8 +124,8 @@ impl Watch<'_> {
             }
             // A rank without findings and work leaves once no rank has a finding.
             if outcome.is_some() && fate.horizon() == u64::MAX {
-                let request = leaving.get_or_insert_with(|| self.start_leaving());
-                if self.have_all_left(request) {
+                let request = leaving.get_or_insert_with(|| self.control.leave());
+                if request.is_over() {
                     return outcome
                         .ok_or_else(|| Failure::Mpi("a rank lost what it did".to_owned()));
                 }
@@ -180,35 +133,17 @@ impl Watch<'_> {
         }
     }
 
-    fn start_leaving(&self) -> Handle {
-        let mpi = &self.world.mpi;
-        let mut request = mpi.no_request;
-        // SAFETY: all ranks do this once, at their end.
-        unsafe { (mpi.functions.ibarrier)(self.control, &raw mut request) };
-        request
-    }
-
-    fn have_all_left(&self, request: &mut Handle) -> bool {
-        let mut flag: c_int = 0;
-        let mut status = Status::default();
-        // SAFETY: the request is the barrier's. When it is over it stays over.
-        unsafe {
-            (self.world.mpi.functions.test)(&raw mut *request, &raw mut flag, &raw mut status)
-        };
-        flag != 0
-    }
-
     /// Agrees with the others on what was found first. Gives whether it was this rank that found it.
     fn is_to_tell(&self, findings: &mut Findings, fate: &Fate) -> bool {
         let number = |text: &str| text.trim().parse::<u64>().ok();
-        while let Some((_, text)) = self.receive(TAG_FOUND) {
+        while let Some((_, text)) = self.control.receive(Tag::Found) {
             fate.limit(number(&text).unwrap_or(u64::MAX));
         }
         let own = fate.finding().map(|finding| finding.number);
         if own != findings.told {
             findings.told = own;
             let text = own.map_or(String::new(), |own| own.to_string());
-            self.others().for_each(|rank| self.send(rank, TAG_FOUND, text.as_bytes()));
+            self.others().for_each(|rank| self.control.send(rank, Tag::Found, text.as_bytes()));
         }
         let horizon = fate.horizon();
         if horizon != u64::MAX
@@ -216,35 +151,36 @@ impl Watch<'_> {
             && self.streams.have_passed(horizon)
         {
             findings.passed = Some(horizon);
-            findings.of.insert(self.world.rank, (horizon, own));
+            findings.of.insert(self.world.rank(), (horizon, own));
             let text = format!("{horizon} {}", own.map_or(String::new(), |own| own.to_string()));
-            self.send(0, TAG_PASSED, text.as_bytes());
+            self.control.send(0, Tag::Passed, text.as_bytes());
         }
-        while let Some((rank, text)) = self.receive(TAG_PASSED) {
+        while let Some((rank, text)) = self.control.receive(Tag::Passed) {
             let mut words = text.split(' ').map(number);
             findings.of.insert(rank, (words.next().flatten().unwrap_or(0), words.next().flatten()));
         }
-        if self.world.rank == 0 && horizon != u64::MAX {
+        if self.world.rank() == 0 && horizon != u64::MAX {
             let have_passed =
                 |rank: usize| findings.of.get(&rank).is_some_and(|(passed, _)| *passed == horizon);
             let has_found = |rank: &usize| {
                 findings.of.get(rank).is_some_and(|(_, found)| *found == Some(horizon))
             };
-            if (0..self.world.size).all(have_passed) {
-                let first = (0..self.world.size).find(has_found);
+            if (0..self.world.size()).all(have_passed) {
+                let first = (0..self.world.size()).find(has_found);
                 first
                     .filter(|&first| first != 0)
                     .into_iter()
-                    .for_each(|first| self.send(first, TAG_TELL, b"!"));
+                    .for_each(|first| self.control.send(first, Tag::Report, b"!"));
                 return first == Some(0);
             }
         }
-        self.receive(TAG_TELL).is_some() || own.is_some() && fate.is_overdue(self.options.timeout)
+        self.control.receive(Tag::Report).is_some()
+            || own.is_some() && fate.is_overdue(self.options.timeout)
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {
-        let own = self.world.rank;
-        (0..self.world.size).filter(move |&rank| rank != own)
+        let own = self.world.rank();
+        (0..self.world.size()).filter(move |&rank| rank != own)
     }
 
     fn flight(&self) -> Option<Flight> {
@@ -254,18 +190,18 @@ impl Watch<'_> {
     fn describe(&self) -> String {
         format!(
             "rank {}: {}",
-            self.world.rank,
+            self.world.rank(),
             describe(self.program, self.streams, &|_, _| Vec::new())
         )
     }
 
     /// Asks the others for their state and records; returns the combined report, or the failure.
     fn tell(&self, failure: Option<Failure>) -> Failure {
-        let mut said: Vec<Option<String>> = vec![None; self.world.size];
-        said[self.world.rank] = Some(self.describe());
-        let mut flights: Vec<Option<Flight>> = (0..self.world.size).map(|_| None).collect();
-        flights[self.world.rank] = self.flight();
-        let is_recorded = flights[self.world.rank].is_some();
+        let mut said: Vec<Option<String>> = vec![None; self.world.size()];
+        said[self.world.rank()] = Some(self.describe());
+        let mut flights: Vec<Option<Flight>> = (0..self.world.size()).map(|_| None).collect();
+        flights[self.world.rank()] = self.flight();
+        let is_recorded = flights[self.world.rank()].is_some();
         let asks = match &failure {
             None => true,
             Some(failure) => {
@@ -273,19 +209,19 @@ impl Watch<'_> {
             }
         };
         if asks {
-            self.others().for_each(|rank| self.send(rank, TAG_ASK, b"?"));
+            self.others().for_each(|rank| self.control.send(rank, Tag::Ask, b"?"));
         }
         let asked = Instant::now();
         let mut patience = ANSWER;
         while asks && asked.elapsed() < patience {
-            if self.answer().is_some_and(|other| other < self.world.rank) {
+            if self.answer().is_some_and(|other| other < self.world.rank()) {
                 // It will report, and end us.
                 patience = 4 * ANSWER;
             }
-            if let Some((rank, text)) = self.receive(TAG_SAY) {
+            if let Some((rank, text)) = self.control.receive(Tag::Say) {
                 said[rank] = Some(text);
             }
-            if let Some((rank, text)) = self.receive(TAG_FLIGHT) {
+            if let Some((rank, text)) = self.control.receive(Tag::Flight) {
                 flights[rank] =
                     serde_json::from_str(&text).ok().as_ref().and_then(Flight::from_json);
             }
@@ -304,7 +240,7 @@ impl Watch<'_> {
         let ranks = said.into_iter().enumerate().map(silent).collect();
         let timeout = self.options.timeout;
         let stuck = longest_kernel(self.program, self.streams, timeout);
-        let stuck = stuck.map(|(_, label)| Box::new(Stuck::at(self.world.rank, label)));
+        let stuck = stuck.map(|(_, label)| Box::new(label.stuck(self.world.rank())));
         let failure =
             failure.unwrap_or(Failure::TimedOut { seconds: seconds(timeout), stuck, ranks });
         let flights: Vec<Flight> = flights.into_iter().flatten().collect();
@@ -313,60 +249,11 @@ impl Watch<'_> {
 
     /// Answers a request; returns the asking rank.
     fn answer(&self) -> Option<usize> {
-        let (rank, _) = self.receive(TAG_ASK)?;
-        self.send(rank, TAG_SAY, self.describe().as_bytes());
+        let (rank, _) = self.control.receive(Tag::Ask)?;
+        self.control.send(rank, Tag::Say, self.describe().as_bytes());
         if let Some(flight) = self.flight() {
-            self.send(rank, TAG_FLIGHT, flight.to_json().to_string().as_bytes());
+            self.control.send(rank, Tag::Flight, flight.to_json().to_string().as_bytes());
         }
         Some(rank)
-    }
-
-    /// Sends a message without waiting: a rank that does not receive it is dead.
-    fn send(&self, to: usize, tag: c_int, bytes: &[u8]) {
-        let mpi = &self.world.mpi;
-        // Leaked, because MPI may need it at any time until the process ends, which is soon.
-        let bytes: &'static [u8] = Box::leak(bytes.to_vec().into_boxed_slice());
-        let mut request = mpi.no_request;
-        let (start, len) = (bytes.as_ptr().cast(), bytes.len() as c_int);
-        // SAFETY: the message stays where it is.
-        unsafe {
-            (mpi.functions.isend)(
-                start,
-                len,
-                mpi.byte,
-                to as c_int,
-                tag,
-                self.control,
-                &raw mut request,
-            )
-        };
-    }
-
-    /// A message that is there.
-    fn receive(&self, tag: c_int) -> Option<(usize, String)> {
-        let mpi = &self.world.mpi;
-        let mut flag: c_int = 0;
-        let mut status = Status::default();
-        let mut bytes;
-        // SAFETY: only this thread receives on this communicator, so the probed message is the one
-        // received.
-        unsafe {
-            (mpi.functions.iprobe)(ANY_SOURCE, tag, self.control, &raw mut flag, &raw mut status);
-            if flag == 0 {
-                return None;
-            }
-            bytes = vec![0u8; status.bytes];
-            let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len() as c_int);
-            (mpi.functions.recv)(
-                start,
-                len,
-                mpi.byte,
-                status.source,
-                tag,
-                self.control,
-                &raw mut status,
-            );
-        }
-        Some((usize::try_from(status.source).ok()?, String::from_utf8_lossy(&bytes).into_owned()))
     }
 }

@@ -13,12 +13,12 @@ use crate::kernel::{ArrayType, Leaf, Unsupported, leaf_kinds, operand_leaves};
 
 /// What a slot holds: the largest of its arrays.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) bytes: usize,
+pub(crate) struct Held {
+    pub(crate) bytes: usize,
     /// The alignment required by all of them.
-    pub(super) align: usize,
+    pub(crate) align: usize,
     /// What the largest is: `f32[8,4]`.
-    pub(super) kind: String,
+    pub(crate) kind: String,
 }
 
 /// What each slot of a plan must have room for.

@@ -1,5 +1,9 @@
 //! A program to kernels: all that can be done before anything runs, and all that cannot be run.
 
+mod constants;
+mod label;
+mod layout;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,15 +14,16 @@ use halflap_hlo::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only
 use halflap_hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
 use thiserror::Error;
 
-use super::constants::of_constants;
-use super::layout::{Held, bitcasts, slot_arrays};
-use crate::check::{Bounds, Owner};
 use crate::comm::Collective;
 use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds,
     operand_leaves,
 };
 use crate::tensor::{DType, Tensor};
+use constants::of_constants;
+pub use label::{Argument, Label, LabelKind};
+pub(crate) use label::{Bounds, Issued};
+use layout::{Held, bitcasts, slot_arrays};
 
 /// Why a program cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -33,12 +38,12 @@ pub enum PrepareError {
 }
 
 /// A kernel and its memory: the slot of each input and output.
-pub(super) struct Launch {
-    pub(super) kernel: Kernel,
-    pub(super) ins: Vec<SlotId>,
-    pub(super) outs: Vec<SlotId>,
+pub(crate) struct Launch {
+    pub(crate) kernel: Kernel,
+    pub(crate) ins: Vec<SlotId>,
+    pub(crate) outs: Vec<SlotId>,
     /// For each input, whether it must be put aside, because an output is written where it is.
-    pub(super) aside: Vec<bool>,
+    pub(crate) aside: Vec<bool>,
 }
 
 /// A launch, and whose arrays it works on.
@@ -51,19 +56,19 @@ struct Made {
 }
 
 /// An array that is read through bitcasts: the kernel that applies them to a slot.
-pub(super) struct Cast {
-    pub(super) kernel: Kernel,
-    pub(super) from: SlotId,
+pub(crate) struct Cast {
+    pub(crate) kernel: Kernel,
+    pub(crate) from: SlotId,
 }
 
 /// An array of a slot, as a step reads it.
-pub(super) enum Read {
+pub(crate) enum Read {
     Slot(SlotId),
     Cast(Box<Cast>),
 }
 
 /// The action for a step.
-pub(super) enum Action {
+pub(crate) enum Action {
     Alloc {
         slot: SlotId,
     },
@@ -111,110 +116,36 @@ pub(super) enum Action {
 }
 
 /// A computation that can run.
-pub(super) struct PlanReady {
-    pub(super) actions: Vec<Action>,
-    pub(super) held: IdVec<SlotId, Held>,
-    pub(super) parameters: Vec<SlotId>,
-    pub(super) results: Vec<SlotId>,
+pub(crate) struct PlanReady {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) held: IdVec<SlotId, Held>,
+    pub(crate) parameters: Vec<SlotId>,
+    pub(crate) results: Vec<SlotId>,
     /// Slots of constants, and their values.
-    pub(super) constants: Vec<(SlotId, Tensor)>,
+    pub(crate) constants: Vec<(SlotId, Tensor)>,
     /// The bytes of all constants.
-    pub(super) constant_size: i64,
+    pub(crate) constant_size: i64,
     /// The size of each slot.
-    pub(super) sizes: IdVec<SlotId, i64>,
+    pub(crate) sizes: IdVec<SlotId, i64>,
     /// The names of slots.
-    pub(super) names: IdVec<SlotId, String>,
-    pub(super) computation: String,
+    pub(crate) names: IdVec<SlotId, String>,
+    pub(crate) computation: String,
     /// The expected allocations and frees, and the node after which each is checked.
-    pub(super) checks: Vec<(Check, Node)>,
+    pub(crate) checks: Vec<(Check, Node)>,
     /// Whether nothing in it, or in what it calls, is asynchronous.
-    pub(super) is_synchronous: bool,
-}
-
-impl PlanReady {
-    /// Whose memory a slot is.
-    pub(super) fn owner(&self, slot: SlotId) -> Owner<'_> {
-        let held = &self.held[slot];
-        Owner { name: &self.names[slot], kind: &held.kind, align: held.align, is_constant: false }
-    }
+    pub(crate) is_synchronous: bool,
 }
 
 /// A node of a computation, for people.
-pub(super) struct Node {
-    pub(super) name: String,
-    pub(super) source: Option<String>,
-}
-
-/// The subject of a span or a status.
-#[derive(Clone, Debug)]
-pub struct Label {
-    /// The node's name in the graph and in profiles: of a collective, that of its start.
-    pub name: String,
-    /// What it is.
-    pub kind: LabelKind,
-    /// The computation, and the step in it.
-    pub place: (String, usize),
-    /// The same for us.
-    pub(super) at: (PlanId, usize),
-    /// Its source line in the user's program, if the module has it.
-    pub source: Option<String>,
-    /// The arrays that it takes.
-    pub ins: Vec<Argument>,
-    /// Its outputs.
-    pub outs: Vec<Argument>,
-    /// The participants of a collective.
-    pub among: String,
-    /// Of a kernel that computes several instructions: their names, and how much of its time is theirs.
-    pub shares: Vec<(String, f64)>,
-    /// The function that a custom call calls.
-    pub target: Option<String>,
-    /// The program's own collective, to report missing ranks.
-    pub(crate) collective: Option<Collective>,
-    /// The indices that it takes, which HLO moves into the array where they are out of range.
-    pub(crate) bounds: Vec<Bounds>,
-}
-
-impl Label {
-    /// The bytes of a collective: the larger of what a rank sends and receives.
-    pub fn bytes(&self) -> usize {
-        self.collective.as_ref().map_or(0, |collective| collective.bytes)
-    }
-
-    /// Which of a collective's sets of ranks a rank is in.
-    pub fn set_of(&self, rank: usize) -> Option<usize> {
-        let (set, _) = self.collective.as_ref()?.set_of(u32::try_from(rank).ok()?)?;
-        Some(set)
-    }
-}
-
-/// An input or output of a kernel or a collective.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Argument {
-    /// The memory that it is in: the name of the slot.
-    pub buffer: String,
-    /// The value: the name of its instruction, with the element of a tuple (`while.1{2}`).
-    pub value: String,
-    /// What is in it.
-    pub kind: ArrayType,
-    /// Whether it is computed from constants alone.
-    pub is_constant: bool,
-}
-
-/// The kind of a timed task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum LabelKind {
-    Kernel,
-    Collective,
-    Transfer,
-    Wait,
-    Copy,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) source: Option<String>,
 }
 
 /// A program that can run.
 pub struct Prepared {
-    pub(super) plans: IdVec<PlanId, PlanReady>,
-    pub(super) entry: PlanId,
+    pub(crate) plans: IdVec<PlanId, PlanReady>,
+    pub(crate) entry: PlanId,
     /// How many communication streams there are.
     pub streams: usize,
     /// The communicating groups.
@@ -224,7 +155,7 @@ pub struct Prepared {
     /// How many ranks run it.
     pub ranks: usize,
     /// How many partitions a replica has.
-    pub(super) partitions: u32,
+    pub(crate) partitions: u32,
     /// The module's name.
     pub module: String,
     /// Each rank's inputs.
@@ -233,7 +164,7 @@ pub struct Prepared {
     pub input_names: Vec<String>,
     /// Each rank's outputs.
     pub outputs: Vec<ArrayType>,
-    pub(super) output_casts: Vec<Option<Kernel>>,
+    pub(crate) output_casts: Vec<Option<Kernel>>,
     /// The lines of the plan, which ranks compare.
     pub text: Text,
     /// The planned peak of requested bytes.
