@@ -2,19 +2,21 @@
 """Measured steps over limited links, of torch programs and of HLO modules on MPI: writes the
 results in docs/measured.md.
 
-    sudo python3 bench/measured.py --torch-python PY --jax PY [--only torch|four|mpi] [--rounds N]
+    sudo python3 bench/measured.py --torch-python PY --jax PY [--only PART] [--rounds N]
     python3 bench/measured.py --render
 
 The first PY has torch and halflap, the second jax (it makes modules). Runs bench/testbed for each
 program at each ratio of communication to a step on links without a limit, one after the other, which
-takes about an hour on a quiet machine. All figures stay in target/measured; --render writes the
-tables from those again.
+takes over an hour on a quiet machine. PART is torch, tune, four or mpi. All figures stay in
+target/measured; --render writes the tables from those again. A part without figures there keeps the
+tables that it has.
 """
 
 import argparse
 import itertools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -24,15 +26,16 @@ MODELS = {"fsdp": "FSDP", "tp": "tensor parallel", "ep": "expert parallel"}
 #: Of a step on links without a limit, in which gloo takes about 40% of the time. The one in the
 #: middle comes first, so that a run that is cut short has it.
 RATIOS = (0.6, 1.2, 0.3)
-#: The most common case at one more rate, so that `tune` chooses ten times.
+#: The most common case at one more rate.
 TENTH = (0.9, "fsdp")
-MODES = ("none", "default", "fx", "kept", "free", "tuned")
+MODES = ("none", "default", "fx", "kept", "free")
 #: With more ranks than cores, apart from the others.
 FOUR_RANKS, FOUR_RATIO, FOUR_MODES = 4, 0.6, ("none", "default", "kept", "free")
 #: Whose kernels are those that were measured; FX-level scheduling has others fused.
 SIMULATED = ("none", "default", "kept", "free")
-#: Between which `tune` chooses.
+#: Between which `tune` chooses, and what it chose.
 CANDIDATES = ("none", "default", "kept", "free")
+TUNE_MODES = (*CANDIDATES, "tuned")
 MPI_MODES = ("input", "kept", "free")
 MARK = "## Results\n"
 #: The testbed's exit code for a result that is void, which the table marks.
@@ -43,10 +46,10 @@ KEPT = HERE.parent / "target" / "measured"
 HEAD = """
 ### torch over gloo
 
-Made by `bench/measured.py` on {date}, with torch {torch}: {ranks} ranks on gloo, each with a core of its own, transformers of {layers} layers, width {width} and {tokens} tokens. Medians of {rounds} rounds of {steps} steps; all intervals are in target/measured. *Wire* is the time that a step's bytes take on the link, *compute* that of all kernels, *fx* torch's FX-level scheduling with measured rates, *tuned* what `halflap.torch.tune` chose, compiled and measured anew with all others. The *bound* is that of all orders by measured times, with the measured contention between compute and communication. The *limit* is what no program that sends these bytes can beat: the time on the wire, or what a rank's only core has to do in a step, gloo's work included. *Recovered* is the part of what lies between torch's default and the bound, and between torch's default and the limit, that the free order gains. It can be above 100% of the former, because times are measured with one collective at a time, and gloo, which works on two at a time, fills the link better.
+Made by `bench/measured.py` on {date}, with torch {torch}: {ranks} ranks on gloo, each with a core of its own, transformers of {layers} layers, width {width} and {tokens} tokens. Medians of {rounds} rounds of {steps} steps; all intervals are in target/measured. *Wire* is the time that a step's bytes take on the link, *compute* that of all kernels, *fx* torch's FX-level scheduling with measured rates. The *bound* is that of all orders by measured times, with the measured contention between compute and communication. The *limit* is what no program that sends these bytes can beat: the time on the wire, or what a rank's only core has to do in a step, gloo's work included. *Recovered* is the part of what lies between torch's default and the bound, and between torch's default and the limit, that the free order gains. It can be above 100% of the former, because times are measured with one collective at a time, and gloo, which works on two at a time, fills the link better.
 
-| model | link | wire : compute | no overlap | default | fx | kept | free | tuned | free of default | bound | limit | recovered | simulated free |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| model | link | wire : compute | no overlap | default | fx | kept | free | free of default | bound | limit | recovered | simulated free |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 MPI_HEAD = """
@@ -59,7 +62,9 @@ Made by the same command on {date}: {ranks} ranks of Open MPI over TCP, each wit
 """
 
 TUNED_HEAD = """
-What `tune` chose, beside a fresh measurement of the same candidates:
+### What `tune` chose
+
+Made by the same command on {date}: what `halflap.torch.tune` chose and said of it, compiled and measured anew beside all of its candidates, in medians of {rounds} rounds of {steps} steps.
 
 | model | link | chosen | said of default | measured of default | best candidate | tuned of the best |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -91,8 +96,16 @@ def measure_torch(args):
     for ratio, model in [*itertools.product(RATIOS, MODELS), TENTH]:
         program = ["--torch-python", args.torch_python, "--models", model]
         program += ["--modes", ",".join(MODES), "--steps", args.steps]
-        program += ["--tune-seconds", args.tune_seconds]
         measured(args, f"torch_{model}", ratio, program)
+        write()
+
+
+def measure_tune(args):
+    for ratio, model in [*itertools.product(RATIOS, MODELS), TENTH]:
+        program = ["--torch-python", args.torch_python, "--models", model]
+        program += ["--modes", ",".join(TUNE_MODES), "--steps", args.steps]
+        program += ["--tune-seconds", args.tune_seconds]
+        measured(args, f"tune_{model}", ratio, program)
         write()
 
 
@@ -214,25 +227,32 @@ def simulated_apart(results, modes):
 
 
 def write():
-    """The section of results, from all that there is."""
-    torch, four, mpi = kept("torch"), kept("four"), kept("mpi")
-    text = torch_section(torch) if torch else ""
-    text += four_section(four) if four else ""
-    text += mpi_section(mpi) if mpi else ""
-    before = RESULTS.read_text().split(MARK)[0].rstrip("\n")
-    RESULTS.write_text(f"{before}\n\n{MARK}{text}")
+    """The sections that there are figures for; others stay as they are."""
+    before, _, after = RESULTS.read_text().partition(MARK)
+    old = dict(re.findall(r"(### .*\n)((?:(?!### ).*\n?)*)", after))
+    for prefix, section in SECTIONS.items():
+        if results := kept(prefix):
+            title, _, text = section(results).strip("\n").partition("\n")
+            old[f"{title}\n"] = f"{text}\n"
+    text = "\n".join(title + body.rstrip("\n") + "\n" for title, body in old.items())
+    RESULTS.write_text(f"{before}{MARK}\n{text}")
 
 
 def torch_section(results):
+    rows = "\n".join(row(*one) for one in results)
+    return head(HEAD, results) + rows + foot([result for _, result in results], SIMULATED)
+
+
+def tune_section(results):
+    rows = "\n".join(tuned_row(*one) for one in results)
+    return head(TUNED_HEAD, results) + rows + tuned_summary([result for _, result in results])
+
+
+def head(text, results):
     first = results[0][1]
-    steps = len(first["steps"][0]["default"])
     told = {name: first[name] for name in ("date", "ranks", "rounds")}
     told["torch"] = first["torch"].partition("+")[0]
-    head = HEAD.format(steps=steps, **told, **first["size"])
-    rows = "\n".join(row(*one) for one in results)
-    every = [result for _, result in results]
-    tuned = TUNED_HEAD + "\n".join(tuned_row(*one) for one in results) + tuned_summary(every)
-    return head + rows + foot(every, SIMULATED) + tuned
+    return text.format(steps=len(first["steps"][0]["default"]), **told, **first["size"])
 
 
 def foot(results, modes):
@@ -244,10 +264,7 @@ def foot(results, modes):
 
 
 def four_section(results):
-    first = results[0][1]
-    told = {name: first[name] for name in ("date", "ranks", "rounds")}
-    rows = "\n".join(four_row(*one) for one in results)
-    return FOUR_HEAD.format(**told, **first["size"]) + rows + "\n"
+    return head(FOUR_HEAD, results) + "\n".join(four_row(*one) for one in results)
 
 
 def four_row(model, result):
@@ -268,6 +285,15 @@ def mpi_section(results):
     missing = len(RATIOS) * len({name for name, _ in results}) - len(results)
     cut = f"\nThe run was cut short: {missing} rows are missing.\n" if missing else ""
     return head + rows + foot([result for _, result in results], MPI_MODES) + cut
+
+
+#: By the names that files of figures begin with, in the order in which they are shown.
+SECTIONS = {
+    "torch": torch_section,
+    "tune": tune_section,
+    "four": four_section,
+    "mpi": mpi_section,
+}
 
 
 def mpi_row(name, result):
@@ -305,7 +331,7 @@ def main():
     parser.add_argument("--jax", metavar="PY")
     built = HERE.parent / "target" / "dist" / "halflap"
     parser.add_argument("--halflap", default=built, metavar="BIN")
-    parser.add_argument("--only", choices=("torch", "four", "mpi"))
+    parser.add_argument("--only", choices=[*SECTIONS])
     parser.add_argument("--render", action="store_true", help="measure nothing")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
@@ -314,14 +340,15 @@ def main():
     if args.render:
         write()
         return
-    for part, measure in {"torch": measure_torch, "four": measure_four}.items():
+    parts = {"torch": measure_torch, "tune": measure_tune, "four": measure_four}
+    for part, measure in parts.items():
         if args.only in (None, part):
             if args.torch_python is None:
                 parser.error("--torch-python is missing, or say --only mpi")
             measure(args)
     if args.only in (None, "mpi"):
         if args.jax is None:
-            parser.error("--jax is missing, or say --only torch or four")
+            parser.error("--jax is missing, or name another part with --only")
         measure_mpi(args)
 
 
