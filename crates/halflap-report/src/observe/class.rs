@@ -71,13 +71,17 @@ impl Category {
 /// How the names of kernels begin that communicate, in lower case.
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 
-/// Substrings of other names.
-const COMMUNICATES_WITHIN: [&str; 6] = [
+/// Substrings of other names. Torch's symmetric memory has its kernels in an unnamed namespace.
+const COMMUNICATES_WITHIN: [&str; 10] = [
+    "allreduce_fusion_kernel",
     "c10d::symmetric_memory",
     "cross_device_reduce",
     "deep_ep::",
     "dpsk::ep::",
     "mscclpp::",
+    "multimem_",
+    "one_shot_all_reduce",
+    "two_shot_all_reduce",
     "userbuffers_",
 ];
 
@@ -180,6 +184,10 @@ mod tests {
             "void mscclpp::allreduce",
             "void vllm::cross_device_reduce_1stage<float>",
             "void dpsk::ep::internode::dispatch<false, 8, false, 16384, 8>(int4*, float*)",
+            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+            "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16>()",
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<2>()",
+            "void deep_ep::intranode::dispatch<4>()",
             "NCCL_thing",
         ] {
             assert_eq!(class(name), Some(Class::Communication), "{name}");
