@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Compile random programs with halflap, on two ranks, and compare them with torch, bit for bit.
 
-    python3 bench/programs.py --torch-python PY [--programs N] [--seed S] [--wrapper python|cpp]
+    python3 bench/programs.py --torch-python PY [--programs N] [--seed S] [--wrapper python|cpp|fx]
 
 PY has torch and halflap. A program has its own seed, `S` and up, so `--programs 1` repeats a
 single one. Each is compiled by torch alone and in two of the four ways to order it (free, kept,
-auto, and auto on ranks that do not agree), every eighth in all of them. Exits with 1, and shows the
+auto, and auto on ranks that do not agree), every eighth in all of them. With `--wrapper fx` there
+is no Inductor: the passes over FX graphs change them (ordered, kept and agreed; merged), and they run
+operator by operator. Exits with 1, and shows the
 programs, if results differ or an order was not used. Needs only the standard library.
 """
 
@@ -28,7 +30,8 @@ def sweep(args, launch):
         count = min(BATCH, args.seed + args.programs - first)
         os.environ.update(FIRST_SEED=str(first), SEEDS=str(count), ORDERS="2", WRAPPER=args.wrapper)
         with tempfile.TemporaryDirectory() as folder:
-            ranks = launch("random.sweep", pathlib.Path(folder), ranks=2, seconds=3600)
+            task = "fx.random_sweep" if args.wrapper == "fx" else "random.sweep"
+            ranks = launch(task, pathlib.Path(folder), ranks=2, seconds=3600)
         found = [one for rank in ranks for one in rank["differences"]]
         print(*found, sep="\n", end="\n" if found else "", flush=True)
         differences += found
@@ -42,7 +45,7 @@ def main():
     parser.add_argument("--torch-python", required=True)
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--wrapper", choices=("python", "cpp"), default="python")
+    parser.add_argument("--wrapper", choices=("python", "cpp", "fx"), default="python")
     args = parser.parse_args()
     os.environ.setdefault("CXX", str(TESTS / "cxx"))
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")

@@ -83,6 +83,8 @@ class Program:
     def compile(self, mode):
         self.say(f"compiling {Path(self.subject.name).name}, {mode}")
         self.compiled[mode] = self.ask("compile", mode=mode)
+        for line in self.compiled[mode][0]["fx"]:
+            self.say(line)
 
     def unlimited_step(self):
         self.compile("none")
@@ -104,7 +106,8 @@ class Program:
                 self.compile(mode)
 
     def block(self, mode):
-        payloads = [self.plan.steps * self.payload] * self.plan.ranks
+        # Merged all-reduces send other bytes.
+        payloads = [self.plan.steps * self.compiled[mode][0]["payload"]] * self.plan.ranks
         return self.steps(mode, self.plan.steps), payloads
 
     def steps(self, mode, count):
@@ -125,6 +128,7 @@ class Program:
             "torch": self.ask("hello")[0]["torch"],
             "measured": self.figures,
             "tuned": self.tuned,
+            "fx": {mode: self.compiled[mode][0]["fx"] for mode in self.plan.modes},
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
             "bound": plain["bound"],
             "compute": plain["compute"],

@@ -45,7 +45,7 @@ from testbed import fx_level, payload  # noqa: E402
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
 WARM_STEPS = 3
 GLOO = payload.Transport.GLOO
-ORDERS = ("kept", "free", "auto")
+ORDERS = ("kept", "free", "auto", "merged")
 FX_MODES = {"fx": False, "fx-merging": True}
 
 
@@ -127,15 +127,17 @@ class Rank:
 
     def compile(self, mode):
         """Compiles a mode; gives the bytes of a step, and losses and a digest of parameters."""
-        before = len(halflap.torch.history())
+        before, rewritten = len(halflap.torch.history()), len(halflap.torch.status().fx)
         with scheduled(self.measured) as graphs, self.ordered_by(mode):
             trained = self.trained[mode] = Trained(self.subject)
             losses = trained.warm_up()
         self.graphs[mode] = graphs
+        check_rewritten(halflap.torch.status().fx[rewritten:])
         check_ordered(mode, halflap.torch.history()[before:])
         return {
             "payload": sum(payload.of_graph(graph, GLOO) for graph, _ in graphs),
             "nodes": [len(graph["nodes"]) for graph, _ in graphs],
+            "fx": [str(one) for one in halflap.torch.status().fx[rewritten:]],
             "losses": losses,
             "digest": digest(trained.warm),
         }
@@ -148,6 +150,8 @@ class Rank:
         if name in ORDERS:
             given = {"memory_budget": budget} if budget else {}
             given |= {"effort": "default", "profile": self.measured}
+            if name == "merged":
+                return halflap.torch.enable(collective_order="free", rewrite="exact", **given)
             return halflap.torch.enable(collective_order=name, **given)
         if name in FX_MODES:
             rates = fx_level.Rates.of([graph for graph, _ in self.graphs.get("none", [])])
@@ -253,6 +257,13 @@ def check_ordered(mode, history):
         raise RuntimeError(f"halflap failed in mode {mode}: {failures[0]}")
     if mode.partition("@")[0] in ORDERS and not history:
         raise RuntimeError(f"halflap ordered no graph in mode {mode}: {halflap.torch.status()}")
+
+
+def check_rewritten(changed):
+    """Raises where a pass over FX graphs failed."""
+    failures = [one.failure for one in changed if one.failure]
+    if failures:
+        raise RuntimeError(f"halflap's FX pass failed: {failures[0]}")
 
 
 def digest(tensors):

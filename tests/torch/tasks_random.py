@@ -31,7 +31,7 @@ def slow_link(snode):
     return 0.3 if is_collective(snode.node) else 0.1
 
 
-def compiled_step(program):
+def compiled_step(program, compile_with=torch.compile):
     """The function that a program's text defines, compiled."""
     groups = {"first": dist.group.WORLD, "second": second_group()}
     names = {
@@ -45,7 +45,7 @@ def compiled_step(program):
         **groups,
     }
     exec(compile(program.text, "<random program>", "exec"), names)
-    return torch.compile(names["step"], fullgraph=True, dynamic=False)
+    return compile_with(names["step"], fullgraph=True, dynamic=False)
 
 
 #: The same on all ranks, which take them in step.
@@ -59,10 +59,10 @@ def second_group():
     return _second[0]
 
 
-def results(program, seed):
+def results(program, seed, compile_with=torch.compile):
     """Everything that two steps leave behind: what is returned, inputs, gradients."""
     torch._dynamo.reset()
-    step = compiled_step(program)
+    step = compiled_step(program, compile_with)
     torch.manual_seed(1000 * seed + dist.get_rank())
     inputs = [torch.randn(SIDE, SIDE) * 0.5 for _ in range(program.inputs)]
     if program.is_differentiated:

@@ -28,8 +28,8 @@ from ._version import UnknownTorch, check_version
 check_version(torch.__version__)
 
 from . import _agree  # noqa: E402
+from ._checked import checked_budget, checked_size, one_of, read_options  # noqa: E402
 from ._collectives import read_collectives  # noqa: E402
-from ._devices import described  # noqa: E402
 from ._handover import Unsupported  # noqa: E402
 from ._settings import (  # noqa: E402
     Settings,
@@ -39,6 +39,7 @@ from ._settings import (  # noqa: E402
     generate_both,
     keep_failures_out,
     plug_in,
+    rewrite_first,
 )
 from ._pass import Options, OverlapPass, Ran, session, tell_half, times_key  # noqa: E402
 from . import _measure, _timeline, _tune  # noqa: E402
@@ -55,9 +56,13 @@ from ._times import Times  # noqa: E402
 from ._timeline import Looked, Timeline  # noqa: E402
 from ._tune import Candidate, Trial, Tuned, pass_of, read_tuned  # noqa: E402
 from ._watch import watch  # noqa: E402
+from ._fx.api import GraphPass, optimize, reorder  # noqa: E402
+from ._fx.passes import Changed  # noqa: E402
 
 __all__ = [
+    "Changed",
     "Enabled",
+    "GraphPass",
     "Measured",
     "OverlapPass",
     "Ran",
@@ -73,7 +78,9 @@ __all__ = [
     "enable",
     "history",
     "measure",
+    "optimize",
     "profile_from_trace",
+    "reorder",
     "status",
     "timeline",
     "tune",
@@ -99,6 +106,8 @@ class Enabled:
     def __init__(self, our_pass: OverlapPass, report_dir: str | None, waiting: Waiting) -> None:
         #: The pass that orders graphs.
         self.overlap_pass = our_pass
+        #: The one that rewrites them before that, if any does.
+        self.graph_pass: GraphPass | None = None
         self._report_dir = report_dir
         self._waiting = waiting
         self._settings = Settings()
@@ -121,6 +130,8 @@ class Enabled:
         session.report_dir, session.check_ranks = self._report_dir, self._waiting.check_ranks
         _agree.decisions.patience = self._waiting.agree_within
         plug_in(self._settings, self.overlap_pass)
+        if self.graph_pass is not None:
+            rewrite_first(self._settings, self.graph_pass)
         if self.overlap_pass.options.collective_order == "auto":
             generate_both(self._settings, tell_half)
         keep_failures_out(self._settings, session.is_kept_out)
@@ -147,6 +158,7 @@ def enable(
     agree_within: float = _agree.PATIENCE,
     collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
     tuned: Tuned | str | os.PathLike[str] | None = None,
+    rewrite: str | Sequence[str] | None = None,
 ) -> Enabled:
     """Has halflap order every graph with collectives that is compiled from now on.
 
@@ -177,6 +189,10 @@ def enable(
     ``tuned``: what `tune` found, or its file; sets ``collective_order``, ``memory_budget``,
     ``effort`` and ``profile``.
 
+    ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps every
+    bit; ``"all"`` also where sums may be added up in another sequence. All ranks of a process group
+    must then compile the same graphs.
+
     `status` says whether all of that took effect.
     """
     check_settings()
@@ -195,23 +211,22 @@ def enable(
         memory_budget = chosen.memory_budget
         collective_order = "auto" if chosen.order == "free" else "kept"
         torchs = chosen.order if chosen.order in ("default", "none") else None
-    measured = read_profile(profile)
-    options = Options(
-        memory_budget=_checked_budget(memory_budget),
-        collective_order=_one_of("collective_order", collective_order, ("auto", "kept", "free")),
-        effort=_one_of("effort", effort, ("quick", "default", "thorough")),
-        device=described(device),
-        ranks_per_node=_checked_ranks(ranks_per_node),
-        unbacked=_checked_size(unbacked),
-        times=times_key(measured.times, estimate),
-        collectives=read_collectives(collectives),
-        slowdown=measured.slowdown,
-        comm_slowdown=measured.comm_slowdown,
+    options = read_options(
+        memory_budget=memory_budget,
+        collective_order=collective_order,
+        effort=effort,
+        device=device,
+        ranks_per_node=ranks_per_node,
+        profile=profile,
+        estimate=estimate,
+        unbacked=unbacked,
+        collectives=collectives,
     )
-    session.times[options.times] = Times(measured.times, estimate)
     folder = None if report_dir is None else os.fspath(report_dir)
     waiting = Waiting(_patience(check_ranks), _seconds("agree_within", agree_within))
     enabled = Enabled(OverlapPass(options, torchs), folder, waiting)
+    if rewrite is not None:
+        enabled.graph_pass = GraphPass._before_scheduler(options, rewrite)
     disable()
     enabled._switch_on()
     return enabled
@@ -254,7 +269,7 @@ def measure(
     _check_callable("step", step)
     opaque = read_collectives(collectives)
     found = _measure.measure(
-        step, steps=steps, collectives=opaque, unbacked=_checked_size(unbacked)
+        step, steps=steps, collectives=opaque, unbacked=checked_size(unbacked)
     )
     if not found.times:
         warnings.warn(
@@ -292,7 +307,7 @@ def timeline(
         used = enabled.options.collective_order
         order = enabled.torchs or ("free" if used == "auto" else used)
     known = ("default", "none", "kept", "free")
-    chosen = _one_of("order", "default" if order is None else order, known)
+    chosen = one_of("order", "default" if order is None else order, known)
     measured = read_profile(profile) if profile is not None else measure(step)
     options = enabled.options if enabled is not None else _plain_options("default", measured)
     key = times_key(measured.times, None)
@@ -330,13 +345,13 @@ def tune(
             f"memory_budgets must be a list, such as ['1x', '1.5x'], not {memory_budgets!r}"
         )
     _check_callable("make_step", make_step)
-    budgets = [_checked_budget(budget) for budget in memory_budgets]
+    budgets = [checked_budget(budget) for budget in memory_budgets]
     candidates = [Candidate("default"), Candidate("none")]
     candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
     step = make_step()
     _check_callable("what make_step() gives", step)
     measured = read_profile(profile) if profile is not None else measure(step)
-    options = _plain_options(_one_of("effort", effort, ("quick", "default", "thorough")), measured)
+    options = _plain_options(one_of("effort", effort, ("quick", "default", "thorough")), measured)
     found = _tune.tune(step, candidates, Trial(options, measured, limit))
     if out is not None:
         found.save(out)
@@ -376,6 +391,7 @@ def status() -> Status:
         return status_of(None, {}, sees_all=True)
     enabled = _enabled[-1]
     extra = {"report_dir": enabled._report_dir, **enabled._waiting._asdict()}
+    extra["rewrite"] = enabled.graph_pass and enabled.graph_pass.asked.rewrite
     return status_of(enabled.overlap_pass, extra, enabled._sees_all)
 
 
@@ -409,21 +425,6 @@ def _check_steps(steps: int) -> None:
         raise ValueError(f"steps must be a whole number from 1 on, not {steps!r}")
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    return value
-
-
-def _checked_size(unbacked: int | None) -> int | None:
-    if unbacked is None:
-        return None
-    if isinstance(unbacked, bool) or not isinstance(unbacked, int) or not 0 < unbacked < 1 << 31:
-        right = f"a size from 1 to {(1 << 31) - 1}, such as 4096"
-        raise ValueError(f"unbacked must be {right}, not {unbacked!r}")
-    return unbacked
-
-
 def _patience(check_ranks: bool | float) -> float | None:
     """How long ranks wait for each other, where they are compared."""
     if isinstance(check_ranks, bool):
@@ -436,21 +437,3 @@ def _seconds(name: str, value: float, otherwise: str = "") -> float:
     if not is_number or not 0 < value < math.inf:
         raise ValueError(f"{name} must be {otherwise}a number of seconds above 0, not {value!r}")
     return float(value)
-
-
-def _checked_ranks(ranks: int | None) -> int | None:
-    if ranks is None:
-        return None
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks < 2**32:
-        raise ValueError(f"ranks_per_node must be a whole number from 1 to 4294967295, not {ranks!r}")
-    return ranks
-
-
-def _checked_budget(budget: float | str) -> str:
-    from .._api import _budget, schedule
-
-    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
-        raise ValueError(f"memory_budget must be a multiple or a size, such as '1.2x' or '40GiB', not {budget!r}")
-    empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
-    schedule(empty, memory_budget=budget)
-    return _budget(budget)

@@ -219,15 +219,19 @@ def may_run_free(skeleton: Skeleton) -> bool:
     `RanksDiffer` alone, where a rank does not come to a program that is apart."""
     orders = decisions.current().orders
     if skeleton.key not in orders:
-        try:
-            is_free = _all_agree(skeleton)
-        except RanksDiffer:
-            raise
-        except Exception as problem:
-            _tell_unreachable(problem)
-            is_free = False
-        orders[skeleton.key] = skeleton.order if is_free else None
+        orders[skeleton.key] = skeleton.order if ask_all(skeleton) else None
     return orders[skeleton.key] == skeleton.order
+
+
+def ask_all(skeleton: Skeleton) -> bool:
+    """Whether all ranks offer the same order; not remembered."""
+    try:
+        return _all_agree(skeleton)
+    except RanksDiffer:
+        raise
+    except Exception as problem:
+        _tell_unreachable(problem)
+        return False
 
 
 def _tell_unreachable(problem: Exception) -> None:

@@ -7,16 +7,27 @@ guards dynamic sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._ops import OpOverload
 
-from ._hints import Hints
+
+class Numbers(Protocol):
+    """What makes numbers of sizes."""
+
+    def number(self, size: Any) -> int:
+        """Of a number, a symbolic one, or an expression."""
+
+    def product(self, sizes: Iterable[Any]) -> int:
+        """Of all of them."""
+
 
 #: Products of matrices, and where the first of the two stands among the arguments.
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_scaled_mm": 0, "_int_mm": 0}
+#: The same before they are decomposed, as `torch.export` has them.
+PRODUCTS |= {"matmul": 0, "linear": 0}
 GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 CONVOLUTIONS = ("convolution", "convolution_backward")
 
@@ -44,7 +55,7 @@ class Operation(NamedTuple):
     axis: int | None = None
 
 
-def flops_of(kernel: Any, hints: Hints) -> int:
+def flops_of(kernel: Any, hints: Numbers) -> int:
     """The floating-point operations of a kernel; 0 where they do not matter."""
     operation = operation_of(getattr(kernel, "op_overload", None))
     if operation.first is not None:
@@ -59,11 +70,31 @@ def flops_of(kernel: Any, hints: Hints) -> int:
     for origin in () if kernel is None else kernel.get_origins():
         operation = operation_of(origin.target)
         if operation.first is not None:
-            made, first = origin.meta["val"].shape, _sizes(origin.args[operation.first])
-            return 2 * hints.product(made) * hints.number(first[-1])
+            return flops_of_node(origin, hints)
         if operation.arguments:
             return Call(operation, origin.args, origin.kwargs).flops(kernel, hints)
     return 0
+
+
+def flops_of_node(node: torch.fx.Node, hints: Numbers) -> int:
+    """The same for a node of an FX graph."""
+    operation = operation_of(node.target)
+    if operation.first is not None:
+        made, first = node.meta["val"].shape, _sizes(node.args[operation.first])
+        return 2 * hints.product(made) * hints.number(first[-1])
+    if operation.arguments:
+        return Call(operation, node.args, node.kwargs).flops(_Made(node), hints)
+    return 0
+
+
+class _Made(NamedTuple):
+    """What a node of an FX graph makes, asked as a kernel of Inductor's is."""
+
+    node: torch.fx.Node
+
+    def get_size(self) -> Sequence[Any]:
+        """Of its result."""
+        return self.node.meta["val"].shape
 
 
 def operation_of(target: Any) -> Operation:
@@ -106,7 +137,7 @@ class Call:
         self._operation = operation
         self._arguments = {**dict(zip(operation.arguments, args)), **kwargs}
 
-    def flops(self, kernel: Any, hints: Hints) -> int:
+    def flops(self, kernel: Any, hints: Numbers) -> int:
         """0 of an operation of a known name with arguments of other names."""
         if self._operation.axis is not None:
             return self._attention(self._operation.axis, hints)
@@ -121,11 +152,11 @@ class Call:
                 return self._arguments[name]
         return None
 
-    def _shape(self, hints: Hints, *names: str) -> list[int]:
+    def _shape(self, hints: Numbers, *names: str) -> list[int]:
         tensor = self._get(*names)
         return [] if tensor is None else [hints.number(size) for size in _sizes(tensor)]
 
-    def _grouped(self, hints: Hints) -> int:
+    def _grouped(self, hints: Numbers) -> int:
         """Groups lie along the rows of the first matrix, along what is summed over, or along the
         columns of the second."""
         first, second = self._shape(hints, "self"), self._shape(hints, "mat2")
@@ -133,7 +164,7 @@ class Call:
             return 2 * math.prod(second) * first[-2]
         return 2 * math.prod(first) * second[-1]
 
-    def _convolution(self, kernel: Any, hints: Hints) -> int:
+    def _convolution(self, kernel: Any, hints: Numbers) -> int:
         """Each element of the result, or of the input of a transposed one, takes as many products
         as a filter has weights; in the backward pass once for each gradient."""
         gradients = self._get("output_mask")
@@ -142,7 +173,7 @@ class Call:
         elements = hints.product(across) * hints.product(_sizes(self._get("weight"))[1:])
         return 2 * elements * (1 if gradients is None else sum(gradients[:2]))
 
-    def _attention(self, axis: int, hints: Hints) -> int:
+    def _attention(self, axis: int, hints: Numbers) -> int:
         """For each pair of a query and a key that it sees, a product along a head and one along a
         value; backward three and two."""
         query, key = self._shape(hints, "query", "q"), self._shape(hints, "key", "k")

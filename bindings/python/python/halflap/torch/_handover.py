@@ -27,10 +27,10 @@ from torch._inductor.utils import contains_collective, is_collective, is_nonfree
 from torch._inductor.virtualized import V
 from torch._ops import OpOverload
 
+from ._bonds import Bonds, is_barrier
 from ._collectives import (
     REDUCING,
     REDUCTIONS,
-    SYMMETRIC,
     Opaque,
     group_of,
     kind_of,
@@ -97,8 +97,7 @@ class Program:
         self._share_memory()
         self._add_readers()
         self._add_work()
-        self._marks: dict[str, dict[str, Any]] = {}
-        self._bind()
+        Bonds(self.nodes, self.buffers).bind(self._traits)
         #: The names of nodes whose work depends on sizes that were assumed.
         self.assuming = self._assuming() if self.hints.has_unbacked else set()
 
@@ -149,7 +148,7 @@ class Program:
 
     def is_symmetric(self) -> bool:
         """Whether all ranks of a group take part alike in whatever communicates."""
-        barriers = (_is_barrier(traits, node.get("collective")) for traits, node in zip(self._traits, self.nodes))
+        barriers = (is_barrier(traits, node.get("collective")) for traits, node in zip(self._traits, self.nodes))
         return not any(barriers)
 
     def _add(self, index: int, snode: BaseSchedulerNode) -> None:
@@ -392,7 +391,7 @@ class Program:
         opaque = self._opaque_of(kernel)
         name = _group_name(kernel) if opaque is None else _opaque_group(opaque, kernel)
         if name not in self.groups:
-            self.groups[name] = _group_ranks(name)
+            self.groups[name] = group_ranks(name)
         made = [self._made[name][1] for name in self.nodes[index]["outputs"]]
         sent, received = self._bytes(kernel.inputs), sum([buffer["size_alloc"] for buffer in made])
         operation = operation_of(kernel) if opaque is None else opaque.kind
@@ -435,41 +434,6 @@ class Program:
         if isinstance(part, SchedulerNode):
             return self.hints.product([size for sizes in part.get_ranges() for size in sizes])
         return 0 if isinstance(part, NopKernelSchedulerNode) else 1 << 60
-
-    def _bind(self) -> None:
-        """Binds what must not move."""
-        last_pinned: int | None = None
-        last_barrier: int | None = None
-        since: list[int] = []
-        for index, traits in enumerate(self._traits):
-            if not (traits.is_collective or traits.is_pinned or traits.keeps_place):
-                continue
-            collective = self.nodes[index].get("collective")
-            if _is_barrier(traits, collective):
-                for before in since or ([] if last_barrier is None else [last_barrier]):
-                    self._after(index, before)
-                last_barrier, since = index, []
-            elif collective is not None:
-                if last_barrier is not None:
-                    self._after(index, last_barrier)
-                since.append(index)
-            if traits.is_pinned:
-                if last_pinned is not None:
-                    self._after(index, last_pinned)
-                last_pinned = index
-
-    def _after(self, index: int, before: int) -> None:
-        """Has a node launched after another in every order."""
-        node, earlier = self.nodes[index], self.nodes[before]
-        name = f"{earlier['name']}.issued"
-        mark = self._marks.get(name)
-        if mark is None:
-            mark = self._marks[name] = {"name": name, "size_alloc": 0, "size_free": 0, "users": [], "output": False}
-            earlier["outputs"].append(name)
-            self.buffers.append(mark)
-        if node["name"] not in mark["users"]:
-            mark["users"].append(node["name"])
-            node["deps"].append({"buffer": name, "kinds": ["issued"]})
 
 
 def _add_users(buffer: dict[str, Any], users: list[str]) -> None:
@@ -679,7 +643,8 @@ def _is_tensor(value: Any) -> bool:
     return value.maybe_get_size() is not None
 
 
-def _group_ranks(name: str) -> list[int]:
+def group_ranks(name: str) -> list[int]:
+    """The ranks of a process group, or all where it is not known."""
     from torch.distributed import distributed_c10d
 
     if name == "unknown":
@@ -700,9 +665,3 @@ def _reduction(kind: str | None, kernel: Any) -> str | None:
         return None
     word = next((value for value in kernel.constant_args if isinstance(value, str)), None)
     return None if word is None else REDUCTIONS.get(word.lower(), "other")
-
-
-def _is_barrier(traits: Traits, collective: dict[str, Any] | None) -> bool:
-    if traits.keeps_place or collective is None:
-        return traits.keeps_place
-    return collective.get("kind") not in SYMMETRIC

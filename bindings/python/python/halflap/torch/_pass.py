@@ -284,7 +284,7 @@ class OverlapPass:
     def chained(self, graph: bytes, peak: int) -> Schedule:
         """The best order of a graph that keeps collectives as they are. Ranks that have agreed on a
         sequence have no choice: where it needs more memory than there may be, it is said."""
-        limit = _limit(self.options.memory_budget, peak)
+        limit = limit_of(self.options.memory_budget, peak)
         given = {"order_collectives": "all"}
         try:
             return self.schedule(Graph(graph), "kept", memory_budget=limit, **given)
@@ -387,7 +387,7 @@ class OverlapPass:
             return schedule(
                 graph,
                 collective_order=collective_order,
-                threads=_threads(),
+                threads=threads(),
                 slowdown=options.slowdown,
                 comm_slowdown=options.comm_slowdown,
                 **given,
@@ -441,12 +441,12 @@ def _source_of(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}\n{body}\n{pickle.dumps(bound).hex()}"
 
 
-def _limit(budget: str, peak: int) -> str:
+def limit_of(budget: str, peak: int) -> str:
     """A memory budget in bytes, of a graph whose own order has this peak."""
     return f"{int(float(budget[:-1]) * peak)}B" if budget.endswith("x") else budget
 
 
-def _threads() -> int:
+def threads() -> int:
     """The ranks of a machine share its cores. Does not change the result."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, (os.cpu_count() or 1) // max(1, int(ranks) if ranks.isdecimal() else 1))

@@ -173,6 +173,21 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
         warnings.warn("torch skips halflap's pass while config.deterministic is set", stacklevel=4)
 
 
+#: Torch's own merging, which would come after ours.
+MERGING = ("bucket_all_gathers_fx", "bucket_reduce_scatters_fx", "bucket_all_reduces_fx")
+POST_GRAD = "post_grad_custom_post_pass"
+
+
+def rewrite_first(settings: Settings, graph_pass: Any) -> None:
+    """Has FX graphs rewritten before they are lowered, after what the user has there; torch's own
+    merging and FX-level scheduling are off."""
+    own = getattr(config, POST_GRAD)
+    settings.set(config, POST_GRAD, graph_pass if own is None else graph_pass.after(own))
+    for name in MERGING:
+        settings.set(config, name, "none")
+    settings.set(config, "aten_distributed_optimizations.enable_overlap_scheduling", False)
+
+
 def keep_failures_out(settings: Settings, is_kept_out: Callable[[], bool]) -> None:
     """Has a graph that our pass failed on compiled again the next time: in a compile cache it would stand for what
     our pass gives."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._api import Schedule
 from ._agree import KEPT, decisions
+from ._fx.passes import Changed, done
 from ._pass import OverlapPass, Ran, session
 from ._settings import Needed, differing, needed, shown
 from ._watch import Compiled, Outcome, outcome_of, watched
@@ -33,6 +34,8 @@ class Status:
     hidden: list[str]
     #: With ``collective_order="auto"``, how often ranks agreed on a free order, and on a kept one.
     agreed: dict[str, int]
+    #: What passes over FX graphs did, with ``enable(rewrite=...)`` or called by themselves.
+    fx: list[Changed]
     #: Whether this torch lets us see all that it compiles, and not only what our pass is given.
     sees_all: bool
 
@@ -51,11 +54,17 @@ class Status:
             "graphs_without_collectives": self.graphs_without_collectives,
             "hidden": self.hidden,
             "agreed": self.agreed,
+            "fx": [one.to_dict() for one in self.fx],
             "sees_all": self.sees_all,
         }
 
     def __str__(self) -> str:
         lines = [*self._enabled_text(), *self._settings_text(), *self._graphs_text()]
+        if self.fx:
+            lines.append("FX graphs, before Inductor's scheduler:")
+            lines += [f"  {one}" for one in self.fx[:MOST_SHOWN]]
+            if len(self.fx) > MOST_SHOWN:
+                lines.append(f"  and {len(self.fx) - MOST_SHOWN} more")
         if any(self.agreed.values()):
             counts = [f"{count} {order}" for order, count in self.agreed.items()]
             lines.append(f"sequences of collectives that ranks agreed on: {', '.join(counts)}")
@@ -172,6 +181,7 @@ def status_of(our_pass: OverlapPass | None, extra: Mapping[str, Any], sees_all: 
         graphs_without_collectives=watched.without_collectives,
         hidden=[operator for operator in watched.hidden if operator not in operators],
         agreed={"free": len(orders) - kept, "kept": kept},
+        fx=[*done],
         sees_all=sees_all,
     )
 

@@ -12,7 +12,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._inductor import config, config_comms
@@ -24,6 +24,13 @@ from ._collectives import kind_of
 from ._devices import Modelled
 from ._handover import Program
 from ._hints import Hints
+
+
+class Nodes(Protocol):
+    """A program, as far as the model looks at it."""
+
+    nodes: list[dict[str, Any]]
+    groups: dict[str, list[int]]
 
 
 class Times:
@@ -39,7 +46,7 @@ class Times:
 
     def fill(self, program: Program, modelled: Modelled) -> None:
         """Gives every node of a program its run time."""
-        _model(program, modelled)
+        model(program, modelled)
         if self.profile or self.estimate is not None or self.on_gpu:
             profiled = [
                 self._correct(program, snode, node)
@@ -66,7 +73,7 @@ class Times:
             profiled = self._profiled(node["kernel"])
         milliseconds = None if self.estimate is None else self.estimate(snode)
         if milliseconds is not None:
-            node["runtime_ns"] = _nanoseconds(milliseconds, node["name"])
+            node["runtime_ns"] = nanoseconds(milliseconds, node["name"])
         elif profiled is not None:
             node["runtime_ns"] = profiled
         elif self.on_gpu and node["kind"] == "compute" and not is_assumed and not _measures():
@@ -87,7 +94,7 @@ class Times:
         return float(measured[(len(measured) - 1) // 2]) if measured else None
 
 
-def _model(program: Program, modelled: Modelled) -> None:
+def model(program: Nodes, modelled: Modelled) -> None:
     """Gives every node the run time that the model has of it: none where nothing is launched. What
     is alike is modelled once."""
     kernels: dict[tuple[float, int], list[dict[str, Any]]] = {}
@@ -108,7 +115,7 @@ def _model(program: Program, modelled: Modelled) -> None:
                 node["runtime_ns"] = time
 
 
-def _nanoseconds(milliseconds: float, node: str) -> float:
+def nanoseconds(milliseconds: float, node: str) -> float:
     """What the user's callable gave, if it is a time."""
     if not 0 <= float(milliseconds) < math.inf:
         raise ValueError(f"estimate gave {milliseconds!r} for {node}; it must be milliseconds, zero or more, or None")

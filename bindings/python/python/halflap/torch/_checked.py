@@ -1,0 +1,81 @@
+"""What users give as options, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .._api import _budget, schedule
+from ._collectives import read_collectives
+from ._devices import described
+from ._pass import Options, session, times_key
+from ._profile import Profile, read_profile
+from ._times import Times
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    """One of the values that are known."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value
+
+
+def checked_size(unbacked: int | None) -> int | None:
+    """What sizes that depend on data are assumed to be."""
+    if unbacked is None:
+        return None
+    if isinstance(unbacked, bool) or not isinstance(unbacked, int) or not 0 < unbacked < 1 << 31:
+        right = f"a size from 1 to {(1 << 31) - 1}, such as 4096"
+        raise ValueError(f"unbacked must be {right}, not {unbacked!r}")
+    return unbacked
+
+
+def checked_ranks(ranks: int | None) -> int | None:
+    """How many ranks share a node."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks < 2**32:
+        right = f"a whole number from 1 to {2**32 - 1}"
+        raise ValueError(f"ranks_per_node must be {right}, not {ranks!r}")
+    return ranks
+
+
+def checked_budget(budget: float | str) -> str:
+    """A memory budget, as the command takes it."""
+    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
+        right = "a multiple or a size, such as '1.2x' or '40GiB'"
+        raise ValueError(f"memory_budget must be {right}, not {budget!r}")
+    empty = {"format": "halflap.graph/1", "groups": {}, "nodes": [], "buffers": [], "inputs": []}
+    schedule(empty, memory_budget=budget)
+    return _budget(budget)
+
+
+def read_options(
+    *,
+    memory_budget: float | str = "1x",
+    collective_order: str = "kept",
+    effort: str = "quick",
+    device: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    ranks_per_node: int | None = None,
+    profile: Profile | None = None,
+    estimate: Callable[[Any], float | None] | None = None,
+    unbacked: int | None = None,
+    collectives: Mapping[str, str | Mapping[str, Any]] | None = None,
+) -> Options:
+    """What decides an order; the run times that it names are those of this process from now on."""
+    measured = read_profile(profile)
+    options = Options(
+        memory_budget=checked_budget(memory_budget),
+        collective_order=one_of("collective_order", collective_order, ("auto", "kept", "free")),
+        effort=one_of("effort", effort, ("quick", "default", "thorough")),
+        device=described(device),
+        ranks_per_node=checked_ranks(ranks_per_node),
+        unbacked=checked_size(unbacked),
+        times=times_key(measured.times, estimate),
+        collectives=read_collectives(collectives),
+        slowdown=measured.slowdown,
+        comm_slowdown=measured.comm_slowdown,
+    )
+    session.times[options.times] = Times(measured.times, estimate)
+    return options

@@ -1,0 +1,138 @@
+"""What people call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch._inductor import custom_graph_pass
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph, GraphModule
+
+from .._checked import read_options
+from .._pass import Options, session, times_key
+from .._times import Times
+from .passes import Asked, deciding, run
+
+#: Whether Inductor's setting may be a list of passes.
+HAS_LISTS = hasattr(custom_graph_pass, "get_custom_graph_passes")
+
+
+def reorder(gm: GraphModule, example_inputs: Any = None, **options: Any) -> GraphModule:
+    """Orders an FX graph with functional collectives so that they hide behind compute.
+
+    Changes ``gm`` and gives it back. The graph is one of AOTAutograd's, `make_fx`'s or
+    `torch.export`'s, with fake tensors in ``node.meta["val"]``; where it has no collectives, or
+    anything goes wrong, it stays as it is, and in the latter case a warning says why.
+
+    ``options`` are those of `enable` (``memory_budget``, ``effort``, ``device``,
+    ``ranks_per_node``, ``profile``, ``unbacked``, ``collectives``), and ``estimate``, which is
+    called with an FX node. ``collective_order`` is ``"kept"`` by default; with ``"auto"`` all ranks
+    must call this, and collectives pass each other if all would do the same; ``"free"`` does not
+    ask. ``example_inputs`` is ignored: compilers pass them to every pass.
+    """
+    _change(gm, None, options)
+    return gm
+
+
+def optimize(
+    gm: GraphModule,
+    example_inputs: Any = None,
+    *,
+    rewrite: str | Sequence[str] = "exact",
+    **options: Any,
+) -> GraphModule:
+    """Orders a graph as `reorder` does, and rewrites it where that makes a step shorter.
+
+    ``rewrite``: ``"exact"`` merges collectives so that every bit of the results stays;
+    ``["merge", "split"]`` also cuts exposed ones, with the products beside them, into pieces, which
+    keeps bits if a product's rows do not depend on how many there are; ``"all"`` also merges and
+    cuts all-reduces that may then be added up in another sequence. All ranks that communicate in
+    the graph must call this: they agree on what is done, and else only nodes are moved.
+    """
+    _change(gm, read_rewrite(rewrite), options)
+    return gm
+
+
+def read_rewrite(rewrite: str | Sequence[str]) -> str:
+    """``exact``, ``all``, or kinds by name."""
+    named = [rewrite] if isinstance(rewrite, str) else [*rewrite]
+    known = ("merge", "split")
+    if named in (["exact"], ["all"]):
+        return named[0]
+    wrong = [name for name in named if name not in known]
+    if wrong or not named:
+        raise ValueError(
+            f"rewrite must be 'exact', 'all', or a list of {', '.join(known)}, not {rewrite!r}"
+        )
+    return ",".join(sorted(set(named)))
+
+
+def _change(gm: GraphModule, rewrite: str | None, options: dict[str, Any]) -> None:
+    read = read_options(**options)
+    asked = Asked(read, rewrite, agrees=read.collective_order != "free")
+    run(gm.graph, asked)
+    gm.recompile()
+
+
+class GraphPass(CustomGraphPass):
+    """`reorder` or, with ``rewrite``, `optimize` for Inductor's ``post_grad_custom_post_pass``.
+
+    Compile caches stay on: `uuid` has all that decides. So ranks do not ask each other, because one
+    that finds a graph in its cache could not answer: with ``rewrite``, or another
+    ``collective_order`` than ``"kept"``, all ranks must compile the same graphs.
+    """
+
+    def __init__(
+        self, *, rewrite: str | Sequence[str] | None = None, **options: Any
+    ) -> None:
+        chosen = None if rewrite is None else read_rewrite(rewrite)
+        self.asked = Asked(read_options(**options), chosen)
+        if self.asked.options.collective_order == "auto":
+            raise ValueError(
+                "collective_order must be kept or free: ranks cannot agree while some of them take "
+                "graphs from their compile caches"
+            )
+
+    @classmethod
+    def _before_scheduler(cls, options: Options, rewrite: str | Sequence[str]) -> GraphPass:
+        """For `enable`, whose own pass orders the result: leaves alone what it does not rewrite."""
+        made = cls(rewrite=rewrite)
+        times = session.times[options.times]
+        # What the user has to say of run times is said of scheduler nodes.
+        key = times_key(dict(times.profile), None)
+        session.times[key] = Times(times.profile, None)
+        order = "kept" if options.collective_order == "kept" else "free"
+        given = replace(options, times=key, collective_order=order)
+        made.asked = Asked(given, made.asked.rewrite, orders=False)
+        return made
+
+    def after(self, first: Any) -> GraphPass | list[Any]:
+        """This pass after another, or a list of them."""
+        passes = [*first] if isinstance(first, (list, tuple)) else [first]
+        return [*passes, self] if HAS_LISTS else _Chain(passes, self)
+
+    def __call__(self, graph: Graph) -> None:
+        run(graph, self.asked)
+
+    def uuid(self) -> str | None:
+        """What compile caches know it by."""
+        return deciding(self.asked)
+
+
+class _Chain(GraphPass):
+    """Passes of the user's before ours, for a torch that takes no lists."""
+
+    def __init__(self, first: list[Any], last: GraphPass) -> None:
+        self.asked, self._first = last.asked, first
+
+    def __call__(self, graph: Graph) -> None:
+        for one in self._first:
+            one(graph)
+        super().__call__(graph)
+
+    def uuid(self) -> str | None:
+        """Nothing is cached where a pass of the user's says no more than its name."""
+        known = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self._first]
+        return None if None in known else f"{known} {super().uuid()}"

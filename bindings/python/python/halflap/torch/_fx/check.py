@@ -1,0 +1,176 @@
+"""What must be the same of an FX graph after its nodes were moved, recomputed from the graph alone.
+
+Knows nothing of units, and of orders only that nodes have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Graph, Node
+
+from .._handover import Unsupported
+
+
+class Fixed(NamedTuple):
+    """What no order may change."""
+
+    nodes: frozenset[Node]
+    #: What others may notice, in sequence.
+    effects: list[Node]
+    #: For each memory that is written to: its writes, each with what read it since the last one.
+    accesses: dict[Node, list[tuple[Node | None, frozenset[Node]]]]
+    #: Collectives in sequence.
+    collectives: list[Node]
+
+
+def fixed_of(nodes: Sequence[Node]) -> Fixed:
+    """Of nodes in their order."""
+    memory = _Memory(nodes)
+    return Fixed(
+        nodes=frozenset(nodes),
+        effects=[node for node in nodes if node.op == "call_function" and _is_noticed(node)],
+        accesses=memory.accesses(nodes),
+        collectives=[node for node in nodes if is_collective(node)],
+    )
+
+
+def check_same(before: Fixed, graph: Graph, keeps_collectives: bool) -> None:
+    """Raises if a moved graph is not the same program."""
+    graph.lint()
+    nodes = list(graph.nodes)
+    seen: set[Node] = set()
+    for node in nodes:
+        for needed in node.all_input_nodes:
+            if needed not in seen:
+                raise Unsupported(f"{node.name} would run before {needed.name}, which it needs")
+        seen.add(node)
+    after = fixed_of(nodes)
+    named = {"nodes": "nodes", "effects": "effects", "accesses": "writes to memory"}
+    for field, what in named.items():
+        if getattr(before, field) != getattr(after, field):
+            raise Unsupported(f"the order would change the sequence of {what}")
+    if keeps_collectives and before.collectives != after.collectives:
+        raise Unsupported("the order would change the sequence of collectives")
+
+
+def is_collective(node: Node) -> bool:
+    """Whether a node starts a functional collective."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    return node.target.namespace == "_c10d_functional" and "wait" not in node.target.name()
+
+
+def _is_noticed(node: Node) -> bool:
+    target = node.target
+    if isinstance(target, HigherOrderOperator):
+        return True
+    if not isinstance(target, OpOverload):
+        plain = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
+        return getattr(target, "__module__", "") not in plain
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return True
+    return not target._schema.returns and not target._schema.is_mutable
+
+
+class _Memory:
+    """Which nodes give the same memory: whatever a schema says may be an argument's is taken for
+    it."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._first: dict[Node, Node] = {}
+        attributes: dict[str, Node] = {}
+        #: What a collective reads until its wait.
+        self._reads_on: dict[Node, list[Node]] = {}
+        for node in sorted(nodes, key=lambda one: one.op != "get_attr"):
+            if node.op == "get_attr":
+                self._first[node] = attributes.setdefault(str(node.target), node)
+        # In any topological order the result is the same: arguments come first.
+        for node in nodes:
+            if node in self._first:
+                continue
+            shown = [one for one in _arguments(node, writes=False) if one in self._first]
+            self._first[node] = self._find(shown[0]) if shown else node
+            for other in shown[1:]:
+                self._join(node, other)
+            if is_collective(node):
+                self._reads_on[node] = node.all_input_nodes
+
+    def _find(self, node: Node) -> Node:
+        while (first := self._first[node]) is not node:
+            node = first
+        return node
+
+    def _join(self, node: Node, other: Node) -> None:
+        first, second = sorted((self._find(node), self._find(other)), key=lambda one: one.name)
+        self._first[second] = first
+
+    def accesses(self, nodes: Sequence[Node]) -> dict[Node, list[Any]]:
+        """Of all memory that is written to."""
+        called = [node for node in nodes if node.op == "call_function"]
+        writes = {}
+        for node in called:
+            writes[node] = {self._find(one) for one in _arguments(node, writes=True)}
+        written = set().union(*writes.values()) if writes else set()
+        found: dict[Node, list[Any]] = {one: [] for one in written}
+        since: dict[Node, set[Node]] = {one: set() for one in written}
+        for node in called:
+            if _shows_only(node):
+                continue
+            for memory in {self._find(one) for one in self._read(node)} & written:
+                if memory in writes[node]:
+                    found[memory].append((node, frozenset(since[memory])))
+                    since[memory] = set()
+                else:
+                    since[memory].add(node)
+        for memory, readers in since.items():
+            found[memory].append((None, frozenset(readers)))
+        return found
+
+    def _read(self, node: Node) -> list[Node]:
+        read = list(node.all_input_nodes)
+        if _is_wait(node):
+            for one in node.all_input_nodes:
+                started = self._find(one)
+                read += self._reads_on.get(one, self._reads_on.get(started, []))
+        return read
+
+
+def _is_wait(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and "wait_tensor" in node.target.name()
+
+
+def _shows_only(node: Node) -> bool:
+    """Whether a node reads nothing, but shows it in another form."""
+    if not isinstance(node.target, OpOverload):
+        return getattr(node.target, "__module__", "") == "_operator"
+    schema = node.target._schema
+    is_view = bool(schema.returns) and all(one.alias_info is not None for one in schema.returns)
+    return is_view and not schema.is_mutable
+
+
+def _arguments(node: Node, writes: bool) -> list[Node]:
+    """The arguments that a node writes to, or whose memory it gives."""
+    target = node.target
+    if node.op != "call_function":
+        return []
+    if not isinstance(target, OpOverload):
+        # What calls Python or has a body of its own is noticed, and so keeps its place.
+        is_part = getattr(target, "__name__", "") == "getitem" and not writes
+        return node.all_input_nodes[:1] if is_part else []
+    schema = target._schema
+    if not writes and _is_wait(node):
+        return node.all_input_nodes[:1]
+    if not writes and all(one.alias_info is None for one in schema.returns):
+        return []
+    named = {one.name: one.alias_info for one in schema.arguments}
+    given = {**dict(zip(named, node.args)), **node.kwargs}
+    found: list[Node] = []
+    for name, value in given.items():
+        alias = named.get(name)
+        if alias is not None and (alias.is_write or not writes):
+            torch.fx.map_arg(value, found.append)
+    return found

@@ -1,0 +1,282 @@
+"""Merges collectives of an FX graph: packs what they send, sends it once, hands out the parts.
+
+What is emitted is functional: a concatenation, one collective, its wait, and slices. So it runs in
+every compiler, and no memory is written to. Bits stay as they were: an all-gather moves data only;
+a reduce-scatter adds up each element on the same rank as before; all-reduces are merged as a
+reduce-scatter and an all-gather of what each rank adds up alone anyway. The latter two need parts
+that ranks share evenly. With ``exact=False`` all others are merged, too; all-reduces are then
+concatenated into one. Ranks may add up in another sequence.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+
+from .emit import Emitter
+from .traits import traits_of
+from .units import value_of
+
+aten = torch.ops.aten
+functional = torch.ops._c10d_functional
+
+
+class Merged(NamedTuple):
+    """Collectives that became one."""
+
+    kind: str
+    members: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{len(self.members)} {self.kind}: {', '.join(self.members)}"
+
+
+class _Member(NamedTuple):
+    """A collective, its wait, and what it takes."""
+
+    start: Node
+    wait: Node
+
+    @property
+    def given(self) -> Node:
+        return self.start.args[0]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """What is waited for."""
+        return value_of(self.start)
+
+
+def merge_all(graph: Graph, recipes: Sequence[Mapping[str, Any]], exact: bool) -> list[Merged]:
+    """Carries recipes out; gives those that could be."""
+    nodes = {node.name: node for node in graph.nodes}
+    found = []
+    for recipe in recipes:
+        starts = [nodes[name] for name in recipe["members"]] if recipe["kind"] == "merge" else []
+        merged = _merge(graph, starts, exact) if len(starts) > 1 else None
+        if merged is not None:
+            found.append(merged)
+    return found
+
+
+def _merge(graph: Graph, starts: list[Node], exact: bool) -> Merged | None:
+    """Merges, or gives None where the collectives are not such as can be."""
+    members = _members(starts)
+    if members is None or _depend(graph, members):
+        return None
+    writer = _WRITERS.get(starts[0].target)
+    if writer is None or not writer.takes(members, exact):
+        return None
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    last = max((one.start for one in members), key=places.__getitem__)
+    # Members' waits and their users may come before the last input is made.
+    results = writer.write(Emitter(graph, last.next, starts[0]), members)
+    names = tuple(one.start.name for one in members)
+    for one, result in zip(members, results):
+        one.wait.replace_all_uses_with(result)
+        result.meta.update({key: one.wait.meta[key] for key in one.wait.meta if key != "val"})
+    for one in members:
+        graph.erase_node(one.wait)
+        graph.erase_node(one.start)
+    sort(graph)
+    return Merged(writer.name, names)
+
+
+def _members(starts: list[Node]) -> list[_Member] | None:
+    """Each with its wait, if they are all alike and have one each."""
+    found = []
+    for start in starts:
+        users = list(start.users)
+        if len(users) != 1 or traits_of(users[0]).kind != "wait":
+            return None
+        if start.kwargs or not isinstance(start.args[0], Node):
+            return None
+        if not _is_static(value_of(start.args[0])) or not _is_static(value_of(start)):
+            return None
+        found.append(_Member(start, users[0]))
+    alike = {(one.target, one.args[1:], *_made_of(one.args[0])) for one in starts}
+    return found if len(alike) == 1 and len(set(starts)) == len(starts) else None
+
+
+def _made_of(node: Node) -> tuple[Any, ...]:
+    value = value_of(node)
+    return value.dtype, value.device
+
+
+def _is_static(value: Any) -> bool:
+    """Whether sizes are numbers, and elements lie one after the other."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return False
+    return all(isinstance(size, int) for size in value.shape) and value.is_contiguous()
+
+
+def _depend(graph: Graph, members: list[_Member]) -> bool:
+    """Whether one of them needs another, through whatever."""
+    starts = {one.start for one in members}
+    reached = {*starts}
+    for node in graph.nodes:
+        if node not in starts:
+            if any(one in reached for one in node.all_input_nodes):
+                reached.add(node)
+        elif any(one in reached for one in node.all_input_nodes):
+            return True
+    return False
+
+
+def sort(graph: Graph) -> None:
+    """A topological order close to the old one: what is not ready waits for its inputs."""
+    from .order import arrange
+
+    waiting: dict[Node, int] = {}
+    order: list[Node] = []
+    placed: set[Node] = set()
+    for node in [*graph.nodes]:
+        missing = [one for one in node.all_input_nodes if one not in placed]
+        if missing:
+            waiting[node] = len(missing)
+            continue
+        ready = [node]
+        while ready:
+            one = ready.pop(0)
+            placed.add(one)
+            order.append(one)
+            for user in one.users:
+                if user in waiting:
+                    waiting[user] -= 1
+                    if waiting[user] == 0:
+                        del waiting[user]
+                        ready.append(user)
+    arrange(graph, order)
+
+
+class _Gather:
+    """All-gathers: every rank's part of the result holds a piece of each."""
+
+    name = "all_gather"
+
+    def takes(self, members: list[_Member], exact: bool) -> bool:
+        return True
+
+    def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
+        ranks = members[0].start.args[1]
+        flat = [emit.call(aten.reshape.default, one.given, [-1]) for one in members]
+        packed = emit.call(aten.cat.default, flat)
+        start = emit.call(members[0].start.target, packed, *members[0].start.args[1:])
+        gathered = emit.call(functional.wait_tensor.default, start)
+        return _handed_out(emit, gathered, members, ranks)
+
+
+def _handed_out(
+    emit: Emitter, gathered: Node, members: list[_Member], ranks: int
+) -> list[Node]:
+    """The parts of what all ranks gave, one piece of each member after the other."""
+    sizes = [one.value.numel() // ranks for one in members]
+    rows = emit.call(aten.reshape.default, gathered, [ranks, sum(sizes)])
+    parts = emit.call(aten.split_with_sizes.default, rows, sizes, 1)
+    found = []
+    for number, one in enumerate(members):
+        part = emit.call(operator.getitem, parts, number)
+        whole = emit.call(aten.clone.default, part)
+        found.append(emit.call(aten.reshape.default, whole, list(one.value.shape)))
+    return found
+
+
+class _Scatter:
+    """Reduce-scatters: what goes to a rank lies together."""
+
+    name = "reduce_scatter"
+
+    def takes(self, members: list[_Member], exact: bool) -> bool:
+        return not exact or _keeps_sums(members, members[0].start.args[2])
+
+    def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
+        ranks = members[0].start.args[2]
+        reduced = _reduced(emit, members, ranks, members[0].start.args[1:])
+        sizes = [one.value.numel() for one in members]
+        parts = emit.call(aten.split_with_sizes.default, reduced, sizes)
+        taken = [emit.call(operator.getitem, parts, number) for number in range(len(members))]
+        shapes = [list(one.value.shape) for one in members]
+        return [emit.call(aten.reshape.default, *pair) for pair in zip(taken, shapes)]
+
+
+def _reduced(emit: Emitter, members: list[_Member], ranks: int, args: tuple[Any, ...]) -> Node:
+    rows = [emit.call(aten.reshape.default, one.given, [ranks, -1]) for one in members]
+    packed = emit.call(aten.reshape.default, emit.call(aten.cat.default, rows, 1), [-1])
+    start = emit.call(functional.reduce_scatter_tensor.default, packed, *args)
+    return emit.call(functional.wait_tensor.default, start)
+
+
+class _Reduce:
+    """All-reduces: as a reduce-scatter and an all-gather, or one that is as long as all of them."""
+
+    name = "all_reduce"
+
+    def takes(self, members: list[_Member], exact: bool) -> bool:
+        if not exact:
+            return True
+        is_sum = members[0].start.args[1] == "sum"
+        # Two collectives for two would gain nothing.
+        is_worth_it = len(members) > 2
+        return is_sum and is_worth_it and _keeps_sums(members, _ranks(members[0].start.args[2]))
+
+    def write(self, emit: Emitter, members: list[_Member]) -> list[Node]:
+        _, operation, group = members[0].start.args
+        ranks = _ranks(group)
+        if self.takes(members, exact=True):
+            part = _reduced(emit, members, ranks, (operation, ranks, group))
+            start = emit.call(functional.all_gather_into_tensor.default, part, ranks, group)
+            gathered = emit.call(functional.wait_tensor.default, start)
+            return _handed_out(emit, gathered, members, ranks)
+        flat = [emit.call(aten.reshape.default, one.given, [-1]) for one in members]
+        packed = emit.call(aten.cat.default, flat)
+        start = emit.call(functional.all_reduce.default, packed, operation, group)
+        sizes = [one.value.numel() for one in members]
+        whole = emit.call(functional.wait_tensor.default, start)
+        parts = emit.call(aten.split_with_sizes.default, whole, sizes)
+        taken = [emit.call(operator.getitem, parts, number) for number in range(len(members))]
+        shapes = [list(one.value.shape) for one in members]
+        return [emit.call(aten.reshape.default, *pair) for pair in zip(taken, shapes)]
+
+
+def _keeps_sums(members: list[_Member], ranks: int) -> bool:
+    """Whether every element is added up in the same sequence as before. That depends on which rank
+    adds it up, and on two ranks on nothing."""
+    given = [value_of(one.given) for one in members]
+    is_even = _is_even_on_gloo if given[0].device.type == "cpu" else _is_even
+    sizes = [one.numel() for one in given]
+    return ranks == 2 or all(
+        is_even(size, given[0].element_size(), ranks) for size in (*sizes, sum(sizes))
+    )
+
+
+def _is_even(elements: int, _: int, ranks: int) -> bool:
+    return elements % ranks == 0
+
+
+def _is_even_on_gloo(elements: int, bytes_of_each: int, ranks: int) -> bool:
+    """Gloo adds up in segments of at most 1 MiB, at least two for each rank, and as many for each;
+    if they are rounded up, ranks' parts move. Its reduce-scatter is an all-reduce."""
+    least = -(-elements * bytes_of_each // SEGMENT)
+    segments = -(-max(least, 2 * ranks) // ranks) * ranks
+    return elements % segments == 0
+
+
+#: The largest segment of gloo's ring, in bytes.
+SEGMENT = 1 << 20
+
+
+def _ranks(group: str) -> int:
+    from .._handover import group_ranks
+
+    return len(group_ranks(group))
+
+
+_WRITERS = {
+    functional.all_gather_into_tensor.default: _Gather(),
+    functional.reduce_scatter_tensor.default: _Scatter(),
+    functional.all_reduce.default: _Reduce(),
+}

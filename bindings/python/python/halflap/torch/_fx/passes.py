@@ -1,0 +1,401 @@
+"""Passes over FX graphs: `reorder` moves nodes, `optimize` also merges and splits collectives.
+
+Whatever goes wrong, the graph stays as it was, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch._logging import getArtifactLogger, trace_structured
+from torch.fx import Graph
+
+from ... import _halflap
+from ..._api import Graph as Given
+from ..._api import Schedule, schedule, simulate
+from .._devices import modelled_on
+from .._handover import Unsupported
+from .._pass import Options, limit_of, session, threads
+from .._ranks import RanksDiffer, topology
+from .._undisturbed import undisturbed
+from .agreement import all_would, place_of, would_not
+from .merge import Merged, merge_all
+from .order import apply, arrange
+from .program import Program
+from .restore import Backup
+from .split import Split, split_all
+from .times import fill
+
+log: logging.Logger = getArtifactLogger("torch._inductor.comms", "overlap")
+
+#: Changes with what is handed over, so that a result of before is not taken from a cache.
+HANDOVER = 1
+
+#: A rewritten program must be this much shorter than the best order of the given one.
+WORTH = 0.999
+
+#: A collective is cut only if compute stands still for it for this part of a step, and into so many
+#: pieces.
+EXPOSED = 0.002
+PIECES = (2, 4)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a pass may do, besides what decides an order."""
+
+    options: Options
+    #: ``"exact"``, ``"all"``, names of kinds with commas between, or None: only nodes are moved.
+    rewrite: str | None = None
+    #: Whether ranks agree before a graph is changed in ways that others must follow.
+    agrees: bool = False
+    #: Whether a graph that is not rewritten is ordered, too.
+    orders: bool = True
+
+    @property
+    def merges(self) -> bool:
+        """Whether collectives may be merged."""
+        return self.rewrite is not None and self.rewrite != "split"
+
+    @property
+    def splits(self) -> bool:
+        """Whether they may be cut."""
+        return self.rewrite is not None and self.rewrite != "exact" and self.rewrite != "merge"
+
+
+@dataclass
+class Changed:
+    """What a pass did to one FX graph."""
+
+    name: str
+    nodes: int
+    collectives: int
+    seconds: float = 0.0
+    #: The order, of the rewritten program where it was rewritten; None where nothing was done.
+    schedule: Schedule | None = None
+    #: Simulated, in ns: of the graph as it was, and of the best order without rewrites.
+    step_time_before: float | None = None
+    order_alone: float | None = None
+    merged: list[Merged] = field(default_factory=list)
+    split: list[Split] = field(default_factory=list)
+    #: Whether nodes have other places than before.
+    is_moved: bool = False
+    #: Why the graph is as it was.
+    failure: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """In values that JSON has; times in ns."""
+        return {
+            "name": self.name,
+            "nodes": self.nodes,
+            "collectives": self.collectives,
+            "merged": [[*one.members] for one in self.merged],
+            "split": [{**one._asdict(), "collectives": [*one.collectives]} for one in self.split],
+            "step_time_before": self.step_time_before,
+            "order_alone": self.order_alone,
+            "step_time": None if self.schedule is None else self.schedule.step_time,
+            "failure": self.failure,
+        }
+
+    def __str__(self) -> str:
+        if self.failure is not None:
+            return f"{self.name}: as it was; {self.failure}"
+        if self.schedule is None:
+            return f"{self.name}: nothing to rewrite"
+        text = f"{self.name}: "
+        if self.merged:
+            count = sum(len(one.members) for one in self.merged)
+            text += f"{count} collectives merged into {len(self.merged)}, "
+        if self.split:
+            count = sum(len(one.collectives) for one in self.split)
+            text += f"{count} collectives cut into {self.split[0].pieces} pieces each, "
+        text += "ordered"
+        before, after = self.step_time_before / 1e3, self.schedule.step_time / 1e3
+        return f"{text}, simulated step time {before:.1f} us -> {after:.1f} us"
+
+
+#: What was done in this process, in sequence.
+done: list[Changed] = []
+
+
+def run(graph: Graph, asked: Asked) -> Changed:
+    """Changes a graph in place; what was done to it."""
+    started = time.perf_counter()
+    changed = Changed(_name(), len(graph.nodes), 0)
+    needs_all = asked.rewrite is not None or asked.options.collective_order != "kept"
+    place = place_of(graph) if asked.agrees and needs_all else None
+    try:
+        _Run(graph, asked, changed, place).run()
+    except RanksDiffer:
+        raise
+    except Exception as problem:
+        if place is not None:
+            would_not(place)
+        _fail(changed, problem, asked, needs_all)
+    changed.seconds = time.perf_counter() - started
+    if changed.collectives or changed.failure:
+        done.append(changed)
+        _tell(changed)
+    return changed
+
+
+class _Run:
+    """One run of a pass."""
+
+    def __init__(self, graph: Graph, asked: Asked, changed: Changed, place: Any) -> None:
+        self.graph, self.asked, self.changed, self.place = graph, asked, changed, place
+        self.program = self._hand_over()
+
+    def run(self) -> None:
+        """Does all that was asked for."""
+        program = self.program
+        issued = [node for node in program.nodes if node["kind"] == "collective"]
+        self.changed.collectives = len(issued)
+        if not issued:
+            return
+        text = _halflap.to_json(program.graph())
+        wanted = self.asked.options.collective_order
+        order = "kept" if wanted == "auto" and not program.is_symmetric else wanted
+        alone = self._schedule(text, "free" if order == "auto" else order)
+        self.changed.step_time_before = alone.step_time_before
+        self.changed.order_alone = alone.step_time
+        may_rewrite = self.asked.rewrite is not None and program.is_symmetric
+        is_rewritten = may_rewrite and self._rewrite(text, alone)
+        if self.asked.orders and not is_rewritten:
+            self._reorder(text, alone, order)
+        if self.place is not None:
+            would_not(self.place)
+
+    def _hand_over(self) -> Program:
+        options = self.asked.options
+        times = session.times.get(options.times)
+        if times is None:
+            raise RuntimeError("the profile that run times come from is not in this process")
+        program = undisturbed(Program, self.graph, options.collectives, options.unbacked)
+        fill(program, times, modelled_on(options.device, options.ranks_per_node))
+        return program
+
+    def _schedule(self, text: bytes, collective_order: str, **more: Any) -> Schedule:
+        options = self.asked.options
+        if collective_order == "kept":
+            more["order_collectives"] = "all"
+        given = {"memory_budget": options.memory_budget, "effort": options.effort, **more}
+        with warnings.catch_warnings():
+            # Of the graph: they are for those who made it, and that was us.
+            warnings.simplefilter("ignore")
+            return schedule(
+                Given(text),
+                collective_order=collective_order,
+                threads=threads(),
+                slowdown=options.slowdown,
+                comm_slowdown=options.comm_slowdown,
+                **given,
+            )
+
+    def _reorder(self, text: bytes, found: Schedule, order: str) -> None:
+        """Moves nodes into the order found; if collectives move and ranks do not agree on that,
+        into the best one that keeps theirs."""
+        before, program = list(self.graph.nodes), self.program
+        if order != "kept":
+            # Whatever may go wrong does so before others rely on it.
+            self._move(program, found, order)
+            if not self._agreed(json.dumps(_issued(program, found.order))):
+                arrange(self.graph, before)
+                found, order = self._schedule(text, "kept"), "kept"
+        if order == "kept":
+            self._move(program, found, order)
+        self.changed.schedule = found
+
+    def _move(self, program: Program, found: Schedule, order: str) -> None:
+        if found.step_time < found.step_time_before:
+            self.changed.is_moved = apply(program, found.order, order == "kept")
+
+    def _agreed(self, decision: str) -> bool:
+        """Whether all ranks do the same, or the user says that they do."""
+        if not self.asked.agrees:
+            return True
+        place, self.place = self.place, None
+        return place is not None and all_would(place, decision)
+
+    def _rewrite(self, text: bytes, alone: Schedule) -> bool:
+        """Merges and cuts collectives, and orders the result; whether that is better than the best
+        order of the program as it is, and all ranks do it."""
+        backup = Backup(self.graph)
+        try:
+            best = self._best(text, alone, backup)
+            if best is None or not self._agreed(best.decision()):
+                backup.restore()
+                # Of the nodes that it has now.
+                self.program = self._hand_over()
+                return False
+        except BaseException:
+            backup.restore()
+            raise
+        self.changed.schedule = best.found
+        self.changed.merged, self.changed.split = best.merged, best.split
+        self.changed.is_moved = True
+        return True
+
+    def _best(self, text: bytes, alone: Schedule, backup: Backup) -> Attempt | None:
+        """The best program that was tried, which the graph then is, or None."""
+        limit = limit_of(self.asked.options.memory_budget, alone.peak_memory_before)
+        best, last = None, None
+        plan = Plan(self._recipes(text))
+        if plan.recipes:
+            last = self._attempt(plan, limit)
+            best = last.better_than(WORTH * alone.step_time)
+        if self.asked.splits:
+            exposed = self._exposed(text, alone) if best is None else best.exposed()
+            merges = [] if best is None else plan.recipes
+            for pieces in PIECES if exposed else ():
+                backup.restore()
+                last = self._attempt(Plan(merges, pieces, exposed), limit)
+                least = alone.step_time if best is None else best.found.step_time
+                best = last.better_than(WORTH * least) or best
+        if best is not None and best is not last:
+            backup.restore()
+            last = self._attempt(best.plan, limit)
+            best = last.better_than(WORTH * alone.step_time)
+        if best is not None:
+            apply(best.program, best.found.order, self._order() == "kept")
+        return best
+
+    def _order(self) -> str:
+        return "kept" if self.asked.options.collective_order == "kept" else "free"
+
+    def _recipes(self, text: bytes) -> list[dict[str, Any]]:
+        """What the library would merge; all-reduces, too, which can be merged exactly here."""
+        if not self.asked.merges:
+            return []
+        options = self.asked.options
+        modelled = modelled_on(options.device, options.ranks_per_node)
+        # Copies, and collectives of sizes that the graph does not have, are modelled; all else has
+        # its time already.
+        is_own = modelled.device.startswith("{")
+        device = json.loads(modelled.device) if is_own else modelled.device
+        machine = {
+            "device": device,
+            "ranks_per_node": modelled.ranks_per_node,
+            "profile": {node["name"]: node["runtime_ns"] for node in self.program.nodes},
+        }
+        found = self._schedule(text, self._order(), rewrite="all", **machine).recipes
+        return [recipe for recipe in found if recipe["kind"] == "merge"]
+
+    def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
+        """The collectives that are worth cutting: compute stands still for them."""
+        ran = simulate(Given(text), found.order, collective_order=self._order()).collectives
+        least = EXPOSED * found.step_time
+        return frozenset(one["node"] for one in ran if one["exposed"] > least)
+
+    def _attempt(self, plan: Plan, limit: str) -> Attempt:
+        """Changes the graph as planned, and orders it."""
+        exact = self.asked.rewrite != "all"
+        merged = merge_all(self.graph, plan.recipes, exact)
+        split = split_all(self.graph, plan.exposed, plan.pieces, exact) if plan.exposed else []
+        if not merged and not split:
+            return Attempt(self, plan, None)
+        program = self._hand_over()
+        text = _halflap.to_json(program.graph())
+        try:
+            found = self._schedule(text, self._order(), memory_budget=limit)
+        except _halflap.Error:
+            # It does not fit into memory.
+            return Attempt(self, plan, None)
+        return Attempt(self, plan, found, program, text, merged, split)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rewrites to try: what is merged, and into how many pieces exposed collectives are cut."""
+
+    recipes: list[dict[str, Any]]
+    pieces: int = 1
+    exposed: frozenset[str] = frozenset()
+
+
+@dataclass
+class Attempt:
+    """A rewritten program, and its order; None if there is none."""
+
+    run: _Run
+    plan: Plan
+    found: Schedule | None
+    program: Program | None = None
+    text: bytes = b""
+    merged: list[Merged] = field(default_factory=list)
+    split: list[Split] = field(default_factory=list)
+
+    def better_than(self, time: float) -> Attempt | None:
+        """Itself, if its step is shorter."""
+        return self if self.found is not None and self.found.step_time < time else None
+
+    def exposed(self) -> frozenset[str]:
+        """Collectives for which compute still stands still."""
+        return self.run._exposed(self.text, self.found)
+
+    def decision(self) -> str:
+        """What all ranks must do alike."""
+        assert self.program is not None and self.found is not None
+        return json.dumps([_issued(self.program, self.found.order), [*map(str, self.merged)]])
+
+
+def _issued(program: Program, order: list[str]) -> list[Any]:
+    """The collectives of an order, as all ranks know them."""
+    nodes = {node["name"]: node.get("collective") for node in program.nodes}
+    numbers = {name: number for number, name in enumerate(program.groups)}
+    return [
+        [one["op"], numbers[one["group"]], one["group_size"], one["bytes"], name]
+        for name in order
+        if (one := nodes[name]) is not None
+    ]
+
+
+def deciding(asked: Asked) -> str:
+    """A hash of all that decides besides the graph, for compile caches."""
+    modelled = modelled_on(asked.options.device, asked.options.ranks_per_node)
+    lies = topology(modelled.ranks_per_node)
+    text = f"{_halflap.__version__} {HANDOVER} {asked!r} {modelled!r} {lies}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fail(changed: Changed, problem: Exception, asked: Asked, needs_all: bool) -> None:
+    """Notes and says why a graph stays as it is. Where other ranks may have changed it, and nobody
+    asked them, that would not do."""
+    changed.failure = f"{type(problem).__name__}: {problem}"
+    changed.schedule = None
+    is_everybodys = isinstance(problem, (Unsupported, _halflap.Error))
+    if needs_all and not asked.agrees and not is_everybodys:
+        raise RanksDiffer(
+            f"halflap failed on this rank, perhaps on this one alone ({changed.failure}); the "
+            "others may issue other collectives"
+        ) from problem
+    text = f"halflap leaves {changed.name} as it is: {changed.failure}"
+    log.debug(text, exc_info=problem)
+    warnings.warn(text, RuntimeWarning, stacklevel=5)
+
+
+def _name() -> str:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return f"rank{rank}_fx{len(done)}"
+
+
+def _tell(changed: Changed) -> None:
+    result = changed.schedule
+    if result is None:
+        return
+    merges = "".join(f"merged         {one}\n" for one in changed.merged)
+    cuts = "".join(f"cut            {one}\n" for one in changed.split)
+    summary = f"{merges}{cuts}{result}"
+    log.debug("halflap changed %s in %.3f s\n%s", changed.name, changed.seconds, summary)
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": "halflap_fx_summary", "encoding": "string"},
+        payload_fn=lambda: summary,
+    )

@@ -1,0 +1,467 @@
+"""FX graphs on real ranks: ordered and rewritten in every way to compile, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import warnings
+from contextlib import contextmanager
+
+import models
+import random_programs
+import tasks_random
+import torch
+import torch.distributed as dist
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor import config
+from torch.distributed import _functional_collectives as collectives
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import halflap.torch
+from halflap.torch._fx import passes
+from halflap.torch._fx.merge import merge_all
+from halflap.torch._fx.split import split_all
+
+RANK = int(os.environ["RANK"])
+aten, functional = torch.ops.aten, torch.ops._c10d_functional
+
+
+def far_away(node):
+    """Milliseconds over a link with a large latency, where merging gains much."""
+    name = str(node.target)
+    if "wait_tensor" in name:
+        return 0.0
+    if "c10d_functional" in name:
+        sent = node.meta["val"].numel() + node.args[0].meta["val"].numel()
+        return 1.0 + 1e-6 * sent
+    return 0.2 if ".mm" in name else 0.01
+
+
+def backend(change):
+    """A compiler of AOTAutograd's graphs that runs them as they are after a change."""
+
+    def compiler(gm, inputs):
+        return make_boxed_func(change(gm, inputs).forward)
+
+    partition = min_cut_rematerialization_partition
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
+
+
+def unchanged(gm, inputs):
+    return gm
+
+
+def steps(kind, compiler, count=2):
+    """Losses, and all parameters after some steps."""
+    torch._dynamo.reset()
+    model = models.build(kind)
+    run = torch.compile(model, backend=compiler, fullgraph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(count):
+        loss = run(models.batch(step)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(found, expected):
+    return found[0] == expected[0] and all(map(torch.equal, found[1], expected[1]))
+
+
+def told(before):
+    """What passes did since: merged collectives, failures, whether anything was gained."""
+    ran = passes.done[before:]
+    return {
+        "graphs": len(ran),
+        "merged": sum(len(one.members) for ran_one in ran for one in ran_one.merged),
+        "moved": sum(one.is_moved for one in ran),
+        "failures": [one.failure for one in ran if one.failure],
+        "faster": all(one.schedule.step_time <= one.step_time_before for one in ran if one.schedule),
+    }
+
+
+CHANGES = {
+    "kept": functools.partial(halflap.torch.reorder, estimate=far_away),
+    "auto": functools.partial(halflap.torch.reorder, estimate=far_away, collective_order="auto"),
+    "merged": functools.partial(
+        halflap.torch.optimize, estimate=far_away, collective_order="auto", memory_budget="4x"
+    ),
+}
+
+
+def trained():
+    """The examples' models in AOTAutograd's eager backend, plain and with each change."""
+    result = {}
+    for kind in models.BLOCKS:
+        plain = steps(kind, backend(unchanged))
+        for name, change in CHANGES.items():
+            before = len(passes.done)
+            found = steps(kind, backend(change))
+            result[f"{kind} {name}"] = {"same": same(found, plain), **told(before)}
+    return result
+
+
+def inductor():
+    """The same with Inductor, as its custom pass; twice, the second time from the cache."""
+    folder = os.path.join(os.environ["FOLDER"], "kernels")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    config.cpp.simdlen = 1
+    result = {}
+    plain = steps("fsdp", "inductor")
+    ours = {"estimate": far_away, "memory_budget": "4x", "collective_order": "free"}
+    for name, given in {"merged": ours, "again": ours, "other": {**ours, "effort": "default"}}.items():
+        before = len(passes.done)
+        with config.patch(post_grad_custom_post_pass=halflap.torch.GraphPass(rewrite="exact", **given)):
+            with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+                found = steps("fsdp", "inductor")
+        result[name] = {"same": same(found, plain), **told(before)}
+    before = len(passes.done)
+    with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
+        found = steps("fsdp", "inductor")
+        shown = str(halflap.torch.status())
+    result["both levels"] = {"same": same(found, plain), "status": shown, **told(before)}
+    return result
+
+
+def merged_kinds():
+    """Every kind of collective merged, with sizes that ranks can and cannot share evenly."""
+    ranks, group = dist.get_world_size(), dist.group.WORLD
+
+    def exchange(*given):
+        gathered = [collectives.all_gather_tensor(one, 0, group) for one in given[:3]]
+        wide = [one.repeat(ranks, 1) for one in given[:3]]
+        scattered = [collectives.reduce_scatter_tensor(one, "sum", 0, group) for one in wide]
+        reduced = [collectives.all_reduce(one, "sum", group) for one in given[3:]]
+        return [one * 2 for one in (*gathered, *scattered, *reduced)]
+
+    torch.manual_seed(RANK)
+    even = [torch.randn(4, 3), torch.randn(8, 5), torch.randn(12, 7)]
+    shared = [torch.randn(4, 6), torch.randn(8, 9), torch.randn(16, 1)]
+    odd = [torch.randn(3, 5), torch.randn(7), torch.randn(9)]
+    result = {}
+    for name, given in {"even": [*even, *shared], "odd": [*even, *odd]}.items():
+        expected = exchange(*given)
+        for exact in (True, False):
+            gm = make_fx(exchange, tracing_mode="fake")(*given)
+            merge_all(gm.graph, all_of_each_kind(gm.graph), exact)
+            gm.graph.lint()
+            gm.recompile()
+            found = gm(*given)
+            result[f"{name} {'exact' if exact else 'all'}"] = {
+                "same": all(map(torch.equal, found, expected)),
+                "close": all(torch.allclose(*pair, atol=1e-5) for pair in zip(found, expected)),
+                "calls": sorted(kind for kind, _ in started(gm.graph)),
+            }
+    return result
+
+
+def started(graph):
+    """Collectives: their kind and name."""
+    nodes = [node for node in graph.nodes if "c10d_functional" in str(node.target)]
+    named = [(str(node.target).split(".")[1], node.name) for node in nodes]
+    return [(kind, name) for kind, name in named if kind != "wait_tensor"]
+
+
+def all_of_each_kind(graph):
+    """Recipes that merge whatever may be."""
+    names = started(graph)
+    kinds = dict.fromkeys(kind for kind, _ in names)
+    return [
+        {"kind": "merge", "members": [name for kind, name in names if kind == wanted]}
+        for wanted in kinds
+    ]
+
+
+def cut():
+    """Every region that can be cut, into two and four pieces, against the whole."""
+    group = dist.group.WORLD
+
+    def tensor_parallel(x, up, down, bias):
+        gathered = collectives.all_gather_tensor(x, 0, group)
+        hidden = torch.nn.functional.gelu(gathered @ up)
+        made = torch.addmm(bias, hidden, down)
+        # What was gathered is used elsewhere, too, as a whole.
+        return collectives.reduce_scatter_tensor(made, "sum", 0, group) + 1, gathered.sum(0)
+
+    def experts(x, up, down, bias):
+        sent = collectives.all_to_all_single(x, None, None, group)
+        hidden = torch.relu(sent @ up) * 0.5
+        return (collectives.all_to_all_single(hidden @ down, None, None, group) * 2,)
+
+    def gathered(x, up, down, bias):
+        return (collectives.all_gather_tensor(x, 0, group) @ up,)
+
+    def scattered(x, up, down, bias):
+        return (collectives.reduce_scatter_tensor(torch.tanh(x @ up), "sum", 0, group),)
+
+    def reduced_product(x, up, down, bias):
+        return (collectives.all_reduce(x @ up, "sum", group),)
+
+    torch.manual_seed(RANK)
+    ranks = dist.get_world_size()
+    given = torch.randn(8 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
+    result = {}
+    for function in (tensor_parallel, experts, gathered, scattered, reduced_product):
+        expected = function(*given)
+        for pieces in (2, 4):
+            gm = make_fx(function, tracing_mode="fake")(*given)
+            names = {name for _, name in started(gm.graph)}
+            done = split_all(gm.graph, names, pieces, exact=True)
+            gm.graph.lint()
+            gm.recompile()
+            result[f"{function.__name__} {pieces}"] = {
+                "same": all(map(torch.equal, gm(*given), expected)),
+                "cut": sum(len(one.collectives) for one in done),
+                "calls": len(started(gm.graph)),
+            }
+    return result
+
+
+def by_size(node):
+    """Milliseconds by size alone: nothing is gained by merging, and much by cutting."""
+    value = node.meta["val"]
+    if "wait_tensor" in str(node.target) or not isinstance(value, torch.Tensor):
+        return 0.0
+    sent = max(value.numel(), node.args[0].meta["val"].numel()) if "c10d" in str(node.target) else 0
+    return 1e-3 * sent if sent else 5e-4 * value.numel() if "mm" in str(node.target) else 1e-6
+
+
+def cut_models():
+    """Models whose collectives nothing can hide but pieces of what computes on them."""
+    change = functools.partial(
+        halflap.torch.optimize, rewrite=["merge", "split"], estimate=by_size, memory_budget="4x"
+    )
+    result = {}
+    for kind in ("tensor_parallel", "expert_parallel"):
+        plain = steps(kind, backend(unchanged))
+        before = len(passes.done)
+        found = steps(kind, backend(change))
+        result[kind] = {
+            "same": same(found, plain),
+            "cut": sum(len(one.split) for one in passes.done[before:]),
+            "shorter": all(
+                one.schedule.step_time < one.order_alone for one in passes.done[before:] if one.split
+            ),
+            **told(before),
+        }
+    return result
+
+
+def apart():
+    """Ranks that do not do the same: one has other options, one fails, one does not come."""
+    halflap.torch._agree.decisions.patience = 5.0
+
+    def exchange(*given):
+        return [collectives.all_gather_tensor(one, 0, dist.group.WORLD) for one in given]
+
+    given = [torch.full((2, 2), float(RANK))] * 4
+    options = {"memory_budget": "8x", "collective_order": "auto", "estimate": far_away}
+    expected = exchange(*given)
+    result = {}
+    for case in ("agreed", "options", "failure", "absent"):
+        gm = make_fx(exchange, tracing_mode="fake")(*given)
+        before = len(passes.done)
+        own = dict(options, effort="default") if case == "options" and RANK == 1 else options
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            with broken() if case == "failure" and RANK == 1 else steady():
+                if case != "absent" or RANK == 0:
+                    halflap.torch.optimize(gm, **own)
+        found = gm(*given)
+        texts = [str(one.message) for one in warned if "halflap" in str(one.message)]
+        result[case] = {"same": all(map(torch.equal, found, expected)), "told": texts, **told(before)}
+        dist.barrier()
+    return result
+
+
+@contextmanager
+def steady():
+    yield
+
+
+@contextmanager
+def broken():
+    """Merging that fails half way."""
+    before = passes.apply
+
+    def raises(*_):
+        raise MemoryError("broken on purpose")
+
+    passes.apply = raises
+    try:
+        yield
+    finally:
+        passes.apply = before
+
+
+def random_sweep():
+    """Random programs in AOTAutograd's eager backend: every change against none."""
+    first, count = int(os.environ["FIRST_SEED"]), int(os.environ["SEEDS"])
+    began, before = time.monotonic(), len(passes.done)
+    differences = []
+    for seed in range(first, first + count):
+        program = random_programs.program(seed)
+        expected = results(program, seed, unchanged)
+        for name, change in CHANGES.items():
+            found = results(program, seed, change)
+            if tasks_random._on_any_rank(tasks_random._differ(found, expected)):
+                if stable(program, seed, expected):
+                    differences.append(f"seed {seed}, {name}: values differ\n{program.text}")
+    found = told(before)
+    differences += found["failures"]
+    return {**found, "differences": differences, "seconds": time.monotonic() - began}
+
+
+def results(program, seed, change):
+    compile_with = functools.partial(torch.compile, backend=backend(change))
+    return tasks_random.results(program, seed, compile_with)
+
+
+def stable(program, seed, expected):
+    """Whether it is the same each time without any change."""
+    again = [results(program, seed, unchanged) for _ in range(3)]
+    return not any(tasks_random._on_any_rank(tasks_random._differ(one, expected)) for one in again)
+
+
+def bound():
+    """What binds nodes besides the values that they read; each case a graph that has reason to move
+    them. The check of a moved graph finds each of them by itself, too."""
+    return {name: case() for name, case in BOUND.items()}
+
+
+def moved(function, *given, **options):
+    """A function's graph before and after it was ordered, as names of its calls."""
+    gm = make_fx(function, tracing_mode="fake")(*given)
+    before = [node.name for node in gm.graph.nodes]
+    seed = torch.get_rng_state()
+    expected = function(*[one.clone() for one in given])
+    after_it = torch.get_rng_state()
+    chosen = {"estimate": far_away, "collective_order": "auto", "memory_budget": "8x", **options}
+    halflap.torch.reorder(gm, **chosen)
+    torch.set_rng_state(seed)
+    found = gm(*[one.clone() for one in given])
+    same = all(map(torch.equal, found, expected)) and torch.equal(torch.get_rng_state(), after_it)
+    return before, [node.name for node in gm.graph.nodes], same
+
+
+def reduced(x):
+    return collectives.all_reduce(x, "sum", dist.group.WORLD)
+
+
+def collectives_start_early():
+    def function(a, b):
+        for _ in range(4):
+            a = a @ a * 0.1
+        return a, reduced(b).add(1)
+
+    before, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
+    return same and before.index("all_reduce") > before.index("mm_3") and (
+        after.index("all_reduce") < after.index("mm") < after.index("wait_tensor")
+    )
+
+
+def random_numbers_keep_their_sequence():
+    def function(a, b):
+        first = torch.rand_like(a)
+        second = reduced(torch.rand_like(b))
+        third = torch.rand_like(a)
+        return first @ a, second + third
+
+    before, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
+    sequence = [name for name in after if name.startswith("rand")]
+    return same and sequence == [name for name in before if name.startswith("rand")]
+
+
+def writes_keep_their_sequence():
+    def function(a, b):
+        early = a @ a
+        seen = reduced(b)
+        shown = b.t()
+        b.mul_(2.0)
+        late = shown @ a
+        b.add_(1.0)
+        return early, seen + late, b @ b
+
+    _, after, same = moved(function, torch.randn(8, 8), torch.randn(8, 8))
+    return same and after.index("mul_") < after.index("mm_1") < after.index("add_")
+
+
+def unknown_operators_keep_their_place():
+    def function(a, b):
+        first = reduced(a)
+        between = torch.ops.fx_tests.all_reduce_of_others(b)
+        second = reduced(b)
+        return first + 1, between, second + 1
+
+    _, after, same = moved(function, torch.randn(4, 4), torch.randn(4, 4))
+    names = ["all_reduce", "all_reduce_of_others", "all_reduce_1"]
+    return same and [name for name in after if name in names] == names
+
+
+@torch.library.custom_op("fx_tests::all_reduce_of_others", mutates_args=())
+def all_reduce_of_others(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@all_reduce_of_others.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def a_check_finds_what_was_moved():
+    """Orders that no search gives: the check refuses each."""
+    from halflap.torch._fx.check import check_same, fixed_of
+    from halflap.torch._fx.order import arrange
+    from halflap.torch._handover import Unsupported
+
+    def function(a, b):
+        a.add_(1.0)
+        first = torch.rand_like(a)
+        second = torch.rand_like(b)
+        return first @ a, second, reduced(a), reduced(b)
+
+    gm = make_fx(function, tracing_mode="fake")(torch.randn(4, 4), torch.randn(4, 4))
+    nodes = {node.name: node for node in gm.graph.nodes}
+    fixed = fixed_of([*gm.graph.nodes])
+    refused = 0
+    for one, other in (("rand_like", "rand_like_1"), ("all_reduce", "all_reduce_1"),
+                       ("add_", "mm"), ("mm", "rand_like")):
+        order = [*gm.graph.nodes]
+        order.remove(nodes[other])
+        order.insert(order.index(nodes[one]), nodes[other])
+        before = [*gm.graph.nodes]
+        try:
+            arrange(gm.graph, order)
+            check_same(fixed, gm.graph, keeps_collectives=True)
+        except (Unsupported, RuntimeError):
+            refused += 1
+        arrange(gm.graph, before)
+    return refused == 4
+
+
+def a_graph_that_is_not_functional_stays():
+    module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        nodes = [node.name for node in module.graph.nodes]
+        halflap.torch.reorder(module)
+    return nodes == [node.name for node in module.graph.nodes] and len(warned) <= 1
+
+
+BOUND = {
+    function.__name__: function
+    for function in (
+        collectives_start_early,
+        random_numbers_keep_their_sequence,
+        writes_keep_their_sequence,
+        unknown_operators_keep_their_place,
+        a_check_finds_what_was_moved,
+        a_graph_that_is_not_functional_stays,
+    )
+}

@@ -1,0 +1,79 @@
+"""Passes over FX graphs on real ranks; tasks_fx.py has what they do. scripts/nightly has more."""
+
+import pytest
+from ranks import PYTHON, launch
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="HALFLAP_TORCH_PYTHON is not set")
+
+
+def test_models_compute_the_same(tmp_path):
+    for rank in launch("fx.trained", tmp_path, ranks=2):
+        for case, found in rank.items():
+            assert found["same"] and found["failures"] == [], (case, found)
+            # Forward and backward.
+            assert found["graphs"] == 2 and found["faster"], (case, found)
+        assert rank["fsdp merged"]["merged"] >= 8, rank["fsdp merged"]
+
+
+def test_every_kind_is_merged_bit_for_bit(tmp_path):
+    gather, scatter = "all_gather_into_tensor", "reduce_scatter_tensor"
+    for rank in launch("fx.merged_kinds", tmp_path, ranks=4):
+        for case, found in rank.items():
+            assert found["close"], (case, found)
+            assert found["same"] or case == "odd all", (case, found)
+        # All-reduces are a reduce-scatter and an all-gather, if ranks can share them.
+        assert rank["even exact"]["calls"] == [gather, gather, scatter, scatter]
+        assert rank["odd exact"]["calls"] == [gather, *3 * ["all_reduce"], scatter]
+        assert rank["odd all"]["calls"] == [gather, "all_reduce", scatter]
+
+
+def test_every_region_is_cut_bit_for_bit(tmp_path):
+    for rank in launch("fx.cut", tmp_path, ranks=4):
+        for case, found in rank.items():
+            name, pieces = case.split()
+            both = name in ("tensor_parallel", "experts")
+            # On more than two ranks a piece of an all-reduce is added up in another sequence.
+            cut = 0 if name == "reduced_product" else 2 if both else 1
+            assert found["same"] and found["cut"] == cut, (case, found)
+            assert found["calls"] == (int(pieces) * cut or 1), (case, found)
+
+
+def test_models_are_cut_where_nothing_else_hides_them(tmp_path):
+    for rank in launch("fx.cut_models", tmp_path, ranks=2):
+        for case, found in rank.items():
+            assert found["same"] and found["failures"] == [], (case, found)
+            assert found["cut"] > 0 and found["shorter"], (case, found)
+
+
+def test_ranks_agree_or_change_nothing(tmp_path):
+    first, second = launch("fx.apart", tmp_path, ranks=2)
+    for rank in (first, second):
+        assert all(found["same"] for found in rank.values()), rank
+        assert rank["agreed"]["merged"] == 4
+        assert all(rank[case]["merged"] == 0 for case in ("failure", "absent")), rank
+    assert second["failure"]["failures"] == ["MemoryError: broken on purpose"]
+    assert len(second["failure"]["told"]) == 1
+    assert first["failure"]["failures"] == [] and "did not come" in first["absent"]["told"][0]
+
+
+def test_inductor_keeps_caches_and_values(tmp_path):
+    for rank in launch("fx.inductor", tmp_path, ranks=2):
+        for case, found in rank.items():
+            assert found["same"] and found["failures"] == [], (case, found)
+        assert rank["merged"]["graphs"] == 2 and rank["merged"]["merged"] > 0
+        # What is in the cache is what the pass would do again, with the same options only.
+        assert rank["again"]["graphs"] == 0 and rank["other"]["graphs"] == 2
+        assert "collectives merged into" in rank["both levels"]["status"]
+
+
+def test_random_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIRST_SEED", "0")
+    monkeypatch.setenv("SEEDS", "12")
+    for rank in launch("fx.random_sweep", tmp_path, ranks=2):
+        assert rank["differences"] == []
+        assert rank["merged"] > 0 and rank["graphs"] >= 36
+
+
+def test_what_must_not_move_does_not(tmp_path):
+    (rank,) = launch("fx.bound", tmp_path, ranks=1)
+    assert rank == dict.fromkeys(rank, True)
