@@ -45,7 +45,9 @@ from testbed import fx_level, payload  # noqa: E402
 #: Steps of a mode before anything is measured: the first compiles. Values are compared after them.
 WARM_STEPS = 3
 GLOO = payload.Transport.GLOO
-ORDERS = ("kept", "free", "auto", "merged")
+#: What may be rewritten, in a free order.
+REWRITING = {"merged": "exact", "split": ["merge", "split"]}
+ORDERS = ("kept", "free", "auto", *REWRITING)
 FX_MODES = {"fx": False, "fx-merging": True}
 
 
@@ -150,8 +152,9 @@ class Rank:
         if name in ORDERS:
             given = {"memory_budget": budget} if budget else {}
             given |= {"effort": "default", "profile": self.measured}
-            if name == "merged":
-                return halflap.torch.enable(collective_order="free", rewrite="exact", **given)
+            if name in REWRITING:
+                given |= {"rewrite": REWRITING[name]}
+                name = "free"
             return halflap.torch.enable(collective_order=name, **given)
         if name in FX_MODES:
             rates = fx_level.Rates.of([graph for graph, _ in self.graphs.get("none", [])])

@@ -253,6 +253,58 @@ def cut_models():
     return result
 
 
+def recipes():
+    """Those of docs/fx.md: inference with all-reduces, and gradients of data-parallel ranks."""
+    result = {"inference": inference(), "data parallel": data_parallel()}
+    return result
+
+
+def inference():
+    """Products and all-reduces are cut into pieces that hide each other."""
+    torch._dynamo.reset()
+    # Next to nothing else to compute.
+    model, x, y = Parallel(), torch.randn(32, 16), torch.randn(1, 16)
+    change = functools.partial(
+        halflap.torch.optimize, rewrite="all", estimate=by_size, memory_budget="4x"
+    )
+    before = len(passes.done)
+    with torch.no_grad():
+        found = torch.compile(model, backend=backend(change), fullgraph=True)(x, y)
+        expected = model(x, y)
+    cut = sum(len(one.split) for one in passes.done[before:])
+    return {"same": all(map(torch.equal, found, expected)), "cut": cut, **told(before)}
+
+
+def data_parallel():
+    """DistributedDataParallel with compiled autograd: all-reduces of all parameters, merged."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["FOLDER"], "kernels")
+    config.cpp.simdlen = 1
+    plain = data_parallel_steps()
+    before = len(passes.done)
+    with halflap.torch.enable(rewrite="exact", memory_budget="4x"):
+        found = data_parallel_steps()
+    return {"same": all(map(torch.equal, found, plain)), **told(before)}
+
+
+def data_parallel_steps():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(16, 16) for _ in range(4)]
+    x = torch.randn(8, 16) + RANK
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+        # One all-reduce for each parameter: halflap decides what is merged.
+        with config.patch(_fuse_ddp_communication=False):
+
+            @torch.compile
+            def step():
+                model(x).square().mean().backward()
+
+            for _ in range(2):
+                step()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
 def apart():
     """Ranks that do not do the same: one has other options, one fails, one does not come."""
     halflap.torch._agree.decisions.patience = 5.0
@@ -445,6 +497,50 @@ def a_check_finds_what_was_moved():
     return refused == 4
 
 
+class Parallel(torch.nn.Module):
+    """A block whose ranks add up their parts, as in tensor-parallel inference."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(RANK)
+        self.up = torch.nn.Parameter(torch.randn(16, 24))
+        self.down = torch.nn.Parameter(torch.randn(24, 16))
+
+    def forward(self, x, y):
+        for _ in range(3):
+            y = torch.relu(y @ self.up) @ self.down * 0.01
+        return reduced(torch.relu(x @ self.up) @ self.down).add(1), y
+
+
+def exported_graphs_are_ordered():
+    given = torch.randn(8, 16), torch.randn(8, 16)
+    model = Parallel()
+    exported = torch.export.export(model, given)
+    before = len(passes.done)
+    gm = exported.graph_module
+    names = [node.name for node in gm.graph.nodes]
+    halflap.torch.reorder(gm, estimate=far_away, memory_budget="8x")
+    found = exported.module()(*given)
+    same = all(map(torch.equal, found, model(*given)))
+    return same and told(before)["failures"] == [] and names != [n.name for n in gm.graph.nodes]
+
+
+def sizes_that_vary_are_not_guarded():
+    """A graph of any number of rows runs with another number after it was ordered."""
+    model = Parallel()
+    rows = [torch.randn(8, 16), torch.randn(8, 16)]
+    function = lambda x, y: model(x, y)  # noqa: E731
+    gm = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*rows)
+    before = len(passes.done)
+    names = [node.name for node in gm.graph.nodes]
+    options = {"estimate": far_away, "memory_budget": "8x", "collective_order": "auto"}
+    halflap.torch.optimize(gm, rewrite="all", **options)
+    others = torch.randn(5, 16), torch.randn(7, 16)
+    same = all(map(torch.equal, gm(*others), model(*others)))
+    is_moved = names != [node.name for node in gm.graph.nodes]
+    return same and is_moved and told(before)["failures"] == []
+
+
 def a_graph_that_is_not_functional_stays():
     module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     with warnings.catch_warnings(record=True) as warned:
@@ -462,6 +558,8 @@ BOUND = {
         writes_keep_their_sequence,
         unknown_operators_keep_their_place,
         a_check_finds_what_was_moved,
+        exported_graphs_are_ordered,
+        sizes_that_vary_are_not_guarded,
         a_graph_that_is_not_functional_stays,
     )
 }

@@ -45,6 +45,14 @@ def test_models_are_cut_where_nothing_else_hides_them(tmp_path):
             assert found["cut"] > 0 and found["shorter"], (case, found)
 
 
+def test_recipes(tmp_path):
+    for rank in launch("fx.recipes", tmp_path, ranks=2):
+        for case, found in rank.items():
+            assert found["same"] and found["failures"] == [], (case, found)
+        assert rank["inference"]["cut"] == 1, rank["inference"]
+        assert rank["data parallel"]["merged"] > 0, rank["data parallel"]
+
+
 def test_ranks_agree_or_change_nothing(tmp_path):
     first, second = launch("fx.apart", tmp_path, ranks=2)
     for rank in (first, second):
