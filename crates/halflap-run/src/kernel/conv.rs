@@ -12,9 +12,9 @@ use halflap_hlo::WindowDim;
 
 use super::Buffers;
 use super::block;
-use super::dot::{Number, gemm_one};
 use super::error::What;
 use super::formula::{Convolving, TermId};
+use super::matrix::{MatrixView, Product, Real};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::walk::{Transfer, each_index, strides};
 use super::window::seen;
@@ -232,7 +232,7 @@ impl Conv {
 
     /// # Safety
     /// See [`Stage::run`].
-    unsafe fn compute<T: Number>(&self, buffers: &Buffers<'_>) {
+    unsafe fn compute<T: Real>(&self, buffers: &Buffers<'_>) {
         let ends = self.parts();
         let part = |index: usize| {
             buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] })
@@ -262,14 +262,18 @@ impl Conv {
                     self.fill(input, (matrix, &mut offsets[..len]), first);
                     let to = result.add(group * self.outputs * self.columns() + first);
                     let kernel = packed.add(group * self.outputs * self.depth());
-                    let by = self.depth() as isize;
-                    let threads = gemm::Parallelism::None;
-                    gemm_one(
-                        (self.outputs, len, self.depth()),
-                        (to, self.columns() as isize),
-                        (kernel.cast_const(), 1, by),
-                        (matrix.cast_const(), 1, len as isize, threads),
-                    );
+                    let by_rows =
+                        |start, by: usize| MatrixView { start, row: by as isize, column: 1 };
+                    let product = Product {
+                        rows: self.outputs,
+                        columns: len,
+                        depth: self.depth(),
+                        lhs: by_rows(kernel.cast_const(), self.depth()),
+                        rhs: by_rows(matrix.cast_const(), len),
+                        to: MatrixView { start: to, row: self.columns() as isize, column: 1 },
+                        threads: 1,
+                    };
+                    product.run();
                 }
             }
             self.finish(buffers, (part(3), part(6)));
@@ -288,7 +292,7 @@ impl Conv {
     ///
     /// # Safety
     /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
-    unsafe fn sum<T: Number>(
+    unsafe fn sum<T: Real>(
         &self,
         few: &[Vec<Sight>],
         (input, kernel): (*const T, *const T),
@@ -346,7 +350,7 @@ impl Conv {
     ///
     /// # Safety
     /// `input` must be the group's first element, the matrix as long as the columns need.
-    unsafe fn fill<T: Number>(
+    unsafe fn fill<T: Real>(
         &self,
         input: *const T,
         (matrix, offsets): (*mut T, &mut [i64]),

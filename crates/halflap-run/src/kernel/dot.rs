@@ -4,16 +4,15 @@
 //! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; integers by
 //! a plain loop.
 
-use std::ops::{Add, Mul};
-
 use super::Buffers;
 use super::block;
 use super::error::What;
 use super::formula::{Contraction, Op, TermId};
+use super::matrix::{MatrixView, Multiplied, Product};
 use super::plan::{Planner, Slot, Stage, Strided, Trouble, parts_of};
 use super::walk::Transfer;
 use super::whole::Whole;
-use crate::tensor::DType;
+use crate::tensor::{Complex, DType};
 
 /// One operand as a batch of matrices.
 #[derive(Clone, Debug)]
@@ -65,12 +64,14 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let lhs = side(
         planner,
         term.args[0],
-        (Roles { batch: lhs_batch, contracted: lhs_contracting }, &mut local),
+        &Roles { batch: lhs_batch, contracted: lhs_contracting },
+        &mut local,
     )?;
     let rhs = side(
         planner,
         term.args[1],
-        (Roles { batch: rhs_batch, contracted: rhs_contracting }, &mut local),
+        &Roles { batch: rhs_batch, contracted: rhs_contracting },
+        &mut local,
     )?;
     let dims = &planner.formula.term(term.args[0]).dims;
     let product = |of: &[usize]| of.iter().map(|&dim| dims[dim]).product::<usize>();
@@ -104,7 +105,8 @@ fn joined(dims: &[usize], strided: &Strided, of: &[usize]) -> Option<i64> {
 fn side(
     planner: &mut Planner<'_>,
     id: TermId,
-    (roles, local): (Roles<'_>, &mut usize),
+    roles: &Roles<'_>,
+    local: &mut usize,
 ) -> Result<Side, Trouble> {
     let dims = planner.formula.term(id).dims.clone();
     let dtype = planner.formula.term(id).dtype;
@@ -220,10 +222,10 @@ impl Stage for Dot {
                     self.multiply(buffers, (lhs.cast::<f64>(), rhs.cast()), to.cast())
                 }
                 (None, DType::C64) => {
-                    self.multiply(buffers, (lhs.cast::<gemm::c32>(), rhs.cast()), to.cast())
+                    self.multiply(buffers, (lhs.cast::<Complex<f32>>(), rhs.cast()), to.cast())
                 }
                 (None, DType::C128) => {
-                    self.multiply(buffers, (lhs.cast::<gemm::c64>(), rhs.cast()), to.cast())
+                    self.multiply(buffers, (lhs.cast::<Complex<f64>>(), rhs.cast()), to.cast())
                 }
                 (None, other) => self.whole(other, (lhs, rhs), to),
             }
@@ -247,35 +249,38 @@ impl Stage for Dot {
 impl Dot {
     /// # Safety
     /// The pointers must hold the matrices.
-    unsafe fn multiply<T: Number>(
+    unsafe fn multiply<T: Multiplied>(
         &self,
         buffers: &Buffers<'_>,
         (lhs, rhs): (*const T, *const T),
         to: *mut T,
     ) {
-        let threads = buffers.threads();
-        let parallelism =
-            if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+        let (left, right) = (&self.lhs, &self.rhs);
         for batch in buffers.share(self.batch) {
             let batch = batch as isize;
+            let product = Product {
+                rows: self.rows,
+                columns: self.columns,
+                depth: self.depth,
+                lhs: MatrixView {
+                    start: lhs.wrapping_offset(batch * left.batch as isize),
+                    row: left.free as isize,
+                    column: left.contracted as isize,
+                },
+                rhs: MatrixView {
+                    start: rhs.wrapping_offset(batch * right.batch as isize),
+                    row: right.contracted as isize,
+                    column: right.free as isize,
+                },
+                to: MatrixView {
+                    start: to.wrapping_offset(batch * (self.rows * self.columns) as isize),
+                    row: self.columns as isize,
+                    column: 1,
+                },
+                threads: buffers.threads(),
+            };
             // SAFETY: the caller's promise; steps are those of the operands, and the result is dense.
-            unsafe {
-                gemm_one(
-                    (self.rows, self.columns, self.depth),
-                    (to.offset(batch * (self.rows * self.columns) as isize), self.columns as isize),
-                    (
-                        lhs.offset(batch * self.lhs.batch as isize),
-                        self.lhs.contracted as isize,
-                        self.lhs.free as isize,
-                    ),
-                    (
-                        rhs.offset(batch * self.rhs.batch as isize),
-                        self.rhs.free as isize,
-                        self.rhs.contracted as isize,
-                        parallelism,
-                    ),
-                );
-            }
+            unsafe { product.run() };
         }
     }
 
@@ -324,76 +329,4 @@ impl Dot {
             }
         }
     }
-}
-
-/// One multiplication. Steps of the left operand are along the contracted dimension and between rows, of the
-/// right one between columns and along the contracted dimension.
-///
-/// # Safety
-/// The pointers must hold the matrices.
-pub(super) unsafe fn gemm_one<T: Number>(
-    (rows, columns, depth): (usize, usize, usize),
-    (to, to_row): (*mut T, isize),
-    (lhs, lhs_column, lhs_row): (*const T, isize, isize),
-    (rhs, rhs_column, rhs_row, parallelism): (*const T, isize, isize, gemm::Parallelism),
-) {
-    if depth == 0 {
-        for row in 0..rows as isize {
-            // SAFETY: a row of the result.
-            unsafe {
-                std::slice::from_raw_parts_mut(to.offset(row * to_row), columns).fill(T::ZERO)
-            };
-        }
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            depth,
-            to,
-            1,
-            to_row,
-            false,
-            lhs,
-            lhs_column,
-            lhs_row,
-            rhs,
-            rhs_column,
-            rhs_row,
-            T::ZERO,
-            T::ONE,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
-}
-
-/// What the matrix library multiplies.
-pub(super) trait Number: Copy + Add<Output = Self> + Mul<Output = Self> + 'static {
-    const ZERO: Self;
-    const ONE: Self;
-}
-
-impl Number for f32 {
-    const ZERO: f32 = 0.0;
-    const ONE: f32 = 1.0;
-}
-
-impl Number for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-}
-
-impl Number for gemm::c32 {
-    const ZERO: gemm::c32 = gemm::c32 { re: 0.0, im: 0.0 };
-    const ONE: gemm::c32 = gemm::c32 { re: 1.0, im: 0.0 };
-}
-
-impl Number for gemm::c64 {
-    const ZERO: gemm::c64 = gemm::c64 { re: 0.0, im: 0.0 };
-    const ONE: gemm::c64 = gemm::c64 { re: 1.0, im: 0.0 };
 }

@@ -15,6 +15,7 @@
 //! | `plan`, `nest` | terms to stages and slots of memory |
 //! | `program`, `block`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
+//! | `matrix` | products of two matrices |
 
 mod block;
 mod build;
@@ -32,6 +33,7 @@ mod linear;
 mod literal;
 mod loops;
 mod math;
+mod matrix;
 mod moves;
 mod nest;
 mod plan;
