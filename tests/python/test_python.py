@@ -59,6 +59,22 @@ def test_a_graph_may_come_in_any_form(graph, scheduled, tmp_path):
     assert scheduled.order == expected["order"] and scheduled.step_time == expected["step_time"]
 
 
+def test_figures_need_nothing_rendered(graph):
+    """Neither text nor JSON: a compilation of torch takes the order and these alone."""
+    result = halflap.schedule(graph, effort="quick", memory_budget=1.1)
+    names = ("step_time", "step_time_before", "peak_memory", "peak_memory_before", "bound", "order")
+    figures = {name: getattr(result, name) for name in names}
+    exposed = (result.exposed, result.exposed_before)
+    assert "_fields" not in vars(result)
+    fields = result.to_dict()
+    assert figures == {name: fields[name] for name in names}
+    assert exposed == (fields["simulated_exposed"], fields["simulated_exposed_before"])
+    simulated = halflap.simulate(graph, result)
+    figures = (simulated.step_time, simulated.peak_memory, simulated.bound)
+    assert "_fields" not in vars(simulated)
+    assert figures == tuple(simulated.to_dict()[name] for name in ("step_time", "peak_memory", "bound"))
+
+
 def test_every_option_means_what_it_means_to_the_command(graph, tmp_path):
     passes = ["reorder_communication_preserving_peak_memory", "sink_waits_iterative"]
     ours = halflap.schedule(
@@ -130,6 +146,12 @@ def test_modules_are_scheduled_and_written_again(tmp_path):
     ours = halflap.schedule(MODULE, effort="quick")
     assert timeless(ours.to_dict()) == by_command(tmp_path, "schedule", MODULE, "--effort=quick")
     assert ours.order == list(ours.orders.values())[-1]
+    fields = ours.to_dict()
+    assert ours.orders == {part["computation"]: part["order"] for part in fields["computations"]}
+    assert (ours.step_time, ours.exposed, ours.peak_memory) == tuple(
+        fields[name] for name in ("step_time", "exposed", "peak_memory")
+    )
+    assert ours.bound == fields["computations"][-1]["bound"]
     assert halflap.emit_hlo(MODULE, effort="quick") == run("schedule", MODULE, "--effort=quick", "--emit=hlo")
     assert ours.report().html.startswith("<!DOCTYPE html>")
 

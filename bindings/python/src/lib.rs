@@ -1,7 +1,8 @@
-//! The part of the Python module that is written in Rust: commands on data in memory, with the interpreter
+//! The part of the Python module that is written in Rust: requests on data in memory, with the interpreter
 //! free meanwhile and Ctrl-C heard. What people call is in `python/halflap`.
 
 mod json;
+mod options;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,11 +14,15 @@ use halflap::cost::{Costs, Device};
 use halflap::graph::{Collective, Graph, GroupParts, OpKind, OpParts, Parts};
 use halflap::units::{Bytes, Flops, Nanos};
 use halflap_cli::Failed;
-use halflap_cli::desk::{self, DeskCall, Stop};
+use halflap_cli::desk::{self, DeskCall, DeskInputs, Figures, Stop};
+use halflap_cli::request::{
+    Analyze, Explain, Ordered, Request, Simulate, Timeline, Verify, WhatIf, WhichArgs,
+};
+use options::Options;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyKeyboardInterrupt};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 create_exception!(halflap, Error, PyException, "What halflap cannot do, and why.");
 create_exception!(
@@ -27,7 +32,7 @@ create_exception!(
     "The input or an option is at fault; the message names the place."
 );
 create_exception!(halflap, NotValid, Error, "An order was to be proved, and it is wrong.");
-create_exception!(halflap, RunFailed, Error, "What was run did not come to its end.");
+create_exception!(halflap, RunFailed, Error, "What was run did not complete.");
 create_exception!(halflap, InternalError, Error, "A bug in halflap; the input is not at fault.");
 
 /// How often Ctrl-C is listened for.
@@ -63,6 +68,36 @@ fn call(
     Ok((written, answer.printed, answer.warnings))
 }
 
+/// Orders and their figures: nothing was rendered for them.
+#[pyclass(frozen, get_all, name = "Figures")]
+struct PyFigures {
+    /// The names of nodes in their new order, by computation; a graph's has no name.
+    orders: Vec<(String, Vec<String>)>,
+    step_time: f64,
+    step_time_before: f64,
+    exposed: f64,
+    exposed_before: f64,
+    peak_memory: i64,
+    peak_memory_before: i64,
+    bound: Option<f64>,
+}
+
+impl PyFigures {
+    fn of(figures: Figures) -> PyFigures {
+        let Figures { orders, step_time, exposed, peak, bound } = figures;
+        PyFigures {
+            orders,
+            step_time: step_time.after.0,
+            step_time_before: step_time.before.0,
+            exposed: exposed.after.0,
+            exposed_before: exposed.before.0,
+            peak_memory: peak.after.0,
+            peak_memory_before: peak.before.0,
+            bound: bound.map(|bound| bound.0),
+        }
+    }
+}
+
 /// What a command found: rendered only when that is asked for, and never worked out again.
 #[pyclass(frozen)]
 struct Held(desk::FoundAnswer);
@@ -85,6 +120,23 @@ impl Held {
         Ok(String::from_utf8_lossy(&page).into_owned())
     }
 
+    /// The orders and their figures, of a schedule or a simulation.
+    fn figures(&self, py: Python<'_>) -> PyResult<PyFigures> {
+        let found = py.detach(|| self.0.figures()).map(PyFigures::of);
+        found.ok_or_else(|| InternalError::new_err("this answer has no figures"))
+    }
+
+    /// Measured times in nanoseconds by name, of an analysis.
+    fn profile(&self) -> BTreeMap<String, f64> {
+        let times = self.0.profile().unwrap_or_default();
+        times.into_iter().map(|(name, time)| (name, time.0)).collect()
+    }
+
+    /// The program again, as it was changed.
+    fn program(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.0.program()).map_err(raised)
+    }
+
     /// What it warned of.
     #[getter]
     fn warnings(&self) -> Vec<String> {
@@ -92,18 +144,143 @@ impl Held {
     }
 }
 
-/// Runs `schedule`, `simulate`, `explain` or `what-if` on data in memory, as `call` does; nothing is rendered.
-#[pyfunction]
-fn find(
+/// Does work on a thread of its own, because only this one can be told of signals; its result has no
+/// reader once we gave up.
+fn apart<T: Send + 'static>(
     py: Python<'_>,
-    arguments: Vec<OsString>,
-    given: BTreeMap<String, Vec<u8>>,
-) -> PyResult<Held> {
+    given: Files,
+    work: impl FnOnce(DeskInputs) -> Result<T, Failed> + Send + 'static,
+) -> PyResult<T> {
     let stop = Stop::default();
     let (sender, mut answers) = channel();
-    let call = DeskCall { arguments, given, stop: stop.clone() };
-    thread::spawn(move || _ = sender.send(desk::find(call)));
-    answered(py, &mut answers, &stop)?.map(Held).map_err(raised)
+    let given = DeskInputs { files: given, stop: stop.clone() };
+    thread::spawn(move || _ = sender.send(work(given)));
+    answered(py, &mut answers, &stop)?.map_err(raised)
+}
+
+fn find(py: Python<'_>, request: Request, given: Files) -> PyResult<Held> {
+    apart(py, given, move |given| desk::find(&request, given)).map(Held)
+}
+
+/// What is read under names in angle brackets.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// The best order of a program, or what passes make of it.
+#[pyfunction]
+fn schedule(
+    py: Python<'_>,
+    program: &str,
+    given: Files,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Held> {
+    let options = Options::new(options)?;
+    let request = options.schedule(program)?;
+    options.finish()?;
+    find(py, Request::Schedule(Box::new(request)), given)
+}
+
+/// A program in an order, or in its own, with what both questions about it have in common.
+fn ordered(program: &str, order: Option<&str>, options: &Options<'_>) -> PyResult<Ordered> {
+    Ok(Ordered {
+        collectives: options.collectives()?,
+        machine: options.machine()?,
+        which: WhichArgs { computation: options.computation()? },
+        ..Ordered::new(program, order)
+    })
+}
+
+/// An order in time.
+#[pyfunction]
+fn simulate(
+    py: Python<'_>,
+    program: &str,
+    order: Option<&str>,
+    given: Files,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Held> {
+    let options = Options::new(options)?;
+    let request = Simulate { of: ordered(program, order, &options)? };
+    options.finish()?;
+    find(py, Request::Simulate(Box::new(request)), given)
+}
+
+/// What holds collectives that are exposed.
+#[pyfunction]
+fn explain(
+    py: Python<'_>,
+    program: &str,
+    order: Option<&str>,
+    given: Files,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Held> {
+    let options = Options::new(options)?;
+    let (node, memory_budget) = (options.node()?, options.memory_budget()?);
+    let request = Explain { of: ordered(program, order, &options)?, node, memory_budget };
+    options.finish()?;
+    find(py, Request::Explain(Box::new(request)), given)
+}
+
+/// What more memory or a faster network would gain.
+#[pyfunction]
+fn what_if(
+    py: Python<'_>,
+    program: &str,
+    schedule: Option<&str>,
+    given: Files,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Held> {
+    let options = Options::new(options)?;
+    let defaults = WhatIf::new(program, schedule);
+    let request = WhatIf {
+        memory: options.budgets()?.unwrap_or_else(|| defaults.memory.clone()),
+        bandwidth: options.bandwidths()?.unwrap_or_else(|| defaults.bandwidth.clone()),
+        collectives: options.collectives()?,
+        effort: options.effort()?,
+        threads: options.threads()?,
+        machine: options.machine()?,
+        which: WhichArgs { computation: options.computation()? },
+        ..defaults
+    };
+    options.finish()?;
+    find(py, Request::WhatIf(Box::new(request)), given)
+}
+
+/// Proves an order; gives what it needs, and warnings.
+#[pyfunction]
+fn verify(
+    py: Python<'_>,
+    program: &str,
+    order: &str,
+    given: Files,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<(String, Vec<String>)> {
+    let options = Options::new(options)?;
+    let collectives = options.collectives()?;
+    let defaults = Verify::new(program, order);
+    let request = Verify {
+        memory_budget: options.memory_budget()?,
+        collective_order: collectives.collective_order.unwrap_or(defaults.collective_order),
+        order_collectives: collectives.order_collectives,
+        ..defaults
+    };
+    options.finish()?;
+    let proved = apart(py, given, move |given| desk::prove(&request, given))?;
+    Ok((proved.text, proved.warnings))
+}
+
+/// What ran, from traces.
+#[pyfunction]
+fn analyze(py: Python<'_>, traces: Vec<String>) -> PyResult<Held> {
+    if traces.is_empty() {
+        return Err(BadInput::new_err("there is no trace to read: name one for each rank"));
+    }
+    find(py, Request::Analyze(Analyze::new(traces)), Files::new())
+}
+
+/// A measured step beside its simulation.
+#[pyfunction]
+fn timeline(py: Python<'_>, step: &str, given: Files) -> PyResult<Held> {
+    find(py, Request::Timeline(Timeline::new(step)), given)
 }
 
 /// Waits for an answer, and for signals.
@@ -243,8 +420,15 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RunFailed", py.get_type::<RunFailed>())?;
     module.add("InternalError", py.get_type::<InternalError>())?;
     module.add_class::<Held>()?;
+    module.add_class::<PyFigures>()?;
     module.add_function(wrap_pyfunction!(call, module)?)?;
-    module.add_function(wrap_pyfunction!(find, module)?)?;
+    module.add_function(wrap_pyfunction!(schedule, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(explain, module)?)?;
+    module.add_function(wrap_pyfunction!(what_if, module)?)?;
+    module.add_function(wrap_pyfunction!(verify, module)?)?;
+    module.add_function(wrap_pyfunction!(analyze, module)?)?;
+    module.add_function(wrap_pyfunction!(timeline, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(described_device, module)?)?;
     module.add_function(wrap_pyfunction!(reported_device, module)?)?;

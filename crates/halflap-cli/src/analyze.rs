@@ -1,16 +1,19 @@
 //! `halflap analyze`: what actually ran.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::ops::ControlFlow;
 
 use flate2::bufread::MultiGzDecoder;
+use halflap::units::Nanos;
 use halflap_report::observe::{
     Analysis, Rank, RankTimeline, Trace, TraceError, TraceLimits, kernel_times, read_trace,
 };
 use halflap_report::{page, render_analysis, write_analysis};
 
-use crate::args;
+use crate::answer::Answer;
+use crate::args::{self, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
 use crate::pictures;
@@ -19,6 +22,28 @@ use crate::terminal;
 
 pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     check_outputs(args)?;
+    let wanted = Reading { draws: args.report.is_some(), verbose };
+    let found = find(args, &wanted)?;
+    found.draw(&PictureArgs { report: args.report.clone(), trace: None })?;
+    write(args, &found.analysis)
+}
+
+/// What is kept of traces, and what is said while they are read.
+pub struct Reading {
+    /// Whether a page may be asked for: its timelines need the traces themselves.
+    pub draws: bool,
+    pub verbose: bool,
+}
+
+/// What ran, on all ranks.
+pub struct Analyzed {
+    args: args::Analyze,
+    analysis: Analysis,
+    timelines: Vec<RankTimeline>,
+}
+
+/// Reads traces, one after the other.
+pub fn find(args: &args::Analyze, wanted: &Reading) -> Result<Analyzed, Failed> {
     let sizes = args.traces.iter().map(|path| size(path)).collect::<Result<Vec<u64>, Failed>>()?;
     let progress = Progress { bar: Bar::new("reading"), all: sizes.iter().sum::<u64>().max(1) };
     let mut ranks: Vec<(Rank, Option<RankTimeline>)> = Vec::with_capacity(args.traces.len());
@@ -26,7 +51,7 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
     for (path, size) in args.traces.iter().zip(&sizes) {
         let trace = read(path, done, &progress)?;
         done += size;
-        if verbose {
+        if wanted.verbose {
             let (processor, name) = (trace.processor.name(), files::name_of(path));
             eprintln!(
                 "{name}: {} {processor} events of {} events",
@@ -36,22 +61,40 @@ pub fn run(args: &args::Analyze, verbose: bool) -> Result<(), Failed> {
         }
         // The trace is dropped before the next is read: only its results are kept.
         let rank = Rank::of(&trace, files::name_of(path));
-        let timeline = args.report.is_some().then(|| RankTimeline::of(&trace, &rank, page::SLICES));
+        let timeline = wanted.draws.then(|| RankTimeline::of(&trace, &rank, page::SLICES));
         ranks.push((rank, timeline));
     }
     progress.bar.clear();
     ranks.sort_by_key(|(rank, _)| (rank.rank.is_none(), rank.rank));
     let (ranks, timelines): (Vec<Rank>, Vec<Option<RankTimeline>>) = ranks.into_iter().unzip();
     let analysis = Analysis::of(ranks);
-    if let Some(path) = &args.report {
-        let timelines: Vec<RankTimeline> = timelines.into_iter().flatten().collect();
-        let titles: Vec<String> = args.traces.iter().map(|trace| pictures::title(trace)).collect();
-        pictures::write_report(
-            path,
-            &[page::observed_page(&titles.join(", "), &analysis, &timelines)],
-        )?;
+    let timelines = timelines.into_iter().flatten().collect();
+    Ok(Analyzed { args: args.clone(), analysis, timelines })
+}
+
+impl Answer for Analyzed {
+    fn json(&self) -> Result<String, Failed> {
+        let mut text = Vec::new();
+        write_analysis(&self.analysis, &mut text)
+            .map_err(|error| Failed::OurBug(error.to_string()))?;
+        String::from_utf8(text).map_err(|error| Failed::OurBug(error.to_string()))
     }
-    write(args, &analysis)
+
+    fn text(&self) -> Result<String, Failed> {
+        Ok(render_analysis(&self.analysis, self.args.top, &terminal::style()))
+    }
+
+    fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
+        let Some(path) = &pictures.report else { return Ok(()) };
+        let traces = self.args.traces.iter();
+        let titles: Vec<String> = traces.map(|trace| pictures::title(trace)).collect();
+        let page = page::observed_page(&titles.join(", "), &self.analysis, &self.timelines);
+        pictures::write_report(path, &[page])
+    }
+
+    fn profile(&self) -> Option<BTreeMap<String, Nanos>> {
+        Some(kernel_times(&self.analysis).into_iter().collect())
+    }
 }
 
 /// One output may go to standard output, and none over a trace or another.

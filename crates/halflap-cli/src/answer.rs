@@ -1,7 +1,30 @@
 //! A command's result, to be rendered in any format.
 
+use std::collections::BTreeMap;
+
+use halflap::evaluate::Change;
+use halflap::graph::Graph;
+use halflap::order::Order;
+use halflap::units::{Bytes, Nanos};
+
 use crate::args::PictureArgs;
 use crate::exit::Failed;
+
+/// Orders and their figures, for programs: nothing of it is rendered.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The names of nodes in their order: of a graph, or of each computation that was looked at, by its
+    /// name.
+    pub orders: Vec<(String, Vec<String>)>,
+    /// The simulated step time.
+    pub step_time: Change<Nanos>,
+    /// What of communication compute waits for.
+    pub exposed: Change<Nanos>,
+    /// The peak of memory.
+    pub peak: Change<Bytes>,
+    /// What no order can beat, of the last of the orders.
+    pub bound: Option<Nanos>,
+}
 
 /// A command's result. Rendering it again recomputes nothing.
 pub trait Answer: Send + Sync {
@@ -12,10 +35,25 @@ pub trait Answer: Send + Sync {
     /// The pictures that are requested.
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed>;
 
+    /// The orders and their figures, if it has any.
+    fn figures(&self) -> Option<Figures> {
+        None
+    }
+
+    /// Measured times by name, if this is an analysis of traces.
+    fn profile(&self) -> Option<BTreeMap<String, Nanos>> {
+        None
+    }
+
     /// The program again, as it was changed: an HLO module in its new orders, or a graph.
     fn program(&self) -> Result<String, Failed> {
         Err(no_program())
     }
+}
+
+/// The names of a graph's operations in an order.
+pub fn names(graph: &Graph, order: &Order) -> Vec<String> {
+    order.as_slice().iter().map(|&op| graph.name(op).to_owned()).collect()
 }
 
 /// Commands refuse to write a program that they do not change before they look for an answer.

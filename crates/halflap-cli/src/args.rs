@@ -13,6 +13,14 @@ use halflap::units::Nanos;
 use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
 
+/// The memory limits that what-if tries by default.
+pub(crate) const BUDGETS: [Budget; 3] =
+    [Budget::Times(0.8), Budget::Times(1.0), Budget::Times(1.2)];
+/// The speeds of communication that what-if tries by default.
+pub(crate) const BANDWIDTHS: [f64; 3] = [0.5, 1.0, 2.0];
+/// How many rows tables have by default.
+pub(crate) const TOP: usize = 10;
+
 /// Hides communication behind compute in distributed tensor programs, without adding memory.
 #[derive(Debug, Parser)]
 #[command(name = "halflap", version, arg_required_else_help = true)]
@@ -611,21 +619,25 @@ pub enum CommStreams {
 }
 
 fn slowdown(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor: &f64| (1.0..=100.0).contains(factor));
-    factor.ok_or_else(|| "it must be a factor from 1 to 100".to_owned())
+    in_slowdowns(text.parse().unwrap_or(f64::NAN))
+}
+
+pub(crate) fn in_slowdowns(factor: f64) -> Result<f64, String> {
+    let allowed = Some(factor).filter(|factor| (1.0..=100.0).contains(factor));
+    allowed.ok_or_else(|| "it must be a factor from 1 to 100".to_owned())
 }
 
 /// A time that something may take.
 fn limit(text: &str) -> Result<Nanos, String> {
     match duration(text)? {
         Nanos(time) if time < 1e6 => {
-            Err("nothing is done in that time: it must be 1ms or more, such as 60s".to_owned())
+            Err("that is too short: it must be 1ms or more, such as 60s".to_owned())
         }
         time => Ok(time),
     }
 }
 
-fn duration(text: &str) -> Result<Nanos, String> {
+pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
     const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let unit = UNITS.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, scale)));
     let (digits, scale) = match unit {
@@ -748,10 +760,12 @@ pub struct WhatIf {
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    let number = text.trim().trim_end_matches('x').parse().ok();
-    number
-        .filter(|factor: &f64| (1e-3..=1e3).contains(factor))
-        .ok_or_else(|| "it must be a factor such as 2x".to_owned())
+    in_bandwidths(text.trim().trim_end_matches('x').parse().unwrap_or(f64::NAN))
+}
+
+pub(crate) fn in_bandwidths(factor: f64) -> Result<f64, String> {
+    let allowed = Some(factor).filter(|factor| (1e-3..=1e3).contains(factor));
+    allowed.ok_or_else(|| "it must be a factor such as 2x".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -779,7 +793,7 @@ impl ChainWhich {
     }
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Verify {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
@@ -851,7 +865,7 @@ pub struct Align {
     pub output: String,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Timeline {
     /// A measured step (halflap.timeline/1), plain or gzipped; - reads standard input.
     #[arg(value_name = "STEP.json")]
@@ -869,7 +883,7 @@ pub struct Timeline {
     pub top: usize,
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Analyze {
     /// Traces of torch.profiler (Kineto), plain or gzipped, one for each rank; - reads standard input.
     #[arg(required = true, num_args = 1.., value_name = "TRACE")]

@@ -1,9 +1,9 @@
-//! A command without a shell: its files are on a desk, in memory, and nothing is printed.
+//! Requests of programs: files are on a desk, in memory, and nothing is printed.
 //!
-//! Programs that have a graph in memory, such as the Python module, call the same commands with the same
-//! arguments and so get the same answers and the same errors. A name in angle brackets, such as `<graph>`,
-//! lies on the desk; every other name is that of a file. A desk belongs to the thread that a command runs
-//! on.
+//! Programs that have a graph in memory, such as the Python module, make the same requests as the
+//! command ([`crate::request`]) and so get the same answers and the same errors. A name in angle
+//! brackets, such as `<graph>`, lies on the desk; every other name is that of a file. A desk belongs to
+//! the thread that works. [`call`] runs a command of any kind by its arguments.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,9 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
+use halflap::units::Nanos;
 
+use crate::answer::Answer;
+pub use crate::answer::Figures;
 use crate::args::{Args, PictureArgs};
 use crate::exit::Failed;
+use crate::request::{Request, Verify};
 
 /// Asks a command on a desk to end early.
 #[derive(Clone, Debug, Default)]
@@ -78,18 +82,42 @@ pub fn call(call: DeskCall) -> DeskAnswer {
     answer
 }
 
-/// A command's result and warnings. It is rendered on demand.
+/// What is read under names in angle brackets, and how the work is ended early.
+#[derive(Debug, Default)]
+pub struct DeskInputs {
+    /// What is read under names in angle brackets.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// To end it early.
+    pub stop: Stop,
+}
+
+/// A result and its warnings. It is rendered on demand.
 pub struct FoundAnswer {
-    found: Box<dyn crate::answer::Answer>,
+    found: Box<dyn Answer>,
     /// Its warnings.
     pub warnings: Vec<String>,
 }
 
-/// Runs a command that returns an answer: `schedule`, `simulate`, `explain` or `what-if`.
-pub fn find(call: DeskCall) -> Result<FoundAnswer, Failed> {
-    let args = parsed(call.arguments)?;
-    let (found, answer) = on_desk(call.given, call.stop, || crate::guarded(|| crate::found(&args)));
+/// Answers a request.
+pub fn find(request: &Request, given: DeskInputs) -> Result<FoundAnswer, Failed> {
+    let (found, answer) =
+        on_desk(given.files, given.stop, || crate::guarded(|| crate::found(request)));
     Ok(FoundAnswer { found: found?, warnings: answer.warnings })
+}
+
+/// What was proved, in a line.
+pub struct Proved {
+    /// What was proved.
+    pub text: String,
+    /// Warnings.
+    pub warnings: Vec<String>,
+}
+
+/// Proves an order; fails with [`Failed::Wrong`] where it is wrong.
+pub fn prove(request: &Verify, given: DeskInputs) -> Result<Proved, Failed> {
+    let prove = || crate::guarded(|| crate::proved(request));
+    let (text, answer) = on_desk(given.files, given.stop, prove);
+    Ok(Proved { text: text?, warnings: answer.warnings })
 }
 
 impl FoundAnswer {
@@ -113,9 +141,24 @@ impl FoundAnswer {
         Ok(answer.written.remove(PAGE).unwrap_or_default())
     }
 
+    /// The orders and their figures, if it has any.
+    pub fn figures(&self) -> Option<Figures> {
+        self.found.figures()
+    }
+
+    /// Measured times by name, if this is an analysis of traces.
+    pub fn profile(&self) -> Option<BTreeMap<String, Nanos>> {
+        self.found.profile()
+    }
+
+    /// The program again, as it was changed: an HLO module in its new orders, or a graph.
+    pub fn program(&self) -> Result<String, Failed> {
+        self.rendered(|found| found.program())
+    }
+
     fn rendered(
         &self,
-        render: impl Fn(&dyn crate::answer::Answer) -> Result<String, Failed>,
+        render: impl Fn(&dyn Answer) -> Result<String, Failed>,
     ) -> Result<String, Failed> {
         on_desk(BTreeMap::new(), Stop::default(), || render(self.found.as_ref())).0
     }

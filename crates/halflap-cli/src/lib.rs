@@ -1,11 +1,12 @@
 //! The `halflap` command: arguments, files, clocks and terminals around the library.
 //!
-//! It is a library, so that others can be the command, too ([`main_with`]), or have its answers in memory
-//! ([`desk::call`]).
+//! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
+//! requests in memory ([`request`], [`desk`]).
 
 mod align;
 mod analyze;
 mod answer;
+#[allow(missing_docs)]
 mod args;
 mod artifacts;
 mod costs;
@@ -24,6 +25,7 @@ mod plans;
 mod progress;
 mod put;
 mod recorded;
+pub mod request;
 mod rewrite;
 mod run;
 mod schedule;
@@ -45,6 +47,7 @@ use args::{Args, Command};
 pub use costs::described_device;
 pub use exit::Failed;
 use log::{Level, Part};
+use request::Request;
 
 /// Is the command: reads arguments, of which the first is its own name, runs it and returns the
 /// exit code. Exits if arguments are wrong.
@@ -66,16 +69,26 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     result.unwrap_or_else(|payload| Err(Failed::from_panic(payload.as_ref())))
 }
 
-/// The result of a command that returns an answer.
-fn found(args: &Args) -> Result<Box<dyn Answer>, Failed> {
-    log::start(args.verbose)?;
-    Ok(match &args.command {
-        Command::Schedule(command) => schedule::find(command, false)?,
-        Command::Simulate(command) => Box::new(look::simulated(command)?),
-        Command::Explain(command) => Box::new(look::explained(command)?),
-        Command::WhatIf(command) => Box::new(what_if::find(command)?),
-        _ => return Err(Failed::OurBug("this command has no answer to be rendered".to_owned())),
+/// The answer to a request of a program.
+fn found(request: &Request) -> Result<Box<dyn Answer>, Failed> {
+    log::start(false)?;
+    Ok(match request {
+        Request::Schedule(request) => schedule::find(request, false)?,
+        Request::Simulate(request) => Box::new(look::simulated(request)?),
+        Request::Explain(request) => Box::new(look::explained(request)?),
+        Request::WhatIf(request) => Box::new(what_if::find(request)?),
+        Request::Timeline(request) => Box::new(timeline::find(request)?),
+        Request::Analyze(request) => {
+            let wanted = analyze::Reading { draws: true, verbose: false };
+            Box::new(analyze::find(request, &wanted)?)
+        }
     })
+}
+
+/// What a program asked to be proved.
+fn proved(request: &request::Verify) -> Result<String, Failed> {
+    log::start(false)?;
+    verify::find(request, false)
 }
 
 fn dispatch(args: &Args) -> Result<(), Failed> {

@@ -11,7 +11,7 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer, Figures};
 use crate::args::{self, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
@@ -119,6 +119,21 @@ impl Answer for Looked {
         Ok(text)
     }
 
+    fn figures(&self) -> Option<Figures> {
+        let entry = self.all.last()?;
+        let order = |done: &Decided<Measure>| {
+            let name = self.subject.source.name_of(done.priced.unit).to_owned();
+            (name, answer::names(&done.priced.graph, &done.result.order))
+        };
+        Some(Figures {
+            orders: self.all.iter().map(order).collect(),
+            step_time: entry.step_time(),
+            exposed: entry.exposed_in_all,
+            peak: entry.peak(),
+            bound: self.subject.hlo.is_none().then_some(entry.found.bound.time),
+        })
+    }
+
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
         let is_compared = self.look.of.order.is_some();
         let picture = Picture { is_compared, ..Picture::of(self.look.command, self.computation()) };
@@ -200,7 +215,7 @@ fn about(section: &Section<'_>, node: &str, style: &Style) -> String {
     let collectives = section.only.as_deref().unwrap_or_default();
     let mut text = String::new();
     if section.explanation().held.is_empty() {
-        text.push_str(&format!("{} is hidden: nobody waits for it\n", printable(node)));
+        text.push_str(&format!("{} is hidden: nothing waits for it\n", printable(node)));
     }
     for (what, known) in collectives.iter().flat_map(|&op| graph.provenance(op).known()) {
         text.push_str(&labelled(what, &printable(known), style));

@@ -17,7 +17,7 @@ use halflap_report::{
     labelled, listing, printable, render_explanation,
 };
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, PictureArgs};
 use crate::exit::Failed;
 use crate::files;
@@ -335,6 +335,17 @@ impl Answer for Merged {
         text.push('\n');
         text.push_str(&render_explanation(&explained, ROWS, &style));
         Ok(text + &format!("optimized in {:.2} s\n", found.seconds))
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let (before, after) = (&self.before.result, &self.after.result);
+        Some(Figures {
+            orders: vec![(String::new(), answer::names(&self.after.priced.graph, &after.order))],
+            step_time: Change { before: before.step_time(), after: after.step_time() },
+            exposed: Change { before: before.exposed(), after: after.exposed() },
+            peak: Change { before: before.peak(), after: after.peak() },
+            bound: Some(self.after.found.bound.time),
+        })
     }
 
     fn program(&self) -> Result<String, Failed> {

@@ -18,7 +18,7 @@ use halflap_report::{
 };
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, Figures};
 use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
@@ -248,6 +248,24 @@ impl Answer for Done {
             (None, Some(unit)) => Ok(self.graph_text(unit)),
             (None, None) => Ok(String::new()),
         }
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let entry = self.all.last()?;
+        let is_module = self.subject.hlo.is_some();
+        let is_shown = |unit: &&Unit| !is_module || matches!(unit.found, Way::Searched(_));
+        let shown: Vec<&Unit> = self.all.iter().filter(is_shown).collect();
+        let order = |unit: &&Unit| {
+            let name = self.subject.source.name_of(unit.priced.unit).to_owned();
+            (name, answer::names(&unit.priced.graph, &unit.result.order))
+        };
+        Some(Figures {
+            orders: shown.iter().map(order).collect(),
+            step_time: entry.step_time(),
+            exposed: if is_module { entry.exposed_in_all } else { entry.exposed() },
+            peak: entry.peak(),
+            bound: shown.last().map(|unit| self.measures[unit.priced.unit].bound.time),
+        })
     }
 
     fn program(&self) -> Result<String, Failed> {

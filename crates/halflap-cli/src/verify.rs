@@ -17,6 +17,11 @@ use crate::show::program;
 use crate::source::{Orders, Subject};
 
 pub fn run(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
+    files::print(&find(args, verbose)?)
+}
+
+/// Proves it, and says in a line what was proved.
+pub fn find(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
     if args.graph == "-" && args.order == "-" {
         return Err(Failed::BadInput(
             "only one of program and order can come from standard input".to_owned(),
@@ -38,13 +43,13 @@ fn is_graph(bytes: &[u8]) -> bool {
 }
 
 /// Proves that a changed graph computes what the old one did. Run times say nothing about that.
-fn prove_change(before: Graph, after: Graph) -> Result<(), Failed> {
+fn prove_change(before: Graph, after: Graph) -> Result<String, Failed> {
     let [before, after] = [before, after].map(|graph| graph.with_given(|_| Nanos::ZERO));
     let origin = Origin::by_names(&before, &after);
     let wrong = |violation| Failed::Wrong(format!("not the same program: {violation}"));
     verify_rewrite(&before, &after, &origin).map_err(wrong)?;
     let peak = |graph: &Graph| Timeline::of(graph, &Order::of_input(graph)).peak;
-    files::print(&format!(
+    Ok(format!(
         "the same program: {} -> {}, peak memory of the input orders {} -> {}\n",
         program(&before),
         program(&after),
@@ -54,7 +59,7 @@ fn prove_change(before: Graph, after: Graph) -> Result<(), Failed> {
 }
 
 /// A graph needs no run times to be proved.
-fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
+fn prove_graph(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
     let graph = files::chained(files::graph(&args.graph)?, args.order_collectives);
     let bytes = files::read(&args.order)?;
     if is_graph(&bytes) {
@@ -77,13 +82,10 @@ fn prove_graph(args: &args::Verify, verbose: bool) -> Result<(), Failed> {
         .map_err(|problem| Failed::Wrong(format!("not valid: {problem}")))?
         .peak;
     let nodes = count(graph.len(), "node");
-    files::print(&format!(
-        "valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n",
-        peak.0
-    ))
+    Ok(format!("valid: {nodes}, peak memory {peak} ({} bytes), input order {before}\n", peak.0))
 }
 
-fn prove_module(args: &args::Verify) -> Result<(), Failed> {
+fn prove_module(args: &args::Verify) -> Result<String, Failed> {
     let machine = args::MachineArgs::default();
     let subject = Subject::read(&args.graph, &machine, args.order_collectives)?;
     let source = &subject.source;
@@ -110,7 +112,7 @@ fn prove_module(args: &args::Verify) -> Result<(), Failed> {
         Some(name) => {
             Err(Failed::Wrong(format!("not valid: no computation that runs is called '{name}'")))
         }
-        None => files::print(&text),
+        None => Ok(text),
     }
 }
 

@@ -1,14 +1,14 @@
-"""Commands as functions, and what they give."""
+"""Requests as functions, and the objects that answer them."""
 
 from __future__ import annotations
 
-import copy
+import functools
 import html
 import json
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Union
 
 from . import _halflap
@@ -120,13 +120,20 @@ class Report:
 
 
 class _Result:
-    """What a command gave: its JSON as attributes, its text as `str`, and a page."""
+    """An answer: held by the library, rendered as a dictionary, text or a page when that is asked for."""
 
-    def __init__(self, found: _Found) -> None:
-        self._fields: dict[str, Any] = found.fields
-        self._found = found
+    def __init__(self, held: _halflap.Held) -> None:
+        self._held = held
         #: What stands above the text.
         self._head = ""
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Any]:
+        return json.loads(self._held.json())
+
+    @functools.cached_property
+    def _figures(self) -> _halflap.Figures:
+        return self._held.figures()
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as docs/formats.md has it."""
@@ -134,13 +141,13 @@ class _Result:
 
     def report(self) -> Report:
         """A page of it."""
-        return Report(self._found.page())
+        return Report(self._held.page())
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
     def __str__(self) -> str:
-        return self._head + self._found.text()
+        return self._head + self._held.text()
 
     def _shown(self) -> dict[str, Any]:
         return {name: self._fields[name] for name in ("step_time", "peak_memory") if name in self._fields}
@@ -153,11 +160,28 @@ class _Result:
 class Schedule(_Result):
     """A proved order."""
 
+    #: The result whose input order this one is compared with.
+    _before: Schedule | None = None
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Any]:
+        fields = json.loads(self._held.json())
+        if self._before is not None:
+            before = self._before.to_dict()
+            fields.update({name: before[name] for name in before if name.endswith("_before")})
+        return fields
+
+    @property
+    def _input(self) -> _halflap.Figures:
+        return self._figures if self._before is None else self._before._figures
+
+    def _shown(self) -> dict[str, Any]:
+        return {"step_time": self.step_time, "peak_memory": self.peak_memory}
+
     def _compared_with(self, other: Schedule) -> Schedule:
         """The same order, beside the input order that another result for the program has."""
-        compared = copy.copy(self)
-        before = {name: other._fields[name] for name in other._fields if name.endswith("_before")}
-        compared._fields = {**self._fields, **before}
+        compared = Schedule(self._held)
+        compared._before = other
         compared._head = (
             f"in the sequence of collectives that ranks agreed on, before: "
             f"{other.step_time_before / 1e3:.1f} us\n"
@@ -167,14 +191,12 @@ class Schedule(_Result):
     @property
     def order(self) -> list[str]:
         """The names of nodes in their new order; of an HLO module, those of its entry computation."""
-        if "order" in self._fields:
-            return self._fields["order"]
-        return self._fields["computations"][-1]["order"]
+        return self._figures.orders[-1][1]
 
     @property
     def orders(self) -> dict[str, list[str]]:
         """Of an HLO module, the order of each computation that communicates, by name."""
-        return {part["computation"]: part["order"] for part in self._fields.get("computations", [])}
+        return {name: order for name, order in self._figures.orders if name}
 
     @property
     def recipes(self) -> list[dict[str, Any]]:
@@ -184,39 +206,38 @@ class Schedule(_Result):
     @property
     def step_time(self) -> float:
         """The simulated step time in nanoseconds."""
-        return self._fields["step_time"]
+        return self._figures.step_time
 
     @property
     def step_time_before(self) -> float:
         """The input order's."""
-        return self._fields["step_time_before"]
+        return self._input.step_time_before
 
     @property
     def bound(self) -> float | None:
         """What no order can beat, of those that keep the same collective order; of an HLO module that of its
         entry computation."""
-        parts = self._fields.get("computations") or [{}]
-        return self._fields.get("bound", parts[-1].get("bound"))
+        return self._figures.bound
 
     @property
     def exposed(self) -> float:
         """Exposed communication in nanoseconds, as the simulation has it."""
-        return self._fields.get("simulated_exposed", self._fields["exposed"])
+        return self._figures.exposed
 
     @property
     def exposed_before(self) -> float:
         """The input order's."""
-        return self._fields.get("simulated_exposed_before", self._fields["exposed_before"])
+        return self._input.exposed_before
 
     @property
     def peak_memory(self) -> int:
         """In bytes."""
-        return self._fields["peak_memory"]
+        return self._figures.peak_memory
 
     @property
     def peak_memory_before(self) -> int:
         """The input order's."""
-        return self._fields["peak_memory_before"]
+        return self._input.peak_memory_before
 
 
 class Simulation(_Result):
@@ -225,18 +246,18 @@ class Simulation(_Result):
     @property
     def step_time(self) -> float:
         """In nanoseconds."""
-        return self._fields["step_time"]
+        return self._figures.step_time
 
     @property
     def bound(self) -> float | None:
         """What no order can beat, of those that keep the same collective order; None for an HLO module, whose
         computations each have one."""
-        return self._fields.get("bound")
+        return self._figures.bound
 
     @property
     def peak_memory(self) -> int:
         """In bytes."""
-        return self._fields["peak_memory"]
+        return self._figures.peak_memory
 
     @property
     def collectives(self) -> list[dict[str, Any]]:
@@ -265,7 +286,7 @@ class Analysis(_Result):
     @property
     def profile(self) -> dict[str, float]:
         """The median time of every kernel in nanoseconds, as ``profile`` takes it."""
-        return json.loads(self._found.written["<profile>"])
+        return self._held.profile()
 
 
 class Comparison(_Result):
@@ -287,104 +308,60 @@ class Comparison(_Result):
         return self._fields["differences"]
 
 
-class _Found:
-    """What a command found. Text and pages are made of it when they are asked for."""
+class _Inputs:
+    """What a request reads: files by their names, and by names in angle brackets what is in memory."""
 
-    def __init__(self, held: _halflap.Held) -> None:
-        self.fields = json.loads(held.json())
-        self._held = held
-
-    def text(self) -> str:
-        return self._held.text()
-
-    def page(self) -> str:
-        return self._held.page()
-
-
-class _Read(_Found):
-    """What a command read from files; a page of it takes reading them again."""
-
-    def __init__(self, command: _Command, written: dict[str, bytes], printed: str) -> None:
-        self.fields = json.loads(written["<answer>"])
-        self.written = written
-        self._command = command
-        self._printed = printed
-
-    def text(self) -> str:
-        return self._printed
-
-    def page(self) -> str:
-        return self._command.run("--report=<page>")[0]["<page>"].decode()
-
-
-class _Command:
-    """A command with its arguments and what it reads from memory."""
-
-    def __init__(self, name: str) -> None:
-        self.arguments: list[str] = [name]
+    def __init__(self) -> None:
         self.given: dict[str, bytes] = {}
 
-    def graph(self, graph: GraphLike) -> _Command:
+    def program(self, graph: GraphLike) -> str:
         graph = Graph(graph)
         if graph._text is not None:
             self.given[graph.name] = graph._text
-        self.arguments.append(graph.name)
-        return self
+        return graph.name
 
-    def order(self, order: Order | None) -> _Command:
+    def order(self, order: Order | None) -> str | None:
         if isinstance(order, Schedule):
             order = order.to_dict()
-        if order is None:
-            return self
-        if isinstance(order, (str, os.PathLike)):
-            self.arguments.append(os.fspath(order))
-        else:
-            self.given["<order>"] = json.dumps(order).encode()
-            self.arguments.append("<order>")
-        return self
+        if order is None or isinstance(order, (str, os.PathLike)):
+            return None if order is None else os.fspath(order)
+        self.given["<order>"] = json.dumps(order).encode()
+        return "<order>"
 
-    def options(self, options: Mapping[str, Any]) -> _Command:
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that are given; what they have in memory is read as a file is."""
+        given = {}
         for name, value in options.items():
             if value is None or value is False:
                 continue
-            self.arguments.append("--" + name.replace("_", "-"))
-            if value is not True:
-                self.arguments[-1] += "=" + self._written(name, value)
-        return self
+            if isinstance(value, Mapping) and name != "settings":
+                # A name with a dot is a file's, and never a preset's.
+                self.given[f"<{name}.json>"] = json.dumps(value).encode()
+                value = f"<{name}.json>"
+            given[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return given
 
-    def _written(self, name: str, value: Any) -> str:
-        if name in ("memory_budget", "memory_budgets", "memory"):
-            values = value if isinstance(value, (list, tuple)) else [value]
-            return ",".join(_budget(value) for value in values)
-        if isinstance(value, Mapping):
-            # A name with a dot is a file's, and never a preset's.
-            self.given[f"<{name}.json>"] = json.dumps(value).encode()
-            return f"<{name}.json>"
-        if isinstance(value, (list, tuple)):
-            return ",".join(str(value) for value in value)
-        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
-    def run(self, *more: str) -> tuple[dict[str, bytes], str]:
-        try:
-            written, printed, told = _halflap.call([*self.arguments, *more], self.given)
-        except _halflap.BadInput as problem:
-            raise _halflap.BadInput(of_arguments(str(problem))) from None
-        for warning in told:
-            warnings.warn(warning, stacklevel=4)
-        return written, printed
+def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function of the library; its messages name Python's arguments, and it warns as Python does."""
+    try:
+        answer = function(*arguments)
+    except _halflap.BadInput as problem:
+        raise _halflap.BadInput(of_arguments(str(problem))) from None
+    told = answer[1] if isinstance(answer, tuple) else answer.warnings
+    for warning in told:
+        warnings.warn(warning, stacklevel=4)
+    return answer
 
-    def find(self) -> _Found:
-        """Runs it without rendering anything."""
-        try:
-            held = _halflap.find(self.arguments, self.given)
-        except _halflap.BadInput as problem:
-            raise _halflap.BadInput(of_arguments(str(problem))) from None
-        for warning in held.warnings:
-            warnings.warn(warning, stacklevel=4)
-        return _Found(held)
 
-    def read(self, *more: str) -> _Read:
-        return _Read(self, *self.run("--output=<answer>", *more))
+def _find(
+    function: Callable[..., _halflap.Held], graph: GraphLike, options: Mapping[str, Any], *order: Order | None
+) -> _halflap.Held:
+    """Asks about a program, and if that is part of the question about an order of it."""
+    inputs = _Inputs()
+    named = [inputs.program(graph), *(inputs.order(one) for one in order)]
+    options = inputs.options(options)
+    return _ask(function, *named, inputs.given, options)
 
 
 #: An option, with what it stands for, as messages have it.
@@ -428,8 +405,7 @@ def schedule(
     every bit, ``"all"``, or a list of their names; ``without`` leaves out chosen ones (``"merge:3"``).
     ``passes`` runs torch's passes by name, with ``settings``, instead of the optimizer. The rest is `Machine`.
     """
-    command = _Command("schedule").graph(graph)
-    command.options({
+    options = {
         "memory_budget": memory_budget,
         "collective_order": collective_order,
         "effort": effort,
@@ -438,24 +414,21 @@ def schedule(
         "rewrite": rewrite,
         "without": without,
         "passes": passes,
+        "settings": dict(settings or {}),
         "compat": compat,
         **machine,
-    })
-    for name, value in (settings or {}).items():
-        command.arguments.append(f"--set={name}={value}")
-    return Schedule(command.find())
+    }
+    return Schedule(_find(_halflap.schedule, graph, options))
 
 
 def emit_hlo(module: GraphLike, **options: Any) -> str:
     """An HLO module again, scheduled and with asynchronous collectives; takes what `schedule` takes."""
-    command = _Command("schedule").graph(module).options(options)
-    return command.run("--emit=hlo", "--output=<module>")[0]["<module>"].decode()
+    return _find(_halflap.schedule, module, {**options, "emit": "hlo"}).program()
 
 
 def emit_graph(graph: GraphLike, **options: Any) -> Graph:
     """A captured graph again, changed by ``rewrite``; takes what `schedule` takes."""
-    command = _Command("schedule").graph(graph).options(options)
-    return Graph(json.loads(command.run("--emit=graph", "--output=<graph>")[0]["<graph>"]))
+    return Graph(json.loads(_find(_halflap.schedule, graph, {**options, "emit": "graph"}).program()))
 
 
 def simulate(
@@ -470,13 +443,12 @@ def simulate(
 
     Of a `Schedule` its own options are used, unless others are given: they decide which bound it has.
     """
-    command = _Command("simulate").graph(graph).order(order)
-    command.options({
+    options = {
         "collective_order": collective_order,
         "order_collectives": order_collectives,
         **machine,
-    })
-    return Simulation(command.find())
+    }
+    return Simulation(_find(_halflap.simulate, graph, options, order))
 
 
 def explain(
@@ -493,15 +465,14 @@ def explain(
 
     Of a `Schedule` its own options are used, unless others are given.
     """
-    command = _Command("explain").graph(graph).order(order)
-    command.options({
+    options = {
         "node": node,
         "memory_budget": memory_budget,
         "collective_order": collective_order,
         "order_collectives": order_collectives,
         **machine,
-    })
-    return Simulation(command.find())
+    }
+    return Simulation(_find(_halflap.explain, graph, options, order))
 
 
 def verify(
@@ -513,13 +484,12 @@ def verify(
     order_collectives: Literal["group", "all"] | None = None,
 ) -> str:
     """Proves an order and says what it needs; raises `NotValid` where it is wrong."""
-    command = _Command("verify").graph(graph).order(order)
-    command.options({
+    options = {
         "memory_budget": memory_budget,
         "collective_order": collective_order,
         "order_collectives": order_collectives,
-    })
-    return command.run()[1].strip()
+    }
+    return _find(_halflap.verify, graph, options, order)[0].strip()
 
 
 def what_if(
@@ -540,8 +510,7 @@ def what_if(
     Of a ``schedule`` its own options are used, unless others are given, and no point where its order fits is
     worse than that.
     """
-    command = _Command("what-if").graph(graph).order(schedule)
-    command.options({
+    options = {
         "memory": memory,
         "bandwidth": bandwidth,
         "collective_order": collective_order,
@@ -550,28 +519,22 @@ def what_if(
         "threads": threads,
         "computation": computation,
         **machine,
-    })
-    return Sweep(command.find())
+    }
+    return Sweep(_find(_halflap.what_if, graph, options, schedule))
 
 
 def report(graph: GraphLike, order: Order | None = None, **machine: Any) -> Report:
     """A page of the input order and, if one is given, another below it; the rest is `Machine`."""
-    return Report(_Command("explain").graph(graph).order(order).options(machine).find().page())
+    return Report(_find(_halflap.explain, graph, machine, order).page())
 
 
 def timeline(step: Mapping[str, Any] | str | os.PathLike[str]) -> Comparison:
     """Compares a measured step, or a file of one (`halflap.torch.timeline`), with its simulation."""
-    command = _Command("timeline")
     if isinstance(step, Mapping):
-        command.given["step"] = _halflap.to_json(step)
-        command.arguments.append("step")
-    else:
-        command.arguments.append(os.fspath(step))
-    return Comparison(command.read())
+        return Comparison(_ask(_halflap.timeline, "<step>", {"<step>": _halflap.to_json(step)}))
+    return Comparison(_ask(_halflap.timeline, os.fspath(step), {}))
 
 
 def analyze(*traces: str | os.PathLike[str]) -> Analysis:
     """Says what really ran, from traces of torch.profiler, one for each rank."""
-    command = _Command("analyze")
-    command.arguments += [os.fspath(trace) for trace in traces]
-    return Analysis(command.read("--profile-out=<profile>"))
+    return Analysis(_ask(_halflap.analyze, [os.fspath(trace) for trace in traces]))

@@ -1,6 +1,7 @@
 """What is written in Rust."""
 
 from collections.abc import Sequence
+from typing import Any
 
 __version__: str
 
@@ -14,7 +15,7 @@ class NotValid(Error):
     """An order was to be proved, and it is wrong."""
 
 class RunFailed(Error):
-    """What was run did not come to its end."""
+    """What was run did not complete."""
 
 class InternalError(Error):
     """A bug in halflap; the input is not at fault."""
@@ -41,9 +42,50 @@ class Held:
     def page(self) -> str:
         """As a page to look at in a browser."""
 
-def find(arguments: Sequence[str], given: dict[str, bytes]) -> Held:
-    """Runs ``schedule``, ``simulate``, ``explain`` or ``what-if`` on data in memory, as `call` does; nothing
-    is rendered."""
+    def figures(self) -> Figures:
+        """The orders and their figures, of a schedule or a simulation."""
+
+    def profile(self) -> dict[str, float]:
+        """Measured times in nanoseconds by name, of an analysis."""
+
+    def program(self) -> str:
+        """The program again, as it was changed."""
+
+class Figures:
+    """Orders and their figures: nothing was rendered for them."""
+
+    #: The names of nodes in their order, by computation; a graph's has no name.
+    orders: list[tuple[str, list[str]]]
+    step_time: float
+    step_time_before: float
+    exposed: float
+    exposed_before: float
+    peak_memory: int
+    peak_memory_before: int
+    bound: float | None
+
+def schedule(program: str, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+    """The best order of a program, or what passes make of it."""
+
+def simulate(program: str, order: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+    """An order in time."""
+
+def explain(program: str, order: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+    """What holds collectives that are exposed."""
+
+def what_if(program: str, schedule: str | None, given: dict[str, bytes], options: dict[str, Any]) -> Held:
+    """What more memory or a faster network would gain."""
+
+def verify(
+    program: str, order: str, given: dict[str, bytes], options: dict[str, Any]
+) -> tuple[str, list[str]]:
+    """Proves an order; gives what it needs, and warnings."""
+
+def analyze(traces: Sequence[str]) -> Held:
+    """What ran, from traces."""
+
+def timeline(step: str, given: dict[str, bytes]) -> Held:
+    """A measured step beside its simulation."""
 
 def main(arguments: Sequence[str]) -> int:
     """Is the ``halflap`` command; gives its exit code."""

@@ -16,6 +16,7 @@ import io
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ except ImportError as missing:
 
 import numpy as np
 
-from ._api import Graph, Order, _Command
+from . import _halflap
+from ._api import Graph, Order, _budget, _Inputs, of_arguments
 from ._halflap import BadInput
 
 #: Partitioned and not yet optimised, which is what halflap schedules and runs best; or as XLA compiles it.
@@ -115,13 +117,18 @@ class Module(Graph):
         """
         if any(map(_is_key, jax.tree.leaves(self.compiled.out_info))):
             raise BadInput("the function gives a random key: have it give jax.random.key_data of it")
-        command = _Command("run").graph(self)
-        command.given["<inputs>"] = self._archive((arguments, keywords))
-        command.options({"inputs": "<inputs>", **(options or {})})
+        inputs = _Inputs()
+        typed = ["run", inputs.program(self), "--inputs=<inputs>", "--output=<outputs>"]
+        typed += _typed(inputs.options(options or {}))
+        inputs.given["<inputs>"] = self._archive((arguments, keywords))
         if order is not None:
-            command.arguments.append("--order")
-            command.order(order)
-        written, printed = command.run("--output=<outputs>")
+            typed += ["--order", inputs.order(order)]
+        try:
+            written, printed, told = _halflap.call(typed, inputs.given)
+        except BadInput as problem:
+            raise BadInput(of_arguments(str(problem))) from None
+        for warning in told:
+            warnings.warn(warning, stacklevel=2)
         with np.load(io.BytesIO(written["<outputs>"])) as archive:
             ranks = [self._of_rank(archive, rank) for rank in range(self.ranks)]
         return Run(self, ranks, printed)
@@ -152,6 +159,17 @@ class Module(Graph):
         arrays = [archive[f"out_{number:03}_r{rank}"] for number in range(len(outputs))]
         # numpy has no bf16 of its own: it comes as two bytes.
         return [array.view(output.dtype) if array.dtype.kind == "V" else array for array, output in zip(arrays, outputs)]
+
+
+def _typed(options: Mapping[str, Any]) -> list[str]:
+    """The options of ``halflap run`` as they are typed."""
+    words = []
+    for name, value in options.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        written = _budget if name.startswith("memory_budget") else str
+        text = "" if value is True else "=" + ",".join(map(written, values))
+        words.append(f"--{name.replace('_', '-')}{text}")
+    return words
 
 
 def _is_key(value: Any) -> bool:

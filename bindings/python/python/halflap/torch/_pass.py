@@ -219,7 +219,7 @@ class OverlapPass:
         return f"{self!r} on {self.modelled_on()!r}"
 
     def give_free(self, snodes: list[Any], build: Build) -> list[Any]:
-        """The free order, for the second program; whoever generates it catches what goes wrong."""
+        """The free order, for the second program; the caller, which generates it, catches what goes wrong."""
         started = time.perf_counter()
         program, _, text = undisturbed(self.hand_over, snodes)
         if text != build.text:

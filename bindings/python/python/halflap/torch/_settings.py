@@ -164,7 +164,7 @@ def plug_in(settings: Settings, our_pass: Any) -> None:
     """Has our pass order every graph, and switches off what would undo that."""
     _note_default()
     for one in needed(our_pass):
-        # Whoever wants deterministic results gets them, and a warning.
+        # A user who wants deterministic results gets them, and a warning.
         if one.name != DETERMINISTIC:
             settings.set(one.module, one.name, one.value)
     if "get_rank" in comms.reorder_compute_and_comm_for_overlap.__code__.co_names:

@@ -1,0 +1,181 @@
+//! What a program asks halflap for: the requests that the command's arguments are parsed to, made
+//! without a command line.
+//!
+//! A request names its inputs as files, or as names in angle brackets that lie on a desk
+//! ([`crate::desk`]). Where it says what to write, a program that holds the answer leaves that out.
+
+use clap::ValueEnum;
+
+use halflap::units::Nanos;
+
+pub use crate::args::{
+    Analyze, ChainWhich, CollectiveArgs, CollectiveOrder, CommStreams, Compat, CostArgs, EffortArg,
+    Emit, Explain, MachineArgs, Ordered, PictureArgs, Rewrites, Schedule, SearchArgs, Simulate,
+    Timeline, Verify, WhatIf, WhichArgs,
+};
+use crate::args::{ArtifactArgs, BANDWIDTHS, BUDGETS, TOP};
+
+/// A request that has an answer.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub enum Request {
+    Schedule(Box<Schedule>),
+    Simulate(Box<Simulate>),
+    Explain(Box<Explain>),
+    WhatIf(Box<WhatIf>),
+    Analyze(Analyze),
+    Timeline(Timeline),
+}
+
+impl Schedule {
+    /// The best order of a program, with all else as it is by default.
+    pub fn new(graph: &str) -> Schedule {
+        Schedule {
+            graph: graph.to_owned(),
+            passes: Vec::new(),
+            settings: Vec::new(),
+            search: SearchArgs::default(),
+            machine: MachineArgs::default(),
+            compat: None,
+            check_memory: false,
+            order_collectives: None,
+            rewrite: None,
+            without: Vec::new(),
+            merge: Vec::new(),
+            show: false,
+            artifacts: ArtifactArgs::default(),
+            pictures: PictureArgs::default(),
+            output: None,
+            json: false,
+            emit: None,
+            which: WhichArgs::default(),
+        }
+    }
+}
+
+impl Ordered {
+    /// A program in its own order, or in another, with all else as it is by default.
+    pub fn new(graph: &str, order: Option<&str>) -> Ordered {
+        Ordered {
+            graph: graph.to_owned(),
+            order: order.map(str::to_owned),
+            collectives: CollectiveArgs::default(),
+            output: None,
+            json: false,
+            pictures: PictureArgs::default(),
+            machine: MachineArgs::default(),
+            which: WhichArgs::default(),
+        }
+    }
+}
+
+impl WhatIf {
+    /// The points that are tried by default.
+    pub fn new(graph: &str, schedule: Option<&str>) -> WhatIf {
+        WhatIf {
+            graph: graph.to_owned(),
+            schedule: schedule.map(str::to_owned),
+            memory: BUDGETS.to_vec(),
+            bandwidth: BANDWIDTHS.to_vec(),
+            collectives: CollectiveArgs::default(),
+            effort: None,
+            threads: None,
+            output: None,
+            json: false,
+            report: None,
+            machine: MachineArgs::default(),
+            which: WhichArgs::default(),
+        }
+    }
+}
+
+impl Verify {
+    /// An order that may need any memory.
+    pub fn new(graph: &str, order: &str) -> Verify {
+        Verify {
+            graph: graph.to_owned(),
+            order: order.to_owned(),
+            memory_budget: None,
+            collective_order: CollectiveOrder::Free,
+            order_collectives: None,
+        }
+    }
+}
+
+impl Analyze {
+    /// Traces, one for each rank.
+    pub fn new(traces: Vec<String>) -> Analyze {
+        Analyze { traces, output: None, json: false, profile_out: None, report: None, top: TOP }
+    }
+}
+
+impl Timeline {
+    /// A measured step.
+    pub fn new(step: &str) -> Timeline {
+        Timeline {
+            step: step.to_owned(),
+            output: None,
+            json: false,
+            pictures: PictureArgs::default(),
+            top: TOP,
+        }
+    }
+}
+
+/// One of the values that an option takes, by its name; else which there are.
+pub fn choice<T: ValueEnum>(name: &str) -> Result<T, String> {
+    T::from_str(name, false).map_err(|_| {
+        let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let known: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+        format!("[possible values: {}]", known.join(", "))
+    })
+}
+
+/// A time such as `4us`.
+pub fn duration(text: &str) -> Result<Nanos, String> {
+    crate::args::duration(text)
+}
+
+/// How much slower something is: a factor from 1 to 100.
+pub fn slowdown(factor: f64) -> Result<f64, String> {
+    crate::args::in_slowdowns(factor)
+}
+
+/// How much faster communication is: a factor such as 2.
+pub fn bandwidth(factor: f64) -> Result<f64, String> {
+    crate::args::in_bandwidths(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    /// What is made of arguments without options.
+    fn parsed(arguments: &[&str]) -> String {
+        let args = Args::try_parse_from(std::iter::once(&"halflap").chain(arguments));
+        match args.unwrap_or_else(|error| panic!("{error}")).command {
+            Command::Schedule(schedule) => format!("{schedule:?}"),
+            Command::Simulate(simulate) => format!("{:?}", simulate.of),
+            Command::WhatIf(what_if) => format!("{what_if:?}"),
+            Command::Verify(verify) => format!("{verify:?}"),
+            Command::Analyze(analyze) => format!("{analyze:?}"),
+            Command::Timeline(timeline) => format!("{timeline:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_have_the_defaults_of_the_command() {
+        assert_eq!(parsed(&["schedule", "g"]), format!("{:?}", Schedule::new("g")));
+        assert_eq!(parsed(&["simulate", "g"]), format!("{:?}", Ordered::new("g", None)));
+        assert_eq!(parsed(&["simulate", "g", "o"]), format!("{:?}", Ordered::new("g", Some("o"))));
+        assert_eq!(parsed(&["what-if", "g"]), format!("{:?}", WhatIf::new("g", None)));
+        assert_eq!(parsed(&["verify", "g", "o"]), format!("{:?}", Verify::new("g", "o")));
+        let traces = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(parsed(&["analyze", "a", "b"]), format!("{:?}", Analyze::new(traces)));
+        assert_eq!(parsed(&["timeline", "s"]), format!("{:?}", Timeline::new("s")));
+    }
+}
