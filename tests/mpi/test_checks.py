@@ -58,10 +58,10 @@ def test_lifetimes(folder):
 @pytest.mark.parametrize(
     "fault, who, what",
     [
-        ("skip-collective=2:r", "rank 2 went another way", "it left out 'r'"),
+        ("skip-collective=2:r", "rank 2 diverged", "it skipped 'r'"),
         ("skip-collective=3:s", "rank 3 is behind", "has issued all that it had"),
-        ("double-collective=1:s", "rank 1 came to 's'", "one too many"),
-        ("swap-collectives=2:q,s", "rank 2 went another way", "'q' and 's' the other way round"),
+        ("double-collective=1:s", "rank 1 reached 's'", "one too many"),
+        ("swap-collectives=2:q,s", "rank 2 diverged", "'q' and 's' in the opposite order"),
         ("stall=1:x", "rank 1 is behind", "its last was 'r'"),
     ],
 )

@@ -199,7 +199,7 @@ def errors_of(mpirun, ranks, before):
         return mpirun.communicate(timeout=30)[1]
     except subprocess.TimeoutExpired:
         assert not any(map(is_alive, ranks)), "a rank lives"
-        warnings.warn("mpirun did not come to its end after all its ranks had")
+        warnings.warn("mpirun did not end after all its ranks had")
         mpirun.kill()
         errors = mpirun.communicate()[1]
         remove_segments(before)

@@ -373,16 +373,16 @@ fn ranks_that_go_another_way() {
     let folder = with_module("recorder", FOUR);
     give(&folder, 4, None);
     let cases = [
-        ("skip-collective=2:r", "rank 2 went another way", "it left out 'r'"),
+        ("skip-collective=2:r", "rank 2 diverged", "it skipped 'r'"),
         (
             "skip-collective=3:s",
             "rank 3 is behind: ranks 0, 1, 2 wait in 's'",
             "has issued all that it had",
         ),
-        ("double-collective=0:r", "rank 0 went another way", "it came to 'r' twice"),
-        ("double-collective=1:s", "rank 1 came to 's'", "one too many"),
-        ("swap-collectives=2:q,s", "rank 2 went another way", "'q' and 's' the other way round"),
-        ("stall=1:x", "rank 1 is behind", "to which it has not come; its last was 'r'"),
+        ("double-collective=0:r", "rank 0 diverged", "it reached 'r' twice"),
+        ("double-collective=1:s", "rank 1 reached 's'", "one too many"),
+        ("swap-collectives=2:q,s", "rank 2 diverged", "'q' and 's' in the opposite order"),
+        ("stall=1:x", "rank 1 is behind", "which it has not reached; its last was 'r'"),
     ];
     for (fault, who, what) in cases {
         let options = ["--timeout", "2s", "--flight-recorder=f.json", "--inject", fault];

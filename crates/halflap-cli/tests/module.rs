@@ -299,7 +299,7 @@ fn modules_and_graphs_are_treated_alike() {
     fs::write(dir.join("times.json"), r#"{ "dot": 9e9, "ar": 1e3 }"#).unwrap();
     let hidden = ["explain", "small.txt", "s.json", "--node", "ar", "--profile", "times.json"];
     let (out, _) = ends(&halflap(&dir, &hidden), 0);
-    assert!(out.contains("ar is hidden: nobody waits for it"), "{out}");
+    assert!(out.contains("ar is hidden: nothing waits for it"), "{out}");
 }
 
 /// Two sets of devices that share one: two streams, unless all take turns.
