@@ -168,7 +168,7 @@ def measure_large(args, folder):
     for name in PASSES:
         for label, settings in [("defaults", {}), ("run-time estimates", RUNTIME_SETTINGS)]:
             for compat in [COMPAT, None]:
-                print(f"{LARGE}: {name}, {label}, {compat or 'mended'}", flush=True)
+                print(f"{LARGE}: {name}, {label}, {compat or 'fixed'}", flush=True)
                 try:
                     run = run_halflap(
                         args.halflap, graph, [name], settings, compat, args.repeat, folder

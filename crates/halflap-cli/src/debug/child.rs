@@ -50,7 +50,7 @@ impl End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Code(0) => write!(f, "came to its end"),
+            End::Code(0) => write!(f, "completed"),
             End::Code(code) => write!(f, "ended with code {code}"),
             End::Signal(number) => write!(f, "was ended by {}", signal_name(*number)),
             End::TimedOut => write!(f, "was not done in time"),

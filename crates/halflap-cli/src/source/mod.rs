@@ -199,7 +199,7 @@ fn check_profile(module: &Module, costs: &Costs, path: Option<&str>) -> Result<(
                 format!(" and {} more", others.len())
             };
             files::warn(&format!(
-                "{}: '{first}'{more} is no instruction of the module",
+                "{}: '{first}'{more} is not an instruction of the module",
                 files::name_of(path)
             ));
             Ok(())

@@ -103,7 +103,7 @@ function opLink(op) {
   link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
   link.addEventListener('click', () => {
     goTo(op);
-    // The panel was built anew, and the link with it: whoever came by keyboard goes on from its head.
+    // The panel was built anew, and the link with it: a user of the keyboard continues at its head.
     byId('details').querySelector('h2').focus({ preventScroll: true });
   });
   return link;

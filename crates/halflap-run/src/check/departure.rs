@@ -177,7 +177,7 @@ impl Departure {
 
     fn how(&self) -> String {
         match (self.status.code(), self.status.signal()) {
-            _ if self.was_stopped => "SIGSTOP stopped it, and nobody let it go on".to_owned(),
+            _ if self.was_stopped => "SIGSTOP stopped it, and nothing continued it".to_owned(),
             (Some(code), _) => format!("_exit({code}) was called"),
             (None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
         }

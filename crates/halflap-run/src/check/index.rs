@@ -124,7 +124,7 @@ fn read_index(own: PathBuf) -> Result<(RankValues, usize), IndexError> {
     if index["format"] != FORMAT {
         return Err(IndexError::new(
             &path,
-            format!("is no index of saved values: its format is not {FORMAT}"),
+            format!("is not an index of saved values: its format is not {FORMAT}"),
         ));
     }
     let listed = index["entries"].as_array().map(Vec::as_slice).unwrap_or_default();

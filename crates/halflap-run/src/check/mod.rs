@@ -11,7 +11,7 @@
 //! | `finite` | arrays that have NaN in them |
 //! | `origin` | the launches that made the NaN and infinities of results |
 //! | `lifetimes` | whether buffers are born and die when the plan says so |
-//! | `recorder` | the last collectives of every rank, and who went another way |
+//! | `recorder` | the last collectives of every rank, and which rank diverged |
 //! | `inject` | mistakes made on purpose |
 //! | `values`, `stats`, `index` | arrays before and after every launch: saved, printed, and read again |
 

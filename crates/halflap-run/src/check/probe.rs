@@ -151,11 +151,7 @@ impl Probe {
     }
 
     /// What a launch takes, to find out what its outputs come from.
-    pub(crate) fn take(
-        &self,
-        issued: &Issued,
-        (ins, outs): (&[Address], &[Address]),
-    ) -> Option<Taken> {
+    pub(crate) fn take(&self, issued: &Issued, ins: &[Address], outs: &[Address]) -> Option<Taken> {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
@@ -174,7 +170,7 @@ impl Probe {
         (ins, outs): (&[Address], &[Address]),
         sequence: u64,
     ) -> Option<Taken> {
-        let taken = self.take(issued, (ins, outs))?;
+        let taken = self.take(issued, ins, outs)?;
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
         self.tracer.as_ref()?.bring(&seen, (sequence, &taken), &arrays);
@@ -194,12 +190,7 @@ impl Probe {
     }
 
     /// The same for a collective.
-    pub(crate) fn receive(
-        &self,
-        issued: &Issued,
-        (outs, taken): (&[Address], &Taken),
-        sequence: u64,
-    ) {
+    pub(crate) fn receive(&self, issued: &Issued, outs: &[Address], taken: &Taken, sequence: u64) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
@@ -253,7 +244,7 @@ impl Probe {
     }
 
     /// Inspects the outputs of a launch after it has run, given the worst content of its inputs.
-    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], (taken, fate): (Worst, &Fate)) {
+    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], taken: Worst, fate: &Fate) {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         let given = self.look(When::After(taken), (&seen, &arrays), fate);

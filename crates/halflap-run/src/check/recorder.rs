@@ -261,7 +261,7 @@ impl Flight {
 
     fn last(&self) -> String {
         let done = self.records.iter().rev().find(|record| record.state > State::Scheduled);
-        done.map_or("it came to no collective before".to_owned(), |record| {
+        done.map_or("it reached no collective before".to_owned(), |record| {
             let state = if record.state == State::Completed {
                 "which is over"
             } else {
@@ -272,7 +272,7 @@ impl Flight {
     }
 }
 
-/// What a rank came to that went another way.
+/// What a rank that diverged reached.
 fn stray(own: &Record, expected: Option<&Record>) -> Stray {
     Stray {
         collective: own.name.clone(),
@@ -340,13 +340,13 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
     let after = others[0].at(index + 1).map(|record| record.name.as_str());
     let what = match () {
         () if before == Some(&own.name) && after.is_none_or(|after| after == right_here) => {
-            format!("it came to '{}' twice", own.name)
+            format!("it reached '{}' twice", own.name)
         }
         () if next == Some(&own.name) && after == Some(right_here) => {
-            format!("it came to '{right_here}' and '{}' the other way round", own.name)
+            format!("it reached '{right_here}' and '{}' in the opposite order", own.name)
         }
-        () if next == Some(&own.name) => format!("it left out '{right_here}'"),
-        () => format!("it should have come to '{right_here}'"),
+        () if next == Some(&own.name) => format!("it skipped '{right_here}'"),
+        () => format!("it should have reached '{right_here}'"),
     };
     let ranks: Vec<usize> = others.iter().map(|flight| flight.rank).collect();
     let differences = expected.map_or(Vec::new(), |expected| own.differences(expected));
@@ -356,7 +356,7 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
         format!(" ({})", differences.join("; "))
     };
     let text = format!(
-        "{} went another way: as collective {index} it came to {}, the others to {}: {what}{differ}",
+        "{} diverged: as collective {index} it reached {}, the others {}: {what}{differ}",
         named(&ranks),
         own.words(),
         expected.map_or(format!("'{right_here}'"), Record::words),
@@ -387,7 +387,7 @@ fn behind(flights: &[Flight], index: usize) -> Option<Account> {
     let one = late.first()?;
     let ended = if never.len() == late.len() { " and has issued all that it had" } else { "" };
     let text = format!(
-        "{} behind: {} in {}, to which {} has not come{ended}; {}",
+        "{} behind: {} in {}, which {} has not reached{ended}; {}",
         if ranks.len() == 1 {
             format!("{} is", named(&ranks))
         } else {
@@ -408,7 +408,7 @@ fn one_too_many(flights: &[&Flight], index: usize) -> Account {
     let record = flights.first().and_then(|flight| flight.at(index));
     let words = record.map_or(String::new(), Record::words);
     let text = format!(
-        "{} came to {words} as collective {index}, which is one too many: there are {index}",
+        "{} reached {words} as collective {index}, which is one too many: there are {index}",
         named(&ranks)
     );
     let collective = record.map_or(String::new(), |record| record.name.clone());
@@ -484,12 +484,12 @@ mod tests {
     fn who_went_another_way() {
         let others = |at: usize| [flight(0, "a b c d", at, false), flight(1, "a b c d", at, false)];
         let with = |names: &str| [others(1).to_vec(), vec![flight(2, names, 1, false)]].concat();
-        says(&with("a c d"), None, 2, "it left out 'b'");
-        says(&with("a c b d"), None, 2, "'b' and 'c' the other way round");
-        says(&with("a a b c d"), None, 2, "it came to 'a' twice");
+        says(&with("a c d"), None, 2, "it skipped 'b'");
+        says(&with("a c b d"), None, 2, "'b' and 'c' in the opposite order");
+        says(&with("a a b c d"), None, 2, "it reached 'a' twice");
         // With two ranks, the plan decides which one is right.
         let two = [flight(0, "a c d", 1, false), flight(1, "a b c d", 1, false)];
-        says(&two, Some("a b c d"), 0, "it left out 'b'");
+        says(&two, Some("a b c d"), 0, "it skipped 'b'");
         assert_eq!(account(&others(1), None), None);
     }
 

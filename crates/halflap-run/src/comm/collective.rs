@@ -101,13 +101,14 @@ impl Collective {
         let reduction = module.called(instr).first().map(combines).unwrap_or_default();
         let mut collective =
             Collective { name, kind, comm, sets, pairs, reduction, bytes: 0, arrays: Vec::new() };
-        collective.add_arrays((module, instr), cut)?;
+        collective.add_arrays(module, instr, cut)?;
         Ok(collective)
     }
 
     fn add_arrays(
         &mut self,
-        (module, instr): (&Module, InstrId),
+        module: &Module,
+        instr: InstrId,
         cut: Option<usize>,
     ) -> Result<(), Unsupported> {
         let misshapen = || Unsupported::new(module, instr, What::Shape);

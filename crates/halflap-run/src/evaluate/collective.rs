@@ -118,14 +118,12 @@ impl Collective {
         match &self.kind {
             Kind::AllReduce(combiners) => each(&|array| reduced(&combiners[array], &of(array))),
             Kind::ReduceScatter(combiners, dim) => each(&|array| {
-                piece(&reduced(&combiners[array], &of(array)), *dim, (member, given.len()))
+                piece(&reduced(&combiners[array], &of(array)), *dim, member, given.len())
             }),
             Kind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
             Kind::AllToAll(dim) => each(&|array| {
-                let pieces: Vec<Tensor> = of(array)
-                    .iter()
-                    .map(|whole| piece(whole, *dim, (member, given.len())))
-                    .collect();
+                let pieces: Vec<Tensor> =
+                    of(array).iter().map(|whole| piece(whole, *dim, member, given.len())).collect();
                 joined(&pieces.iter().collect::<Vec<_>>(), *dim)
             }),
             Kind::AllToAllTuple => given.iter().map(|value| value[member].clone()).collect(),
@@ -155,7 +153,7 @@ fn reduced(combiner: &Combiner, arrays: &[&Tensor]) -> Tensor {
 }
 
 /// One of several equal pieces along a dimension.
-fn piece(whole: &Tensor, dim: usize, (number, count): (usize, usize)) -> Tensor {
+fn piece(whole: &Tensor, dim: usize, number: usize, count: usize) -> Tensor {
     let mut dims = whole.dims().to_vec();
     dims[dim] /= count;
     let row = dims[dim..].iter().product::<usize>() * whole.dtype().size();

@@ -213,7 +213,7 @@ impl<'m> Evaluator<'m> {
             }
             Action::Call(callee) => self.computation(*callee, ranks, operands)?,
             Action::While { condition, body } => {
-                self.repeat((*condition, *body), ranks, flat(operands))?
+                self.repeat(*condition, *body, ranks, flat(operands))?
             }
             Action::Conditional(branches) => self.branch(branches, ranks, operands)?,
             Action::Collective(collective) => collective.run(ranks, &flat(operands))?,
@@ -240,7 +240,8 @@ impl<'m> Evaluator<'m> {
     /// Runs a loop: ranks leave it one by one.
     fn repeat(
         &mut self,
-        (condition, body): (ComputationId, ComputationId),
+        condition: ComputationId,
+        body: ComputationId,
         ranks: &[usize],
         mut values: Vec<Value>,
     ) -> Result<Vec<Value>, EvaluateError> {

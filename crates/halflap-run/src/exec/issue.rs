@@ -72,7 +72,7 @@ impl Rank {
         let probe = self.probe.clone();
         let mut threads = Vec::new();
         for index in 0..self.streams.all.len() {
-            let worker = self.worker(index, (arena.clone(), probe.clone()));
+            let worker = self.worker(index, arena.clone(), probe.clone());
             let name = format!("rank {} stream {index}", self.rank);
             let thread = std::thread::Builder::new().name(name).stack_size(STACK);
             let spawned = thread.spawn(move || {
@@ -128,7 +128,7 @@ impl Rank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, (arena, probe): (Arc<Arena>, Option<Arc<Probe>>)) -> Worker {
+    fn worker(&self, index: usize, arena: Arc<Arena>, probe: Option<Arc<Probe>>) -> Worker {
         let device = self.rank as u32;
         let of_its_own = self.program.partitions;
         let partitions =

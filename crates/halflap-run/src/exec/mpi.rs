@@ -244,7 +244,7 @@ impl Watch<'_> {
         let failure =
             failure.unwrap_or(Failure::TimedOut { seconds: seconds(timeout), stuck, ranks });
         let flights: Vec<Flight> = flights.into_iter().flatten().collect();
-        with_account(failure, (self.program, &flights), self.options)
+        with_account(failure, self.program, &flights, self.options)
     }
 
     /// Answers a request; returns the asking rank.

@@ -152,7 +152,7 @@ pub fn run_shown(
                 probe.as_ref()?.flight(streams.have_ended())
             };
             let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
-            Err(with_account(failure, (&programs[0], &flights), options))
+            Err(with_account(failure, &programs[0], &flights, options))
         }
         None => Outcome { ranks: ranks.into_iter().flatten().collect() }.checked(programs),
     }
@@ -181,7 +181,8 @@ pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
 /// written to a file.
 pub(crate) fn with_account(
     failure: Failure,
-    (program, flights): (&Prepared, &[Flight]),
+    program: &Prepared,
+    flights: &[Flight],
     options: &Options,
 ) -> Failure {
     let is_apart =

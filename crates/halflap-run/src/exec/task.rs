@@ -197,7 +197,7 @@ impl Worker {
         let start = Instant::now();
         let met = match &self.probe {
             None => self.body(task, &program),
-            Some(probe) => self.watched(task, (&probe.clone(), &program)),
+            Some(probe) => self.watched(task, &probe.clone(), &program),
         };
         marked.has_returned();
         if met.is_err() {
@@ -237,14 +237,15 @@ impl Worker {
     fn watched(
         &mut self,
         task: &Task,
-        (probe, program): (&Probe, &Prepared),
+        probe: &Probe,
+        program: &Prepared,
     ) -> Result<Option<Instant>, Stopped> {
         let (Work::Kernel { arrays }
         | Work::Transfer { arrays, .. }
         | Work::Collective { arrays, .. }) = &task.work
         else {
             let met = self.body(task, program)?;
-            follow_copy(task, (probe, program));
+            follow_copy(task, probe, program);
             return Ok(met);
         };
         let taken = self.program.labels[task.issued.label as usize].ins.len();
@@ -257,12 +258,12 @@ impl Worker {
                 let met = self.body(task, program)?;
                 probe.advance(&task.issued, State::Completed);
                 if let Some(taken) = taken {
-                    probe.receive(&task.issued, (outs, &taken), *sequence);
+                    probe.receive(&task.issued, outs, &taken, *sequence);
                 }
                 met
             }
             _ => {
-                let taken = probe.take(&task.issued, (ins, outs));
+                let taken = probe.take(&task.issued, ins, outs);
                 let met = self.body(task, program)?;
                 if let Some(taken) = taken {
                     self.follow(task, (probe, program), &taken);
@@ -270,7 +271,7 @@ impl Worker {
                 met
             }
         };
-        probe.after(&task.issued, outs, (worst, &self.fate));
+        probe.after(&task.issued, outs, worst, &self.fate);
         Ok(met)
     }
 
@@ -432,7 +433,7 @@ impl Worker {
 }
 
 /// Passes on what is known of an array that was copied.
-fn follow_copy(task: &Task, (probe, program): (&Probe, &Prepared)) {
+fn follow_copy(task: &Task, probe: &Probe, program: &Prepared) {
     let (plan, step) = program.labels[task.issued.label as usize].at;
     match &task.work {
         Work::Copy { moves } => probe.moved(moves),

@@ -179,7 +179,7 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// The collective of a rank that went another way.
+/// The collective of a rank that diverged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
     /// The collective.
@@ -195,13 +195,13 @@ pub struct Stray {
 /// The combined diagnosis of all ranks' records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The ranks that went another way, or are behind.
+    /// The ranks that diverged, or are behind.
     pub ranks: Vec<usize>,
     /// The collective, as recorded by the correct ranks.
     pub collective: String,
     /// The line of the user's program that it comes from.
     pub source: Option<String>,
-    /// What a rank that went another way came to instead.
+    /// What a rank that diverged reached instead.
     pub stray: Option<Stray>,
     /// All of it, for people.
     pub text: String,

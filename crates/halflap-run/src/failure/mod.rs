@@ -36,7 +36,7 @@ pub enum Failure {
         planned: i64,
     },
     #[error(
-        "rank {rank} came to '{own}', and rank {other} at the same place to '{theirs}': they took different ways"
+        "rank {rank} reached '{own}' where rank {other} reached '{theirs}': the ranks diverged"
     )]
     Diverged { rank: usize, own: String, other: usize, theirs: String },
     #[error(
@@ -117,9 +117,9 @@ impl std::fmt::Display for Endless {
         match is_proven {
             true => write!(
                 f,
-                "never ends: nothing that its condition depends on changes any more, after {turns} turns in {seconds} s"
+                "never ends: nothing that its condition depends on changes any more, after {turns} iterations in {seconds} s"
             ),
-            false => write!(f, "has not come to its end after {turns} turns in {seconds} s"),
+            false => write!(f, "has not ended after {turns} iterations in {seconds} s"),
         }
     }
 }
@@ -131,7 +131,7 @@ fn blamed(stuck: Option<&Stuck>) -> String {
 
 fn listed(ranks: &[String]) -> String {
     let lines: Vec<String> = ranks.iter().map(|line| format!("\n  {line}")).collect();
-    format!("Each rank and what it was at:{}", lines.concat())
+    format!("What each rank was doing:{}", lines.concat())
 }
 
 /// A rank failed; every thread that sees this stops.

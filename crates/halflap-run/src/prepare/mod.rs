@@ -209,7 +209,7 @@ impl Prepared {
         }
         let root = module.root(entry.computation);
         let kinds = leaf_kinds(module, root)?;
-        let cast = |index: usize| cast_of((module, libraries), Leaf { instr: root, index });
+        let cast = |index: usize| cast_of(module, libraries, Leaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let (replicas, partitions) = module.devices();
         let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
@@ -301,7 +301,8 @@ const REGISTERS: usize = 128 * 1024;
 
 /// The kernel that converts a slot's content to a value; nothing, if it already is the value.
 fn cast_of(
-    (module, libraries): (&Module, &Libraries),
+    module: &Module,
+    libraries: &Libraries,
     leaf: Leaf,
 ) -> Result<Option<Kernel>, Unsupported> {
     let chain = bitcasts(module, leaf);
@@ -547,7 +548,7 @@ impl Preparer<'_> {
     fn reads(&self, plan: &Plan, leaves: &[Leaf]) -> Result<Vec<Read>, PrepareError> {
         let read = |leaf: &Leaf| {
             let from = plan.storage.of(leaf.instr)[leaf.index];
-            let cast = cast_of((self.module, self.libraries), *leaf)?;
+            let cast = cast_of(self.module, self.libraries, *leaf)?;
             Ok(cast.map_or(Read::Slot(from), |kernel| Read::Cast(Box::new(Cast { kernel, from }))))
         };
         leaves.iter().map(read).collect()
@@ -607,7 +608,7 @@ impl Preparer<'_> {
         let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
         let mut casts = Vec::new();
         for (index, &leaf) in leaves.iter().enumerate() {
-            if let Some(kernel) = cast_of((module, self.libraries), leaf)? {
+            if let Some(kernel) = cast_of(module, self.libraries, leaf)? {
                 casts.push((index, Cast { kernel, from: plan.storage.of(leaf.instr)[leaf.index] }));
             }
         }

@@ -163,7 +163,7 @@ impl Walk<'_> {
         }
         let finding = match sanity.origins() {
             Some(origins) => self.spoiled(&origins)?,
-            // It did not come to its end, so every NaN counts.
+            // It did not complete, so every NaN counts.
             None => self.first_nan()?,
         };
         if finding.is_some() {
@@ -230,7 +230,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// The first NaN of a run that does not come to its end.
+    /// The first NaN of a run that does not complete.
     fn first_nan(&mut self) -> Result<Option<Finding>, Failed> {
         let ran = self
             .stage("first NaN", &StageOptions::new("sanity", Memory::Cached, &["--nan-asserts"]))?;
@@ -241,7 +241,7 @@ impl Walk<'_> {
         let how = if fault["is_input"] == true { "unwritten" } else { "made" };
         let mut origin = fault.clone();
         origin["how"] = how.into();
-        let results = "no result, because the run does not come to its end";
+        let results = "no result, because the run does not complete";
         self.memory_first(&Cause::at(origin), results, Memory::Cached).map(Some)
     }
 

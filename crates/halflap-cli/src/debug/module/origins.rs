@@ -34,7 +34,7 @@ impl Cause {
         self.origin["how"] == "made"
     }
 
-    /// The first NaN of a run that does not come to its end.
+    /// The first NaN of a run that does not complete.
     pub fn at(origin: Json) -> Cause {
         Cause { origin, victim: None, is_nan: true, others: Vec::new() }
     }

@@ -355,7 +355,7 @@ impl Tracer {
         let taint_of = |place: usize| {
             let content = Content::of(&over.outs[place].view);
             match content.is_bad() {
-                true => self.taint_received(over, (collective, &all), place),
+                true => self.taint_received(over, collective, &all, place),
                 false => Taint::default(),
             }
         };
@@ -367,14 +367,15 @@ impl Tracer {
     fn taint_received(
         &self,
         over: &Over<'_>,
-        (collective, all): (&Collective, &[Brought]),
+        collective: &Collective,
+        all: &[Brought],
         place: usize,
     ) -> Taint {
         let array = &over.outs[place];
         let content = Content::of(&array.view);
         let came: Vec<(&Brought, Content)> = all
             .iter()
-            .filter_map(|brought| Some((brought, sent(collective, brought, (self.rank, place))?)))
+            .filter_map(|brought| Some((brought, sent(collective, brought, self.rank, place)?)))
             .collect();
         let mut taint = Taint::default();
         for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
@@ -489,11 +490,7 @@ impl Share {
 }
 
 /// What a rank gets of an array that another one brings to a collective, as one of its outputs.
-fn sent(
-    collective: &Collective,
-    brought: &Brought,
-    (rank, output): (usize, usize),
-) -> Option<Content> {
+fn sent(collective: &Collective, brought: &Brought, rank: usize, output: usize) -> Option<Content> {
     let device = u32::try_from(rank).ok()?;
     let from = u32::try_from(brought.rank).ok()?;
     if collective.kind == Kind::Permute {
