@@ -101,7 +101,7 @@ fn measure(unit: &Unit, edges: Edges) -> Measure {
     match &unit.found {
         Way::Kept => {
             let time = unit.result.step_time();
-            Measure::new(peak, Bound { time, edges, basis: Basis::Compute })
+            Measure::new(peak, Bound { time, edges, basis: Basis::Compute, memory: false })
         }
         Way::Searched(found) => Measure::new(found.limit, found.bound),
         Way::Passed(passed) => Measure::new(peak.max(unit.result.peak()), passed.bound),

@@ -29,7 +29,8 @@ pub fn against_bound(step_time: Nanos, bound: Bound) -> String {
 
 /// What no order can beat, and why: `58.5 ms: what can run before mm_1 starts, ...`.
 pub fn describe_bound(graph: &Graph, bound: Bound) -> String {
-    format!("{}: {}", bound.time, describe_basis(graph, bound.basis))
+    let within = if bound.memory { ", within the memory limit" } else { "" };
+    format!("{}: {}{within}", bound.time, describe_basis(graph, bound.basis))
 }
 
 fn describe_basis(graph: &Graph, basis: Basis) -> String {
@@ -48,34 +49,32 @@ fn describe_basis(graph: &Graph, basis: Basis) -> String {
         Basis::Contention(stream) => {
             format!("compute and the collectives of {} slow each other", group(graph, stream))
         }
-        Basis::Cut { first, last, memory } => {
-            let within = if memory { ", within the memory limit" } else { "" };
-            match first == last {
-                true => {
-                    format!("a cut at {}: what can run before it and after it{within}", name(first))
-                }
-                false => {
-                    let (first, last) = (name(first), name(last));
-                    format!(
-                        "a cut at {first} and {last}: what can run before, between and after them{within}"
-                    )
-                }
+        Basis::Cut { first, last } => match first == last {
+            true => {
+                format!("a cut at {}: what can run before it and after it", name(first))
             }
-        }
+            false => {
+                let (first, last) = (name(first), name(last));
+                format!("a cut at {first} and {last}: what can run before, between and after them")
+            }
+        },
     }
 }
 
 /// The same for machines.
-pub(super) fn basis_json(graph: &Graph, basis: Basis) -> Value {
-    match basis {
+pub(super) fn basis_json(graph: &Graph, bound: Bound) -> Value {
+    let name = |op: OpId| graph.name(op);
+    let mut basis = match bound.basis {
         Basis::Compute => json!({ "kind": "compute" }),
         Basis::Stream(stream) => json!({ "kind": "stream", "group": group(graph, stream) }),
-        Basis::Path(op) => json!({ "kind": "path", "through": graph.name(op) }),
+        Basis::Path(op) => json!({ "kind": "path", "through": name(op) }),
         Basis::Contention(stream) => json!({ "kind": "contention", "group": group(graph, stream) }),
-        Basis::Cut { first, last, memory } => {
-            json!({ "kind": "cut", "first": graph.name(first), "last": graph.name(last), "memory": memory })
+        Basis::Cut { first, last } => {
+            json!({ "kind": "cut", "first": name(first), "last": name(last) })
         }
-    }
+    };
+    basis["memory"] = bound.memory.into();
+    basis
 }
 
 /// A stream has the number of the first process group on it.

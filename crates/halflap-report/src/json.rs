@@ -77,7 +77,7 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("step_time", &summary.step_time)?;
         map.serialize_entry("step_time_before", &summary.step_time_before)?;
         map.serialize_entry("bound", &summary.bound.time)?;
-        map.serialize_entry("bound_basis", &basis_json(graph, summary.bound.basis))?;
+        map.serialize_entry("bound_basis", &basis_json(graph, summary.bound))?;
         map.serialize_entry("exposed", &summary.exposed)?;
         map.serialize_entry("exposed_before", &summary.exposed_before)?;
         map.serialize_entry("simulated_exposed", &summary.simulated_exposed)?;

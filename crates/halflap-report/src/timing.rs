@@ -162,7 +162,7 @@ pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Exp
         "collective_order": collective_order(explanation.bound.edges),
         "step_time": simulation.step_time.0,
         "bound": explanation.bound.time.0,
-        "bound_basis": basis_json(graph, explanation.bound.basis),
+        "bound_basis": basis_json(graph, explanation.bound),
         "compute_idle": simulation.compute_idle.0,
         "stream_idle": simulation.stream_idle.as_slice().iter().map(|idle| idle.0).collect::<Vec<_>>(),
         "peak_memory": explanation.peak.bytes.0,

@@ -2,10 +2,10 @@
 
 use crate::evaluate::{Evaluation, Setup};
 use crate::graph::{Edges, Graph, OpKind};
-use crate::ids::{BufId, Id, IdVec, OpId};
+use crate::ids::{BufId, Id, OpId};
 use crate::optimize::{Probe, Program, Side};
 use crate::order::Order;
-use crate::simulate::{Bound, Machine, Simulation};
+use crate::simulate::{Bound, Machine, Simulation, Waited};
 use crate::units::{Bytes, Nanos};
 
 /// An order explained.
@@ -109,7 +109,15 @@ pub struct Limits {
 pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Explanation {
     let Setup { graph, machine } = setup;
     let Evaluation { order, simulation, .. } = evaluation;
-    let mut held = waited_for(graph, simulation);
+    let waited = simulation.waited_for().into_iter();
+    let mut held: Vec<Held> = waited
+        .map(|Waited { collective, exposed, at }| Held {
+            collective,
+            exposed,
+            at,
+            by: Holder::Optimal,
+        })
+        .collect();
     let program = Program::new(graph, machine, Edges::Real);
     let mut probe = Probe::new(&program, graph, order, limits.memory);
     let case = Inquiry { graph, machine, order, simulation };
@@ -122,23 +130,6 @@ pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Exp
         }
     }
     Explanation { bound: limits.bound, held, peak: find_peak(graph, evaluation) }
-}
-
-/// The collectives that are waited for, the longest first, with nothing known of what holds them.
-fn waited_for(graph: &Graph, simulation: &Simulation) -> Vec<Held> {
-    let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> =
-        IdVec::filled((Nanos::ZERO, None), graph.len());
-    for exposure in simulation.exposures.iter().filter(|exposure| exposure.is_communication()) {
-        let entry = &mut exposed[exposure.of];
-        *entry = (entry.0 + exposure.time, entry.1.or(Some(exposure.at)));
-    }
-    let waited = exposed.iter().filter_map(|(op, (time, at))| Some((op, *time, (*at)?)));
-    let mut held: Vec<Held> = waited
-        .filter(|(_, time, _)| *time > Nanos::ZERO)
-        .map(|(collective, exposed, at)| Held { collective, exposed, at, by: Holder::Optimal })
-        .collect();
-    held.sort_by(|a, b| b.exposed.0.total_cmp(&a.exposed.0).then(a.collective.cmp(&b.collective)));
-    held
 }
 
 struct Inquiry<'a> {

@@ -76,6 +76,21 @@ impl Order {
         Some(Order { at: ops.into(), pos: pos.into() })
     }
 
+    /// The same with one operation at another place; those in between close up.
+    pub(crate) fn moved(&self, op: OpId, to: Pos) -> Order {
+        let mut order = self.clone();
+        let (from, to) = (self.pos(op).index(), to.index());
+        let places = from.min(to)..from.max(to) + 1;
+        match to > from {
+            true => order.at.as_mut_slice()[places.clone()].rotate_left(1),
+            false => order.at.as_mut_slice()[places.clone()].rotate_right(1),
+        }
+        for place in places.map(Pos::from_index) {
+            order.pos[order.at[place]] = place;
+        }
+        order
+    }
+
     /// How many operations there are.
     #[inline]
     pub fn len(&self) -> usize {

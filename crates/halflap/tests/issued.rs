@@ -120,7 +120,12 @@ fn what_only_had_to_be_issued_holds_nothing() {
     // With no bound to reach, so that a holder is looked for.
     let limits = Limits {
         memory: Timeline::of(&graph, &order).peak,
-        bound: Bound { time: Nanos::ZERO, edges: Edges::Real, basis: Basis::Compute },
+        bound: Bound {
+            time: Nanos::ZERO,
+            edges: Edges::Real,
+            basis: Basis::Compute,
+            memory: false,
+        },
     };
     let machine = machine(&graph);
     let setup = Setup { graph: &graph, machine: &machine };

@@ -397,7 +397,7 @@ fn results_are_proved_never_slower_and_the_same_on_any_number_of_threads() {
 #[test]
 fn the_default_effort_comes_close_to_the_bound() {
     let targets =
-        [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.060)];
+        [("ddp_mlp_4", 1.0), ("ddp_mlp_24", 1.0), ("moe_ep_6", 1.003), ("fsdp_llama_2", 1.050)];
     for (name, target) in targets {
         let graph = program(name);
         let machine = machine(&graph);
@@ -406,6 +406,31 @@ fn the_default_effort_comes_close_to_the_bound() {
         let ratio = found.step_time.0 / found.bound.time.0;
         assert!(ratio <= target + 1e-6, "{name}: {ratio}");
     }
+}
+
+/// What is handed on has no collective that was issued too late or is waited for too early.
+#[test]
+fn no_single_move_is_left_that_helps() {
+    let random = (0..40).map(|seed| random::graph(&mut Random(seed + 70_000), 120));
+    let captured = ["moe_ep_24", "fsdp_llama_2", "fsdp_tp_llama_4"].map(program);
+    let mut held_by_others = 0;
+    for (number, graph) in random.chain(captured).enumerate() {
+        let machine = machine(&graph);
+        let edges = if number % 3 == 0 { Edges::All } else { Edges::Real };
+        let change = |task: &mut Task<'_>| (task.effort, task.edges) = (Effort::Quick, edges);
+        let found = find(&graph, &machine, peak(&graph), change).unwrap();
+        if found.input_kept {
+            continue;
+        }
+        let setup = Setup { graph: &graph, machine: &machine };
+        let limits = limits(&graph, &machine, edges);
+        for held in explain(setup, &Evaluation::of(setup, found.order), limits).held {
+            let is_misplaced = matches!(held.by, Holder::Misplaced(_) | Holder::WaitMisplaced(..));
+            assert!(!is_misplaced, "{number}: {held:?}");
+            held_by_others += 1;
+        }
+    }
+    assert!(held_by_others > 50, "only {held_by_others} collectives are waited for");
 }
 
 /// The most that one operation's move saves within the limit: to an earlier place, or to a later one.

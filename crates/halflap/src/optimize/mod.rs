@@ -11,6 +11,7 @@ mod board;
 mod exact;
 mod probe;
 mod program;
+mod settle;
 
 pub(crate) use probe::{Probe, Side};
 pub(crate) use program::Program;
@@ -177,11 +178,13 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let Some(best) = best else {
         return Err(OptimizeError::NoOrderWithin { limit: task.memory_limit, smallest });
     };
+    let best = Order::from_ops(task.graph.len(), best.ops).expect("a board holds a permutation");
+    let best = settle::settled(task, &program, best, bound);
     let input: Vec<OpId> = task.graph.ops().collect();
-    let robustness = Robustness::of(task.graph, task.machine, &input, &best.ops);
+    let robustness = Robustness::of(task.graph, task.machine, &input, best.as_slice());
     let input_peak = Timeline::of(task.graph, &Order::of_input(task.graph)).peak;
     let input_kept = robustness.is_lost() && input_peak <= task.memory_limit;
-    let ops = if input_kept { input } else { best.ops };
+    let ops = if input_kept { input } else { best.as_slice().to_vec() };
     let (peak, order) = prove(task, ops)?;
     let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
     Ok(Optimized { order, step_time, bound, peak, robustness, input_kept })

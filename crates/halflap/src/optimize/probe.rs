@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::board::{Board, Move};
 use super::program::Program;
 use crate::graph::{Edges, Graph};
-use crate::ids::{Id, OpId};
+use crate::ids::{Id, OpId, Pos};
 use crate::order::Order;
 use crate::units::{Bytes, Nanos};
 
@@ -24,6 +24,8 @@ pub(crate) struct Worth {
     /// The least that a place which saves time exceeds the limit by, if it is memory alone that bars
     /// all such places.
     pub(crate) barred_by: Option<Bytes>,
+    /// Where the most is saved.
+    pub(crate) best: Option<Pos>,
 }
 
 /// An order whose operations can be tried at other places.
@@ -63,6 +65,11 @@ impl<'a> Probe<'a> {
         self.try_at(op, side, kept + 1..=free)
     }
 
+    /// How many operations were looked at so far.
+    pub(super) fn work(&self) -> u64 {
+        self.board.work
+    }
+
     /// How far an operation can go alone.
     fn reach(&self, op: OpId, side: Side, edges: Edges) -> usize {
         let place = |&other: &OpId| self.order.pos(other).index();
@@ -89,7 +96,8 @@ impl<'a> Probe<'a> {
             let saved = self.step_time - self.board.ask_time(step);
             // Less than a nanosecond is rounding.
             if saved >= 1.0 {
-                worth.add(Nanos(saved), Bytes(self.board.ask_peak(step)) - self.limit);
+                let over = Bytes(self.board.ask_peak(step)) - self.limit;
+                worth.add(Pos::from_index(to), Nanos(saved), over);
             }
         }
         worth
@@ -98,10 +106,11 @@ impl<'a> Probe<'a> {
 
 impl Worth {
     /// A place that saves time and needs so much more than the limit, or less.
-    fn add(&mut self, saved: Nanos, over: Bytes) {
-        match over > Bytes::ZERO {
-            true => self.barred_by = Some(self.barred_by.map_or(over, |least| least.min(over))),
-            false => self.saved = self.saved.max(saved),
+    fn add(&mut self, place: Pos, saved: Nanos, over: Bytes) {
+        if over > Bytes::ZERO {
+            self.barred_by = Some(self.barred_by.map_or(over, |least| least.min(over)));
+        } else if saved > self.saved {
+            (self.saved, self.best) = (saved, Some(place));
         }
     }
 }

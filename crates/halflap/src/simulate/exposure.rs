@@ -26,6 +26,16 @@ impl Exposure {
     }
 }
 
+/// A collective that the compute stream waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited {
+    pub(crate) collective: OpId,
+    /// For how long, all in all.
+    pub(crate) exposed: Nanos,
+    /// The first operation that waits; the collective itself where it ends the step.
+    pub(crate) at: OpId,
+}
+
 /// Why the compute stream stood still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {

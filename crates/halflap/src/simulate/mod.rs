@@ -14,6 +14,7 @@ mod bound;
 mod exposure;
 
 pub use bound::{Basis, Bound, lower_bound};
+pub(crate) use exposure::Waited;
 pub use exposure::{Cause, Exposure};
 
 use beside::{Transfer, UnderWay};
@@ -109,6 +110,27 @@ impl Simulation {
             .filter(|exposure| exposure.is_communication())
             .map(|exposure| exposure.time)
             .sum()
+    }
+
+    /// The collectives that the compute stream waits for, the longest first.
+    pub(crate) fn waited_for(&self) -> Vec<Waited> {
+        let mut exposed: IdVec<OpId, (Nanos, Option<OpId>)> =
+            IdVec::filled((Nanos::ZERO, None), self.start.len());
+        for exposure in self.exposures.iter().filter(|exposure| exposure.is_communication()) {
+            let entry = &mut exposed[exposure.of];
+            *entry = (entry.0 + exposure.time, entry.1.or(Some(exposure.at)));
+        }
+        let mut waited: Vec<Waited> = exposed
+            .iter()
+            .filter_map(|(collective, &(exposed, at))| {
+                Some(Waited { collective, exposed, at: at? })
+            })
+            .filter(|waited| waited.exposed > Nanos::ZERO)
+            .collect();
+        waited.sort_by(|a, b| {
+            b.exposed.0.total_cmp(&a.exposed.0).then(a.collective.cmp(&b.collective))
+        });
+        waited
     }
 }
 

@@ -8,16 +8,24 @@
 
 use std::rc::Rc;
 
+use super::closed::Node;
 use super::event::{BeforeMoment, Event, MomentPrices};
 use super::network::Lane;
 use super::simplex::Simplex;
 
 /// Prices: weights of the lanes' times between moments, and what memory costs at each.
 #[derive(Clone, Debug)]
-struct Weights {
+pub(super) struct Weights {
     /// For each interval, of each lane; what is missing to one is the path's.
     lanes: Vec<Vec<f64>>,
     memory: Vec<f64>,
+}
+
+/// A column of the linear program that stands for a set before a moment.
+struct Column {
+    number: usize,
+    event: usize,
+    set: BeforeMoment,
 }
 
 /// What a chain of moments proves.
@@ -27,6 +35,10 @@ pub(super) struct ProvedBound {
     /// The moments that matter, as numbers.
     pub(super) cuts: Vec<usize>,
     pub(super) memory: bool,
+    /// A moment that matters, and a node that is in some of the sets that stand against more and
+    /// not in others.
+    pub(super) undecided: Option<(usize, Node)>,
+    pub(super) weights: Weights,
 }
 
 /// What figures are measured in, so that they are about one.
@@ -93,11 +105,15 @@ impl MomentChain {
         self.apart[event + 1..].iter().sum()
     }
 
-    /// The best bound that so many rounds find.
-    pub(super) fn prove(&self, rounds: usize) -> ProvedBound {
-        let mut master = self.master();
-        let plain = self.plain();
-        let mut best = (self.evaluate(&plain).0, plain);
+    /// The best bound that so many rounds find, from what was best in a chain of the same moments,
+    /// or from nothing.
+    pub(super) fn prove(&self, rounds: usize, from: Option<&Weights>) -> ProvedBound {
+        let mut columns = Vec::new();
+        let mut master = self.master(&mut columns);
+        let start = from.cloned().unwrap_or_else(|| self.plain());
+        let (time, sets) = self.evaluate(&start);
+        let mut best = (time, start);
+        self.add_all(&mut master, sets, &mut columns);
         let (mut step, mut before) = (0.5, f64::INFINITY);
         for _ in 0..rounds {
             master.solve(1000);
@@ -110,15 +126,47 @@ impl MomentChain {
             before = allowed;
             let weights = best.1.towards(&self.weights(&master), step);
             let (time, sets) = self.evaluate(&weights);
-            for (number, set) in sets.iter().enumerate() {
-                self.add(&mut master, number, set);
-            }
+            self.add_all(&mut master, sets, &mut columns);
             step = if time > best.0 { 0.5 } else { f64::min(step * 1.4, 1.0) };
             if time > best.0 {
                 best = (time, weights);
             }
         }
-        best.1.proof(best.0 * self.units.time)
+        let mut proved = best.1.proof(best.0 * self.units.time);
+        proved.undecided = self.undecided(&master, &columns, &proved);
+        proved
+    }
+
+    fn add_all(&self, master: &mut Simplex, sets: Vec<BeforeMoment>, columns: &mut Vec<Column>) {
+        for (event, set) in sets.into_iter().enumerate() {
+            columns.push(Column { number: self.add(master, event, &set), event, set });
+        }
+    }
+
+    /// Where the sets that the linear program mixes differ most, at moments that matter.
+    fn undecided(
+        &self,
+        master: &Simplex,
+        columns: &[Column],
+        proved: &ProvedBound,
+    ) -> Option<(usize, Node)> {
+        let mut most: Option<(f64, (usize, Node))> = None;
+        for &cut in &proved.cuts {
+            let of_it = columns.iter().filter(|column| column.event == cut);
+            let mixture: Vec<(f64, &BeforeMoment)> = of_it
+                .map(|column| (master.taken(column.number), &column.set))
+                .filter(|(part, _)| *part > 0.0)
+                .collect();
+            let (done, begun) = self.changes(&proved.weights, cut);
+            let memory = proved.weights.memory[cut] / self.units.bytes;
+            let prices = MomentPrices { done: &done, begun: &begun, memory };
+            if let Some((by, node)) = self.events[cut].undecided(&mixture, prices, self.units)
+                && most.is_none_or(|(most, _)| by > most)
+            {
+                most = Some((by, (cut, node)));
+            }
+        }
+        most.map(|(_, found)| found)
     }
 
     /// The compute stream alone.
@@ -132,7 +180,7 @@ impl MomentChain {
         Rows { lanes: self.lanes.len(), events: self.events.len() }
     }
 
-    fn master(&self) -> Simplex {
+    fn master(&self, columns: &mut Vec<Column>) -> Simplex {
         let rows = self.rows();
         let mut limit = vec![0.0; rows.len()];
         for (number, &Stretch { lane, first, last }) in self.lanes.iter().enumerate() {
@@ -152,11 +200,13 @@ impl MomentChain {
         }
         let mut master = Simplex::new(limit, exact);
         for (number, event) in self.events.iter().enumerate() {
-            let [input, least, most] = event.first();
-            let column = self.add(&mut master, number, &input);
-            master.pivot(rows.chosen(number), column);
-            self.add(&mut master, number, &least);
-            self.add(&mut master, number, &most);
+            for (index, set) in event.first().into_iter().enumerate() {
+                let column = self.add(&mut master, number, &set);
+                if index == 0 {
+                    master.pivot(rows.chosen(number), column);
+                }
+                columns.push(Column { number: column, event: number, set });
+            }
             self.add_progress(&mut master, number);
         }
         self.make_feasible(&mut master);
@@ -268,22 +318,24 @@ impl MomentChain {
         time /= self.units.time;
         let mut sets = Vec::new();
         for (number, event) in self.events.iter().enumerate() {
-            // Where a lane's weight falls, what it has done counts at least; where it grows, at most.
-            let change = |of: f64| -> Vec<f64> {
-                let (before, after) = (&weights.lanes[number], &weights.lanes[number + 1]);
-                before
-                    .iter()
-                    .zip(after)
-                    .map(|(a, b)| (of * (a - b)).max(0.0) / self.units.time)
-                    .collect()
-            };
-            let (done, begun) = (change(1.0), change(-1.0));
+            let (done, begun) = self.changes(weights, number);
             let memory = weights.memory[number] / self.units.bytes;
             let (least, set) = event.cheapest(MomentPrices { done: &done, begun: &begun, memory });
             time += least - weights.memory[number] * event.room / self.units.bytes;
             sets.push(set);
         }
         (time, sets)
+    }
+
+    /// By how much each lane's weight falls at an event, and by how much it grows: where it falls,
+    /// what the lane has done counts at least; where it grows, at most.
+    fn changes(&self, weights: &Weights, event: usize) -> (Vec<f64>, Vec<f64>) {
+        let change = |of: f64| -> Vec<f64> {
+            let (before, after) = (&weights.lanes[event], &weights.lanes[event + 1]);
+            let by = |(a, b): (&f64, &f64)| (of * (a - b)).max(0.0) / self.units.time;
+            before.iter().zip(after).map(by).collect()
+        };
+        (change(1.0), change(-1.0))
     }
 }
 
@@ -306,7 +358,8 @@ impl Weights {
             self.memory[*number] > TINY || differ(&self.lanes[*number], &self.lanes[number + 1])
         };
         let cuts = (0..self.memory.len()).filter(matters).collect();
-        ProvedBound { time, cuts, memory: self.memory.iter().any(|&price| price > TINY) }
+        let memory = self.memory.iter().any(|&price| price > TINY);
+        ProvedBound { time, cuts, memory, undecided: None, weights: self.clone() }
     }
 }
 

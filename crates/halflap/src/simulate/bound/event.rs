@@ -1,5 +1,6 @@
 //! One moment of a step: the start of an operation, and the sets that can have come before it.
 
+use super::chain::Units;
 use super::closed::{Flow, Needs, Node};
 use super::network::{Network, Work, came_before};
 use crate::ids::{Id, OpId};
@@ -13,6 +14,8 @@ pub(super) struct BeforeMoment {
     pub(super) begun: Vec<f64>,
     /// What is alive.
     pub(super) memory: f64,
+    /// Which of what may have come before is in it.
+    taken: Vec<bool>,
 }
 
 impl BeforeMoment {
@@ -51,6 +54,11 @@ impl MomentPrices<'_> {
     }
 }
 
+/// Parts of a step that are not worth deciding about.
+const UNDECIDED: f64 = 1e-9;
+/// What a node's size counts for beside what it is worth.
+const LITTLE: f64 = 1e-3;
+
 /// The start of an operation on the compute stream.
 pub(super) struct Event {
     pub(super) op: OpId,
@@ -60,6 +68,8 @@ pub(super) struct Event {
     base: BeforeMoment,
     /// What may have, and what of it needs what.
     needs: Needs,
+    /// Its nodes' numbers in the program, ascending.
+    nodes: Vec<Node>,
     work: Vec<Work>,
     memory: Vec<f64>,
     /// Which of it the input order has before.
@@ -105,18 +115,40 @@ impl Event {
         let all = Event {
             op,
             room: limit - network.alloc[op],
-            base: BeforeMoment { done: nothing.clone(), begun: nothing, memory: network.baseline },
+            base: BeforeMoment {
+                done: nothing.clone(),
+                begun: nothing,
+                memory: network.baseline,
+                taken: Vec::new(),
+            },
             needs: Needs::new(&[]),
+            nodes: Vec::new(),
             work: Vec::new(),
             memory: Vec::new(),
             input: Vec::new(),
         };
-        let whole = Whole { needs: &network.needs, work: &network.work, memory: &network.memory };
-        all.narrowed(&whole, &network.input_before(op), side)
+        let nodes: Vec<Node> = (0..side.len()).map(Node::from_index).collect();
+        let Network { needs, work, memory, .. } = network;
+        let input = &network.input_before(op);
+        all.narrowed(&Choice { needs, nodes: &nodes, work, memory, input }, side)
+    }
+
+    /// The same where a node has come before, or has not, if that is open.
+    pub(super) fn decided(&self, node: Node, is_before: bool) -> Option<Event> {
+        let open = Node::from_index(self.nodes.binary_search(&node).ok()?);
+        let mut side = vec![Relation::May; self.nodes.len()];
+        match is_before {
+            true => {
+                mark(&mut side, Relation::Before, open, |node| self.needs.of(node).iter().copied());
+            }
+            false => mark(&mut side, Relation::Behind, open, |node| self.needs.needed_by(node)),
+        }
+        let Event { needs, nodes, work, memory, input, .. } = self;
+        Some(self.narrowed(&Choice { needs, nodes, work, memory, input }, &side))
     }
 
     /// What is left of a choice.
-    fn narrowed(&self, whole: &Whole<'_>, input: &[bool], side: &[Relation]) -> Event {
+    fn narrowed(&self, whole: &Choice<'_>, side: &[Relation]) -> Event {
         let mut base = self.base.clone();
         let mut number = vec![None; side.len()];
         let (mut work, mut memory, mut early) = (Vec::new(), Vec::new(), Vec::new());
@@ -128,21 +160,21 @@ impl Event {
                     number[index] = Some(Node::from_index(work.len()));
                     work.push(whole.work[index]);
                     memory.push(whole.memory[index]);
-                    early.push(input[index]);
+                    early.push(whole.input[index]);
                 }
             }
         }
-        let left =
-            (0..side.len()).filter(|&index| side[index] == Relation::May).map(Node::from_index);
+        let left = || (0..side.len()).filter(|&index| side[index] == Relation::May);
         let of = |node: Node| {
             whole.needs.of(node).iter().filter_map(|need| number[need.index()]).collect()
         };
-        let needs: Vec<Vec<Node>> = left.map(of).collect();
+        let needs: Vec<Vec<Node>> = left().map(Node::from_index).map(of).collect();
         Event {
             op: self.op,
             room: self.room,
             base,
             needs: Needs::new(&needs),
+            nodes: left().map(|index| whole.nodes[index]).collect(),
             work,
             memory,
             input: early,
@@ -178,7 +210,7 @@ impl Event {
     /// all that may have.
     pub(super) fn first(&self) -> [BeforeMoment; 3] {
         let len = self.work.len();
-        [self.of(&self.input), self.base.clone(), self.of(&vec![true; len])]
+        [&self.input, &vec![false; len], &vec![true; len]].map(|taken| self.of(taken))
     }
 
     fn of(&self, taken: &[bool]) -> BeforeMoment {
@@ -186,7 +218,36 @@ impl Event {
         for index in (0..taken.len()).filter(|&index| taken[index]) {
             figures.add(self.work[index], self.memory[index]);
         }
+        figures.taken = taken.to_vec();
         figures
+    }
+
+    /// The node that a mixture of sets is most undecided about, and by how much: its part in the
+    /// mixture or out of it, whichever is less, times what it is worth.
+    pub(super) fn undecided(
+        &self,
+        mixture: &[(f64, &BeforeMoment)],
+        prices: MomentPrices<'_>,
+        units: Units,
+    ) -> Option<(f64, Node)> {
+        let mut share = vec![0.0; self.nodes.len()];
+        for (part, set) in mixture {
+            for (share, _) in share.iter_mut().zip(&set.taken).filter(|(_, taken)| **taken) {
+                *share += part;
+            }
+        }
+        let worth = |index: usize| {
+            let size = self.work[index].time / units.time + self.memory[index].abs() / units.bytes;
+            prices.of(self.work[index], self.memory[index]).abs() + size * LITTLE
+        };
+        let mut most: Option<(f64, Node)> = None;
+        for (index, share) in share.into_iter().enumerate() {
+            let by = share.min(1.0 - share) * worth(index);
+            if by > most.map_or(UNDECIDED, |(most, _)| most) {
+                most = Some((by, self.nodes[index]));
+            }
+        }
+        most
     }
 }
 
@@ -208,10 +269,12 @@ fn steps(worth: &[f64]) -> Option<f64> {
 }
 
 /// Nodes to choose from.
-struct Whole<'a> {
+struct Choice<'a> {
     needs: &'a Needs,
+    nodes: &'a [Node],
     work: &'a [Work],
     memory: &'a [f64],
+    input: &'a [bool],
 }
 
 /// On which side of an operation's start each node must be.

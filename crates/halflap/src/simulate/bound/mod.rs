@@ -15,6 +15,7 @@
 //! is only so much of it (`contended`).
 
 mod ahead;
+mod cases;
 mod chain;
 mod closed;
 mod event;
@@ -32,10 +33,11 @@ use crate::ids::{Id, OpId, StreamId};
 use crate::memory::Timeline;
 use crate::order::Order;
 use crate::units::{Bytes, Nanos};
+use implied::Precedence;
 use jackson::{Job, jackson};
 use jobs::{Ends, Jobs};
 use kept::Kept;
-use moments::{Moments, path};
+use moments::{Moments, Proof, path};
 use network::Network;
 
 /// What no order can beat, of those that keep some edges and a memory limit.
@@ -47,6 +49,8 @@ pub struct Bound {
     pub edges: Edges,
     /// Why they are.
     pub basis: Basis,
+    /// Whether the memory limit is part of that: with more memory, less would be proved.
+    pub memory: bool,
 }
 
 /// What a bound rests on.
@@ -67,8 +71,6 @@ pub enum Basis {
         first: OpId,
         /// The last one.
         last: OpId,
-        /// Whether the memory limit is part of it.
-        memory: bool,
     },
 }
 
@@ -83,22 +85,30 @@ impl Bound {
 /// machine, with a host that takes no time: that only adds to it.
 pub fn lower_bound(graph: &Graph, machine: &Machine, edges: Edges, memory_limit: Bytes) -> Bound {
     let case = Case { graph, machine, edges, memory_limit };
-    let plain = case.bound(&Kept::new(graph, edges, &[]));
+    let ready = case.ready(&[]);
+    let plain = case.proved(&ready);
     // What is in order because of memory is in the input order, too, if that is within the limit. In
     // long programs it would take longer to find than it is worth.
     if graph.len() > LONG || Timeline::of(graph, &Order::of_input(graph)).peak > memory_limit {
-        return plain;
+        return plain.bound;
     }
-    let implied = case.implied(&Kept::new(graph, edges, &[]));
-    if implied.is_empty() {
-        return plain;
+    let implied = implied::find(graph, &ready.network, &ready.path, memory_limit.0 as f64);
+    if !implied.is_empty() {
+        let ordered = case.ready(&implied);
+        let forced = case.proved(&ordered);
+        if forced.bound.time > plain.bound.time {
+            return Bound { memory: true, ..case.in_cases(&ordered, forced) };
+        }
     }
-    let bound = case.bound(&Kept::new(graph, edges, &implied));
-    if bound.time > plain.time { bound } else { plain }
+    case.in_cases(&ready, plain)
 }
 
 /// The longest programs that are asked what memory puts in order.
 const LONG: usize = 1_500;
+
+/// How many cases are looked at, times the program's length, and at most.
+const CASES: usize = 16_000;
+const MOST_CASES: usize = 60;
 
 /// What is to be bounded.
 struct Case<'a> {
@@ -108,28 +118,59 @@ struct Case<'a> {
     memory_limit: Bytes,
 }
 
+/// A program as the bound looks at it.
+struct Ready {
+    jobs: Jobs,
+    ends: Ends,
+    network: Network,
+    path: Vec<OpId>,
+}
+
+/// A bound, and what moments prove, if that is less.
+struct Proved {
+    bound: Bound,
+    cut: Option<Proof>,
+}
+
 impl Case<'_> {
-    fn bound(&self, kept: &Kept) -> Bound {
-        let jobs = Jobs::new(self.graph, self.machine, kept);
+    /// The program where some operations come before others.
+    fn ready(&self, implied: &[Precedence]) -> Ready {
+        let kept = Kept::new(self.graph, self.edges, implied);
+        let jobs = Jobs::new(self.graph, self.machine, &kept);
         let ends = jobs.ends();
-        let (time, basis) = one_machine(self.graph, self.machine, &jobs, &ends);
-        let bound = Bound { time: Nanos(time), edges: self.edges, basis };
-        let network = Network::new(self.graph, self.machine, kept, &ends);
-        let moments =
-            Moments { path: path(&jobs, self.graph), jobs: &jobs, ends: &ends, network: &network };
-        match moments.prove(bound.time, self.memory_limit) {
-            Some((time, basis)) if time > bound.time => Bound { time, basis, ..bound },
-            _ => bound,
-        }
+        let network = Network::new(self.graph, self.machine, &kept, &ends);
+        Ready { path: path(&jobs, self.graph), jobs, ends, network }
     }
 
-    /// What memory puts in order.
-    fn implied(&self, kept: &Kept) -> Vec<implied::Precedence> {
-        let jobs = Jobs::new(self.graph, self.machine, kept);
-        let ends = jobs.ends();
-        let network = Network::new(self.graph, self.machine, kept, &ends);
-        implied::find(self.graph, &network, &path(&jobs, self.graph), self.memory_limit.0 as f64)
+    fn proved(&self, ready: &Ready) -> Proved {
+        let (time, basis) = one_machine(self.graph, self.machine, &ready.jobs, &ready.ends);
+        let bound = Bound { time: Nanos(time), edges: self.edges, basis, memory: false };
+        let mut moments = Moments::new(ready, bound.time, self.memory_limit);
+        let cut = moments.prove();
+        Proved { bound: with_cut(bound, &moments, cut.as_ref()), cut }
     }
+
+    /// Looks at cases, as many as take about as long as what was done so far.
+    fn in_cases(&self, ready: &Ready, proved: Proved) -> Bound {
+        let Proved { bound, cut } = proved;
+        let Some(cut) = cut.filter(|cut| !cut.places.is_empty()) else { return bound };
+        let most = (CASES / self.graph.len().max(1)).min(MOST_CASES);
+        let mut moments = Moments::new(ready, bound.time, self.memory_limit);
+        let cut = cases::prove(&mut moments, cut, most);
+        with_cut(bound, &moments, Some(&cut))
+    }
+}
+
+/// A bound, or what moments prove, if that is more.
+fn with_cut(bound: Bound, moments: &Moments<'_>, cut: Option<&Proof>) -> Bound {
+    let more = cut.filter(|cut| cut.time > bound.time.0);
+    let basis = more.and_then(|cut| Some((cut, moments.basis(cut)?)));
+    basis.map_or(bound, |(cut, basis)| Bound {
+        time: Nanos(cut.time),
+        basis,
+        memory: cut.memory,
+        ..bound
+    })
 }
 
 /// What holds for every machine by itself.

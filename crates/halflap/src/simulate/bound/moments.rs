@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use super::Basis;
-use super::chain::{MomentChain, ProvedBound, Units};
+use super::chain::{MomentChain, ProvedBound, Units, Weights};
+use super::closed::Node;
 use super::event::Event;
 use super::jobs::{Ends, Jobs};
 use super::network::Network;
+use super::{Basis, Ready};
 use crate::graph::{Graph, OpKind};
 use crate::ids::{Id, OpId};
 use crate::units::{Bytes, Nanos};
@@ -18,52 +19,139 @@ const MOST: usize = 32;
 const REFINED: usize = 8;
 /// How often prices are changed for the same moments.
 const ROUNDS: usize = 30;
+/// The same for moments that were looked at before.
+const AGAIN: usize = 12;
 
 /// A program's path, and what is known of it.
 pub(super) struct Moments<'a> {
-    pub(super) path: Vec<OpId>,
-    pub(super) jobs: &'a Jobs,
-    pub(super) ends: &'a Ends,
-    pub(super) network: &'a Network,
+    path: &'a [OpId],
+    jobs: &'a Jobs,
+    ends: &'a Ends,
+    network: &'a Network,
+    limit: f64,
+    units: Units,
+    /// What may have come before each place of the path, where it was looked at.
+    events: Vec<Option<Rc<Event>>>,
 }
 
-impl Moments<'_> {
-    /// The best bound that a chain of moments proves, where so much is proved already.
-    pub(super) fn prove(&self, proved: Nanos, memory_limit: Bytes) -> Option<(Nanos, Basis)> {
+/// Something that is so in the case that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decision {
+    /// A place of the path.
+    pub(super) place: usize,
+    pub(super) node: Node,
+    /// Whether the node has come before it.
+    pub(super) is_before: bool,
+}
+
+/// What moments prove.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) time: f64,
+    /// Whether the memory limit is part of it.
+    pub(super) memory: bool,
+    /// The places of the path that were looked at, and those of them that matter, ascending.
+    pub(super) looked_at: Vec<usize>,
+    pub(super) places: Vec<usize>,
+    /// What would be good to know.
+    pub(super) undecided: Option<(usize, Node)>,
+    pub(super) weights: Weights,
+}
+
+impl Proof {
+    /// Whether more is proved than by another one, or as much with something left to decide.
+    fn leads_on_from(&self, other: &Proof) -> bool {
+        let is_open = self.undecided.is_some() && other.undecided.is_none();
+        self.time > other.time || is_open && self.time >= other.time * (1.0 - 1e-9)
+    }
+}
+
+impl<'a> Moments<'a> {
+    /// Where so much is proved already.
+    pub(super) fn new(ready: &'a Ready, proved: Nanos, memory_limit: Bytes) -> Moments<'a> {
         let limit = memory_limit.0 as f64;
+        let Ready { path, jobs, ends, network } = ready;
         let units = Units { time: proved.0, bytes: limit.max(1.0) };
-        let mut events: Vec<Option<Rc<Event>>> = self.path.iter().map(|_| None).collect();
-        let mut chosen = spread(&self.path, self.ends, FIRST);
-        if chosen.is_empty() || units.time <= 0.0 {
+        Moments { path, jobs, ends, network, limit, units, events: vec![None; path.len()] }
+    }
+
+    /// The first and the last of some places of the path.
+    pub(super) fn basis(&self, proof: &Proof) -> Option<Basis> {
+        let (first, last) = proof.places.first().zip(proof.places.last())?;
+        Some(Basis::Cut { first: self.path[*first], last: self.path[*last] })
+    }
+
+    /// The best bound that a chain of moments proves.
+    pub(super) fn prove(&mut self) -> Option<Proof> {
+        if self.units.time <= 0.0 {
             return None;
         }
-        let mut best: Option<(f64, Basis)> = None;
-        for _ in 0..REFINED {
-            let ops: Vec<OpId> = chosen.iter().map(|&place| self.path[place]).collect();
-            let at = |&place: &usize| {
-                let event = || Rc::new(Event::new(self.network, self.path[place], limit));
-                Rc::clone(events[place].get_or_insert_with(event))
-            };
-            let apart = apart(self.jobs, self.ends, &ops);
-            let chain = MomentChain::new(
-                chosen.iter().map(at).collect(),
-                apart,
-                &self.network.lanes,
-                units,
-            );
-            let ProvedBound { time, cuts, memory } = chain.prove(ROUNDS);
-            let Some((first, last)) = cuts.first().zip(cuts.last()) else { break };
-            if best.is_none_or(|(before, _)| time > before) {
-                best = Some((time, Basis::Cut { first: ops[*first], last: ops[*last], memory }));
+        let chosen = spread(self.path, self.ends, FIRST);
+        self.refined(chosen, &[], REFINED)
+    }
+
+    /// The best bound that some places prove, or others that so many attempts find from there.
+    pub(super) fn refined(
+        &mut self,
+        mut chosen: Vec<usize>,
+        decisions: &[Decision],
+        attempts: usize,
+    ) -> Option<Proof> {
+        let mut best: Option<Proof> = None;
+        for _ in 0..attempts {
+            if chosen.is_empty() {
+                break;
             }
-            let kept: Vec<usize> = cuts.iter().map(|&cut| chosen[cut]).collect();
-            let next = beside(&kept, self.path.len());
+            let proof = self.at(&chosen, decisions, None);
+            let next = beside(&proof.places, self.path.len());
+            if best.as_ref().is_none_or(|best| proof.leads_on_from(best)) {
+                best = Some(proof);
+            }
             if next == chosen {
                 break;
             }
             chosen = next;
         }
-        best.map(|(time, basis)| (Nanos(time), basis))
+        best
+    }
+
+    /// What these places prove, from weights that were best for them.
+    pub(super) fn at(
+        &mut self,
+        places: &[usize],
+        decisions: &[Decision],
+        from: Option<&Weights>,
+    ) -> Proof {
+        let events = places.iter().map(|&place| self.event(place, decisions)).collect();
+        let ops: Vec<OpId> = places.iter().map(|&place| self.path[place]).collect();
+        let apart = apart(self.jobs, self.ends, &ops);
+        let chain = MomentChain::new(events, apart, &self.network.lanes, self.units);
+        let rounds = if from.is_some() { AGAIN } else { ROUNDS };
+        let ProvedBound { time, cuts, memory, undecided, weights } = chain.prove(rounds, from);
+        Proof {
+            time,
+            memory,
+            looked_at: places.to_vec(),
+            places: cuts.iter().map(|&cut| places[cut]).collect(),
+            undecided: undecided.map(|(cut, node)| (places[cut], node)),
+            weights,
+        }
+    }
+
+    fn event(&mut self, place: usize, decisions: &[Decision]) -> Rc<Event> {
+        let new = || Rc::new(Event::new(self.network, self.path[place], self.limit));
+        let mut event = Rc::clone(self.events[place].get_or_insert_with(new));
+        for decision in decisions {
+            // What has come before a moment has come before those behind it.
+            let is_so = match decision.is_before {
+                true => place >= decision.place,
+                false => place <= decision.place,
+            };
+            if is_so && let Some(narrowed) = event.decided(decision.node, decision.is_before) {
+                event = Rc::new(narrowed);
+            }
+        }
+        event
     }
 }
 

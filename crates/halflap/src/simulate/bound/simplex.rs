@@ -60,6 +60,12 @@ impl Simplex {
         self.value
     }
 
+    /// How much of a column is taken.
+    pub(super) fn taken(&self, column: usize) -> f64 {
+        let row = self.basis.iter().position(|&other| other == column);
+        row.map_or(0.0, |row| self.limit[row])
+    }
+
     /// Takes a column instead of the one that fills a row now.
     pub(super) fn pivot(&mut self, row: usize, column: usize) {
         let pivot = self.columns[column].clone();
