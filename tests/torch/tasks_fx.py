@@ -79,10 +79,13 @@ def told(before):
     ran = passes.done[before:]
     return {
         "graphs": len(ran),
-        "merged": sum(len(one.members) for ran_one in ran for one in ran_one.merged),
+        "merged": sum(len(one.members) for ran_one in ran for one in ran_one.rewrites.merged),
         "moved": sum(one.is_moved for one in ran),
+        "pieces": sum(len(one.rewrites.split) for one in ran),
         "failures": [one.failure for one in ran if one.failure],
-        "faster": all(one.schedule.step_time <= one.step_time_before for one in ran if one.schedule),
+        "faster": all(
+            one.schedule.step_time <= one.step_time_before for one in ran if one.schedule
+        ),
     }
 
 
@@ -115,9 +118,11 @@ def inductor():
     result = {}
     plain = steps("fsdp", "inductor")
     ours = {"estimate": far_away, "memory_budget": "4x", "collective_order": "free"}
-    for name, given in {"merged": ours, "again": ours, "other": {**ours, "effort": "default"}}.items():
+    cases = {"merged": ours, "again": ours, "other": {**ours, "effort": "default"}}
+    for name, given in cases.items():
         before = len(passes.done)
-        with config.patch(post_grad_custom_post_pass=halflap.torch.GraphPass(rewrite="exact", **given)):
+        graph_pass = halflap.torch.GraphPass(rewrite="exact", **given)
+        with config.patch(post_grad_custom_post_pass=graph_pass):
             with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
                 found = steps("fsdp", "inductor")
         result[name] = {"same": same(found, plain), **told(before)}
@@ -228,25 +233,29 @@ def by_size(node):
     value = node.meta["val"]
     if "wait_tensor" in str(node.target) or not isinstance(value, torch.Tensor):
         return 0.0
-    sent = max(value.numel(), node.args[0].meta["val"].numel()) if "c10d" in str(node.target) else 0
-    return 1e-3 * sent if sent else 5e-4 * value.numel() if "mm" in str(node.target) else 1e-6
+    sent = max(value.nbytes, node.args[0].meta["val"].nbytes) if "c10d" in str(node.target) else 0
+    return 2.5e-4 * sent if sent else 5e-4 * value.numel() if "mm" in str(node.target) else 1e-6
+
+
+CUT = functools.partial(
+    halflap.torch.optimize, rewrite=["merge", "split"], estimate=by_size, memory_budget="4x"
+)
 
 
 def cut_models():
     """Models whose collectives nothing can hide but pieces of what computes on them."""
-    change = functools.partial(
-        halflap.torch.optimize, rewrite=["merge", "split"], estimate=by_size, memory_budget="4x"
-    )
     result = {}
     for kind in ("tensor_parallel", "expert_parallel"):
         plain = steps(kind, backend(unchanged))
         before = len(passes.done)
-        found = steps(kind, backend(change))
+        found = steps(kind, backend(CUT))
         result[kind] = {
             "same": same(found, plain),
-            "cut": sum(len(one.split) for one in passes.done[before:]),
+            "cut": sum(len(one.rewrites.split) for one in passes.done[before:]),
             "shorter": all(
-                one.schedule.step_time < one.order_alone for one in passes.done[before:] if one.split
+                one.schedule.step_time < one.order_alone
+                for one in passes.done[before:]
+                if one.rewrites.split
             ),
             **told(before),
         }
@@ -271,7 +280,7 @@ def inference():
     with torch.no_grad():
         found = torch.compile(model, backend=backend(change), fullgraph=True)(x, y)
         expected = model(x, y)
-    cut = sum(len(one.split) for one in passes.done[before:])
+    cut = sum(len(one.rewrites.split) for one in passes.done[before:])
     return {"same": all(map(torch.equal, found, expected)), "cut": cut, **told(before)}
 
 
@@ -327,7 +336,8 @@ def apart():
                     halflap.torch.optimize(gm, **own)
         found = gm(*given)
         texts = [str(one.message) for one in warned if "halflap" in str(one.message)]
-        result[case] = {"same": all(map(torch.equal, found, expected)), "told": texts, **told(before)}
+        is_same = all(map(torch.equal, found, expected))
+        result[case] = {"same": is_same, "told": texts, **told(before)}
         dist.barrier()
     return result
 
@@ -360,7 +370,7 @@ def random_sweep():
     for seed in range(first, first + count):
         program = random_programs.program(seed)
         expected = results(program, seed, unchanged)
-        for name, change in CHANGES.items():
+        for name, change in {**CHANGES, "cut": CUT}.items():
             found = results(program, seed, change)
             if tasks_random._on_any_rank(tasks_random._differ(found, expected)):
                 if stable(program, seed, expected):
@@ -542,12 +552,47 @@ def sizes_that_vary_are_not_guarded():
 
 
 def a_graph_that_is_not_functional_stays():
-    module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    """One of a program's own calls and modules, without sizes; and one without collectives."""
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return torch.ops._c10d_functional.all_reduce(self.inner(x), "sum", "0")
+
+    module = torch.fx.symbolic_trace(Module())
+    plain = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        nodes = [node.name for node in module.graph.nodes]
+        before = [[node.name for node in one.graph.nodes] for one in (module, plain)]
         halflap.torch.reorder(module)
-    return nodes == [node.name for node in module.graph.nodes] and len(warned) <= 1
+        halflap.torch.reorder(plain)
+    after = [[node.name for node in one.graph.nodes] for one in (module, plain)]
+    return before == after and len(warned) == 1 and "not a functional one" in str(warned[0].message)
+
+
+def conversions_come_before_gathers():
+    """Half of the bytes, and the same values."""
+
+    def function(a, b):
+        gathered = collectives.all_gather_tensor(a, 0, dist.group.WORLD)
+        narrow = torch.ops.prims.convert_element_type(gathered, torch.bfloat16)
+        # Another one is also used as it is.
+        other = collectives.all_gather_tensor(b, 0, dist.group.WORLD)
+        return narrow @ narrow, torch.ops.prims.convert_element_type(other, torch.bfloat16), other
+
+    given = torch.randn(8, 8), torch.randn(8, 8)
+    gm = make_fx(function, tracing_mode="fake")(*given)
+    halflap.torch.optimize(gm, estimate=by_size, memory_budget="8x", collective_order="auto")
+    types = [node.meta["val"].dtype for node in gm.graph.nodes if "all_gather" in str(node.target)]
+    same = all(map(torch.equal, gm(*given), function(*given)))
+    narrowed = passes.done[-1].rewrites.narrowed
+    return same and len(narrowed) == 1 and sorted(map(str, types)) == [
+        "torch.bfloat16",
+        "torch.float32",
+    ]
 
 
 BOUND = {
@@ -558,6 +603,7 @@ BOUND = {
         writes_keep_their_sequence,
         unknown_operators_keep_their_place,
         a_check_finds_what_was_moved,
+        conversions_come_before_gathers,
         exported_graphs_are_ordered,
         sizes_that_vary_are_not_guarded,
         a_graph_that_is_not_functional_stays,

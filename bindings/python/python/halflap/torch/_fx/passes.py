@@ -10,8 +10,9 @@ import json
 import logging
 import time
 import warnings
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch._logging import getArtifactLogger, trace_structured
@@ -27,8 +28,9 @@ from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
 from .merge import Merged, merge_all
+from .narrow import narrow_all
 from .order import apply, arrange
-from .program import Program
+from .program import Program, communicates
 from .restore import Backup
 from .split import Split, split_all
 from .times import fill
@@ -70,6 +72,34 @@ class Asked:
         return self.rewrite is not None and self.rewrite != "exact" and self.rewrite != "merge"
 
 
+class Rewrites(NamedTuple):
+    """What became of collectives."""
+
+    #: Those that are now of a narrower type.
+    narrowed: Sequence[str] = ()
+    merged: Sequence[Merged] = ()
+    split: Sequence[Split] = ()
+
+    def __str__(self) -> str:
+        """A part of a sentence that a comma ends."""
+        parts = [(len(self.narrowed), "sent after conversion")] if self.narrowed else []
+        merged = sum(len(one.members) for one in self.merged)
+        parts += [(merged, f"merged into {len(self.merged)}")] if merged else []
+        cut = sum(len(one.collectives) for one in self.split)
+        parts += [(cut, f"cut into {self.split[0].pieces} pieces each")] if cut else []
+        return "".join(f"{_counted(count)} {what}, " for count, what in parts)
+
+    def lines(self) -> list[str]:
+        """All of it, for a summary."""
+        narrowed = [f"converted      {', '.join(self.narrowed)}\n"] if self.narrowed else []
+        merged = [f"merged         {one}\n" for one in self.merged]
+        return [*narrowed, *merged, *[f"cut            {one}\n" for one in self.split]]
+
+
+def _counted(count: int) -> str:
+    return "1 collective" if count == 1 else f"{count} collectives"
+
+
 @dataclass
 class Changed:
     """What a pass did to one FX graph."""
@@ -83,8 +113,7 @@ class Changed:
     #: Simulated, in ns: of the graph as it was, and of the best order without rewrites.
     step_time_before: float | None = None
     order_alone: float | None = None
-    merged: list[Merged] = field(default_factory=list)
-    split: list[Split] = field(default_factory=list)
+    rewrites: Rewrites = Rewrites()
     #: Whether nodes have other places than before.
     is_moved: bool = False
     #: Why the graph is as it was.
@@ -96,8 +125,9 @@ class Changed:
             "name": self.name,
             "nodes": self.nodes,
             "collectives": self.collectives,
-            "merged": [[*one.members] for one in self.merged],
-            "split": [{**one._asdict(), "collectives": [*one.collectives]} for one in self.split],
+            "narrowed": [*self.rewrites.narrowed],
+            "merged": [[*one.members] for one in self.rewrites.merged],
+            "split": [one.to_dict() for one in self.rewrites.split],
             "step_time_before": self.step_time_before,
             "order_alone": self.order_alone,
             "step_time": None if self.schedule is None else self.schedule.step_time,
@@ -109,14 +139,7 @@ class Changed:
             return f"{self.name}: as it was; {self.failure}"
         if self.schedule is None:
             return f"{self.name}: nothing to rewrite"
-        text = f"{self.name}: "
-        if self.merged:
-            count = sum(len(one.members) for one in self.merged)
-            text += f"{count} collectives merged into {len(self.merged)}, "
-        if self.split:
-            count = sum(len(one.collectives) for one in self.split)
-            text += f"{count} collectives cut into {self.split[0].pieces} pieces each, "
-        text += "ordered"
+        text = f"{self.name}: {self.rewrites}ordered"
         before, after = self.step_time_before / 1e3, self.schedule.step_time / 1e3
         return f"{text}, simulated step time {before:.1f} us -> {after:.1f} us"
 
@@ -129,6 +152,8 @@ def run(graph: Graph, asked: Asked) -> Changed:
     """Changes a graph in place; what was done to it."""
     started = time.perf_counter()
     changed = Changed(_name(), len(graph.nodes), 0)
+    if not communicates(graph, asked.options.collectives):
+        return changed
     needs_all = asked.rewrite is not None or asked.options.collective_order != "kept"
     place = place_of(graph) if asked.agrees and needs_all else None
     try:
@@ -140,9 +165,8 @@ def run(graph: Graph, asked: Asked) -> Changed:
             would_not(place)
         _fail(changed, problem, asked, needs_all)
     changed.seconds = time.perf_counter() - started
-    if changed.collectives or changed.failure:
-        done.append(changed)
-        _tell(changed)
+    done.append(changed)
+    _tell(changed)
     return changed
 
 
@@ -158,8 +182,6 @@ class _Run:
         program = self.program
         issued = [node for node in program.nodes if node["kind"] == "collective"]
         self.changed.collectives = len(issued)
-        if not issued:
-            return
         text = _halflap.to_json(program.graph())
         wanted = self.asked.options.collective_order
         order = "kept" if wanted == "auto" and not program.is_symmetric else wanted
@@ -238,8 +260,7 @@ class _Run:
         except BaseException:
             backup.restore()
             raise
-        self.changed.schedule = best.found
-        self.changed.merged, self.changed.split = best.merged, best.split
+        self.changed.schedule, self.changed.rewrites = best.found, best.rewrites
         self.changed.is_moved = True
         return True
 
@@ -248,7 +269,7 @@ class _Run:
         limit = limit_of(self.asked.options.memory_budget, alone.peak_memory_before)
         best, last = None, None
         plan = Plan(self._recipes(text))
-        if plan.recipes:
+        if self.asked.merges:
             last = self._attempt(plan, limit)
             best = last.better_than(WORTH * alone.step_time)
         if self.asked.splits:
@@ -297,9 +318,10 @@ class _Run:
     def _attempt(self, plan: Plan, limit: str) -> Attempt:
         """Changes the graph as planned, and orders it."""
         exact = self.asked.rewrite != "all"
+        narrowed = narrow_all(self.graph) if self.asked.merges else []
         merged = merge_all(self.graph, plan.recipes, exact)
         split = split_all(self.graph, plan.exposed, plan.pieces, exact) if plan.exposed else []
-        if not merged and not split:
+        if not (narrowed or merged or split):
             return Attempt(self, plan, None)
         program = self._hand_over()
         text = _halflap.to_json(program.graph())
@@ -308,7 +330,7 @@ class _Run:
         except _halflap.Error:
             # It does not fit into memory.
             return Attempt(self, plan, None)
-        return Attempt(self, plan, found, program, text, merged, split)
+        return Attempt(self, plan, found, program, text, Rewrites(narrowed, merged, split))
 
 
 @dataclass(frozen=True)
@@ -329,8 +351,7 @@ class Attempt:
     found: Schedule | None
     program: Program | None = None
     text: bytes = b""
-    merged: list[Merged] = field(default_factory=list)
-    split: list[Split] = field(default_factory=list)
+    rewrites: Rewrites = Rewrites()
 
     def better_than(self, time: float) -> Attempt | None:
         """Itself, if its step is shorter."""
@@ -343,7 +364,7 @@ class Attempt:
     def decision(self) -> str:
         """What all ranks must do alike."""
         assert self.program is not None and self.found is not None
-        return json.dumps([_issued(self.program, self.found.order), [*map(str, self.merged)]])
+        return json.dumps([_issued(self.program, self.found.order), str(self.rewrites)])
 
 
 def _issued(program: Program, order: list[str]) -> list[Any]:
@@ -390,9 +411,7 @@ def _tell(changed: Changed) -> None:
     result = changed.schedule
     if result is None:
         return
-    merges = "".join(f"merged         {one}\n" for one in changed.merged)
-    cuts = "".join(f"cut            {one}\n" for one in changed.split)
-    summary = f"{merges}{cuts}{result}"
+    summary = f"{''.join(changed.rewrites.lines())}{result}"
     log.debug("halflap changed %s in %.3f s\n%s", changed.name, changed.seconds, summary)
     trace_structured(
         "artifact",

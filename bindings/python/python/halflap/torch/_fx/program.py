@@ -11,10 +11,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from .._bonds import Bonds, is_barrier
-from .._collectives import REDUCING, REDUCTIONS, Opaque, group_of, kind_of, operator_name
+from .._collectives import (
+    REDUCING,
+    REDUCTIONS,
+    Opaque,
+    group_of,
+    is_known,
+    kind_of,
+    operator_name,
+)
 from .._flops import flops_of_node
 from .._handover import RENAMED, Unsupported, group_ranks
 from .sizes import Sizes
@@ -62,11 +71,6 @@ class Program:
         pairs = zip(traits, self.nodes)
         #: Whether all ranks of a group take part alike in whatever communicates.
         self.is_symmetric = not any(is_barrier(one, node.get("collective")) for one, node in pairs)
-
-    @property
-    def has_collectives(self) -> bool:
-        """Whether there is anything to order."""
-        return any(node["kind"] == "collective" for node in self.nodes)
 
     def graph(self) -> dict[str, Any]:
         """The whole of it."""
@@ -242,12 +246,25 @@ class Program:
                     reads.setdefault(root, []).append(unit.index)
 
 
+def communicates(graph: Graph, opaque: tuple[Opaque, ...]) -> bool:
+    """Whether a graph has collectives, so that there is anything to order."""
+    named = {one.operator for one in opaque}
+    for node in graph.nodes:
+        name = operator_name(node.target) if node.op == "call_function" else None
+        if name is not None and (is_known(name) or name in named):
+            return True
+    return False
+
+
 def _check(graph: Graph) -> None:
     for node in graph.nodes:
         if node.op not in ("placeholder", "get_attr", "call_function", "output"):
             raise Unsupported(f"{node.name} is a {node.op}: the graph is not a functional one")
         if getattr(node.target, "_name", None) in NOT_OURS:
             raise Unsupported(f"{node.name} binds nodes to an order of torch's own")
+        is_operator = isinstance(node.target, OpOverload) and bool(node.target._schema.returns)
+        if is_operator and value_of(node) is None:
+            raise Unsupported(f"{node.name} has no fake tensor in node.meta['val']")
         if "stream" in str(node.meta.get("custom", "")) and "stream_id" in node.meta["custom"]:
             raise Unsupported("the graph uses streams of its own")
 

@@ -8,7 +8,7 @@ Products are cut along rows alone. A piece of an all-reduce may be added up in a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -26,6 +26,10 @@ class Split(NamedTuple):
 
     collectives: tuple[str, ...]
     pieces: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """In values that JSON has."""
+        return {"collectives": [*self.collectives], "pieces": self.pieces}
 
     def __str__(self) -> str:
         return f"{', '.join(self.collectives)} into {self.pieces} pieces"
