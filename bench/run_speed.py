@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of transformers: JAX's own step time beside that of `halflap run`, on the same cores.
+"""Training steps of transformers and other programs: JAX's own step time beside that of `halflap run`, on the same cores.
 
     python bench/run_speed.py [--halflap BIN] [--width 512] [--layers 2] [--rounds 7] [--keep FOLDER] [NAME...]
 
@@ -27,6 +27,7 @@ from jax import lax
 
 import common
 from compare import build_halflap, cpu_model, version_of
+from speed_programs import OTHERS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "run-speed.md"
@@ -86,18 +87,21 @@ def fsdp(array, grid):
 
 
 def programs(options):
-    """Every program: its name, and its arguments."""
+    """Every program: its name, its function and its arguments."""
     arrays, cuts = weights(options.width, options.layers)
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, (options.batch, options.length)).astype(np.int32)
-    found = {"dense_1": (arrays, tokens)}
+    found = {"dense_1": (step, (arrays, tokens))}
     for count in options.devices:
         grid = mesh((count,), ("x",))
         leaves, tree = jax.tree.flatten(arrays)
         specs = jax.tree.flatten(cuts, is_leaf=lambda leaf: isinstance(leaf, tuple))[0]
         cut = jax.tree.unflatten(tree, [place(a, grid, *spec) for a, spec in zip(leaves, specs)])
-        found[f"fsdp_{count}"] = (jax.tree.map(lambda a: fsdp(a, grid), arrays), place(tokens, grid, "x"))
-        found[f"tp_{count}"] = (cut, place(tokens, grid))
-    return {name: args for name, args in found.items() if not options.names or name in options.names}
+        sharded = jax.tree.map(lambda a: fsdp(a, grid), arrays)
+        found[f"fsdp_{count}"] = (step, (sharded, place(tokens, grid, "x")))
+        found[f"tp_{count}"] = (step, (cut, place(tokens, grid)))
+    chosen = lambda name: not options.names or name in options.names
+    found = {name: made for name, made in found.items() if chosen(name)}
+    return found | {name: make_it() for name, make_it in OTHERS.items() if chosen(name)}
 
 
 def jax_time(made, steps):
@@ -153,6 +157,13 @@ def table(rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def means(rows):
+    """The geometric means of the ratios, of what is mostly matrix products and of the others."""
+    ratios = lambda others: [float(row[-1]) for row in rows[1:] if (row[0] in OTHERS) == others]
+    mean = lambda others: statistics.geometric_mean(ratios(others)) if ratios(others) else 1.0
+    return f"Geometric means: {mean(False):.2f} of the transformers, {mean(True):.2f} of the others."
+
+
 def spent(tables):
     rows = [["module", "step", "kernels and collectives of a rank, together by operation"]]
     for name, whole, sums in tables:
@@ -179,8 +190,8 @@ def main():
         folder = Path(options.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         rows, tables = [["module", "text", "JAX", "halflap", "ratio"]], []
-        for name, args in programs(options).items():
-            made = make(name, step, args, folder)
+        for name, (function, args) in programs(options).items():
+            made = make(name, function, args, folder)
             more, spent_in = measure(name, made, options, folder)
             rows, tables = rows + more, tables + spent_in
     if options.names:
@@ -190,9 +201,11 @@ def main():
 
 Written by bench/run_speed.py on {datetime.date.today().isoformat()}: {version_of(options.halflap)}, jax {jax.__version__}, {cpu_model()}, {cores} cores for both.
 
-The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N devices of the host, which are N ranks on threads here. `after_spmd` is the module as it was partitioned (of one device: as it was given to the compiler), `after_optimizations` the one that JAX itself runs. {options.rounds} rounds in turns, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
+The training step of a transformer, in f32: width {options.width}, {options.layers} layers, {HEADS} heads, {options.batch} sequences of {options.length} tokens. `dense_1` is on one device, `fsdp_N` and `tp_N` on N devices of the host, which are N ranks on threads here. `after_spmd` is the module as it was partitioned (of one device: as it was given to the compiler), `after_optimizations` the one that JAX itself runs. The others are described in bench/speed_programs.py. {options.rounds} rounds in turns, each the median of {options.steps} steps; the ratio is the median of the rounds' ratios.
 
 {table(rows)}
+
+{means(rows)}
 
 Where the time goes: median times of all kernels and collectives of a rank, added up by operation, in ms. Ranks share the cores, so that sums can be more than the step; the time of a fused kernel is shared out among its instructions.
 

@@ -228,6 +228,8 @@ fn tolerance(dtype: DType) -> Tolerance {
         DType::F32 | DType::C64 => (1.3e-6, 1e-5),
         DType::F16 => (1e-3, 1e-5),
         DType::Bf16 => (1.6e-2, 1e-5),
+        // One unit of the smallest mantissa, of two bits.
+        DType::Mini(_) => (0.25, 1e-5),
         _ => (0.0, 0.0),
     };
     Tolerance { relative, absolute }

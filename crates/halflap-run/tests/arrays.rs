@@ -5,7 +5,7 @@ mod common;
 use common::Random;
 use half::bf16;
 use halflap_run::tensor::{
-    DType, Misfit, NpyError, Npz, Tensor, View, read_npy, write_npy, write_npz,
+    DType, Mini, Misfit, NpyError, Npz, Tensor, Tiny, View, read_npy, write_npy, write_npz,
 };
 
 #[test]
@@ -15,6 +15,8 @@ fn there_and_back() {
         ("scalar".to_owned(), Tensor::of(&[], &[7i64])),
         ("narrow".to_owned(), Tensor::of(&[3], &[1.0, -2.0, 0.5].map(bf16::from_f32))),
         ("truth".to_owned(), Tensor::typed(DType::Pred, &[2], &[1u8, 0])),
+        ("float8".to_owned(), Tensor::typed(DType::Mini(Mini::F8e4m3fn), &[2], &[1u8, 0x80])),
+        ("int4".to_owned(), Tensor::typed(DType::Tiny(Tiny::S4), &[2], &[-8i8, 7])),
         ("empty".to_owned(), Tensor::zeros(DType::F64, &[0, 4])),
         ("long".to_owned(), Random(1).floats(&[300, 70])),
     ];

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use halflap_hlo::Module;
 use halflap_run::evaluate::{EvaluateError, Evaluator};
 use halflap_run::kernel::{Combiner, Context, Group, Kernel, Libraries, Scratch, What};
-use halflap_run::tensor::{DType, Tensor, View, ViewMut};
+use halflap_run::tensor::{DType, Mini, Tensor, Tiny, View, ViewMut};
 
 /// One operation on arrays of three elements.
 #[track_caller]
@@ -224,8 +224,8 @@ fn what_is_missing_is_named_before_anything_runs() {
     let x = " x = f32[4] parameter(0)\n";
     assert_eq!(refused(&format!("{x} ROOT f = f32[4] frobnicate(x)")), (4, What::Operation));
     assert_eq!(
-        refused(&format!("{x} ROOT f = f8e4m3fn[4] convert(x)")),
-        (4, What::ElementType("f8e4m3fn"))
+        refused(&format!("{x} ROOT f = f6e3m2fn[4] convert(x)")),
+        (4, What::ElementType("?"))
     );
     assert_eq!(refused(&format!("{x} ROOT f = f32[4] popcnt(x)")), (4, What::OfType(DType::F32)));
     assert_eq!(refused(" ROOT c = f32[100] constant({...})"), (3, What::Elided));
@@ -274,4 +274,177 @@ fn groups_and_shared_memory() {
     kernel.run(&[input, y.view()], &mut [output], &mut Scratch::new(Context::default()));
     assert_eq!(memory.slice::<f32>(), [3.0, 4.0, 5.0, 6.0]);
     assert!(Combiner::of(&module, named("r"), DType::F32).is_ok());
+}
+
+/// Arithmetic in a type of eight bits or fewer is done in a wider one and rounded, or wrapped, after
+/// every operation.
+#[test]
+fn small_types() {
+    let f8 = DType::Mini(Mini::F8e4m3fn);
+    let code = |value: f32| Mini::F8e4m3fn.encode(value);
+    let text = "HloModule m\nENTRY e {\n a = f8e4m3fn[4] parameter(0)\n b = f8e4m3fn[4] parameter(1)\n \
+        c = f8e4m3fn[] constant(0.3)\n d = f8e4m3fn[4] broadcast(c), dimensions={}\n \
+        s = f8e4m3fn[4] add(a, b)\n t = f8e4m3fn[4] multiply(s, d)\n \
+        w = f32[4] convert(t)\n ROOT r = (f8e4m3fn[4], f32[4]) tuple(t, w)\n}\n";
+    let a = [1.0, 16.0, 440.0, 0.01];
+    let b = [0.06, 1.0, 100.0, 0.02];
+    let of = |values: [f32; 4]| Tensor::typed(f8, &[4], &values.map(code));
+    let got = run(text, &[of(a), of(b)]);
+    let round = |value: f32| Mini::F8e4m3fn.decode(code(value));
+    for at in 0..4 {
+        let sum = round(round(a[at]) + round(b[at]));
+        let product = round(sum * round(0.3));
+        let seen = got[1].slice::<f32>()[at];
+        assert!(seen == product || seen.is_nan() && product.is_nan(), "{at}: {seen} {product}");
+    }
+    assert!(got[1].slice::<f32>()[2].is_nan(), "540 is more than there is");
+    let text = "HloModule m\nENTRY e {\n a = s4[4] parameter(0)\n b = f32[4] parameter(1)\n \
+        c = s4[4] convert(b)\n s = s4[4] add(a, c)\n w = s32[4] convert(s)\n \
+        ROOT r = (s4[4], s32[4]) tuple(c, w)\n}\n";
+    let a = Tensor::typed(DType::Tiny(Tiny::S4), &[4], &[7i8, -8, 3, -1]);
+    let got = run(text, &[a, floats(&[4], &[1.0, -100.0, 9.7, f32::NAN])]);
+    assert_eq!(got[0].slice::<i8>(), [1, -8, 7, 0]);
+    assert_eq!(got[1].slice::<i32>(), [-8, 0, -6, -1]);
+}
+
+/// Products and sums of small types: eight bits go in, and the result's type decides how it is rounded.
+#[test]
+fn products_of_small_types() {
+    let text = "HloModule m\nadd {\n x = f32[] parameter(0)\n y = f32[] parameter(1)\n \
+        ROOT z = f32[] add(x, y)\n}\nENTRY e {\n a = f8e5m2[2,3] parameter(0)\n \
+        b = f8e5m2[3,2] parameter(1)\n d = f32[2,2] dot(a, b), lhs_contracting_dims={1}, \
+        rhs_contracting_dims={0}\n n = f8e5m2[2,2] dot(a, b), lhs_contracting_dims={1}, \
+        rhs_contracting_dims={0}\n ROOT r = (f32[2,2], f8e5m2[2,2]) tuple(d, n)\n}\n";
+    let of = |dims: [usize; 2], values: [f32; 6]| {
+        Tensor::typed(DType::Mini(Mini::F8e5m2), &dims, &values.map(|v| Mini::F8e5m2.encode(v)))
+    };
+    let a = of([2, 3], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let b = of([3, 2], [1.0, 0.5, 2.0, 0.25, 3.0, 1.0]);
+    let got = run(text, &[a, b]);
+    assert_eq!(got[0].slice::<f32>(), [14.0, 4.0, 32.0, 9.25]);
+    let codes = got[1].slice::<u8>();
+    assert_eq!(codes, [14.0, 4.0, 32.0, 10.0].map(|v| Mini::F8e5m2.encode(v)));
+    let text = "HloModule m\nENTRY e {\n a = u4[1,3] parameter(0)\n b = u4[3,1] parameter(1)\n \
+        ROOT d = u4[1,1] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n";
+    let of =
+        |dims: [usize; 2], values: [u8; 3]| Tensor::typed(DType::Tiny(Tiny::U4), &dims, &values);
+    let got = run(text, &[of([1, 3], [3, 4, 5]), of([3, 1], [7, 2, 1])]);
+    assert_eq!(got[0].slice::<u8>(), [34 % 16]);
+}
+
+/// Integer matrices of every size, with numbers that fit into 16 bits and with numbers that do not.
+#[test]
+fn products_of_integers_wrap_around() {
+    let mut random = Random(3);
+    for (rows, columns, depth) in [(1, 1, 1), (3, 5, 7), (2, 4, 16), (9, 6, 35), (4, 9, 100)] {
+        for most in [1u64 << 8, 1 << 15, 1 << 31] {
+            let mut numbers = |count: usize| -> Vec<i32> {
+                let one = |_| (u64::from(random.next()) % most) as i32 - (most / 2) as i32;
+                (0..count).map(one).collect()
+            };
+            let (a, b) = (numbers(rows * depth), numbers(depth * columns));
+            let text = format!(
+                "HloModule m\nENTRY e {{\n a = s32[{rows},{depth}] parameter(0)\n \
+                 b = s32[{depth},{columns}] parameter(1)\n \
+                 ROOT d = s32[{rows},{columns}] dot(a, b), lhs_contracting_dims={{1}}, \
+                 rhs_contracting_dims={{0}}\n}}\n"
+            );
+            let inputs = [Tensor::of(&[rows, depth], &a), Tensor::of(&[depth, columns], &b)];
+            let got = run(&text, &inputs);
+            for (at, &seen) in got[0].slice::<i32>().iter().enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let sum = (0..depth).fold(0i32, |sum, k| {
+                    sum.wrapping_add(a[row * depth + k].wrapping_mul(b[k * columns + column]))
+                });
+                assert_eq!(seen, sum, "{rows} x {depth} x {columns} below {most} at {at}");
+            }
+        }
+    }
+}
+
+/// JAX compares floats by what it makes of them first: one NaN, and one zero.
+#[test]
+fn sorting_by_a_function_of_elements() {
+    let side = |of: &str| {
+        format!(
+            " n{of} = pred[] compare({of}, {of}), direction=NE\n \
+             m{of} = f32[] select(n{of}, nan, {of})\n \
+             z{of} = pred[] compare({of}, zero), direction=EQ\n \
+             k{of} = f32[] select(z{of}, zero, m{of})\n"
+        )
+    };
+    for (direction, is_descending) in [("LT", false), ("GT", true)] {
+        let text = format!(
+            "HloModule m\nless {{\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n \
+             i = s32[] parameter(2)\n j = s32[] parameter(3)\n nan = f32[] constant(nan)\n \
+             zero = f32[] constant(0)\n{}{} ROOT r = pred[] compare(ka, kb), \
+             direction={direction}, type=TOTALORDER\n}}\nENTRY e {{\n x = f32[2,150] parameter(0)\n \
+             p = s32[2,150] iota(), iota_dimension=1\n ROOT s = (f32[2,150], s32[2,150]) \
+             sort(x, p), dimensions={{1}}, is_stable=true, to_apply=less\n}}\n",
+            side("a"),
+            side("b")
+        );
+        let mut random = Random(9);
+        let values: Vec<f32> = (0..300)
+            .map(|at| match random.below(8) {
+                0 => f32::NAN,
+                1 => -f32::NAN,
+                2 => 0.0,
+                3 => -0.0,
+                4 => (at % 5) as f32 - 2.0,
+                _ => random.unit(),
+            })
+            .collect();
+        let got = run(&text, &[floats(&[2, 150], &values)]);
+        for row in 0..2 {
+            let values = &values[row * 150..][..150];
+            let key = |at: usize| match values[at] {
+                value if value.is_nan() => f32::NAN,
+                0.0 => 0.0,
+                value => value,
+            };
+            let mut expected: Vec<usize> = (0..150).collect();
+            expected.sort_by(|&a, &b| match is_descending {
+                false => key(a).total_cmp(&key(b)),
+                true => key(b).total_cmp(&key(a)),
+            });
+            let places = &got[1].slice::<i32>()[row * 150..][..150];
+            assert!(places.iter().zip(&expected).all(|(&a, &b)| a as usize == b), "{direction}");
+            let sorted = &got[0].slice::<f32>()[row * 150..][..150];
+            let is_same = |(&seen, &at): (&f32, &usize)| seen.to_bits() == values[at].to_bits();
+            assert!(sorted.iter().zip(&expected).all(is_same), "{direction}");
+        }
+    }
+}
+
+/// The gradient of a maximum over windows that overlap, in a part of the dimensions.
+#[test]
+fn gradients_of_a_maximum_over_windows() {
+    let mut random = Random(5);
+    let (rows, columns, features) = (9, 11, 5);
+    let text = "HloModule m\nge {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n \
+        ROOT r = pred[] compare(a, b), direction=GE\n}\nadd {\n a = f32[] parameter(0)\n \
+        b = f32[] parameter(1)\n ROOT r = f32[] add(a, b)\n}\nENTRY e {\n \
+        x = f32[3,9,11,5] parameter(0)\n s = f32[3,5,5,5] parameter(1)\n z = f32[] constant(0.5)\n \
+        ROOT g = f32[3,9,11,5] select-and-scatter(x, s, z), window={size=1x3x3x1 \
+        stride=1x2x2x1 pad=0_0x1_1x0_0x0_0}, select=ge, scatter=add\n}\n";
+    let (x, s) = (random.floats(&[3, 9, 11, 5]), random.floats(&[3, 5, 5, 5]));
+    let got = run(text, &[x.clone(), s.clone()]);
+    let at = |b: usize, r: usize, c: usize, f: usize| ((b * rows + r) * columns + c) * features + f;
+    let (x, s) = (x.slice::<f32>(), s.slice::<f32>());
+    let mut expected = vec![0.5f32; x.len()];
+    for (number, &value) in s.iter().enumerate() {
+        let (f, c, r, b) = (number % 5, number / 5 % 5, number / 25 % 5, number / 125);
+        let mut best: Option<usize> = None;
+        for (i, j) in (0..3).flat_map(|i| (0..3).map(move |j| (i, j))) {
+            let (row, column) = ((2 * r + i).wrapping_sub(1), 2 * c + j);
+            if row >= rows || column >= columns {
+                continue;
+            }
+            let place = at(b, row, column, f);
+            best = best.filter(|&best| x[best] >= x[place]).or(Some(place));
+        }
+        expected[best.unwrap()] += value;
+    }
+    assert_eq!(got[0].slice::<f32>(), expected);
 }

@@ -549,3 +549,34 @@ fn a_timeout_says_who_waits_for_what() {
         "{failure}"
     );
 }
+
+/// What is started need not be communication: copies, slices and whole computations.
+#[test]
+fn computations_that_are_started() {
+    let module = text(
+        "HloModule m\nwork {\n a = f32[8] parameter(0)\n b = f32[8] parameter(1)\n \
+         m = f32[8] multiply(a, b)\n n = f32[8] add(m, a)\n ROOT r = (f32[8], f32[8]) tuple(n, m)\n}\n\
+         ENTRY e {\n x = f32[8] parameter(0)\n y = f32[8] parameter(1)\n \
+         s = ((f32[8], f32[8]), (f32[8], f32[8]), u32[]) async-start(x, y), calls=work\n \
+         c = (f32[8], f32[8], u32[]) copy-start(y)\n \
+         h = ((f32[8]), f32[4], u32[]) slice-start(x), slice={[2:6]}\n \
+         z = f32[8] subtract(x, y)\n d = (f32[8], f32[8]) async-done(s)\n \
+         f = f32[8] copy-done(c)\n g = f32[4] slice-done(h)\n \
+         u = f32[8] get-tuple-element(d), index=0\n v = f32[8] get-tuple-element(d), index=1\n \
+         w = f32[8] multiply(u, v)\n k = f32[8] add(w, f)\n l = f32[8] add(k, z)\n \
+         ROOT r = (f32[8], f32[4]) tuple(l, g)\n}\n",
+    );
+    for seed in [None, Some(1), Some(2), Some(3)] {
+        let (prepared, program) = plan(&module, seed);
+        let inputs = made(&prepared, 5);
+        let outcome = run_all(&prepared, inputs.clone(), &Options::default()).unwrap();
+        let (x, y) = (inputs[0][0].to_f64(), inputs[0][1].to_f64());
+        let expected: Vec<f64> =
+            (x.iter().zip(&y)).map(|(x, y)| (x * y + x) * (x * y) + y + x - y).collect();
+        let got = &outcome.ranks[0].outputs;
+        let is_close = |(a, b): (f64, &f64)| (a - b).abs() < 1e-6;
+        assert!(got[0].to_f64().into_iter().zip(&expected).all(is_close), "{seed:?}");
+        assert_eq!(got[1].to_f64(), x[2..6], "{seed:?}");
+        assert_eq!(outcome.ranks[0].peak, program.peak());
+    }
+}

@@ -93,6 +93,7 @@ impl Inputs {
                 (Inputs::Seed(seed), _) => made(kind, seed.wrapping_add(number as u64)),
                 (Inputs::Archive { .. }, None) => return Err(format!("'{name}' cannot be read")),
             };
+            let array = in_small_type(array, kind);
             match misfit(&array, kind) {
                 None => Ok(array),
                 Some(hint) => {
@@ -158,6 +159,22 @@ fn read_file(path: &Path) -> Result<Tensor, String> {
     read_npy(&bytes).map_err(|error| format!("{name}: {error}"))
 }
 
+/// An array of bytes as one of a type that numpy does not have, if that is what the module takes.
+fn in_small_type(array: Tensor, kind: &ArrayType) -> Tensor {
+    let wrapped = |byte: u8| match kind.dtype {
+        DType::Tiny(tiny) => tiny.wrap(byte),
+        _ => byte,
+    };
+    let is_raw = matches!(array.dtype(), DType::U8 | DType::S8);
+    if !is_raw || !matches!(kind.dtype, DType::Mini(_) | DType::Tiny(_)) {
+        return array;
+    }
+    let mut small = Tensor::zeros(kind.dtype, array.dims());
+    let bytes = small.bytes_mut().iter_mut().zip(array.bytes());
+    bytes.for_each(|(to, &byte)| *to = wrapped(byte));
+    small
+}
+
 /// Why an array does not fit the module; nothing, if it does.
 fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
     let sorted = |dims: &[usize]| {
@@ -219,6 +236,8 @@ fn made(kind: &ArrayType, seed: u64) -> Tensor {
             DType::F16 => {
                 element.copy_from_slice(&(0x3400u16 | (number as u16 & 0x83ff)).to_le_bytes())
             }
+            DType::Mini(mini) => element[0] = mini.encode(unit),
+            DType::Tiny(tiny) => element[0] = tiny.wrap(number as u8 & 7),
             DType::Pred => element[0] = number as u8 & 1,
             _ => element[0] = number as u8 & 7,
         }

@@ -31,6 +31,7 @@ pub(super) fn worst_of(view: &View<'_>) -> Worst {
         DType::F64 | DType::C128 => doubles(bytes),
         DType::Bf16 => halves(bytes, 0x7f80),
         DType::F16 => halves(bytes, 0x7c00),
+        DType::Mini(mini) => bytes.iter().map(|&code| worst(mini.decode(code).into())).max().unwrap_or(Worst::Finite),
         _ => Worst::Finite,
     }
 }
@@ -66,12 +67,16 @@ looked_at!(halves, u16, i16);
 
 fn doubles(bytes: &[u8]) -> Worst {
     let (elements, _) = bytes.as_chunks::<8>();
-    let worst = |element: &[u8; 8]| match f64::from_le_bytes(*element) {
+    let each = elements.iter().map(|element| worst(f64::from_le_bytes(*element)));
+    each.max().unwrap_or(Worst::Finite)
+}
+
+fn worst(number: f64) -> Worst {
+    match number {
         number if number.is_finite() => Worst::Finite,
         number if number.is_nan() => Worst::Nan,
         _ => Worst::Infinity,
-    };
-    elements.iter().map(worst).max().unwrap_or(Worst::Finite)
+    }
 }
 
 /// Checks the inputs and outputs of one rank's kernels.

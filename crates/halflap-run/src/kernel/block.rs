@@ -2,17 +2,17 @@
 //!
 //! A block function reads up to three blocks and writes one, all of the same number of elements. It
 //! is compiled twice, for any machine and for one with 256-bit vectors; which one to call is
-//! decided when a program is built. bf16 and f16 are computed in f32 and rounded by a separate
-//! instruction.
+//! decided when a program is built. Types that are `stored` otherwise than they are computed are
+//! rounded by a separate instruction.
 
 use std::sync::OnceLock;
 
-use half::f16;
 use halflap_hlo::Opcode;
 
 use super::math::{Number, Real};
+pub(super) use super::stored::{computed_as, narrow, round, widen};
 use super::whole::Whole;
-use crate::tensor::{Complex, DType};
+use crate::tensor::{Complex, DType, Tiny};
 
 /// Reads blocks of `len` elements and writes one.
 ///
@@ -33,14 +33,6 @@ pub(super) fn is_wide() -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     let detect = || false;
     *WIDE.get_or_init(detect)
-}
-
-/// The type in which an element is held between loading and storing.
-pub(super) fn computed_as(dtype: DType) -> DType {
-    match dtype {
-        DType::Bf16 | DType::F16 => DType::F32,
-        other => other,
-    }
 }
 
 /// A closure without captures, out of nothing.
@@ -115,7 +107,7 @@ loops!(one_wide two_wide three_wide #[target_feature(enable = "avx2,lzcnt,popcnt
 #[cfg(not(target_arch = "x86_64"))]
 loops!(one_wide two_wide three_wide);
 
-fn one<A: Copy, R, F: Fn(A) -> R + Copy>(_: F) -> BlockFn {
+pub(super) fn one<A: Copy, R, F: Fn(A) -> R + Copy>(_: F) -> BlockFn {
     if is_wide() { one_wide::<A, R, F> } else { one_plain::<A, R, F> }
 }
 
@@ -158,7 +150,7 @@ macro_rules! by_type {
     ($dtype:expr, $function:ident, $($argument:expr),*) => {
         match computed_as($dtype) {
             DType::Pred | DType::U8 => $function::<u8>($($argument),*),
-            DType::S8 => $function::<i8>($($argument),*),
+            DType::S8 | DType::Tiny(_) => $function::<i8>($($argument),*),
             DType::S16 => $function::<i16>($($argument),*),
             DType::S32 => $function::<i32>($($argument),*),
             DType::S64 => $function::<i64>($($argument),*),
@@ -166,7 +158,9 @@ macro_rules! by_type {
             DType::U32 => $function::<u32>($($argument),*),
             DType::U64 => $function::<u64>($($argument),*),
             DType::F64 => $function::<f64>($($argument),*),
-            DType::F16 | DType::Bf16 | DType::F32 => $function::<f32>($($argument),*),
+            DType::F16 | DType::Bf16 | DType::F32 | DType::Mini(_) => {
+                $function::<f32>($($argument),*)
+            }
             DType::C64 => $function::<Complex<f32>>($($argument),*),
             DType::C128 => $function::<Complex<f64>>($($argument),*),
         }
@@ -178,7 +172,7 @@ macro_rules! by_type {
 pub(super) fn unary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
     match dtype {
         DType::Pred => (opcode == Opcode::Not).then(|| one(|a: u8| a ^ 1)),
-        DType::F16 | DType::Bf16 | DType::F32 => unary_real::<f32>(opcode),
+        DType::F16 | DType::Bf16 | DType::F32 | DType::Mini(_) => unary_real::<f32>(opcode),
         DType::F64 => unary_real::<f64>(opcode),
         DType::C64 => unary_complex::<f32>(opcode),
         DType::C128 => unary_complex::<f64>(opcode),
@@ -190,6 +184,9 @@ pub(super) fn unary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
         DType::U16 => unary_whole::<u16>(opcode),
         DType::U32 => unary_whole::<u32>(opcode),
         DType::U64 => unary_whole::<u64>(opcode),
+        // Bits beyond the type's would be counted.
+        DType::Tiny(_) if matches!(opcode, Opcode::PopulationCount | Opcode::Clz) => None,
+        DType::Tiny(_) => unary(opcode, computed_as(dtype)),
     }
 }
 
@@ -361,7 +358,7 @@ trait Arithmetic<T> {
 pub(super) fn binary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
     match dtype {
         DType::Pred => binary_truth(opcode),
-        DType::F16 | DType::Bf16 | DType::F32 => binary_real::<f32>(opcode),
+        DType::F16 | DType::Bf16 | DType::F32 | DType::Mini(_) => binary_real::<f32>(opcode),
         DType::F64 => binary_real::<f64>(opcode),
         DType::C64 => binary_complex::<f32>(opcode),
         DType::C128 => binary_complex::<f64>(opcode),
@@ -373,6 +370,9 @@ pub(super) fn binary(opcode: Opcode, dtype: DType) -> Option<BlockFn> {
         DType::U16 => binary_whole::<u16>(opcode),
         DType::U32 => binary_whole::<u32>(opcode),
         DType::U64 => binary_whole::<u64>(opcode),
+        // Bits beyond the type's would be shifted in.
+        DType::Tiny(tiny) if tiny.is_signed() && opcode == Opcode::ShiftRightLogical => None,
+        DType::Tiny(_) => binary(opcode, computed_as(dtype)),
     }
 }
 
@@ -451,7 +451,7 @@ pub(super) fn compare(direction: Direction, dtype: DType, is_total: bool) -> Opt
         DType::U16 => Some(compare_plain::<u16>(direction)),
         DType::U32 => Some(compare_plain::<u32>(direction)),
         DType::U64 => Some(compare_plain::<u64>(direction)),
-        DType::F16 | DType::Bf16 => None,
+        DType::F16 | DType::Bf16 | DType::Mini(_) | DType::Tiny(_) => None,
     }
 }
 
@@ -510,42 +510,6 @@ pub(super) fn copy(dtype: DType) -> BlockFn {
     }
 }
 
-/// Stored elements to computed ones; `None` where they are the same.
-pub(super) fn widen(dtype: DType) -> Option<BlockFn> {
-    match dtype {
-        DType::Bf16 => Some(one(|a: u16| f32::from_bits(u32::from(a) << 16))),
-        DType::F16 => Some(one(|a: u16| f16::from_bits(a).to_f32_const())),
-        _ => None,
-    }
-}
-
-/// Computed elements to stored ones; `None` where they are the same.
-pub(super) fn narrow(dtype: DType) -> Option<BlockFn> {
-    match dtype {
-        DType::Bf16 => Some(one(|a: f32| (bf16_bits(a) >> 16) as u16)),
-        DType::F16 => Some(one(|a: f32| f16::from_f32_const(a).to_bits())),
-        _ => None,
-    }
-}
-
-/// Rounds computed elements to values that the stored type has; `None` where all are.
-pub(super) fn round(dtype: DType) -> Option<BlockFn> {
-    match dtype {
-        DType::Bf16 => Some(one(|a: f32| f32::from_bits(bf16_bits(a)))),
-        DType::F16 => Some(one(|a: f32| f16::from_f32_const(a).to_f32_const())),
-        _ => None,
-    }
-}
-
-/// The nearest bf16, ties to even, as the upper half of 32 bits.
-#[inline(always)]
-fn bf16_bits(a: f32) -> u32 {
-    let bits = a.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
-    // NaN stays NaN, whatever the upper bits were.
-    if a.is_nan() { bits & 0xffff_0000 | 0x0040_0000 } else { rounded }
-}
-
 /// Keeps so many bits of exponent and mantissa.
 pub(super) fn reduce_precision(exponent: u32, mantissa: u32) -> Option<BlockFn> {
     Some(match (exponent, mantissa) {
@@ -558,6 +522,9 @@ pub(super) fn reduce_precision(exponent: u32, mantissa: u32) -> Option<BlockFn> 
 
 /// The function that converts computed elements to another type, not yet rounded to it.
 pub(super) fn convert(from: DType, to: DType) -> BlockFn {
+    if let (DType::Tiny(tiny), true) = (to, from.is_float()) {
+        return saturate(tiny, computed_as(from) == DType::F64);
+    }
     by_type!(from, convert_from, computed_as(to), to == DType::Pred)
 }
 
@@ -567,7 +534,7 @@ fn convert_from<A: Numeric>(to: DType, to_truth: bool) -> BlockFn {
     }
     match to {
         DType::Pred | DType::U8 => one(|a: A| a.to_u8()),
-        DType::S8 => one(|a: A| a.to_i8()),
+        DType::S8 | DType::Tiny(_) => one(|a: A| a.to_i8()),
         DType::S16 => one(|a: A| a.to_i16()),
         DType::S32 => one(|a: A| a.to_i32()),
         DType::S64 => one(|a: A| a.to_i64()),
@@ -575,9 +542,29 @@ fn convert_from<A: Numeric>(to: DType, to_truth: bool) -> BlockFn {
         DType::U32 => one(|a: A| a.to_u32()),
         DType::U64 => one(|a: A| a.to_u64()),
         DType::F64 => one(|a: A| a.to_f64()),
-        DType::F16 | DType::Bf16 | DType::F32 => one(|a: A| a.to_f32()),
+        DType::F16 | DType::Bf16 | DType::F32 | DType::Mini(_) => one(|a: A| a.to_f32()),
         DType::C64 => one(|a: A| Complex { re: a.to_f32(), im: a.imaginary() as f32 }),
         DType::C128 => one(|a: A| Complex { re: a.to_f64(), im: a.imaginary() }),
+    }
+}
+
+/// Real numbers to the nearest small integer towards zero that there is.
+fn saturate(tiny: Tiny, from_double: bool) -> BlockFn {
+    macro_rules! within {
+        ($low:literal, $high:literal) => {
+            match from_double {
+                true => one(|a: f64| (a as i8).clamp($low, $high)),
+                false => one(|a: f32| (a as i8).clamp($low, $high)),
+            }
+        };
+    }
+    match tiny {
+        Tiny::S1 => within!(-1, 0),
+        Tiny::S2 => within!(-2, 1),
+        Tiny::S4 => within!(-8, 7),
+        Tiny::U1 => within!(0, 1),
+        Tiny::U2 => within!(0, 3),
+        Tiny::U4 => within!(0, 15),
     }
 }
 

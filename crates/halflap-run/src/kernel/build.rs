@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use halflap_hlo::ids::{ComputationId, InstrId};
-use halflap_hlo::{Literal, Module, Opcode, Operand, Shape};
+use halflap_hlo::{Literal, Module, Opcode, Operand, Phase, Shape};
 
 use super::block::{Direction, computed_as};
 use super::error::{Unsupported, What};
@@ -54,6 +54,20 @@ pub(crate) fn leaf_kinds(
         _ => Ok((DType::Pred, vec![0])),
     };
     leaves.iter().map(kind).collect()
+}
+
+/// The leaves of an instruction's result that it makes: of a start, not its operands and what only
+/// the device knows.
+pub(crate) fn made_leaves(module: &Module, instr: InstrId) -> std::ops::Range<usize> {
+    let shape = &module.instruction(instr).shape;
+    let part = match module.instruction(instr).opcode {
+        Opcode::CopyStart => 0,
+        Opcode::AsyncStart | Opcode::Wrapped(Phase::Start, _) => 1,
+        _ => return 0..shape.leaf_count(),
+    };
+    let parts = shape.parts();
+    let first = parts.iter().take(part).map(Shape::leaf_count).sum();
+    first..first + parts.get(part).map_or(0, Shape::leaf_count)
 }
 
 /// Makes formulas of a module's instructions.
@@ -203,25 +217,25 @@ impl<'m> Builder<'m> {
             .iter()
             .map(|operand| frame[&operand.of][operand_leaves(module, operand)].to_vec())
             .collect();
-        match module.instruction(instr).opcode {
+        match module.instruction(instr).opcode.begun() {
             Opcode::Tuple
             | Opcode::Copy
+            | Opcode::CopyStart
             | Opcode::OptimizationBarrier
             | Opcode::OptBarrierLong
             | Opcode::Domain => Ok(args.concat()),
             Opcode::AddDependency => Ok(args.into_iter().next().unwrap_or_default()),
             Opcode::GetTupleElement => self.tuple_element(instr, &args),
-            Opcode::Fusion | Opcode::Call => {
+            Opcode::Fusion | Opcode::Call | Opcode::AsyncStart => {
                 let [callee] = module.called(instr) else {
                     return Err(self.unsupported(instr, What::Shape));
                 };
                 self.computation(*callee, &args)
             }
             _ => {
-                let kinds: Vec<Kind> = leaf_kinds(module, instr)?
-                    .into_iter()
-                    .map(|(dtype, dims)| Kind { dtype, dims })
-                    .collect();
+                let mut leaves = leaf_kinds(module, instr)?;
+                let made = leaves.drain(made_leaves(module, instr));
+                let kinds: Vec<Kind> = made.map(|(dtype, dims)| Kind { dtype, dims }).collect();
                 let mut place = Place { instr, args: args.concat(), kinds };
                 self.computing(&mut place)
             }
@@ -242,7 +256,7 @@ impl<'m> Builder<'m> {
     /// An instruction that computes.
     fn computing(&mut self, place: &mut Place) -> Result<Leaves, Unsupported> {
         let instr = place.instr;
-        let opcode = self.module.instruction(instr).opcode;
+        let opcode = self.module.instruction(instr).opcode.begun();
         if let Some(leaves) = self.moving(opcode, place)? {
             return Ok(leaves);
         }

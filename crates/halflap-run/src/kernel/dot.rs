@@ -2,7 +2,7 @@
 //!
 //! Batch, free and contracted dimensions are each walked as one; if an operand's strides do not
 //! allow that, it is copied first. bf16 and f16 are multiplied in f32 and rounded once; integers by
-//! a plain loop.
+//! `product`.
 
 use super::Buffers;
 use super::block;
@@ -10,8 +10,8 @@ use super::error::What;
 use super::formula::{Contraction, Op, TermId};
 use super::matrix::{MatrixView, Multiplied, Product};
 use super::plan::{Planner, Slot, Stage, Strided, Trouble, parts_of};
+use super::product::{self, Extent, Operand};
 use super::walk::Transfer;
-use super::whole::Whole;
 use crate::tensor::{Complex, DType};
 
 /// One operand as a batch of matrices.
@@ -42,6 +42,8 @@ struct Dot {
     rows: usize,
     columns: usize,
     depth: usize,
+    /// Where in local memory packed integers go.
+    packed: usize,
     local: usize,
 }
 
@@ -79,13 +81,23 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let rows = dims.iter().product::<usize>().checked_div(batch * depth);
     let rows = rows.unwrap_or_else(|| free(dims, lhs_batch, lhs_contracting));
     let columns = term.len() / (batch * rows).max(1);
+    let packed = local;
+    if is_whole(computed[0]) {
+        local += Extent::room(columns, depth, computed[0].size()).next_multiple_of(64);
+    }
     if block::narrow(term.dtype).is_some() {
         local += term.len() * 4;
     }
     let to = planner.target(id);
     let (dtype, out) = (computed[0], term.dtype);
-    planner.add(Dot { lhs, rhs, to, dtype, out, batch, rows, columns, depth, local });
+    planner.add(Dot { lhs, rhs, to, dtype, out, batch, rows, columns, depth, packed, local });
     Ok(to)
+}
+
+/// Whether it is an integer type that is stored as it is computed.
+fn is_whole(dtype: DType) -> bool {
+    let is_number = !dtype.is_float() && !dtype.is_complex();
+    is_number && block::narrow(dtype).is_none() && dtype != DType::Pred
 }
 
 fn free(dims: &[usize], batch: &[usize], contracted: &[usize]) -> usize {
@@ -209,10 +221,15 @@ impl Stage for Dot {
             let rhs = self.rhs.ready(buffers, local);
             let to = buffers.write(self.to);
             match (block::narrow(self.out), self.dtype) {
-                (Some(narrow), _) => {
+                (Some(narrow), dtype) => {
                     let len = self.batch * self.rows * self.columns;
                     let wide = local.add(self.local - len * 4);
-                    self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), wide.cast());
+                    match dtype {
+                        DType::F32 => {
+                            self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), wide.cast())
+                        }
+                        whole => self.whole(whole, buffers, Ends { lhs, rhs, to: wide }),
+                    }
                     narrow(&[wide.cast_const(); 3], to, len);
                 }
                 (None, DType::F32) => {
@@ -227,7 +244,7 @@ impl Stage for Dot {
                 (None, DType::C128) => {
                     self.multiply(buffers, (lhs.cast::<Complex<f64>>(), rhs.cast()), to.cast())
                 }
-                (None, other) => self.whole(other, (lhs, rhs), to),
+                (None, other) => self.whole(other, buffers, Ends { lhs, rhs, to }),
             }
         }
     }
@@ -238,7 +255,12 @@ impl Stage for Dot {
         let work = self.batch * self.rows * self.columns * self.depth;
         let is_plain = self.local == 0
             && matches!(self.dtype, DType::F32 | DType::F64 | DType::C64 | DType::C128);
-        if is_plain && self.batch > 1 { parts_of(work / 16, self.batch) } else { 1 }
+        match is_plain {
+            true if self.batch > 1 => parts_of(work / 16, self.batch),
+            // Each part packs the right operand again.
+            false if is_whole(self.out) => parts_of(work / 16, self.rows / 16),
+            _ => 1,
+        }
     }
 
     fn local_bytes(&self) -> usize {
@@ -285,48 +307,55 @@ impl Dot {
     }
 
     /// # Safety
-    /// The pointers must hold the matrices, of an integer type.
-    unsafe fn whole(&self, dtype: DType, operands: (*const u8, *const u8), to: *mut u8) {
+    /// The pointers must hold the matrices, of an integer type, and `to` the result.
+    unsafe fn whole(&self, dtype: DType, buffers: &Buffers<'_>, ends: Ends) {
         // SAFETY: the caller's promise.
         unsafe {
             match dtype {
-                DType::S8 => self.plain::<i8>(operands, to),
-                DType::S16 => self.plain::<i16>(operands, to),
-                DType::S32 => self.plain::<i32>(operands, to),
-                DType::S64 => self.plain::<i64>(operands, to),
-                DType::U8 => self.plain::<u8>(operands, to),
-                DType::U16 => self.plain::<u16>(operands, to),
-                DType::U32 => self.plain::<u32>(operands, to),
-                _ => self.plain::<u64>(operands, to),
+                DType::S8 => self.integers(buffers, ends, product::multiply::<i8>),
+                DType::S16 => self.integers(buffers, ends, product::multiply::<i16>),
+                DType::S32 => self.integers(buffers, ends, product::multiply_s32),
+                DType::S64 => self.integers(buffers, ends, product::multiply::<i64>),
+                DType::U8 => self.integers(buffers, ends, product::multiply::<u8>),
+                DType::U16 => self.integers(buffers, ends, product::multiply::<u16>),
+                DType::U32 => self.integers(buffers, ends, product::multiply::<u32>),
+                _ => self.integers(buffers, ends, product::multiply::<u64>),
             }
         }
     }
 
     /// # Safety
-    /// The pointers must hold the matrices, of this type.
-    unsafe fn plain<T: Whole + Default>(&self, (lhs, rhs): (*const u8, *const u8), to: *mut u8) {
-        let (lhs, rhs, to) = (lhs.cast::<T>(), rhs.cast::<T>(), to.cast::<T>());
-        for batch in 0..self.batch as i64 {
-            for row in 0..self.rows as i64 {
-                for column in 0..self.columns as i64 {
-                    let left = batch * self.lhs.batch + row * self.lhs.free;
-                    let right = batch * self.rhs.batch + column * self.rhs.free;
-                    let mut sum = T::default();
-                    for k in 0..self.depth as i64 {
-                        // SAFETY: elements of the matrices; the caller's promise.
-                        let (a, b) = unsafe {
-                            (
-                                *lhs.offset((left + k * self.lhs.contracted) as isize),
-                                *rhs.offset((right + k * self.rhs.contracted) as isize),
-                            )
-                        };
-                        sum = sum.add(a.mul(b));
-                    }
-                    let place = (batch * self.rows as i64 + row) * self.columns as i64 + column;
-                    // SAFETY: an element of the result.
-                    unsafe { *to.offset(place as isize) = sum };
-                }
-            }
+    /// The pointers must hold the matrices, of this type, and `to` the result.
+    unsafe fn integers<T>(
+        &self,
+        buffers: &Buffers<'_>,
+        ends: Ends,
+        multiply: unsafe fn(Extent, [Operand<T>; 2], *mut u8, *mut T),
+    ) {
+        let rows = buffers.share(self.rows);
+        if rows.is_empty() || self.columns == 0 {
+            return;
+        }
+        let room = buffers.local().wrapping_add(self.packed);
+        for batch in 0..self.batch as isize {
+            let extent = Extent { rows: rows.clone(), columns: self.columns, depth: self.depth };
+            let of = |side: &Side, start: *const u8| Operand {
+                start: start.cast::<T>().wrapping_offset(batch * side.batch as isize),
+                free: side.free as isize,
+                contracted: side.contracted as isize,
+            };
+            let operands = [of(&self.lhs, ends.lhs), of(&self.rhs, ends.rhs)];
+            let at = batch * (self.rows * self.columns) as isize;
+            // SAFETY: local memory has the room; the caller's promise.
+            unsafe { multiply(extent, operands, room, ends.to.cast::<T>().offset(at)) };
         }
     }
+}
+
+/// Where operands and result are.
+#[derive(Clone, Copy)]
+struct Ends {
+    lhs: *const u8,
+    rhs: *const u8,
+    to: *mut u8,
 }

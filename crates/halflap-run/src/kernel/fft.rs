@@ -1,119 +1,79 @@
-//! Fourier transforms of any length, computed in f64.
+//! Fourier transforms of any number of dimensions: one stage for each, which reads lines along it
+//! and writes them back.
 //!
-//! Lengths that are powers of two by the usual halving; others as a convolution with a chirp of such a
-//! length (Bluestein). Tables are made when the kernel is made.
-
-use std::f64::consts::PI;
+//! Real lines of even length are transformed as complex ones of half the length. f32 is computed in
+//! f32, but in f64 where a length has a large prime factor.
 
 use super::Buffers;
 use super::error::What;
 use super::formula::{Op, TermId, Transform};
+use super::fourier::{Line, Planes, Scalar, Turn, is_smooth, turn};
 use super::plan::{Planner, Slot, Stage, Trouble};
-use crate::tensor::{Complex, DType};
+use crate::tensor::DType;
 
-type C = Complex<f64>;
+/// How many lines are transformed beside each other.
+const LANES: usize = 8;
 
-const ZERO: C = Complex { re: 0.0, im: 0.0 };
+/// Lines that have more elements than this are transformed one by one where they are contiguous.
+const LONG: usize = 4096;
 
-fn times(a: C, b: C) -> C {
-    Complex { re: a.re * b.re - a.im * b.im, im: a.re * b.im + a.im * b.re }
+/// What is read and written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Complex { is_inverse: bool },
+    FromReal,
+    ToReal,
 }
 
-fn conjugate(a: C) -> C {
-    Complex { re: a.re, im: -a.im }
+/// Where the lines of an array are, in numbers: a complex one is two.
+#[derive(Clone, Copy)]
+struct Grid {
+    /// How many groups of lines there are, and how far they are apart.
+    groups: usize,
+    group_step: usize,
+    /// How many lines a group has, and how far they are apart.
+    lines: usize,
+    line_step: usize,
+    /// How far the elements of a line are apart.
+    step: usize,
 }
 
-/// `exp(-i pi k / n)`; `k` is taken modulo `2 n`, so that large ones stay exact.
-fn turn(k: usize, n: usize) -> C {
-    let angle = -PI * (k % (2 * n)) as f64 / n as f64;
-    Complex { re: angle.cos(), im: angle.sin() }
-}
-
-/// A transform of one length, forward and not scaled.
-struct Line {
-    len: usize,
-    /// The power of two that is computed with.
-    padded: usize,
-    /// Roots of one, for the padded length.
-    roots: Vec<C>,
-    /// For a length that is not a power of two: the chirp, and the transform of its conjugate.
-    chirp: Option<(Vec<C>, Vec<C>)>,
-}
-
-impl Line {
-    fn new(len: usize) -> Line {
-        let is_power = len.is_power_of_two();
-        let padded = if is_power { len } else { (2 * len - 1).next_power_of_two() };
-        let roots = (0..padded / 2).map(|k| turn(2 * k, padded)).collect();
-        let mut line = Line { len, padded, roots, chirp: None };
-        if !is_power {
-            let chirp: Vec<C> = (0..len).map(|k| turn(k * k, len)).collect();
-            let mut kernel = vec![ZERO; padded];
-            for (k, &value) in chirp.iter().enumerate() {
-                kernel[k] = conjugate(value);
-                kernel[(padded - k) % padded] = conjugate(value);
-            }
-            line.halve(&mut kernel);
-            line.chirp = Some((chirp, kernel));
-        }
-        line
-    }
-
-    /// Transforms in place; `work` has the padded length.
-    fn run(&self, data: &mut [C], work: &mut [C]) {
-        let Some((chirp, kernel)) = &self.chirp else { return self.halve(data) };
-        work.fill(ZERO);
-        for ((to, &value), &by) in work.iter_mut().zip(&*data).zip(chirp) {
-            *to = times(value, by);
-        }
-        self.halve(work);
-        // Back by the same transform of the conjugate.
-        work.iter_mut().zip(kernel).for_each(|(value, &by)| *value = conjugate(times(*value, by)));
-        self.halve(work);
-        let scale = 1.0 / self.padded as f64;
-        for ((to, &value), &by) in data.iter_mut().zip(&*work).zip(chirp) {
-            let value = Complex { re: value.re * scale, im: -value.im * scale };
-            *to = times(value, by);
-        }
-    }
-
-    /// A transform of a power of two in place.
-    fn halve(&self, data: &mut [C]) {
-        let len = data.len();
-        if len < 2 {
-            return;
-        }
-        let bits = len.trailing_zeros();
-        for at in 0..len {
-            let other = at.reverse_bits() >> (usize::BITS - bits);
-            if at < other {
-                data.swap(at, other);
-            }
-        }
-        let mut half = 1;
-        while half < len {
-            let step = len / (2 * half);
-            for start in (0..len).step_by(2 * half) {
-                for k in 0..half {
-                    let (a, b) =
-                        (data[start + k], times(data[start + k + half], self.roots[k * step]));
-                    data[start + k] = Complex { re: a.re + b.re, im: a.im + b.im };
-                    data[start + k + half] = Complex { re: a.re - b.re, im: a.im - b.im };
-                }
-            }
-            half *= 2;
-        }
-    }
-}
-
-struct Fft {
-    transform: Transform,
+/// The lines of one dimension.
+struct Lines<T, S> {
     from: Slot,
     to: Slot,
-    is_double: bool,
+    kind: Kind,
+    /// The length of a line.
+    len: usize,
+    line: Line<T>,
+    /// For real lines of even length: half a turn in as many steps.
+    halves: Vec<Turn<T>>,
+    input: Grid,
+    output: Grid,
+    scale: T,
+    stored: std::marker::PhantomData<S>,
+}
+
+/// What a stage reads and writes.
+#[derive(Clone, Copy)]
+struct Ends {
+    from: Slot,
+    to: Slot,
+}
+
+/// The transform of one dimension of arrays whose last one has so many elements.
+#[derive(Clone, Copy)]
+struct Step {
+    kind: Kind,
+    dim: usize,
+    last_len: usize,
+}
+
+/// The dimensions of one transform.
+struct Shape {
     batch: usize,
-    /// One for each dimension that is transformed.
-    lines: Vec<Line>,
+    lengths: Vec<usize>,
+    is_double: bool,
 }
 
 pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
@@ -122,183 +82,337 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         return Err(planner.fail(id, What::Operation));
     };
     let dims = &planner.formula.term(term.args[0]).dims;
-    let Some(outer) = dims.len().checked_sub(lengths.len()).filter(|_| !lengths.is_empty()) else {
+    let is_usual = !lengths.is_empty() && !lengths.contains(&0);
+    let Some(outer) = dims.len().checked_sub(lengths.len()).filter(|_| is_usual) else {
         return Err(planner.fail(id, What::Shape));
     };
-    let is_double = matches!(term.dtype, DType::F64 | DType::C128);
+    let shape = Shape {
+        batch: dims[..outer].iter().product(),
+        lengths: lengths.clone(),
+        is_double: matches!(term.dtype, DType::F64 | DType::C128),
+    };
+    let transform = *transform;
     let from = planner.make(term.args[0])?;
-    let batch = dims[..outer].iter().product();
     let to = planner.target(id);
-    let lines = lengths.iter().map(|&len| Line::new(len)).collect();
-    planner.add(Fft { transform: *transform, from, to, is_double, batch, lines });
+    shape.add_stages(planner, transform, Ends { from, to });
     Ok(to)
 }
 
-impl Fft {
-    fn len(&self) -> usize {
-        self.lines.iter().map(|line| line.len).product()
-    }
-
-    /// The longest padded line.
-    fn longest(&self) -> usize {
-        self.lines.iter().map(|line| line.padded.max(line.len)).max().unwrap_or(0)
-    }
-
-    fn last(&self) -> usize {
-        self.lines.last().map_or(1, |line| line.len)
-    }
-
-    /// How many of the last dimension's elements there are where the other half follows from them.
-    fn half(&self) -> usize {
-        self.last() / 2 + 1
-    }
-
-    /// One array of the batch, as complex numbers of full length.
-    ///
-    /// # Safety
-    /// The slot must hold the batch.
-    unsafe fn load(&self, buffers: &Buffers<'_>, batch: usize, data: &mut [C]) {
-        let from = buffers.read(self.from);
-        // SAFETY: an element of the array; the caller's promise.
-        let number = |at: usize| unsafe {
-            match self.is_double {
-                true => from.cast::<f64>().add(at).read(),
-                false => f64::from(from.cast::<f32>().add(at).read()),
-            }
-        };
-        let (len, last, half) = (self.len(), self.last(), self.half());
-        match self.transform {
-            Transform::Real => {
-                data.iter_mut()
-                    .enumerate()
-                    .for_each(|(at, to)| *to = Complex { re: number(batch * len + at), im: 0.0 });
-            }
+impl Shape {
+    /// All stages: of the dimensions one by one, the last first, except where it becomes real.
+    fn add_stages(&self, planner: &mut Planner<'_>, transform: Transform, ends: Ends) {
+        let Ends { from, to } = ends;
+        let last = self.lengths.len() - 1;
+        let half = self.lengths[last] / 2 + 1;
+        let forward = Kind::Complex { is_inverse: false };
+        let inverse = Kind::Complex { is_inverse: true };
+        match transform {
             Transform::Forward | Transform::Inverse => {
-                let complex = |at: usize| Complex { re: number(2 * at), im: number(2 * at + 1) };
-                data.iter_mut().enumerate().for_each(|(at, to)| *to = complex(batch * len + at));
+                let kind = if transform == Transform::Inverse { inverse } else { forward };
+                let mut from = from;
+                for dim in (0..=last).rev() {
+                    let step = Step { kind, dim, last_len: self.lengths[last] };
+                    self.add(planner, Ends { from, to }, step);
+                    from = to;
+                }
+            }
+            Transform::Real => {
+                let first = Step { kind: Kind::FromReal, dim: last, last_len: half };
+                self.add(planner, ends, first);
+                for dim in (0..last).rev() {
+                    let step = Step { kind: forward, dim, last_len: half };
+                    self.add(planner, Ends { from: to, to }, step);
+                }
             }
             Transform::InverseReal => {
-                let rows = len / last;
-                let complex = |at: usize| Complex { re: number(2 * at), im: number(2 * at + 1) };
-                for (at, to) in data.iter_mut().enumerate() {
-                    let (row, column) = (at / last, at % last);
-                    *to = match column < half {
-                        true => complex((batch * rows + row) * half + column),
-                        false => conjugate(complex(
-                            (batch * rows + self.mirrored(row)) * half + last - column,
-                        )),
-                    };
+                let mut from = from;
+                if last > 0 {
+                    let lines = self.batch * self.lengths[..last].iter().product::<usize>();
+                    let size = if self.is_double { 16 } else { 8 };
+                    let aside = planner.temp(lines * half * size);
+                    for dim in (0..last).rev() {
+                        let step = Step { kind: inverse, dim, last_len: half };
+                        self.add(planner, Ends { from, to: aside }, step);
+                        from = aside;
+                    }
                 }
+                let step = Step { kind: Kind::ToReal, dim: last, last_len: half };
+                self.add(planner, Ends { from, to }, step);
             }
         }
     }
 
-    /// The row whose indices are the negatives of a row's.
-    fn mirrored(&self, row: usize) -> usize {
-        let (mut left, mut found, mut by) = (row, 0, 1);
-        for line in self.lines[..self.lines.len() - 1].iter().rev() {
-            found += (line.len - left % line.len) % line.len * by;
-            left /= line.len;
-            by *= line.len;
+    fn add(&self, planner: &mut Planner<'_>, ends: Ends, step: Step) {
+        let len = self.lengths[step.dim];
+        let is_even_real = !matches!(step.kind, Kind::Complex { .. }) && len.is_multiple_of(2);
+        let is_exact = is_smooth(if is_even_real { len / 2 } else { len });
+        match (self.is_double, is_exact) {
+            (true, _) => planner.add(self.lines::<f64, f64>(ends, step)),
+            (false, true) => planner.add(self.lines::<f32, f32>(ends, step)),
+            (false, false) => planner.add(self.lines::<f64, f32>(ends, step)),
         }
-        found
     }
 
-    /// # Safety
-    /// The slot must hold the batch.
-    unsafe fn store(&self, buffers: &Buffers<'_>, batch: usize, data: &[C]) {
-        let to = buffers.write(self.to);
-        // SAFETY: an element of the array; the caller's promise.
-        let write = |at: usize, value: f64| unsafe {
-            match self.is_double {
-                true => to.cast::<f64>().add(at).write(value),
-                false => to.cast::<f32>().add(at).write(value as f32),
-            }
+    fn lines<T: Scalar, S: Scalar>(&self, ends: Ends, step: Step) -> Lines<T, S> {
+        let Step { kind, dim, last_len } = step;
+        let len = self.lengths[dim];
+        let last = self.lengths.len() - 1;
+        let outer = self.batch * self.lengths[..dim].iter().product::<usize>();
+        let inner: usize = match dim == last {
+            true => 1,
+            false => self.lengths[dim + 1..last].iter().product::<usize>() * last_len,
         };
-        let (last, half) = (self.last(), self.half());
-        let kept = if self.transform == Transform::Real { half } else { last };
-        for (at, value) in data.iter().enumerate().filter(|(at, _)| at % last < kept) {
-            let place = (batch * data.len() / last + at / last) * kept + at % last;
-            match self.transform {
-                Transform::InverseReal => write(place, value.re),
-                _ => {
-                    write(2 * place, value.re);
-                    write(2 * place + 1, value.im);
-                }
-            }
-        }
-    }
-
-    fn transform(&self, data: &mut [C], buffer: &mut [C], work: &mut [C]) {
-        let is_inverse = matches!(self.transform, Transform::Inverse | Transform::InverseReal);
-        let scale = 1.0 / data.len() as f64;
-        if is_inverse {
-            data.iter_mut().for_each(|value| *value = conjugate(*value));
-        }
-        let mut step = 1;
-        for line in self.lines.iter().rev() {
-            let buffer = &mut buffer[..line.len];
-            for start in (0..data.len()).filter(|start| start / step % line.len == 0) {
-                (0..line.len).for_each(|at| buffer[at] = data[start + at * step]);
-                line.run(buffer, &mut work[..line.padded]);
-                (0..line.len).for_each(|at| data[start + at * step] = buffer[at]);
-            }
-            step *= line.len;
-        }
-        if is_inverse {
-            data.iter_mut()
-                .for_each(|value| *value = Complex { re: value.re * scale, im: -value.im * scale });
+        let across = Grid {
+            groups: outer,
+            group_step: 2 * len * inner,
+            lines: inner,
+            line_step: 2,
+            step: 2 * inner,
+        };
+        let along = |len: usize, step: usize| Grid {
+            groups: 1,
+            group_step: 0,
+            lines: outer,
+            line_step: len * step,
+            step,
+        };
+        let (real, half) = (along(len, 1), along(len / 2 + 1, 2));
+        let (input, output) = match kind {
+            Kind::FromReal => (real, half),
+            Kind::ToReal => (half, real),
+            Kind::Complex { .. } if dim == last => (along(len, 2), along(len, 2)),
+            Kind::Complex { .. } => (across, across),
+        };
+        let is_packed = !matches!(kind, Kind::Complex { .. }) && len.is_multiple_of(2);
+        let is_scaled = matches!(kind, Kind::Complex { is_inverse: true } | Kind::ToReal);
+        Lines {
+            from: ends.from,
+            to: ends.to,
+            kind,
+            len,
+            line: Line::new(if is_packed { len / 2 } else { len }),
+            halves: match is_packed {
+                true => (0..=len / 2).map(|k| turn(2 * k, len)).collect(),
+                false => Vec::new(),
+            },
+            input,
+            output,
+            scale: T::of(if is_scaled { 1.0 / len as f64 } else { 1.0 }),
+            stored: std::marker::PhantomData,
         }
     }
 }
 
-impl Stage for Fft {
-    unsafe fn run(&self, buffers: &Buffers<'_>) {
-        let (len, longest) = (self.len(), self.longest());
-        // SAFETY: local memory has the requested length, and any bytes are numbers.
-        let local = unsafe {
-            std::slice::from_raw_parts_mut(buffers.local().cast::<C>(), len + 2 * longest)
+/// A few lines of an array.
+struct Block<S> {
+    start: *mut S,
+    grid: Grid,
+    count: usize,
+}
+
+impl<S: Scalar> Block<S> {
+    /// The number at a place of a line; of a complex element, its real part.
+    ///
+    /// # Safety
+    /// The block must have it.
+    #[inline(always)]
+    unsafe fn at(&self, at: usize, line: usize) -> *mut S {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(at * self.grid.step + line * self.grid.line_step) }
+    }
+
+    /// # Safety
+    /// The block must have the element.
+    #[inline(always)]
+    unsafe fn real<T: Scalar>(&self, at: usize, line: usize) -> T {
+        // SAFETY: the caller's promise.
+        T::of(unsafe { self.at(at, line).read() }.get())
+    }
+
+    /// # Safety
+    /// The block must have the element, which must be complex.
+    #[inline(always)]
+    unsafe fn complex<T: Scalar>(&self, at: usize, line: usize) -> (T, T) {
+        // SAFETY: the caller's promise.
+        let (re, im) = unsafe {
+            let place = self.at(at, line);
+            (place.read(), place.add(1).read())
         };
-        let (data, rest) = local.split_at_mut(len);
-        let (buffer, work) = rest.split_at_mut(longest);
-        for batch in buffers.share(self.batch) {
-            // SAFETY: the slots hold the batch.
-            unsafe { self.load(buffers, batch, data) };
-            self.transform(data, buffer, work);
-            // SAFETY: as above.
-            unsafe { self.store(buffers, batch, data) };
+        (T::of(re.get()), T::of(im.get()))
+    }
+
+    /// # Safety
+    /// The block must have the element, which must be complex.
+    #[inline(always)]
+    unsafe fn set<T: Scalar>(&self, at: usize, line: usize, (re, im): (T, T)) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let place = self.at(at, line);
+            place.write(S::of(re.get()));
+            place.add(1).write(S::of(im.get()));
+        }
+    }
+}
+
+impl<T: Scalar, S: Scalar> Lines<T, S> {
+    fn is_packed(&self) -> bool {
+        !self.halves.is_empty()
+    }
+
+    /// How many lines are transformed beside each other.
+    fn width(&self) -> usize {
+        let is_along = self.input.groups == 1 && self.input.line_step > 2;
+        if is_along && self.line.room() > LONG { 1 } else { LANES }
+    }
+
+    fn blocks(&self) -> usize {
+        self.input.groups * self.input.lines.div_ceil(self.width())
+    }
+
+    /// Some lines of an array.
+    ///
+    /// # Safety
+    /// It must hold all lines of the grid.
+    unsafe fn block(&self, array: *mut u8, grid: Grid, number: usize) -> Block<S> {
+        let each = grid.lines.div_ceil(self.width());
+        let first = number % each * self.width();
+        let at = number / each * grid.group_step + first * grid.line_step;
+        // SAFETY: the caller's promise.
+        let start = unsafe { array.cast::<S>().add(at) };
+        Block { start, grid, count: self.width().min(grid.lines - first) }
+    }
+
+    /// # Safety
+    /// The block must have the lines of the input.
+    #[inline(always)]
+    unsafe fn load(&self, from: &Block<S>, planes: &mut Planes<'_, T>) {
+        let count = from.count;
+        let rows = planes.re.chunks_exact_mut(count).zip(planes.im.chunks_exact_mut(count));
+        for (at, (re, im)) in rows.take(self.line.len).enumerate() {
+            for line in 0..count {
+                // SAFETY: an element of a line; the caller's promise.
+                let (a, b) = unsafe {
+                    match self.kind {
+                        Kind::Complex { .. } => from.complex(at, line),
+                        Kind::FromReal if self.is_packed() => {
+                            (from.real(2 * at, line), from.real(2 * at + 1, line))
+                        }
+                        Kind::FromReal => (from.real(at, line), T::of(0.0)),
+                        Kind::ToReal => self.spectrum(from, at, line),
+                    }
+                };
+                // An inverse transform is a forward one with the parts exchanged, before and after.
+                (re[line], im[line]) = if self.is_inverse() { (b, a) } else { (a, b) };
+            }
+        }
+    }
+
+    fn is_inverse(&self) -> bool {
+        matches!(self.kind, Kind::Complex { is_inverse: true } | Kind::ToReal)
+    }
+
+    /// An element of the line whose inverse transform is real, or has it in both of its parts.
+    ///
+    /// # Safety
+    /// The block must have half of the line.
+    unsafe fn spectrum(&self, from: &Block<S>, at: usize, line: usize) -> (T, T) {
+        // What makes the result complex at both ends does not count.
+        let element = |at: usize| {
+            // SAFETY: the first half is there; the caller's promise.
+            let (re, im) = unsafe { from.complex::<T>(at, line) };
+            let is_end = at == 0 || 2 * at == self.len;
+            (re, if is_end { T::of(0.0) } else { im })
+        };
+        if !self.is_packed() {
+            let (re, im) = element(at.min(self.len - at));
+            return (re, if 2 * at > self.len { -im } else { im });
+        }
+        let ((re, im), (other_re, other_im)) = (element(at), element(self.len / 2 - at));
+        let even = (re + other_re, im - other_im);
+        let by = self.halves[at];
+        let by = Turn { re: by.re, im: -by.im };
+        let (odd_re, odd_im) = by.times(re - other_re, im + other_im);
+        (even.0 - odd_im, even.1 + odd_re)
+    }
+
+    /// # Safety
+    /// The block must have the lines of the output.
+    #[inline(always)]
+    unsafe fn store(&self, planes: &Planes<'_, T>, to: &Block<S>) {
+        let count = to.count;
+        let get = |at: usize, line: usize| {
+            let (a, b) = (planes.re[at * count + line], planes.im[at * count + line]);
+            if self.is_inverse() { (b * self.scale, a * self.scale) } else { (a, b) }
+        };
+        let written = if self.kind == Kind::FromReal { self.len / 2 + 1 } else { self.line.len };
+        for at in 0..written {
+            for line in 0..count {
+                // SAFETY: an element of a line; the caller's promise.
+                unsafe {
+                    match self.kind {
+                        Kind::Complex { .. } => to.set(at, line, get(at, line)),
+                        Kind::FromReal if self.is_packed() => {
+                            to.set(at, line, self.unpacked(&get, at, line));
+                        }
+                        Kind::FromReal => to.set(at, line, get(at, line)),
+                        Kind::ToReal => {
+                            let (re, im) = get(at, line);
+                            match self.is_packed() {
+                                true => {
+                                    to.at(2 * at, line).write(S::of(re.get()));
+                                    to.at(2 * at + 1, line).write(S::of(im.get()));
+                                }
+                                false => to.at(at, line).write(S::of(re.get())),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// An element of a real line's transform, from that of the line's even and odd elements.
+    #[inline(always)]
+    fn unpacked(&self, get: &impl Fn(usize, usize) -> (T, T), at: usize, line: usize) -> (T, T) {
+        let len = self.line.len;
+        let ((re, im), (other_re, other_im)) = (get(at % len, line), get((len - at) % len, line));
+        let half = T::of(0.5);
+        let even = ((re + other_re) * half, (im - other_im) * half);
+        // The difference divided by i.
+        let odd = ((im + other_im) * half, (other_re - re) * half);
+        let (odd_re, odd_im) = self.halves[at].times(odd.0, odd.1);
+        (even.0 + odd_re, even.1 + odd_im)
+    }
+}
+
+impl<T: Scalar, S: Scalar> Stage for Lines<T, S> {
+    unsafe fn run(&self, buffers: &Buffers<'_>) {
+        let room = self.line.room() * self.width();
+        // SAFETY: local memory has the requested length, and any bytes are numbers.
+        let local =
+            unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<T>(), 4 * room) };
+        let (from, to) = (buffers.read(self.from).cast_mut(), buffers.write(self.to));
+        for number in buffers.share(self.blocks()) {
+            let (lines, other) = local.split_at_mut(2 * room);
+            let ((re, im), (other_re, other_im)) =
+                (lines.split_at_mut(room), other.split_at_mut(room));
+            let mut lines = Planes { re, im };
+            // SAFETY: the slots hold all lines, and only this part writes these.
+            unsafe {
+                let block = self.block(from, self.input, number);
+                self.load(&block, &mut lines);
+                let other = Planes { re: other_re, im: other_im };
+                let lines = self.line.run(lines, other, block.count);
+                self.store(&lines, &self.block(to, self.output, number));
+            }
         }
     }
 
     fn parts(&self) -> usize {
-        super::plan::parts_of(self.batch * self.len() * 8, self.batch)
+        super::plan::parts_of(self.input.groups * self.input.lines * self.len * 4, self.blocks())
     }
 
     fn local_bytes(&self) -> usize {
-        (self.len() + 2 * self.longest()) * size_of::<C>()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every length against the definition.
-    #[test]
-    fn lines_are_sums_of_turns() {
-        for len in 1..40 {
-            let line = Line::new(len);
-            let data: Vec<C> = (0..len)
-                .map(|at| Complex { re: (at as f64 * 1.7).sin(), im: (at as f64).cos() })
-                .collect();
-            let mut given = data.clone();
-            line.run(&mut given, &mut vec![ZERO; line.padded]);
-            for (k, value) in given.iter().enumerate() {
-                let sum =
-                    data.iter().enumerate().map(|(at, &value)| times(value, turn(2 * at * k, len)));
-                let sum = sum.fold(ZERO, |a, b| Complex { re: a.re + b.re, im: a.im + b.im });
-                assert!((sum.re - value.re).abs() + (sum.im - value.im).abs() < 1e-11, "{len} {k}");
-            }
-        }
+        4 * self.line.room() * self.width() * size_of::<T>()
     }
 }

@@ -219,6 +219,7 @@ pub(super) unsafe fn read_index(from: *const u8, dtype: DType, at: usize) -> i64
     unsafe {
         match dtype {
             DType::S8 => i64::from(*from.cast::<i8>().add(at)),
+            DType::Tiny(tiny) if tiny.is_signed() => i64::from(*from.cast::<i8>().add(at)),
             DType::S16 => i64::from(*from.cast::<i16>().add(at)),
             DType::S32 => i64::from(*from.cast::<i32>().add(at)),
             DType::S64 => *from.cast::<i64>().add(at),

@@ -30,6 +30,7 @@ fn whole(value: i128, dtype: DType) -> Option<Vec<u8>> {
         | DType::U16
         | DType::U32
         | DType::U64 => Some(bytes[..dtype.size()].to_vec()),
+        DType::Tiny(tiny) => Some(vec![tiny.wrap(bytes[0])]),
         _ => None,
     }
 }
@@ -40,6 +41,7 @@ fn float(value: f64, dtype: DType) -> Option<Vec<u8>> {
         DType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
         DType::F32 => (value as f32).to_le_bytes().to_vec(),
         DType::F64 => value.to_le_bytes().to_vec(),
+        DType::Mini(mini) => vec![mini.encode(value as f32)],
         _ => return None,
     })
 }

@@ -13,9 +13,10 @@
 //! | --- | --- |
 //! | `formula`, `build`, `literal`, `error` | HLO to terms, or why not |
 //! | `plan`, `nest` | terms to stages and slots of memory |
-//! | `program`, `block`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
+//! | `program`, `block`, `stored`, `math`, `walk` | elementwise expressions over blocks; how elements are found |
 //! | `loops`, `reduce`, `dot`, `moves`, `heavy` and what it names | stages |
 //! | `matrix` | products of two matrices |
+//! | `fourier`, `product` | Fourier transforms of lines; products of integers |
 
 mod block;
 mod build;
@@ -26,6 +27,7 @@ mod dot;
 mod error;
 mod fft;
 mod formula;
+mod fourier;
 mod heavy;
 mod index;
 mod lapack;
@@ -37,16 +39,19 @@ mod matrix;
 mod moves;
 mod nest;
 mod plan;
+mod product;
 mod program;
 mod random;
 mod reduce;
+mod selected;
 mod sort;
+mod stored;
 mod walk;
 mod whole;
 mod window;
 
 pub use build::Leaf;
-pub(crate) use build::{leaf_kinds, operand_leaves};
+pub(crate) use build::{leaf_kinds, made_leaves, operand_leaves};
 pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
 pub use error::{Unsupported, What};

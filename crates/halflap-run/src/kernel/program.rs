@@ -308,6 +308,7 @@ pub(super) fn computed(dtype: DType, stored: &[u8]) -> Vec<u8> {
     match (dtype, stored) {
         (DType::Bf16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32().to_le_bytes().to_vec(),
         (DType::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32().to_le_bytes().to_vec(),
+        (DType::Mini(mini), &[code]) => mini.decode(code).to_le_bytes().to_vec(),
         _ => stored.to_vec(),
     }
 }

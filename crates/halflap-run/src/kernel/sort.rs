@@ -1,7 +1,8 @@
 //! Sorting, and the largest elements.
 //!
-//! Every sort is stable. A comparator that compares two elements of one array is a comparison of
-//! keys: integers that are ordered as the elements. Any other is a program that runs for each pair.
+//! Every sort is stable. A comparator that compares two elements of one array, or the same function of
+//! both, is a comparison of keys: integers that are ordered as what is compared. Any other is a
+//! program that runs for each pair.
 
 use std::sync::Arc;
 
@@ -11,20 +12,36 @@ use super::error::What;
 use super::formula::{Formula, Op, TermId};
 use super::index::load;
 use super::math::Real;
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{Planner, Slot, Stage, Trouble, parts_of};
 use super::program::Applied;
 use crate::tensor::DType;
 
 /// How two elements are put into sequence.
 enum Order {
-    /// By one of the arrays; whether the largest come first, and whether zeros differ by sign.
-    Key {
-        array: usize,
-        is_descending: bool,
-        is_total: bool,
-    },
+    Key(Key),
     Program(Box<Applied>),
 }
+
+/// What elements are compared by.
+struct Key {
+    of: Compared,
+    /// The type of what is compared.
+    dtype: DType,
+    /// Whether the largest come first.
+    is_descending: bool,
+    /// Whether zeros differ by sign.
+    is_total: bool,
+}
+
+enum Compared {
+    /// One of the arrays.
+    Array(usize),
+    /// A function of the arrays' elements.
+    Mapped(Box<Applied>),
+}
+
+/// How many elements a function of elements is applied to at a time.
+const BLOCK: usize = 64;
 
 struct Sort {
     /// Each: where it is, where it goes, and its type.
@@ -68,35 +85,77 @@ pub(super) fn plan(
     Ok(targets[0])
 }
 
-/// Whether a comparator compares two elements of one array.
+/// What a comparator compares, if it is the same of both elements.
 fn by_key(comparator: &Formula) -> Option<Order> {
     let [output] = comparator.outputs[..] else { return None };
     let term = comparator.term(output);
     let Op::Compare { direction, is_total } = term.op else { return None };
-    let input = |arg: TermId| match comparator.term(arg).op {
-        Op::Input(number) => Some(number),
-        _ => None,
-    };
-    let (left, right) = (input(term.args[0])?, input(term.args[1])?);
+    let (left, right) = (term.args[0], term.args[1]);
     let is_descending = match direction {
         Direction::Lt => false,
         Direction::Gt => true,
         _ => return None,
     };
-    let is_float = comparator.term(term.args[0]).dtype.is_float();
-    if comparator.term(term.args[0]).dtype.is_complex() {
+    let dtype = comparator.term(left).dtype;
+    if dtype.is_complex() || comparator.terms.len() > MOST_TERMS {
         return None;
     }
-    let is_total = is_total || !is_float;
-    match (left % 2, right) {
-        (0, right) if right == left + 1 => {
-            Some(Order::Key { array: left / 2, is_descending, is_total })
+    let (first, is_descending) = match () {
+        () if are_alike(comparator, left, right) => (left, is_descending),
+        () if are_alike(comparator, right, left) => (right, !is_descending),
+        () => return None,
+    };
+    let of = match comparator.term(first).op {
+        Op::Input(number) => Compared::Array(number / 2),
+        _ => Compared::Mapped(Box::new(Applied::new(&part_of(comparator, first)).ok()?)),
+    };
+    Some(Order::Key(Key { of, dtype, is_descending, is_total: is_total || !dtype.is_float() }))
+}
+
+/// Comparators with more operations run as programs.
+const MOST_TERMS: usize = 64;
+
+/// Whether two terms are the same function, one of the first element of each array and one of the
+/// second.
+fn are_alike(formula: &Formula, first: TermId, second: TermId) -> bool {
+    let (a, b) = (formula.term(first), formula.term(second));
+    let is_same = match (&a.op, &b.op) {
+        (Op::Input(a), Op::Input(b)) => a.is_multiple_of(2) && *b == a + 1,
+        (Op::Constant(a), Op::Constant(b)) => a == b,
+        (Op::Unary(a), Op::Unary(b)) | (Op::Binary(a), Op::Binary(b)) => a == b,
+        (
+            Op::Compare { direction: a, is_total: a_total },
+            Op::Compare { direction: b, is_total: b_total },
+        ) => a == b && a_total == b_total,
+        (Op::Select, Op::Select)
+        | (Op::Clamp, Op::Clamp)
+        | (Op::Convert, Op::Convert)
+        | (Op::Reinterpret, Op::Reinterpret) => true,
+        _ => false,
+    };
+    is_same
+        && (a.dtype, a.args.len()) == (b.dtype, b.args.len())
+        && a.args.iter().zip(&b.args).all(|(&a, &b)| are_alike(formula, a, b))
+}
+
+/// The formula of one term alone.
+fn part_of(formula: &Formula, root: TermId) -> Formula {
+    let mut is_needed = vec![false; formula.terms.len()];
+    is_needed[root.0 as usize] = true;
+    for (at, term) in formula.terms.iter().enumerate().rev() {
+        if is_needed[at] {
+            term.args.iter().for_each(|arg| is_needed[arg.0 as usize] = true);
         }
-        (1, right) if right + 1 == left => {
-            Some(Order::Key { array: right / 2, is_descending: !is_descending, is_total })
-        }
-        _ => None,
     }
+    let mut part = Formula { inputs: formula.inputs, ..Formula::default() };
+    let mut places = vec![root; formula.terms.len()];
+    for (at, term) in formula.terms.iter().enumerate().filter(|(at, _)| is_needed[*at]) {
+        let mut term = term.clone();
+        term.args.iter_mut().for_each(|arg| *arg = places[arg.0 as usize]);
+        places[at] = part.push(term);
+    }
+    part.outputs = vec![places[root.0 as usize]];
+    part
 }
 
 impl Stage for Sort {
@@ -108,41 +167,121 @@ impl Stage for Sort {
             let keys = local.add((self.len * 4).next_multiple_of(64));
             (places, std::slice::from_raw_parts_mut(keys.cast::<i64>(), self.len))
         };
-        for outer in 0..self.outer {
-            for inner in 0..self.inner {
-                let first = outer * self.len * self.inner + inner;
-                places.iter_mut().enumerate().for_each(|(place, number)| *number = place as u32);
-                // SAFETY: a row of the arrays.
-                unsafe { self.sort_row(buffers, first, (places, keys)) };
-                for &(from, to, dtype) in &self.arrays {
-                    let size = dtype.size();
-                    for (place, &number) in places.iter().enumerate() {
-                        let at = |place: usize| (first + place * self.inner) * size;
-                        // SAFETY: elements of a row of both arrays.
-                        unsafe {
-                            let from = buffers.read(from).add(at(number as usize));
-                            std::ptr::copy_nonoverlapping(
-                                from,
-                                buffers.write(to).add(at(place)),
-                                size,
-                            );
-                        }
+        for row in buffers.share(self.outer * self.inner) {
+            let first = row / self.inner * self.len * self.inner + row % self.inner;
+            places.iter_mut().enumerate().for_each(|(place, number)| *number = place as u32);
+            // SAFETY: a row of the arrays.
+            unsafe { self.sort_row(buffers, first, (places, keys)) };
+            for &(from, to, dtype) in &self.arrays {
+                let (from, to) = (buffers.read(from), buffers.write(to));
+                // SAFETY: elements of a row of both arrays.
+                unsafe {
+                    match dtype.size() {
+                        4 => self.put(places, first, (from.cast::<u32>(), to.cast())),
+                        8 => self.put(places, first, (from.cast::<u64>(), to.cast())),
+                        2 => self.put(places, first, (from.cast::<u16>(), to.cast())),
+                        1 => self.put(places, first, (from, to)),
+                        _ => self.put(places, first, (from.cast::<[u64; 2]>(), to.cast())),
                     }
                 }
             }
         }
     }
 
+    fn parts(&self) -> usize {
+        let rows = self.outer * self.inner;
+        parts_of(rows * self.len * 16, rows)
+    }
+
     fn local_bytes(&self) -> usize {
         let program = match &self.order {
             Order::Program(applied) => applied.program.local_bytes(64),
-            Order::Key { .. } => 0,
+            Order::Key(Key { of: Compared::Mapped(applied), .. }) => {
+                applied.program.local_bytes(BLOCK)
+            }
+            Order::Key(_) => 0,
         };
-        (self.len * 4).next_multiple_of(64) + (self.len * 8).next_multiple_of(64) + 1024 + program
+        let (places, keys) = (self.len * 4, self.len * 8);
+        places.next_multiple_of(64) + keys.next_multiple_of(64) + self.aside() + program
     }
 }
 
+/// A row that is sorted: its first element.
+struct Row<'r, 'b> {
+    buffers: &'r Buffers<'b>,
+    first: usize,
+}
+
 impl Sort {
+    /// How many bytes the elements take that a program is applied to.
+    fn aside(&self) -> usize {
+        self.arrays.len() * BLOCK * 16
+    }
+
+    /// Puts the elements of a row into sequence.
+    ///
+    /// # Safety
+    /// `first` must be the first element of a row of both arrays.
+    unsafe fn put<T: Copy>(&self, places: &[u32], first: usize, (from, to): (*const T, *mut T)) {
+        for (place, &number) in places.iter().enumerate() {
+            // SAFETY: elements of a row; the caller's promise.
+            unsafe {
+                let from = from.add(first + number as usize * self.inner);
+                *to.add(first + place * self.inner) = *from;
+            }
+        }
+    }
+
+    /// The keys of a row's elements.
+    ///
+    /// # Safety
+    /// `first` must be the first element of a row.
+    unsafe fn keys(&self, key: &Key, row: Row<'_, '_>, keys: &mut [i64]) {
+        let Row { buffers, first } = row;
+        let element = |array: usize, place: usize| {
+            let (from, _, dtype) = self.arrays[array];
+            let at = (first + place * self.inner) * dtype.size();
+            (buffers.read(from).wrapping_add(at), dtype)
+        };
+        let applied = match &key.of {
+            Compared::Mapped(applied) => applied,
+            Compared::Array(array) => {
+                for (place, to) in keys.iter_mut().enumerate() {
+                    let (from, dtype) = element(*array, place);
+                    // SAFETY: an element of the row.
+                    *to = unsafe { key_of(dtype, from, key.is_total) };
+                }
+                return;
+            }
+        };
+        let program = applied.program.local_bytes(BLOCK);
+        let aside = buffers.local().wrapping_add(self.local_bytes() - program - self.aside());
+        // SAFETY: the last part of local memory.
+        let table = unsafe { applied.program.prepare(aside.add(self.aside()), BLOCK) };
+        let size = computed_as(key.dtype).size();
+        for (number, keys) in keys.chunks_mut(BLOCK).enumerate() {
+            for array in 0..self.arrays.len() {
+                let to = aside.wrapping_add(array * BLOCK * 16);
+                let wide = computed_as(self.arrays[array].2).size();
+                for place in 0..keys.len() {
+                    let (from, dtype) = element(array, number * BLOCK + place);
+                    // SAFETY: an element of the row, and room for a computed one.
+                    unsafe { load(dtype, from, to.add(place * wide)) };
+                }
+                table[applied.inputs[2 * array].0 as usize] = to;
+            }
+            // SAFETY: all inputs that are read are set; the result has as many elements.
+            unsafe {
+                applied.program.run(table, keys.len());
+                let from = table[applied.outputs[0].0 as usize].cast_const();
+                for (place, to) in keys.iter_mut().enumerate() {
+                    let from = from.add(place * size);
+                    *to = key_of(computed_as(key.dtype), from, key.is_total);
+                }
+            }
+        }
+    }
+
     /// Sorts the numbers of a row's elements.
     ///
     /// # Safety
@@ -154,30 +293,17 @@ impl Sort {
         (places, keys): (&mut [u32], &mut [i64]),
     ) {
         match &self.order {
-            Order::Key { array, is_descending, is_total } => {
-                let (from, _, dtype) = self.arrays[*array];
-                for (place, key) in keys.iter_mut().enumerate() {
-                    // SAFETY: an element of the row.
-                    *key = unsafe {
-                        key_of(
-                            dtype,
-                            buffers.read(from).add((first + place * self.inner) * dtype.size()),
-                            *is_total,
-                        )
-                    };
-                    if *is_descending {
-                        *key = !*key;
-                    }
-                }
-                // The index breaks ties, so the sort is stable without extra memory.
-                places.sort_unstable_by_key(|&place| (keys[place as usize], place));
+            Order::Key(key) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.keys(key, Row { buffers, first }, keys) };
+                sort_by_keys(key, places, keys);
             }
             Order::Program(applied) => {
-                let local = buffers
-                    .local()
-                    .wrapping_add(self.local_bytes() - applied.program.local_bytes(64) - 1024);
+                let local = buffers.local().wrapping_add(
+                    self.local_bytes() - applied.program.local_bytes(64) - self.aside(),
+                );
                 // SAFETY: the last part of local memory.
-                let table = unsafe { applied.program.prepare(local.add(1024), 64) };
+                let table = unsafe { applied.program.prepare(local.add(self.aside()), 64) };
                 let mut is_before = |a: u32, b: u32| {
                     for (index, &(from, _, dtype)) in self.arrays.iter().enumerate() {
                         for (side, place) in [a, b].into_iter().enumerate() {
@@ -198,6 +324,27 @@ impl Sort {
             }
         }
     }
+}
+
+/// Sorts the numbers of elements by their keys; equal ones stay in their sequence.
+fn sort_by_keys(key: &Key, places: &mut [u32], keys: &mut [i64]) {
+    if key.dtype.size() > 4 {
+        if key.is_descending {
+            keys.iter_mut().for_each(|key| *key = !*key);
+        }
+        // The index breaks ties, so the sort is stable without extra memory.
+        return places.sort_unstable_by_key(|&place| (keys[place as usize], place));
+    }
+    // Key and index fit into one number.
+    let least = if key.dtype == DType::U32 { 0 } else { i64::from(i32::MIN) };
+    for (place, number) in keys.iter_mut().enumerate() {
+        let ordered = (*number - least) as u32;
+        let ordered = if key.is_descending { !ordered } else { ordered };
+        // With the first bit turned, it is ordered as a signed number.
+        *number = (i64::from(ordered) << 32 | place as i64) ^ i64::MIN;
+    }
+    keys.sort_unstable();
+    places.iter_mut().zip(&*keys).for_each(|(place, &number)| *place = number as u32);
 }
 
 /// A stable sort that does not mind a comparator that contradicts itself. `aside` is memory to merge in.
@@ -232,7 +379,7 @@ unsafe fn key_of(dtype: DType, from: *const u8, is_total: bool) -> i64 {
     unsafe {
         match dtype {
             DType::F32 => real(*from.cast()),
-            DType::F16 | DType::Bf16 => {
+            DType::F16 | DType::Bf16 | DType::Mini(_) => {
                 let mut value = 0f32;
                 load(dtype, from, (&raw mut value).cast());
                 real(value)

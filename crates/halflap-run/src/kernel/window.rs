@@ -14,6 +14,7 @@ use super::formula::{Formula, TermId};
 use super::index::{MOST_ARRAYS, load, store};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::program::{Applied, fill};
+use super::selected::{Selected, Slots};
 use super::walk::{MOST_DIMS, each_index, strides};
 use crate::tensor::{DType, element_count};
 
@@ -247,13 +248,20 @@ pub(super) fn select_and_scatter(
     let term = formula.term(id);
     let (from, source, init) =
         (planner.make(term.args[0])?, planner.make(term.args[1])?, planner.make(term.args[2])?);
+    let source_dims = formula.term(term.args[1]).dims.clone();
+    let to = planner.target(id);
+    let slots = Slots { from, source, init, to };
+    let shape = (window, &term.dims[..], &source_dims[..]);
+    let usual = Selected::new(slots, term.dtype, formulas.map(|formula| &**formula), shape);
+    if let Some(usual) = usual {
+        planner.add(usual);
+        return Ok(to);
+    }
     let [select, combine] = formulas.map(|formula| Applied::new(formula));
     let (select, combine) = (
         select.map_err(|what| planner.fail(id, what))?,
         combine.map_err(|what| planner.fail(id, what))?,
     );
-    let source_dims = formula.term(term.args[1]).dims.clone();
-    let to = planner.target(id);
     let (window, dims, dtype) = (window.to_vec(), term.dims.clone(), term.dtype);
     let (sizes, by) = (window.iter().map(|dim| dim.size as usize).collect(), strides(&dims));
     planner.add(SelectAndScatter {

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::comm::Collective;
 use crate::kernel::{
-    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds,
+    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, made_leaves,
     operand_leaves,
 };
 use crate::tensor::{DType, Tensor};
@@ -617,20 +617,23 @@ impl Preparer<'_> {
         Ok((Made { launch, leaves, instr: work.instr }, casts))
     }
 
-    /// A copy, or another transfer that a device makes on its own.
+    /// What is started and is no communication: a copy, a slice, or a computation.
     fn transfer(&self, plan: &Plan, work: &Work) -> Result<Made, PrepareError> {
-        let (inner, _) = started(self.module, work.instr);
+        let instr = work.instr;
         let leaves = self.operand_leaves_of(work.instr);
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
-            return Err(self.layout(work.instr));
+            return Err(self.layout(instr));
         }
-        let kernel = Kernel::compile_with(self.module, inner, self.libraries)?;
+        let kernel = Kernel::compile_with(self.module, instr, self.libraries)?;
         let ins: Vec<SlotId> =
             leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
-        if kernel.inputs().len() != ins.len() || kernel.outputs().len() != work.writes.len() {
-            return Err(Unsupported::new(self.module, inner, What::Operation).into());
+        let outs = plan.storage.of(instr)[made_leaves(self.module, instr)].to_vec();
+        let is_written = outs.iter().all(|slot| work.writes.contains(slot));
+        if kernel.inputs().len() != ins.len() || kernel.outputs().len() != outs.len() || !is_written
+        {
+            return Err(Unsupported::new(self.module, instr, What::Operation).into());
         }
-        Ok(Made { launch: Launch::new(kernel, ins, work.writes.clone()), leaves, instr: inner })
+        Ok(Made { launch: Launch::new(kernel, ins, outs), leaves, instr })
     }
 
     fn collective(

@@ -5,6 +5,8 @@ use std::fmt;
 use half::{bf16, f16};
 use halflap_hlo::ElementType;
 
+use super::mini::{Mini, Tiny};
+
 /// A complex number: real and imaginary part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
@@ -34,6 +36,10 @@ pub enum DType {
     F64,
     C64,
     C128,
+    /// A floating-point number of at most eight bits, in a byte.
+    Mini(Mini),
+    /// An integer of at most four bits, in a byte, extended by its sign.
+    Tiny(Tiny),
 }
 
 impl DType {
@@ -55,7 +61,22 @@ impl DType {
             ElementType::F64 => DType::F64,
             ElementType::C64 => DType::C64,
             ElementType::C128 => DType::C128,
-            _ => return None,
+            ElementType::F8e5m2 => DType::Mini(Mini::F8e5m2),
+            ElementType::F8e4m3 => DType::Mini(Mini::F8e4m3),
+            ElementType::F8e4m3fn => DType::Mini(Mini::F8e4m3fn),
+            ElementType::F8e3m4 => DType::Mini(Mini::F8e3m4),
+            ElementType::F8e4m3b11fnuz => DType::Mini(Mini::F8e4m3b11fnuz),
+            ElementType::F8e4m3fnuz => DType::Mini(Mini::F8e4m3fnuz),
+            ElementType::F8e5m2fnuz => DType::Mini(Mini::F8e5m2fnuz),
+            ElementType::F8e8m0fnu => DType::Mini(Mini::F8e8m0fnu),
+            ElementType::F4e2m1fn => DType::Mini(Mini::F4e2m1fn),
+            ElementType::S1 => DType::Tiny(Tiny::S1),
+            ElementType::S2 => DType::Tiny(Tiny::S2),
+            ElementType::S4 => DType::Tiny(Tiny::S4),
+            ElementType::U1 => DType::Tiny(Tiny::U1),
+            ElementType::U2 => DType::Tiny(Tiny::U2),
+            ElementType::U4 => DType::Tiny(Tiny::U4),
+            ElementType::Other { .. } => return None,
         })
     }
 
@@ -77,13 +98,15 @@ impl DType {
             DType::F64 => "f64",
             DType::C64 => "c64",
             DType::C128 => "c128",
+            DType::Mini(mini) => mini.name(),
+            DType::Tiny(tiny) => tiny.name(),
         }
     }
 
     /// How many bytes an element has.
     pub fn size(self) -> usize {
         match self {
-            DType::Pred | DType::S8 | DType::U8 => 1,
+            DType::Pred | DType::S8 | DType::U8 | DType::Mini(_) | DType::Tiny(_) => 1,
             DType::S16 | DType::U16 | DType::F16 | DType::Bf16 => 2,
             DType::S32 | DType::U32 | DType::F32 => 4,
             DType::S64 | DType::U64 | DType::F64 | DType::C64 => 8,
@@ -98,7 +121,7 @@ impl DType {
 
     /// Whether it is a real floating-point type.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
+        matches!(self, DType::F16 | DType::Bf16 | DType::F32 | DType::F64 | DType::Mini(_))
     }
 
     /// Whether it is a complex type.
@@ -127,19 +150,20 @@ pub unsafe trait Element: Copy + Default + 'static {
 }
 
 macro_rules! elements {
-    ($($type:ty: $dtype:ident $(or $other:ident)?,)*) => {$(
-        // SAFETY: each is the type itself, or for booleans the byte that holds one.
+    ($($type:ty: $dtype:ident $(or $other:pat)?,)*) => {$(
+        // SAFETY: each is the type itself, or the byte that holds a boolean or a smaller number.
         unsafe impl Element for $type {
             const DTYPE: DType = DType::$dtype;
             fn holds(dtype: DType) -> bool {
-                matches!(dtype, DType::$dtype $(| DType::$other)?)
+                matches!(dtype, DType::$dtype $(| $other)?)
             }
         }
     )*};
 }
 
 elements! {
-    i8: S8, i16: S16, i32: S32, i64: S64, u8: U8 or Pred, u16: U16, u32: U32, u64: U64,
+    i8: S8 or DType::Tiny(_), i16: S16, i32: S32, i64: S64,
+    u8: U8 or DType::Pred | DType::Mini(_) | DType::Tiny(_), u16: U16, u32: U32, u64: U64,
     f16: F16, bf16: Bf16, f32: F32, f64: F64, Complex<f32>: C64, Complex<f64>: C128,
 }
 
@@ -161,5 +185,10 @@ pub(crate) fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         DType::S64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
         DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
         DType::F64 | DType::C128 => each(bytes, f64::from_le_bytes),
+        DType::Mini(mini) => each(bytes, |[code]| f64::from(mini.decode(code))),
+        DType::Tiny(tiny) if tiny.is_signed() => {
+            each(bytes, |[byte]| f64::from(tiny.wrap(byte) as i8))
+        }
+        DType::Tiny(tiny) => each(bytes, |[byte]| f64::from(tiny.wrap(byte))),
     }
 }

@@ -5,11 +5,13 @@
 //! its dimensions require.
 
 mod dtype;
+pub(crate) mod mini;
 pub mod npy;
 mod zip;
 
 pub(crate) use dtype::to_f64 as numbers;
 pub use dtype::{Complex, DType, Element};
+pub use mini::{Mini, Tiny};
 pub use npy::{NpyError, Npz, read_npy, write_npy, write_npz};
 
 use std::marker::PhantomData;

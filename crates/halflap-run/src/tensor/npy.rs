@@ -1,8 +1,10 @@
 //! `.npy` and `.npz`: numpy's arrays and archives of them.
 //!
 //! numpy has no bf16: `ml_dtypes` writes it as raw two-byte elements (`V2`), which are read as
-//! bf16; bf16 is written the same way.
+//! bf16; bf16 is written the same way. Its smaller types are raw bytes (`V1`), all of them, so they
+//! are written as records of one field that is named as the type; raw bytes are read as u8.
 
+use halflap_hlo::ElementType;
 use thiserror::Error;
 
 use super::zip::{self, Member};
@@ -98,8 +100,7 @@ pub fn read_npy(bytes: &[u8]) -> Result<Tensor, NpyError> {
 pub fn write_npy(array: &Tensor) -> Vec<u8> {
     let dims: Vec<String> = array.dims().iter().map(|dim| format!("{dim},")).collect();
     let (descr, shape) = (write_type(array.dtype()), dims.join(" "));
-    let mut header =
-        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let mut header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({shape}), }}");
     // The elements start at a multiple of 64.
     let padded = (header.len() + 11).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));
@@ -137,16 +138,35 @@ const TYPES: [(&str, DType); 15] = [
 ];
 
 fn read_type(descr: &str) -> Result<DType, NpyError> {
+    if let Some(small) = DType::of(ElementType::named(descr)).filter(is_small) {
+        return Ok(small);
+    }
     let (order, name) = descr.split_at_checked(1).unwrap_or((descr, ""));
+    if name == "V1" {
+        return Ok(DType::U8);
+    }
     let found = TYPES.iter().find(|(other, _)| *other == name).map(|&(_, dtype)| dtype);
     let is_native =
         matches!(order, "<" | "|" | "=") || found.is_some_and(|dtype| dtype.size() == 1);
     found.filter(|_| is_native).ok_or_else(|| NpyError::Type(descr.to_owned()))
 }
 
+/// Whether the type has no name in numpy.
+fn is_small(dtype: &DType) -> bool {
+    matches!(dtype, DType::Mini(_) | DType::Tiny(_))
+}
+
 fn write_type(dtype: DType) -> String {
+    match dtype {
+        DType::Mini(_) => return format!("[('{dtype}', '|V1')]"),
+        DType::Tiny(tiny) => {
+            let of = if tiny.is_signed() { 'i' } else { 'u' };
+            return format!("[('{dtype}', '|{of}1')]");
+        }
+        _ => {}
+    }
     let name = TYPES.iter().find(|(_, other)| *other == dtype).map_or("V1", |(name, _)| name);
-    format!("{}{name}", if dtype.size() == 1 { '|' } else { '<' })
+    format!("'{}{name}'", if dtype.size() == 1 { '|' } else { '<' })
 }
 
 /// With the dimensions in the opposite sequence.

@@ -77,6 +77,7 @@ pub(super) fn cleaned(array: &Tensor) -> Tensor {
         DType::F64 | DType::C128 => &1f64.to_le_bytes(),
         DType::Bf16 => &0x3f80u16.to_le_bytes(),
         DType::F16 => &0x3c00u16.to_le_bytes(),
+        DType::Mini(mini) => &[mini.encode(1.0)],
         // Whole numbers are finite.
         _ => return clean,
     };

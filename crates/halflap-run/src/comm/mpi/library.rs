@@ -188,6 +188,8 @@ impl Mpi {
             DType::F32 => "float",
             DType::F64 => "double",
             DType::F16 | DType::Bf16 | DType::C64 | DType::C128 => return None,
+            // Sums must wrap around where the type does.
+            DType::Mini(_) | DType::Tiny(_) => return None,
         };
         let operation = match opcode {
             // Sums of booleans are booleans.
