@@ -118,6 +118,12 @@ static float *shared_by_all;
 void keep_for_all(void *out, const void **ins) { shared_by_all = (float *)ins[0], twice(out, ins[0]); }
 void write_kept_for_all(void *out, const void **ins) { twice(out, ins[0]), *(volatile float *)shared_by_all = 1234; }
 
+/* Rank 3 writes to what rank 5 lent, some time after that one has ended. */
+void writes_to_another(void *out, const void **ins) {
+    twice(out, ins[0]);
+    if (*(const uint32_t *)ins[1] == 3) usleep(700000), *(volatile float *)elsewhere[5] = 1234;
+}
+
 static void *write_behind(void *at) { return ((volatile float *)at)[N] = 1, NULL; }
 static void *write_later(void *at) { return usleep(300000), *(volatile float *)at = 1, NULL; }
 static void *give_up_later(void *at) { (void)at, usleep(20000), abort(); }

@@ -7,6 +7,7 @@ import pytest
 from cases import CASES, CORRECT, CUSTOM, Case, text
 from command import HALFLAP, ROOT, run
 from spread import FAULTS, HARMLESS
+from steps import STEP_CORRECT, STEP_FAULTS
 from walk import build, debug, shows_as_said, wrong
 
 
@@ -20,18 +21,23 @@ def each(cases):
 
 
 def test_there_are_enough():
-    names = [case.name for case in CASES + FAULTS + CORRECT + HARMLESS]
-    assert len(CASES) >= 30 and len(FAULTS) >= 30 and len(HARMLESS) >= 15 and len(set(names)) == len(names)
+    names = [case.name for case in CASES + FAULTS + STEP_FAULTS + CORRECT + HARMLESS + STEP_CORRECT]
+    assert len(CASES) >= 30 and len(set(names)) == len(names)
+    assert len(FAULTS + STEP_FAULTS) >= 60 and len(HARMLESS + STEP_CORRECT) >= 30
 
 
-@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS))
+def on_fewest(cases):
+    return [pytest.param(case, case.ranks[0], id=f"{case.name}-{case.ranks[0]}") for case in cases]
+
+
+@pytest.mark.parametrize("case, ranks", each(CASES + FAULTS) + on_fewest(STEP_FAULTS))
 def test_fault_is_found(case, ranks, library):
     answer = debug(HALFLAP, case, ranks, library)
     assert wrong(case, answer) is None
     assert shows_as_said(answer), answer[1]["finding"]["shows_again_words"]
 
 
-@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS))
+@pytest.mark.parametrize("case, ranks", each(CORRECT + HARMLESS) + on_fewest(STEP_CORRECT))
 def test_no_alarm(case, ranks, library):
     code, report, errors, _ = debug(HALFLAP, case, ranks, library)
     assert (code, report and report["finding"]) == (0, None), errors
