@@ -31,7 +31,9 @@ pub(super) fn worst_of(view: &View<'_>) -> Worst {
         DType::F64 | DType::C128 => doubles(bytes),
         DType::Bf16 => halves(bytes, 0x7f80),
         DType::F16 => halves(bytes, 0x7c00),
-        DType::Mini(mini) => bytes.iter().map(|&code| worst(mini.decode(code).into())).max().unwrap_or(Worst::Finite),
+        DType::Mini(mini) => {
+            bytes.iter().map(|&code| worst(mini.decode(code).into())).max().unwrap_or(Worst::Finite)
+        }
         _ => Worst::Finite,
     }
 }
