@@ -100,7 +100,7 @@ def test_focus_is_seen(report, open_page):
         assert style == "solid2px"
 
 
-TO_THIRD_ROW = ["/", "ArrowDown", "ArrowDown", "ArrowDown", "Enter"]
+TO_THIRD_ROW = ["t", "ArrowDown", "ArrowDown", "ArrowDown", "Enter"]
 VIEWS = {
     "schedule": ("schedule", "fsdp_llama_2", []),
     "schedule-selected": ("schedule", "fsdp_tp_llama_4", TO_THIRD_ROW + ["z", "-", "-", "-"]),

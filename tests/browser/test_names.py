@@ -62,7 +62,7 @@ def explore(page):
     box = page.page.locator("#stage").bounding_box()
     for x in range(130, int(box["width"]), 60):
         page.page.mouse.move(box["x"] + x, box["y"] + 70)
-    page.press("/")
+    page.press("t")
     page.page.keyboard.type("<script>")
     page.settle()
 

@@ -257,7 +257,7 @@ def test_tables_begin_with_the_most_exposed(schedule):
 
 
 def test_tables_search(schedule):
-    schedule.press("/")
+    schedule.press("t")
     assert schedule.focused() == "search"
     schedule.page.keyboard.type("Reduce_Scatter")
     schedule.settle()
@@ -282,7 +282,7 @@ def test_tables_search_what_cells_show(schedule):
     row = next(row for row in rows if row[number["moved"]] > 0 and "reduce_scatter" in row[number["operation"]])
     exact = f"{size(row[number['size']])} {row[number['moved']]:.0f} later {nanos(row[number['time']])}"
     for words in (exact, f"reduce_scatter {size(row[number['size']])}", f"{row[0]} reduce_"):
-        schedule.press("/")
+        schedule.press("t")
         schedule.page.keyboard.type(words)
         schedule.settle()
         assert row[0] in schedule.column(0), words
@@ -453,7 +453,7 @@ def test_keyboard_alone(schedule):
 
 
 def test_a_row_by_keyboard(schedule):
-    schedule.press("/", "ArrowDown", "ArrowDown", "Enter")
+    schedule.press("t", "ArrowDown", "ArrowDown", "Enter")
     name = schedule.data["ops"]["name"][schedule.state()["selected"]]
     assert schedule.column(0)[1] == name
 

@@ -87,7 +87,7 @@ def test_names_are_unique(analyzed):
 def test_rows_that_were_left_out_are_counted(analyzed):
     page = analyzed([all_reduce(100 * at, 50, 1) for at in range(2500)])
     assert page.texts("#tables .count")[0] == "2,000 of 2,500, the most exposed"
-    page.press("/")
+    page.press("t")
     page.page.keyboard.type("all_reduce 77")
     page.settle()
     assert page.texts("#tables .count")[0].endswith(" found among 2,000 of 2,500, the most exposed")

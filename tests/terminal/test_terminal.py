@@ -1,10 +1,12 @@
 """The command on a terminal: fitted, coloured, with bars and progress; on a pipe none of it."""
 
 import fcntl
+import json
 import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -76,6 +78,50 @@ def test_long_work_shows_the_time_left_on_a_terminal_only():
     assert re.search(r"\roptimizing \[#* *\] +\d+%, \d+ s left", shown)
     piped = subprocess.run([HALFLAP, *map(str, arguments)], capture_output=True, text=True, timeout=120)
     assert piped.stderr == ""
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_progress_fits_the_terminal(width):
+    shown = on_terminal("schedule", corpus("fsdp_llama_32"), "--effort", "default", width=width, stderr_too=True)
+    lines = [part for part in re.findall(r"\r([^\r\n]*)", shown) if part.startswith("optimizing")]
+    assert lines and max(map(len, lines)) < width, lines
+
+
+def test_reasons_are_whole_at_any_width():
+    words = lambda text: re.findall(r"\w+", ESCAPE.sub("", text).split("held by")[1])
+    wide = words(on_terminal("simulate", corpus("fsdp_llama_2"), width=200))
+    assert wide.count("saved") > 5
+    for width in (60, 80):
+        narrow = words(on_terminal("simulate", corpus("fsdp_llama_2"), width=width))
+        assert [narrow.count(word) for word in ("late", "saved")] == [wide.count(word) for word in ("late", "saved")]
+
+
+def interrupted(tmp_path, times):
+    """Ends a long search as Ctrl-C does; gives the process, and what it said."""
+    arguments = ["schedule", corpus("fsdp_llama_80"), "--effort", "thorough", "-o", tmp_path / "out.json"]
+    process = subprocess.Popen([HALFLAP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(3)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=120)
+    return process, out, err
+
+
+def test_an_interrupted_search_gives_the_best_so_far(tmp_path):
+    process, out, err = interrupted(tmp_path, 1)
+    assert process.returncode == 4, err
+    assert err == "interrupted: this is the best order until then, proved like any other\n"
+    assert "step time" in out and f"wrote {tmp_path / 'out.json'} (" in out
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["optimizer"]["interrupted"] and found["step_time"] <= found["step_time_before"]
+    assert run("verify", corpus("fsdp_llama_80"), tmp_path / "out.json").startswith("valid")
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path):
+    process, out, _ = interrupted(tmp_path, 2)
+    assert process.returncode == -signal.SIGINT and out == ""
+    assert not (tmp_path / "out.json").exists()
 
 
 def test_a_long_run_shows_the_time_left(tmp_path):

@@ -215,7 +215,8 @@ fn explain(
 ) -> PyResult<Held> {
     let options = Options::new(options)?;
     let (node, memory_budget) = (options.node()?, options.memory_budget()?);
-    let request = Explain { of: ordered(program, order, &options)?, node, memory_budget };
+    let of = ordered(program, order, &options)?;
+    let request = Explain { of, node, memory_budget, no_advice: false };
     options.finish()?;
     find(py, Request::Explain(Box::new(request)), given)
 }
@@ -312,7 +313,7 @@ fn raised(failed: Failed) -> PyErr {
         Failed::Wrong(problem) => NotValid::new_err(problem),
         Failed::BrokenRun(problem) => RunFailed::new_err(problem),
         Failed::OurBug(problem) | Failed::TorchDrifts(problem) => InternalError::new_err(problem),
-        Failed::Stopped => PyKeyboardInterrupt::new_err(()),
+        Failed::Stopped | Failed::Interrupted => PyKeyboardInterrupt::new_err(()),
         other @ (Failed::ToldElsewhere(_) | Failed::NobodyReads) => {
             InternalError::new_err(format!("{other:?}"))
         }

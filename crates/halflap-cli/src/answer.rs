@@ -45,6 +45,14 @@ pub trait Answer: Send + Sync {
         None
     }
 
+    /// Finds what is shown besides, while the work can be interrupted.
+    fn prepare(&self) {}
+
+    /// Whether it is the best until the work was interrupted.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
     /// The program again, as it was changed: an HLO module in its new orders, or a graph.
     fn program(&self) -> Result<String, Failed> {
         Err(no_program())

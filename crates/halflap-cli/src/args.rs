@@ -456,6 +456,9 @@ pub struct Schedule {
     /// List the new order step by step.
     #[arg(long)]
     pub show: bool,
+    /// Leave out "What you can do", which takes a few quick searches.
+    #[arg(long)]
+    pub no_advice: bool,
     #[command(flatten)]
     pub artifacts: ArtifactArgs,
     #[command(flatten)]
@@ -716,6 +719,9 @@ pub struct Explain {
     /// Only this collective.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Leave out "What you can do", which takes a few quick searches.
+    #[arg(long)]
+    pub no_advice: bool,
     /// The memory limit that the order was made for: a multiple of the input order's peak, or a size
     /// [default: as the schedule records it, else 1x].
     #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]
@@ -729,8 +735,8 @@ pub struct WhatIf {
     /// A schedule (halflap.schedule/1) of it, whose collective order and effort are used, and whose
     /// order no point is worse than where it fits.
     pub schedule: Option<String>,
-    /// Memory limits to try.
-    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',', default_value = "0.8x,1x,1.2x")]
+    /// Memory limits to try [default: from 0.8x of the input order's peak as far as more memory helps].
+    #[arg(long, value_name = "LIMIT,...", value_delimiter = ',')]
     #[arg(allow_hyphen_values = true)]
     pub memory: Vec<Budget>,
     /// Communication speeds to try, as multiples of what the graph has.

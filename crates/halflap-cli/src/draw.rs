@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use halflap::evaluate::Change;
 use halflap::explain::Explanation;
 use halflap_report::page::Shown as Drawing;
-use halflap_report::{Played, Row, printable};
+use halflap_report::{AdviceLine, Played, Row, printable};
 
 use crate::args::PictureArgs;
 use crate::exit::Failed;
@@ -25,11 +25,20 @@ pub struct Picture<'a> {
     pub facts: Vec<(&'static str, String)>,
     /// The passes' remarks on each collective, if passes ran.
     pub rows: &'a [Row],
+    /// What can be done about the step.
+    pub advice: Vec<AdviceLine>,
 }
 
 impl<'a> Picture<'a> {
     pub fn of(command: &'static str, computation: Option<&'a str>) -> Picture<'a> {
-        Picture { command, computation, is_compared: false, facts: Vec::new(), rows: &[] }
+        Picture {
+            command,
+            computation,
+            is_compared: false,
+            facts: Vec::new(),
+            rows: &[],
+            advice: Vec::new(),
+        }
     }
 }
 
@@ -53,9 +62,18 @@ pub fn draw(
         picked.iter().map(|section| section.explanation()).collect();
     let orders: Vec<Vec<Played<'_>>> =
         picked.iter().map(|section| played(section, picture.is_compared)).collect();
+    let is_explained = |orders: &[Played<'_>]| {
+        orders.len() == 2 && picture.rows.is_empty() && args.report.is_some()
+    };
+    let before: Vec<Option<Explanation>> = picked
+        .iter()
+        .zip(&orders)
+        .map(|(section, orders)| is_explained(orders).then(|| section.explanation_before()))
+        .collect();
     let title = pictures::title(&source.path);
     let mut parts = Vec::new();
-    for ((section, explanation), orders) in picked.iter().zip(&explanations).zip(&orders) {
+    for (number, section) in picked.iter().enumerate() {
+        let (explanation, orders) = (&explanations[number], &orders[number]);
         parts.push(Drawing {
             title: &title,
             part: source.name_of(section.priced.unit),
@@ -69,8 +87,10 @@ pub fn draw(
             },
             orders,
             explanation,
+            explanation_before: before[number].as_ref(),
             memory_limit: picture.rows.is_empty().then_some(section.limit),
             rows: picture.rows,
+            advice: &picture.advice,
         });
     }
     args.draw(&parts)

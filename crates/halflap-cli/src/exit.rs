@@ -1,5 +1,5 @@
 //! How a command ends: 0 done, 1 a check failed or a run did not complete, 2 bad input or usage, 3
-//! a bug in halflap.
+//! a bug in halflap, 4 a search was interrupted and its best order until then was put out.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -24,6 +24,8 @@ pub enum Failed {
     NobodyReads,
     /// The caller interrupted the command.
     Stopped,
+    /// The user interrupted a search; the best order until then was put out.
+    Interrupted,
 }
 
 impl Failed {
@@ -40,7 +42,10 @@ impl Failed {
             | Failed::OurBug(text)
             | Failed::BrokenRun(text)
             | Failed::TorchDrifts(text) => text.clone(),
-            Failed::ToldElsewhere(_) | Failed::NobodyReads | Failed::Stopped => String::new(),
+            Failed::ToldElsewhere(_)
+            | Failed::NobodyReads
+            | Failed::Stopped
+            | Failed::Interrupted => String::new(),
         }
     }
 
@@ -60,6 +65,7 @@ impl Failed {
             Failed::ToldElsewhere(code) => *code,
             Failed::NobodyReads => 0,
             Failed::Stopped => 130,
+            Failed::Interrupted => 4,
         }
     }
 
@@ -86,6 +92,9 @@ impl Failed {
             }
             Failed::BrokenRun(problem) => {
                 eprintln!("error: {problem}");
+            }
+            Failed::Interrupted => {
+                eprintln!("interrupted: this is the best order until then, proved like any other")
             }
             Failed::ToldElsewhere(_) | Failed::NobodyReads | Failed::Stopped => {}
         }

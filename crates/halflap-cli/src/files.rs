@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use halflap::graph::{Chain, Graph};
 use halflap::import::{self, read_graph};
+use halflap::units::Bytes;
 
 use crate::args::ChainWhich;
 use crate::desk;
@@ -184,7 +185,23 @@ pub fn write(
         // Already failing: an error on removal does not change the result.
         let _ = fs::remove_file(&beside);
         failed(error)
-    })
+    })?;
+    let size = fs::metadata(&target).map_or(0, |there| there.len());
+    WRITTEN.lock().unwrap_or_else(PoisonError::into_inner).push((path.to_owned(), size));
+    Ok(())
+}
+
+/// The files that were written, with their sizes.
+static WRITTEN: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
+
+/// A line for each file that was written since it was last asked.
+pub fn written() -> String {
+    let all = std::mem::take(&mut *WRITTEN.lock().unwrap_or_else(PoisonError::into_inner));
+    let line = |(path, size): (String, u64)| {
+        let size = Bytes(i64::try_from(size).unwrap_or(i64::MAX));
+        format!("wrote {} ({size})\n", halflap_report::printable_end(&path, 200))
+    };
+    all.into_iter().map(line).collect()
 }
 
 /// Refuses a file that cannot be written, before work is done for it and other files are.

@@ -3,6 +3,7 @@
 //! It is a library, so that others can be the command, too ([`main_with`]), or have answers to its
 //! requests in memory ([`request`], [`desk`]).
 
+mod advice;
 mod align;
 mod analyze;
 mod answer;

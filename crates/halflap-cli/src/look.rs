@@ -1,35 +1,41 @@
 //! `halflap simulate` and `halflap explain`: orders in time, and what limits them.
 
-use halflap::graph::Graph;
+use halflap::advise::Advice;
+use halflap::graph::{Edges, Graph};
 use halflap::ids::{Id, OpId};
 use halflap::memory::{Budget, Timeline};
 use halflap::simulate::lower_bound;
-use halflap::workload::Decided;
+use halflap::workload::{Decided, Search};
 use halflap_report::{
-    Explained, Style, against_bound, collective_order, describe_bound, labelled, printable,
-    render_explanation, simulation_json,
+    Advised, Explained, Style, advice_json, against_bound, collective_order, describe_bound,
+    labelled, printable, render_advice, render_explanation, simulation_json,
 };
 use serde_json::{Value, json};
 
+use crate::advice::{self, Question};
 use crate::answer::{self, Answer, Figures};
 use crate::args::{self, PictureArgs};
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
+use crate::machine;
 use crate::put::{Asked, put};
 use crate::recorded::{Collectives, Recorded};
-use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, program};
+use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, most_exposed, program};
 use crate::source::{Hlo, Orders, Subject};
 use crate::terminal;
 
 /// What `simulate` finds.
 pub fn simulated(args: &args::Simulate) -> Result<Looked, Failed> {
-    Look { of: args.of.clone(), command: "simulate", node: None, budget: None }.find()
+    let (of, command) = (args.of.clone(), "simulate");
+    Look { of, command, node: None, budget: None, is_advised: false }.find()
 }
 
 /// What `explain` finds.
 pub fn explained(args: &args::Explain) -> Result<Looked, Failed> {
     let (node, budget) = (args.node.clone(), args.memory_budget);
-    Look { of: args.of.clone(), command: "explain", node, budget }.find()
+    let (of, command) = (args.of.clone(), "explain");
+    let is_advised = !args.no_advice && node.is_none();
+    Look { of, command, node, budget, is_advised }.find()
 }
 
 /// Finds, and puts what was found where it was asked for.
@@ -48,6 +54,8 @@ struct Look {
     command: &'static str,
     node: Option<String>,
     budget: Option<Budget>,
+    /// Whether to say what can be done.
+    is_advised: bool,
 }
 
 /// Orders in time.
@@ -57,6 +65,7 @@ pub struct Looked {
     all: Vec<Decided<Measure>>,
     /// The unit of the node that was requested, and the collectives that it represents.
     only: Option<Only>,
+    advice: Option<Vec<Advice>>,
 }
 
 struct Only {
@@ -91,7 +100,11 @@ impl Look {
             ))
         })?;
         let only = self.node.as_deref().map(|node| narrow(&subject, &all, node)).transpose()?;
-        Ok(Looked { look: self, subject, all, only })
+        let mut looked = Looked { look: self, subject, all, only, advice: None };
+        if looked.look.is_advised {
+            looked.advice = Some(looked.advise(edges)?);
+        }
+        Ok(looked)
     }
 
     fn rows(&self) -> usize {
@@ -101,7 +114,12 @@ impl Look {
 
 impl Answer for Looked {
     fn json(&self) -> Result<String, Failed> {
-        Ok(format!("{}\n", to_json(&self.subject, &self.sections())))
+        let sections = self.sections();
+        let mut value = to_json(&self.subject, &sections);
+        if let Some(advised) = self.advised(&sections) {
+            value["advice"] = advice_json(&advised);
+        }
+        Ok(format!("{value}\n"))
     }
 
     fn text(&self) -> Result<String, Failed> {
@@ -113,6 +131,9 @@ impl Answer for Looked {
             )?,
             None => self.graph(&sections, &style),
         };
+        if let Some(advised) = self.advised(&sections) {
+            text = render_advice(&advised, &style) + &text;
+        }
         if let (Some(only), Some(node)) = (&self.only, &self.look.node) {
             text.push_str(&about(&sections[only.at], node, &style));
         }
@@ -136,12 +157,43 @@ impl Answer for Looked {
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
         let is_compared = self.look.of.order.is_some();
-        let picture = Picture { is_compared, ..Picture::of(self.look.command, self.computation()) };
-        draw(&self.subject, &self.sections(), pictures, &picture)
+        let sections = self.sections();
+        let advice = self.advised(&sections).map(|advised| advised.lines()).unwrap_or_default();
+        let picture =
+            Picture { is_compared, advice, ..Picture::of(self.look.command, self.computation()) };
+        draw(&self.subject, &sections, pictures, &picture)
     }
 }
 
 impl Looked {
+    /// What would make the step shorter, beginning with a search.
+    fn advise(&self, edges: Edges) -> Result<Vec<Advice>, Failed> {
+        // The limit may come from a file: it is told as a multiple, as a schedule's default is.
+        let times = self.all.last().map_or(1.0, |entry| {
+            entry.found.limit.0 as f64 / entry.priced.peak_before().0.max(1) as f64
+        });
+        let search = Search {
+            memory: Budget::Times(times),
+            edges,
+            threads: machine::threads(None),
+            ..Search::default()
+        };
+        advice::ask(&Question {
+            source: &self.subject.source,
+            search,
+            decided: &self.all,
+            is_searched: false,
+            is_mergeable: self.subject.hlo.is_none(),
+        })
+    }
+
+    fn advised(&self, sections: &[Section<'_>]) -> Option<Advised<'_>> {
+        let lines = self.advice.as_deref()?;
+        let explained = most_exposed(&self.subject.source, sections, SECTIONS);
+        let command = format!("halflap schedule {}", printable(&self.subject.source.path));
+        Some(advice::advised(lines, sections, &explained, command))
+    }
+
     fn sections(&self) -> Vec<Section<'_>> {
         let mut sections: Vec<Section<'_>> = Vec::with_capacity(self.all.len());
         for done in &self.all {

@@ -11,6 +11,7 @@ use halflap_report::trace::{
 use crate::args::PictureArgs;
 use crate::exit::Failed;
 use crate::files;
+use crate::progress::Notice;
 
 impl PictureArgs {
     /// Whether any are requested.
@@ -65,6 +66,7 @@ impl PictureArgs {
 
 /// Writes a page.
 pub fn write_report(path: &str, parts: &[Page]) -> Result<(), Failed> {
+    let _notice = Notice::new(&format!("writing {path}"));
     files::write(path, |mut out| write_page(parts, &mut out))
 }
 

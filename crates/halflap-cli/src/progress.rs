@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use halflap::pass::Pass;
 use halflap::schedule::Observer;
+use halflap_run::interrupt;
 
 use crate::desk::{self, Stop};
 use crate::terminal;
@@ -74,7 +75,7 @@ impl Bar {
         if self.terminal {
             self.draw(part);
         }
-        match self.stop.as_ref().is_some_and(Stop::is_asked_for) {
+        match self.stop.as_ref().map_or_else(interrupt::is_asked, Stop::is_asked_for) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
@@ -88,7 +89,7 @@ impl Bar {
         if now < due {
             return;
         }
-        let line = line(self.what, part, now - self.started);
+        let line = line(self.what, part, now - self.started, terminal::error_width());
         eprint!("\r{line:<width$}", width = shown.width);
         let _ = std::io::stderr().flush();
         *shown = BarState { last: Some(now), width: line.chars().count() };
@@ -111,7 +112,9 @@ pub struct Notice {
 
 impl Notice {
     pub fn new(text: &str) -> Notice {
-        let terminal = terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
+        let terminal =
+            !desk::is_in_use() && terminal::is_seen(&std::io::stderr()) && !terminal::is_dumb();
+        let text: String = text.chars().take(terminal::error_width().saturating_sub(1)).collect();
         if terminal {
             eprint!("\r{text}");
             let _ = std::io::stderr().flush();
@@ -128,14 +131,20 @@ impl Drop for Notice {
     }
 }
 
-/// `optimizing [#####     ]  50%, 3 s left`
-fn line(what: &str, part: f64, elapsed: Duration) -> String {
+/// `optimizing [#####     ]  50%, 3 s left`, in one line of the terminal.
+fn line(what: &str, part: f64, elapsed: Duration, width: usize) -> String {
     let left = match part > 0.0 {
         true => seconds(elapsed.as_secs_f64() * (1.0 - part) / part),
         false => "? s".to_owned(),
     };
-    let filled = (part * 30.0) as usize;
-    format!("{what} [{:<30}] {:3.0}%, {left} left", "#".repeat(filled), part * 100.0)
+    let end = format!("{:3.0}%, {left} left", part * 100.0);
+    // The cursor needs a place, too: a full line would begin another.
+    let room = width.saturating_sub(what.chars().count() + end.chars().count() + 5).min(30);
+    if room < 5 {
+        return format!("{what} {end}").chars().take(width.saturating_sub(1)).collect();
+    }
+    let filled = (part * room as f64) as usize;
+    format!("{what} [{:<room$}] {end}", "#".repeat(filled))
 }
 
 fn seconds(seconds: f64) -> String {
@@ -151,9 +160,18 @@ mod tests {
 
     #[test]
     fn the_time_left_is_what_the_rest_would_take() {
-        let at = |part, seconds| line("sweeping", part, Duration::from_secs(seconds));
+        let at = |part, seconds| line("sweeping", part, Duration::from_secs(seconds), 80);
         assert_eq!(at(0.25, 10), "sweeping [#######                       ]  25%, 30 s left");
         assert!(at(0.01, 60).ends_with("  1%, 99 min left"), "{}", at(0.01, 60));
         assert!(at(0.0, 60).ends_with("  0%, ? s left"));
+    }
+
+    #[test]
+    fn the_line_is_shorter_than_the_terminal() {
+        for width in 1..120 {
+            let line = line("sink_waits_iterative", 0.5, Duration::from_secs(3), width);
+            assert!(line.chars().count() < width.max(2), "{width}: {line}");
+            assert_eq!(line.contains('['), width > 46, "{width}: {line}");
+        }
     }
 }

@@ -19,8 +19,14 @@ pub fn put(answer: &dyn Answer, asked: &Asked<'_>) -> Result<(), Failed> {
     if asked.json || asked.output.is_some() {
         let text = answer.json()?;
         if files::put_asked(asked.output, asked.json, || text)? {
-            return Ok(());
+            return ended(answer);
         }
     }
-    files::print(&answer.text()?)
+    files::print(&(answer.text()? + &files::written()))?;
+    ended(answer)
+}
+
+/// How a command with such an answer ends.
+fn ended(answer: &dyn Answer) -> Result<(), Failed> {
+    if answer.is_interrupted() { Err(Failed::Interrupted) } else { Ok(()) }
 }

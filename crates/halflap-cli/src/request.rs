@@ -43,6 +43,7 @@ impl Schedule {
             without: Vec::new(),
             merge: Vec::new(),
             show: false,
+            no_advice: false,
             artifacts: ArtifactArgs::default(),
             pictures: PictureArgs::default(),
             output: None,

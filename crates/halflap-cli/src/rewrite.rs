@@ -5,7 +5,7 @@ use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
 use halflap::graph::Graph;
 use halflap::ids::OpId;
-use halflap::improve::{Allowed, KeptBecause, mergeable_latency};
+use halflap::improve::{Allowed, KeptBecause};
 use halflap::origin::{Origin, Part, Source as From};
 use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
 use halflap::robustness::Robustness;
@@ -90,21 +90,6 @@ fn side<T>(decided: &Decided<T>) -> Side<'_> {
 /// A program that gives all its run times itself: rewrites carry them over.
 fn timed_graph(priced: &Priced) -> Graph {
     priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op))
-}
-
-/// The part of a step from which exposed communication is worth a hint.
-const NOTICEABLE: f64 = 0.02;
-
-/// A line for a program with exposed communication that is mostly latency.
-pub fn hint<T>(decided: &Decided<T>, costs: &Costs) -> Option<(&'static str, String)> {
-    let Decided { priced, result, .. } = decided;
-    let collectives = priced.graph.ops().filter(|&op| priced.graph.kind(op).is_collective());
-    let communication: Nanos = collectives.map(|op| priced.machine.times.of(op)).sum();
-    let latency = mergeable_latency(&timed_graph(priced), &prices(costs), &Allowed::exact());
-    let is_worth =
-        result.exposed() > result.step_time() * NOTICEABLE && latency > communication * 0.5;
-    let text = "of communication is latency of collectives that --rewrite could merge";
-    is_worth.then(|| ("hint", format!("{latency} {text}")))
 }
 
 fn prices(costs: &Costs) -> Prices<'_> {
@@ -226,6 +211,7 @@ impl Merged {
     fn timed<'s>(&'s self, summary: &'s Summary) -> TimedRewrite<'s> {
         let found = &self.after.found;
         let timed = Timed {
+            advice: None,
             graph: &self.after.priced.graph,
             order: &self.after.result.order,
             passes: &[],
@@ -308,8 +294,7 @@ impl Answer for Merged {
     fn text(&self) -> Result<String, Failed> {
         let (summary, found, evaluation) = (self.summary(), &self.after.found, &self.after.result);
         let step = Change { before: summary.step_time_before, after: summary.step_time };
-        let exposed =
-            format!("{} -> {}", summary.simulated_exposed_before, summary.simulated_exposed);
+        let exposed = format!("{} -> {}", summary.exposed_before, summary.exposed);
         let figures = [
             ("communication", summary.communication.to_string()),
             ("step time", step_line(step, found.bound)),
@@ -371,8 +356,10 @@ impl Answer for Merged {
             facts: self.facts(),
             orders: &orders,
             explanation: &self.section().explanation(),
+            explanation_before: None,
             memory_limit: Some(after.found.limit),
             rows: &[],
+            advice: &[],
         }])
     }
 }

@@ -1,25 +1,31 @@
 //! `halflap schedule`: the best order, or what passes make of a graph.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
+use halflap::advise::Advice;
 use halflap::evaluate::Side;
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
+use halflap::memory::Budget;
 use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
 use halflap::units::Bytes;
-use halflap::workload::{Decided, Priced};
+use halflap::workload::{Decided, Priced, Search};
 use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
-    Compared, Explained, Summary, Timed, collective_order, count, describe_bound,
-    describe_robustness, labelled,
+    Advised, Compared, Explained, Summary, Timed, advice_json, collective_order, count,
+    describe_bound, describe_robustness, labelled, render_advice,
 };
+use halflap_run::interrupt::Listening;
 use serde_json::{Value, json};
 
+use crate::advice::{self, Question};
 use crate::answer::{self, Answer, Figures};
-use crate::args::{self, ChainWhich, Compat, Emit, PictureArgs};
+use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs};
+use crate::desk;
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
 use crate::files;
@@ -28,7 +34,7 @@ use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
 use crate::search::{Outcome, Rung, Wanted, best, search};
-use crate::show::{Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
+use crate::show::{self, Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
 use crate::terminal;
 
@@ -51,7 +57,10 @@ type Unit = Decided<Way>;
 
 pub fn run(args: &args::Schedule, verbose: bool) -> Result<(), Failed> {
     args.pictures.check(&args.graph, args.output.as_deref())?;
+    let listening = Listening::start();
     let found = find(args, verbose)?;
+    found.prepare();
+    drop(listening);
     if matches!(args.emit, Some(Emit::Hlo | Emit::Graph)) {
         found.draw(&args.pictures)?;
         return match files::put(args.output.as_deref().unwrap_or("-"), &found.program()?)? {
@@ -87,7 +96,18 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
     };
     let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
     let measures = all.iter().map(|unit| measure(unit, edges)).collect();
-    Ok(Box::new(Done { subject, all, measures, args: args.clone() }))
+    Ok(Box::new(Done { subject, all, measures, advice: OnceLock::new(), args: args.clone() }))
+}
+
+/// The search that was asked for.
+fn requested(args: &args::Schedule, edges: Edges) -> Search {
+    let search = &args.search;
+    Search {
+        memory: search.memory_budget.unwrap_or(Budget::Times(1.0)),
+        edges,
+        effort: machine::effort(search.effort.unwrap_or(EffortArg::Default)),
+        threads: machine::threads(search.threads),
+    }
 }
 
 /// Whether the program is to be changed, or written as a graph.
@@ -167,6 +187,11 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     }
 }
 
+/// Whether a search was ended early.
+fn is_interrupted(all: &[Unit]) -> bool {
+    all.iter().any(|unit| matches!(&unit.found, Way::Searched(found) if found.is_interrupted))
+}
+
 /// The best orders of all units. What they took to find is counted in the last one, but for what each took itself.
 fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, Failed> {
     let started = Instant::now();
@@ -179,7 +204,8 @@ fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, F
         Way::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
         _ => true,
     };
-    let mut all = best(&args.search, walk, |all| all.iter().all(is_at_bound))?;
+    let is_last = |all: &[Unit]| all.iter().all(is_at_bound) || is_interrupted(all);
+    let mut all = best(&args.search, walk, is_last)?;
     let mut rest = started.elapsed().as_secs_f64();
     let found = all.iter_mut().filter_map(|unit| match &mut unit.found {
         Way::Searched(found) => Some(found),
@@ -226,10 +252,20 @@ struct Done {
     all: Vec<Unit>,
     /// One for each unit.
     measures: IdVec<UnitId, Measure>,
+    /// What can be done, once it was asked; nothing if that was stopped.
+    advice: OnceLock<Option<Vec<Advice>>>,
     args: args::Schedule,
 }
 
 impl Answer for Done {
+    fn prepare(&self) {
+        self.advice();
+    }
+
+    fn is_interrupted(&self) -> bool {
+        is_interrupted(&self.all)
+    }
+
     fn json(&self) -> Result<String, Failed> {
         let bug = |error: serde_json::Error| Failed::OurBug(error.to_string());
         match (&self.subject.hlo, self.all.last()) {
@@ -281,7 +317,8 @@ impl Answer for Done {
         }
         let sections = self.sections();
         let computation = self.args.which.computation.as_deref();
-        let picture = Picture::of("schedule", computation);
+        let advice = self.advised(&sections).map(|advised| advised.lines()).unwrap_or_default();
+        let picture = Picture { advice, ..Picture::of("schedule", computation) };
         let (None, Some(unit)) = (&self.subject.hlo, self.all.last()) else {
             return draw(&self.subject, &sections, pictures, &picture);
         };
@@ -318,6 +355,46 @@ impl Done {
         self.all.iter().map(|unit| self.section(unit)).collect()
     }
 
+    /// What can be done, which takes a few quick searches when it is first asked.
+    fn advice(&self) -> Option<&[Advice]> {
+        let args = &self.args;
+        if args.no_advice || !args.passes.is_empty() || is_interrupted(&self.all) {
+            return None;
+        }
+        let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
+        let ask = || {
+            advice::ask(&Question {
+                source: &self.subject.source,
+                search: requested(args, edges),
+                decided: &self.all,
+                is_searched: true,
+                is_mergeable: self.subject.hlo.is_none(),
+            })
+        };
+        self.advice.get_or_init(|| ask().ok()).as_deref()
+    }
+
+    /// The same for machines. Programs that only want the order are not made to wait for it.
+    fn advice_json(&self, sections: &[Section<'_>]) -> Option<Value> {
+        if desk::is_in_use() && self.advice.get().is_none() {
+            return None;
+        }
+        self.advised(sections).map(|advised| advice_json(&advised))
+    }
+
+    /// What can be done, with what is known of the sections that are shown.
+    fn advised(&self, sections: &[Section<'_>]) -> Option<Advised<'_>> {
+        let source = &self.subject.source;
+        let explained = show::most_exposed(source, sections, SECTIONS);
+        let lines = self.advice()?;
+        Some(advice::advised(lines, sections, &explained, String::new()))
+    }
+
+    fn advice_text(&self, sections: &[Section<'_>]) -> String {
+        let advised = self.advised(sections);
+        advised.map_or_else(String::new, |advised| render_advice(&advised, &terminal::style()))
+    }
+
     fn graph_text(&self, unit: &Unit) -> String {
         let section = self.section(unit);
         let summary = summary(unit, section.bound);
@@ -325,21 +402,19 @@ impl Done {
             true => halflap_report::listing(unit.priced.setup(), &unit.result.order) + "\n",
             false => String::new(),
         };
-        listed
-            + &match &unit.found {
-                Way::Searched(found) => {
-                    let hint = rewrite::hint(unit, &self.subject.source.model.costs);
-                    searched_text(&section, &summary, Searched { found, hint })
-                }
-                _ => passed_text(&self.timed(unit, &summary)),
-            }
+        let advice = self.advice_text(std::slice::from_ref(&section));
+        let text = match &unit.found {
+            Way::Searched(found) => searched_text(&section, &summary, found),
+            _ => passed_text(&self.timed(unit, &summary)),
+        };
+        listed + &advice + &text
     }
 
     fn module_text(&self, hlo: &Hlo) -> Result<String, Failed> {
         let (source, sections) = (&self.subject.source, self.sections());
         let style = terminal::style();
         let shown = Shown { source, hlo, sections: &sections };
-        let mut text = shown.headline(&style);
+        let mut text = self.advice_text(&sections) + &shown.headline(&style);
         for section in shown.picked(self.args.which.computation.as_deref(), SECTIONS)? {
             if self.args.show {
                 text.push_str(&shown.listed(section));
@@ -364,6 +439,8 @@ impl Done {
         Ok(json!({
             "format": "halflap.schedule/1",
             "halflap": env!("CARGO_PKG_VERSION"),
+            "interrupted": self.is_interrupted(),
+            "advice": self.advice_json(&self.sections()),
             "module": hlo.module.name(),
             "device_assumed": source.assumed,
             "collective_order": collective_order(self.section(entry).bound.edges),
@@ -393,7 +470,7 @@ impl Done {
         });
         if let (Some(into), Value::Object(fields)) = (computation.as_object_mut(), fields) {
             // What all computations have in common comes first.
-            let common = ["format", "halflap", "collective_order", "read_seconds"];
+            let common = ["format", "halflap", "advice", "collective_order", "read_seconds"];
             into.extend(fields.into_iter().filter(|(key, _)| !common.contains(&key.as_str())));
         }
         Ok(computation)
@@ -408,7 +485,11 @@ impl Done {
             Way::Searched(found) => Some(found.described(&self.args.search, &found.robustness)),
             _ => None,
         };
+        let section = self.section(unit);
+        let is_graph = self.subject.hlo.is_none();
+        let advice = is_graph.then(|| self.advice_json(std::slice::from_ref(&section)));
         Timed {
+            advice: advice.flatten(),
             graph: &unit.priced.graph,
             order: &unit.result.order,
             passes,
@@ -443,17 +524,7 @@ fn summary(unit: &Unit, bound: Bound) -> Summary {
     Summary::of(&Compared { before, after, origin: None, passes }, bound)
 }
 
-/// What a search found, and what else could help.
-struct Searched<'a> {
-    found: &'a Outcome,
-    hint: Option<(&'static str, String)>,
-}
-
-fn searched_text(
-    section: &Section<'_>,
-    summary: &Summary,
-    Searched { found, hint }: Searched<'_>,
-) -> String {
+fn searched_text(section: &Section<'_>, summary: &Summary, found: &Outcome) -> String {
     let (priced, evaluation) = (section.priced, section.result);
     let lines = [
         ("program", program(&priced.graph)),
@@ -469,7 +540,7 @@ fn searched_text(
     ];
     let style = terminal::style();
     let host = host_line(&evaluation.simulation);
-    let lines = lines.iter().chain(&host).chain(&hint);
+    let lines = lines.iter().chain(&host);
     let mut text: String = lines.map(|(label, value)| labelled(label, value, &style)).collect();
     if found.input_kept {
         text.push_str(

@@ -5,7 +5,7 @@ use std::time::Instant;
 use halflap::graph::Edges;
 use halflap::improve::{Allowed, ImproveError, Improved, Request, improve};
 use halflap::memory::Budget;
-use halflap::optimize::{OptimizeError, Optimized, Task, optimize};
+use halflap::optimize::{OptimizeError, Optimized, SoFar, Task, optimize_so_far};
 use halflap::order::Order;
 use halflap::rewrite::Prices;
 use halflap::robustness::Robustness;
@@ -15,6 +15,7 @@ use halflap::workload::{Decided, Priced};
 use halflap_report::OptimizerRun;
 
 use crate::args::{EffortArg, SearchArgs};
+use crate::desk;
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub input_kept: bool,
     pub limit: Bytes,
     pub seconds: f64,
+    /// Whether it is the best until the search was interrupted.
+    pub is_interrupted: bool,
 }
 
 impl Outcome {
@@ -38,6 +41,7 @@ impl Outcome {
             effort: args.effort.unwrap_or(EffortArg::Default).name(),
             memory_limit: self.limit,
             input_kept: self.input_kept,
+            is_interrupted: self.is_interrupted,
             robustness,
         }
     }
@@ -124,16 +128,21 @@ impl Wanted<'_> {
 
 /// The best order of a unit, whose limit is measured by what its input order needs.
 pub fn search(wanted: &Wanted<'_>, priced: &Priced) -> Result<(Order, Outcome), Failed> {
-    let (found, seconds) = timed(wanted, priced, optimize);
-    let found = found.map_err(|error| failed(wanted, priced, error))?;
+    let (found, seconds) = timed(wanted, priced, optimize_so_far);
+    let SoFar { best, is_stopped, .. } = found.map_err(|error| failed(wanted, priced, error))?;
+    // A program that calls us does not want what is half found.
+    if is_stopped && desk::is_in_use() {
+        return Err(Failed::Stopped);
+    }
     let Limits { asked, used } = Limits::of(wanted, priced);
-    let Optimized { order, bound, robustness, input_kept, .. } = found;
+    let Optimized { order, bound, robustness, input_kept, .. } = best;
     // What is shown is measured by what was asked for.
     let bound = match asked == used {
         true => bound,
         false => lower_bound(&priced.graph, &priced.machine, wanted.edges(), asked),
     };
-    Ok((order, Outcome { bound, robustness, input_kept, limit: asked, seconds }))
+    let is_interrupted = is_stopped;
+    Ok((order, Outcome { bound, robustness, input_kept, limit: asked, seconds, is_interrupted }))
 }
 
 /// How a program may be changed.
@@ -162,8 +171,9 @@ pub fn improved(
     })?;
     let best = found.changed.as_ref().map_or(&found.unchanged, |changed| &changed.optimized);
     let Optimized { bound, robustness, input_kept, .. } = best.clone();
-    let outcome =
-        Outcome { bound, robustness, input_kept, limit: Limits::of(wanted, priced).asked, seconds };
+    let limit = Limits::of(wanted, priced).asked;
+    let is_interrupted = false;
+    let outcome = Outcome { bound, robustness, input_kept, limit, seconds, is_interrupted };
     Ok((found, outcome))
 }
 

@@ -17,12 +17,16 @@ use halflap_report::{
 };
 
 use crate::exit::Failed;
+use crate::progress::Notice;
 use crate::source::{Hlo, Source, assumed_ranks};
 
 /// How many collectives a table on the terminal has.
 pub const ROWS: usize = 20;
 /// How many units are shown one by one, unless one is requested.
 pub const SECTIONS: usize = 3;
+
+/// Programs longer than this are explained with a notice.
+const LONG: usize = 2_000;
 
 /// A unit to be shown.
 pub struct Section<'a> {
@@ -73,11 +77,21 @@ impl<'a> Section<'a> {
     /// where many collectives are exposed.
     pub fn explanation(&self) -> Cow<'a, Explanation> {
         let limits = Limits { memory: self.limit, bound: self.bound };
-        let all = self.explained.get_or_init(|| explain(self.priced.setup(), self.result, limits));
+        let all = self.explained.get_or_init(|| {
+            let _notice =
+                (self.priced.graph.len() > LONG).then(|| Notice::new("explaining the order"));
+            explain(self.priced.setup(), self.result, limits)
+        });
         let Some(only) = &self.only else { return Cow::Borrowed(all) };
         let mut some = all.clone();
         some.held.retain(|held| only.contains(&held.collective));
         Cow::Owned(some)
+    }
+
+    /// The input order explained.
+    pub fn explanation_before(&self) -> Explanation {
+        let limits = Limits { memory: self.limit, bound: self.bound };
+        explain(self.priced.setup_before(), &self.priced.input, limits)
     }
 
     pub fn step_time(&self) -> Change<Nanos> {
@@ -93,6 +107,20 @@ impl<'a> Section<'a> {
     fn cost(&self, source: &Source) -> f64 {
         self.result.exposed().0 * source.workload.units[self.priced.unit].runs
     }
+}
+
+/// The units that expose most, at most so many.
+pub fn most_exposed<'s, 'a>(
+    source: &Source,
+    sections: &'s [Section<'a>],
+    most: usize,
+) -> Vec<&'s Section<'a>> {
+    let mut shown: Vec<&Section<'_>> =
+        sections.iter().rev().filter(|section| section.communicates(source)).collect();
+    // The sort is stable: of equals the outermost stays first.
+    shown.sort_by(|a, b| b.cost(source).total_cmp(&a.cost(source)));
+    shown.truncate(most);
+    shown
 }
 
 /// A module and its units, to be shown.
@@ -181,12 +209,7 @@ impl Shown<'_> {
                 sections.iter().find(|section| source.name_of(section.priced.unit) == wanted);
             return Ok(vec![found.ok_or_else(|| source.unknown_computation(name))?]);
         }
-        let mut shown: Vec<&Section<'_>> =
-            sections.iter().rev().filter(|section| section.communicates(source)).collect();
-        // The sort is stable: of equals the outermost stays first.
-        shown.sort_by(|a, b| b.cost(source).total_cmp(&a.cost(source)));
-        shown.truncate(most);
-        Ok(shown)
+        Ok(most_exposed(source, sections, most))
     }
 
     /// One unit: its headline, its exposed collectives, and where they come from.

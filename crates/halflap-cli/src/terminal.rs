@@ -25,6 +25,12 @@ pub fn is_seen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("OMPI_COMM_WORLD_RANK").is_none()
 }
 
+/// How wide the terminal of standard error is.
+pub fn error_width() -> usize {
+    let size = terminal_size::terminal_size_of(io::stderr());
+    size.map(|(width, _)| usize::from(width.0)).filter(|&width| width > 0).unwrap_or(80)
+}
+
 /// By the convention of NO_COLOR: any value but an empty one turns colour off.
 fn wants_colour() -> bool {
     let asked_not_to = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -1,15 +1,16 @@
 //! `halflap what-if`: what more memory or a faster network would buy.
 
-use halflap::evaluate::Setup;
+use halflap::evaluate::{Evaluation, Setup};
 use halflap::explain::{Limits, explain};
 use halflap::graph::Edges;
+use halflap::memory::Budget;
 use halflap::optimize::{OptimizeError, Task, optimize};
 use halflap::order::Order;
 use halflap::simulate::{lower_bound, simulate};
 use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced};
 use halflap_report::page::{self, Shown, sweep_page};
-use halflap_report::{Cell, Column, Played, Table, collective_order};
+use halflap_report::{AdviceLine, Cell, Column, Played, Table, collective_order, labelled};
 use serde_json::{Value, json};
 
 use crate::answer::Answer;
@@ -38,6 +39,12 @@ struct Optimum {
     exposed: Nanos,
     peak: Bytes,
 }
+
+/// The limits that are tried where none are named, as multiples of the input order's peak.
+const GRID: [f64; 8] = [0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0];
+
+/// Steps that differ by less, as a part of the longer one, are as good as equal.
+const ALIKE: f64 = 0.01;
 
 /// What holds for every point.
 struct Rules {
@@ -81,13 +88,21 @@ pub fn find(args: &args::WhatIf) -> Result<Swept, Failed> {
     let orders = args.schedule.as_deref().map(|path| Orders::read(path, &subject)).transpose()?;
     let known = orders.map(|orders| orders.order(source, &unit.priced, edges)).transpose()?;
     let rules = Rules { edges, effort: recorded.effort(args.effort)?, known };
-    let points = sweep(args, &rules, &unit.priced)?;
+    let mut points = sweep(args, &rules, &unit.priced)?;
+    if args.memory.is_empty() {
+        points = telling(points);
+    }
     Ok(Swept { args: args.clone(), subject, unit, rules, points })
 }
 
 impl Answer for Swept {
     fn json(&self) -> Result<String, Failed> {
-        Ok(format!("{}\n", to_json(&self.points, self.unit.priced.input.peak(), &self.rules)))
+        let mut value = to_json(&self.points, self.unit.priced.input.peak(), &self.rules);
+        let knee = self.knee();
+        value["input_step_time"] = json!(self.unit.priced.input.step_time());
+        value["knee"] = json!(knee.as_ref().map(|knee| knee.limit.0));
+        value["answer"] = json!(self.answer().text);
+        Ok(format!("{value}\n"))
     }
 
     fn text(&self) -> Result<String, Failed> {
@@ -99,7 +114,8 @@ impl Answer for Swept {
             }
             false => String::new(),
         };
-        Ok(head + &render(&self.points, self.unit.priced.input.peak()))
+        let answer = labelled("answer", &self.answer().text, &terminal::style());
+        Ok(format!("{head}{answer}\n{}", render(&self.points, &self.unit.priced.input)))
     }
 
     fn draw(&self, pictures: &PictureArgs) -> Result<(), Failed> {
@@ -108,6 +124,62 @@ impl Answer for Swept {
 }
 
 impl Swept {
+    /// The points at the program's own bandwidth, or at the first that was asked for.
+    fn own(&self) -> Vec<(&Point, &Optimum)> {
+        let has = |wanted: f64| self.points.iter().any(|point| point.bandwidth == wanted);
+        let bandwidth = match has(1.0) {
+            true => 1.0,
+            false => self.points.first().map_or(1.0, |point| point.bandwidth),
+        };
+        let own = self.points.iter().filter(|point| point.bandwidth == bandwidth);
+        own.filter_map(|point| Some((point, point.found.as_ref().ok()?))).collect()
+    }
+
+    /// The smallest limit whose step is as short as that of any larger one.
+    fn knee(&self) -> Option<&Point> {
+        let own = self.own();
+        let best = own.iter().map(|(_, found)| found.step_time).reduce(Nanos::min)?;
+        let is_as_good = |found: &Optimum| found.step_time.0 * (1.0 - ALIKE) <= best.0;
+        own.iter().find(|(_, found)| is_as_good(found)).map(|(point, _)| *point)
+    }
+
+    /// What the points say, in a sentence.
+    fn answer(&self) -> AdviceLine {
+        let (own, input) = (self.own(), &self.unit.priced.input);
+        let of_input = |limit: Bytes| limit.0 as f64 / input.peak().0.max(1) as f64;
+        let at_input = own.iter().rev().find(|(point, _)| point.limit <= input.peak());
+        let none = || AdviceLine {
+            text: "No order was found within any of these limits.".to_owned(),
+            action: String::new(),
+            is_typed: false,
+        };
+        let Some(knee) = self.knee() else { return none() };
+        let Ok(best) = &knee.found else { return none() };
+        let saved = |from: Nanos| 100.0 * (1.0 - best.step_time.0 / from.0.max(1.0));
+        let times = of_input(knee.limit);
+        let text = match at_input {
+            Some((_, now)) if knee.limit > input.peak() => format!(
+                "{times:.2}x of the memory ({}) saves {:.1}%: {} -> {}; more than that saves less \
+                 than 1%.",
+                knee.limit,
+                saved(now.step_time),
+                now.step_time,
+                best.step_time
+            ),
+            Some(_) if knee.limit < input.peak() => format!(
+                "{times:.2}x of the memory ({}) is enough: {} within it, and more memory saves \
+                 less than 1%.",
+                knee.limit, best.step_time
+            ),
+            _ => format!(
+                "More memory saves less than 1%: the step is {} within {}.",
+                best.step_time, knee.limit
+            ),
+        };
+        let action = format!("--memory-budget {times:.2}x");
+        AdviceLine { text, action, is_typed: true }
+    }
+
     /// Draws the points as curves, above the input order.
     fn page(&self, path: &str) -> Result<(), Failed> {
         let (priced, edges) = (&self.unit.priced, self.rules.edges);
@@ -126,8 +198,10 @@ impl Swept {
             ],
             orders: &[Played::new("input order", setup, &priced.input)],
             explanation: &explanation,
+            explanation_before: None,
             memory_limit: None,
             rows: &[],
+            advice: &[self.answer()],
         };
         let curves = self.points.chunk_by(|a, b| a.bandwidth == b.bandwidth).map(curve).collect();
         pictures::write_report(
@@ -141,7 +215,11 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
     let Setup { graph, machine: base } = priced.setup();
     let peak = priced.input.peak();
     let bar = Bar::new("sweeping");
-    let all = args.memory.len() * args.bandwidth.len();
+    let memory: Vec<Budget> = match args.memory.is_empty() {
+        true => GRID.map(Budget::Times).to_vec(),
+        false => args.memory.clone(),
+    };
+    let all = memory.len() * args.bandwidth.len();
     let mut points = Vec::with_capacity(all);
     for &bandwidth in &args.bandwidth {
         let mut faster = base.clone();
@@ -150,7 +228,7 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
         });
         // From the tightest limit up: what was found under it is known under a looser one.
         let mut known: Vec<Order> = rules.known.iter().cloned().collect();
-        let mut limits: Vec<Bytes> = args.memory.iter().map(|memory| memory.limit(peak)).collect();
+        let mut limits: Vec<Bytes> = memory.iter().map(|memory| memory.limit(peak)).collect();
         limits.sort_unstable();
         for limit in limits {
             let done = points.len() as f64;
@@ -173,6 +251,29 @@ fn sweep(args: &args::WhatIf, rules: &Rules, priced: &Priced) -> Result<Vec<Poin
     }
     bar.clear();
     Ok(points)
+}
+
+/// The points that tell something: those within which an order was found, up to the first limit at
+/// which no bandwidth gains from more. The input order's own limit stays.
+fn telling(points: Vec<Point>) -> Vec<Point> {
+    let step = |point: &Point| point.found.as_ref().ok().map(|found| found.step_time.0);
+    let gains = |point: &Point| {
+        let later = points
+            .iter()
+            .filter(|other| other.bandwidth == point.bandwidth && other.limit > point.limit);
+        let best = later.filter_map(step).fold(f64::INFINITY, f64::min);
+        step(point).is_none_or(|step| best < step * (1.0 - ALIKE))
+    };
+    let last = points.iter().filter(|point| gains(point)).map(|point| point.limit).max();
+    let mut limits: Vec<Bytes> = points.iter().map(|point| point.limit).collect();
+    limits.sort_unstable();
+    limits.dedup();
+    // One beyond the last that gains: that is where it ends.
+    let after = |last| limits.iter().copied().find(|&limit| limit > last);
+    let most = last.map_or(limits.first().copied(), after);
+    let own = GRID.iter().position(|&times| times == 1.0).and_then(|at| limits.get(at).copied());
+    let most = most.max(own).unwrap_or(Bytes(i64::MAX));
+    points.into_iter().filter(|point| point.found.is_ok() && point.limit <= most).collect()
 }
 
 fn curve(points: &[Point]) -> page::Curve {
@@ -211,7 +312,8 @@ fn point(task: &Task<'_>) -> Result<(Result<Optimum, Bytes>, Option<Order>), Fai
     }
 }
 
-fn render(points: &[Point], peak: Bytes) -> String {
+fn render(points: &[Point], input: &Evaluation) -> String {
+    let peak = input.peak();
     let columns = ["bandwidth", "limit", "of input", "step time", "exposed", "peak", "of bound"];
     let mut table = Table::new(
         columns.map(Column::number).into_iter().chain([Column::bar(), Column::text("")]).collect(),
@@ -244,7 +346,8 @@ fn render(points: &[Point], peak: Bytes) -> String {
             [bandwidth, point.limit.to_string(), of_input].into_iter().chain(found).map(Cell::Text);
         table.row(cells.chain([Cell::Part(part), Cell::Text(problem)]).collect());
     }
-    table.render(&terminal::style())
+    let own = format!("the input order takes {} and {}\n", input.step_time(), input.peak());
+    table.render(&terminal::style()) + &own
 }
 
 fn to_json(points: &[Point], peak: Bytes, rules: &Rules) -> Value {

@@ -151,7 +151,7 @@ fn what_is_odd_is_said() {
         assert!(out.contains(part), "{part}: {out}");
     }
     assert_eq!(
-        out.lines().nth(1).unwrap().split_whitespace().rev().nth(3),
+        first_rank(&out).split_whitespace().rev().nth(3),
         Some("?"),
         "waiting is not known: {out}"
     );
@@ -170,6 +170,57 @@ fn what_is_odd_is_said() {
     fs::write(dir.join("sum.json.gz"), bytes).unwrap();
     let said = ends(&halflap(&dir, &["analyze", "sum.json.gz"]), 2).1;
     assert!(said.contains(&format!("after {} unpacked bytes", text.len())), "{said}");
+}
+
+/// The first row of the table of ranks.
+fn first_rank(out: &str) -> &str {
+    let heading = |line: &&str| !line.trim_start().starts_with("rank ");
+    out.lines().skip_while(heading).nth(1).unwrap_or_else(|| panic!("{out}"))
+}
+
+/// A kernel runs at 0, at 1 ms and at 3 ms: the second was launched late because the host was busy, the
+/// third because the host waited for the GPU, for most of it.
+#[test]
+fn idle_time_has_reasons_that_add_up() {
+    let dir = folder("analyze_idle");
+    let kernel = |ts: u64, correlation: u64| {
+        json!({
+            "ph": "X", "cat": "kernel", "name": "work", "pid": 0, "tid": 7, "ts": ts, "dur": 100,
+            "args": { "device": 0, "stream": 7, "correlation": correlation },
+        })
+    };
+    let call = |name: &str, ts: u64, dur: u64, correlation: u64| {
+        json!({
+            "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": 1, "ts": ts,
+            "dur": dur, "args": { "correlation": correlation },
+        })
+    };
+    let events = json!([
+        kernel(1_000, 1),
+        kernel(2_000, 2),
+        kernel(4_000, 3),
+        call("cudaLaunchKernel", 990, 5, 1),
+        call("cudaLaunchKernel", 1_990, 5, 2),
+        call("cudaDeviceSynchronize", 2_000, 1_500, 9),
+        call("cudaLaunchKernel", 3_900, 5, 3),
+    ]);
+    let job = json!({ "rank": 0, "world_size": 1 });
+    write(&dir, "t.json", &json!({ "distributedInfo": job, "traceEvents": events }));
+    let printed = ends(&halflap(&dir, &["analyze", "t.json", "--json"]), 0).0;
+    let file: Value = serde_json::from_str(&printed).unwrap();
+    let rank = &file["ranks"][0];
+    let by = |part: &str| rank["idle_by"][part].as_f64().unwrap();
+    let parts = ["host", "synchronisation", "launch", "waiting", "unknown"].map(by);
+    assert_eq!(parts, [890e3 + 400e3, 1_400e3, 10e3 + 20e3, 80e3, 0.0]);
+    assert_eq!(parts.iter().sum::<f64>(), rank["idle"].as_f64().unwrap());
+    let (out, _) = ends(&halflap(&dir, &["analyze", "t.json"]), 0);
+    assert!(out.starts_with("What you can do\n  1. The GPU waits while the host waits"), "{out}");
+    let idle = "idle 90.3% of the span (2.80 ms): host-bound 1.29 ms, synchronisation 1.40 ms";
+    assert!(out.contains(idle), "{out}");
+    assert_eq!(file["advice"].as_array().unwrap().len(), 3);
+    for advice in file["advice"].as_array().unwrap() {
+        assert!(out.contains(advice["text"].as_str().unwrap()), "{out}");
+    }
 }
 
 #[test]

@@ -189,6 +189,16 @@ impl Module {
         [name, place].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
+    /// The user's own names around an instruction, the outermost first: `layers_3.attention`. JAX's
+    /// transforms and loops, and the operation itself, are no part of it.
+    pub fn scope(&self, instr: InstrId) -> String {
+        let name = self.metadata(instr).op_name;
+        let parts: Vec<&str> = name.split(';').next().unwrap_or("").trim().split('/').collect();
+        let scopes = parts.split_last().map_or(&[][..], |(_, scopes)| scopes);
+        let own = scopes.iter().filter_map(|part| scope_of(part));
+        own.collect::<Vec<_>>().join(".")
+    }
+
     /// The line of the user's program that an instruction comes from: `model.py:42`.
     pub fn place(&self, instr: InstrId) -> Option<String> {
         self.place_of(&self.metadata(instr))
@@ -205,5 +215,41 @@ impl Module {
         };
         let file = path.rsplit('/').next().unwrap_or(path);
         Some(format!("{file}:{line}"))
+    }
+}
+
+/// The name in a part of an `op_name`, if it is the user's: `jvp(layers_3)` has one.
+fn scope_of(part: &str) -> Option<&str> {
+    const OURS: [&str; 9] = [
+        "while",
+        "body",
+        "cond",
+        "closed_call",
+        "checkpoint",
+        "remat",
+        "shard_map",
+        "branch",
+        "scan",
+    ];
+    if part.starts_with("jit(") || part.starts_with("pjit(") || part.starts_with("pmap(") {
+        return None;
+    }
+    let inner = part.rsplit('(').next().unwrap_or(part).trim_end_matches(')');
+    let is_name = |letter: char| letter.is_alphanumeric() || "_.-[]".contains(letter);
+    let is_own = !inner.is_empty() && !OURS.contains(&inner) && !inner.contains("->");
+    (is_own && inner.chars().all(is_name)).then_some(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scope_of;
+
+    #[test]
+    fn only_the_users_names_are_scopes() {
+        let own = ["jvp(layers_3)", "transpose(jvp(attention))", "mlp"].map(scope_of);
+        assert_eq!(own, [Some("layers_3"), Some("attention"), Some("mlp")]);
+        for other in ["jit(step)", "jvp()", "transpose(jvp())", "while", "bshk,hkd->bsd", ""] {
+            assert_eq!(scope_of(other), None, "{other}");
+        }
     }
 }

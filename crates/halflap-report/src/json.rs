@@ -16,6 +16,8 @@ use halflap::units::Bytes;
 
 /// A schedule with what only its maker knows: how long things took.
 pub struct Timed<'a> {
+    /// What can be done about the step, if that was asked.
+    pub advice: Option<Value>,
     /// The program.
     pub graph: &'a Graph,
     /// The order.
@@ -46,6 +48,8 @@ pub struct OptimizerRun<'a> {
     pub memory_limit: Bytes,
     /// Whether the input order was kept because it is better in most variations.
     pub input_kept: bool,
+    /// Whether it is the best until the search was interrupted.
+    pub is_interrupted: bool,
     /// The gain when everything is a little different.
     pub robustness: &'a Robustness,
 }
@@ -68,6 +72,9 @@ impl Serialize for Timed<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("format", "halflap.schedule/1")?;
         map.serialize_entry("halflap", env!("CARGO_PKG_VERSION"))?;
+        if let Some(advice) = &self.advice {
+            map.serialize_entry("advice", advice)?;
+        }
         map.serialize_entry("compat", &self.compat)?;
         map.serialize_entry("order_collectives", &self.order_collectives)?;
         map.serialize_entry("collective_order", collective_order(summary.bound.edges))?;
@@ -80,8 +87,11 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("bound_basis", &basis_json(graph, summary.bound))?;
         map.serialize_entry("exposed", &summary.exposed)?;
         map.serialize_entry("exposed_before", &summary.exposed_before)?;
-        map.serialize_entry("simulated_exposed", &summary.simulated_exposed)?;
-        map.serialize_entry("simulated_exposed_before", &summary.simulated_exposed_before)?;
+        // Its name before 0.2, when `exposed` was what the passes' rule says.
+        map.serialize_entry("simulated_exposed", &summary.exposed)?;
+        map.serialize_entry("simulated_exposed_before", &summary.exposed_before)?;
+        map.serialize_entry("estimated_exposed", &summary.estimated)?;
+        map.serialize_entry("estimated_exposed_before", &summary.estimated_before)?;
         map.serialize_entry("read_seconds", &self.read_seconds)?;
         map.serialize_entry("passes", &passes)?;
         if let Some(run) = &self.optimizer {
@@ -104,6 +114,7 @@ fn optimizer_json(run: &OptimizerRun<'_>) -> Value {
         "effort": run.effort,
         "memory_limit": run.memory_limit.0,
         "input_kept": run.input_kept,
+        "interrupted": run.is_interrupted,
         "robustness": robustness,
         // Its name before 0.2.
         "trust": robustness,

@@ -5,6 +5,7 @@
 //! ledger mismatch. `analysis` is the result of traces, `comparison` a measured step compared with
 //! its simulation, and `lanes` prepares both for drawing.
 
+mod advice;
 mod analysis;
 mod basis;
 mod comparison;
@@ -25,7 +26,8 @@ mod text;
 mod timing;
 pub mod trace;
 
-pub use analysis::{analysis_notes, render_analysis, write_analysis};
+pub use advice::{AdviceLine, Advised, HeldByMemory, advice_json, render_advice};
+pub use analysis::{analysis_advice, analysis_notes, render_analysis, write_analysis};
 pub use basis::{against_bound, describe_bound};
 pub use comparison::{comparison_json, render_comparison};
 pub use json::{OptimizerRun, Timed};
@@ -38,7 +40,7 @@ pub use ran::{Ran, RanKind, RanLane, RanSlice};
 pub use rewritten::{TimedRewrite, carried};
 pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
-pub use text::{count, labelled, printable, printable_end, render, warning};
+pub use text::{called, count, labelled, printable, printable_end, render, warning};
 pub use timing::{
     Explained, collective_order, describe_holder, describe_robustness, exposed_by_collective,
     render_explanation, simulation_json, waiting_for_host,

@@ -1,5 +1,7 @@
 //! What a schedule changed, as rows: one for each collective.
 
+use super::rewritten::carried;
+use super::timing::exposed_by_collective;
 use halflap::evaluate::{Setup, Side};
 use halflap::graph::{Graph, OpKind};
 use halflap::ids::{Id, IdVec, OpId};
@@ -11,8 +13,8 @@ use halflap::schedule::PassRun;
 use halflap::simulate::Bound;
 use halflap::units::{Bytes, Nanos};
 
-/// A schedule against the input order. Exposed time is measured by the one rule of
-/// [`halflap::overlap`] with the graph's own run times, regardless of what the passes used.
+/// A schedule against the input order. Exposed time is what compute stands still for in the
+/// simulation; the passes estimate it by the rule of [`halflap::overlap`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Summary {
@@ -20,14 +22,14 @@ pub struct Summary {
     pub nodes: usize,
     /// The run time of all collectives.
     pub communication: Nanos,
-    /// What of it was exposed in the input order.
+    /// What compute stood still for in the input order.
     pub exposed_before: Nanos,
-    /// What of it is exposed now.
+    /// What compute stands still for now.
     pub exposed: Nanos,
-    /// What the input order's simulation exposes.
-    pub simulated_exposed_before: Nanos,
-    /// What the simulation exposes now.
-    pub simulated_exposed: Nanos,
+    /// What the passes' rule says was exposed in the input order.
+    pub estimated_before: Nanos,
+    /// What the passes' rule says is exposed now.
+    pub estimated: Nanos,
     /// The input order's simulated step time.
     pub step_time_before: Nanos,
     /// The simulated step time now.
@@ -52,10 +54,14 @@ pub struct Row {
     pub op: OpId,
     /// Its run time.
     pub time: Nanos,
-    /// What of it was exposed in the input order.
+    /// How long compute stood still for it in the input order.
     pub exposed_before: Nanos,
-    /// What of it is exposed now.
+    /// How long compute stands still for it now.
     pub exposed: Nanos,
+    /// What the passes' rule says was exposed in the input order.
+    pub estimated_before: Nanos,
+    /// What the passes' rule says is exposed now.
+    pub estimated: Nanos,
     /// How many places it moved: negative is earlier.
     pub shift: i64,
     /// Why it stopped where it is.
@@ -102,13 +108,20 @@ impl Summary {
         let old = before.setup;
         let overlap_before = Overlap::new(old.graph, &old.machine.times, Fidelity::Fixed);
         let limits = last_limits(graph, passes);
+        let simulated = exposed_by_collective(&after.evaluation.simulation);
+        let simulated_before = match compared.origin {
+            Some(origin) => exposed_by_collective(&carried(origin, &before.evaluation.simulation)),
+            None => exposed_by_collective(&before.evaluation.simulation),
+        };
         let was = |op: OpId| {
             let members = compared
                 .stands_for(op)
                 .into_iter()
                 .filter(|&member| old.graph.kind(member).is_collective());
             members
-                .map(|member| exposed(old.graph, &overlap_before, &before.evaluation.order, member))
+                .map(|member| {
+                    estimated(old.graph, &overlap_before, &before.evaluation.order, member)
+                })
                 .sum()
         };
         let place = |op: OpId| {
@@ -123,8 +136,10 @@ impl Summary {
             .map(|op| Row {
                 op,
                 time: machine.times.of(op),
-                exposed_before: was(op),
-                exposed: exposed(graph, &overlap, &after.evaluation.order, op),
+                exposed_before: simulated_before[op],
+                exposed: simulated[op],
+                estimated_before: was(op),
+                estimated: estimated(graph, &overlap, &after.evaluation.order, op),
                 shift: after.evaluation.order.pos(op).index() as i64 - place(op) as i64,
                 stop: Stop {
                     collective: limits[op],
@@ -138,10 +153,10 @@ impl Summary {
         Summary {
             nodes: graph.len(),
             communication: total(|row| row.time),
-            exposed_before: total(|row| row.exposed_before),
-            exposed: total(|row| row.exposed),
-            simulated_exposed_before: before.exposed(),
-            simulated_exposed: after.exposed(),
+            exposed_before: before.exposed(),
+            exposed: after.exposed(),
+            estimated_before: total(|row| row.estimated_before),
+            estimated: total(|row| row.estimated),
             step_time_before: before.step_time(),
             step_time: after.step_time(),
             bound,
@@ -153,8 +168,8 @@ impl Summary {
     }
 }
 
-/// What of a collective nothing hides; all of it, if it is synchronous.
-fn exposed(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
+/// What of a collective nothing hides by the passes' rule; all of it, if it is synchronous.
+fn estimated(graph: &Graph, overlap: &Overlap<'_>, order: &Order, op: OpId) -> Nanos {
     match graph.kind(op) {
         OpKind::SyncCollective => overlap.time(op),
         _ => overlap.of_collective(order, op).exposed().max(Nanos::ZERO),

@@ -96,6 +96,8 @@ pub struct Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ColumnKind {
     Text,
+    /// Text that goes on in further lines instead of being cut.
+    Wrapped,
     Number,
     Bar,
 }
@@ -112,6 +114,11 @@ impl Column {
     /// Text, which may be truncated.
     pub fn text(title: &'static str) -> Column {
         Column { title, kind: ColumnKind::Text, tone: Tone::Plain, optional: 0 }
+    }
+
+    /// Text that is never cut: it goes on in further lines.
+    pub fn wrapped(title: &'static str) -> Column {
+        Column { title, kind: ColumnKind::Wrapped, tone: Tone::Plain, optional: 0 }
     }
 
     /// Numbers, to the right.
@@ -169,12 +176,33 @@ impl Table {
             )
         });
         for row in &self.rows {
-            let cells = shown.iter().map(|&(column, _)| self.cell(&row[column], style)).collect();
-            text.push_str(
-                &self.line(&shown, cells, |column| style.paint(column.padded, column.tone)),
-            );
+            let cells: Vec<String> =
+                shown.iter().map(|&(column, _)| self.cell(&row[column], style)).collect();
+            for cells in self.lines_of(&shown, cells) {
+                text.push_str(
+                    &self.line(&shown, cells, |column| style.paint(column.padded, column.tone)),
+                );
+            }
         }
         text
+    }
+
+    /// A row's cells line by line: wrapped text goes on below, all others have one line.
+    fn lines_of(&self, shown: &[(usize, usize)], cells: Vec<String>) -> Vec<Vec<String>> {
+        let mut lines = vec![vec![String::new(); cells.len()]];
+        for (place, (&(column, width), cell)) in shown.iter().zip(cells).enumerate() {
+            let parts = match self.columns[column].kind {
+                ColumnKind::Wrapped => broken(&cell, width),
+                _ => vec![cell],
+            };
+            for (number, part) in parts.into_iter().enumerate() {
+                if number == lines.len() {
+                    lines.push(vec![String::new(); shown.len()]);
+                }
+                lines[number][place] = part;
+            }
+        }
+        lines
     }
 
     fn cell(&self, cell: &Cell, style: &Style) -> String {
@@ -205,11 +233,19 @@ impl Table {
             let texts = shown
                 .iter_mut()
                 .rev()
-                .filter(|(column, width)| self.is_cut(*column) && *width > LEAST);
+                .filter(|(column, width)| self.is_cut(*column) && *width > self.least(*column));
             let Some(widest) = texts.max_by_key(|(_, width)| *width) else { break };
             widest.1 -= 1;
         }
         shown
+    }
+
+    /// How narrow text may become: what is cut, or goes on below.
+    fn least(&self, column: usize) -> usize {
+        match self.columns[column].kind {
+            ColumnKind::Wrapped => 2 * LEAST,
+            _ => LEAST,
+        }
     }
 
     /// The same columns when all text is cut as short as is bearable; what stands last explains the rest,
@@ -224,7 +260,7 @@ impl Table {
     }
 
     fn is_cut(&self, column: usize) -> bool {
-        self.columns[column].kind == ColumnKind::Text
+        matches!(self.columns[column].kind, ColumnKind::Text | ColumnKind::Wrapped)
     }
 
     fn width(&self, column: usize) -> usize {
@@ -267,6 +303,32 @@ struct Painted<'a> {
     padded: &'a str,
     title: &'a str,
     tone: Tone,
+}
+
+/// Text in lines of at most so many characters, broken at spaces; a longer word is broken, too.
+fn broken(text: &str, most: usize) -> Vec<String> {
+    let most = most.max(1);
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split(' ') {
+        let mut letters: Vec<char> = word.chars().collect();
+        if used > 0 && used + 1 + letters.len() > most {
+            lines.push(String::new());
+            used = 0;
+        } else if used > 0 {
+            lines.last_mut().expect("there is one").push(' ');
+            used += 1;
+        }
+        while used + letters.len() > most {
+            let rest = letters.split_off(most - used);
+            lines.last_mut().expect("there is one").extend(letters);
+            lines.push(String::new());
+            (letters, used) = (rest, 0);
+        }
+        used += letters.len();
+        lines.last_mut().expect("there is one").extend(letters);
+    }
+    lines
 }
 
 fn total(shown: &[(usize, usize)]) -> usize {
@@ -326,6 +388,20 @@ op256    7 ns  all_gather  needs a_kernel_with_a_very_long_name_indeed
                 assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
                 assert!(text.contains("op256") && text.contains("373 us"), "{width}:\n{text}");
             }
+        }
+    }
+
+    #[test]
+    fn wrapped_text_is_whole_at_any_width() {
+        let mut table = Table::new(vec![Column::text("name"), Column::wrapped("held by")]);
+        let why = "cannot start before 97 us: a_kernel_with_a_very_long_name_indeed occupies it";
+        table.row(vec!["op0".to_owned().into(), why.to_owned().into()]);
+        for width in 24..100 {
+            let style = Style { width: Some(width), colour: false, bars: Bars::None };
+            let text = table.render(&style);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
+            let letters = |text: &str| text.chars().filter(|l| !l.is_whitespace()).count();
+            assert_eq!(letters(&text), letters(&format!("name held by op0 {why}")), "{text}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::table::{Cell, Column, Style, Table, Tone, cut};
 use super::{Stop, Summary, against_bound, describe, describe_bound};
 use halflap::graph::{Graph, Warning};
+use halflap::ids::OpId;
 use halflap::units::Nanos;
 
 /// Renders a summary, with at most `most` collectives in the table.
@@ -39,6 +40,13 @@ pub fn render(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> S
                 share(summary.exposed)
             ),
         ),
+        (
+            "estimated",
+            format!(
+                "{} -> {} exposed, by the passes' own rule",
+                summary.estimated_before, summary.estimated
+            ),
+        ),
         ("peak memory", format!("{} -> {}", summary.peak_before, summary.peak)),
         ("moves", summary.moves.to_string()),
     ];
@@ -61,16 +69,16 @@ fn collectives(graph: &Graph, summary: &Summary, most: usize, style: &Style) -> 
         Column::bar(),
         Column::number("was").optional_at(2),
         Column::number("moved").optional_at(3),
-        Column::text("stopped by"),
+        Column::wrapped("stopped by"),
     ]);
     for row in summary.rows.iter().take(most) {
         let what = graph.collective(row.op).map_or("", |collective| &collective.op);
         table.row(vec![
-            printable(graph.name(row.op)).into(),
+            called(graph, row.op).into(),
             printable(what).into(),
             row.time.to_string().into(),
             row.exposed.to_string().into(),
-            Cell::Part(row.exposed.0 / summary.rows[0].exposed.0),
+            Cell::Part(row.exposed.0 / summary.rows[0].exposed.0.max(f64::MIN_POSITIVE)),
             row.exposed_before.to_string().into(),
             if row.shift == 0 { "-".to_owned() } else { format!("{:+}", row.shift) }.into(),
             stop(graph, &row.stop).into(),
@@ -127,6 +135,14 @@ pub(super) fn wrapped(text: &str, indent: usize, style: &Style) -> String {
 /// `1 node`, `2 nodes`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// What people call an operation: its parameter or its module, where the program says so; else its
+/// name.
+pub fn called(graph: &Graph, op: OpId) -> String {
+    let known = graph.provenance(op);
+    let of_program = [&known.parameter, &known.module].into_iter().find(|text| !text.is_empty());
+    of_program.map_or_else(|| printable(graph.name(op)), |text| printable_end(text, 60))
 }
 
 /// A name as a terminal can take it: no control characters, and not endless.

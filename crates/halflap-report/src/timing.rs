@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::basis::basis_json;
 use super::table::{Cell, Column, Style, Table, Tone};
-use super::text::wrapped;
+use super::text::{called, wrapped};
 use super::{count, printable};
 use halflap::evaluate::Evaluation;
-use halflap::explain::{Explanation, Holder, Peak};
+use halflap::explain::{Explanation, Held, Holder, Peak};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, OpId};
 use halflap::robustness::Robustness;
@@ -24,21 +24,29 @@ pub fn collective_order(edges: Edges) -> &'static str {
     }
 }
 
-/// What holds a collective, in a few words.
-pub fn describe_holder(graph: &Graph, holder: &Holder) -> String {
-    let name = |op: OpId| printable(graph.name(op));
-    match *holder {
-        Holder::Optimal => "the step is at its lower bound".to_owned(),
-        Holder::Operation(op) => format!("needs {}", name(op)),
-        Holder::Stream(op) => format!("stream busy with {}", name(op)),
-        Holder::Memory(bytes) => format!("memory: {bytes} more would let it start earlier"),
-        Holder::Synchronous => "synchronous".to_owned(),
-        Holder::KeptOrder(saved) => format!("collective order is kept: free would save {saved}"),
-        Holder::NothingGained => "no gain found in moving it alone".to_owned(),
+/// What holds a collective, in a sentence without its subject.
+pub fn describe_holder(graph: &Graph, simulation: &Simulation, held: &Held) -> String {
+    let name = |op: OpId| called(graph, op);
+    let start = simulation.start[held.collective];
+    match held.by {
+        Holder::Optimal => "nothing: the step is at its lower bound".to_owned(),
+        Holder::Operation(op) => format!("cannot start before {start}: it needs {}", name(op)),
+        Holder::Stream(op) => {
+            format!("cannot start before {start}: {} occupies its stream", name(op))
+        }
+        Holder::Memory(bytes) => {
+            format!("cannot start earlier: {bytes} more than the memory limit would be alive")
+        }
+        Holder::Synchronous => "is synchronous: compute waits until it ends".to_owned(),
+        Holder::KeptOrder(saved) => {
+            format!("keeps its place among collectives: in any order, {saved} could be saved")
+        }
+        Holder::NothingGained => "no gain was found in moving it alone".to_owned(),
         Holder::Misplaced(saved) => format!("issued too late: {saved} could be saved"),
         Holder::WaitMisplaced(wait, saved) => {
             format!("waited for too early: {} later saves {saved}", name(wait))
         }
+        Holder::NotExamined => "not examined: others expose more".to_owned(),
     }
 }
 
@@ -60,22 +68,30 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
     let simulation = &evaluation.simulation;
     let mut text = String::new();
     if let Some(first) = explanation.held.first() {
-        let mut table = Table::new(vec![
+        let mut columns = vec![
             Column::text("collective"),
+            Column::wrapped("held by"),
             Column::text("operation").optional_at(4),
             Column::number("time"),
             Column::number("exposed").tone(Tone::Warning),
             Column::bar(),
             Column::number(if was.is_some() { "was" } else { "start" }).optional_at(2),
             Column::text("stalls at").optional_at(3),
-            Column::text("held by"),
-        ]);
+        ];
+        // What people call it is not what other commands take.
+        let is_called =
+            explanation.held.iter().take(most).any(|held| {
+                called(graph, held.collective) != printable(graph.name(held.collective))
+            });
+        columns.extend(is_called.then(|| Column::text("node").optional_at(5)));
+        let mut table = Table::new(columns);
         let before = was.map(exposed_by_collective);
         for held in explanation.held.iter().take(most) {
             let op = held.collective;
             let (start, end) = (simulation.start[op], simulation.end[op]);
-            table.row(vec![
-                printable(graph.name(op)).into(),
+            let mut row: Vec<Cell> = vec![
+                called(graph, op).into(),
+                describe_holder(graph, simulation, held).into(),
                 graph
                     .collective(op)
                     .map_or(String::new(), |collective| printable(&collective.op))
@@ -84,9 +100,10 @@ pub fn render_explanation(explained: &Explained<'_>, most: usize, style: &Style)
                 held.exposed.to_string().into(),
                 Cell::Part(held.exposed.0 / first.exposed.0),
                 before.as_ref().map_or(start, |before| before[op]).to_string().into(),
-                printable(graph.name(held.at)).into(),
-                describe_holder(graph, &held.by).into(),
-            ]);
+                called(graph, held.at).into(),
+            ];
+            row.extend(is_called.then(|| printable(graph.name(op)).into()));
+            table.row(row);
         }
         text.push_str(&table.render(style));
         let hidden = explanation.held.len().saturating_sub(most);
@@ -117,13 +134,11 @@ pub fn waiting_for_host(simulation: &Simulation) -> Nanos {
 fn render_peak(graph: &Graph, peak: &Peak, style: &Style) -> String {
     let Some(at) = peak.at else { return String::new() };
     let owner = |&buffer: &halflap::ids::BufId| {
-        let maker =
-            graph.maker(buffer).map_or("input".to_owned(), |maker| printable(graph.name(maker)));
+        let maker = graph.maker(buffer).map_or("input".to_owned(), |maker| called(graph, maker));
         format!("{} {} of {maker}", graph.size_alloc(buffer), printable(graph.buffer_name(buffer)))
     };
     let owners: Vec<String> = peak.owners.iter().map(owner).collect();
-    let line =
-        format!("peak {} at {}: {}", peak.bytes, printable(graph.name(at)), owners.join(", "));
+    let line = format!("peak {} at {}: {}", peak.bytes, called(graph, at), owners.join(", "));
     wrapped(&line, 2, style) + "\n"
 }
 
@@ -150,6 +165,7 @@ pub fn simulation_json(graph: &Graph, evaluation: &Evaluation, explanation: &Exp
         let held = explanation.held.iter().find(|held| held.collective == op);
         json!({
             "node": graph.name(op),
+            "called": called(graph, op),
             "start": simulation.start[op].0,
             "end": simulation.end[op].0,
             "exposed": exposed[op].0,
@@ -185,5 +201,6 @@ fn holder_json(graph: &Graph, holder: &Holder) -> Value {
         Holder::WaitMisplaced(wait, saved) => {
             json!({ "kind": "wait_misplaced", "wait": graph.name(wait), "could_save": saved.0 })
         }
+        Holder::NotExamined => json!({ "kind": "not_examined" }),
     }
 }

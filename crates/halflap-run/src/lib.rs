@@ -13,6 +13,7 @@ pub mod comm;
 pub mod evaluate;
 pub mod exec;
 mod failure;
+pub mod interrupt;
 pub mod kernel;
 mod prepare;
 pub mod process;

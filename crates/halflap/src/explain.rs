@@ -56,6 +56,8 @@ pub enum Holder {
     KeptOrder(Nanos),
     /// No gain was found in moving it earlier or its wait later, with all else as it is.
     NothingGained,
+    /// So many others expose more that it was not looked at.
+    NotExamined,
 }
 
 /// The place with the most memory alive.
@@ -72,6 +74,13 @@ pub struct Peak {
 
 /// How many buffers are named as owners of the peak.
 const OWNERS: usize = 5;
+
+/// How many collectives are examined, times the operations of the program: each takes time in
+/// proportion to it, and nobody reads thousands of them.
+const WORK: usize = 20_000_000;
+
+/// So many are examined however long the program is.
+const LEAST_EXAMINED: usize = 20;
 
 /// What an order is measured against.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,7 +130,11 @@ pub fn explain(setup: Setup<'_>, evaluation: &Evaluation, limits: Limits) -> Exp
     let program = Program::new(graph, machine, Edges::Real);
     let mut probe = Probe::new(&program, graph, order, limits.memory);
     let case = Inquiry { graph, machine, order, simulation };
-    for held in &mut held {
+    let examined = (WORK / graph.len().max(1)).max(LEAST_EXAMINED);
+    for held in held.iter_mut().skip(examined) {
+        held.by = Holder::NotExamined;
+    }
+    for held in held.iter_mut().take(examined) {
         if !limits.bound.is_reached_by(simulation.step_time) {
             held.by = case.holder(&mut probe, held, limits.bound.edges);
         }
@@ -208,7 +221,7 @@ impl Holder {
                 true
             }
             Holder::Misplaced(_) | Holder::WaitMisplaced(..) | Holder::Memory(_) => false,
-            Holder::Synchronous | Holder::KeptOrder(_) => false,
+            Holder::Synchronous | Holder::KeptOrder(_) | Holder::NotExamined => false,
         }
     }
 }

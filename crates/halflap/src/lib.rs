@@ -58,6 +58,7 @@ extern crate self as halflap;
 #[allow(dead_code, missing_docs)]
 mod test_programs;
 
+pub mod advise;
 pub mod align;
 pub mod collective;
 pub mod cost;

@@ -515,9 +515,10 @@ fn nothing_gained_is_said_of_single_moves() {
         let found = find(&graph, &machine, peak(&graph), |_| ()).unwrap();
         let exposed = exposed_by_collective(&simulate(&graph, found.order.as_slice(), &machine));
         hidden += stuck.iter().filter(|held| exposed[held.collective] == Nanos::ZERO).count();
+        let input = simulate(&graph, Order::of_input(&graph).as_slice(), &machine);
         assert_eq!(
-            describe_holder(&graph, &Holder::NothingGained),
-            "no gain found in moving it alone"
+            describe_holder(&graph, &input, stuck[0]),
+            "no gain was found in moving it alone"
         );
     }
     assert!(hidden > 0, "no collective was hidden by moving others");

@@ -18,6 +18,7 @@ use crate::costs;
 use crate::exit::Failed;
 use crate::files;
 use crate::machine;
+use crate::progress::Notice;
 
 /// A program with run times.
 pub struct Source {
@@ -68,6 +69,7 @@ impl Subject {
         Readers { chain, ranks }: Readers,
     ) -> Result<Subject, Failed> {
         let started = Instant::now();
+        let _notice = Notice::new(&format!("reading {}", files::name_of(path)));
         let bytes = files::read(path)?;
         let (workload, hlo) = match import::is_module(&bytes) {
             true if chain.is_some() => return Err(no_chains()),

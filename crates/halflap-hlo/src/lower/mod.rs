@@ -148,6 +148,7 @@ impl Lowering<'_> {
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
             provenance: Provenance {
                 source: self.module.source(place.instr),
+                module: self.module.scope(place.instr),
                 ..Provenance::default()
             },
             ..OpParts::compute(name)

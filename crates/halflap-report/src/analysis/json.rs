@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::analysis_notes;
+use super::{analysis_advice, analysis_notes};
 use crate::observe::ids::KernelId;
 use crate::observe::{
-    Analysis, Class, GroupName, Match, Moment, ObservedCollective, OperationUse, Processor, Rank,
-    RankPeers,
+    Analysis, Class, GroupName, Idle, Match, Moment, ObservedCollective, OperationUse, Processor,
+    Rank, RankPeers,
 };
 use halflap::collective::CollectiveKind;
 use halflap::ids::{Id, IdVec};
@@ -18,10 +18,26 @@ use halflap::units::{Bytes, Nanos};
 struct AnalysisJson<'a> {
     format: &'static str,
     halflap: &'static str,
+    advice: Vec<AdviceJson>,
     ranks: Vec<RankJson<'a>>,
     matches: Vec<MatchJson>,
     waiting_is_at_least: bool,
     notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct AdviceJson {
+    text: String,
+    action: String,
+}
+
+#[derive(Serialize)]
+struct IdleJson {
+    host: Nanos,
+    synchronisation: Nanos,
+    launch: Nanos,
+    waiting: Nanos,
+    unknown: Nanos,
 }
 
 #[derive(Serialize)]
@@ -41,6 +57,7 @@ struct RankJson<'a> {
     exposed: Nanos,
     exposed_beside_memory: Nanos,
     idle: Nanos,
+    idle_by: IdleJson,
     peers: Option<PeersJson>,
     groups: Vec<GroupJson<'a>>,
     operations: Vec<OperationJson>,
@@ -145,6 +162,10 @@ pub fn write_analysis(analysis: &Analysis, out: &mut impl Write) -> io::Result<(
     let file = AnalysisJson {
         format: "halflap.analysis/1",
         halflap: env!("CARGO_PKG_VERSION"),
+        advice: analysis_advice(analysis)
+            .into_iter()
+            .map(|line| AdviceJson { text: line.text, action: line.action })
+            .collect(),
         ranks: ranks
             .map(|(place, _)| of_rank(analysis, place, zeros[place], &matches[place]))
             .collect(),
@@ -189,6 +210,7 @@ fn of_rank<'a>(
         exposed: times.exposed,
         exposed_beside_memory: times.exposed_beside_memory,
         idle: times.idle,
+        idle_by: idle_json(&rank.idle),
         peers: (analysis.ranks.len() > 1)
             .then(|| of_peers(&analysis.peers.ranks[place], analysis.peers.clocks[place])),
         groups: groups(rank),
@@ -307,4 +329,9 @@ fn of_match(found: &Match) -> MatchJson {
             .map(|member| MemberJson { rank: member.rank, collective: member.collective })
             .collect(),
     }
+}
+
+fn idle_json(idle: &Idle) -> IdleJson {
+    let Idle { host, synchronisation, launch, waiting, unknown } = *idle;
+    IdleJson { host, synchronisation, launch, waiting, unknown }
 }

@@ -1,11 +1,14 @@
 //! An analysis of traces, for people and for machines.
 
+mod advice;
 mod json;
 mod names;
 mod text;
 
+pub use advice::analysis_advice;
 pub use json::write_analysis;
 pub(super) use names::without_middle;
+pub(super) use text::idle_text;
 pub use text::render_analysis;
 
 use super::text::{count, printable, ranks};

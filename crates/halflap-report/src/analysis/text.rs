@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::names::{short, without_middle};
-use super::{analysis_notes, group_text, work_name};
+use super::{analysis_advice, analysis_notes, group_text, work_name};
+use crate::advice::render_lines;
 use crate::observe::ids::KernelId;
-use crate::observe::{Analysis, Class, Match, Member, ObservedCollective, Rank};
+use crate::observe::{
+    Analysis, Class, Match, Member, ObservedCollective, Processor, Rank, RankSpent,
+};
 use crate::printable;
 use crate::table::{Cell, Column, Style, Table, Tone};
+use crate::text::wrapped;
 use halflap::collective::CollectiveKind;
 use halflap::ids::GroupId;
 use halflap::units::Nanos;
@@ -19,7 +23,8 @@ const ALIKE: usize = 2;
 /// Renders an analysis, with at most `most` rows in the tables of ranks, collectives and kernels.
 pub fn render_analysis(analysis: &Analysis, most: usize, style: &Style) -> String {
     let parts = [
-        Some(ranks(analysis, most, style)),
+        Some(render_lines(&analysis_advice(analysis), style)),
+        Some(ranks(analysis, most, style) + &idle_lines(analysis, style)),
         operations(analysis, style),
         collectives(analysis, most, style),
         waits(analysis, most, style),
@@ -75,15 +80,14 @@ fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
         columns.extend([number("waiting"), number("clock").optional()]);
     }
     columns.push(Column::text("trace"));
+    let exposed = analysis.ranks.iter().map(|rank| rank.times.exposed);
+    let longest = exposed.fold(Nanos::ZERO, Nanos::max);
     let row = |place: usize| {
         let rank = &analysis.ranks[place];
         let times = &rank.times;
         let mut row = vec![cell(rank.name())];
         row.extend([times.span, times.compute, times.communication, times.exposed].map(cell));
-        row.extend([
-            percent(times.exposed, times.communication),
-            part(times.exposed, times.communication),
-        ]);
+        row.extend([percent(times.exposed, times.communication), part(times.exposed, longest)]);
         row.extend([times.memory, times.idle].map(cell));
         if several {
             let waiting =
@@ -108,6 +112,37 @@ fn ranks(analysis: &Analysis, most: usize, style: &Style) -> String {
         );
     }
     text
+}
+
+/// How many ranks' idle time is explained.
+const IDLE: usize = 4;
+
+/// Why nothing ran, for the ranks with the most idle time.
+fn idle_lines(analysis: &Analysis, style: &Style) -> String {
+    let mut ranks: Vec<&Rank> =
+        analysis.ranks.iter().filter(|rank| rank.times.idle > Nanos::ZERO).collect();
+    ranks.sort_by(|a, b| b.times.idle.0.total_cmp(&a.times.idle.0));
+    let lines = ranks.into_iter().take(IDLE).map(|rank| {
+        wrapped(&format!("rank {}: {}", rank.name(), idle_text(rank)), 2, style) + "\n"
+    });
+    lines.collect()
+}
+
+/// `idle 55.1% of the span (364 ms): host-bound 301 ms, launch gaps 20 ms`.
+pub(crate) fn idle_text(rank: &Rank) -> String {
+    let RankSpent { idle, span, .. } = rank.times;
+    let parts = rank.idle.parts();
+    let known: Vec<String> = parts
+        .iter()
+        .filter(|(_, time)| *time > Nanos::ZERO)
+        .map(|(what, time)| format!("{what} {time}"))
+        .collect();
+    let why = match (&rank.processor, rank.idle.unknown == rank.idle.total()) {
+        (Processor::Cpu, _) => "no operator runs".to_owned(),
+        (Processor::Gpu, true) => "the trace does not say who launched what came next".to_owned(),
+        _ => known.join(", "),
+    };
+    format!("idle {:.1}% of the span ({idle}): {why}", 100.0 * idle.0 / span.0.max(1.0))
 }
 
 /// The name of a trace's file without its folder, which would push it out of the table.
@@ -178,10 +213,12 @@ fn operations(analysis: &Analysis, style: &Style) -> Option<String> {
     if several {
         columns.extend([number("transfer"), number("waiting")]);
     }
+    // One scale for all rows: a long bar is a long time.
+    let longest = sums.iter().map(|(_, sum)| sum.exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |((group, ranks, operation), sum): &(OperationKey, Sum)| {
         let mut row = vec![cell(group), cell(ranks), cell(operation.name()), cell(sum.launches)];
         row.extend([sum.time, sum.hidden, sum.exposed].map(cell));
-        row.push(part(sum.exposed, sum.time));
+        row.push(part(sum.exposed, longest));
         if several {
             let (transfer, waiting) = sum.transfer_and_waiting.unzip();
             row.extend([transfer, waiting].map(maybe));
@@ -204,6 +241,8 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
         number("hidden").optional(),
     ]);
     columns.extend([Column::text("behind"), Column::text("compute stood still longest")]);
+    let exposed = |of: &Member| analysis.ranks[of.rank].collectives[of.collective].exposed;
+    let longest = shown.iter().map(exposed).fold(Nanos::ZERO, Nanos::max);
     let row = |&Member { rank: place, collective }: &Member| {
         let rank = &analysis.ranks[place];
         let collective = &rank.collectives[collective];
@@ -215,7 +254,7 @@ fn collectives(analysis: &Analysis, most: usize, style: &Style) -> Option<String
             cell(collective.ran.start - zeros[place]),
             cell(collective.time()),
             cell(collective.exposed),
-            part(collective.exposed, collective.time()),
+            part(collective.exposed, longest),
             cell(collective.hidden),
             cell(behind(rank, collective)),
             cell(stood_still(rank, collective)),
@@ -359,7 +398,7 @@ fn kernels(analysis: &Analysis, most: usize, style: &Style) -> String {
         vec![
             cell(sum.total),
             percent(sum.total, whole),
-            part(sum.total, whole),
+            part(sum.total, sums.first().map_or(whole, |(_, longest)| longest.total)),
             cell(sum.launches),
             cell(sum.total * (1.0 / sum.launches.max(1) as f64)),
             cell(sum.longest),

@@ -3,11 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::class::Category;
+use super::class::{Category, is_runtime};
 use super::error::TraceError;
 use super::event::{Event, unquoted};
 use super::groups::group;
 use super::host::{Host, gathered};
+use super::idle::HostCalls;
 use super::scan::{Cursor, ScanStop, decode};
 use super::trace::{Oddities, Processor, Trace};
 use super::window::Within;
@@ -57,7 +58,12 @@ impl Builder {
     #[inline]
     fn keep(&mut self, event: &Event<'_>, at: usize) -> Result<(), ScanStop> {
         self.events += 1;
-        let category = event.category.and_then(|category| Category::of(unquoted(category)));
+        let category = event.category.map(unquoted).unwrap_or_default();
+        if is_runtime(category) && event.phase == Some(b"\"X\"") {
+            self.gpu.call(event);
+            return Ok(());
+        }
+        let category = Category::of(category);
         let Some(category) = category.filter(|_| event.phase == Some(b"\"X\"")) else {
             return Ok(());
         };
@@ -124,6 +130,7 @@ impl Builder {
             kernels: work.kernels.into_items(),
             lanes: work.lanes.into_items(),
             launches: work.launches,
+            calls: HostCalls::of(&work.correlations, work.calls),
             groups,
             oddities: Oddities { open_list: self.open_list, gloo: left_out, ..work.oddities },
             events: self.events,

@@ -68,6 +68,18 @@ impl Category {
     }
 }
 
+/// Whether a category is that of calls into a GPU's runtime, which launch its work and wait for it.
+#[inline]
+pub(super) fn is_runtime(category: &[u8]) -> bool {
+    matches!(category, b"cuda_runtime" | b"cuda_driver" | b"hip_runtime" | b"Runtime")
+}
+
+/// Whether the host waits in such a call until the GPU has come so far.
+pub(super) fn waits_for_gpu(name: &[u8]) -> bool {
+    let has = |word: &[u8]| name.windows(word.len()).any(|part| part == word);
+    has(b"Synchronize") || matches!(name, b"cudaMemcpy" | b"hipMemcpy")
+}
+
 /// How the names of kernels begin that communicate, in lower case.
 const COMMUNICATES: [&str; 6] = ["nccl", "rccl", "msccl", "nvshmem", "oneccl", "xccl"];
 

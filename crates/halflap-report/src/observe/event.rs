@@ -45,6 +45,7 @@ impl<'a> Event<'a> {
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Args<'a> {
     pub(super) device: Option<&'a [u8]>,
+    pub(super) correlation: Option<&'a [u8]>,
     pub(super) stream: Option<&'a [u8]>,
     pub(super) collective: Option<&'a [u8]>,
     pub(super) sent: Option<&'a [u8]>,
@@ -69,6 +70,7 @@ impl<'a> Args<'a> {
             let value = Some(cursor.value()?);
             match key {
                 b"device" => args.device = value,
+                b"correlation" => args.correlation = value,
                 b"stream" => args.stream = value,
                 b"Collective name" => args.collective = value,
                 b"In msg nelems" => args.sent = value,

@@ -7,6 +7,7 @@
 use super::busy::{Busy, Computing};
 use super::class::Class;
 use super::collectives::{ObservedCollective, collectives};
+use super::idle::Idle;
 use super::trace::{Group, Kernel, Lane, Moment, Oddities, Processor, Slice, Trace};
 use crate::observe::ids::{KernelId, LaneId};
 use halflap::collective::CollectiveKind;
@@ -29,6 +30,8 @@ pub struct Rank {
     pub first: Moment,
     /// How its time was spent.
     pub times: RankSpent,
+    /// Why nothing ran, of a GPU; of a CPU all of it is unknown.
+    pub idle: Idle,
     /// Its collectives, by start.
     pub collectives: Vec<ObservedCollective>,
     /// Sums of its collectives, by group and operation; the most exposed first.
@@ -118,6 +121,7 @@ impl Rank {
         let collectives = collectives(trace, &computing, &exposed);
         let memory = busy(Class::Memory);
         let (first, span) = span(&trace.slices);
+        let any = Busy::union(trace.slices.iter().map(Slice::stretch));
         Rank {
             label: label.to_owned(),
             rank: trace.rank,
@@ -132,8 +136,9 @@ impl Rank {
                 overlapped: communication.time() - exposed.time(),
                 exposed: exposed.time(),
                 exposed_beside_memory: exposed.and(&memory).time(),
-                idle: span - Busy::union(trace.slices.iter().map(Slice::stretch)).time(),
+                idle: span - any.time(),
             },
+            idle: Idle::of(&any, &trace.calls),
             operations: operations(&collectives, &computing.busy),
             collectives,
             kernel_uses: kernel_uses(trace),

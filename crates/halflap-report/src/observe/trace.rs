@@ -6,6 +6,7 @@ use std::ops::Sub;
 use serde::Serialize;
 
 use super::class::Class;
+use super::idle::HostCalls;
 use crate::observe::ids::{KernelId, LaneId, LaunchId};
 use halflap::collective::CollectiveKind;
 use halflap::ids::{GroupId, IdVec};
@@ -184,6 +185,8 @@ pub struct Trace {
     pub launches: IdVec<LaunchId, Launch>,
     /// Who communicates.
     pub groups: IdVec<GroupId, Group>,
+    /// When the host launched what ran, and when it waited.
+    pub(super) calls: HostCalls,
     /// What was left out.
     pub oddities: Oddities,
     /// How many events the file has, and how many bytes, unpacked.

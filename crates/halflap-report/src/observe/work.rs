@@ -1,8 +1,10 @@
 //! What is kept of one processor's events.
 
-use super::class::{Category, Class, class, element_size};
+use super::busy::Stretch;
+use super::class::{Category, Class, class, element_size, waits_for_gpu};
 use super::decimal::{NoTime, nanos_of_micros};
 use super::event::{Args, Event, unquoted, whole_number};
+use super::idle::HostCall;
 use super::names::{Numbered, bounded};
 use super::scan::{Fault, decode};
 use super::trace::{GroupName, Kernel, Lane, Launch, Moment, Oddities, Processor, Slice};
@@ -47,6 +49,9 @@ pub(super) struct Work {
     pub(super) lanes: Numbered<LaneId, Lane>,
     pub(super) groups: Numbered<GroupId, RawGroup>,
     pub(super) launches: IdVec<LaunchId, Launch>,
+    /// When each piece of work of a GPU began, and the number of the call that launched it.
+    pub(super) correlations: Vec<(Moment, i64)>,
+    pub(super) calls: Vec<HostCall>,
     pub(super) oddities: Oddities,
 }
 
@@ -64,6 +69,8 @@ impl Work {
             lanes: Numbered::new(lanes, limits.lanes),
             groups: Numbered::new("process groups", limits.lanes),
             launches: IdVec::from(Vec::new()),
+            correlations: Vec::new(),
+            calls: Vec::new(),
             oddities: Oddities::default(),
         }
     }
@@ -102,7 +109,24 @@ impl Work {
         let end = Moment(start.0.saturating_add(duration.map_or(0, |duration| duration.0)));
         let (kernel, lane) = (self.kernels.id(Kernel { name, class })?, self.lanes.id(lane)?);
         self.slices.push(Slice { start, end, kernel, lane, launch });
+        let correlation = args.correlation.and_then(whole_number);
+        self.correlations.extend(correlation.map(|correlation| (start, correlation)));
         Ok(())
+    }
+
+    /// Keeps a call of the host into the GPU's runtime, if it says when it was; what it is needed for
+    /// does without those that do not.
+    pub(super) fn call(&mut self, event: &Event<'_>) {
+        let at = |text: Option<&[u8]>| text.and_then(|text| time("ts", text).ok());
+        let (Some(start), Some(duration)) = (at(event.start), at(event.duration)) else { return };
+        let correlation = Args::of(event.args).correlation.and_then(whole_number);
+        let end = Moment(start.0.saturating_add(duration.0));
+        if let (Some(correlation), true) = (correlation, end >= start)
+            && self.calls.len() < self.limits.slices
+        {
+            let is_wait = event.name.is_some_and(|name| waits_for_gpu(unquoted(name)));
+            self.calls.push(HostCall { correlation, when: Stretch { start, end }, is_wait });
+        }
     }
 
     fn lane(&self, event: &Event<'_>, args: &Args<'_>) -> Lane {

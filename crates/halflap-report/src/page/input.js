@@ -9,7 +9,8 @@ function hitAt(x, y) {
   const pane = layout.panes.find((candidate) => y >= candidate.top && y <= candidate.bottom);
   if (!pane || x < layout.gutter) return null;
   const row = pane.rows.find((candidate) => y >= candidate.y && y < candidate.y + candidate.height + LANE_GAP);
-  const hit = { view: pane.view, lane: row ? row.lane : null, slice: -1, stall: -1 };
+  const hit = { view: pane.view, lane: row ? row.lane : null, slice: -1, stall: -1, buffer: -1 };
+  if (!row && pane.memory) hit.buffer = bufferAt(pane, x, y);
   if (!row) return hit;
   hit.slice = sliceNear(pane.view, row.lane, x);
   if (hit.slice < 0 && row.lane.number === pane.view.computeLane) hit.stall = stallNear(pane.view, x);
@@ -46,10 +47,24 @@ function select(op, where) {
   const view = (where && where.view) || views[state.shown[state.shown.length - 1]];
   const slice = where && where.slice >= 0 ? where.slice : mainSlice(view, op);
   state.selected = { op, view, slice };
+  state.range = null;
+  noteAddress();
   redraw(1);
   showDetails();
   markRows();
   byId('live').textContent = announce();
+}
+
+/** Selects all that lies between two times of a view. */
+function selectRange(from, to, view) {
+  state.selected = null;
+  state.range = { from: Math.max(view.begin, from), to: Math.min(longest, to), view };
+  noteAddress();
+  redraw(1);
+  showDetails();
+  markRows();
+  const { exposed } = rangeOf(view, state.range.from, state.range.to);
+  byId('live').textContent = 'range of ' + formatNanos(to - from) + ', exposed ' + formatNanos(exposed);
 }
 
 /** Of many launches the most exposed one, or else the longest. */
@@ -75,9 +90,15 @@ function goTo(op, where) {
 }
 
 function clearSelection() {
+  if (state.buffer >= 0) redraw(2);
+  state.buffer = -1;
+  memoryShown = '';
   state.selected = null;
+  state.range = null;
+  noteAddress();
   redraw(1);
   showDetails();
+  showMemory();
   markRows();
   byId('live').textContent = 'nothing selected';
 }
@@ -103,7 +124,13 @@ function onPointerDown(event) {
   pointers.set(event.pointerId, point);
   stage.setPointerCapture(event.pointerId);
   if (pointers.size === 2) startPinch();
-  else drag = { x: point.x, from: state.from, to: state.to, moved: false };
+  else drag = { x: point.x, from: state.from, to: state.to, moved: false, range: event.shiftKey ? viewAt(point) : null };
+}
+
+/** The view that a range at a point would be of. */
+function viewAt({ y }) {
+  const pane = layout.panes.find((candidate) => y <= candidate.bottom) || layout.panes[layout.panes.length - 1];
+  return pane.view;
 }
 
 function startPinch() {
@@ -118,6 +145,7 @@ function onPointerMove(event) {
   if (pinch && pointers.size === 2) return movePinch();
   if (drag) {
     if (Math.abs(point.x - drag.x) > 3) drag.moved = true;
+    if (drag.moved && drag.range) return dragRange(point.x);
     if (drag.moved) return dragTo(point.x);
   }
   if (event.pointerType !== 'touch') hover(point, event);
@@ -129,6 +157,12 @@ function movePinch() {
   const middle = (a.x + b.x) / 2;
   const from = pinch.time - (middle - layout.gutter) / plotWidth() * span;
   show(from, from + span);
+}
+
+function dragRange(x) {
+  hideTip();
+  const [from, to] = [drag.x, Math.max(layout.gutter, x)].map(timeAt).sort((a, b) => a - b);
+  if (to > from) selectRange(from, to, drag.range);
 }
 
 function dragTo(x) {
@@ -169,10 +203,22 @@ function onPointerUp(event) {
 }
 
 /** Selects a slice, or the collective that a stall is for; says whether there was one. */
-function selectHit({ view, slice, stall }) {
+function selectHit({ view, slice, stall, buffer }) {
+  if (buffer >= 0) return selectBuffer(view, buffer);
   if (slice >= 0) select(view.slices.op[slice], { view, slice });
   else if (stall >= 0) select(view.stalls.of[stall], { view, slice: view.stalls.slice[stall] });
   return slice >= 0 || stall >= 0;
+}
+
+/** Shows what is known of a buffer; its maker and last user are a click away. */
+function selectBuffer(view, buffer) {
+  state.buffer = buffer;
+  memoryShown = '';
+  redraw(2);
+  showMemory();
+  const { title, rows } = describeBuffer(view, buffer);
+  byId('live').textContent = [title, ...rows.map(([label, text]) => label + ' ' + text)].join(', ');
+  return true;
 }
 
 function endPointer(event) {
@@ -243,7 +289,8 @@ const KEYS = [
 const PAGE_KEYS = [
   { keys: ['Escape'], does: clearSelection, label: 'Escape', says: 'clear the selection' },
   { keys: ['v'], does: nextViews, label: 'v', says: 'switch the views' },
-  { keys: ['/'], does: focusSearch, label: '/', says: 'search the table' },
+  { keys: ['/'], does: focusFind, label: '/', says: 'find any operation' },
+  { keys: ['t'], does: focusSearch, label: 't', says: 'search the table' },
   { keys: ['?'], does: () => byId('keys').showModal(), label: '?', says: 'this list' },
 ];
 
@@ -256,6 +303,8 @@ function onKey(event) {
   const found = known.find(({ keys }) => keys.includes(event.key));
   if (!found || (event.key === ' ' && !onStage)) return;
   event.preventDefault();
+  // What is under the pointer has nothing to do with what the keys point at.
+  hideTip();
   found.does();
 }
 

@@ -6,12 +6,26 @@ function drawMarks() {
   marks.beginPath();
   marks.rect(layout.gutter - 1, 0, layout.width - layout.gutter + 1, layout.height);
   marks.clip();
+  if (state.range) drawRange();
   if (state.cursor) drawCursor();
   const { hover: under } = state;
   if (under && under.slice >= 0) outlineSlice(under.view, under.slice, { colour: colours.ink, width: 1 });
   if (state.selected) drawSelection();
   marks.restore();
   if (stage.matches(':focus-visible')) drawKeyboardLane();
+}
+
+/** The selected range, from edge to edge of its view. */
+function drawRange() {
+  const pane = paneOf(state.range.view);
+  if (!pane) return;
+  const [left, right] = [state.range.from, state.range.to].map((time) => snap(xAt(time)));
+  marks.globalAlpha = 0.16;
+  marks.fillStyle = colours.accent;
+  marks.fillRect(left, pane.top, right - left, pane.bottom - pane.top);
+  marks.globalAlpha = 1;
+  marks.fillRect(left, pane.top, 1.5, pane.bottom - pane.top);
+  marks.fillRect(right - 1.5, pane.top, 1.5, pane.bottom - pane.top);
 }
 
 function paneOf(view) {

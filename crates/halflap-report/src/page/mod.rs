@@ -23,11 +23,14 @@ const STYLE: &str = include_str!("page.css");
 /// One script in parts, which the frame puts into one scope; the last sets everything going.
 const SCRIPT: &str = concat!(
     include_str!("text.js"),
+    include_str!("address.js"),
+    include_str!("bands.js"),
     include_str!("model.js"),
     include_str!("timeline.js"),
     include_str!("marks.js"),
     include_str!("input.js"),
     include_str!("panel.js"),
+    include_str!("find.js"),
     include_str!("table.js"),
     include_str!("sweep.js"),
     include_str!("page.js"),

@@ -12,10 +12,14 @@ const COPY = 4;
 
 const report = JSON.parse(byId('data').textContent);
 /** Which part of the program is shown: another one is another load of this file, by the address. */
-const shownPart = Math.min(Number.parseInt(location.hash.slice(1), 10) || 0, report.parts.length - 1);
-const data = report.parts[Math.max(0, shownPart)];
+const addressed = readAddress();
+const shownPart = Math.max(0, Math.min(addressed.part || 0, report.parts.length - 1));
+const data = report.parts[shownPart];
 const ops = data.ops;
+// What people call an operation, if its program says so.
+if (!ops.label || ops.label.length === 0) ops.label = ops.name.map(() => '');
 const opCount = ops.name.length;
+if (!data.buffers.class) data.buffers.class = [];
 const views = data.views.map(buildView);
 /** The time axis is the same for all views. */
 const longest = Math.max(1, ...views.map((view) => Math.max(view.length, view.bound || 0)));
@@ -37,6 +41,8 @@ function buildView(raw, index) {
   view.lanes = raw.lanes.map((lane, number) => buildLane(view, lane, number));
   view.computeLane = busiestLane(view);
   view.memory = raw.memory && raw.memory.time.length > 0 ? buildMemory(raw.memory) : null;
+  view.sections = sectionsOf(view);
+  if (view.memory) view.memory.bands = bandsOf(view.memory);
   view.collectives = listCollectives(view);
   matchStalls(view);
   view.spans = { exposed: stallSpans(view, false), host: stallSpans(view, true) };
@@ -202,19 +208,27 @@ function invertWaits() {
 /** Names that stand for one operation alone, so that a sentence's words can lead to it. */
 function indexNames() {
   const byName = new Map();
-  ops.name.forEach((name, op) => {
-    if (name.length > 0 && name.length < 200) byName.set(name, byName.has(name) ? -1 : op);
-  });
+  for (const names of [ops.name, ops.label]) {
+    names.forEach((name, op) => {
+      if (name.length > 0 && name.length < 200) byName.set(name, byName.has(name) ? -1 : op);
+    });
+  }
   return byName;
 }
 
+/** What people call an operation: its parameter or module, where that is known; else its name. */
 function nameOf(op) {
-  return withoutMiddle(ops.name[op], 120) || '(unnamed)';
+  return withoutMiddle(ops.label[op] || ops.name[op], 120) || '(unnamed)';
+}
+
+/** The name of an operation in the program that was read, where people call it something else. */
+function nodeOf(op) {
+  return ops.label[op] ? clean(ops.name[op], 200) : '';
 }
 
 /** As much of a name as the page was given. */
 function wholeNameOf(op) {
-  return clean(ops.name[op], 600) || '(unnamed)';
+  return clean(ops.label[op] || ops.name[op], 600) || '(unnamed)';
 }
 
 function whatOf(op) {

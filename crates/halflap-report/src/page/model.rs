@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use serde::{Serialize, Serializer};
 
+use crate::advice::AdviceLine;
 use halflap::simulate::Cause;
 use halflap::units::{Bytes, Nanos};
 
@@ -20,6 +21,8 @@ pub struct Page {
     pub part: String,
     /// Which command made it.
     pub command: &'static str,
+    /// What can be done, most first.
+    pub advice: Vec<PageAdvice>,
     /// What else there is to know, each a label and a sentence.
     pub facts: Vec<(&'static str, String)>,
     /// What slices represent.
@@ -38,11 +41,31 @@ pub struct Page {
     pub sweep: Option<Sweep>,
 }
 
+/// A line of advice.
+#[derive(Clone, Debug, Serialize)]
+pub struct PageAdvice {
+    /// What helps, how much, and what it costs.
+    pub text: String,
+    /// The option or the change.
+    pub action: String,
+    /// Whether the action is something to type.
+    pub typed: bool,
+}
+
+impl PageAdvice {
+    pub(super) fn of(line: &AdviceLine) -> PageAdvice {
+        let AdviceLine { text, action, is_typed } = line.clone();
+        PageAdvice { text, action, typed: is_typed }
+    }
+}
+
 /// Operations, by their index.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Ops {
     /// Their names.
     pub name: Vec<String>,
+    /// Their parameters or modules, which is what people call them; empty where neither is known.
+    pub label: Vec<String>,
     /// What they are.
     pub kind: Vec<Kind>,
     /// What a collective does, or what was fused.
@@ -130,6 +153,28 @@ pub struct Buffers {
     pub size: Vec<Bytes>,
     /// Its producer; none, for an input.
     pub maker: Vec<Maybe>,
+    /// What it holds.
+    pub class: Vec<BufferClass>,
+}
+
+/// What a buffer holds, as far as collectives tell; written as its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BufferClass {
+    /// It was there before the step.
+    Input,
+    /// An all-gather made it.
+    Gathered,
+    /// A collective that reduces makes or reads it.
+    Reduced,
+    /// All others.
+    Other,
+}
+
+impl Serialize for BufferClass {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
 }
 
 /// What ran when.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::model::{
-    Figure, Kind, LaneKind, Maybe, Ops, Page, PageBudget, PageCell, PageColumn, PageGroup,
-    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
+    Figure, Kind, LaneKind, Maybe, Ops, Page, PageAdvice, PageBudget, PageCell, PageColumn,
+    PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Time, View,
 };
-use crate::analysis::{analysis_notes, group_text, without_middle, work_name};
+use crate::analysis::{
+    analysis_advice, analysis_notes, group_text, idle_text, without_middle, work_name,
+};
 use crate::observe::{
     Analysis, Class, Drawing, GroupName, KernelUse, Match, Member, Moment, ObservedCollective,
     Rank, RankSpent, RankTimeline, Track,
@@ -39,13 +41,28 @@ pub fn observed_page(title: &str, analysis: &Analysis, timelines: &[RankTimeline
     Page {
         title: printable_up_to(title, NAME),
         command: "analyze",
-        facts: notes(analysis, timelines).into_iter().map(|note| ("note", note)).collect(),
+        advice: analysis_advice(analysis).iter().map(PageAdvice::of).collect(),
+        facts: idle_facts(analysis)
+            .into_iter()
+            .map(|idle| ("idle time", idle))
+            .chain(notes(analysis, timelines).into_iter().map(|note| ("note", note)))
+            .collect(),
         views,
         tables,
         groups: numbers.groups,
         ops: numbers.ops,
         ..Page::default()
     }
+}
+
+/// How many ranks' idle time is explained.
+const IDLE: usize = 4;
+
+/// Why nothing ran.
+fn idle_facts(analysis: &Analysis) -> Vec<String> {
+    let names = called(analysis);
+    let idle = analysis.ranks.iter().zip(&names).filter(|(rank, _)| rank.times.idle > Nanos::ZERO);
+    idle.take(IDLE).map(|(rank, name)| format!("{name}: {}", idle_text(rank))).collect()
 }
 
 /// What a reader of the page should know.

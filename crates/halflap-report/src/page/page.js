@@ -12,7 +12,7 @@ function card(compared, label) {
   // A figure that only one of two views has is zero in the other.
   const items = found.map((item) => item || { ...found.find(Boolean), value: 0, note: '' });
   const last = items[items.length - 1];
-  const made = element('div', 'card', [element('h2', '', clean(last.label, 60))]);
+  const made = element('div', 'card', [explained(element('h2', '', clean(last.label, 60)), last.label)]);
   const values = element('p', 'values');
   if (data.compare) {
     const [was, now] = [items[0], last].map(figureText);
@@ -75,8 +75,20 @@ function budgetBar(view) {
   return element('div', 'line', [...name, bar, values]);
 }
 
+/** What would make the step shorter: first of all, because it is what a reader can act on. */
+function showAdvice() {
+  const lines = data.advice || [];
+  byId('advice').hidden = lines.length === 0;
+  byId('advice-list').replaceChildren(...lines.map(({ text, action, typed }) => {
+    const item = element('li', '', [element('span', '', clean(text, 400))]);
+    if (action) item.append(' ', element(typed ? 'code' : 'span', 'action', clean(action, 300)));
+    return item;
+  }));
+}
+
 function showFacts() {
-  const fact = ([label, text]) => [element('dt', '', clean(label, 40)), element('dd', '', clean(text, 300))];
+  const term = (label) => explained(element('dt', '', clean(label, 40)), label);
+  const fact = ([label, text]) => [term(label), element('dd', '', clean(text, 300))];
   byId('facts').replaceChildren(...data.facts.map((pair) => element('div', '', fact(pair))));
 }
 
@@ -122,6 +134,7 @@ function showViews(shown) {
   state.hover = null;
   state.cursor = null;
   memoryShown = '';
+  noteAddress();
   for (const button of document.querySelectorAll('.segments button')) {
     button.setAttribute('aria-pressed', String(button.dataset.shown === state.shown.join()));
   }
@@ -166,8 +179,27 @@ function showLegend() {
     bound: !views.some((view) => view.bound),
   };
   const used = LEGEND.filter(([name]) => !missing[name]);
-  const entry = ([name, text]) => element('span', '', [element('i', 'key ' + name), text]);
+  const entry = ([name, text]) => explained(element('span', '', [element('i', 'key ' + name), text]), text);
   byId('legend').replaceChildren(...used.map(entry));
+}
+
+/** What the last choice was, where the browser remembers it for this file. */
+function rememberedTheme() {
+  try {
+    return localStorage.getItem('halflap-theme');
+  } catch {
+    return null;
+  }
+}
+
+/** Remembers a choice; one that is the system's own is forgotten, so that the page follows the system again. */
+function rememberTheme(dark, isSystems) {
+  try {
+    if (isSystems) localStorage.removeItem('halflap-theme');
+    else localStorage.setItem('halflap-theme', dark ? 'dark' : 'light');
+  } catch {
+    // It is only a convenience.
+  }
 }
 
 function setTheme(dark) {
@@ -182,9 +214,14 @@ function setTheme(dark) {
 
 function listenToTheme() {
   const wish = matchMedia('(prefers-color-scheme: dark)');
-  wish.addEventListener('change', () => setTheme(wish.matches));
-  byId('theme').addEventListener('click', () => setTheme(document.documentElement.dataset.theme !== 'dark'));
-  setTheme(wish.matches);
+  wish.addEventListener('change', () => { if (!rememberedTheme()) setTheme(wish.matches); });
+  byId('theme').addEventListener('click', () => {
+    const dark = document.documentElement.dataset.theme !== 'dark';
+    rememberTheme(dark, dark === wish.matches);
+    setTheme(dark);
+  });
+  const remembered = rememberedTheme();
+  setTheme(remembered ? remembered === 'dark' : wish.matches);
   // Paper is white.
   let dark = false;
   addEventListener('beforeprint', () => {
@@ -197,6 +234,7 @@ function listenToTheme() {
 
 function showKeys() {
   const rows = KEYS.concat(PAGE_KEYS).filter(({ label }) => label).map(({ label, says }) => [label, says]);
+  rows.push(['shift+drag', 'select a range of time']);
   rows.push(['drag, wheel, pinch', 'pan and zoom; shift+wheel pans'], ['double click', 'zoom to a slice']);
   for (const [label, says] of rows) {
     byId('keys-list').append(element('dt', '', [element('kbd', '', label)]), element('dd', '', says));
@@ -222,6 +260,7 @@ function exposeForTests() {
       longest,
       shown: [...state.shown],
       selected: state.selected && state.selected.op,
+      range: state.range && [state.range.from, state.range.to],
       hovered: state.hover && state.hover.slice >= 0 ? state.hover.view.slices.op[state.hover.slice] : null,
       cursor: state.cursor && state.cursor.time,
       frame: state.frame,
@@ -235,6 +274,7 @@ function exposeForTests() {
       const box = placeOf(view, op);
       return box && stage.getBoundingClientRect().top + box.y + box.height / 2;
     },
+    sections: (view) => views[view].sections.map(({ name }) => name),
     xAt: (time) => stage.getBoundingClientRect().left + xAt(time),
     formatNanos,
     formatBytes,
@@ -252,7 +292,7 @@ function showParts() {
     return option;
   }));
   select.addEventListener('change', () => {
-    location.hash = select.value;
+    history.replaceState(null, '', '#part=' + select.value);
     location.reload();
   });
 }
@@ -263,6 +303,7 @@ function begin() {
   byId('command').textContent = clean(data.command, 20);
   byId('footer').textContent = 'halflap ' + clean(report.halflap, 20);
   showParts();
+  showAdvice();
   showCards();
   showBudget();
   showFacts();
@@ -272,8 +313,10 @@ function begin() {
   listenToInput();
   listenToTheme();
   showSweep();
+  listenToFind();
   showViews(state.shown);
   fit();
+  applyAddress(addressed);
   exposeForTests();
   new ResizeObserver(onResize).observe(stage);
   addEventListener('resize', sizeTables);

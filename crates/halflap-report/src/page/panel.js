@@ -23,6 +23,7 @@ function definitionList(rows, className) {
 function describeHit(hit) {
   if (hit.slice >= 0) return describeSlice(hit.view, hit.slice);
   if (hit.stall >= 0) return describeStall(hit.view, hit.stall);
+  if (hit.buffer >= 0) return describeBuffer(hit.view, hit.buffer);
   return null;
 }
 
@@ -33,6 +34,7 @@ function describeSlice(view, slice) {
     title: nameOf(op),
     rows: [
       ['', whatOf(op)],
+      ['node', nodeOf(op)],
       ['kind', KINDS[ops.kind[op]]],
       ['start', momentText(start)],
       ['duration', formatNanos(durationOf(view, slice))],
@@ -98,7 +100,7 @@ function hideTip() {
 
 /** An operation's name that leads to it. */
 function opLink(op) {
-  const link = element('button', 'link name', withoutMiddle(ops.name[op], 36) || '(unnamed)');
+  const link = element('button', 'link name', withoutMiddle(ops.label[op] || ops.name[op], 36) || '(unnamed)');
   link.type = 'button';
   link.title = [nameOf(op), KINDS[ops.kind[op]], whatOf(op)].filter(Boolean).join('\u2002');
   link.addEventListener('click', () => {
@@ -144,7 +146,7 @@ function showDetails() {
   const panel = byId('details');
   panel.replaceChildren();
   if (!state.selected) {
-    panel.append(...exposedSummary());
+    panel.append(...(state.range ? rangePanel() : exposedSummary()));
     return;
   }
   const { op } = state.selected;
@@ -212,7 +214,7 @@ function timesTable(op) {
   const head = [element('th', '', KINDS[ops.kind[op]]), ...compared.map((view) => element('th', 'number', view.name))];
   const all = timeRows(op).map(([label, ofView]) => [label, compared.map(ofView)]);
   const rows = all.filter(([, texts]) => texts.some(Boolean));
-  const cells = ([label, texts]) => [element('th', '', label), ...texts.map((text) => element('td', 'number', text))];
+  const cells = ([label, texts]) => [explained(element('th', '', label), label), ...texts.map((text) => element('td', 'number', text))];
   return tableOf('times', head, rows.map(cells));
 }
 
@@ -267,6 +269,7 @@ function detailRows(op) {
     ['needed by', opLinks(dependentsOf(op))],
     ...sizeRows(op),
     ['group', groupOf(op)],
+    ['node', nodeOf(op)],
     ['source', clean(ops.source[op], 400)],
   ];
 }
@@ -323,13 +326,18 @@ function showMemory() {
   if (!view) return;
   const atPeak = !state.cursor || state.cursor.time > view.length;
   const entry = atPeak ? view.memory.peak : cursorEntry(view);
-  const key = [view.index, entry, atPeak].join();
+  const key = [view.index, entry, atPeak, state.buffer].join();
   if (key === memoryShown) return;
   memoryShown = key;
   const op = view.memory.order[entry >> 1];
   const [before, after] = entry & 1 ? ['after ', ' freed'] : ['while ', ' runs'];
   const where = element('p', 'hint', [before, opLink(op), after + ', at ' + momentText(view.memory.time[entry])]);
-  panel.replaceChildren(memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry));
+  const parts = [memoryHead(view, entry, atPeak), where, ownersTable(view.memory, entry)];
+  const own = state.buffer - view.memory.firstBuffer;
+  if (own >= 0 && own < view.memory.freedBy.length) parts.unshift(...bufferPanel(view));
+  const compared = (data.compare ? views : [view]).filter((one) => one.memory);
+  if (atPeak) parts.push(classTable(compared));
+  panel.replaceChildren(...parts);
 }
 
 function memoryHead(view, entry, atPeak) {

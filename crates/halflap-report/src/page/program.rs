@@ -1,18 +1,21 @@
 //! A page of simulated orders.
 
 use super::model::{
-    Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageCell, PageColumn, PageGroup,
-    PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls, Sweep, Time, View,
+    BufferClass, Buffers, Figure, Kind, LaneKind, Maybe, Memory, Ops, Page, PageAdvice, PageCell,
+    PageColumn, PageGroup, PageLane, PageSlice, PageStall, PageTable, PageUnit, Slices, Stalls,
+    Sweep, Time, View,
 };
+use crate::advice::AdviceLine;
 use crate::against_bound;
 use crate::played::Played;
 use crate::rewritten::carried;
 use crate::summary::Row;
 use crate::text::{printable, printable_end, printable_up_to, ranks, stop};
 use crate::timing::{describe_holder, exposed_by_collective, waiting_for_host};
+use halflap::collective::CollectiveKind;
 use halflap::explain::{Explanation, Held};
 use halflap::graph::{Collective, Edges, Graph, OpKind};
-use halflap::ids::{GroupId, Id, IdVec, OpId};
+use halflap::ids::{BufId, GroupId, Id, IdVec, OpId};
 use halflap::origin::{Origin, Part};
 use halflap::units::{Bytes, Nanos};
 
@@ -33,10 +36,14 @@ pub struct Shown<'a> {
     pub orders: &'a [Played<'a>],
     /// The last order explained.
     pub explanation: &'a Explanation,
+    /// The order before explained, if it is an order of the same program.
+    pub explanation_before: Option<&'a Explanation>,
     /// How much may be alive, if that was said.
     pub memory_limit: Option<Bytes>,
     /// What passes said of each collective, if passes ran.
     pub rows: &'a [Row],
+    /// What can be done about the step.
+    pub advice: &'a [AdviceLine],
 }
 
 /// The page of one order, or of an order before and after.
@@ -48,6 +55,7 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
         title: printable_up_to(shown.title, NAME),
         part: printable_up_to(shown.part, NAME),
         command: shown.command,
+        advice: shown.advice.iter().map(PageAdvice::of).collect(),
         facts: shown.facts.clone(),
         ops: programs.ops(),
         groups: groups(graph),
@@ -58,7 +66,7 @@ pub fn program_page(shown: &Shown<'_>) -> Page {
             .map(|played| view(shown, played, programs.of_order(played)))
             .collect(),
         compare: shown.orders.len() == 2,
-        tables: vec![collectives(shown, last)],
+        tables: tables(shown, last),
         sweep: None,
     }
 }
@@ -114,6 +122,7 @@ impl<'a> Programs<'a> {
             );
             buffers.size.extend(graph.buffers().map(|buffer| graph.size_alloc(buffer)));
             buffers.maker.extend(graph.buffers().map(|buffer| program.maybe(graph.maker(buffer))));
+            buffers.class.extend(graph.buffers().map(|buffer| class(graph, buffer)));
         }
         buffers
     }
@@ -153,6 +162,7 @@ impl<'a> NumberedProgram<'a> {
         let numbers = |ops: &[OpId]| ops.iter().map(|&op| self.number(op)).collect();
         for &op in &self.own {
             ops.name.push(name(graph, op));
+            ops.label.push(own_label(graph, op));
             ops.kind.push(kind(graph.kind(op)));
             ops.what.push(what(graph, op));
             ops.group.push(maybe(graph.collective(op).map(|collective| collective.group)));
@@ -165,12 +175,46 @@ impl<'a> NumberedProgram<'a> {
     }
 }
 
+fn class(graph: &Graph, buffer: BufId) -> BufferClass {
+    let Some(maker) = graph.maker(buffer) else { return BufferClass::Input };
+    let kinds = |op: OpId| {
+        let of_wait = graph.waits_for(op).iter().copied();
+        of_wait.chain([op]).filter_map(|op| Some(graph.collective(op)?.kind)).collect::<Vec<_>>()
+    };
+    let made = kinds(maker);
+    let is_read_to_reduce = || {
+        let collectives = graph.users(buffer).iter().filter_map(|&op| graph.collective(op));
+        collectives.into_iter().any(|collective| collective.kind.reduces())
+    };
+    match made.first() {
+        Some(CollectiveKind::AllGather) => BufferClass::Gathered,
+        Some(kind) if kind.reduces() => BufferClass::Reduced,
+        _ if is_read_to_reduce() => BufferClass::Reduced,
+        _ => BufferClass::Other,
+    }
+}
+
 fn maybe(id: Option<impl Id>) -> Maybe {
     Maybe(id.map(|id| id.index() as u64))
 }
 
 fn name(graph: &Graph, op: OpId) -> String {
     printable_up_to(graph.name(op), NAME)
+}
+
+/// What people call an operation, which is its name where nothing else is known.
+fn label(graph: &Graph, op: OpId) -> String {
+    match own_label(graph, op) {
+        label if label.is_empty() => name(graph, op),
+        label => label,
+    }
+}
+
+/// The parameter or the module of an operation; empty where neither is known.
+fn own_label(graph: &Graph, op: OpId) -> String {
+    let known = graph.provenance(op);
+    let of_program = [&known.parameter, &known.module].into_iter().find(|text| !text.is_empty());
+    of_program.map_or_else(String::new, |text| printable_end(text, NAME))
 }
 
 fn kind(kind: OpKind) -> Kind {
@@ -325,9 +369,34 @@ fn memory(shown: &Shown<'_>, played: &Played<'_>, program: &NumberedProgram<'_>)
     }
 }
 
-fn collectives(shown: &Shown<'_>, last: &Played<'_>) -> PageTable {
-    let graph = last.graph;
-    let listing = Listing::new(shown, last);
+/// The collectives of the last order; and those of the order before, which are shown with it alone.
+fn tables(shown: &Shown<'_>, last: &Played<'_>) -> Vec<PageTable> {
+    let before = shown.orders.first().zip(shown.explanation_before);
+    let own = collectives(&Listing::new(shown, last));
+    let Some((played, explanation)) = before.filter(|_| shown.orders.len() == 2) else {
+        return vec![own];
+    };
+    let earlier = Listing {
+        last: played,
+        before: None,
+        exposed: exposed_by_collective(played.simulation),
+        held: held_by(played.graph, explanation),
+        rows: &[],
+    };
+    let of = |table: PageTable, view| PageTable { view: Some(view), ..table };
+    vec![of(own, 1), of(collectives(&earlier), 0)]
+}
+
+fn held_by(graph: &Graph, explanation: &Explanation) -> IdVec<OpId, Option<Held>> {
+    let mut held = IdVec::filled(None, graph.len());
+    for of in &explanation.held {
+        held[of.collective] = Some(*of);
+    }
+    held
+}
+
+fn collectives(listing: &Listing<'_>) -> PageTable {
+    let graph = listing.last.graph;
     let mut collectives: Vec<OpId> =
         graph.ops().filter(|&op| graph.kind(op).is_collective()).collect();
     collectives
@@ -362,10 +431,7 @@ struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     fn new(shown: &'a Shown<'a>, last: &'a Played<'a>) -> Listing<'a> {
-        let mut held = IdVec::filled(None, last.graph.len());
-        for of in &shown.explanation.held {
-            held[of.collective] = Some(*of);
-        }
+        let held = held_by(last.graph, shown.explanation);
         let before = match shown.orders {
             [before, _] => Some((before, exposed_before(before))),
             _ => None,
@@ -383,6 +449,7 @@ impl<'a> Listing<'a> {
         let column = |title, unit| PageColumn { title, unit, bar: title == "exposed" };
         let mut columns = vec![
             column("collective", PageUnit::Text),
+            column("held by", PageUnit::Text),
             column("operation", PageUnit::Text),
             column("group", PageUnit::Text),
             column("size", PageUnit::Bytes),
@@ -392,14 +459,15 @@ impl<'a> Listing<'a> {
         if self.before.is_some() {
             columns.extend([column("was", PageUnit::Ns), column("moved", PageUnit::Places)]);
         }
-        columns.extend([column("stalls at", PageUnit::Text), column("held by", PageUnit::Text)]);
+        columns.push(column("stalls at", PageUnit::Text));
         columns
     }
 
     fn row(&self, op: OpId) -> Vec<PageCell> {
         let graph = self.last.graph;
         let (start, end) = self.last.times(op);
-        let mut row = vec![PageCell::Text(name(graph, op)), PageCell::Text(what(graph, op))];
+        let held = self.holder(op).map_or(PageCell::Empty, PageCell::Text);
+        let mut row = vec![PageCell::Text(label(graph, op)), held, PageCell::Text(what(graph, op))];
         row.extend(graph.collective(op).into_iter().flat_map(|collective| {
             let group = printable(&graph.groups()[collective.group].name);
             [PageCell::Text(group), PageCell::Size(collective.bytes())]
@@ -417,21 +485,20 @@ impl<'a> Listing<'a> {
             row.extend([PageCell::Time(Time(exposed[op])), PageCell::Number(shift)]);
         }
         row.push(
-            self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(name(graph, held.at))),
-        );
-        row.push(
-            self.held[op]
-                .map_or(PageCell::Empty, |held| PageCell::Text(describe_holder(graph, &held.by))),
+            self.held[op].map_or(PageCell::Empty, |held| PageCell::Text(label(graph, held.at))),
         );
         row
     }
 
+    /// What holds a collective, in words.
+    fn holder(&self, op: OpId) -> Option<String> {
+        let (graph, simulation) = (self.last.graph, self.last.simulation);
+        self.held[op].map(|held| describe_holder(graph, simulation, &held))
+    }
+
     fn details(&self, op: OpId) -> Vec<(&'static str, String)> {
         let graph = self.last.graph;
-        let held = match self.held[op] {
-            Some(held) => describe_holder(graph, &held.by),
-            None => "nothing: it is hidden".to_owned(),
-        };
+        let held = self.holder(op).unwrap_or_else(|| "nothing: it is hidden".to_owned());
         let stopped = self
             .rows
             .iter()

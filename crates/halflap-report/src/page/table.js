@@ -90,7 +90,7 @@ function keepWidths(table) {
 }
 
 function headCell(table, column, at) {
-  const button = element('button', '', clean(column.title, 40));
+  const button = explained(element('button', '', clean(column.title, 40)), column.title);
   button.type = 'button';
   button.addEventListener('click', () => sortBy(table, at));
   const cell = element('th', (isNumber(column) ? 'number' : '') + (column.bar ? ' metered' : ''), [button]);
@@ -225,6 +225,7 @@ function drawCell(table, row, number) {
   if (value === 0) cell.classList.add('zero');
   if (column.type === 'text' && text.length > 24) cell.title = text;
   if (number === 0) cell.classList.add('name');
+  if (column.title === 'held by') cell.classList.add('whole');
   if (column.bar) addMeter(cell, Math.abs(value || 0) / (table.maxima[number] || 1), column.title);
   return cell;
 }
@@ -259,8 +260,11 @@ function chooseRow(table, at) {
   if (op < 0) return;
   const { view } = table.raw;
   goTo(op, view === null || view === undefined ? null : { view: views[view], slice: -1 });
-  const box = stage.getBoundingClientRect();
-  if (box.bottom < 40 || box.top > innerHeight - 40) stage.scrollIntoView({ block: 'center' });
+  // Beside the table the panel has what is to be known; where it stands above, it must be brought into sight.
+  const panel = document.querySelector('.panel');
+  if (getComputedStyle(panel).position === 'sticky') return;
+  const box = panel.getBoundingClientRect();
+  if (box.bottom < 40 || box.top > innerHeight - 40) panel.scrollIntoView({ block: 'nearest' });
 }
 
 function onRowKey(table, event) {
@@ -327,7 +331,9 @@ function rowDetails(op) {
 
 function tableInSight(table) {
   const { view } = table.raw;
-  return view === null || view === undefined || state.shown.includes(view);
+  if (view === null || view === undefined) return true;
+  // Of before and after, the one that is shown last: with both, what came of it.
+  return data.compare ? view === state.shown[state.shown.length - 1] : state.shown.includes(view);
 }
 
 /** Shows the tables of the shown views. */

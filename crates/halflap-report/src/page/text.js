@@ -143,6 +143,34 @@ function formatCount(number) {
   return String(number).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
+/** What words on the page mean; a label without an entry explains itself. */
+const HELP = {
+  'step time': 'How long one step takes in the simulation.',
+  'exposed communication': 'How long compute stands still for communication: what overlap would save at most.',
+  'peak memory': 'The most bytes that are alive at any time of the step.',
+  'waiting for the host': 'Compute stands still because the host has not issued the next operation yet.',
+  'lower bound': 'No order of the program takes less time: what is above it is the most that a better order can save.',
+  robustness: 'What is saved if run times differ: every time a little longer or shorter, slower links, ranks that are late.',
+  exposed: 'How long compute stands still for this collective.',
+  was: 'How long compute stood still for it before.',
+  'held by': 'What keeps it from being hidden: moved further, it would break this.',
+  'stopped by': 'Why the passes did not move it further.',
+  'stalls at': 'The operation that waits for it.',
+  moved: 'How many places it moved in the order.',
+  queued: 'Issued, but its stream was busy with other collectives.',
+  place: 'Its place in the order of issue.',
+  time: 'How long it runs.',
+  start: 'When it begins.',
+  size: 'The larger of what goes in and what comes out.',
+  group: 'The ranks that take part.',
+};
+
+/** An element that explains its own words where the pointer rests. */
+function explained(made, label) {
+  if (Object.hasOwn(HELP, label)) made.title = HELP[label];
+  return made;
+}
+
 /** A new element with a class and text or children. */
 function element(tag, className, content) {
   const made = document.createElement(tag);

@@ -10,7 +10,7 @@ const LANE = { compute: 32, communication: 28 };
 /** In a lane of communication the exposed part of a collective is hatched below its name. */
 const UNDERSIDE = 12;
 const LANE_GAP = 3;
-const MEMORY = 68;
+const MEMORY = 84;
 const PANE_GAP = 12;
 /** No closer look than this many nanoseconds from edge to edge. */
 const CLOSEST = 20;
@@ -20,6 +20,7 @@ const SANS = 'Inter, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liber
 /** What the canvases take from the style sheet. */
 const COLOURS = [
   'paper', 'ink', 'soft', 'line', 'grid', 'beyond', 'compute', 'on-compute', 'comm', 'on-comm', 'wait', 'copy', 'several',
+  'owned-input', 'owned-gathered', 'owned-reduced', 'owned-other',
   'exposed', 'exposed-soft', 'host', 'host-soft', 'memory', 'memory-soft', 'bound', 'accent',
 ];
 /** The colour of each kind of operation. */
@@ -32,15 +33,21 @@ const marks = byId('marks').getContext('2d');
 const state = {
   from: 0,
   to: longest,
-  // A measured step is looked at beside its simulation.
-  shown: data.compare || data.views[0].name === 'simulated' ? [0, 1] : [0],
+  shown: firstShown(),
+  range: null, // { from, to, view }
   selected: null, // { op, view, slice }: slice is -1 where the operation has none
   hover: null, // { view, lane, slice, stall }
+  buffer: -1, // the buffer whose band was chosen
   cursor: null, // { time, view, entry }: entry pins one entry of the memory curve
   lane: { pane: 0, row: 0 }, // what the keyboard points at
   frame: 0,
   frames: 0,
 };
+
+/** A measured step is looked at beside its simulation. */
+function firstShown() {
+  return data.compare || data.views[0].name === 'simulated' ? [0, 1] : [0];
+}
 
 const layout = { width: 0, height: 0, gutter: 0, panes: [], ratio: 1, character: 6.6 };
 let colours = {};
@@ -146,14 +153,15 @@ function gutterWidth() {
 }
 
 function arrangePane(view, top) {
-  let y = top + TITLE;
+  const band = view.sections.length > 1 ? { y: top + TITLE - 2 } : null;
+  let y = top + TITLE + (band ? BAND : 0);
   const rows = view.lanes.map((lane) => {
     const row = { lane, y, height: LANE[lane.kind] || LANE.communication };
     y += row.height + LANE_GAP;
     return row;
   });
   const memory = view.memory ? { y: y + 5, height: MEMORY } : null;
-  return { view, top, rows, memory, bottom: memory ? memory.y + memory.height : y };
+  return { view, top, band, rows, memory, bottom: memory ? memory.y + memory.height : y };
 }
 
 function plotWidth() {
@@ -180,6 +188,7 @@ function show(from, to) {
   const start = Math.max(0, Math.min(longest * 1.02 - span, middle - span / 2));
   state.from = start;
   state.to = start + span;
+  noteAddress();
   redraw(2);
 }
 
@@ -265,6 +274,7 @@ function drawPane(pane) {
   base.beginPath();
   base.rect(layout.gutter, pane.top, plotWidth(), pane.bottom - pane.top + 2);
   base.clip();
+  drawSections(pane);
   for (const row of pane.rows) drawLane(pane.view, row);
   if (pane.memory) drawMemory(pane);
   drawEnd(pane);
@@ -413,6 +423,7 @@ function drawMemory(pane) {
   base.closePath();
   base.fillStyle = colours['memory-soft'];
   base.fill();
+  drawBands(pane, level);
   base.strokeStyle = colours.memory;
   base.lineWidth = 1.25;
   base.beginPath();

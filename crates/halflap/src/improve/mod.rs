@@ -14,13 +14,14 @@ use std::ops::ControlFlow;
 use crate::cost::Costs;
 use crate::evaluate::{Evaluation, Setup, Side};
 use crate::graph::{Graph, OpKind};
+use crate::ids::OpId;
 use crate::optimize::{Effort, OptimizeError, Optimized, Task, optimize};
 use crate::order::Order;
 use crate::origin::{Part, Source};
 use crate::rewrite::{Prices, Recipe, RewriteError, RewriteKind, Rewritten, apply};
 use crate::robustness::Robustness;
-use crate::simulate::Machine;
-use crate::units::Nanos;
+use crate::simulate::{Machine, simulate};
+use crate::units::{Bytes, Nanos};
 use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
 use carry::carried_order;
@@ -132,7 +133,7 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
             if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
         return Ok(Improved { unchanged, changed: None, chosen: 0, kept_because });
     }
-    let search = Search { request, unchanged: &unchanged };
+    let search = Search { request, order: &unchanged.order, step_time: unchanged.step_time };
     let best = search.choose(&plans).map(Tried::in_sequence);
     // A plan that was stopped looks like one that does not fit.
     if (task.progress)(2.0 / 3.0).is_break() {
@@ -148,10 +149,44 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     Ok(Improved { unchanged, changed, chosen, kept_because })
 }
 
-/// What a program, which gives all its run times itself, spends on the latency of collectives that
-/// could be merged: the most that merging them can save.
-pub fn mergeable_latency(graph: &Graph, prices: &Prices<'_>, allowed: &Allowed) -> Nanos {
-    Plans::new(graph, prices, allowed).most_saved()
+/// What merging collectives would bring, by a quick look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// The step then.
+    pub step_time: Nanos,
+    /// How many collectives are merged.
+    pub collectives: usize,
+    /// Into how many.
+    pub into: usize,
+    /// The bytes of all of them.
+    pub bytes: Bytes,
+}
+
+/// The best of three plans, each with a quick search, from an order of the program as it is; `None`
+/// where nothing can be merged.
+pub fn estimate(request: &Request<'_>, order: &Order) -> Option<Estimate> {
+    let task = request.task;
+    let plans = Plans::new(task.graph, request.prices, request.allowed);
+    let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
+    if plans.is_empty() || plans.most_saved() < step_time * LEAST {
+        return None;
+    }
+    let search = Search { request, order, step_time };
+    let levels = [Level::MIDDLE, Level::LARGE, Level::SMALL];
+    let tried = levels.iter().filter_map(|&level| {
+        let recipes = plans.recipes(&Levels::all(&plans, level));
+        search.try_out(recipes, 0.5)
+    });
+    let best = tried.min_by(|a, b| a.step_time.0.total_cmp(&b.step_time.0))?;
+    let members = best.recipes.iter().flat_map(|Recipe::Merge { members }| members);
+    let size = |op: &OpId| task.graph.collective(*op).map_or(Bytes::ZERO, |of| of.bytes());
+    Some(Estimate {
+        step_time: best.step_time,
+        collectives: members.clone().count(),
+        into: best.recipes.len(),
+        bytes: members.map(size).sum(),
+    })
 }
 
 /// A part of the progress of a task.
@@ -184,9 +219,11 @@ fn is_promising(level: Level, tried: &[(Level, Option<Nanos>)]) -> bool {
     }
 }
 
+/// A search for plans that are better than an order of the program as it is.
 struct Search<'a> {
     request: &'a Request<'a>,
-    unchanged: &'a Optimized,
+    order: &'a Order,
+    step_time: Nanos,
 }
 
 /// A plan that was tried.
@@ -288,7 +325,7 @@ impl Search<'_> {
         let Some(machine) = self.machine(&rewritten.graph) else {
             return Err(OptimizeError::Stopped);
         };
-        let known = [carried_order(rewritten, &self.unchanged.order)];
+        let known = [carried_order(rewritten, self.order)];
         optimize(&Task {
             graph: &rewritten.graph,
             machine: &machine,
@@ -309,7 +346,7 @@ impl Search<'_> {
             tried.recipes.into_iter().enumerate().filter(|(number, _)| !left_out.contains(number));
         let recipes: Vec<Recipe> = kept.map(|(_, recipe)| recipe).collect();
         let rewritten = apply(self.request.task.graph, &recipes, self.request.prices)?;
-        let order = carried_order(&rewritten, &self.unchanged.order);
+        let order = carried_order(&rewritten, self.order);
         Ok(Tried { recipes, rewritten, order, step_time: tried.step_time })
     }
 
@@ -337,7 +374,7 @@ impl Search<'_> {
             Err(OptimizeError::NoOrderWithin { .. }) => return Ok(None),
             found => found?,
         };
-        if found.step_time.0 > self.unchanged.step_time.0 * (1.0 - LEAST) {
+        if found.step_time.0 > self.step_time.0 * (1.0 - LEAST) {
             return Ok(None);
         }
         verify_rewrite(task.graph, &rewritten.graph, &rewritten.origin)
@@ -354,10 +391,8 @@ impl Search<'_> {
     fn robustness(&self, setup: Setup<'_>, order: &Order, rewritten: &Rewritten) -> Robustness {
         let task = self.request.task;
         let old = Setup { graph: task.graph, machine: task.machine };
-        let (before, after) = (
-            Evaluation::of(old, self.unchanged.order.clone()),
-            Evaluation::of(setup, order.clone()),
-        );
+        let (before, after) =
+            (Evaluation::of(old, self.order.clone()), Evaluation::of(setup, order.clone()));
         let side = |setup, evaluation| Side { setup, evaluation };
         Robustness::between(side(old, &before), side(setup, &after), &rewritten.origin)
     }

@@ -150,6 +150,42 @@ pub enum OptimizeError {
 
 /// Finds an order.
 pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
+    match optimize_so_far(task)? {
+        SoFar { is_stopped: true, .. } => Err(OptimizeError::Stopped),
+        SoFar { best, .. } => Ok(best),
+    }
+}
+
+/// The best order that was found, and whether that was all of the search.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SoFar {
+    /// The order, which is proved like any other.
+    pub best: Optimized,
+    /// Whether [`Task::progress`] ended the search early.
+    pub is_stopped: bool,
+}
+
+/// Finds an order; where the search is stopped, the best until then, which is no worse than the
+/// input order within the limit.
+pub fn optimize_so_far(task: &Task<'_>) -> Result<SoFar, OptimizeError> {
+    let stopped = AtomicBool::new(false);
+    let progress = |part: f64| {
+        let told = (task.progress)(part);
+        stopped.fetch_or(told.is_break(), Ordering::Relaxed);
+        told
+    };
+    let best = best_of(&Task { progress: &progress, ..*task });
+    let is_stopped = stopped.load(Ordering::Relaxed);
+    match best {
+        // That nothing was found within the limit says nothing if the search was stopped.
+        Err(OptimizeError::NoOrderWithin { .. }) if is_stopped => Err(OptimizeError::Stopped),
+        best => Ok(SoFar { best: best?, is_stopped }),
+    }
+}
+
+/// The best of all that was found until the search ended or was stopped.
+fn best_of(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let program = Program::new(task.graph, task.machine, task.edges);
     let starts = starts(task);
     let bound = lower_bound(task.graph, task.machine, task.edges, task.memory_limit);
@@ -162,14 +198,14 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
     let fits =
         |order: &&Vec<u32>| Board::new(&program, order.to_vec()).peak() <= task.memory_limit.0;
     let within = starts.iter().take_while(fits).count().max(1);
-    let mut found = find(task, &program, Start { orders: &starts[..within], bound: alone })?;
+    let mut found = find(task, &program, Start { orders: &starts[..within], bound: alone });
     found.extend(
         starts
             .into_iter()
             .map(|order| Found { peak: Board::new(&program, order.clone()).peak(), order }),
     );
     if task.machine.is_contended() {
-        refine(task, &mut found)?;
+        refine(task, &mut found);
     }
     let smallest = found.iter().map(|found| found.peak).min().map_or(Bytes::ZERO, Bytes);
     found.retain(|found| found.peak <= task.memory_limit.0);
@@ -192,23 +228,23 @@ pub fn optimize(task: &Task<'_>) -> Result<Optimized, OptimizeError> {
 
 /// Exact search and what it leaves to be polished, where that is possible; otherwise annealing. What
 /// has no order within the limit is annealed, too, to see how close one can come.
-fn find(task: &Task<'_>, program: &Program, start: Start<'_>) -> Result<Vec<Found>, OptimizeError> {
+fn find(task: &Task<'_>, program: &Program, start: Start<'_>) -> Vec<Found> {
     let exact = match task.effort == Effort::Thorough && program.len <= exact::MOST {
         true => exact::search(program, task.memory_limit.0),
         false => None,
     };
     match exact {
-        Some(order) => Ok(vec![
+        Some(order) => vec![
             polished(program, &order, task.memory_limit.0),
             Found { peak: Board::new(program, order.clone()).peak(), order },
-        ]),
+        ],
         None => search(task, program, start, &task.effort.stages(program.len)),
     }
 }
 
 /// Goes on from the best order so far with the times that operations take in it beside each other,
 /// and again from what comes of that: the search itself knows no contention.
-fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> {
+fn refine(task: &Task<'_>, found: &mut Vec<Found>) {
     let goes_on = |_: f64| (task.progress)(1.0);
     let task = Task { progress: &goes_on, ..*task };
     for _ in 0..REFINED {
@@ -216,7 +252,7 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let simulated = |found: &Found| simulate(task.graph, &ops_of(&found.order), task.machine);
         let by_step = within.map(|found| (simulated(found), &found.order));
         let best = by_step.min_by(|(a, _), (b, _)| a.step_time.0.total_cmp(&b.step_time.0));
-        let Some((ran, order)) = best else { return Ok(()) };
+        let Some((ran, order)) = best else { return };
         let lasted = |op: OpId, time: Nanos| time.max(ran.end[op] - ran.start[op]);
         let machine =
             Machine { times: task.machine.times.map(lasted), ..task.machine.uncontended() };
@@ -224,9 +260,11 @@ fn refine(task: &Task<'_>, found: &mut Vec<Found>) -> Result<(), OptimizeError> 
         let bound = lower_bound(task.graph, &machine, task.edges, task.memory_limit);
         let order = order.clone();
         let start = Start { orders: std::slice::from_ref(&order), bound };
-        found.extend(search(&task, &program, start, &task.effort.refining(program.len))?);
+        found.extend(search(&task, &program, start, &task.effort.refining(program.len)));
+        if (task.progress)(1.0).is_break() {
+            return;
+        }
     }
-    Ok(())
 }
 
 fn ops_of(order: &[u32]) -> Vec<OpId> {
@@ -266,12 +304,7 @@ impl Ranked {
 }
 
 /// Runs all stages; gives what every chain of every stage found.
-fn search(
-    task: &Task<'_>,
-    program: &Program,
-    start: Start<'_>,
-    stages: &[Stage],
-) -> Result<Vec<Found>, OptimizeError> {
+fn search(task: &Task<'_>, program: &Program, start: Start<'_>, stages: &[Stage]) -> Vec<Found> {
     let all: usize = stages.iter().map(|stage| stage.chains * stage.steps).sum();
     let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let tick = |steps: usize| {
@@ -302,9 +335,6 @@ fn search(
             anneal(program, from, &chain, &tick)
         };
         let more = on_threads(task.threads, stage.chains, &run);
-        if stopped.load(Ordering::Relaxed) {
-            return Err(OptimizeError::Stopped);
-        }
         for found in &more {
             let key = key(task, program, &found.order);
             if key.compare(&best.0).is_lt() {
@@ -312,12 +342,14 @@ fn search(
             }
         }
         found.extend(more);
-        if best.0.is_at(bound) {
+        if best.0.is_at(bound) || stopped.load(Ordering::Relaxed) {
             break;
         }
     }
-    found.push(polished(program, &best.1, task.memory_limit.0));
-    Ok(found)
+    if !stopped.load(Ordering::Relaxed) {
+        found.push(polished(program, &best.1, task.memory_limit.0));
+    }
+    found
 }
 
 /// How good an order is to go on from: what exceeds the limit least, and then the shortest step.

@@ -1,0 +1,55 @@
+//! What a command says can be done about a step.
+
+use halflap::advise::{Advice, Case, advise};
+use halflap::units::Nanos;
+use halflap::workload::{Decided, Search};
+use halflap_report::{Advised, HeldByMemory};
+
+use crate::exit::Failed;
+use crate::progress::Bar;
+use crate::show::Section;
+use crate::source::Source;
+
+/// What is asked about orders.
+pub struct Question<'a, T> {
+    pub source: &'a Source,
+    pub search: Search,
+    pub decided: &'a [Decided<T>],
+    pub is_searched: bool,
+    pub is_mergeable: bool,
+}
+
+/// Asks the library, with progress.
+pub fn ask<T>(question: &Question<'_, T>) -> Result<Vec<Advice>, Failed> {
+    let Question { source, search, decided, is_searched, is_mergeable } = question;
+    let bar = Bar::new("looking for advice");
+    let advice = advise(&Case {
+        workload: &source.workload,
+        model: &source.model,
+        search,
+        decided,
+        is_searched: *is_searched,
+        is_mergeable: *is_mergeable,
+        progress: &|part| bar.show(part),
+    });
+    bar.clear();
+    advice.ok_or(Failed::Stopped)
+}
+
+/// Advice on a program, of which these sections are explained.
+pub fn advised<'a>(
+    lines: &'a [Advice],
+    sections: &[Section<'_>],
+    explained: &[&Section<'_>],
+    command: String,
+) -> Advised<'a> {
+    let entry = sections.last();
+    let explanations: Vec<_> = explained.iter().map(|section| section.explanation()).collect();
+    Advised {
+        lines,
+        step_time: entry.map_or(Nanos::ZERO, |entry| entry.result.step_time()),
+        bound: entry.filter(|_| sections.len() == 1).map(|entry| entry.bound),
+        command,
+        held_by_memory: HeldByMemory::of(explanations.iter().map(AsRef::as_ref)),
+    }
+}

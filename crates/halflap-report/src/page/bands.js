@@ -1,0 +1,177 @@
+// Bands: forward, backward and layers above the lanes; the largest buffers under the memory curve.
+
+const BAND = 16;
+/** How many buffers have a band of their own. */
+const OWNED = 32;
+const CLASSES = ['inputs', 'gathered parameters', 'gradients', 'activations'];
+const CLASS_COLOURS = ['owned-input', 'owned-gathered', 'owned-reduced', 'owned-other'];
+
+/** Which part of the step an operation belongs to, where its names say so: JAX's transforms, and a layer's number. */
+function sectionOf(op) {
+  const source = ops.source[op] || '';
+  const phase = /transpose\(/.test(source) ? 'backward' : /\bjvp\(/.test(source) ? 'forward' : '';
+  const layer = /(?:^|[._/])((?:layers?|blocks?|stages?|h)[._]?\d+)(?=$|[._/])/i.exec(ops.label[op]);
+  return [phase, layer ? layer[1] : ''].filter(Boolean).join(' ');
+}
+
+/** The sections of a view, one after the other; what has none goes on with the one before it. */
+function sectionsOf(view) {
+  const lane = view.lanes[view.computeLane];
+  const sections = [];
+  if (!lane || lane.kind !== 'compute') return sections;
+  for (let slice = lane.from; slice < lane.to; slice += 1) {
+    const name = sectionOf(view.slices.op[slice]);
+    const [start, end] = [view.slices.start[slice], view.slices.end[slice]];
+    const last = sections[sections.length - 1];
+    if (last && (name === last.name || name === '')) last.end = Math.max(last.end, end);
+    else if (name !== '') sections.push({ name, start, end });
+  }
+  return sections;
+}
+
+function drawSections(pane) {
+  if (!pane.band) return;
+  base.font = '10.5px ' + SANS;
+  base.textBaseline = 'middle';
+  const names = [...new Set(pane.view.sections.map(({ name }) => name))];
+  for (const { name, start, end } of pane.view.sections) {
+    const [left, right] = [Math.max(start, state.from), Math.min(end, state.to)].map((time) => snap(xAt(time)));
+    if (right - left < 1) continue;
+    base.fillStyle = names.indexOf(name) % 2 ? colours.grid : colours.line;
+    base.fillRect(left, pane.band.y, Math.max(1, right - left - 1), BAND - 3);
+    if (right - left < 24) continue;
+    base.fillStyle = colours.ink;
+    base.fillText(fitted(name, right - left - 8), left + 4, pane.band.y + (BAND - 3) / 2 + 0.5);
+  }
+}
+
+/** When a buffer comes to life and goes, as entries of the memory curve. */
+function lifeOf(memory, buffer) {
+  const maker = data.buffers.maker[buffer];
+  const last = memory.freedBy[buffer - memory.firstBuffer];
+  const born = maker >= 0 ? 2 * memory.place[maker] : 0;
+  const gone = last >= 0 ? 2 * memory.place[last] + 1 : memory.time.length;
+  return { born, gone };
+}
+
+/** The largest buffers of a view as boxes, each above those before it: those of a class are together. */
+function bandsOf(memory) {
+  const { size } = data.buffers;
+  const all = [];
+  for (let number = 0; number < memory.freedBy.length; number += 1) {
+    const buffer = memory.firstBuffer + number;
+    if (size[buffer] > 0) all.push(buffer);
+  }
+  const largest = all.sort((a, b) => size[b] - size[a] || a - b).slice(0, OWNED);
+  const classOf = (buffer) => data.buffers.class[buffer] ?? CLASSES.length - 1;
+  const lives = largest.map((buffer) => ({ buffer, kind: classOf(buffer), ...lifeOf(memory, buffer) }));
+  lives.sort((a, b) => a.kind - b.kind || a.born - b.born || a.buffer - b.buffer);
+  const edges = [...new Set(lives.flatMap(({ born, gone }) => [born, gone]))].sort((a, b) => a - b);
+  const boxes = [];
+  for (let at = 0; at + 1 < edges.length; at += 1) {
+    let level = 0;
+    for (const { buffer, kind, born, gone } of lives) {
+      if (born > edges[at] || gone <= edges[at]) continue;
+      boxes.push({ buffer, kind, from: edges[at], to: edges[at + 1], low: level, high: level + size[buffer] });
+      level += size[buffer];
+    }
+  }
+  return boxes;
+}
+
+/** The memory curve's moment of an entry; beyond the last one, the end of the step. */
+function entryTime(view, entry) {
+  return entry < view.memory.time.length ? view.memory.time[entry] : view.length;
+}
+
+function drawBands(pane, level) {
+  const { view } = pane;
+  const chosen = state.buffer;
+  for (const { buffer, kind, from, to, low, high } of view.memory.bands) {
+    const [start, end] = [entryTime(view, from), entryTime(view, to)];
+    if (end <= state.from || start >= state.to) continue;
+    const [left, right] = [snap(xAt(Math.max(start, state.from))), snap(xAt(Math.min(end, state.to)))];
+    const [top, bottom] = [level(high), level(low)];
+    if (right - left < 0.5) continue;
+    base.fillStyle = buffer === chosen ? colours.accent : colours[CLASS_COLOURS[kind]];
+    base.fillRect(left, top, right - left, Math.max(0.5, bottom - top - (bottom - top > 3 ? 0.75 : 0)));
+  }
+}
+
+/** The buffer whose band is at a point of a pane's memory. */
+function bufferAt(pane, x, y) {
+  const { memory } = pane.view;
+  if (!pane.memory || y < pane.memory.y || y > pane.memory.y + pane.memory.height) return -1;
+  const bytes = (pane.memory.y + pane.memory.height - y) / (pane.memory.height - 6) * memoryTop();
+  const entry = memoryAt(memory, timeAt(x));
+  const hit = memory.bands.find(({ from, to, low, high }) => entry >= from && entry < to && bytes >= low && bytes < high);
+  return hit ? hit.buffer : -1;
+}
+
+function bufferRows(view, buffer) {
+  const { born, gone } = lifeOf(view.memory, buffer);
+  const [from, to] = [entryTime(view, born), entryTime(view, gone)];
+  const maker = data.buffers.maker[buffer];
+  const last = view.memory.freedBy[buffer - view.memory.firstBuffer];
+  return { from, to, maker, last };
+}
+
+function describeBuffer(view, buffer) {
+  const { from, to, maker, last } = bufferRows(view, buffer);
+  return {
+    title: clean(data.buffers.name[buffer], 120),
+    rows: [
+      ['class', CLASSES[data.buffers.class[buffer]] || ''],
+      ['size', formatBytes(data.buffers.size[buffer])],
+      ['alive', momentText(from) + ' to ' + momentText(to) + ' (' + formatNanos(to - from) + ')'],
+      ['made by', maker >= 0 ? nameOf(maker) : 'input'],
+      ['last used by', last >= 0 ? nameOf(last) : 'after the step'],
+    ],
+  };
+}
+
+/** The buffer that was chosen, in the panel of memory. */
+function bufferPanel(view) {
+  const buffer = state.buffer;
+  const { from, to, maker, last } = bufferRows(view, buffer);
+  const rows = [
+    ['size', formatBytes(data.buffers.size[buffer])],
+    ['class', CLASSES[data.buffers.class[buffer]] || ''],
+    ['alive', momentText(from) + ' to ' + momentText(to) + ' (' + formatNanos(to - from) + ')'],
+    ['made by', maker >= 0 ? opLinks([maker]) : 'input'],
+    ['last used by', last >= 0 ? opLinks([last]) : 'after the step'],
+  ];
+  return [element('h2', 'name', clean(data.buffers.name[buffer], 120)), definitionList(rows)];
+}
+
+/** What is alive at the peak of each view, by class. */
+function classTable(compared) {
+  const sums = compared.map((view) => classSums(view.memory, view.memory.peak));
+  const names = compared.map((view) => element('th', 'number', views.length > 1 ? view.name : 'size'));
+  const head = [element('th', '', 'at the peak'), ...names];
+  if (compared.length === 2) head.push(element('th', 'number', 'change'));
+  const rows = CLASSES.map((name, kind) => [name, sums.map((sum) => sum[kind])]).filter(([, of]) => of.some(Boolean));
+  const change = ([before, after]) => (after === before ? '0' : (after > before ? '+' : '\u2212') + formatBytes(Math.abs(after - before)));
+  return tableOf('classes', head, rows.map(([name, of]) => {
+    const key = element('i', 'key');
+    key.style.background = 'var(--' + CLASS_COLOURS[CLASSES.indexOf(name)] + ')';
+    const cells = [element('td', '', [key, name]), ...of.map((bytes) => element('td', 'number', formatBytes(bytes)))];
+    if (of.length === 2) cells.push(element('td', 'number', change(of)));
+    return cells;
+  }));
+}
+
+function classSums(memory, entry) {
+  const sums = CLASSES.map(() => 0);
+  const place = entry >> 1;
+  const freed = entry & 1;
+  for (let number = 0; number < memory.freedBy.length; number += 1) {
+    const buffer = memory.firstBuffer + number;
+    const maker = data.buffers.maker[buffer];
+    if (maker >= 0 && memory.place[maker] > place) continue;
+    const last = memory.freedBy[number];
+    if (last >= 0 && memory.place[last] < place + freed) continue;
+    sums[data.buffers.class[buffer] ?? CLASSES.length - 1] += data.buffers.size[buffer];
+  }
+  return sums;
+}

@@ -1,0 +1,451 @@
+//! What would make a step shorter than its order does: more memory, another order of collectives,
+//! merged collectives, less to send.
+//!
+//! Each is tried with a quick search that starts from the order as it is, so that what it saves was
+//! found and is not guessed. Where nothing can be tried, what it could save at most is said.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use crate::cost::Costs;
+use crate::graph::Edges;
+use crate::ids::{Id, OpId, UnitId};
+use crate::improve::{Allowed, Estimate, Request, estimate};
+use crate::memory::Budget;
+use crate::optimize::{Effort, Task, optimize};
+use crate::order::Order;
+use crate::rewrite::{CopyCost, Prices};
+use crate::simulate::{Cause, Exposure, Machine, lower_bound, simulate};
+use crate::units::{Bytes, Nanos};
+use crate::workload::{Decided, Model, Priced, Search, SearchError, Workload};
+
+/// Orders that advice is asked for.
+pub struct Case<'a, T> {
+    /// The program.
+    pub workload: &'a Workload,
+    /// What it is simulated with.
+    pub model: &'a Model,
+    /// How the orders were found, or how they would be.
+    pub search: &'a Search,
+    /// The orders as they are, one for each unit.
+    pub decided: &'a [Decided<T>],
+    /// Whether they were searched for: otherwise a search is the first advice.
+    pub is_searched: bool,
+    /// Whether the program may be changed.
+    pub is_mergeable: bool,
+    /// Told which part of the work is done; says whether to go on.
+    pub progress: &'a (dyn Fn(f64) -> ControlFlow<()> + Sync),
+}
+
+/// Something that makes the step shorter.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Advice {
+    /// What it is.
+    pub lever: Lever,
+    /// How much shorter the step becomes.
+    pub saves: Nanos,
+    /// The step then.
+    pub step_time: Nanos,
+    /// Whether that is the most that it can save, and not what a search found.
+    pub is_at_most: bool,
+}
+
+/// What can be changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Lever {
+    /// The order that a search finds within the same limits.
+    Reorder,
+    /// A larger memory limit.
+    Memory {
+        /// The limit, as it would be asked for.
+        budget: Budget,
+        /// How much more is alive at the peak.
+        more: Bytes,
+    },
+    /// Collectives need not keep their order.
+    FreeOrder,
+    /// Collectives are merged.
+    Merge {
+        /// How many.
+        collectives: usize,
+        /// Into how many.
+        into: usize,
+        /// The bytes of all of them.
+        bytes: Bytes,
+    },
+    /// Collectives that block become asynchronous.
+    Asynchronous {
+        /// How many.
+        collectives: usize,
+    },
+    /// Collectives at the start of the step, with no compute before them to hide behind.
+    StartOfStep {
+        /// How many.
+        collectives: usize,
+    },
+    /// Collectives at the end of the step, with no compute after them.
+    EndOfStep {
+        /// How many.
+        collectives: usize,
+    },
+    /// Collectives take half as long: half the bytes, or twice the bandwidth.
+    HalfTheBytes,
+    /// A longer search.
+    Effort,
+}
+
+impl Lever {
+    /// Whether an option of the command is enough; otherwise the program or the hardware changes.
+    pub fn is_option(&self) -> bool {
+        match self {
+            Lever::Reorder | Lever::Memory { .. } | Lever::FreeOrder | Lever::Merge { .. } => true,
+            Lever::Asynchronous { .. } | Lever::StartOfStep { .. } | Lever::EndOfStep { .. } => {
+                false
+            }
+            Lever::HalfTheBytes | Lever::Effort => false,
+        }
+    }
+}
+
+/// How many lines are given.
+const MOST: usize = 3;
+
+/// What must be saved, as a part of the step, to be worth a line.
+const LEAST: f64 = 0.01;
+
+/// How many times the limit is tried; the last one says what memory can save at all.
+const LIMITS: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
+
+/// The part of what memory can save at all that a smaller limit must save to be preferred.
+const ENOUGH: f64 = 0.8;
+
+/// The longest programs whose probes are quick.
+const LONGEST: usize = 20_000;
+
+/// What helps, most first: options of the command, then changes of the program. `None` if it was
+/// stopped.
+pub fn advise<T>(case: &Case<'_, T>) -> Option<Vec<Advice>> {
+    let Some(entry) = case.decided.last() else { return Some(Vec::new()) };
+    let mut asked = Asked { case, step: entry.result.step_time(), at: 0.0, known: Vec::new() };
+    let mut lines = asked.by_option();
+    let mut others = asked.by_hand();
+    if (case.progress)(1.0).is_break() {
+        return None;
+    }
+    for lines in [&mut lines, &mut others] {
+        lines.retain(|advice| advice.saves.0 > asked.step.0 * LEAST);
+        // The sort is stable: of equals the one that was tried first.
+        lines.sort_by(|a, b| b.saves.0.total_cmp(&a.saves.0));
+    }
+    lines.extend(others);
+    lines.truncate(MOST);
+    Some(lines)
+}
+
+/// What differs from how the orders were found.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// How many times the memory limit.
+    limit: f64,
+    edges: Edges,
+    /// How long a collective takes, as a part of what it takes now.
+    communication: f64,
+}
+
+/// A trial, and which part of all the work it is.
+#[derive(Clone, Copy)]
+struct Attempt {
+    trial: Trial,
+    from: f64,
+    until: f64,
+}
+
+/// What came of a trial.
+struct Tried {
+    step_time: Nanos,
+    /// Every unit's order.
+    orders: Vec<Order>,
+    /// What is alive at the peak of the entry.
+    peak: Bytes,
+    /// The budget that all units keep.
+    budget: Budget,
+}
+
+struct Asked<'a, T> {
+    case: &'a Case<'a, T>,
+    /// The step as it is.
+    step: Nanos,
+    /// Which part of the work is done.
+    at: f64,
+    /// Orders of all units that were found on the way.
+    known: Vec<Vec<Order>>,
+}
+
+impl<T> Asked<'_, T> {
+    fn plain(&self) -> Trial {
+        Trial { limit: 1.0, edges: self.case.search.edges, communication: 1.0 }
+    }
+
+    fn is_long(&self) -> bool {
+        self.case.decided.iter().any(|done| done.priced.graph.len() > LONGEST)
+    }
+
+    fn line(&self, lever: Lever, step_time: Nanos) -> Advice {
+        Advice { lever, saves: self.step - step_time, step_time, is_at_most: false }
+    }
+
+    fn at_most(&self, lever: Lever, saves: Nanos) -> Advice {
+        Advice { lever, saves, step_time: self.step - saves, is_at_most: true }
+    }
+
+    /// What an option of the command changes.
+    fn by_option(&mut self) -> Vec<Advice> {
+        let mut lines = Vec::new();
+        // Beside a search that was not made yet, the others must save more than it does.
+        let mut base = self.step;
+        if !self.case.is_searched
+            && let Some(tried) = self.try_out(self.plain(), 0.2)
+        {
+            base = base.min(tried.step_time);
+            lines.push(self.line(Lever::Reorder, tried.step_time));
+            self.known.push(tried.orders);
+        }
+        let least = base * (1.0 - LEAST);
+        lines.extend(self.memory(least));
+        if self.case.search.edges == Edges::All
+            && let Some(tried) = self.try_out(Trial { edges: Edges::Real, ..self.plain() }, 0.7)
+        {
+            lines.push(self.line(Lever::FreeOrder, tried.step_time));
+        }
+        if let Some(found) = self.merged() {
+            let Estimate { step_time, collectives, into, bytes } = found;
+            lines.push(self.line(Lever::Merge { collectives, into, bytes }, step_time));
+        }
+        let is_better =
+            |advice: &Advice| advice.lever == Lever::Reorder || advice.step_time < least;
+        lines.retain(is_better);
+        lines
+    }
+
+    /// What only a change of the program or of the hardware changes.
+    fn by_hand(&mut self) -> Vec<Advice> {
+        let stalled = stalled(self.case).into_iter();
+        let mut lines: Vec<Advice> =
+            stalled.map(|(lever, time)| self.at_most(lever, time)).collect();
+        let half = Trial { communication: 0.5, ..self.plain() };
+        if let Some(tried) = self.try_out(half, 0.95) {
+            lines.push(self.line(Lever::HalfTheBytes, tried.step_time));
+        }
+        if self.case.is_searched
+            && self.case.search.effort != Effort::Thorough
+            && let Some(gap) = self.gap(self.plain())
+        {
+            lines.push(self.at_most(Lever::Effort, gap));
+        }
+        lines
+    }
+
+    /// The smallest of the limits that saves most of what memory can save.
+    fn memory(&mut self, least: Nanos) -> Option<Advice> {
+        let of = |asked: &Self, limit| Trial { limit, ..asked.plain() };
+        let last = LIMITS.len() - 1;
+        let most = of(self, LIMITS[last]);
+        if self.gap(most).is_some_and(|gap| self.step - gap >= least) {
+            return None;
+        }
+        let best = self.try_out(most, 0.3).filter(|tried| tried.step_time < least)?;
+        let enough = self.step - (self.step - best.step_time) * ENOUGH;
+        let mut found = best;
+        let (mut low, mut high) = (0, last);
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.try_out(of(self, LIMITS[middle]), 0.3 + 0.1 * (last - middle) as f64) {
+                Some(tried) if tried.step_time <= enough => {
+                    found = tried;
+                    high = middle;
+                }
+                _ => low = middle + 1,
+            }
+        }
+        let entry = self.case.decided.last()?;
+        let more = (found.peak - entry.result.peak()).max(Bytes::ZERO);
+        Some(self.line(Lever::Memory { budget: found.budget, more }, found.step_time))
+    }
+
+    /// How far a program of one unit is from what no order can beat.
+    fn gap(&self, trial: Trial) -> Option<Nanos> {
+        let [only] = self.case.decided else { return None };
+        let limit = self.limit(&only.priced, trial);
+        let bound = lower_bound(&only.priced.graph, &only.priced.machine, trial.edges, limit);
+        Some((self.step - bound.time).max(Nanos::ZERO))
+    }
+
+    fn limit(&self, priced: &Priced, trial: Trial) -> Bytes {
+        let limit = self.case.search.memory.limit(priced.peak_before());
+        // An order that was given may need more than the limit.
+        let own = self.case.decided[priced.unit.index()].result.peak();
+        Bytes((limit.max(own).0 as f64 * trial.limit) as i64)
+    }
+
+    /// A quick search for orders of all units; what part of the work is done by then is shown.
+    fn try_out(&mut self, trial: Trial, until: f64) -> Option<Tried> {
+        let from = std::mem::replace(&mut self.at, until);
+        if self.is_long() || (self.case.progress)(from).is_break() {
+            return None;
+        }
+        let mut steps: Vec<Nanos> = Vec::new();
+        let walked = self.case.workload.walk(self.case.model, |priced| {
+            let machine = self.machine(priced, trial, &steps);
+            let order = self.search(priced, &machine, Attempt { trial, from, until })?;
+            steps.push(simulate(&priced.graph, order.as_slice(), &machine).step_time);
+            Ok::<_, SearchError>((order, ()))
+        });
+        let units = walked.ok()?;
+        let budget = self.budget(&units);
+        let peak = units.last()?.result.peak();
+        let orders = units.into_iter().map(|unit| unit.result.order).collect();
+        Some(Tried { step_time: *steps.last()?, orders, peak, budget })
+    }
+
+    fn search(
+        &self,
+        priced: &Priced,
+        machine: &Machine,
+        Attempt { trial, from, until }: Attempt,
+    ) -> Result<Order, SearchError> {
+        let (case, unit) = (self.case, priced.unit);
+        let own = &case.decided[unit.index()].result.order;
+        if !case.workload.units[unit].communicates() {
+            return Ok(own.clone());
+        }
+        let mut known = vec![own.clone()];
+        known.extend(self.known.iter().map(|orders| orders[unit.index()].clone()));
+        let found = optimize(&Task {
+            graph: &priced.graph,
+            machine,
+            memory_limit: self.limit(priced, trial),
+            edges: trial.edges,
+            known: &known,
+            effort: Effort::Quick,
+            threads: case.search.threads,
+            progress: &|part| (case.progress)(from + (until - from) * part),
+        });
+        found.map(|found| found.order).map_err(|error| SearchError::Order { unit, error })
+    }
+
+    /// What a unit runs on, with faster communication also in what it calls.
+    fn machine(&self, priced: &Priced, trial: Trial, steps: &[Nanos]) -> Machine {
+        let mut machine = priced.machine.clone();
+        if trial.communication == 1.0 {
+            return machine;
+        }
+        let is_collective = |op| priced.graph.kind(op).is_collective();
+        machine.times = machine.times.map(|op, time| match is_collective(op) {
+            true => time * trial.communication,
+            false => time,
+        });
+        for call in &self.case.workload.units[priced.unit].calls {
+            machine.times.set(call.op, call.time(|of: UnitId| steps[of.index()]));
+        }
+        machine
+    }
+
+    /// The budget, as it was given, that these orders keep.
+    fn budget(&self, units: &[Decided<()>]) -> Budget {
+        let searched = units.iter().filter(|unit| {
+            self.case.workload.units[unit.priced.unit].communicates()
+                && unit.priced.peak_before() > Bytes::ZERO
+        });
+        match self.case.search.memory {
+            Budget::Times(_) => {
+                let need = |unit: &Decided<()>| {
+                    unit.result.peak().0 as f64 / unit.priced.peak_before().0 as f64
+                };
+                let times = searched.map(need).fold(1.0, f64::max);
+                // Two decimals, and no less than what is needed.
+                Budget::Times((times * 100.0 - 1e-9).ceil() / 100.0)
+            }
+            Budget::Absolute(_) => {
+                let most = searched.map(|unit| unit.result.peak()).max().unwrap_or_default();
+                Budget::Absolute(Bytes((most.0 + 0xf_ffff) & !0xf_ffff))
+            }
+        }
+    }
+
+    /// A few plans of merges, each with a quick search; for a program of one unit.
+    fn merged(&self) -> Option<Estimate> {
+        let case = self.case;
+        let [only] = case.decided else { return None };
+        if !case.is_mergeable || self.is_long() {
+            return None;
+        }
+        let priced = &only.priced;
+        let graph = priced.graph.as_ref().clone().with_given(|op| priced.machine.times.of(op));
+        let model = Model { costs: Costs::default(), ..case.model.clone() };
+        let costs = &case.model.costs;
+        let copy = costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of);
+        let task = Task {
+            graph: &graph,
+            machine: &priced.machine,
+            memory_limit: self.limit(priced, self.plain()),
+            edges: case.search.edges,
+            known: &[],
+            effort: Effort::Quick,
+            threads: case.search.threads,
+            progress: &|_| (case.progress)(0.8),
+        };
+        estimate(
+            &Request {
+                task: &task,
+                model: &model,
+                prices: &Prices { copy, costs },
+                allowed: &Allowed::exact(),
+                left_out: &[],
+            },
+            self.known.last().map_or(&only.result.order, |orders| &orders[0]),
+        )
+    }
+}
+
+/// What compute stands still for in ways that no order changes, in one run of the entry.
+fn stalled<T>(case: &Case<'_, T>) -> Vec<(Lever, Nanos)> {
+    let Some(entry) = case.decided.last() else { return Vec::new() };
+    let simulation = &entry.result.simulation;
+    let mut exposures: Vec<&Exposure> = simulation.exposures.iter().collect();
+    exposures.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+    let (mut blocking, mut start, mut end) = <(Stalls, Stalls, Stalls)>::default();
+    let mut stood = Nanos::ZERO;
+    for exposure in exposures {
+        let computed = exposure.start - stood;
+        stood += exposure.time;
+        match exposure.cause {
+            Cause::Synchronous => blocking.add(exposure),
+            Cause::EndOfStep => end.add(exposure),
+            Cause::Needed if computed < simulation.step_time * LEAST => start.add(exposure),
+            Cause::Needed | Cause::Issued => {}
+        }
+    }
+    vec![
+        (Lever::Asynchronous { collectives: blocking.count() }, blocking.time),
+        (Lever::StartOfStep { collectives: start.count() }, start.time),
+        (Lever::EndOfStep { collectives: end.count() }, end.time),
+    ]
+}
+
+#[derive(Default)]
+struct Stalls {
+    of: BTreeSet<OpId>,
+    time: Nanos,
+}
+
+impl Stalls {
+    fn add(&mut self, exposure: &Exposure) {
+        self.of.insert(exposure.of);
+        self.time += exposure.time;
+    }
+
+    fn count(&self) -> usize {
+        self.of.len()
+    }
+}
