@@ -66,7 +66,12 @@ impl Effort {
             |chains, hundredths, cooled| Stage { chains, steps: hundredth * hundredths, cooled };
         let mut stages = vec![stage(2, 6, 0.0), stage(2, 6, 5.0)];
         if self != Effort::Quick {
-            stages.extend([stage(6, 18, 0.0), stage(2, 36, 4.0)]);
+            // As much work either way. Where many chains would each come to a part of the order too
+            // seldom, few look far and go on for longer.
+            stages.extend(match len > LONG {
+                true => [stage(2, 36, 0.0), stage(2, 54, 4.0)],
+                false => [stage(6, 18, 0.0), stage(2, 36, 4.0)],
+            });
         }
         if self == Effort::Thorough {
             stages.extend([stage(8, 150, 0.0), stage(4, 200, 4.0)]);
@@ -82,6 +87,9 @@ impl Effort {
         stages
     }
 }
+
+/// The longest programs that many chains search.
+const LONG: usize = 7_000;
 
 /// How often the search goes on with times as they come out where compute and communication slow
 /// each other.
