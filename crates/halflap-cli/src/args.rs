@@ -10,6 +10,7 @@ use halflap::memory::Budget;
 use halflap::pass::Pass;
 use halflap::rewrite::RewriteKind;
 use halflap::units::Nanos;
+use halflap_hlo::change::RecipeKind;
 use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
 
@@ -479,44 +480,75 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The rewrites that may be used, if any.
+    /// The rewrites of a graph that may be used, if any.
     pub fn allowed(&self) -> Option<&Allowed> {
-        self.rewrite.as_ref().and_then(|rewrites| rewrites.0.as_ref())
+        self.rewrite.as_ref().and_then(|rewrites| rewrites.graphs.as_ref())
+    }
+
+    /// The rewrites of an HLO module that may be used, if any.
+    pub fn allowed_recipes(&self) -> Option<&AllowedRecipes> {
+        self.rewrite.as_ref().and_then(|rewrites| rewrites.modules.as_ref())
+    }
+
+    /// Whether rewrites were asked for, and not `none`.
+    pub fn rewrites(&self) -> bool {
+        self.allowed().is_some() || self.allowed_recipes().is_some()
     }
 }
 
-/// Which rewrites may be used; `None` for none.
+/// Which rewrites may be used, of graphs and of modules; `None` for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewrites(pub Option<Allowed>);
+pub struct Rewrites {
+    pub graphs: Option<Allowed>,
+    pub modules: Option<AllowedRecipes>,
+}
+
+/// Which rewrites of HLO modules may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedRecipes {
+    pub kinds: Vec<RecipeKind>,
+    /// Whether only those that keep every bit.
+    pub exact_only: bool,
+}
 
 impl FromStr for Rewrites {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rewrites, String> {
-        let allowed = match text {
-            "none" => None,
-            "exact" => Some(Allowed::exact()),
-            "all" => Some(Allowed { exact_only: false, ..Allowed::exact() }),
-            list => {
-                let kinds = list
-                    .split(',')
-                    .map(|name| rewrite_named(name.trim()))
-                    .collect::<Result<_, _>>()?;
-                Some(Allowed { kinds, exact_only: false })
-            }
+        let all = |exact_only| Rewrites {
+            graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
+            modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
         };
-        Ok(Rewrites(allowed))
+        match text {
+            "none" => Ok(Rewrites { graphs: None, modules: None }),
+            "exact" => Ok(all(true)),
+            "all" => Ok(all(false)),
+            list => listed(list),
+        }
     }
 }
 
-fn rewrite_named(name: &str) -> Result<RewriteKind, String> {
-    RewriteKind::named(name).ok_or_else(|| {
-        let known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!(
+/// Rewrites by name: some are for graphs, some for modules, some for both.
+fn listed(list: &str) -> Result<Rewrites, String> {
+    let names: Vec<&str> = list.split(',').map(str::trim).collect();
+    let is_known =
+        |name: &&str| RewriteKind::named(name).is_some() || RecipeKind::named(name).is_some();
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        let mut known: Vec<&str> = RewriteKind::ALL.iter().map(|kind| kind.name()).collect();
+        let recipes = RecipeKind::ALL.iter().map(|kind| kind.name());
+        known.extend(recipes.filter(|name| RewriteKind::named(name).is_none()));
+        return Err(format!(
             "'{name}' is no rewrite: choose exact, all, none, or from the list {}",
             known.join(", ")
-        )
-    })
+        ));
+    }
+    let kinds: Vec<RewriteKind> =
+        names.iter().filter_map(|name| RewriteKind::named(name)).collect();
+    let recipes: Vec<RecipeKind> =
+        names.iter().filter_map(|name| RecipeKind::named(name)).collect();
+    let graphs = Some(Allowed { kinds, exact_only: false }).filter(|of| !of.kinds.is_empty());
+    let modules = Some(AllowedRecipes { kinds: recipes, exact_only: false });
+    Ok(Rewrites { graphs, modules: modules.filter(|of| !of.kinds.is_empty()) })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -803,9 +835,18 @@ impl ChainWhich {
 pub struct Verify {
     /// A halflap.graph/1 file or an HLO module, plain or gzipped; - reads standard input.
     pub graph: String,
-    /// The order: a JSON list of node names, or an object with such a list as 'order'. Or a changed graph
-    /// (halflap.graph/1, as --emit graph writes it), which is proved to compute the same.
+    /// The order: a JSON list of node names, or an object with such a list as 'order'. Or a changed
+    /// program (halflap.graph/1 or an HLO module, as --emit writes them), which is proved to compute
+    /// the same.
     pub order: String,
+    /// Also run two HLO modules on all ranks, as threads, with random inputs, and compare the results:
+    /// bit for bit, or within a tolerance where numbers are added up in another order (docs/rewrite.md).
+    #[arg(long)]
+    pub run: bool,
+    /// With how many sets of random inputs.
+    #[arg(long, value_name = "N", default_value = "3", requires = "run",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub seeds: u16,
     /// The most memory that the order may need: a multiple of the input order's peak such as 1.2x,
     /// or a size such as 40GiB.
     #[arg(long, value_name = "LIMIT", allow_hyphen_values = true)]

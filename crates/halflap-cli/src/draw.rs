@@ -53,7 +53,7 @@ pub fn draw(
         return Ok(());
     }
     let source = &subject.source;
-    let module = subject.hlo.as_ref().map(|hlo| Shown { source, hlo, sections });
+    let module = subject.hlo.as_ref().map(|hlo| Shown { source, hlo, sections, was: None });
     let picked: Vec<&Section<'_>> = match &module {
         Some(module) => module.picked(picture.computation, usize::MAX)?,
         None => sections.iter().collect(),

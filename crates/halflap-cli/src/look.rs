@@ -126,7 +126,7 @@ impl Answer for Looked {
         let (style, sections) = (terminal::style(), self.sections());
         let mut text = match &self.subject.hlo {
             Some(hlo) => self.module(
-                &Shown { source: &self.subject.source, hlo, sections: &sections },
+                &Shown { source: &self.subject.source, hlo, sections: &sections, was: None },
                 &style,
             )?,
             None => self.graph(&sections, &style),

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::advice::{self, Question};
 use crate::answer::{self, Answer, Figures};
-use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs};
+use crate::args::{self, ChainWhich, Compat, EffortArg, Emit, PictureArgs, SearchArgs};
 use crate::desk;
 use crate::draw::{Picture, draw};
 use crate::exit::Failed;
@@ -33,6 +33,7 @@ use crate::machine;
 use crate::progress::Stopwatch;
 use crate::put::{Asked, put};
 use crate::rewrite;
+use crate::rewrite_module::{self, Changed, Improved, Peaks};
 use crate::search::{Outcome, Rung, Wanted, best, search};
 use crate::show::{self, Measure, ROWS, SECTIONS, Section, Shown, host_line, program, step_line};
 use crate::source::{Hlo, Source, Subject};
@@ -88,15 +89,25 @@ pub fn find(args: &args::Schedule, verbose: bool) -> Result<Box<dyn Answer>, Fai
         eprintln!("read {size} in {:.1} ms", source.read_seconds * 1e3);
     }
     if changes(args) {
-        return Ok(Box::new(rewrite::find(args, &subject)?));
+        return match subject.hlo.is_some() {
+            true => rewritten(subject, args),
+            false => Ok(Box::new(rewrite::find(args, &subject)?)),
+        };
     }
     let all = match args.passes.is_empty() {
-        true => all_searched(&subject, args)?,
+        true => all_searched(&subject, args, &Peaks::new())?,
         false => source.walk(|priced| passed(priced, args))?,
     };
-    let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
-    let measures = all.iter().map(|unit| measure(unit, edges)).collect();
-    Ok(Box::new(Done { subject, all, measures, advice: OnceLock::new(), args: args.clone() }))
+    Ok(Box::new(Done::new(subject, all, args)))
+}
+
+/// A module, changed where that makes its step shorter.
+fn rewritten(subject: Subject, args: &args::Schedule) -> Result<Box<dyn Answer>, Failed> {
+    let search = |subject: &Subject, search: &SearchArgs, peaks: &Peaks| {
+        all_searched(subject, &args::Schedule { search: search.clone(), ..args.clone() }, peaks)
+    };
+    let Improved { subject, all, changed } = rewrite_module::improve(subject, args, &search)?;
+    Ok(Box::new(Done { changed: Some(changed), ..Done::new(subject, all, args) }))
 }
 
 /// The search that was asked for.
@@ -112,7 +123,7 @@ fn requested(args: &args::Schedule, edges: Edges) -> Search {
 
 /// Whether the program is to be changed, or written as a graph.
 fn changes(args: &args::Schedule) -> bool {
-    args.allowed().is_some() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
+    args.rewrites() || !args.merge.is_empty() || args.emit == Some(Emit::Graph)
 }
 
 /// What a unit's order is measured by. A unit that does not communicate is as fast as it can be.
@@ -142,10 +153,10 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
         _ if !args.settings.is_empty() => {
             refused("--set", "torch's settings are those of its passes")
         }
-        _ if !args.merge.is_empty() => refused("--merge", "a module's text cannot be changed yet"),
-        _ if args.allowed().is_some() => {
-            refused("--rewrite", "a module's text cannot be changed yet")
+        _ if args.allowed().is_some() && args.allowed_recipes().is_none() => {
+            refused("--rewrite", "what it names are rewrites of graphs")
         }
+        _ if !args.without.is_empty() && args.allowed_recipes().is_none() => Err(nothing_chosen()),
         _ if args.emit == Some(Emit::Graph) => {
             refused("--emit graph", "it has a graph for each computation")
         }
@@ -156,6 +167,11 @@ fn refuse_for_module(args: &args::Schedule) -> Result<(), Failed> {
     }
 }
 
+fn nothing_chosen() -> Failed {
+    let problem = "--without leaves out what --rewrite chose: --rewrite none chooses nothing";
+    Failed::BadInput(problem.to_owned())
+}
+
 fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
     let needs =
         |what: &str, why: &str| Err(Failed::BadInput(format!("{what} needs --passes: {why}")));
@@ -164,9 +180,10 @@ fn refuse_for_graph(args: &args::Schedule) -> Result<(), Failed> {
             files::name_of(&args.graph),
             "is no HLO module: --emit hlo writes one again",
         )),
-        _ if !args.without.is_empty() && args.allowed().is_none() => Err(Failed::BadInput(
-            "--without leaves out what --rewrite chose: --rewrite none chooses nothing".to_owned(),
-        )),
+        _ if args.allowed().is_none() && args.allowed_recipes().is_some() => {
+            Err(Failed::BadInput("--rewrite: what it names are rewrites of HLO modules".to_owned()))
+        }
+        _ if !args.without.is_empty() && args.allowed().is_none() => Err(nothing_chosen()),
         (_, false) if changes(args) => {
             let problem =
                 "--rewrite, --merge and --emit graph are for the optimizer: leave out --passes";
@@ -193,12 +210,19 @@ fn is_interrupted(all: &[Unit]) -> bool {
 }
 
 /// The best orders of all units. What they took to find is counted in the last one, but for what each took itself.
-fn all_searched(subject: &Subject, args: &args::Schedule) -> Result<Vec<Unit>, Failed> {
+fn all_searched(
+    subject: &Subject,
+    args: &args::Schedule,
+    peaks: &Peaks,
+) -> Result<Vec<Unit>, Failed> {
     let started = Instant::now();
     let (source, is_chained) = (&subject.source, args.order_collectives.is_some());
     let walk = |rung: Rung| {
         let wanted = Wanted { args: &args.search, rung, is_chained, source, peak_before: None };
-        source.walk(|priced| searched(subject, priced, &wanted))
+        source.walk(|priced| {
+            let peak_before = peaks.get(source.name_of(priced.unit)).copied();
+            searched(subject, priced, &Wanted { peak_before, ..wanted })
+        })
     };
     let is_at_bound = |unit: &Unit| match &unit.found {
         Way::Searched(found) => found.bound.is_reached_by(unit.result.step_time()),
@@ -254,6 +278,8 @@ struct Done {
     measures: IdVec<UnitId, Measure>,
     /// What can be done, once it was asked; nothing if that was stopped.
     advice: OnceLock<Option<Vec<Advice>>>,
+    /// How a module was changed.
+    changed: Option<Changed>,
     args: args::Schedule,
 }
 
@@ -341,6 +367,19 @@ impl Answer for Done {
 }
 
 impl Done {
+    fn new(subject: Subject, all: Vec<Unit>, args: &args::Schedule) -> Done {
+        let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
+        let measures = all.iter().map(|unit| measure(unit, edges)).collect();
+        Done {
+            subject,
+            all,
+            measures,
+            advice: OnceLock::new(),
+            changed: None,
+            args: args.clone(),
+        }
+    }
+
     fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
         let mut section = Section::of(unit, &self.measures[unit.priced.unit]);
         if let Way::Searched(found) = &unit.found {
@@ -413,8 +452,12 @@ impl Done {
     fn module_text(&self, hlo: &Hlo) -> Result<String, Failed> {
         let (source, sections) = (&self.subject.source, self.sections());
         let style = terminal::style();
-        let shown = Shown { source, hlo, sections: &sections };
-        let mut text = self.advice_text(&sections) + &shown.headline(&style);
+        let was = self.changed.as_ref().map(|changed| &changed.was);
+        let shown = Shown { source, hlo, sections: &sections, was };
+        let facts = self.changed.iter().flat_map(Changed::facts);
+        let facts = facts.map(|(label, value)| labelled(label, &value, &style));
+        let facts = facts.collect::<String>();
+        let mut text = facts + &self.advice_text(&sections) + &shown.headline(&style);
         for section in shown.picked(self.args.which.computation.as_deref(), SECTIONS)? {
             if self.args.show {
                 text.push_str(&shown.listed(section));
@@ -435,8 +478,13 @@ impl Done {
             .all
             .last()
             .ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
-        let (step, exposed, peak) = (entry.step_time(), entry.exposed_in_all, entry.peak());
-        Ok(json!({
+        let (mut step, mut exposed) = (entry.step_time(), entry.exposed_in_all);
+        let mut peak = entry.peak();
+        if let Some(changed) = &self.changed {
+            (step.before, exposed.before) = (changed.was.step_time, changed.was.exposed);
+            peak.before = changed.was.peak;
+        }
+        let mut fields = json!({
             "format": "halflap.schedule/1",
             "halflap": env!("CARGO_PKG_VERSION"),
             "interrupted": self.is_interrupted(),
@@ -452,7 +500,12 @@ impl Done {
             "peak_memory_before": peak.before,
             "read_seconds": source.read_seconds,
             "computations": computations,
-        }))
+        });
+        let changed = self.changed.as_ref().map(Changed::json);
+        if let (Some(into), Some(Value::Object(changed))) = (fields.as_object_mut(), changed) {
+            into.extend(changed);
+        }
+        Ok(fields)
     }
 
     fn computation_json(&self, hlo: &Hlo, unit: &Unit) -> Result<Value, Failed> {

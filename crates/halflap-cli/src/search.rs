@@ -109,6 +109,7 @@ pub fn best<T>(
 }
 
 /// The requirements on an order.
+#[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     pub args: &'a SearchArgs,
     pub rung: Rung,

@@ -129,12 +129,33 @@ pub struct Shown<'a> {
     pub source: &'a Source,
     pub hlo: &'a Hlo,
     pub sections: &'a [Section<'a>],
+    /// The module before it was changed, in its own orders.
+    pub was: Option<&'a Was>,
+}
+
+/// A program as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Was {
+    pub step_time: Nanos,
+    pub exposed: Nanos,
+    pub peak: Bytes,
+}
+
+impl Was {
+    /// A unit and all that it runs, in their input orders.
+    fn of(entry: &Section<'_>) -> Was {
+        Was {
+            step_time: entry.step_time().before,
+            exposed: entry.exposed_in_all.before,
+            peak: entry.priced.peak_before(),
+        }
+    }
 }
 
 impl Shown<'_> {
     /// The totals of the module.
     pub fn headline(&self, style: &Style) -> String {
-        let Shown { source, hlo, sections } = *self;
+        let Shown { source, hlo, sections, was } = *self;
         let module = &hlo.module;
         let communicate = sections.iter().filter(|section| section.communicates(source)).count();
         let whole = format!(
@@ -147,7 +168,7 @@ impl Shown<'_> {
         lines.extend(source.device().map(|device| ("device", device)));
         lines.extend(assumed_ranks(module).map(|ranks| ("ranks", ranks)));
         if let Some(entry) = sections.last() {
-            lines.extend(figures(entry));
+            lines.extend(figures(entry, was.copied().unwrap_or_else(|| Was::of(entry))));
         }
         let calls = source.workload.units.as_slice().iter().flat_map(|unit| &unit.calls);
         let guesses = calls.filter(|call| call.is_guess).count();
@@ -269,20 +290,20 @@ impl Shown<'_> {
 }
 
 /// Step time, exposed communication and memory of the whole.
-fn figures(entry: &Section<'_>) -> [(&'static str, String); 3] {
+fn figures(entry: &Section<'_>, was: Was) -> [(&'static str, String); 3] {
     let change = |before: String, now: String| {
         if before == now { now } else { format!("{before} -> {now}") }
     };
-    let Change { before, after } = entry.step_time();
+    let (before, after) = (was.step_time, entry.step_time().after);
     let saved = match before > after {
         true => format!(" ({:.1}% saved)", 100.0 * (1.0 - after.0 / before.0)),
         false => String::new(),
     };
-    let exposed = entry.exposed_in_all;
-    let peak = change(entry.priced.peak_before().to_string(), entry.result.peak().to_string());
+    let exposed = entry.exposed_in_all.after;
+    let peak = change(was.peak.to_string(), entry.result.peak().to_string());
     [
         ("step time", change(before.to_string(), after.to_string()) + &saved),
-        ("exposed", change(exposed.before.to_string(), exposed.after.to_string())),
+        ("exposed", change(was.exposed.to_string(), exposed.to_string())),
         ("peak memory", peak),
     ]
 }

@@ -1,4 +1,4 @@
-//! `halflap verify`: prove orders, and changed graphs.
+//! `halflap verify`: prove orders, and changed programs.
 
 use halflap::graph::Graph;
 use halflap::import::{read_order, unzip};
@@ -13,6 +13,7 @@ use halflap_report::count;
 use crate::args::{self, CollectiveOrder};
 use crate::exit::Failed;
 use crate::files;
+use crate::same;
 use crate::show::program;
 use crate::source::{Orders, Subject};
 
@@ -27,7 +28,19 @@ pub fn find(args: &args::Verify, verbose: bool) -> Result<String, Failed> {
             "only one of program and order can come from standard input".to_owned(),
         ));
     }
-    match files::is_module(&args.graph)? {
+    let is_module = files::is_module(&args.graph)?;
+    if is_module && files::is_module(&args.order)? {
+        if args.memory_budget.is_some() || args.collective_order == CollectiveOrder::Kept {
+            let problem =
+                "--memory-budget and --collective-order are for orders: two modules were given";
+            return Err(Failed::BadInput(problem.to_owned()));
+        }
+        return same::prove(args);
+    }
+    match is_module {
+        _ if args.run => {
+            Err(Failed::BadInput("--run is for two HLO modules: it compares results".to_owned()))
+        }
         true => prove_module(args),
         false => prove_graph(args, verbose),
     }

@@ -367,3 +367,110 @@ main {
     );
     ends(&halflap(&dir, &["schedule", "s.txt"]), 0);
 }
+
+/// A module whose all-reduce, of which each rank uses a slice, and whose gathers are exposed.
+fn changeable() -> String {
+    let groups = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
+    let metadata = "metadata={op_name=\"jit(f)/psum\" source_file=\"model.py\" source_line=7}";
+    format!(
+        "HloModule changeable, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[256,64], y: f32[64,64]) -> (f32[64,64], f32[256,64], f32[256,64]) {{
+  %x = f32[256,64]{{1,0}} parameter(0)
+  %y = f32[64,64]{{1,0}} parameter(1)
+  %ar = f32[256,64]{{1,0}} all-reduce(%x), channel_id=1, {groups}, to_apply=%add, {metadata}
+  %id = u32[] partition-id()
+  %rank = s32[] convert(%id)
+  %size = s32[] constant(64)
+  %at = s32[] multiply(%rank, %size)
+  %zero = s32[] constant(0)
+  %mine = f32[64,64]{{1,0}} dynamic-slice(%ar, %at, %zero), dynamic_slice_sizes={{64,64}}
+  %dot = f32[64,64]{{1,0}} dot(%mine, %y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  %one = f32[256,64]{{1,0}} all-gather(%y), channel_id=2, {groups}, dimensions={{0}}
+  %twice = f32[64,64]{{1,0}} add(%y, %y)
+  %two = f32[256,64]{{1,0}} all-gather(%twice), channel_id=3, {groups}, dimensions={{0}}
+  ROOT %r = (f32[64,64]{{1,0}}, f32[256,64]{{1,0}}, f32[256,64]{{1,0}}) tuple(%dot, %one, %two)
+}}
+"
+    )
+}
+
+#[test]
+fn a_module_is_changed_where_that_helps() {
+    let dir = folder("module-rewrite");
+    fs::write(dir.join("old.txt"), changeable()).unwrap();
+    let run = |args: &[&str], code| ends(&halflap(&dir, args), code);
+    let (out, _) = run(&["schedule", "old.txt", "--rewrite", "all", "-o", "s.json"], 0);
+    assert!(out.contains("1 reduce-scatter, 1 merge, proved"), "{out}");
+    assert!(out.contains("reduce-scatter:1 ar into mine"), "{out}");
+    assert!(out.contains("jit(f)/psum model.py:7"), "{out}");
+    assert!(out.contains("merge:1 one, two into one_x2"), "{out}");
+    let file = read_json(dir.join("s.json"));
+    assert!(file["step_time"].as_f64() < file["order_alone"].as_f64());
+    assert_eq!(
+        (&file["recipes"][0]["name"], &file["exact"]),
+        (&"reduce-scatter:1".into(), &false.into())
+    );
+    assert_eq!(file["recipes"][1]["members"], Value::from(vec!["one", "two"]));
+    run(&["schedule", "old.txt", "--rewrite", "all", "--emit", "hlo", "-o", "new.txt"], 0);
+    let text = fs::read_to_string(dir.join("new.txt")).unwrap();
+    assert!(
+        text.contains("reduce-scatter-start(") && text.contains("all-gather-start(%y, %twice)"),
+        "{text}"
+    );
+    let (out, _) = run(&["verify", "old.txt", "new.txt"], 0);
+    assert!(
+        out.starts_with("the same program, but for the order in which numbers are added up"),
+        "{out}"
+    );
+    let (out, _) = run(&["verify", "old.txt", "new.txt", "--run", "--seeds", "2"], 0);
+    assert!(out.contains("run with 2 seeds on 4 ranks: all 3 results are equal"), "{out}");
+    let (out, _) = run(&["schedule", "old.txt", "--rewrite"], 0);
+    assert!(
+        out.contains("1 merge, proved; every bit stays") && !out.contains("reduce-scatter:"),
+        "{out}"
+    );
+    let leave = ["schedule", "old.txt", "--rewrite", "all", "--without", "merge:1"];
+    let (out, _) = run(&leave, 0);
+    assert!(out.contains("1 reduce-scatter, proved"), "{out}");
+    let (_, err) = run(&["schedule", "old.txt", "--rewrite", "all", "--without", "merge:2"], 2);
+    assert!(err.contains("--without merge:2: chosen were 2"), "{err}");
+    let (out, _) = run(&["schedule", "old.txt", "--merge", "one,two"], 0);
+    assert!(out.contains("merge:1 one, two into one_x2"), "{out}");
+    let (_, err) = run(&["schedule", "old.txt", "--merge", "one,ar"], 2);
+    assert!(err.contains("old.txt: --merge: 'one' and 'ar' differ in kind"), "{err}");
+}
+
+#[test]
+fn wrong_changes_are_found_by_proof_and_by_running() {
+    let dir = folder("module-verify");
+    let run = |args: &[&str], code| ends(&halflap(&dir, args), code);
+    fs::write(dir.join("old.txt"), changeable()).unwrap();
+    fs::write(dir.join("bad.txt"), changeable().replace("add(%y, %y)", "multiply(%y, %y)"))
+        .unwrap();
+    let (out, _) = run(&["verify", "old.txt", "bad.txt"], 1);
+    assert!(out.contains("'twice' (line 21) is not computed"), "{out}");
+    let (out, _) = run(&["verify", "old.txt", "bad.txt", "--run"], 1);
+    assert!(out.contains("with seed 0, result 2 of rank 0 differs by"), "{out}");
+    // The same numbers by other means: the texts prove nothing, the run does.
+    let other = changeable()
+        .replace("add(%y, %y)", "subtract(%y, %neg)")
+        .replace("  %twice", "  %neg = f32[64,64]{1,0} negate(%y)\n  %twice");
+    fs::write(dir.join("other.txt"), other).unwrap();
+    run(&["verify", "old.txt", "other.txt"], 1);
+    let (out, _) = run(&["verify", "old.txt", "other.txt", "--run"], 0);
+    assert!(
+        out.contains("not proved from the texts") && out.contains("equal bit for bit"),
+        "{out}"
+    );
+    let (_, err) = run(&["verify", "old.txt", "old.txt", "--memory-budget", "1x"], 2);
+    assert!(err.contains("are for orders: two modules were given"), "{err}");
+    let (_, err) = run(&["schedule", "old.txt", "--rewrite", "nonsense"], 2);
+    assert!(err.contains("'nonsense' is no rewrite"), "{err}");
+}

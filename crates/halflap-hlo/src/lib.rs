@@ -17,6 +17,8 @@
 //! | `lower` | a computation to a graph |
 //! | `program` | all computations that run, as a workload |
 //! | `split`, `write`, `proof` | orders back to text, which is read again and compared |
+//! | [`change`], `draft` | changed modules: recipes, and the edited text, which is read again |
+//! | [`same()`] | whether two modules compute the same |
 //! | [`plan`] | a module in given orders as steps |
 
 #[cfg(test)]
@@ -34,7 +36,9 @@ use test_modules as modules;
 
 mod alone;
 mod attributes;
+pub mod change;
 mod decides;
+mod draft;
 mod error;
 mod groups;
 pub mod ids;
@@ -48,6 +52,7 @@ mod parse;
 pub mod plan;
 mod program;
 mod proof;
+mod same;
 mod shape;
 mod split;
 mod steps;
@@ -61,6 +66,7 @@ mod write;
 pub use alone::alone;
 pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
 pub use decides::deciding_elements;
+pub use draft::DraftError;
 pub use error::{HloError, Problem, ReadError};
 pub use groups::{Devices, ReplicaGroups};
 pub use lex::Span;
@@ -71,6 +77,7 @@ pub use nature::{likely_device, started};
 pub use opcode::{Opcode, Phase, Wrapped};
 pub use program::{Caller, LoweredModule, LoweredUnit};
 pub use proof::{WriteError, Wrong};
+pub use same::{Different, Sameness, same};
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
 pub use steps::{Part, Place};
 pub use storage::{Origin, Slot, Storage};

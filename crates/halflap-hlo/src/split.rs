@@ -69,7 +69,7 @@ pub(super) fn is_marked(module: &Module, instr: InstrId) -> bool {
 }
 
 /// The instruction's shape as it is written.
-fn shape_text(module: &Module, instr: InstrId) -> String {
+pub(super) fn shape_text(module: &Module, instr: InstrId) -> String {
     let instruction = module.instruction(instr);
     let between =
         &module.text[instruction.name.end as usize..instruction.opcode_name.start as usize];

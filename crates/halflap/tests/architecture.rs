@@ -18,7 +18,7 @@ const CRATES: [(&str, &[&str]); 5] = [
 ];
 
 /// What a module must not use, by crate; either may be several.
-const FORBIDDEN: [(&str, &[&str], &[&str]); 17] = [
+const FORBIDDEN: [(&str, &[&str], &[&str]); 19] = [
     (
         "halflap",
         &["ids", "units"],
@@ -42,6 +42,8 @@ const FORBIDDEN: [(&str, &[&str], &[&str]); 17] = [
     ),
     ("halflap", &["rewrite"], &["order", "pass", "optimize", "simulate", "workload"]),
     ("halflap", &["pass"], &["optimize", "schedule", "import", "workload"]),
+    ("halflap-hlo", &["same"], &["change", "draft", "lower", "proof", "split", "write"]),
+    ("halflap-hlo", &["change", "draft"], &["same", "lower", "plan", "program", "proof"]),
     ("halflap-report", &["observe"], &["page", "trace", "analysis", "measured"]),
     ("halflap-run", &["kernel", "tensor"], &["exec", "comm", "check", "prepare", "failure"]),
     ("halflap-run", &["failure"], &["exec", "comm", "check", "prepare"]),

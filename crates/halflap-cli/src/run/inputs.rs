@@ -196,7 +196,7 @@ fn misfit(array: &Tensor, kind: &ArrayType) -> Option<&'static str> {
 
 /// Inputs and outputs of every rank are in memory twice; an array that is too large is reported
 /// before anything is allocated.
-pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Failed> {
+pub(crate) fn check_memory(program: &Prepared, module: &str) -> Result<(), Failed> {
     let inputs = program.inputs.iter().zip(&program.input_names);
     let inputs = inputs.map(|(kind, name)| (kind, format!("parameter '{name}'")));
     let outputs =
@@ -209,6 +209,20 @@ pub(super) fn check_memory(program: &Prepared, module: &str) -> Result<(), Faile
         }
     }
     Ok(())
+}
+
+/// Generated inputs of a rank. With seed 0 they are the same on all ranks; with others, floats differ
+/// from rank to rank. Integers decide where ranks go, so they never do.
+pub(crate) fn made_for(program: &Prepared, seed: u64, rank: usize) -> Vec<Tensor> {
+    let each = |(number, kind): (usize, &ArrayType)| {
+        let is_float = matches!(
+            kind.dtype,
+            DType::F32 | DType::F64 | DType::F16 | DType::Bf16 | DType::C64 | DType::C128
+        );
+        let of_rank = if is_float && seed > 0 { rank as u64 } else { 0 };
+        made(kind, (seed << 32 | of_rank << 20).wrapping_add(number as u64))
+    };
+    program.inputs.iter().enumerate().map(each).collect()
 }
 
 /// A generated input, the same on all ranks: floats from -0.5 to 0.5, integers from 0 to 7, which

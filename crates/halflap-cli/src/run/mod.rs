@@ -34,6 +34,7 @@ use crate::plan::which;
 use crate::plans::{Found, ModuleSource, Which};
 use crate::progress::Bar;
 use crate::source::Ranks::{Asked, Started};
+pub(crate) use inputs::{check_memory, made_for};
 use ranks::{Given, Ranks, Threads, Turn};
 use show::{Compared, Finished, Others};
 
@@ -335,7 +336,7 @@ fn finish(job: &Job<'_>, finished: &Finished<'_>, others: &Others) -> Result<(),
 }
 
 /// How a failed run is reported. A panic is our own bug.
-fn failed(failure: Failure) -> Failed {
+pub(crate) fn failed(failure: Failure) -> Failed {
     match failure {
         Failure::Panicked { .. } | Failure::MemoryDiffers { .. } => {
             Failed::OurBug(failure.to_string())

@@ -63,6 +63,23 @@ impl Subject {
         Subject::read_for(path, args, Readers { chain: None, ranks })
     }
 
+    /// Another module of the same file, with the same model of run times.
+    pub fn changed_to(&self, module: Module) -> Result<Subject, Failed> {
+        let lowered = LoweredModule::of(&module);
+        let LoweredModule { workload, units } =
+            lowered.map_err(|error| Failed::OurBug(error.to_string()))?;
+        let Source { path, model, assumed, read_seconds, profile, .. } = &self.source;
+        let source = Source {
+            path: path.clone(),
+            workload,
+            model: model.clone(),
+            assumed: *assumed,
+            read_seconds: *read_seconds,
+            profile: profile.clone(),
+        };
+        Ok(Subject { source, hlo: Some(Hlo { module, units }) })
+    }
+
     fn read_for(
         path: &str,
         args: &MachineArgs,

@@ -1,0 +1,585 @@
+//! `halflap schedule MODULE --rewrite` and `--merge`: recipes and orders of an HLO module, chosen
+//! together.
+//!
+//! Every set of recipes is judged by the orders that are found for the changed module: quickly to
+//! choose between sets, and with the effort that was asked for between the chosen one and the
+//! module as it is.
+
+use std::collections::BTreeMap;
+
+use halflap::cost::{Device, Link};
+use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
+use halflap::workload::{Decided, Model};
+use halflap_hlo::change::{self, ChangeError, Found, MergeClass, Recipe, RecipeKind};
+use halflap_hlo::{Module, Sameness, same};
+use halflap_report::{count, exposed_by_collective, printable, printable_end};
+use serde_json::{Value, json};
+
+use crate::args::{self, AllowedRecipes, EffortArg, SearchArgs};
+use crate::exit::Failed;
+use crate::files;
+use crate::same::unproved;
+use crate::show::{ROWS, Was};
+use crate::source::{Hlo, Subject};
+
+/// What computations need in the module's own orders, by name: the base of memory limits.
+pub type Peaks = BTreeMap<String, Bytes>;
+
+/// A search for orders of a module's computations.
+pub trait Search<T> {
+    fn search(
+        &self,
+        subject: &Subject,
+        args: &SearchArgs,
+        peaks: &Peaks,
+    ) -> Result<Vec<Decided<T>>, Failed>;
+}
+
+impl<T, F> Search<T> for F
+where
+    F: Fn(&Subject, &SearchArgs, &Peaks) -> Result<Vec<Decided<T>>, Failed>,
+{
+    fn search(
+        &self,
+        subject: &Subject,
+        args: &SearchArgs,
+        peaks: &Peaks,
+    ) -> Result<Vec<Decided<T>>, Failed> {
+        self(subject, args, peaks)
+    }
+}
+
+/// A module in its orders, changed or not.
+pub struct Improved<T> {
+    pub subject: Subject,
+    pub all: Vec<Decided<T>>,
+    pub changed: Changed,
+}
+
+/// What was changed, and what for.
+pub struct Changed {
+    /// The module as it was, in its own orders.
+    pub was: Was,
+    /// The step of the best orders of the module as it was; unknown where recipes were given.
+    order_alone: Option<Nanos>,
+    recipes: Vec<Applied>,
+    /// Why nothing was changed, if nothing was.
+    kept_because: &'static str,
+    sameness: Sameness,
+}
+
+/// A recipe that was applied.
+struct Applied {
+    name: String,
+    recipe: Recipe,
+    /// The collective that it made.
+    into: String,
+    /// Where the first collective that it changed comes from.
+    place: String,
+    before: Spent,
+    after: Option<Spent>,
+}
+
+/// What collectives take in a step, and what of it is exposed.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    time: Nanos,
+    exposed: Nanos,
+}
+
+/// What must be gained at least, as a part of the step: less is within the model's own error.
+const LEAST: f64 = 1e-3;
+
+/// Up to how many bytes collectives are merged: latency alone, small ones, and all that go
+/// together.
+const CAPS: [Bytes; 4] = [Bytes(1 << 20), Bytes(1 << 25), Bytes(1 << 28), Bytes(i64::MAX / 2)];
+
+/// Changes a module where that makes its step shorter, or as recipes of the command line say.
+pub fn improve<T>(
+    subject: Subject,
+    args: &args::Schedule,
+    search: &dyn Search<T>,
+) -> Result<Improved<T>, Failed> {
+    let hlo = subject.hlo.as_ref().ok_or_else(no_module)?;
+    let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
+    let name_of = |unit: &Decided<()>| subject.source.name_of(unit.priced.unit).to_owned();
+    let peaks: Peaks = own.iter().map(|unit| (name_of(unit), unit.result.peak())).collect();
+    let entry = own.last().ok_or_else(no_module)?;
+    let was = Was {
+        step_time: entry.result.step_time(),
+        exposed: entry.exposed_in_all.after,
+        peak: entry.result.peak(),
+    };
+    let maker = Maker { subject: &subject, hlo, args, search, peaks };
+    let chosen = match args.allowed_recipes() {
+        Some(allowed) => maker.chosen(allowed)?,
+        None => maker.given()?,
+    };
+    let sameness = match &chosen.changed {
+        Some((changed, _)) => maker.proved(&chosen.recipes, changed)?,
+        None => Sameness::Exact,
+    };
+    let Chosen { recipes, changed, order_alone, alone, kept_because } = chosen;
+    let before = spent(&subject, &own);
+    let (new, all) = match (changed, alone) {
+        (Some((changed, all)), _) => (changed, all),
+        (None, Some(all)) => {
+            let changed = Changed { was, order_alone, recipes: Vec::new(), kept_because, sameness };
+            return Ok(Improved { subject, all, changed });
+        }
+        (None, None) => return Err(no_module()),
+    };
+    let after = spent(&new, &all);
+    let recipes = named(recipes, &hlo.module, (&before, &after));
+    let changed = Changed { was, order_alone, recipes, kept_because, sameness };
+    Ok(Improved { subject: new, all, changed })
+}
+
+fn no_module() -> Failed {
+    Failed::OurBug("a module without an entry was read".to_owned())
+}
+
+/// Recipes, the result of which is another module, and its orders.
+struct Tried<T> {
+    recipes: Vec<(Recipe, String)>,
+    subject: Subject,
+    all: Vec<Decided<T>>,
+}
+
+/// What is kept of what was tried.
+struct Chosen<T> {
+    recipes: Vec<(Recipe, String)>,
+    changed: Option<(Subject, Vec<Decided<T>>)>,
+    order_alone: Option<Nanos>,
+    /// The orders of the module as it is.
+    alone: Option<Vec<Decided<T>>>,
+    kept_because: &'static str,
+}
+
+fn step<T>(all: &[Decided<T>]) -> Nanos {
+    all.last().map_or(Nanos::ZERO, |entry| entry.result.step_time())
+}
+
+struct Maker<'a, T> {
+    subject: &'a Subject,
+    hlo: &'a Hlo,
+    args: &'a args::Schedule,
+    search: &'a dyn Search<T>,
+    peaks: Peaks,
+}
+
+impl<T> Maker<'_, T> {
+    /// The recipes of the command line.
+    fn given(&self) -> Result<Chosen<T>, Failed> {
+        let names = |set: &String| set.split(',').map(|name| name.trim().to_owned()).collect();
+        let sets: Vec<Vec<String>> = self.args.merge.iter().map(names).collect();
+        let recipes: Vec<Recipe> =
+            sets.into_iter().map(|members| Recipe::Merge { members }).collect();
+        let file = files::name_of(&self.args.graph);
+        let (module, into) =
+            change::apply(&self.hlo.module, &recipes).map_err(|error| match error {
+                ChangeError::Draft(error) => Failed::OurBug(error.to_string()),
+                error => Failed::in_file(file, format!("--merge: {error}")),
+            })?;
+        let subject = self.subject.changed_to(module)?;
+        let all = self.search.search(&subject, &self.args.search, &self.peaks)?;
+        let recipes = recipes.into_iter().zip(into).collect();
+        let changed = Some((subject, all));
+        Ok(Chosen { recipes, changed, order_alone: None, alone: None, kept_because: "" })
+    }
+
+    /// The recipes that make the step shorter.
+    fn chosen(&self, allowed: &AllowedRecipes) -> Result<Chosen<T>, Failed> {
+        let alone = self.search.search(self.subject, &self.args.search, &self.peaks)?;
+        let exposed = alone.last().map_or(Nanos::ZERO, |entry| entry.exposed_in_all.after);
+        let order_alone = Some(step(&alone));
+        let kept = |because, alone| Chosen {
+            recipes: Vec::new(),
+            changed: None,
+            order_alone,
+            alone: Some(alone),
+            kept_because: because,
+        };
+        if exposed < step(&alone) * LEAST {
+            return Ok(kept("communication is hidden by the order alone", alone));
+        }
+        let tried = match self.best(allowed)? {
+            Some(tried) => self.without(tried)?,
+            None => return Ok(kept("none applies to it within the memory limit", alone)),
+        };
+        let (subject, recipes) = (tried.subject, tried.recipes);
+        let all = match self.args.search.effort {
+            Some(EffortArg::Quick) => tried.all,
+            _ => self.search.search(&subject, &self.args.search, &self.peaks)?,
+        };
+        if step(&all).0 > step(&alone).0 * (1.0 - LEAST) {
+            return Ok(kept("none that was tried makes the step shorter", alone));
+        }
+        if self.is_lost((self.subject, &alone), (&subject, &all))? {
+            return Ok(kept("with other run times the step is mostly longer", alone));
+        }
+        let changed = Some((subject, all));
+        Ok(Chosen { recipes, changed, order_alone, alone: None, kept_because: "" })
+    }
+
+    /// The best set of recipes, by a quick search: scatters and narrowings first, then merges on
+    /// top.
+    fn best(&self, allowed: &AllowedRecipes) -> Result<Option<Tried<T>>, Failed> {
+        let is_allowed = |found: &Found| {
+            allowed.kinds.contains(&found.recipe.kind()) && (found.is_exact || !allowed.exact_only)
+        };
+        let found: Vec<Recipe> = change::find(&self.hlo.module)
+            .into_iter()
+            .filter(is_allowed)
+            .map(|found| found.recipe)
+            .collect();
+        let of = |kind: RecipeKind| -> Vec<Recipe> {
+            found.iter().filter(|recipe| recipe.kind() == kind).cloned().collect()
+        };
+        let (scatters, narrowings) = (of(RecipeKind::Scatter), of(RecipeKind::Narrow));
+        let mut sets = vec![found.clone()];
+        if !scatters.is_empty() && !narrowings.is_empty() {
+            sets.extend([scatters, narrowings]);
+        }
+        let mut best: Option<Tried<T>> = None;
+        for set in sets.into_iter().filter(|set| !set.is_empty()) {
+            best = self.shorter(best, self.tried(None, set)?);
+        }
+        if !allowed.kinds.contains(&RecipeKind::Merge) {
+            return Ok(best);
+        }
+        let module =
+            best.as_ref().map_or(&self.hlo.module, |best| module_of(&best.subject, self.hlo));
+        let mut classes = change::merge_classes(module);
+        classes.retain(|class| class.is_exact || !allowed.exact_only);
+        let mut sets: Vec<Vec<Recipe>> = Vec::new();
+        for cap in CAPS {
+            let set: Vec<Recipe> = classes.iter().flat_map(|class| class.sets(cap)).collect();
+            if !set.is_empty() && !sets.contains(&set) {
+                sets.push(set);
+            }
+        }
+        for set in sets {
+            let tried = self.tried(best.as_ref(), set)?;
+            best = self.shorter(best, tried);
+        }
+        Ok(best)
+    }
+
+    fn shorter(&self, best: Option<Tried<T>>, other: Option<Tried<T>>) -> Option<Tried<T>> {
+        match (best, other) {
+            (Some(best), Some(other)) if step(&other.all).0 < step(&best.all).0 => Some(other),
+            (Some(best), _) => Some(best),
+            (None, other) => other,
+        }
+    }
+
+    /// Recipes on top of others, with a quick search for orders; nothing, if none fits into memory.
+    fn tried(&self, on: Option<&Tried<T>>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
+        let module = on.map_or(&self.hlo.module, |on| module_of(&on.subject, self.hlo));
+        let base: Vec<(Recipe, String)> = match on {
+            // Merges of one size replace those of another.
+            Some(on) if on.recipes.iter().any(|(recipe, _)| recipe.kind() == RecipeKind::Merge) => {
+                return self.tried_again(on, set);
+            }
+            Some(on) => on.recipes.clone(),
+            None => Vec::new(),
+        };
+        let (module, into) =
+            change::apply(module, &set).map_err(|error| Failed::OurBug(error.to_string()))?;
+        let recipes = base.into_iter().chain(set.into_iter().zip(into)).collect();
+        self.ordered(recipes, module)
+    }
+
+    /// The same with the merges of a set in place of those that are there.
+    fn tried_again(&self, on: &Tried<T>, set: Vec<Recipe>) -> Result<Option<Tried<T>>, Failed> {
+        let kept: Vec<Recipe> = on
+            .recipes
+            .iter()
+            .filter(|(recipe, _)| recipe.kind() != RecipeKind::Merge)
+            .map(|(recipe, _)| recipe.clone())
+            .collect();
+        let (recipes, module) = self.applied(&[kept, set])?;
+        self.ordered(recipes, module)
+    }
+
+    /// Sets of recipes, one after the other.
+    fn applied(&self, sets: &[Vec<Recipe>]) -> Result<(Vec<(Recipe, String)>, Module), Failed> {
+        let mut module = self.hlo.module.clone();
+        let mut recipes = Vec::new();
+        for set in sets.iter().filter(|set| !set.is_empty()) {
+            let (changed, into) =
+                change::apply(&module, set).map_err(|error| Failed::OurBug(error.to_string()))?;
+            recipes.extend(set.iter().cloned().zip(into));
+            module = changed;
+        }
+        Ok((recipes, module))
+    }
+
+    fn ordered(
+        &self,
+        recipes: Vec<(Recipe, String)>,
+        module: Module,
+    ) -> Result<Option<Tried<T>>, Failed> {
+        let subject = self.subject.changed_to(module)?;
+        let quick = SearchArgs { effort: Some(EffortArg::Quick), ..self.args.search.clone() };
+        match self.search.search(&subject, &quick, &self.peaks) {
+            Ok(all) => Ok(Some(Tried { recipes, subject, all })),
+            // There is no order within the limit.
+            Err(Failed::BadInput(_)) => Ok(None),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// The same without the recipes that are left out.
+    fn without(&self, tried: Tried<T>) -> Result<Tried<T>, Failed> {
+        if self.args.without.is_empty() {
+            return Ok(tried);
+        }
+        let names = numbered(tried.recipes.iter().map(|(recipe, _)| recipe));
+        if let Some(unknown) = self.args.without.iter().find(|name| !names.contains(name)) {
+            let there = match &names[..] {
+                [] => "none was chosen".to_owned(),
+                [only] => format!("only {only} was chosen"),
+                [first, .., last] => format!("chosen were {} from {first} to {last}", names.len()),
+            };
+            return Err(Failed::BadInput(format!("--without {unknown}: {there}")));
+        }
+        let kept: Vec<Recipe> = tried
+            .recipes
+            .iter()
+            .zip(&names)
+            .filter(|(_, name)| !self.args.without.contains(name))
+            .map(|((recipe, _), _)| recipe.clone())
+            .collect();
+        let (merges, first): (Vec<Recipe>, Vec<Recipe>) =
+            kept.into_iter().partition(|recipe| recipe.kind() == RecipeKind::Merge);
+        let (_, module) = self.applied(std::slice::from_ref(&first))?;
+        let classes = change::merge_classes(&module);
+        let merges = merges.into_iter().filter_map(|merge| still(&merge, &classes)).collect();
+        let (recipes, module) = self.applied(&[first, merges])?;
+        let found = self.ordered(recipes, module)?;
+        found.ok_or_else(|| {
+            Failed::BadInput("--without: the rest does not fit into the memory limit".to_owned())
+        })
+    }
+
+    /// Whether the changed module is slower than the old one in most variations of run times.
+    fn is_lost(
+        &self,
+        before: (&Subject, &[Decided<T>]),
+        after: (&Subject, &[Decided<T>]),
+    ) -> Result<bool, Failed> {
+        let step = |(subject, all): (&Subject, &[Decided<T>]), model: &Model| {
+            let mut orders = all.iter().map(|unit| unit.result.order.clone());
+            let walked = subject.source.walk_with(model, |priced| {
+                Ok((orders.next().unwrap_or_else(|| priced.input.order.clone()), ()))
+            })?;
+            Ok::<Nanos, Failed>(step(&walked))
+        };
+        let (mut longer, mut all) = (0, 0);
+        for model in variations(&self.subject.source.model) {
+            all += 1;
+            longer += usize::from(step(after, &model)?.0 > step(before, &model)?.0);
+        }
+        Ok(2 * longer > all)
+    }
+
+    /// What leaves was proved, and to be as exact as its recipes are.
+    fn proved(&self, recipes: &[(Recipe, String)], subject: &Subject) -> Result<Sameness, Failed> {
+        let module = module_of(subject, self.hlo);
+        let sameness = same(&self.hlo.module, module).map_err(|different| unproved(&different))?;
+        let is_exact_only = self.args.allowed_recipes().is_some_and(|allowed| allowed.exact_only);
+        match sameness == Sameness::SumOrder && is_exact_only {
+            true => Err(Failed::OurBug(format!(
+                "{} were to keep every bit, and do not",
+                count(recipes.len(), "rewrite")
+            ))),
+            false => Ok(sameness),
+        }
+    }
+}
+
+fn module_of<'s>(subject: &'s Subject, old: &'s Hlo) -> &'s Module {
+    subject.hlo.as_ref().map_or(&old.module, |hlo| &hlo.module)
+}
+
+/// A merge of those members that can still be merged; nothing, if there are no two.
+fn still(merge: &Recipe, classes: &[MergeClass]) -> Option<Recipe> {
+    let in_class = |class: &&MergeClass| {
+        let is_member = |name: &&String| class.members.iter().any(|(member, _)| member == *name);
+        merge.members().iter().filter(is_member).count() > 1
+    };
+    let class = classes.iter().find(in_class)?;
+    let is_member = |name: &&String| class.members.iter().any(|(member, _)| member == *name);
+    Some(Recipe::Merge { members: merge.members().iter().filter(is_member).cloned().collect() })
+}
+
+/// The model with latency, bandwidth and compute a little different.
+fn variations(model: &Model) -> Vec<Model> {
+    let scaled = |link: &Link, latency: f64, bandwidth: f64| Link {
+        base: link.base * latency,
+        hop: link.hop * latency,
+        bandwidth: Bandwidth(link.bandwidth.0 * bandwidth),
+        pair: Bandwidth(link.pair.0 * bandwidth),
+        ..link.clone()
+    };
+    let vary = |latency: f64, bandwidth: f64, compute: f64| {
+        let mut varied = model.clone();
+        varied.costs.link = model.costs.link.as_ref().map(|link| scaled(link, latency, bandwidth));
+        varied.costs.device = model.costs.device.as_ref().map(|device| Device {
+            nvlink: scaled(&device.nvlink, latency, bandwidth),
+            network: scaled(&device.network, latency, bandwidth),
+            peak: FlopRate(device.peak.0 * compute),
+            ..device.clone()
+        });
+        varied
+    };
+    vec![
+        vary(0.5, 1.0, 1.0),
+        vary(2.0, 1.0, 1.0),
+        vary(1.0, 0.8, 1.0),
+        vary(1.0, 1.25, 1.0),
+        vary(1.0, 1.0, 0.8),
+        vary(1.0, 1.0, 1.25),
+    ]
+}
+
+/// The names of recipes: `merge:3` is the third merge.
+fn numbered<'r>(recipes: impl Iterator<Item = &'r Recipe>) -> Vec<String> {
+    let mut counts = BTreeMap::new();
+    recipes
+        .map(|recipe| {
+            let count: &mut usize = counts.entry(recipe.kind()).or_default();
+            *count += 1;
+            format!("{}:{count}", recipe.kind().name())
+        })
+        .collect()
+}
+
+/// What every collective takes in a step, by name.
+fn spent<T>(subject: &Subject, all: &[Decided<T>]) -> BTreeMap<String, Spent> {
+    let Some(hlo) = &subject.hlo else { return BTreeMap::new() };
+    let mut spent = BTreeMap::new();
+    for unit in all {
+        let runs = subject.source.workload.units[unit.priced.unit].runs;
+        let exposed = exposed_by_collective(&unit.result.simulation);
+        let lowered = &hlo.units[unit.priced.unit].lowered;
+        for op in unit.priced.graph.ops().filter(|&op| unit.priced.graph.kind(op).is_collective()) {
+            let name = hlo.module.instruction_name(lowered.places[op].instr).to_owned();
+            let time = unit.priced.machine.times.of(op) * runs;
+            spent.insert(name, Spent { time, exposed: exposed[op] * runs });
+        }
+    }
+    spent
+}
+
+/// Recipes with their names and what they gain.
+fn named(
+    recipes: Vec<(Recipe, String)>,
+    old: &Module,
+    (before, after): (&BTreeMap<String, Spent>, &BTreeMap<String, Spent>),
+) -> Vec<Applied> {
+    let places: BTreeMap<&str, String> = old
+        .computations()
+        .flat_map(|computation| old.instructions(computation))
+        .filter(|&instr| before.contains_key(old.instruction_name(instr)))
+        .map(|instr| (old.instruction_name(instr), old.source(instr)))
+        .collect();
+    let names = numbered(recipes.iter().map(|(recipe, _)| recipe));
+    let one = |((recipe, into), name): ((Recipe, String), String)| {
+        let mut total = Spent::default();
+        for spent in recipe.members().iter().filter_map(|member| before.get(member)) {
+            total.time += spent.time;
+            total.exposed += spent.exposed;
+        }
+        let first = recipe.members().first().and_then(|member| places.get(member.as_str()));
+        Applied {
+            name,
+            place: first.cloned().unwrap_or_default(),
+            before: total,
+            after: after.get(&into).copied(),
+            recipe,
+            into,
+        }
+    };
+    recipes.into_iter().zip(names).map(one).collect()
+}
+
+impl Changed {
+    /// What was changed, for people.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = Vec::new();
+        if self.recipes.is_empty() {
+            facts.push(("rewrites", format!("none: {}", self.kept_because)));
+        } else {
+            let numbers = match self.sameness {
+                Sameness::Exact => "every bit stays as it was",
+                Sameness::SumOrder => "numbers are added up in another order",
+            };
+            facts.push(("rewrites", format!("{}, proved; {numbers}", self.counted())));
+        }
+        facts.extend(self.recipes.iter().take(ROWS).map(|applied| ("rewrite", applied.line())));
+        let more = self.recipes.len().saturating_sub(ROWS);
+        if more > 0 {
+            facts.push(("", format!("... and {more} more: --json has all")));
+        }
+        facts.extend(self.order_alone.map(|time| ("order alone", time.to_string())));
+        facts
+    }
+
+    /// `258 reduce-scatter, 3 merge`.
+    fn counted(&self) -> String {
+        let of = |kind: RecipeKind| {
+            let number = self.recipes.iter().filter(|of| of.recipe.kind() == kind).count();
+            (number > 0).then(|| format!("{number} {}", kind.name()))
+        };
+        RecipeKind::ALL.into_iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The same for machines.
+    pub fn json(&self) -> Value {
+        let recipe = |applied: &Applied| {
+            let after = applied.after.unwrap_or_default();
+            json!({
+                "name": applied.name,
+                "kind": applied.recipe.kind().name(),
+                "members": applied.recipe.members(),
+                "into": applied.into,
+                "source": applied.place,
+                "communication_before": applied.before.time.0,
+                "communication": applied.after.map(|after| after.time.0),
+                "exposed_before": applied.before.exposed.0,
+                "exposed": after.exposed.0,
+                "gain": (applied.before.exposed - after.exposed).0,
+            })
+        };
+        json!({
+            "order_alone": self.order_alone.map(|time| time.0),
+            "exact": self.sameness == Sameness::Exact,
+            "recipes": self.recipes.iter().map(recipe).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Applied {
+    /// What became what, what it saves, and where it comes from.
+    fn line(&self) -> String {
+        let members = match self.recipe.members() {
+            [first, .., last] if self.recipe.members().len() > 3 => {
+                let count = self.recipe.members().len();
+                format!("{count} of {} to {}", printable(first), printable(last))
+            }
+            few => few.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
+        };
+        let time = match self.after {
+            Some(after) => format!("{} of communication becomes {}", self.before.time, after.time),
+            None => format!("{} of communication, merged below", self.before.time),
+        };
+        let place = match self.place.is_empty() {
+            true => String::new(),
+            false => format!(", {}", printable_end(&self.place, 60)),
+        };
+        format!("{} {members} into {}: {time}{place}", self.name, printable(&self.into))
+    }
+}

@@ -1,0 +1,193 @@
+//! `halflap verify OLD NEW` for two HLO modules: a proof from the texts, and with `--run` from
+//! results.
+
+use std::sync::Arc;
+
+use halflap_hlo::{Different, Module, Sameness, same};
+use halflap_report::count;
+use halflap_run::exec::{self, Options, Prepared};
+use halflap_run::kernel::Libraries;
+use halflap_run::tensor::{DType, Tensor};
+
+use crate::args::{self, MachineArgs};
+use crate::exit::Failed;
+use crate::files;
+use crate::plans::{ModuleSource, Which};
+use crate::run;
+
+/// Proves that two modules compute the same, or says what differs.
+pub fn prove(args: &args::Verify) -> Result<(), Failed> {
+    let read = |path: &str| {
+        let machine = MachineArgs::default();
+        ModuleSource::read(path, &machine, None)
+    };
+    let (old, new) = (read(&args.graph)?, read(&args.order)?);
+    let proof = same(&old.module, &new.module);
+    if !args.run {
+        let sameness = proof.map_err(|different| {
+            Failed::Wrong(format!("not proved to be the same program: {different}"))
+        })?;
+        return files::print(&format!("{}\n", described(sameness, &old.module, &new.module)));
+    }
+    let ran =
+        Runs { old: runnable(old)?, new: runnable(new)? }.compare(args, proof.as_ref().ok())?;
+    let text = match &proof {
+        Ok(sameness) => described(*sameness, &ran.modules.0, &ran.modules.1),
+        Err(different) => format!("not proved from the texts: {different}"),
+    };
+    files::print(&format!("{text}\n{}\n", ran.text))
+}
+
+fn described(sameness: Sameness, old: &Module, new: &Module) -> String {
+    let how = match sameness {
+        Sameness::Exact => "the same program, bit for bit",
+        Sameness::SumOrder => "the same program, but for the order in which numbers are added up",
+    };
+    format!(
+        "{how}: {} -> {}, from the texts",
+        count(old.len(), "instruction"),
+        count(new.len(), "instruction")
+    )
+}
+
+/// A module and its plan in its own order.
+struct Runnable {
+    module: Module,
+    path: String,
+    program: Arc<Prepared>,
+}
+
+fn runnable(source: ModuleSource) -> Result<Runnable, Failed> {
+    let source = source.typed()?;
+    let program = source.plan(&source.found(Which::Input)?, true)?;
+    let prepared = Prepared::new(&source.module, &program, &Libraries::default());
+    let path = source.source.path.clone();
+    let program =
+        prepared.map(Arc::new).map_err(|error| Failed::in_file(files::name_of(&path), error))?;
+    Ok(Runnable { module: source.module, path, program })
+}
+
+/// Two modules to be run with the same inputs.
+struct Runs {
+    old: Runnable,
+    new: Runnable,
+}
+
+/// What runs showed.
+struct Ran {
+    text: String,
+    modules: (Module, Module),
+}
+
+impl Runs {
+    /// Runs both with several seeds and compares all results of all ranks.
+    fn compare(self, args: &args::Verify, proof: Option<&Sameness>) -> Result<Ran, Failed> {
+        let kinds = |program: &Prepared| {
+            let of = |kind: &halflap_run::kernel::ArrayType| (kind.dtype, kind.dims.clone());
+            let inputs: Vec<_> = program.inputs.iter().map(of).collect();
+            (program.ranks, inputs, program.outputs.iter().map(of).collect::<Vec<_>>())
+        };
+        if kinds(&self.old.program) != kinds(&self.new.program) {
+            let problem = "not the same program: ranks, inputs or results differ in number or type";
+            return Err(Failed::Wrong(problem.to_owned()));
+        }
+        let is_exact = proof == Some(&Sameness::Exact);
+        let mut worst = 0.0f64;
+        for seed in 0..u64::from(args.seeds) {
+            let before = self.old.run(seed)?;
+            let after = self.new.run(seed)?;
+            worst = worst.max(compared(&before, &after, Rule { seed, is_exact })?);
+        }
+        let (seeds, ranks) = (args.seeds, self.old.program.ranks);
+        let agree = match worst == 0.0 {
+            true => "are equal bit for bit".to_owned(),
+            false => format!("differ by at most {worst:.1e} of an array's largest number"),
+        };
+        let text = format!(
+            "run with {} on {ranks} ranks: all {} {agree}",
+            count(seeds as usize, "seed"),
+            count(self.old.program.outputs.len(), "result")
+        );
+        Ok(Ran { text, modules: (self.old.module, self.new.module) })
+    }
+}
+
+impl Runnable {
+    /// The results of all ranks.
+    fn run(&self, seed: u64) -> Result<Vec<Vec<Tensor>>, Failed> {
+        let program = &self.program;
+        run::check_memory(program, files::name_of(&self.path))?;
+        let inputs = (0..program.ranks).map(|rank| run::made_for(program, seed, rank)).collect();
+        let programs = vec![program.clone(); program.ranks];
+        let options = Options { seed, ..Options::default() };
+        let outcome = exec::run(&programs, inputs, &options);
+        let outcome = outcome.map_err(|failure| match run::failed(failure) {
+            Failed::BrokenRun(problem) => Failed::BrokenRun(format!("{}: {problem}", self.path)),
+            other => other,
+        })?;
+        Ok(outcome.ranks.into_iter().map(|rank| rank.outputs).collect())
+    }
+}
+
+/// How results of a seed are compared.
+struct Rule {
+    seed: u64,
+    is_exact: bool,
+}
+
+/// The largest difference as a part of the array's largest number, if all are within the tolerance.
+fn compared(
+    before: &[Vec<Tensor>],
+    after: &[Vec<Tensor>],
+    Rule { seed, is_exact }: Rule,
+) -> Result<f64, Failed> {
+    let mut worst = 0.0f64;
+    for (rank, (before, after)) in before.iter().zip(after).enumerate() {
+        for (number, (old, new)) in before.iter().zip(after).enumerate() {
+            if old.bytes() == new.bytes() {
+                continue;
+            }
+            let limit = if is_exact { 0.0 } else { tolerance(old.dtype()) };
+            let part = apart(&old.to_f64(), &new.to_f64());
+            if part > limit || is_exact {
+                let allowed = match limit > 0.0 {
+                    true => format!("{limit:.0e} of its largest number is allowed"),
+                    false => "it must be equal bit for bit".to_owned(),
+                };
+                return Err(Failed::Wrong(format!(
+                    "not the same program: with seed {seed}, result {number} of rank {rank} differs by \
+                     {part:.1e} of its largest number; {allowed}"
+                )));
+            }
+            worst = worst.max(part);
+        }
+    }
+    Ok(worst)
+}
+
+/// What another order of sums may change, as a part of an array's largest number.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 | DType::C128 => 1e-12,
+        DType::F32 | DType::C64 => 1e-5,
+        DType::Bf16 | DType::F16 => 2e-2,
+        // Integers, and types so short that no tolerance says anything.
+        _ => 0.0,
+    }
+}
+
+fn apart(old: &[f64], new: &[f64]) -> f64 {
+    let largest = old.iter().fold(0.0f64, |most, value| most.max(value.abs()));
+    let difference = |(old, new): (&f64, &f64)| match old == new || (old.is_nan() && new.is_nan()) {
+        true => 0.0,
+        false => (old - new).abs() / largest,
+    };
+    // Where one is NaN and the other is not, the difference is NaN, which is no small number.
+    let worst = old.iter().zip(new).map(difference);
+    worst.fold(0.0, |worst: f64, part| if part.is_nan() { f64::INFINITY } else { worst.max(part) })
+}
+
+/// What [`same`] says against a change that we made.
+pub fn unproved(different: &Different) -> Failed {
+    Failed::OurBug(format!("the changed module is not proved to be the same: {different}"))
+}

@@ -1,0 +1,350 @@
+//! Changed modules: recipes, applied to the text through a [`Draft`](crate::draft).
+//!
+//! A recipe names instructions, so that recipes can follow each other. Finding and applying share
+//! the conditions, which say why a recipe does not apply. Whether one is worth it is decided
+//! elsewhere; that the result computes the same is proved by [`same`](crate::same), which shares no
+//! code with this module.
+
+mod merge;
+mod narrow;
+mod offsets;
+mod scatter;
+
+use std::collections::HashMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::draft::{Draft, DraftError};
+use crate::ids::{ComputationId, InstrId};
+use crate::nature::reduction;
+use crate::{Array, ElementType, Module, Opcode};
+use halflap::collective::Reduction;
+use halflap::ids::{Id, IdVec};
+
+pub use merge::MergeClass;
+
+/// A way to change a module, by the names of instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recipe {
+    /// An all-reduce of which each rank uses its own slice alone becomes a reduce-scatter.
+    Scatter {
+        /// The all-reduce.
+        all_reduce: String,
+    },
+    /// Several collectives become one with several operands.
+    Merge {
+        /// The collectives; at least two, in the text's sequence.
+        members: Vec<String>,
+    },
+    /// A collective sends the narrower type: the convert after it goes before it, or the other way
+    /// round.
+    Narrow {
+        /// The collective.
+        collective: String,
+    },
+}
+
+/// The kinds of recipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecipeKind {
+    /// [`Recipe::Scatter`].
+    Scatter,
+    /// [`Recipe::Merge`].
+    Merge,
+    /// [`Recipe::Narrow`].
+    Narrow,
+}
+
+impl RecipeKind {
+    /// Every kind.
+    pub const ALL: [RecipeKind; 3] = [RecipeKind::Scatter, RecipeKind::Merge, RecipeKind::Narrow];
+
+    /// As options and reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RecipeKind::Scatter => "reduce-scatter",
+            RecipeKind::Merge => "merge",
+            RecipeKind::Narrow => "narrow",
+        }
+    }
+
+    /// The kind of a name.
+    pub fn named(name: &str) -> Option<RecipeKind> {
+        RecipeKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl Recipe {
+    /// Its kind.
+    pub fn kind(&self) -> RecipeKind {
+        match self {
+            Recipe::Scatter { .. } => RecipeKind::Scatter,
+            Recipe::Merge { .. } => RecipeKind::Merge,
+            Recipe::Narrow { .. } => RecipeKind::Narrow,
+        }
+    }
+
+    /// The collectives that it changes.
+    pub fn members(&self) -> &[String] {
+        match self {
+            Recipe::Scatter { all_reduce: member } | Recipe::Narrow { collective: member } => {
+                std::slice::from_ref(member)
+            }
+            Recipe::Merge { members } => members,
+        }
+    }
+}
+
+/// A recipe that applies, and whether it keeps every bit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// Whether it keeps every bit; others change the order in which numbers are added up.
+    pub is_exact: bool,
+}
+
+/// Why a recipe does not apply.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum ChangeError {
+    #[error("'{name}' is not an instruction of the module")]
+    Unknown { name: String },
+    #[error("'{name}' {why}")]
+    Refused { name: String, why: Refusal },
+    #[error("'{first}' and '{second}' {why}")]
+    NotTogether { first: String, second: String, why: Apart },
+    #[error("a merge needs two or more collectives, and {count} was named")]
+    TooFew { count: usize },
+    #[error(transparent)]
+    Draft(#[from] DraftError),
+}
+
+/// Why an instruction cannot be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Refusal {
+    #[error("is not what this rewrite is for")]
+    Kind,
+    #[error("is bound by control dependencies")]
+    Controls,
+    #[error("is the result of its computation: all of it is needed")]
+    Root,
+    #[error("has several operands already")]
+    Variadic,
+    #[error("has a shape that is not static")]
+    Dynamic,
+    #[error("is also used by something that needs all of it")]
+    WholeUsed,
+    #[error("has groups of different sizes, or not all devices take part")]
+    Groups,
+    #[error("is sliced at offsets that are not the ranks' places in their groups")]
+    Offsets,
+    #[error("has readers that lay its elements out in another way")]
+    Layout,
+    #[error("sends no less the other way round")]
+    NotNarrower,
+    #[error("was changed by another recipe already")]
+    Changed,
+}
+
+/// Why two collectives cannot be merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Apart {
+    Differ { what: &'static str },
+    Computations,
+    Dependent,
+    Same,
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Apart::Differ { what } => write!(out, "differ in {what}: members must have the same"),
+            Apart::Computations => out.write_str("are in different computations"),
+            Apart::Dependent => out.write_str("depend on each other"),
+            Apart::Same => out.write_str("are the same: each collective can be merged once"),
+        }
+    }
+}
+
+/// A module with what recipes ask about it.
+pub(crate) struct Subject<'m> {
+    pub(crate) module: &'m Module,
+    /// Who reads an instruction, ascending.
+    pub(crate) users: IdVec<InstrId, Vec<InstrId>>,
+    /// Whether an instruction has control dependencies, either way.
+    bound: IdVec<InstrId, bool>,
+}
+
+impl<'m> Subject<'m> {
+    pub(crate) fn new(module: &'m Module) -> Subject<'m> {
+        let mut users = IdVec::filled(Vec::new(), module.len());
+        let mut bound = IdVec::filled(false, module.len());
+        for instr in (0..module.len()).map(InstrId::from_index) {
+            for operand in module.operands(instr) {
+                users[operand.of].push(instr);
+            }
+            for before in module.control_predecessors(instr) {
+                (bound[instr], bound[before]) = (true, true);
+            }
+            users[instr].dedup();
+        }
+        users.as_mut_slice().iter_mut().for_each(Vec::dedup);
+        Subject { module, users, bound }
+    }
+
+    fn opcode(&self, instr: InstrId) -> Opcode {
+        self.module.instruction(instr).opcode
+    }
+
+    pub(crate) fn is_root(&self, instr: InstrId) -> bool {
+        self.module.root(self.module.computation_of(instr)) == instr
+    }
+
+    /// What keeps any instruction from being changed.
+    fn changeable(&self, instr: InstrId) -> Result<(), Refusal> {
+        match self.bound[instr] {
+            true => Err(Refusal::Controls),
+            false => Ok(()),
+        }
+    }
+
+    /// The computations that run on their own: what is inside of fusions and reducers stays.
+    fn places(&self) -> Vec<ComputationId> {
+        let module = self.module;
+        let mut runs: IdVec<ComputationId, bool> =
+            IdVec::filled(false, module.computations().len());
+        runs[module.entry()] = true;
+        for computation in module.callees_first().into_iter().rev() {
+            if !runs[computation] {
+                continue;
+            }
+            for instr in module.instructions(computation) {
+                if matches!(self.opcode(instr), Opcode::While | Opcode::Call | Opcode::Conditional)
+                {
+                    module.called(instr).iter().for_each(|&callee| runs[callee] = true);
+                }
+            }
+        }
+        module.computations().filter(|&id| runs[id]).collect()
+    }
+
+    /// The instructions that recipes can name. Names should be unique in a module; those that are
+    /// not name nothing. Looked up only.
+    fn named(&self) -> HashMap<&'m str, InstrId> {
+        let mut named = HashMap::new();
+        let mut again = Vec::new();
+        for computation in self.places() {
+            for instr in self.module.instructions(computation) {
+                let name = self.module.instruction_name(instr);
+                if named.insert(name, instr).is_some() {
+                    again.push(name);
+                }
+            }
+        }
+        for name in again {
+            named.remove(name);
+        }
+        named
+    }
+
+    /// An instruction's array, if its extents are fixed and its type is one that can be written.
+    fn array(&self, instr: InstrId) -> Result<&'m Array, Refusal> {
+        let array = self.module.instruction(instr).shape.array().ok_or(Refusal::Variadic)?;
+        match array.dynamic || matches!(array.element, ElementType::Other { .. }) {
+            true => Err(Refusal::Dynamic),
+            false => Ok(array),
+        }
+    }
+
+    /// Whether a reduction gives the same bits in any order.
+    fn is_order_free(&self, instr: InstrId) -> bool {
+        let module = self.module;
+        let Some(kind) = self.opcode(instr).collective_kind() else { return false };
+        let element = |operand: &crate::Operand| {
+            module.operand_shape(operand).array().map(|array| array.element)
+        };
+        let whole = |element: ElementType| {
+            element.name().starts_with(['s', 'u']) || element == ElementType::Pred
+        };
+        let is_whole =
+            || module.operands(instr).iter().all(|operand| element(operand).is_some_and(whole));
+        // Two numbers can be added in two orders only, and both give the same.
+        let is_pair = || module.replica_groups(instr).group_size() <= 2;
+        match reduction(module, instr, kind) {
+            Some(Reduction::None) => true,
+            Some(Reduction::Sum | Reduction::Max | Reduction::Min | Reduction::Product) => {
+                is_whole() || is_pair()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// All scatters and narrowings that apply to a module, in the text's sequence.
+pub fn find(module: &Module) -> Vec<Found> {
+    let subject = Subject::new(module);
+    let mut offsets = offsets::Offsets::new(module);
+    let named = subject.named();
+    let is_named =
+        |instr: &InstrId| named.get(module.instruction_name(*instr)).is_some_and(|at| at == instr);
+    let mut found = Vec::new();
+    // What is written here is thrown away: it shows which recipes go together.
+    let mut draft = Draft::new(module);
+    for computation in subject.places() {
+        for instr in module.instructions(computation).filter(is_named) {
+            let name = || module.instruction_name(instr).to_owned();
+            if let Ok(plan) = scatter::plan(&subject, &mut offsets, instr) {
+                let is_exact = subject.is_order_free(instr) && plan.sums_exactly();
+                if plan.write(&mut draft).is_ok() {
+                    found.push(Found { recipe: Recipe::Scatter { all_reduce: name() }, is_exact });
+                }
+            } else if narrow::plan(&subject, instr).is_ok_and(|plan| plan.write(&mut draft).is_ok())
+            {
+                let recipe = Recipe::Narrow { collective: name() };
+                found.push(Found { recipe, is_exact: true });
+            }
+        }
+    }
+    found
+}
+
+/// The collectives of a module that can be merged, by what they have in common.
+pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
+    merge::classes(&Subject::new(module))
+}
+
+/// Applies recipes, all to the same module. The result was read again from its text; with it come
+/// the names of the collectives that the recipes made.
+pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>), ChangeError> {
+    let subject = Subject::new(module);
+    let named = subject.named();
+    let find = |name: &String| {
+        let found = named.get(name.trim_start_matches('%')).copied();
+        found.ok_or_else(|| ChangeError::Unknown { name: name.clone() })
+    };
+    let mut offsets = offsets::Offsets::new(module);
+    let mut draft = Draft::new(module);
+    let mut into = Vec::with_capacity(recipes.len());
+    for recipe in recipes {
+        let members = recipe.members().iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let name = recipe.members().first().cloned().unwrap_or_default();
+        let refused = |why| ChangeError::Refused { name: name.clone(), why };
+        into.push(match (recipe, &members[..]) {
+            (Recipe::Scatter { .. }, &[member]) => scatter::plan(&subject, &mut offsets, member)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
+            (Recipe::Narrow { .. }, &[member]) => narrow::plan(&subject, member)
+                .and_then(|plan| plan.write(&mut draft))
+                .map_err(refused)?,
+            (_, members) => merge::write(&subject, &mut draft, members)?,
+        });
+    }
+    Ok((draft.finish()?, into))
+}

@@ -1,0 +1,412 @@
+//! A reduce-scatter for an all-reduce of which a rank uses its own slice alone.
+//!
+//! What is computed element by element between the all-reduce and the slices is computed on the
+//! slice. A sum over the sliced dimension becomes a sum over the slice and an all-reduce of the
+//! result, which is small. Anything else needs the whole, and then the all-reduce stays.
+
+use std::collections::BTreeMap;
+
+use super::offsets::Offsets;
+use super::{Refusal, Subject};
+use crate::draft::{Draft, Line};
+use crate::ids::InstrId;
+use crate::nature::reduction;
+use crate::{Array, Module, Opcode, Operand, ReplicaGroups};
+use halflap::collective::{CollectiveKind, Reduction};
+
+/// What becomes of an all-reduce.
+pub(super) struct Plan<'s, 'm> {
+    subject: &'s Subject<'m>,
+    all_reduce: InstrId,
+    cut: Cut,
+    /// What is computed on the slice: the all-reduce, and elementwise instructions after it,
+    /// ascending.
+    region: Vec<InstrId>,
+    /// The slices, with what they slice.
+    slices: Vec<(InstrId, InstrId)>,
+    /// Sums over the sliced dimension, with what they sum.
+    sums: Vec<(InstrId, InstrId)>,
+}
+
+/// How an array is shared out among the ranks of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Cut {
+    dim: usize,
+    size: u64,
+    /// Which devices have which slice.
+    groups: Groups,
+}
+
+/// The groups of the reduce-scatter, which say who gets which slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Groups {
+    /// As they are written for the all-reduce.
+    Same,
+    /// The same sets in another sequence.
+    Listed(Vec<Vec<u32>>),
+}
+
+/// Says what becomes of an all-reduce, or why it stays.
+pub(super) fn plan<'s, 'm>(
+    subject: &'s Subject<'m>,
+    offsets: &mut Offsets<'m>,
+    all_reduce: InstrId,
+) -> Result<Plan<'s, 'm>, Refusal> {
+    let module = subject.module;
+    if subject.opcode(all_reduce) != Opcode::AllReduce {
+        return Err(Refusal::Kind);
+    }
+    if module.operands(all_reduce).len() != 1 {
+        return Err(Refusal::Variadic);
+    }
+    let (region, leaves) = region(subject, all_reduce, subject.array(all_reduce)?)?;
+    let is_slice = |leaf: &&(InstrId, InstrId)| subject.opcode(leaf.0) == Opcode::DynamicSlice;
+    let slices: Vec<_> = leaves.iter().filter(is_slice).copied().collect();
+    let sums: Vec<_> = leaves.iter().filter(|leaf| !is_slice(leaf)).copied().collect();
+    let mut cuts = slices.iter().map(|&(slice, _)| cut(subject, offsets, all_reduce, slice));
+    let first = cuts.next().ok_or(Refusal::WholeUsed)??;
+    for other in cuts {
+        if other? != first {
+            return Err(Refusal::Offsets);
+        }
+    }
+    let sums_cut = |&(sum, _): &(InstrId, InstrId)| {
+        module.numbers(sum, "dimensions").contains(&(first.dim as i64))
+    };
+    // Each rank sums its slice with its own numbers: only constants are the same on all of them.
+    let is_fixed = |&instr: &InstrId| {
+        module.operands(instr).iter().all(|operand| {
+            region.contains(&operand.of)
+                || module
+                    .operands(operand.of)
+                    .iter()
+                    .all(|scalar| subject.opcode(scalar.of) == Opcode::Constant)
+        })
+    };
+    let is_same_everywhere =
+        sums.is_empty() || region.iter().filter(|&&instr| instr != all_reduce).all(is_fixed);
+    match sums.iter().all(sums_cut) && is_same_everywhere {
+        true => Ok(Plan { subject, all_reduce, cut: first, region, slices, sums }),
+        false => Err(Refusal::WholeUsed),
+    }
+}
+
+type Leaves = Vec<(InstrId, InstrId)>;
+
+/// What is computed element by element from an all-reduce, and who reads that.
+fn region(
+    subject: &Subject<'_>,
+    all_reduce: InstrId,
+    whole: &Array,
+) -> Result<(Vec<InstrId>, Leaves), Refusal> {
+    let module = subject.module;
+    let (mut region, mut leaves) = (vec![all_reduce], Vec::new());
+    let mut next = 0;
+    while let Some(&of) = region.get(next) {
+        next += 1;
+        subject.array(of)?;
+        subject.changeable(of)?;
+        if subject.is_root(of) {
+            return Err(Refusal::Root);
+        }
+        for &user in &subject.users[of] {
+            let reads = module.operands(user).iter().filter(|operand| operand.of == of).count();
+            let is_first = module.operands(user).first().is_some_and(|first| first.of == of);
+            match subject.opcode(user) {
+                Opcode::DynamicSlice if is_first && reads == 1 => leaves.push((user, of)),
+                Opcode::Reduce if is_first && reads == 1 && is_plain_sum(module, user) => {
+                    leaves.push((user, of))
+                }
+                _ if region.contains(&user) => {}
+                _ if is_pointwise(module, user, &whole.dims) => region.push(user),
+                _ => return Err(Refusal::WholeUsed),
+            }
+            subject.changeable(user)?;
+        }
+    }
+    region.sort_unstable();
+    let is_whole_region = region.iter().filter(|&&instr| instr != all_reduce).all(|&instr| {
+        let known = |operand: &Operand| {
+            region.contains(&operand.of) || is_spread_scalar(module, operand.of)
+        };
+        module.operands(instr).iter().all(known)
+    });
+    if is_whole_region { Ok((region, leaves)) } else { Err(Refusal::WholeUsed) }
+}
+
+/// Whether each element of a result depends on the elements at its place alone.
+fn is_pointwise(module: &Module, instr: InstrId, dims: &[u64]) -> bool {
+    let opcode = module.instruction(instr).opcode;
+    let is_same =
+        |array: Option<&Array>| array.is_some_and(|array| array.dims == dims && !array.dynamic);
+    let is_known = (opcode.is_elementwise() && opcode != Opcode::Map) || opcode == Opcode::Copy;
+    // A conversion of bits can change how many elements there are, but never with equal dimensions.
+    is_known
+        && is_same(module.instruction(instr).shape.array())
+        && module
+            .operands(instr)
+            .iter()
+            .all(|operand| is_same(module.operand_shape(operand).array()))
+}
+
+/// A single number in every place.
+fn is_spread_scalar(module: &Module, instr: InstrId) -> bool {
+    let [operand] = module.operands(instr) else { return false };
+    module.instruction(instr).opcode == Opcode::Broadcast
+        && module.operand_shape(operand).array().is_some_and(|array| array.dims.is_empty())
+}
+
+/// Whether an instruction sums one array, beginning with zero.
+fn is_plain_sum(module: &Module, instr: InstrId) -> bool {
+    let [_, init] = module.operands(instr) else { return false };
+    let is_zero = module.instruction(init.of).opcode == Opcode::Constant
+        && module.payload(init.of).trim() == "0";
+    is_zero && reduction(module, instr, CollectiveKind::AllReduce) == Some(Reduction::Sum)
+}
+
+/// How a slice shares the array out, if each rank takes the slice of its place in its group.
+fn cut(
+    subject: &Subject<'_>,
+    offsets: &mut Offsets<'_>,
+    all_reduce: InstrId,
+    slice: InstrId,
+) -> Result<Cut, Refusal> {
+    let module = subject.module;
+    let (whole, sliced) = (subject.array(all_reduce)?, subject.array(slice)?);
+    let of = module.operands(slice).first().ok_or(Refusal::Offsets)?.of;
+    if module.str(sliced.layout) != module.str(subject.array(of)?.layout) {
+        return Err(Refusal::Layout);
+    }
+    let mut shorter = (0..whole.dims.len()).filter(|&dim| sliced.dims[dim] != whole.dims[dim]);
+    let (Some(dim), None) = (shorter.next(), shorter.next()) else { return Err(Refusal::Offsets) };
+    let size = sliced.dims[dim];
+    let ReplicaGroups { groups, .. } = module.replica_groups(all_reduce);
+    let count = groups.first().map_or(0, Vec::len);
+    let (replicas, partitions) = module.devices();
+    let everyone = replicas as usize * partitions as usize;
+    let mut members: Vec<u32> = groups.iter().flatten().copied().collect();
+    members.sort_unstable();
+    let is_everyone = members.iter().enumerate().all(|(at, &member)| at == member as usize);
+    if groups.iter().any(|group| group.len() != count) || !is_everyone || members.len() != everyone
+    {
+        return Err(Refusal::Groups);
+    }
+    if count < 2 || size.checked_mul(count as u64) != Some(whole.dims[dim]) {
+        return Err(Refusal::Offsets);
+    }
+    let start = module.operands(slice).get(1 + dim).ok_or(Refusal::Offsets)?;
+    if !module.path(start).is_empty() {
+        return Err(Refusal::Offsets);
+    }
+    let at = offsets.of(start.of).ok_or(Refusal::Offsets)?;
+    Ok(Cut {
+        dim,
+        size,
+        groups: in_sequence(module, all_reduce, &groups, |device| {
+            let start = u64::try_from(*at.get(device as usize)?).ok()?;
+            (start.is_multiple_of(size)).then(|| start / size)
+        })?,
+    })
+}
+
+/// The groups in the sequence of the slices that their members take.
+fn in_sequence(
+    module: &Module,
+    all_reduce: InstrId,
+    groups: &[Vec<u32>],
+    place: impl Fn(u32) -> Option<u64>,
+) -> Result<Groups, Refusal> {
+    let mut listed = Vec::with_capacity(groups.len());
+    for group in groups {
+        let mut places = Vec::with_capacity(group.len());
+        for &device in group {
+            places.push((place(device).ok_or(Refusal::Offsets)?, device));
+        }
+        places.sort_unstable();
+        if places.iter().enumerate().any(|(at, &(place, _))| at as u64 != place) {
+            return Err(Refusal::Offsets);
+        }
+        listed.push(places.into_iter().map(|(_, device)| device).collect::<Vec<u32>>());
+    }
+    let is_global = module.attribute(all_reduce, "use_global_device_ids") == Some("true");
+    match listed == groups {
+        true => Ok(Groups::Same),
+        // Only these are written by the numbers of devices.
+        false if is_global => Ok(Groups::Listed(listed)),
+        false => Err(Refusal::Offsets),
+    }
+}
+
+impl Plan<'_, '_> {
+    /// Whether no sum is taken apart.
+    pub(super) fn sums_exactly(&self) -> bool {
+        self.sums.is_empty()
+    }
+
+    /// Writes it; returns the name of the reduce-scatter.
+    pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
+        let touched = self.region.iter().chain(self.slices.iter().map(|(slice, _)| slice));
+        if !touched.chain(self.sums.iter().map(|(sum, _)| sum)).all(|&i| draft.is_untouched(i)) {
+            return Err(Refusal::Changed);
+        }
+        let mut shards: BTreeMap<InstrId, String> = BTreeMap::new();
+        for &instr in &self.region {
+            let line = match instr == self.all_reduce {
+                true => self.reduce_scatter(draft),
+                false => self.pointwise(draft, instr, &mut shards),
+            };
+            shards.insert(instr, line.name.clone());
+            draft.replace(instr, line);
+        }
+        for &(slice, of) in &self.slices {
+            let shard = &shards[&of];
+            if self.name(slice) == shard {
+                draft.remove(slice);
+                continue;
+            }
+            let (percent, shape) = (draft.percent(slice), self.shape(slice, None));
+            let text = format!("{shape} bitcast({percent}{shard}){}", self.metadata(slice));
+            let line = Line { name: self.name(slice).to_owned(), text, reads: vec![shard.clone()] };
+            draft.replace(slice, line);
+        }
+        for &(sum, of) in &self.sums {
+            self.sum(draft, sum, &shards[&of]);
+        }
+        Ok(shards.remove(&self.all_reduce).unwrap_or_default())
+    }
+
+    fn name(&self, instr: InstrId) -> &str {
+        self.subject.module.instruction_name(instr)
+    }
+
+    /// What the slice of an instruction is called: as the first that slices it.
+    fn shard_name(&self, draft: &mut Draft<'_>, instr: InstrId) -> String {
+        match self.slices.iter().find(|(_, of)| *of == instr) {
+            Some(&(slice, _)) => self.name(slice).to_owned(),
+            None if instr == self.all_reduce => {
+                draft.fresh(&self.name(instr).replace("all-reduce", "reduce-scatter"))
+            }
+            None => draft.fresh(&format!("{}.shard", self.name(instr))),
+        }
+    }
+
+    /// An instruction's shape, with another extent of the sliced dimension.
+    fn shape(&self, instr: InstrId, size: Option<u64>) -> String {
+        let module = self.subject.module;
+        let Some(array) = module.instruction(instr).shape.array() else { return String::new() };
+        let extent = |(dim, &extent): (usize, &u64)| match size {
+            Some(size) if dim == self.cut.dim => size.to_string(),
+            _ => extent.to_string(),
+        };
+        let dims: Vec<String> = array.dims.iter().enumerate().map(extent).collect();
+        format!("{}[{}]{}", array.element.name(), dims.join(","), module.str(array.layout))
+    }
+
+    fn metadata(&self, instr: InstrId) -> String {
+        let metadata = self.subject.module.attribute(instr, "metadata");
+        metadata.map_or(String::new(), |text| format!(", metadata={text}"))
+    }
+
+    /// The attributes that say who takes part; a channel of its own where there is one at all.
+    fn participants(&self, groups: &Groups, channel: Option<u64>) -> String {
+        let module = self.subject.module;
+        let attribute = |key: &str| module.attribute(self.all_reduce, key);
+        let mut text = String::new();
+        if let Some(own) = attribute("channel_id") {
+            let channel = channel.map_or_else(|| own.to_owned(), |channel| channel.to_string());
+            text.push_str(&format!(", channel_id={channel}"));
+        }
+        let listed = match groups {
+            Groups::Same => attribute("replica_groups").map(str::to_owned),
+            Groups::Listed(groups) => Some(listed(groups)),
+        };
+        text.extend(listed.map(|groups| format!(", replica_groups={groups}")));
+        for key in ["use_global_device_ids", "to_apply"] {
+            text.extend(attribute(key).map(|value| format!(", {key}={value}")));
+        }
+        text
+    }
+
+    fn reduce_scatter(&self, draft: &mut Draft<'_>) -> Line {
+        let module = self.subject.module;
+        let name = self.shard_name(draft, self.all_reduce);
+        let operand = &module.operands(self.all_reduce)[0];
+        let (dim, shape) = (self.cut.dim, self.shape(self.all_reduce, Some(self.cut.size)));
+        let text = format!(
+            "{shape} reduce-scatter({}){}, dimensions={{{dim}}}{}",
+            draft.operand(operand),
+            self.participants(&self.cut.groups, None),
+            self.metadata(self.all_reduce)
+        );
+        Line { name, text, reads: vec![module.instruction_name(operand.of).to_owned()] }
+    }
+
+    /// An elementwise instruction on slices.
+    fn pointwise(
+        &self,
+        draft: &mut Draft<'_>,
+        instr: InstrId,
+        shards: &mut BTreeMap<InstrId, String>,
+    ) -> Line {
+        let module = self.subject.module;
+        let name = self.shard_name(draft, instr);
+        let percent = draft.percent(instr);
+        for operand in module.operands(instr) {
+            if !shards.contains_key(&operand.of) {
+                let scalar = &module.operands(operand.of)[0];
+                let name = draft.fresh(&format!("{}.shard", self.name(operand.of)));
+                let shape = self.shape(operand.of, Some(self.cut.size));
+                let text = format!("{shape} broadcast({}), dimensions={{}}", draft.operand(scalar));
+                let reads = vec![self.name(scalar.of).to_owned()];
+                draft.replace(instr, Line { name: name.clone(), text, reads });
+                shards.insert(operand.of, name);
+            }
+        }
+        let reads: Vec<String> =
+            module.operands(instr).iter().map(|operand| shards[&operand.of].clone()).collect();
+        let operands: Vec<String> = reads.iter().map(|name| format!("{percent}{name}")).collect();
+        let mut text = format!(
+            "{} {}({})",
+            self.shape(instr, Some(self.cut.size)),
+            module.opcode_name(instr),
+            operands.join(", ")
+        );
+        // What the partitioner said of the whole does not hold for a slice.
+        for (key, value) in module.attributes(instr).filter(|(key, _)| *key != "sharding") {
+            text.push_str(&format!(", {key}={value}"));
+        }
+        Line { name, text, reads }
+    }
+
+    /// A sum over slices, and an all-reduce of it.
+    fn sum(&self, draft: &mut Draft<'_>, sum: InstrId, shard: &str) {
+        let module = self.subject.module;
+        let (percent, shape) = (draft.percent(sum), self.shape(sum, None));
+        let init = &module.operands(sum)[1];
+        let part = draft.fresh(&format!("{}.shard", self.name(sum)));
+        let mut text = format!("{shape} reduce({percent}{shard}, {})", draft.operand(init));
+        for (key, value) in module.attributes(sum).filter(|(key, _)| *key != "sharding") {
+            text.push_str(&format!(", {key}={value}"));
+        }
+        let reads = vec![shard.to_owned(), self.name(init.of).to_owned()];
+        draft.replace(sum, Line { name: part.clone(), text, reads });
+        let channel = draft.fresh_channel();
+        let participants = self.participants(&Groups::Same, Some(channel));
+        let own = module.attribute(self.all_reduce, "to_apply").unwrap_or("");
+        let reducer = module.attribute(sum, "to_apply").unwrap_or(own);
+        let participants =
+            participants.replace(&format!("to_apply={own}"), &format!("to_apply={reducer}"));
+        let text =
+            format!("{shape} all-reduce({percent}{part}){participants}{}", self.metadata(sum));
+        draft.replace(sum, Line { name: self.name(sum).to_owned(), text, reads: vec![part] });
+    }
+}
+
+/// `{{0,1},{2,3}}`.
+fn listed(groups: &[Vec<u32>]) -> String {
+    let group = |group: &Vec<u32>| {
+        let devices: Vec<String> = group.iter().map(u32::to_string).collect();
+        format!("{{{}}}", devices.join(","))
+    };
+    format!("{{{}}}", groups.iter().map(group).collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,272 @@
+//! Edited computations: a module's text with instructions replaced, added and left out.
+//!
+//! A value keeps its name: what computes it now is written under the name that its readers know, so
+//! no reader changes. What is written is read again and compared with what was promised.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use thiserror::Error;
+
+use super::split::is_marked;
+use super::{Computation, HloError, Module, Operand};
+use crate::ids::{ComputationId, InstrId};
+
+/// An instruction that was not in the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Its name, without `%`.
+    pub(crate) name: String,
+    /// All that follows the name and `=`.
+    pub(crate) text: String,
+    /// The names of what it reads.
+    pub(crate) reads: Vec<String>,
+}
+
+/// Why an edited module cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum DraftError {
+    #[error("the instructions of computation '{computation}' need each other in a circle")]
+    Circle { computation: String },
+    #[error("the edited module cannot be read again: {0}")]
+    Unreadable(HloError),
+    #[error("in the edited module, '{instruction}' is not what was promised")]
+    NotPromised { instruction: String },
+}
+
+/// Edits of a module.
+pub(crate) struct Draft<'m> {
+    module: &'m Module,
+    /// What stands in place of an instruction; nothing, where it is left out.
+    replaced: BTreeMap<InstrId, Vec<Line>>,
+    /// New names.
+    taken: HashSet<String>,
+    next_channel: u64,
+}
+
+/// What is written: an old instruction or a new one.
+#[derive(Clone, Copy)]
+enum Item<'d> {
+    Kept(InstrId),
+    New(&'d Line, InstrId),
+}
+
+impl<'m> Draft<'m> {
+    pub(crate) fn new(module: &'m Module) -> Draft<'m> {
+        let instructions = module.computations().flat_map(|id| module.instructions(id));
+        let channel = |instr| module.attribute(instr, "channel_id")?.trim().parse::<u64>().ok();
+        let last = instructions.filter_map(channel).max();
+        Draft {
+            module,
+            replaced: BTreeMap::new(),
+            taken: HashSet::new(),
+            next_channel: last.map_or(1, |last| last.saturating_add(1)),
+        }
+    }
+
+    /// Leaves an instruction out. Whatever read it must be replaced, too.
+    pub(crate) fn remove(&mut self, instr: InstrId) {
+        self.replaced.entry(instr).or_default();
+    }
+
+    /// Writes a line in the place of an instruction, after others that are there already.
+    pub(crate) fn replace(&mut self, instr: InstrId, line: Line) {
+        self.replaced.entry(instr).or_default().push(line);
+    }
+
+    /// Whether an instruction is as it was.
+    pub(crate) fn is_untouched(&self, instr: InstrId) -> bool {
+        !self.replaced.contains_key(&instr)
+    }
+
+    /// A name that no instruction has: `stem`, or `stem.2`, ...
+    pub(crate) fn fresh(&mut self, stem: &str) -> String {
+        let is_free = |name: &str| !self.module.has_instruction(name) && !self.taken.contains(name);
+        let numbered = (2u64..).map(|number| format!("{stem}.{number}"));
+        let mut names = std::iter::once(stem.to_owned()).chain(numbered);
+        let name = names.find(|name| is_free(name)).unwrap_or_else(|| stem.to_owned());
+        self.taken.insert(name.clone());
+        name
+    }
+
+    /// A channel that no collective has.
+    pub(crate) fn fresh_channel(&mut self) -> u64 {
+        self.next_channel = self.next_channel.saturating_add(1);
+        self.next_channel - 1
+    }
+
+    /// `%` or nothing, as the module writes the name of an instruction.
+    pub(crate) fn percent(&self, instr: InstrId) -> &'static str {
+        percent(self.module, instr)
+    }
+
+    /// An operand as text: `%x#1#0` is element 0 of element 1 of `x`.
+    pub(crate) fn operand(&self, operand: &Operand) -> String {
+        let name = self.module.instruction_name(operand.of);
+        let path: String =
+            self.module.path(operand).iter().map(|index| format!("#{index}")).collect();
+        format!("{}{name}{path}", self.percent(operand.of))
+    }
+
+    /// The edited module: written, read again, and compared with what was promised.
+    pub(crate) fn finish(&self) -> Result<Module, DraftError> {
+        let mut text = self.module.str(self.module.preamble).to_owned();
+        for id in self.module.computations() {
+            let Computation { head, tail, .. } = &self.module.computations[id];
+            text.push_str(self.module.str(*head));
+            self.write(id, &mut text)?;
+            text.push_str(self.module.str(*tail));
+        }
+        text.push_str(self.module.str(self.module.trailer));
+        let after = Module::read(text).map_err(DraftError::Unreadable)?;
+        // A module that does not say how many devices it is for stays one for as many.
+        let after = match self.module.assumed_devices() {
+            Some(devices) => u32::try_from(devices.count())
+                .ok()
+                .and_then(|count| after.for_devices(count))
+                .unwrap_or(after),
+            None => after,
+        };
+        self.check(&after)?;
+        Ok(after)
+    }
+
+    fn items(&self, id: ComputationId) -> Vec<Item<'_>> {
+        let mut items = Vec::new();
+        for instr in self.module.instructions(id) {
+            match self.replaced.get(&instr) {
+                Some(lines) => items.extend(lines.iter().map(|line| Item::New(line, instr))),
+                None => items.push(Item::Kept(instr)),
+            }
+        }
+        items
+    }
+
+    fn write(&self, id: ComputationId, out: &mut String) -> Result<(), DraftError> {
+        let items = self.items(id);
+        let is_edited = self.module.instructions(id).any(|instr| !self.is_untouched(instr));
+        let sequence = match is_edited {
+            true => self.sequence(&items).ok_or_else(|| DraftError::Circle {
+                computation: self.module.computation_name(id).to_owned(),
+            })?,
+            false => (0..items.len()).collect(),
+        };
+        let root = self.module.root(id);
+        for at in sequence {
+            let (instr, text) = match items[at] {
+                Item::Kept(instr) => (instr, self.kept_text(instr, root == instr && is_edited)),
+                Item::New(line, instr) => {
+                    let is_root = line.name == self.module.instruction_name(root);
+                    let mark = if is_root { "ROOT " } else { "" };
+                    (instr, format!("{mark}{}{} = {}", self.percent(instr), line.name, line.text))
+                }
+            };
+            out.push_str(self.module.str(self.module.instruction(instr).lead));
+            out.push_str(&text);
+        }
+        Ok(())
+    }
+
+    /// An old instruction; a root that was one because it came last is marked.
+    fn kept_text(&self, instr: InstrId, is_root: bool) -> String {
+        let text = self.module.str(self.module.instruction(instr).text);
+        match is_root && !is_marked(self.module, instr) {
+            true => format!("ROOT {text}"),
+            false => text.to_owned(),
+        }
+    }
+
+    fn name<'a>(&'a self, item: &Item<'a>) -> &'a str {
+        match *item {
+            Item::Kept(instr) => self.module.instruction_name(instr),
+            Item::New(line, _) => &line.name,
+        }
+    }
+
+    /// The names that an item comes after.
+    fn reads<'a>(&'a self, item: &Item<'a>) -> Vec<&'a str> {
+        match *item {
+            Item::New(line, _) => line.reads.iter().map(String::as_str).collect(),
+            Item::Kept(instr) => {
+                let operands = self.module.operands(instr).iter().map(|operand| operand.of);
+                let before = operands.chain(self.module.control_predecessors(instr));
+                before.map(|before| self.module.instruction_name(before)).collect()
+            }
+        }
+    }
+
+    /// An order in which everything comes after what it reads, and otherwise stays in its place.
+    fn sequence(&self, items: &[Item<'_>]) -> Option<Vec<usize>> {
+        // Looked up only.
+        let at: HashMap<&str, usize> =
+            items.iter().enumerate().map(|(at, item)| (self.name(item), at)).collect();
+        let mut missing = vec![0usize; items.len()];
+        let mut readers = vec![Vec::new(); items.len()];
+        for (reader, item) in items.iter().enumerate() {
+            for maker in self.reads(item).into_iter().filter_map(|name| at.get(name)) {
+                missing[reader] += 1;
+                readers[*maker].push(reader);
+            }
+        }
+        let mut ready: BinaryHeap<Reverse<usize>> =
+            (0..items.len()).filter(|&item| missing[item] == 0).map(Reverse).collect();
+        let mut sequence = Vec::with_capacity(items.len());
+        while let Some(Reverse(item)) = ready.pop() {
+            sequence.push(item);
+            for &reader in &readers[item] {
+                missing[reader] -= 1;
+                if missing[reader] == 0 {
+                    ready.push(Reverse(reader));
+                }
+            }
+        }
+        (sequence.len() == items.len()).then_some(sequence)
+    }
+
+    /// Every instruction must be an old one or a promised one, word for word, and none may be
+    /// missing.
+    fn check(&self, after: &Module) -> Result<(), DraftError> {
+        for (old, new) in self.module.computations().zip(after.computations()) {
+            let items = self.items(old);
+            let texts = items.iter().map(|item| match *item {
+                Item::Kept(instr) => plain(self.module, instr).to_owned(),
+                Item::New(line, instr) => {
+                    format!("{}{} = {}", self.percent(instr), line.name, line.text)
+                }
+            });
+            // Looked up only.
+            let mut promised: HashMap<&str, String> =
+                items.iter().map(|item| self.name(item)).zip(texts).collect();
+            for instr in after.instructions(new) {
+                let name = after.instruction_name(instr);
+                let is_promised = promised.remove(name).is_some_and(|text| {
+                    text.trim_end() == plain(after, instr).trim_end()
+                        && (after.root(new) == instr)
+                            == (name == self.module.instruction_name(self.module.root(old)))
+                });
+                if !is_promised {
+                    return Err(DraftError::NotPromised { instruction: name.to_owned() });
+                }
+            }
+            if let Some(item) = items.iter().find(|item| promised.contains_key(self.name(item))) {
+                let instruction = self.name(item).to_owned();
+                return Err(DraftError::NotPromised { instruction });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `%` or nothing, as a module writes the name of an instruction.
+fn percent(module: &Module, instr: InstrId) -> &'static str {
+    let start = module.instruction(instr).name.start as usize;
+    if module.text[..start].ends_with('%') { "%" } else { "" }
+}
+
+/// An instruction's text without the mark of a root.
+fn plain(module: &Module, instr: InstrId) -> &str {
+    let instruction = module.instruction(instr);
+    let start = instruction.name.start as usize - percent(module, instr).len();
+    &module.text[start..instruction.text.end as usize]
+}

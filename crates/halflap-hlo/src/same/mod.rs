@@ -1,0 +1,160 @@
+//! That two modules compute the same.
+//!
+//! Both become values of one graph, in a normal form; equal values are the same node. So the proof
+//! needs no names, no orders and no claim about what was changed, and it shares no code with what
+//! changes modules.
+
+mod nodes;
+mod numbers;
+mod read;
+
+use std::collections::{BTreeSet, HashMap};
+
+use thiserror::Error;
+
+use crate::Module;
+use crate::ids::InstrId;
+use halflap::ids::Id;
+use nodes::{NodeId, Nodes, What};
+use read::Read;
+
+/// How equal the results of two modules are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sameness {
+    /// To the last bit.
+    Exact,
+    /// But for the order in which numbers are added up.
+    SumOrder,
+}
+
+/// What is not proved to be the same.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Different {
+    #[error("the modules' attribute '{key}' differs: {before} and {after}")]
+    Attribute { key: String, before: String, after: String },
+    #[error("one is for {before} devices, the other for {after}")]
+    Devices { before: u64, after: u64 },
+    #[error(
+        "'{before}' (line {line}) is not computed; '{after}' is in its place (line {after_line})"
+    )]
+    Value { before: String, line: usize, after: String, after_line: usize },
+    #[error("the results differ in a way that no single instruction stands for")]
+    Results,
+    #[error("the control dependency of '{after}' on '{before}' is missing")]
+    Control { before: String, after: String },
+}
+
+/// Proves that two modules compute the same from the same inputs.
+pub fn same(before: &Module, after: &Module) -> Result<Sameness, Different> {
+    same_header(before, after)?;
+    match compared(before, after, false) {
+        Ok(()) => Ok(Sameness::Exact),
+        Err(_) => compared(before, after, true).map(|()| Sameness::SumOrder),
+    }
+}
+
+/// What modules say about themselves, but for their names and whether they are scheduled.
+fn same_header(before: &Module, after: &Module) -> Result<(), Different> {
+    let count = |module: &Module| {
+        let (replicas, partitions) = module.devices();
+        u64::from(replicas) * u64::from(partitions)
+    };
+    if before.devices() != after.devices() {
+        return Err(Different::Devices { before: count(before), after: count(after) });
+    }
+    let attributes = |module: &Module| -> BTreeSet<(String, String)> {
+        let range = module.attributes.start as usize..module.attributes.end as usize;
+        let all = module.all_attributes[range].iter();
+        all.map(|pair| (module.str(pair.key).to_owned(), module.str(pair.value).to_owned()))
+            .filter(|(key, _)| key != "is_scheduled")
+            .collect()
+    };
+    let (old, new) = (attributes(before), attributes(after));
+    match old.symmetric_difference(&new).next() {
+        None => Ok(()),
+        Some((key, _)) => {
+            let value = |module: &Module| module.module_attribute(key).unwrap_or("none").to_owned();
+            Err(Different::Attribute {
+                key: key.clone(),
+                before: value(before),
+                after: value(after),
+            })
+        }
+    }
+}
+
+fn compared(before: &Module, after: &Module, any_sum_order: bool) -> Result<(), Different> {
+    let mut nodes = Nodes::new(before.devices(), any_sum_order);
+    let old = Read::new(before, &mut nodes);
+    let new = Read::new(after, &mut nodes);
+    let both = (old.function(before.entry()), new.function(after.entry()));
+    if both.0 != both.1 {
+        let (Some(a), Some(b)) = both else { return Err(Different::Results) };
+        return Err(difference(&nodes, &old, &new, [a, b]));
+    }
+    same_controls(&nodes, &old, &new)
+}
+
+/// The first values that are made of equal ones and differ.
+fn difference(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>, entries: [NodeId; 2]) -> Different {
+    // Looked up only.
+    let named = |read: &Read<'_>| -> HashMap<NodeId, InstrId> {
+        let all = (0..read.module.len()).map(InstrId::from_index).rev();
+        all.filter_map(|instr| Some((read.values[instr]?, instr))).collect()
+    };
+    let (names, new_names) = (named(old), named(new));
+    let [mut a, mut b] = entries;
+    let mut last = None;
+    loop {
+        if let (Some(&before), Some(&after)) = (names.get(&a), new_names.get(&b)) {
+            last = Some((before, after));
+        }
+        let (left, right) = (nodes.node(a), nodes.node(b));
+        let called = |what: &What| match what {
+            What::Op { called, .. } => called.clone(),
+            _ => Vec::new(),
+        };
+        let inputs = left.inputs.iter().zip(&right.inputs);
+        let (calls, others) = (called(&left.what), called(&right.what));
+        let mut pairs = inputs.chain(calls.iter().zip(&others));
+        match pairs.find(|(a, b)| a != b) {
+            Some((&left, &right)) => (a, b) = (left, right),
+            None => break,
+        }
+    }
+    let Some((before, after)) = last else { return Different::Results };
+    Different::Value {
+        before: old.module.instruction_name(before).to_owned(),
+        line: old.module.line_of(before),
+        after: new.module.instruction_name(after).to_owned(),
+        after_line: new.module.line_of(after),
+    }
+}
+
+/// Every control dependency must still be there.
+fn same_controls(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>) -> Result<(), Different> {
+    let value = |read: &Read<'_>, instr: InstrId| {
+        let id = read.values[instr]?;
+        let node = nodes.node(id);
+        // What starts something stands for what it gives.
+        Some(match node.what {
+            What::Started => *node.inputs.first()?,
+            _ => id,
+        })
+    };
+    let kept: BTreeSet<(Option<NodeId>, Option<NodeId>)> = new
+        .module
+        .controls
+        .iter()
+        .map(|&(later, earlier)| (value(new, later), value(new, earlier)))
+        .collect();
+    for &(later, earlier) in &old.module.controls {
+        if !kept.contains(&(value(old, later), value(old, earlier))) {
+            let name = |instr: InstrId| old.module.instruction_name(instr).to_owned();
+            return Err(Different::Control { before: name(earlier), after: name(later) });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,437 @@
+//! Values as a graph in which equal ones are the same node.
+//!
+//! Nodes are made in a normal form, by rules that say which programs compute the same:
+//! - a reduce-scatter is a slice of an all-reduce (another order of sums),
+//! - what is computed element by element of slices is a slice of what is computed of the whole,
+//! - a convert after data moved is the data moved after the convert,
+//! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
+//! order),
+//! - of a collective with several operands, each result is that of a collective with one.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use halflap::ids::IdVec;
+
+use crate::lex::numbers_in;
+use crate::{ElementType, Opcode, Shape};
+
+halflap::ids! {
+    /// A value.
+    NodeId
+}
+
+/// What is the same wherever it lies in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Form {
+    Array { element: ElementType, dims: Vec<u64>, dynamic: bool },
+    Tuple(Vec<Form>),
+    Other,
+}
+
+impl Form {
+    pub(super) fn of(shape: &Shape) -> Form {
+        match shape {
+            Shape::Array(array) => Form::Array {
+                element: array.element,
+                dims: array.dims.clone(),
+                dynamic: array.dynamic,
+            },
+            Shape::Tuple(parts) => Form::Tuple(parts.iter().map(Form::of).collect()),
+            Shape::Token | Shape::Opaque => Form::Other,
+        }
+    }
+
+    pub(super) fn dims(&self) -> Option<&[u64]> {
+        match self {
+            Form::Array { dims, dynamic: false, .. } => Some(dims),
+            _ => None,
+        }
+    }
+
+    pub(super) fn element(&self) -> Option<ElementType> {
+        match self {
+            Form::Array { element, .. } => Some(*element),
+            _ => None,
+        }
+    }
+
+    fn with_dims(&self, dims: &[u64]) -> Form {
+        match self {
+            Form::Array { element, .. } => {
+                Form::Array { element: *element, dims: dims.to_vec(), dynamic: false }
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn part(&self, index: u32) -> Form {
+        match self {
+            Form::Tuple(parts) => parts.get(index as usize).cloned().unwrap_or(Form::Other),
+            _ => Form::Other,
+        }
+    }
+}
+
+/// Who communicates with whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Members {
+    pub(super) groups: Vec<Vec<u32>>,
+    pub(super) pairs: Vec<(u32, u32)>,
+}
+
+/// What a node does with its inputs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    Parameter(usize),
+    /// A constant, as it is written.
+    Literal(String),
+    Tuple,
+    Element(u32),
+    /// The value of a start, before its end.
+    Started,
+    /// What a computation does with its parameters: its root, and the last of its side effects.
+    Function,
+    Collective {
+        opcode: Opcode,
+        members: Rc<Members>,
+        /// Along which dimension, where that matters.
+        dimensions: Vec<i64>,
+        /// What is left of its attributes.
+        attributes: Rc<Vec<(String, String)>>,
+        /// The function that reduces.
+        reducer: Option<NodeId>,
+    },
+    /// The slice of a dimension that begins at another place on each device.
+    Shard {
+        dim: usize,
+        starts: Rc<Vec<u64>>,
+    },
+    Op {
+        opcode: Opcode,
+        name: String,
+        attributes: Rc<Vec<(String, String)>>,
+        /// The functions that it runs.
+        called: Vec<NodeId>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) what: What,
+    pub(super) form: Form,
+    pub(super) inputs: Vec<NodeId>,
+}
+
+/// The nodes of two programs.
+pub(super) struct Nodes {
+    all: IdVec<NodeId, Node>,
+    /// Looked up only.
+    known: HashMap<Node, NodeId>,
+    /// Whether numbers may be added up in another order.
+    pub(super) any_sum_order: bool,
+    /// Replicas, and partitions of each.
+    pub(super) devices: (u32, u32),
+    /// Integers that follow from the device alone. Looked up only.
+    pub(super) numbers: HashMap<NodeId, Option<Rc<Vec<i64>>>>,
+}
+
+impl Nodes {
+    pub(super) fn new(devices: (u32, u32), any_sum_order: bool) -> Nodes {
+        let (all, known, numbers) = (IdVec::default(), HashMap::new(), HashMap::new());
+        Nodes { all, known, any_sum_order, devices, numbers }
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> &Node {
+        &self.all[id]
+    }
+
+    /// A node as it is.
+    pub(super) fn plain(&mut self, what: What, form: Form, inputs: Vec<NodeId>) -> NodeId {
+        let node = Node { what, form, inputs };
+        if let Some(&id) = self.known.get(&node) {
+            return id;
+        }
+        let id = self.all.push(node.clone());
+        self.known.insert(node, id);
+        id
+    }
+
+    /// An element of a value, which is a tuple.
+    pub(super) fn element(&mut self, of: NodeId, index: u32) -> NodeId {
+        let node = self.node(of);
+        if let (What::Tuple, Some(&part)) = (&node.what, node.inputs.get(index as usize)) {
+            return part;
+        }
+        let form = node.form.part(index);
+        self.plain(What::Element(index), form, vec![of])
+    }
+
+    /// An operation, in normal form.
+    pub(super) fn op(&mut self, what: What, form: Form, inputs: Vec<NodeId>) -> NodeId {
+        let What::Op { opcode, .. } = &what else { return self.plain(what, form, inputs) };
+        let opcode = *opcode;
+        if opcode == Opcode::Convert
+            && let Some(moved) = self.converted(&what, &form, &inputs)
+        {
+            return moved;
+        }
+        if opcode == Opcode::DynamicSlice
+            && let Some((dim, starts)) = self.sliced(&form, &inputs)
+        {
+            return self.shard((dim, starts), form, inputs[0]);
+        }
+        if opcode.is_elementwise()
+            && opcode != Opcode::Map
+            && let Some(lifted) = self.lifted(&what, &form, &inputs)
+        {
+            return lifted;
+        }
+        self.plain(what, form, inputs)
+    }
+
+    /// A collective of one operand, in normal form.
+    pub(super) fn collective(&mut self, what: What, form: Form, input: NodeId) -> NodeId {
+        let known = match &what {
+            What::Collective { opcode: Opcode::AllReduce, .. } => self.summed(&what, input),
+            What::Collective { opcode: Opcode::ReduceScatter, .. }
+                if self.any_sum_order || self.is_order_free(&what, input) =>
+            {
+                self.scattered(&what, &form, input)
+            }
+            _ => None,
+        };
+        known.unwrap_or_else(|| {
+            let what = self.in_any_sequence(what, input);
+            self.plain(what, form, vec![input])
+        })
+    }
+
+    /// The members of an all-reduce in ascending sequence, where theirs makes no difference.
+    fn in_any_sequence(&self, what: What, input: NodeId) -> What {
+        let is_free = self.any_sum_order || self.is_order_free(&what, input);
+        match what {
+            What::Collective {
+                opcode: opcode @ Opcode::AllReduce,
+                members,
+                dimensions,
+                attributes,
+                reducer,
+            } if is_free => {
+                let members = Rc::new(sorted(&members));
+                What::Collective { opcode, members, dimensions, attributes, reducer }
+            }
+            what => what,
+        }
+    }
+
+    /// A reduce-scatter as a slice of an all-reduce.
+    fn scattered(&mut self, what: &What, form: &Form, input: NodeId) -> Option<NodeId> {
+        let What::Collective { members, dimensions, attributes, reducer, .. } = what else {
+            return None;
+        };
+        let whole = self.node(input).form.clone();
+        let (full, part) = (whole.dims()?, form.dims()?);
+        let &[dim] = &dimensions[..] else { return None };
+        let dim = usize::try_from(dim).ok()?;
+        let is_kept = |other: usize| other == dim || full.get(other) == part.get(other);
+        if full.len() != part.len() || !(0..full.len()).all(is_kept) {
+            return None;
+        }
+        let size = *part.get(dim)?;
+        let mut starts = vec![u64::MAX; self.device_count()];
+        for (place, &device) in members.groups.iter().flat_map(|group| group.iter().enumerate()) {
+            *starts.get_mut(device as usize)? = place as u64 * size;
+        }
+        let is_even = members.groups.iter().all(|group| group.len() as u64 * size == full[dim]);
+        if !is_even || starts.contains(&u64::MAX) {
+            return None;
+        }
+        let all = What::Collective {
+            opcode: Opcode::AllReduce,
+            members: members.clone(),
+            dimensions: Vec::new(),
+            attributes: attributes.clone(),
+            reducer: *reducer,
+        };
+        let whole = self.collective(all, whole, input);
+        Some(self.shard((dim, Rc::new(starts)), form.clone(), whole))
+    }
+
+    fn shard(&mut self, cut: (usize, Rc<Vec<u64>>), form: Form, of: NodeId) -> NodeId {
+        let (dim, starts) = cut;
+        self.plain(What::Shard { dim, starts }, form, vec![of])
+    }
+
+    pub(super) fn device_count(&self) -> usize {
+        self.devices.0 as usize * self.devices.1 as usize
+    }
+
+    /// A convert of moved data as moved data that was converted.
+    fn converted(&mut self, what: &What, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
+        let &[input] = inputs else { return None };
+        let node = self.node(input).clone();
+        let moves = matches!(
+            &node.what,
+            What::Collective {
+                opcode: Opcode::AllGather
+                    | Opcode::AllToAll
+                    | Opcode::CollectivePermute
+                    | Opcode::CollectiveBroadcast,
+                ..
+            }
+        );
+        let (&[from], Form::Array { element, .. }) = (&node.inputs[..], form) else { return None };
+        let sent = self.node(from).form.clone();
+        let Form::Array { dims, dynamic: false, .. } = sent else { return None };
+        if !moves || node.form.dims()? != form.dims()? {
+            return None;
+        }
+        let form_before = Form::Array { element: *element, dims, dynamic: false };
+        let before = self.op(what.clone(), form_before, vec![from]);
+        Some(self.collective(node.what, form.clone(), before))
+    }
+
+    /// Which dimension a dynamic slice cuts, and where it begins on each device.
+    fn sliced(&mut self, form: &Form, inputs: &[NodeId]) -> Option<(usize, Rc<Vec<u64>>)> {
+        let (&of, starts) = inputs.split_first()?;
+        let whole = self.node(of).form.dims()?.to_vec();
+        let part = form.dims()?;
+        let mut cut = (0..whole.len()).filter(|&dim| part.get(dim) != whole.get(dim));
+        let (Some(dim), None) = (cut.next(), cut.next()) else { return None };
+        let room = whole[dim].checked_sub(part[dim])?;
+        let numbers = self.numbers(*starts.get(dim)?)?;
+        // A slice that would reach beyond the end begins earlier.
+        let start = |&number: &i64| u64::try_from(number.max(0)).unwrap_or(0).min(room);
+        Some((dim, Rc::new(numbers.iter().map(start).collect())))
+    }
+
+    /// What is computed of slices, as a slice of what is computed of the whole.
+    fn lifted(&mut self, what: &What, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
+        let shard = |node: &Node| match &node.what {
+            What::Shard { dim, starts } => Some((*dim, starts.clone(), node.inputs[0])),
+            _ => None,
+        };
+        let (dim, starts, of) = inputs.iter().find_map(|&input| shard(self.node(input)))?;
+        let whole = self.node(of).form.dims()?.to_vec();
+        let mut lifted = Vec::with_capacity(inputs.len());
+        for &input in inputs {
+            let node = self.node(input).clone();
+            let is_same = |(d, s, _): &(usize, Rc<Vec<u64>>, NodeId)| *d == dim && *s == starts;
+            let full = match shard(&node).filter(is_same) {
+                Some((_, _, of)) if self.node(of).form.dims() == Some(&whole) => of,
+                Some(_) => return None,
+                None if self.is_spread(&node) => {
+                    self.plain(node.what, node.form.with_dims(&whole), node.inputs)
+                }
+                None => return None,
+            };
+            lifted.push(full);
+        }
+        let full = self.op(what.clone(), form.with_dims(&whole), lifted);
+        Some(self.shard((dim, starts), form.clone(), full))
+    }
+
+    /// A single number in every place.
+    fn is_spread(&self, node: &Node) -> bool {
+        let of_scalar =
+            |&input: &NodeId| self.node(input).form.dims().is_some_and(<[u64]>::is_empty);
+        matches!(node.what, What::Op { opcode: Opcode::Broadcast, .. })
+            && node.inputs.iter().all(of_scalar)
+    }
+
+    /// A sum over slices that is summed over their ranks, as the sum of the whole.
+    fn summed(&mut self, what: &What, input: NodeId) -> Option<NodeId> {
+        let What::Collective { members, reducer, .. } = what else { return None };
+        let sum = self.node(input).clone();
+        let What::Op { opcode: Opcode::Reduce, attributes: own, called, .. } = &sum.what else {
+            return None;
+        };
+        let &[part, init] = &sum.inputs[..] else { return None };
+        let node = self.node(part).clone();
+        let What::Shard { dim, starts } = &node.what else { return None };
+        let is_free = self.any_sum_order || sum.form.element()?.name().starts_with(['s', 'u']);
+        let is_same_sum = reducer.is_some_and(|reducer| {
+            called[..] == [reducer] && self.reducer(reducer) == Some(Opcode::Add)
+        });
+        let summed = own.iter().find(|(key, _)| key == "dimensions")?;
+        let is_zero = matches!(&self.node(init).what, What::Literal(text) if text == "0");
+        let is_summed = numbers_in(&summed.1).contains(&(*dim as i64));
+        if !(is_free && is_zero && is_summed && is_same_sum) {
+            return None;
+        }
+        let size = node.form.dims()?[*dim];
+        let whole = node.inputs[0];
+        let extent = self.node(whole).form.dims()?[*dim];
+        let covers = |group: &Vec<u32>| {
+            let mut places: Vec<u64> = group.iter().map(|&d| starts[d as usize]).collect();
+            places.sort_unstable();
+            let is_next = |(at, &start): (usize, &u64)| start == at as u64 * size;
+            places.iter().enumerate().all(is_next) && places.len() as u64 * size == extent
+        };
+        if !members.groups.iter().all(covers) || !self.is_uniform(whole, &members.groups) {
+            return None;
+        }
+        Some(self.plain(sum.what.clone(), sum.form.clone(), vec![whole, init]))
+    }
+
+    /// Whether a value is the same on all devices of each group.
+    fn is_uniform(&self, id: NodeId, groups: &[Vec<u32>]) -> bool {
+        let mut open = vec![id];
+        while let Some(id) = open.pop() {
+            let node = self.node(id);
+            match &node.what {
+                What::Literal(_) => {}
+                What::Collective { opcode: Opcode::AllReduce, members, .. } => {
+                    let within = |group: &Vec<u32>| {
+                        members.groups.iter().any(|all| group.iter().all(|d| all.contains(d)))
+                    };
+                    if !groups.iter().all(within) {
+                        return false;
+                    }
+                }
+                What::Op { opcode, .. }
+                    if (opcode.is_elementwise() && *opcode != Opcode::Map)
+                        || *opcode == Opcode::Broadcast =>
+                {
+                    open.extend(&node.inputs);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// What a function does with its two parameters, if that is one operation.
+    fn reducer(&self, function: NodeId) -> Option<Opcode> {
+        let root = self.node(*self.node(function).inputs.first()?);
+        let What::Op { opcode, .. } = root.what else { return None };
+        let parameter = |&id: &NodeId| match self.node(id).what {
+            What::Parameter(number) => Some(number),
+            _ => None,
+        };
+        let mut numbers: Vec<usize> = root.inputs.iter().map(parameter).collect::<Option<_>>()?;
+        numbers.sort_unstable();
+        (numbers == [0, 1]).then_some(opcode)
+    }
+
+    /// Whether a reduction gives the same bits in every order.
+    fn is_order_free(&self, what: &What, input: NodeId) -> bool {
+        let What::Collective { members, reducer, .. } = what else { return false };
+        let known = [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum];
+        let is_known = reducer
+            .and_then(|function| self.reducer(function))
+            .is_some_and(|opcode| known.contains(&opcode));
+        let name = self.node(input).form.element().map_or("", ElementType::name);
+        let is_whole = name.starts_with(['s', 'u']) || name == "pred";
+        is_known && (is_whole || members.groups.iter().all(|group| group.len() <= 2))
+    }
+}
+
+/// The same sets, each and all ascending.
+fn sorted(members: &Members) -> Members {
+    let mut groups = members.groups.clone();
+    groups.iter_mut().for_each(|group| group.sort_unstable());
+    groups.sort_unstable();
+    Members { groups, pairs: members.pairs.clone() }
+}

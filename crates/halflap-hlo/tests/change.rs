@@ -1,0 +1,289 @@
+//! Recipes applied to small modules: what becomes of the text, what is refused and why, and what the
+//! proof accepts.
+
+use halflap::units::Bytes;
+use halflap_hlo::change::{self, ChangeError, Recipe};
+use halflap_hlo::{Different, Module, Sameness, same};
+
+const GROUPS: &str = "replica_groups={{0,1,2,3}}, use_global_device_ids=true";
+
+/// A module of four ranks whose entry has parameters `x` and `y` of f32[8,4], and these lines.
+fn text(lines: &str) -> String {
+    format!(
+        "HloModule m, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[8,4], y: f32[8,4]) -> f32[8,4] {{
+  %x = f32[8,4]{{1,0}} parameter(0)
+  %y = f32[8,4]{{1,0}} parameter(1)
+  %table = s32[4]{{0}} constant({{0, 2, 4, 6}})
+  %id = u32[] partition-id()
+  %one = s32[1]{{0}} dynamic-slice(%table, %id), dynamic_slice_sizes={{1}}
+  %at = s32[] reshape(%one)
+  %zero = s32[] constant(0)
+{lines}
+}}
+"
+    )
+}
+
+fn read(lines: &str) -> Module {
+    let text = text(lines);
+    Module::read(text.clone()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn sliced() -> String {
+    format!(
+        "  %ar = f32[8,4]{{1,0}} all-reduce(%x), channel_id=1, {GROUPS}, to_apply=%add
+  %mine = f32[2,4]{{1,0}} dynamic-slice(%ar, %at, %zero), dynamic_slice_sizes={{2,4}}, metadata={{op_name=\"f/slice\"}}
+  ROOT %all = f32[8,4]{{1,0}} all-gather(%mine), channel_id=2, {GROUPS}, dimensions={{0}}"
+    )
+}
+
+fn applied(module: &Module, recipes: &[Recipe]) -> Module {
+    let (changed, _) = change::apply(module, recipes).unwrap_or_else(|error| panic!("{error}"));
+    changed
+}
+
+fn scatter(name: &str) -> Recipe {
+    Recipe::Scatter { all_reduce: name.to_owned() }
+}
+
+fn merge(members: &[&str]) -> Recipe {
+    Recipe::Merge { members: members.iter().map(|&name| name.to_owned()).collect() }
+}
+
+#[track_caller]
+fn refused(lines: &str, recipe: &Recipe, why: &str) {
+    let module = read(lines);
+    let error = change::apply(&module, std::slice::from_ref(recipe)).unwrap_err().to_string();
+    assert!(error.contains(why), "{error}");
+    assert!(change::find(&module).iter().all(|found| found.recipe != *recipe));
+}
+
+#[test]
+fn an_all_reduce_of_slices_is_a_reduce_scatter() {
+    let module = read(&sliced());
+    let found = change::find(&module);
+    assert_eq!(found.len(), 1);
+    assert_eq!((&found[0].recipe, found[0].is_exact), (&scatter("ar"), false));
+    let (changed, into) = change::apply(&module, &[scatter("ar")]).unwrap();
+    assert_eq!(into, ["mine"]);
+    let line = "%mine = f32[2,4]{1,0} reduce-scatter(%x), channel_id=1, replica_groups={{0,1,2,3}}, \
+                use_global_device_ids=true, to_apply=%add, dimensions={0}";
+    assert!(changed.text().contains(line), "{}", changed.text());
+    assert!(!changed.text().contains("all-reduce"));
+    assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
+}
+
+#[test]
+fn two_ranks_sum_exactly() {
+    let two = "replica_groups={{0,1},{2,3}}, use_global_device_ids=true";
+    let lines = sliced().replace(GROUPS, two).replace("[2,4]", "[4,4]").replace("{2,4}", "{4,4}");
+    let text = text(&lines).replace("{0, 2, 4, 6}", "{0, 4, 0, 4}");
+    let module = Module::read(text).unwrap();
+    let found = change::find(&module);
+    assert!(found.len() == 1 && found[0].is_exact);
+    assert_eq!(same(&module, &applied(&module, &[scatter("ar")])), Ok(Sameness::Exact));
+}
+
+#[test]
+fn slices_in_another_sequence_reorder_the_groups() {
+    let text = text(&sliced()).replace("{0, 2, 4, 6}", "{2, 0, 6, 4}");
+    let module = Module::read(text).unwrap();
+    let changed = applied(&module, &[scatter("ar")]);
+    assert!(
+        changed.text().contains("reduce-scatter(%x), channel_id=1, replica_groups={{1,0,3,2}}")
+    );
+    assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
+}
+
+#[test]
+fn what_lies_between_is_computed_on_the_slice() {
+    let lines = format!(
+        "  %ar = f32[8,4]{{1,0}} all-reduce(%x), channel_id=1, {GROUPS}, to_apply=%add
+  %copy = f32[8,4]{{1,0}} copy(%ar)
+  %square = f32[8,4]{{1,0}} multiply(%copy, %copy)
+  %nought = f32[] constant(0)
+  %norm = f32[] reduce(%square, %nought), dimensions={{0,1}}, to_apply=%add
+  %mine = f32[2,4]{{1,0}} dynamic-slice(%copy, %at, %zero), dynamic_slice_sizes={{2,4}}
+  %all = f32[8,4]{{1,0}} all-gather(%mine), channel_id=2, {GROUPS}, dimensions={{0}}
+  %spread = f32[8,4]{{1,0}} broadcast(%norm), dimensions={{}}
+  ROOT %r = f32[8,4]{{1,0}} divide(%all, %spread)"
+    );
+    let module = read(&lines);
+    let changed = applied(&module, &[scatter("ar")]);
+    let text = changed.text();
+    assert!(text.contains("%mine = f32[2,4]{1,0} copy(%ar.2)"), "{text}");
+    assert!(text.contains("%norm = f32[] all-reduce(%norm.shard), channel_id=3"), "{text}");
+    assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
+    // A factor that differs from rank to rank would make the ranks' sums of slices mean something else.
+    let factor = lines.replace(
+        "multiply(%copy, %copy)",
+        "multiply(%copy, %each)",
+    ).replace(
+        "  %square",
+        "  %part = f32[1,1]{1,0} slice(%y), slice={[0:1], [0:1]}\n  %number = f32[] reshape(%part)\n  \
+         %each = f32[8,4]{1,0} broadcast(%number), dimensions={}\n  %square",
+    );
+    refused(&factor, &scatter("ar"), "needs all of it");
+}
+
+#[test]
+fn all_reduces_that_stay() {
+    let whole = sliced()
+        .replace("all-gather(%mine)", "all-gather(%ar)")
+        .replace("ROOT %all = f32[8,4]", "ROOT %all = f32[32,4]");
+    refused(&whole, &scatter("ar"), "needs all of it");
+    let controls = sliced().replace("to_apply=%add", "to_apply=%add, control-predecessors={%y}");
+    refused(&controls, &scatter("ar"), "control dependencies");
+    let text = text(&sliced()).replace("{0, 2, 4, 6}", "{0, 2, 4, 4}");
+    let module = Module::read(text).unwrap();
+    let error = change::apply(&module, &[scatter("ar")]).unwrap_err().to_string();
+    assert!(error.contains("offsets that are not the ranks' places"), "{error}");
+    refused(&sliced(), &scatter("all"), "is not what this rewrite is for");
+    let unknown = change::apply(&read(&sliced()), &[scatter("nobody")]).unwrap_err();
+    assert_eq!(unknown, ChangeError::Unknown { name: "nobody".to_owned() });
+}
+
+fn narrowed() -> String {
+    format!(
+        "  %part = f32[2,4]{{1,0}} slice(%x), slice={{[0:2], [0:4]}}
+  %ag = f32[8,4]{{1,0}} all-gather(%part), channel_id=1, {GROUPS}, dimensions={{0}}
+  %low = bf16[8,4]{{1,0}} convert(%ag)
+  ROOT %r = f32[8,4]{{1,0}} convert(%low)"
+    )
+}
+
+#[test]
+fn converts_go_to_the_narrow_side() {
+    let module = read(&narrowed());
+    let recipe = Recipe::Narrow { collective: "ag".to_owned() };
+    let changed = applied(&module, std::slice::from_ref(&recipe));
+    assert!(changed.text().contains("%low.narrow = bf16[2,4]{1,0} convert(%part)"));
+    assert!(changed.text().contains("%low = bf16[8,4]{1,0} all-gather(%low.narrow), channel_id=1"));
+    assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
+    // The other way round: what is widened before it is sent.
+    let lines = format!(
+        "  %part = f32[2,4]{{1,0}} slice(%x), slice={{[0:2], [0:4]}}
+  %low = bf16[2,4]{{1,0}} convert(%part)
+  %wide = f32[2,4]{{1,0}} convert(%low)
+  ROOT %ag = f32[8,4]{{1,0}} all-gather(%wide), channel_id=1, {GROUPS}, dimensions={{0}}"
+    );
+    let module = read(&lines);
+    let changed = applied(&module, std::slice::from_ref(&recipe));
+    assert!(changed.text().contains("%ag.narrow = bf16[8,4]{1,0} all-gather(%low)"));
+    assert!(changed.text().contains("ROOT %ag = f32[8,4]{1,0} convert(%ag.narrow)"));
+    assert!(!changed.text().contains("%wide"));
+    assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
+    refused(&lines.replace("bf16", "f64"), &recipe, "needs all of it");
+    refused(&narrowed().replace("convert(%low)", "add(%ag, %ag)"), &recipe, "needs all of it");
+}
+
+fn gathers() -> String {
+    format!(
+        "  %p = f32[2,4]{{1,0}} slice(%x), slice={{[0:2], [0:4]}}
+  %first = f32[8,4]{{1,0}} all-gather(%p), channel_id=1, {GROUPS}, dimensions={{0}}
+  %sum = f32[8,4]{{1,0}} add(%first, %y)
+  %q = f32[2,4]{{1,0}} slice(%y), slice={{[2:4], [0:4]}}
+  %second = f32[8,4]{{1,0}} all-gather(%q), channel_id=2, {GROUPS}, dimensions={{0}}
+  ROOT %r = f32[8,4]{{1,0}} add(%sum, %second)"
+    )
+}
+
+#[test]
+fn gathers_become_one_with_two_operands() {
+    let module = read(&gathers());
+    let classes = change::merge_classes(&module);
+    assert_eq!(classes.len(), 1);
+    assert!(classes[0].is_exact && classes[0].bytes() == Bytes(256));
+    assert_eq!(classes[0].sets(Bytes(1 << 20)), [merge(&["first", "second"])]);
+    assert_eq!(classes[0].sets(Bytes(200)), []);
+    let (changed, into) = change::apply(&module, &[merge(&["first", "second"])]).unwrap();
+    assert_eq!(into, ["first_x2"]);
+    let line = "%first_x2 = (f32[8,4]{1,0}, f32[8,4]{1,0}) all-gather(%p, %q), channel_id=1";
+    assert!(changed.text().contains(line), "{}", changed.text());
+    assert!(
+        changed.text().contains("%second = f32[8,4]{1,0} get-tuple-element(%first_x2), index=1")
+    );
+    assert_eq!(same(&module, &changed), Ok(Sameness::Exact));
+}
+
+#[test]
+fn merges_that_are_refused() {
+    let both = merge(&["first", "second"]);
+    refused(&gathers().replace("slice(%y)", "slice(%sum)"), &both, "depend on each other");
+    let other = "replica_groups={{3,2,1,0}}, use_global_device_ids=true, dimensions";
+    let lines = gathers();
+    let at = lines.rfind(GROUPS).unwrap();
+    let lines = format!("{}{other}{}", &lines[..at], &lines[at + GROUPS.len() + 12..]);
+    refused(&lines, &both, "differ in groups");
+    refused(&gathers(), &merge(&["first"]), "two or more");
+    refused(&gathers(), &merge(&["first", "first"]), "each collective can be merged once");
+    refused(&gathers(), &merge(&["first", "sum"]), "is not what this rewrite is for");
+}
+
+/// Wrong changes, each a slip that a rewriter could make.
+#[test]
+fn the_proof_finds_what_differs() {
+    let wrong = |before: &str, after: &str, from: &str, to: &str| {
+        let changed = after.replace(from, to);
+        assert_ne!(changed, after, "{from}");
+        let (before, after) = (before.to_owned(), changed);
+        same(&Module::read(before).unwrap(), &Module::read(after).unwrap()).unwrap_err()
+    };
+    let old = text(&gathers());
+    let new = applied(&Module::read(old.clone()).unwrap(), &[merge(&["first", "second"])]);
+    let new = new.text();
+    for (from, to) in [
+        ("%first_x2), index=1", "%first_x2), index=0"),
+        ("(%p, %q)", "(%q, %p)"),
+        ("[2:4]", "[4:6]"),
+        ("{{0,1,2,3}}", "{{1,0,2,3}}"),
+        ("add(%sum, %second)", "subtract(%sum, %second)"),
+    ] {
+        let different = wrong(&old, new, from, to);
+        assert!(matches!(different, Different::Value { .. } | Different::Results), "{different}");
+    }
+    let old = text(&sliced());
+    let new = applied(&Module::read(old.clone()).unwrap(), &[scatter("ar")]);
+    let new = new.text();
+    wrong(
+        &old,
+        new,
+        "replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply",
+        "replica_groups={{1,0,2,3}}, use_global_device_ids=true, to_apply",
+    );
+    wrong(&old, new, "reduce-scatter(%x)", "reduce-scatter(%y)");
+    wrong(&old, new, "num_partitions=4", "num_partitions=8");
+    let old = text(&narrowed());
+    let recipe = Recipe::Narrow { collective: "ag".to_owned() };
+    let new = applied(&Module::read(old.clone()).unwrap(), &[recipe]);
+    wrong(&old, new.text(), "bf16", "f16");
+}
+
+#[test]
+fn effects_and_controls_stay() {
+    let lines = "  %n = f32[] constant(0)
+  %m = f32[] constant(1)
+  %u = f32[8,4]{1,0} rng(%n, %m), distribution=rng_uniform
+  %v = f32[8,4]{1,0} rng(%n, %m), distribution=rng_uniform
+  ROOT %r = f32[8,4]{1,0} subtract(%u, %v)";
+    let old = read(lines);
+    let swapped = read(&lines.replace("subtract(%u, %v)", "subtract(%v, %u)"));
+    assert!(same(&old, &swapped).is_err());
+    assert_eq!(same(&old, &old), Ok(Sameness::Exact));
+    let lines = "  %s = f32[8,4]{1,0} add(%x, %y), control-predecessors={%t}
+  ROOT %r = f32[8,4]{1,0} add(%s, %t)";
+    let lines = format!("  %t = f32[8,4]{{1,0}} tanh(%x)\n{lines}");
+    let old = read(&lines);
+    let new = read(&lines.replace(", control-predecessors={%t}", ""));
+    let missing = Different::Control { before: "t".to_owned(), after: "s".to_owned() };
+    assert_eq!(same(&old, &new), Err(missing));
+    assert_eq!(same(&new, &old), Ok(Sameness::Exact));
+}

@@ -1,0 +1,425 @@
+//! Changed modules compute what the old ones do: every recipe that applies to random modules with
+//! collectives in loops, branches and beside fusions, and to the modules in tests/hlo, is applied, proved and run.
+//!
+//! `HALFLAP_REWRITES=1000` runs so many random modules; `scripts/nightly` does.
+
+mod common;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use common::Random;
+use halflap::import::unzip;
+use halflap::units::Bytes;
+use halflap_hlo::change::{self, Recipe, RecipeKind};
+use halflap_hlo::{Module, Sameness, same};
+use halflap_run::evaluate::Evaluator;
+use halflap_run::tensor::{DType, Tensor};
+
+/// Values that are passed around: 8 by 16 numbers.
+const WHOLE: &str = "f32[8,16]{1,0}";
+
+struct Writer {
+    random: Random,
+    text: String,
+    values: Vec<String>,
+    next: usize,
+    ranks: usize,
+}
+
+impl Writer {
+    fn fresh(&mut self, stem: &str) -> String {
+        self.next += 1;
+        format!("{stem}.{}", self.next)
+    }
+
+    fn value(&mut self) -> String {
+        let at = self.random.below(self.values.len());
+        format!("%{}", self.values[at])
+    }
+
+    fn line(&mut self, stem: &str, rest: &str) -> String {
+        let name = self.fresh(stem);
+        let _ = writeln!(self.text, "  %{name} = {rest}");
+        format!("%{name}")
+    }
+
+    fn keep(&mut self, value: &str) {
+        self.values.push(value.trim_start_matches('%').to_owned());
+    }
+
+    /// Groups of equal size: all ranks, neighbours, or those that are half of all apart.
+    fn groups(&mut self) -> (Vec<Vec<usize>>, String) {
+        let (ranks, half) = (self.ranks, self.ranks / 2);
+        let groups: Vec<Vec<usize>> = match self.random.below(3) {
+            0 => vec![(0..ranks).collect()],
+            1 => (0..half).map(|at| vec![2 * at, 2 * at + 1]).collect(),
+            _ => (0..half).map(|at| vec![at, at + half]).collect(),
+        };
+        let list = |group: &Vec<usize>| {
+            format!("{{{}}}", group.iter().map(usize::to_string).collect::<Vec<_>>().join(","))
+        };
+        let text = groups.iter().map(list).collect::<Vec<_>>().join(",");
+        let text = format!("channel_id=1, replica_groups={{{text}}}, use_global_device_ids=true");
+        (groups, text)
+    }
+
+    /// Where each rank's slice begins, from a table or from the rank's number.
+    fn offset(&mut self, groups: &[Vec<usize>], size: usize) -> String {
+        let rank = self.line("partition-id", "u32[] partition-id()");
+        if groups.len() == 1 && self.random.below(2) == 0 {
+            let rank = self.line("convert", &format!("s32[] convert({rank})"));
+            let size = self.line("constant", &format!("s32[] constant({size})"));
+            return self.line("multiply", &format!("s32[] multiply({rank}, {size})"));
+        }
+        let mut places = vec![0; self.ranks];
+        for group in groups {
+            let turned = usize::from(self.random.below(4) == 0);
+            for (at, &rank) in group.iter().enumerate() {
+                places[rank] = (at + turned) % group.len() * size;
+            }
+        }
+        // Now and then the slices are not those of the ranks.
+        if self.random.below(8) == 0 {
+            places.fill(0);
+        }
+        let table = places.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let ranks = self.ranks;
+        let table = self.line("constant", &format!("s32[{ranks}]{{0}} constant({{{table}}})"));
+        let place =
+            format!("s32[1]{{0}} dynamic-slice({table}, {rank}), dynamic_slice_sizes={{1}}");
+        let place = self.line("dynamic-slice", &place);
+        self.line("reshape", &format!("s32[] reshape({place})"))
+    }
+
+    /// An all-reduce of which slices are used, directly or after something elementwise.
+    fn scatter(&mut self) {
+        let (groups, members) = self.groups();
+        let dim = self.random.below(2);
+        let count = groups[0].len();
+        let extents = if dim == 0 { [8 / count, 16] } else { [8, 16 / count] };
+        let size = extents[dim];
+        let value = self.value();
+        let whole = format!("{WHOLE} all-reduce({value}), {members}, to_apply=%add");
+        let mut whole = self.line("all-reduce", &whole);
+        if self.random.below(3) == 0 {
+            whole = self.line("copy", &format!("{WHOLE} copy({whole})"));
+            let two = self.line("constant", "f32[] constant(0.25)");
+            let two = self.line("broadcast", &format!("{WHOLE} broadcast({two}), dimensions={{}}"));
+            if self.random.below(2) == 0 {
+                let square = self.line("multiply", &format!("{WHOLE} multiply({whole}, {two})"));
+                let zero = self.line("constant", "f32[] constant(0)");
+                let sum =
+                    format!("f32[] reduce({square}, {zero}), dimensions={{0,1}}, to_apply=%add");
+                let sum = self.line("reduce", &sum);
+                let spread = format!("{WHOLE} broadcast({sum}), dimensions={{}}");
+                let spread = self.line("broadcast", &spread);
+                let spread = self.line("tanh", &format!("{WHOLE} tanh({spread})"));
+                self.keep(&spread);
+            }
+            whole = self.line("multiply", &format!("{WHOLE} multiply({whole}, {two})"));
+        }
+        let offset = self.offset(&groups, size);
+        let zero = self.line("constant", "s32[] constant(0)");
+        let starts = if dim == 0 { [&offset, &zero] } else { [&zero, &offset] };
+        let [rows, columns] = extents;
+        let slice = format!(
+            "f32[{rows},{columns}]{{1,0}} dynamic-slice({whole}, {}, {}), dynamic_slice_sizes={{{rows},{columns}}}",
+            starts[0], starts[1]
+        );
+        let slice = self.line("dynamic-slice", &slice);
+        let again = format!("{WHOLE} all-gather({slice}), {members}, dimensions={{{dim}}}");
+        let again = self.line("all-gather", &again);
+        let small = self.line("tanh", &format!("{WHOLE} tanh({again})"));
+        self.keep(&small);
+    }
+
+    /// A convert before or after data moves.
+    fn narrow(&mut self) {
+        let (groups, members) = self.groups();
+        let rows = 8 / groups[0].len();
+        let value = self.value();
+        let slice = format!("f32[{rows},16]{{1,0}} slice({value}), slice={{[0:{rows}], [0:16]}}");
+        let mut part = self.line("slice", &slice);
+        let is_before = self.random.below(2) == 0;
+        if is_before {
+            part = self.line("convert", &format!("bf16[{rows},16]{{1,0}} convert({part})"));
+            part = self.line("convert", &format!("f32[{rows},16]{{1,0}} convert({part})"));
+        }
+        let whole = format!("{WHOLE} all-gather({part}), {members}, dimensions={{0}}");
+        let mut whole = self.line("all-gather", &whole);
+        if !is_before {
+            whole = self.line("convert", &format!("bf16[8,16]{{1,0}} convert({whole})"));
+            if self.random.below(2) == 0 {
+                let pairs: Vec<String> = (0..self.ranks)
+                    .map(|rank| format!("{{{rank},{}}}", (rank + 1) % self.ranks))
+                    .collect();
+                let pairs = pairs.join(",");
+                let wide = self.line("convert", &format!("{WHOLE} convert({whole})"));
+                whole = self.line(
+                    "collective-permute",
+                    &format!("{WHOLE} collective-permute({wide}), channel_id=2, source_target_pairs={{{pairs}}}"),
+                );
+                whole = self.line("convert", &format!("bf16[8,16]{{1,0}} convert({whole})"));
+            }
+            whole = self.line("convert", &format!("{WHOLE} convert({whole})"));
+        }
+        self.keep(&whole);
+    }
+
+    /// Collectives of one kind and group beside each other.
+    fn several(&mut self) {
+        let (groups, members) = self.groups();
+        let rows = 8 / groups[0].len();
+        let kind = self.random.below(3);
+        for _ in 0..2 + self.random.below(2) {
+            let value = self.value();
+            let made = match kind {
+                0 => {
+                    let whole = format!("{WHOLE} all-reduce({value}), {members}, to_apply=%add");
+                    self.line("all-reduce", &whole)
+                }
+                1 => {
+                    let slice = format!(
+                        "f32[{rows},16]{{1,0}} slice({value}), slice={{[0:{rows}], [0:16]}}"
+                    );
+                    let slice = self.line("slice", &slice);
+                    let whole = format!("{WHOLE} all-gather({slice}), {members}, dimensions={{0}}");
+                    self.line("all-gather", &whole)
+                }
+                _ => {
+                    let part = format!(
+                        "f32[{rows},16]{{1,0}} reduce-scatter({value}), {members}, dimensions={{0}}, to_apply=%add"
+                    );
+                    let part = self.line("reduce-scatter", &part);
+                    let whole = format!("{WHOLE} all-gather({part}), {members}, dimensions={{0}}");
+                    self.line("all-gather", &whole)
+                }
+            };
+            let small = self.line("tanh", &format!("{WHOLE} tanh({made})"));
+            self.keep(&small);
+        }
+    }
+
+    fn compute(&mut self) {
+        let (a, b) = (self.value(), self.value());
+        let rest = match self.random.below(3) {
+            0 => format!("{WHOLE} add({a}, {b})"),
+            1 => format!("{WHOLE} fusion({a}, {b}), kind=kLoop, calls=%fused"),
+            _ => format!("{WHOLE} subtract({a}, {b})"),
+        };
+        let made = self.line("compute", &rest);
+        self.keep(&made);
+    }
+
+    fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.random.below(5) {
+                0 => self.scatter(),
+                1 => self.narrow(),
+                2 => self.several(),
+                _ => self.compute(),
+            }
+        }
+    }
+
+    fn call(&mut self) {
+        let value = self.value();
+        if self.random.below(2) == 0 {
+            let zero = self.line("constant", "s32[] constant(0)");
+            let state = self.line("tuple", &format!("(s32[], {WHOLE}) tuple({zero}, {value})"));
+            let done = format!("(s32[], {WHOLE}) while({state}), condition=%condition, body=%body");
+            let done = self.line("while", &done);
+            let done = self.line("gte", &format!("{WHOLE} get-tuple-element({done}), index=1"));
+            self.keep(&done);
+        } else {
+            let which = self.random.below(2);
+            let which = self.line("constant", &format!("s32[] constant({which})"));
+            let done = format!(
+                "{WHOLE} conditional({which}, {value}, {value}), branch_computations={{%one, %other}}"
+            );
+            let done = self.line("conditional", &done);
+            self.keep(&done);
+        }
+    }
+
+    fn branch(&mut self, name: &str) {
+        let _ = writeln!(self.text, "%{name} (p: f32[8,16]) -> f32[8,16] {{");
+        let parameter = self.line("parameter", &format!("{WHOLE} parameter(0)"));
+        self.values.clear();
+        self.keep(&parameter);
+        let count = 1 + self.random.below(3);
+        self.steps(count);
+        let root = self.value();
+        let name = self.fresh("root");
+        let _ = writeln!(self.text, "  ROOT %{name} = {WHOLE} tanh({root})\n}}\n");
+    }
+
+    fn body(&mut self) {
+        let state = format!("(s32[], {WHOLE})");
+        let _ =
+            writeln!(self.text, "%body (s: {state}) -> {state} {{\n  %s = {state} parameter(0)");
+        let _ = writeln!(self.text, "  %i = s32[] get-tuple-element(%s), index=0");
+        let _ = writeln!(self.text, "  %one.1 = s32[] constant(1)\n  %j = s32[] add(%i, %one.1)");
+        let value = self.line("gte", &format!("{WHOLE} get-tuple-element(%s), index=1"));
+        self.values.clear();
+        self.keep(&value);
+        let count = 1 + self.random.below(4);
+        self.steps(count);
+        let root = self.value();
+        let _ = writeln!(self.text, "  ROOT %r = {state} tuple(%j, {root})\n}}\n");
+        let _ = writeln!(
+            self.text,
+            "%condition (t: {state}) -> pred[] {{\n  %t = {state} parameter(0)\n  %k = s32[] get-tuple-element(%t), index=0\n  %n = s32[] constant(3)\n  ROOT %lt = pred[] compare(%k, %n), direction=LT\n}}\n"
+        );
+    }
+}
+
+fn random_module(seed: u32, ranks: usize) -> Module {
+    let text = format!(
+        "HloModule random_{seed}, num_partitions={ranks}\n\n%add (a: f32[], b: f32[]) -> f32[] {{\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n  ROOT %c = f32[] add(%a, %b)\n}}\n\n%fused (x: f32[8,16], y: f32[8,16]) -> f32[8,16] {{\n  %x = {WHOLE} parameter(0)\n  %y = {WHOLE} parameter(1)\n  %m = {WHOLE} multiply(%x, %y)\n  ROOT %h = {WHOLE} tanh(%m)\n}}\n\n"
+    );
+    let random = Random(u64::from(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut writer = Writer { random, text, values: Vec::new(), next: 0, ranks };
+    writer.body();
+    writer.branch("one");
+    writer.branch("other");
+    let _ = writeln!(
+        writer.text,
+        "ENTRY %main (u: f32[8,16], v: f32[8,16]) -> (f32[8,16], f32[8,16], f32[8,16]) {{"
+    );
+    writer.values.clear();
+    for number in 0..2 {
+        let value = writer.line("parameter", &format!("{WHOLE} parameter({number})"));
+        writer.keep(&value);
+    }
+    let count = 3 + writer.random.below(6);
+    writer.steps(count);
+    writer.call();
+    writer.steps(2);
+    let results: Vec<String> = (0..3).map(|_| writer.value()).collect();
+    let last = format!("%{}", writer.values[writer.values.len() - 1]);
+    let _ = writeln!(
+        writer.text,
+        "  ROOT %result = ({WHOLE}, {WHOLE}, {WHOLE}) tuple({}, {}, {last})\n}}",
+        results[0], results[1]
+    );
+    let text = writer.text;
+    Module::read(text.clone()).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"))
+}
+
+/// Inputs that differ from rank to rank.
+fn inputs(module: &Module, ranks: usize, seed: u64) -> Vec<Vec<Tensor>> {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut leaves = Vec::new();
+    for parameter in module.parameters(module.entry()).into_iter().flatten() {
+        module.instruction(parameter).shape.leaves(&mut leaves);
+    }
+    let one = |random: &mut Random| {
+        let array = |leaf: &&halflap_hlo::Shape| {
+            let array = leaf.array().expect("parameters are arrays");
+            let dims: Vec<usize> = array.dims.iter().map(|&dim| dim as usize).collect();
+            let dtype = DType::of(array.element).expect("a known type");
+            random.array(dtype, &dims)
+        };
+        leaves.iter().map(array).collect::<Vec<_>>()
+    };
+    (0..ranks).map(|_| one(&mut random)).collect()
+}
+
+fn run(module: &Module, inputs: &[Vec<Tensor>]) -> Vec<Vec<Tensor>> {
+    let mut evaluator = Evaluator::new(module).unwrap_or_else(|error| panic!("{error}"));
+    evaluator.run(inputs).unwrap_or_else(|error| panic!("{error}\n{}", module.text()))
+}
+
+/// All results are equal: bit for bit, or but for the order of sums.
+#[track_caller]
+fn assert_same(before: &[Vec<Tensor>], after: &[Vec<Tensor>], how: Sameness, what: &str) {
+    for (rank, (before, after)) in before.iter().zip(after).enumerate() {
+        for (number, (old, new)) in before.iter().zip(after).enumerate() {
+            if how == Sameness::Exact {
+                assert!(old.bytes() == new.bytes(), "{what}: result {number} of rank {rank}");
+            }
+            for (a, b) in old.to_f64().iter().zip(new.to_f64()) {
+                let is_close = (a - b).abs() <= 1e-5 + 1e-4 * a.abs();
+                assert!(is_close, "{what}: result {number} of rank {rank}: {a} and {b}");
+            }
+        }
+    }
+}
+
+/// Applies all that applies, all merges on top, proves it, and says how it is equal.
+fn rewritten(module: &Module, exact_only: bool) -> (Vec<Recipe>, Module, Sameness) {
+    let found = change::find(module);
+    let first: Vec<Recipe> = found
+        .into_iter()
+        .filter(|found| found.is_exact || !exact_only)
+        .map(|found| found.recipe)
+        .collect();
+    let (changed, _) = change::apply(module, &first).unwrap();
+    let classes = change::merge_classes(&changed);
+    let merges: Vec<Recipe> = classes
+        .iter()
+        .filter(|class| class.is_exact || !exact_only)
+        .flat_map(|class| class.sets(Bytes(1 << 40)))
+        .collect();
+    let (changed, _) = change::apply(&changed, &merges).unwrap();
+    let how = same(module, &changed)
+        .unwrap_or_else(|different| panic!("{different}\n{}\n\n{}", module.text(), changed.text()));
+    (first.into_iter().chain(merges).collect(), changed, how)
+}
+
+#[test]
+fn random_modules_compute_the_same() {
+    let count = std::env::var("HALFLAP_REWRITES").ok().and_then(|text| text.parse().ok());
+    let count: u32 = count.unwrap_or(60);
+    let mut applied = [0; 3];
+    for seed in 0..count {
+        let ranks = if seed % 4 == 3 { 8 } else { 4 };
+        let module = random_module(seed, ranks);
+        let inputs = inputs(&module, ranks, u64::from(seed));
+        let before = run(&module, &inputs);
+        for exact_only in [true, false] {
+            let (recipes, changed, how) = rewritten(&module, exact_only);
+            assert!(!exact_only || how == Sameness::Exact, "seed {seed}: {recipes:?}");
+            for recipe in &recipes {
+                let at = RecipeKind::ALL.iter().position(|kind| *kind == recipe.kind());
+                applied[at.unwrap()] += 1;
+            }
+            let after = run(&changed, &inputs);
+            assert_same(&before, &after, how, &format!("seed {seed}, {recipes:?}"));
+        }
+    }
+    let enough = applied.iter().all(|&number| number >= count as usize / 2);
+    assert!(enough, "too few of a kind were applied: {applied:?}");
+    println!("{count} random modules, {applied:?} recipes (reduce-scatter, merge, narrow)");
+}
+
+/// The modules of tests/hlo that the evaluator runs quickly, at both stages.
+const MODULES: [&str; 6] = [
+    "fsdp_L2.after_spmd_partitioning",
+    "fsdp_L2.after_optimizations",
+    "fsdp_L2_scan.after_spmd_partitioning",
+    "fsdp_shmap_L2.after_spmd_partitioning",
+    "mix_L2.after_spmd_partitioning",
+    "tp_L2.after_spmd_partitioning",
+];
+
+#[test]
+fn modules_of_jax_compute_the_same() {
+    let mut applied = 0;
+    for name in MODULES {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hlo");
+        let bytes = fs::read(path.join(format!("{name}.txt.gz"))).unwrap();
+        let module = Module::from_bytes(unzip(&bytes).unwrap().into_owned()).unwrap();
+        let (recipes, changed, how) = rewritten(&module, false);
+        applied += recipes.len();
+        let (replicas, partitions) = module.devices();
+        let inputs = inputs(&module, (replicas * partitions) as usize, 5);
+        let (before, after) = (run(&module, &inputs), run(&changed, &inputs));
+        assert_same(&before, &after, how, name);
+        println!("{name}: {} recipes, {how:?}", recipes.len());
+    }
+    assert!(applied > 20, "{applied}");
+}
