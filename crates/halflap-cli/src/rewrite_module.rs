@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 
 use halflap::cost::{Device, Link};
+use halflap::ids::{IdVec, UnitId};
+use halflap::memory::{Budget, Timeline};
 use halflap::units::{Bandwidth, Bytes, FlopRate, Nanos};
 use halflap::workload::{Decided, Model};
 use halflap_hlo::change::{self, ChangeError, Found, MergeClass, Recipe, RecipeKind};
@@ -22,7 +24,7 @@ use crate::same::unproved;
 use crate::show::{ROWS, Was};
 use crate::source::{Hlo, Subject};
 
-/// What computations need in the module's own orders, by name: the base of memory limits.
+/// What computations may need, by name: the base of memory limits.
 pub type Peaks = BTreeMap<String, Bytes>;
 
 /// A search for orders of a module's computations.
@@ -102,8 +104,7 @@ pub fn improve<T>(
 ) -> Result<Improved<T>, Failed> {
     let hlo = subject.hlo.as_ref().ok_or_else(no_module)?;
     let own = subject.source.walk(|priced| Ok((priced.input.order.clone(), ())))?;
-    let name_of = |unit: &Decided<()>| subject.source.name_of(unit.priced.unit).to_owned();
-    let peaks: Peaks = own.iter().map(|unit| (name_of(unit), unit.result.peak())).collect();
+    let peaks = peaks(&subject, &own, &args.search);
     let entry = own.last().ok_or_else(no_module)?;
     let was = Was {
         step_time: entry.result.step_time(),
@@ -133,6 +134,30 @@ pub fn improve<T>(
     let recipes = named(recipes, &hlo.module, (&before, &after));
     let changed = Changed { was, order_alone, recipes, kept_because, sameness };
     Ok(Improved { subject: new, all, changed })
+}
+
+/// What each computation may need, so that the module as a whole needs no more than it did: what it
+/// needed, and what was free while it ran. With another limit than that, each has what it needed.
+fn peaks(subject: &Subject, own: &[Decided<()>], search: &SearchArgs) -> Peaks {
+    let is_same_limit = search.memory_budget.is_none_or(|budget| budget == Budget::Times(1.0));
+    let mut room: IdVec<UnitId, Option<Bytes>> = IdVec::filled(None, own.len());
+    for unit in own.iter().rev() {
+        let id = unit.priced.unit;
+        let most = unit.result.peak() + room[id].unwrap_or(Bytes::ZERO);
+        let levels = Timeline::of(&unit.priced.graph, &unit.result.order).levels;
+        for call in &subject.source.workload.units[id].calls {
+            let free = (most - levels[call.op].post_alloc).max(Bytes::ZERO);
+            for run in &call.runs {
+                let known = room[run.unit].unwrap_or(free);
+                room[run.unit] = Some(known.min(free));
+            }
+        }
+    }
+    let peak = |unit: &Decided<()>| {
+        let more = room[unit.priced.unit].filter(|_| is_same_limit).unwrap_or(Bytes::ZERO);
+        (subject.source.name_of(unit.priced.unit).to_owned(), unit.result.peak() + more)
+    };
+    own.iter().map(peak).collect()
 }
 
 fn no_module() -> Failed {
@@ -422,7 +447,7 @@ fn variations(model: &Model) -> Vec<Model> {
         hop: link.hop * latency,
         bandwidth: Bandwidth(link.bandwidth.0 * bandwidth),
         pair: Bandwidth(link.pair.0 * bandwidth),
-        ..link.clone()
+        ..*link
     };
     let vary = |latency: f64, bandwidth: f64, compute: f64| {
         let mut varied = model.clone();
@@ -431,7 +456,7 @@ fn variations(model: &Model) -> Vec<Model> {
             nvlink: scaled(&device.nvlink, latency, bandwidth),
             network: scaled(&device.network, latency, bandwidth),
             peak: FlopRate(device.peak.0 * compute),
-            ..device.clone()
+            ..*device
         });
         varied
     };

@@ -5,6 +5,7 @@
 //! result, which is small. Anything else needs the whole, and then the all-reduce stays.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::offsets::Offsets;
 use super::{Refusal, Subject};
@@ -352,14 +353,14 @@ impl Plan<'_, '_> {
         let name = self.shard_name(draft, instr);
         let percent = draft.percent(instr);
         for operand in module.operands(instr) {
-            if !shards.contains_key(&operand.of) {
+            if let Entry::Vacant(shard) = shards.entry(operand.of) {
                 let scalar = &module.operands(operand.of)[0];
                 let name = draft.fresh(&format!("{}.shard", self.name(operand.of)));
                 let shape = self.shape(operand.of, Some(self.cut.size));
                 let text = format!("{shape} broadcast({}), dimensions={{}}", draft.operand(scalar));
                 let reads = vec![self.name(scalar.of).to_owned()];
                 draft.replace(instr, Line { name: name.clone(), text, reads });
-                shards.insert(operand.of, name);
+                shard.insert(name);
             }
         }
         let reads: Vec<String> =

@@ -5,7 +5,7 @@
 //! - what is computed element by element of slices is a slice of what is computed of the whole,
 //! - a convert after data moved is the data moved after the convert,
 //! - a sum over slices, summed over the ranks that have them, is the sum of the whole (another
-//! order),
+//!   order),
 //! - of a collective with several operands, each result is that of a collective with one.
 
 use std::collections::HashMap;

@@ -61,41 +61,53 @@ pub(super) struct Read<'m> {
     pub(super) values: IdVec<InstrId, Option<NodeId>>,
     /// What every computation does.
     functions: IdVec<ComputationId, Option<NodeId>>,
-    /// Whether a computation does something besides giving a value.
-    has_effects: IdVec<ComputationId, bool>,
-    /// The groups of a collective, by their text: most have the same. Looked up only.
-    members: HashMap<String, Rc<Members>>,
 }
 
 impl<'m> Read<'m> {
     pub(super) fn new(module: &'m Module, nodes: &mut Nodes) -> Read<'m> {
         let computations = module.computations().len();
-        let mut read = Read {
+        let mut reader = Reader {
             module,
+            nodes,
             values: IdVec::filled(None, module.len()),
             functions: IdVec::filled(None, computations),
             has_effects: IdVec::filled(false, computations),
             members: HashMap::new(),
         };
         for computation in module.callees_first() {
-            read.computation(computation, nodes);
+            reader.computation(computation);
         }
-        read
+        let Reader { values, functions, .. } = reader;
+        Read { module, values, functions }
     }
 
     /// What a computation does.
     pub(super) fn function(&self, computation: ComputationId) -> Option<NodeId> {
         self.functions[computation]
     }
+}
 
-    fn computation(&mut self, computation: ComputationId, nodes: &mut Nodes) {
+/// A module that is being read, callees first.
+struct Reader<'m, 'n> {
+    module: &'m Module,
+    nodes: &'n mut Nodes,
+    values: IdVec<InstrId, Option<NodeId>>,
+    functions: IdVec<ComputationId, Option<NodeId>>,
+    /// Whether a computation does something besides giving a value.
+    has_effects: IdVec<ComputationId, bool>,
+    /// The groups of a collective, by their text: most have the same. Looked up only.
+    members: HashMap<String, Rc<Members>>,
+}
+
+impl Reader<'_, '_> {
+    fn computation(&mut self, computation: ComputationId) {
         let mut last = None;
         for instr in self.module.instructions(computation) {
-            let value = self.value(instr, nodes);
+            let value = self.value(instr);
             let value = match self.has_effect(instr) {
                 true => {
                     // Effects happen in sequence: each comes after the last.
-                    let form = nodes.node(value).form.clone();
+                    let form = self.nodes.node(value).form.clone();
                     let name = self.module.opcode_name(instr).to_owned();
                     let what = What::Op {
                         opcode: Opcode::AfterAll,
@@ -104,7 +116,7 @@ impl<'m> Read<'m> {
                         called: Vec::new(),
                     };
                     let inputs = std::iter::once(value).chain(last).collect();
-                    let after = nodes.plain(what, form, inputs);
+                    let after = self.nodes.plain(what, form, inputs);
                     last = Some(after);
                     after
                 }
@@ -115,7 +127,7 @@ impl<'m> Read<'m> {
         self.has_effects[computation] = last.is_some();
         let root = self.values[self.module.root(computation)];
         let inputs = root.into_iter().chain(last).collect();
-        self.functions[computation] = Some(nodes.plain(What::Function, Form::Other, inputs));
+        self.functions[computation] = Some(self.nodes.plain(What::Function, Form::Other, inputs));
     }
 
     fn has_effect(&self, instr: InstrId) -> bool {
@@ -139,53 +151,54 @@ impl<'m> Read<'m> {
         calls || has_own
     }
 
-    fn operand(&self, operand: &Operand, nodes: &mut Nodes) -> NodeId {
+    fn operand(&mut self, operand: &Operand) -> NodeId {
         // Producers come before their users.
         let of = self.values[operand.of].unwrap_or(NodeId::from_index(0));
         let path = self.module.path(operand).to_vec();
-        path.into_iter().fold(of, |of, index| nodes.element(of, index))
+        path.into_iter().fold(of, |of, index| self.nodes.element(of, index))
     }
 
-    fn operands(&self, instr: InstrId, nodes: &mut Nodes) -> Vec<NodeId> {
-        self.module.operands(instr).iter().map(|operand| self.operand(operand, nodes)).collect()
+    fn operands(&mut self, instr: InstrId) -> Vec<NodeId> {
+        let module = self.module;
+        module.operands(instr).iter().map(|operand| self.operand(operand)).collect()
     }
 
-    fn value(&mut self, instr: InstrId, nodes: &mut Nodes) -> NodeId {
+    fn value(&mut self, instr: InstrId) -> NodeId {
         let module = self.module;
         let instruction = module.instruction(instr);
         let form = Form::of(&instruction.shape);
-        let inputs = self.operands(instr, nodes);
+        let inputs = self.operands(instr);
         match instruction.opcode {
             Opcode::Parameter => {
                 let number = module.parameter_number(instr).unwrap_or(usize::MAX);
-                nodes.plain(What::Parameter(number), form, inputs)
+                self.nodes.plain(What::Parameter(number), form, inputs)
             }
-            Opcode::Constant => nodes.plain(What::Literal(self.literal(instr)), form, inputs),
-            Opcode::Tuple => nodes.plain(What::Tuple, form, inputs),
+            Opcode::Constant => self.nodes.plain(What::Literal(self.literal(instr)), form, inputs),
+            Opcode::Tuple => self.nodes.plain(What::Tuple, form, inputs),
             Opcode::GetTupleElement if inputs.len() == 1 => {
-                nodes.element(inputs[0], module.tuple_index(instr).unwrap_or(u32::MAX))
+                self.nodes.element(inputs[0], module.tuple_index(instr).unwrap_or(u32::MAX))
             }
             // The same numbers at another place.
             Opcode::Copy if inputs.len() == 1 => inputs[0],
             Opcode::Bitcast if self.is_same_place(instr) => inputs[0],
             opcode if opcode.is_sync_collective() => {
-                self.collective(instr, Begun { opcode, form }, inputs, nodes)
+                self.collective(instr, Begun { opcode, form }, inputs)
             }
             opcode => match opcode.phase() {
-                Some(Phase::Start) => self.started(instr, inputs, nodes),
-                Some(phase) => match self.ended(phase, &inputs, nodes) {
+                Some(Phase::Start) => self.started(instr, inputs),
+                Some(phase) => match self.ended(phase, &inputs) {
                     Some(value) => value,
-                    None => self.op(instr, form, inputs, nodes),
+                    None => self.op(instr, form, inputs),
                 },
-                None => self.op(instr, form, inputs, nodes),
+                None => self.op(instr, form, inputs),
             },
         }
     }
 
     /// What an update or an end passes on of what was started.
-    fn ended(&self, phase: Phase, inputs: &[NodeId], nodes: &Nodes) -> Option<NodeId> {
+    fn ended(&self, phase: Phase, inputs: &[NodeId]) -> Option<NodeId> {
         let &[input] = inputs else { return None };
-        let node = nodes.node(input);
+        let node = self.nodes.node(input);
         match (&node.what, phase) {
             (What::Started, Phase::Update) => Some(input),
             (What::Started, _) => node.inputs.first().copied(),
@@ -193,7 +206,7 @@ impl<'m> Read<'m> {
         }
     }
 
-    fn started(&mut self, instr: InstrId, inputs: Vec<NodeId>, nodes: &mut Nodes) -> NodeId {
+    fn started(&mut self, instr: InstrId, inputs: Vec<NodeId>) -> NodeId {
         let module = self.module;
         let instruction = module.instruction(instr);
         let form = Form::of(&instruction.shape);
@@ -210,12 +223,12 @@ impl<'m> Read<'m> {
                         _ => Form::Other,
                     },
                 };
-                self.collective(instr, Begun { opcode, form: result }, inputs, nodes)
+                self.collective(instr, Begun { opcode, form: result }, inputs)
             }
             (None, Opcode::CopyStart) if inputs.len() == 1 => inputs[0],
-            _ => return self.op(instr, form, inputs, nodes),
+            _ => return self.op(instr, form, inputs),
         };
-        nodes.plain(What::Started, form, vec![result])
+        self.nodes.plain(What::Started, form, vec![result])
     }
 
     fn collective(
@@ -223,7 +236,6 @@ impl<'m> Read<'m> {
         instr: InstrId,
         Begun { opcode, form }: Begun,
         inputs: Vec<NodeId>,
-        nodes: &mut Nodes,
     ) -> NodeId {
         let module = self.module;
         let attributes = module
@@ -245,15 +257,15 @@ impl<'m> Read<'m> {
                 | Opcode::CollectiveBroadcast
         );
         match (&form, &inputs[..]) {
-            (Form::Array { .. }, &[input]) => nodes.collective(what, form, input),
+            (Form::Array { .. }, &[input]) => self.nodes.collective(what, form, input),
             (Form::Tuple(parts), inputs) if is_each && parts.len() == inputs.len() => {
                 let each = parts.iter().zip(inputs);
                 let each = each
-                    .map(|(part, &input)| nodes.collective(what.clone(), part.clone(), input))
+                    .map(|(part, &input)| self.nodes.collective(what.clone(), part.clone(), input))
                     .collect();
-                nodes.plain(What::Tuple, form, each)
+                self.nodes.plain(What::Tuple, form, each)
             }
-            _ => nodes.plain(what, form, inputs),
+            _ => self.nodes.plain(what, form, inputs),
         }
     }
 
@@ -272,7 +284,7 @@ impl<'m> Read<'m> {
     }
 
     /// Anything else: equal if all that is written about it is, and all that it runs and reads.
-    fn op(&self, instr: InstrId, form: Form, inputs: Vec<NodeId>, nodes: &mut Nodes) -> NodeId {
+    fn op(&mut self, instr: InstrId, form: Form, inputs: Vec<NodeId>) -> NodeId {
         let module = self.module;
         let instruction = module.instruction(instr);
         let attributes = module
@@ -297,7 +309,7 @@ impl<'m> Read<'m> {
             attributes: Rc::new(attributes),
             called,
         };
-        nodes.op(what, form, inputs)
+        self.nodes.op(what, form, inputs)
     }
 
     /// Whether a bitcast leaves both the extents and the layout as they are.
