@@ -180,7 +180,7 @@ impl<'py> Options<'py> {
         let Some(value) = self.take("rewrite")? else { return Ok(None) };
         if let Ok(is_wanted) = value.cast::<PyBool>() {
             let is_wanted = is_wanted.is_true();
-            return Ok(is_wanted.then(|| Rewrites(Some(halflap::improve::Allowed::exact()))));
+            return Ok(is_wanted.then(Rewrites::exact));
         }
         let text = match value.is_instance_of::<PyString>() {
             true => value.to_string(),

@@ -511,18 +511,28 @@ pub struct AllowedRecipes {
     pub exact_only: bool,
 }
 
+impl Rewrites {
+    /// All that keep every bit.
+    pub fn exact() -> Rewrites {
+        Rewrites::of_all(true)
+    }
+
+    fn of_all(exact_only: bool) -> Rewrites {
+        Rewrites {
+            graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
+            modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
+        }
+    }
+}
+
 impl FromStr for Rewrites {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rewrites, String> {
-        let all = |exact_only| Rewrites {
-            graphs: Some(Allowed { exact_only, ..Allowed::exact() }),
-            modules: Some(AllowedRecipes { kinds: RecipeKind::ALL.to_vec(), exact_only }),
-        };
         match text {
             "none" => Ok(Rewrites { graphs: None, modules: None }),
-            "exact" => Ok(all(true)),
-            "all" => Ok(all(false)),
+            "exact" => Ok(Rewrites::exact()),
+            "all" => Ok(Rewrites::of_all(false)),
             list => listed(list),
         }
     }

@@ -96,6 +96,8 @@ impl Verify {
         Verify {
             graph: graph.to_owned(),
             order: order.to_owned(),
+            run: false,
+            seeds: 3,
             memory_budget: None,
             collective_order: CollectiveOrder::Free,
             order_collectives: None,

@@ -16,7 +16,7 @@ use crate::plans::{ModuleSource, Which};
 use crate::run;
 
 /// Proves that two modules compute the same, or says what differs.
-pub fn prove(args: &args::Verify) -> Result<(), Failed> {
+pub fn prove(args: &args::Verify) -> Result<String, Failed> {
     let read = |path: &str| {
         let machine = MachineArgs::default();
         ModuleSource::read(path, &machine, None)
@@ -27,7 +27,7 @@ pub fn prove(args: &args::Verify) -> Result<(), Failed> {
         let sameness = proof.map_err(|different| {
             Failed::Wrong(format!("not proved to be the same program: {different}"))
         })?;
-        return files::print(&format!("{}\n", described(sameness, &old.module, &new.module)));
+        return Ok(format!("{}\n", described(sameness, &old.module, &new.module)));
     }
     let ran =
         Runs { old: runnable(old)?, new: runnable(new)? }.compare(args, proof.as_ref().ok())?;
@@ -35,7 +35,7 @@ pub fn prove(args: &args::Verify) -> Result<(), Failed> {
         Ok(sameness) => described(*sameness, &ran.modules.0, &ran.modules.1),
         Err(different) => format!("not proved from the texts: {different}"),
     };
-    files::print(&format!("{text}\n{}\n", ran.text))
+    Ok(format!("{text}\n{}\n", ran.text))
 }
 
 fn described(sameness: Sameness, old: &Module, new: &Module) -> String {

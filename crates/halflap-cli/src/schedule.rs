@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use halflap::advise::Advice;
-use halflap::evaluate::Side;
+use halflap::evaluate::{Change, Side};
 use halflap::graph::{Edges, Graph};
 use halflap::ids::{IdVec, UnitId};
 use halflap::memory::Budget;
@@ -12,7 +12,7 @@ use halflap::overlap::Fidelity;
 use halflap::pass::{LedgerMismatch, Options, Settings};
 use halflap::schedule::{self, Failure, PassRun, Request, Schedule};
 use halflap::simulate::{Basis, Bound, lower_bound};
-use halflap::units::Bytes;
+use halflap::units::{Bytes, Nanos};
 use halflap::workload::{Decided, Priced, Search};
 use halflap_hlo::{Lowered, write_proved};
 use halflap_report::{
@@ -270,6 +270,13 @@ fn passed(priced: &Priced, args: &args::Schedule) -> Result<(halflap::order::Ord
     Ok((order, Way::Passed(Passed { passes, seconds: stopwatch.seconds, bound })))
 }
 
+/// What the whole takes.
+struct Totals {
+    step: Change<Nanos>,
+    exposed: Change<Nanos>,
+    peak: Change<Bytes>,
+}
+
 /// A program whose orders are known.
 struct Done {
     subject: Subject,
@@ -321,11 +328,12 @@ impl Answer for Done {
             let name = self.subject.source.name_of(unit.priced.unit).to_owned();
             (name, answer::names(&unit.priced.graph, &unit.result.order))
         };
+        let Totals { step, exposed, peak } = self.totals(entry);
         Some(Figures {
             orders: shown.iter().map(order).collect(),
-            step_time: entry.step_time(),
-            exposed: if is_module { entry.exposed_in_all } else { entry.exposed() },
-            peak: entry.peak(),
+            step_time: step,
+            exposed: if is_module { exposed } else { entry.exposed() },
+            peak,
             bound: shown.last().map(|unit| self.measures[unit.priced.unit].bound.time),
         })
     }
@@ -378,6 +386,18 @@ impl Done {
             changed: None,
             args: args.clone(),
         }
+    }
+
+    /// The whole before and after; a changed module is compared with the old one in its own orders.
+    fn totals(&self, entry: &Unit) -> Totals {
+        let mut totals =
+            Totals { step: entry.step_time(), exposed: entry.exposed_in_all, peak: entry.peak() };
+        if let Some(Changed { was, .. }) = &self.changed {
+            totals.step.before = was.step_time;
+            totals.exposed.before = was.exposed;
+            totals.peak.before = was.peak;
+        }
+        totals
     }
 
     fn section<'s>(&'s self, unit: &'s Unit) -> Section<'s> {
@@ -478,12 +498,7 @@ impl Done {
             .all
             .last()
             .ok_or_else(|| Failed::OurBug("a module without an entry was read".to_owned()))?;
-        let (mut step, mut exposed) = (entry.step_time(), entry.exposed_in_all);
-        let mut peak = entry.peak();
-        if let Some(changed) = &self.changed {
-            (step.before, exposed.before) = (changed.was.step_time, changed.was.exposed);
-            peak.before = changed.was.peak;
-        }
+        let Totals { step, exposed, peak } = self.totals(entry);
         let mut fields = json!({
             "format": "halflap.schedule/1",
             "halflap": env!("CARGO_PKG_VERSION"),
