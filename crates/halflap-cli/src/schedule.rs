@@ -378,14 +378,7 @@ impl Done {
     fn new(subject: Subject, all: Vec<Unit>, args: &args::Schedule) -> Done {
         let edges = machine::edges(args.search.collective_order, args.order_collectives.is_some());
         let measures = all.iter().map(|unit| measure(unit, edges)).collect();
-        Done {
-            subject,
-            all,
-            measures,
-            advice: OnceLock::new(),
-            changed: None,
-            args: args.clone(),
-        }
+        Done { subject, all, measures, advice: OnceLock::new(), changed: None, args: args.clone() }
     }
 
     /// The whole before and after; a changed module is compared with the old one in its own orders.
