@@ -85,6 +85,8 @@ def test_every_option_means_what_it_means_to_the_command(graph, tmp_path):
         "--set=sink_iterative_peak_memory_budget=0.1", "--slowdown=1.2", "--launch=4us",
     )  # fmt: skip
     assert timeless(ours.to_dict()) == expected
+    typed = halflap.schedule(graph, passes=", ".join(passes), settings={"sink_iterative_peak_memory_budget": 0.1})
+    assert typed.order == ours.order
 
 
 def test_simulate_explain_and_what_if(graph, scheduled, tmp_path):

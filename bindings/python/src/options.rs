@@ -64,6 +64,22 @@ impl<'py> Options<'py> {
         values.iter().map(read).collect::<PyResult<Vec<T>>>().map(Some)
     }
 
+    /// The same; text may have several values, with commas between.
+    fn listed<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&Bound<'py, PyAny>) -> Result<T, String>,
+    ) -> PyResult<Option<Vec<T>>> {
+        if let Some(value) = self.0.get_item(name)?
+            && let Ok(text) = value.cast::<PyString>()
+        {
+            let parts: Vec<String> =
+                text.to_str()?.split(',').map(|part| part.trim().into()).collect();
+            self.0.set_item(name, parts)?;
+        }
+        self.each(name, read)
+    }
+
     fn flag(&self, name: &str) -> PyResult<bool> {
         let read = |value: &Bound<'py, PyAny>| value.is_truthy().map_err(|error| error.to_string());
         Ok(self.typed(name, read)?.unwrap_or(false))
@@ -131,12 +147,12 @@ impl<'py> Options<'py> {
 
     /// The memory limits of a sweep.
     pub fn budgets(&self) -> PyResult<Option<Vec<Budget>>> {
-        self.each("memory", budget)
+        self.listed("memory", budget)
     }
 
     /// The speeds of a sweep.
     pub fn bandwidths(&self) -> PyResult<Option<Vec<f64>>> {
-        self.each("bandwidth", |value| number(value).and_then(request::bandwidth))
+        self.listed("bandwidth", |value| number(value).and_then(request::bandwidth))
     }
 
     pub fn effort(&self) -> PyResult<Option<request::EffortArg>> {
@@ -151,7 +167,7 @@ impl<'py> Options<'py> {
     pub fn schedule(&self, program: &str) -> PyResult<Schedule> {
         let emit = |value: &Bound<'py, PyAny>| request::choice::<Emit>(&text(value)?);
         Ok(Schedule {
-            passes: self.each("passes", parsed::<Pass>)?.unwrap_or_default(),
+            passes: self.listed("passes", parsed::<Pass>)?.unwrap_or_default(),
             settings: self.settings()?,
             search: self.search()?,
             machine: self.machine()?,
@@ -160,7 +176,7 @@ impl<'py> Options<'py> {
             order_collectives: self
                 .typed("order_collectives", |value| request::choice(&text(value)?))?,
             rewrite: self.rewrite()?,
-            without: self.each("without", text)?.unwrap_or_default(),
+            without: self.listed("without", text)?.unwrap_or_default(),
             merge: self.each("merge", text)?.unwrap_or_default(),
             emit: self.typed("emit", emit)?,
             which: request::WhichArgs { computation: self.computation()? },

@@ -46,7 +46,7 @@ pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
 pub(crate) use origin::{Again, Taken};
 pub use origin::{FORMAT as ORIGINS_FORMAT, Origins};
-pub(crate) use probe::Probe;
+pub(crate) use probe::{Made, Probe};
 pub use recorder::{FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
 pub(crate) use regions::{Freed, RegionId};
 pub use stats::Stats;

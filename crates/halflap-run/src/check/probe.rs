@@ -15,6 +15,12 @@ use crate::failure::{Failure, Fate, Finding};
 use crate::prepare::{Argument, Issued, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
+/// What a launch wrote, and what it took before.
+pub(crate) struct Made<'a> {
+    pub(crate) outs: &'a [Address],
+    pub(crate) taken: &'a Taken,
+}
+
 /// Before or after a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
@@ -178,20 +184,17 @@ impl Probe {
     }
 
     /// Follows what a launch made of what it took.
-    pub(crate) fn follow(
-        &self,
-        issued: &Issued,
-        (outs, taken): (&[Address], &Taken),
-        again: Option<Again<'_>>,
-    ) {
+    pub(crate) fn follow(&self, issued: &Issued, made: &Made<'_>, again: Option<Again<'_>>) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let Made { outs, taken } = *made;
         let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
     }
 
     /// The same for a collective.
-    pub(crate) fn receive(&self, issued: &Issued, outs: &[Address], taken: &Taken, sequence: u64) {
+    pub(crate) fn receive(&self, issued: &Issued, made: &Made<'_>, sequence: u64) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
+        let Made { outs, taken } = *made;
         let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
     }
@@ -240,17 +243,20 @@ impl Probe {
     pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
-        self.look(When::Before, (&seen, &arrays), fate)
+        let (worst, finding) = self.look(When::Before, &seen, &arrays);
+        finding.into_iter().for_each(|finding| fate.find(finding));
+        worst
     }
 
     /// Inspects the outputs of a launch after it has run, given the worst content of its inputs.
-    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], taken: Worst, fate: &Fate) {
+    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], taken: Worst) -> Option<Finding> {
         let seen = self.seen(issued);
         let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
-        let given = self.look(When::After(taken), (&seen, &arrays), fate);
+        let (given, finding) = self.look(When::After(taken), &seen, &arrays);
         if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
             finite.note_infinity(&seen, &arrays);
         }
+        finding
     }
 
     fn seen<'a>(&'a self, issued: &'a Issued) -> Seen<'a> {
@@ -258,16 +264,17 @@ impl Probe {
         Seen { label, issued, run: self.run.load(Ordering::Relaxed) }
     }
 
-    fn look(&self, when: When, (seen, arrays): (&Seen<'_>, &[Array<'_>]), fate: &Fate) -> Worst {
+    /// The worst content of a launch's arrays, and what is wrong with it.
+    fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Worst, Option<Finding>) {
         if let Some(values) = &self.values {
             values.launch(when, seen, arrays);
         }
-        let Some(finite) = &self.finite else { return Worst::Finite };
+        let Some(finite) = &self.finite else { return (Worst::Finite, None) };
         let (violation, worst) = finite.look(when, seen, arrays);
-        if let Some(violation) = violation {
+        let finding = violation.map(|violation| {
             let (number, rank) = (seen.issued.number, violation.rank);
-            fate.find(Finding { number, rank, failure: Failure::NotFinite(Box::new(violation)) });
-        }
-        worst
+            Finding { number, rank, failure: Failure::NotFinite(Box::new(violation)) }
+        });
+        (worst, finding)
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use halflap_hlo::ids::CommId;
 
-use super::collective::{Array, Collective, Kind, Piece};
+use super::collective::{Collective, Kind, Piece};
 use super::{EmulatedLink, Exchange, Transport};
 use crate::address::Address;
 use crate::failure::{Failure, Fate, LOOK, Stopped};
@@ -239,7 +239,7 @@ impl Session<'_> {
         for (index, (array, out)) in collective.arrays.iter().zip(self.exchange.outs).enumerate() {
             let mut memory = overlaps(out).then(|| AlignedBytes::zeros(array.given));
             let to = memory.as_mut().map_or(out.0, |memory| memory.as_mut_ptr());
-            self.fill(index, array, &came, to);
+            self.fill(index, &came, to);
             beside.push(memory);
         }
         self.meeting.gather(self.fate, self.members)?;
@@ -254,8 +254,9 @@ impl Session<'_> {
     }
 
     /// What this member gets of one array.
-    fn fill(&self, index: usize, array: &Array, came: &[Vec<Address>], to: *mut u8) {
+    fn fill(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let collective = self.exchange.collective;
+        let array = &collective.arrays[index];
         let me = (self.place, self.members);
         let whole = |bytes: usize| Piece::of(bytes, 1, (0, 1));
         // SAFETY: all members are here and leave after all have read: their arrays are as long as
@@ -296,7 +297,7 @@ impl Session<'_> {
                         None => std::ptr::write_bytes(to, 0, array.given),
                     }
                 }
-                Kind::ReduceScatter => self.reduce_piece(index, array, came, to),
+                Kind::ReduceScatter => self.reduce_piece(index, came, to),
                 Kind::AllReduce => {}
             }
         }
@@ -306,7 +307,8 @@ impl Session<'_> {
     ///
     /// # Safety
     /// As in `fill`.
-    unsafe fn reduce_piece(&self, index: usize, array: &Array, came: &[Vec<Address>], to: *mut u8) {
+    unsafe fn reduce_piece(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
+        let array = &self.exchange.collective.arrays[index];
         let Some(combiner) = &array.combiner else { return };
         let piece = Piece::of(array.taken, array.rows, (self.place, self.members));
         for row in 0..piece.rows {

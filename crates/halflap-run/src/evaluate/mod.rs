@@ -27,6 +27,12 @@ type Value = Vec<Arc<Tensor>>;
 /// The results of instructions on one rank.
 type Frame = HashMap<InstrId, Value>;
 
+/// What a loop runs, again and again.
+struct Repeated {
+    condition: ComputationId,
+    body: ComputationId,
+}
+
 /// What is done for an instruction.
 enum Action {
     /// One of the arguments of the computation.
@@ -37,10 +43,7 @@ enum Action {
     /// Some of the operands' arrays.
     Take(std::ops::Range<usize>),
     Call(ComputationId),
-    While {
-        condition: ComputationId,
-        body: ComputationId,
-    },
+    While(Repeated),
     Conditional(Vec<ComputationId>),
     Collective(Collective),
     /// The start of an asynchronous operation, which runs synchronously here.
@@ -212,9 +215,7 @@ impl<'m> Evaluator<'m> {
                     .collect()
             }
             Action::Call(callee) => self.computation(*callee, ranks, operands)?,
-            Action::While { condition, body } => {
-                self.repeat(*condition, *body, ranks, flat(operands))?
-            }
+            Action::While(repeated) => self.repeat(repeated, ranks, flat(operands))?,
             Action::Conditional(branches) => self.branch(branches, ranks, operands)?,
             Action::Collective(collective) => collective.run(ranks, &flat(operands))?,
             Action::Start { inner, arrange } => {
@@ -240,8 +241,7 @@ impl<'m> Evaluator<'m> {
     /// Runs a loop: ranks leave it one by one.
     fn repeat(
         &mut self,
-        condition: ComputationId,
-        body: ComputationId,
+        &Repeated { condition, body }: &Repeated,
         ranks: &[usize],
         mut values: Vec<Value>,
     ) -> Result<Vec<Value>, EvaluateError> {

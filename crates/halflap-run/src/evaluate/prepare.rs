@@ -7,7 +7,7 @@ use halflap_hlo::{Module, Opcode, Phase};
 use thiserror::Error;
 
 use super::collective::Collective;
-use super::{Action, Arrange, Line};
+use super::{Action, Arrange, Line, Repeated};
 use crate::kernel::{Kernel, Libraries, Unsupported, What, operand_leaves};
 
 /// Why a module could not be evaluated.
@@ -54,7 +54,7 @@ pub(super) fn prepare(
 fn called(action: &Action, open: &mut Vec<ComputationId>) {
     match action {
         Action::Call(callee) => open.push(*callee),
-        Action::While { condition, body } => open.extend([*condition, *body]),
+        Action::While(Repeated { condition, body }) => open.extend([*condition, *body]),
         Action::Conditional(branches) => open.extend(branches),
         Action::Start { inner, .. } => called(inner, open),
         _ => {}
@@ -91,7 +91,8 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
         Opcode::GetTupleElement => Action::Take(element(module, instr).ok_or_else(shape)?),
         Opcode::Call => Action::Call(computation("to_apply")?),
         Opcode::While => {
-            Action::While { condition: computation("condition")?, body: computation("body")? }
+            let condition = computation("condition")?;
+            Action::While(Repeated { condition, body: computation("body")? })
         }
         Opcode::Conditional => Action::Conditional(module.called(instr).to_vec()),
         Opcode::CopyStart => {

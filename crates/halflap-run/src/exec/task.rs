@@ -17,7 +17,7 @@ use super::turns::{Branches, Limits, Pace, Turns};
 use crate::address::{Address, Move};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
-use crate::check::{Again, Fault, Opened, Probe, Resting, State, Taken, said};
+use crate::check::{Again, Fault, Made, Opened, Probe, Resting, State, Taken, said};
 use crate::comm::{Exchange, Transport};
 use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::kernel::{Kernel, Scratch};
@@ -258,7 +258,7 @@ impl Worker {
                 let met = self.body(task, program)?;
                 probe.advance(&task.issued, State::Completed);
                 if let Some(taken) = taken {
-                    probe.receive(&task.issued, outs, &taken, *sequence);
+                    probe.receive(&task.issued, &Made { outs, taken: &taken }, *sequence);
                 }
                 met
             }
@@ -271,7 +271,8 @@ impl Worker {
                 met
             }
         };
-        probe.after(&task.issued, outs, worst, &self.fate);
+        let finding = probe.after(&task.issued, outs, worst);
+        finding.into_iter().for_each(|finding| self.fate.find(finding));
         Ok(met)
     }
 
@@ -301,7 +302,7 @@ impl Worker {
             made
         };
         let again = label.target.is_none().then_some(&mut again as Again<'_>);
-        probe.follow(&task.issued, (outs, taken), again);
+        probe.follow(&task.issued, &Made { outs, taken }, again);
     }
 
     pub(super) fn body(

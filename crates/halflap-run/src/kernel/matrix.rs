@@ -206,14 +206,12 @@ mod tests {
     }
 
     /// Compares a product with its definition. The numbers are small and whole, so both are exact.
-    fn check<T: Multiplied>(
+    fn check<T: Multiplied + std::fmt::Debug + PartialEq>(
         sizes: [usize; 3],
         by_columns: [bool; 3],
         number: impl Fn(usize) -> T,
         add_product: impl Fn(T, T, T) -> T,
-    ) where
-        T: std::fmt::Debug + PartialEq,
-    {
+    ) {
         let [rows, columns, depth] = sizes;
         let a: Vec<T> = (0..rows * depth).map(|at| number(at + 3)).collect();
         let b: Vec<T> = (0..depth * columns).map(&number).collect();

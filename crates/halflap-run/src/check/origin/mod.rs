@@ -350,12 +350,14 @@ impl Tracer {
 
     /// A collective is over.
     pub(super) fn received(&self, over: &Over<'_>, sequence: u64) {
-        let Some(collective) = &over.seen.label.collective else { return };
+        if over.seen.label.collective.is_none() {
+            return;
+        }
         let all = locked(&self.book).brought((over.seen.issued.label, sequence), self.ranks);
         let taint_of = |place: usize| {
             let content = Content::of(&over.outs[place].view);
             match content.is_bad() {
-                true => self.taint_received(over, collective, &all, place),
+                true => self.taint_received(over, &all, place),
                 false => Taint::default(),
             }
         };
@@ -364,13 +366,8 @@ impl Tracer {
     }
 
     /// Whose the content of one of a collective's outputs is.
-    fn taint_received(
-        &self,
-        over: &Over<'_>,
-        collective: &Collective,
-        all: &[Brought],
-        place: usize,
-    ) -> Taint {
+    fn taint_received(&self, over: &Over<'_>, all: &[Brought], place: usize) -> Taint {
+        let Some(collective) = &over.seen.label.collective else { return Taint::default() };
         let array = &over.outs[place];
         let content = Content::of(&array.view);
         let came: Vec<(&Brought, Content)> = all

@@ -219,7 +219,7 @@ impl Call<'_> {
         let Some(combiner) = &array.combiner else { return Ok(()) };
         let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
             let parts = self.gathered(array.taken, from)?;
-            return self.combine(array, &parts, to, array.given);
+            return self.combine(array, &parts, to);
         };
         let count = self.of.count(array.taken, array.dtype.size())?;
         let send = if from == to { IN_PLACE } else { from.0.cast_const().cast::<c_void>() };
@@ -281,13 +281,8 @@ impl Call<'_> {
     }
 
     /// Reduces contiguous parts of equal length.
-    fn combine(
-        &self,
-        array: &Array,
-        parts: &AlignedBytes,
-        to: Address,
-        len: usize,
-    ) -> Result<(), Stopped> {
+    fn combine(&self, array: &Array, parts: &AlignedBytes, to: Address) -> Result<(), Stopped> {
+        let len = array.given;
         let parts: Vec<&[u8]> = parts.bytes().chunks_exact(len.max(1)).collect();
         if let (Some(combiner), true) = (&array.combiner, len > 0) {
             // SAFETY: the plan gives the collective that much exclusive memory.
@@ -330,7 +325,7 @@ impl Call<'_> {
         let packed = self.packed(array, from);
         let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
             let parts = self.exchanged(&packed)?;
-            return self.combine(array, &parts, to, array.given);
+            return self.combine(array, &parts, to);
         };
         let count = self.of.count(array.given, array.dtype.size())?;
         self.run("MPI_Ireduce_scatter_block", |mpi, request| {
