@@ -61,6 +61,14 @@ def test_an_operator_that_leaves_out_a_number(tmp_path):
     assert "mine::most" in found["kernel"]
 
 
+def test_a_program_that_exits_by_itself(tmp_path):
+    code, report = debug(tmp_path, "exits.py")
+    found = report["finding"]
+    assert (code, found["kind"]) == (1, "exception"), report
+    assert "code 3 by itself; its last words: no shards in data/train" in found["what"]
+    assert any("nothing was compiled" in note for note in report["notes"])
+
+
 def test_an_operator_that_writes_too_early(tmp_path):
     code, report = debug(tmp_path, "out_of_bounds.py", "-1")
     found = report["finding"]

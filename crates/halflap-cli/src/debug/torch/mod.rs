@@ -16,7 +16,7 @@ use super::report::{Finding, Kind, Report};
 use crate::args;
 use crate::exit::Failed;
 use python::{Exception, Frame};
-use run::{CommandRun, CommandSession, Guard, Variables};
+use run::{CommandRun, CommandSession, Guard, Stand, Variables};
 use suspect::{LastCall, Suspect};
 
 /// Walks the guide.
@@ -37,30 +37,31 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Finding>, Failed> {
     if plain.end == End::TimedOut {
         return hang(session, &plain).map(Some);
     }
-    let sanity = session.run("sanity", Variables::sanity())?;
-    session.report.stage("sanity checks", sanity.end.to_string());
-    let about_inputs = plain.exception().filter(|(_, exception)| is_about_inputs(exception));
-    if let (None, Some((rank, exception))) = (Bad::said_by(&sanity), about_inputs) {
+    let conclusive = plain.exception().filter(|(_, exception)| is_conclusive(exception));
+    if let Some((rank, exception)) = conclusive.filter(|_| plain.crash().is_none()) {
         return Ok(Some(raised(session, &plain, rank, &exception)));
     }
-    // Memory comes first: an invalid write makes other kernels look guilty.
-    let mut guarded = Vec::new();
-    for guard in [Guard::End, Guard::Start] {
-        let ran = session.run(guard.stage(), Variables::guarded(guard))?;
-        let (name, what) = match guard {
-            Guard::Start => ("guard before", "every tensor against the page before it"),
-            _ => ("guard behind", "every tensor against the page behind it"),
-        };
-        session.report.stage(name, format!("{what}: {}", ran.end));
-        if ran.crash().is_some() {
-            return crashed(session, &ran, guard).map(Some);
+    // Guard pages come first where a signal ended it: values can wait.
+    let early = match plain.crash() {
+        Some(_) => None,
+        None => Some(check_values(session)?),
+    };
+    // Memory comes before values: an invalid write makes other kernels look guilty.
+    let guarded = match guard(session)? {
+        Guarded::Crashed(finding) => return Ok(Some(*finding)),
+        Guarded::Ran(guarded) => guarded,
+    };
+    let sanity = match early {
+        Some(sanity) => sanity,
+        None => check_values(session)?,
+    };
+    let lifetime = match sanity.has_compiled() {
+        true => lifetimes::check(session)?,
+        false => {
+            session.report.notes.push(NOTHING_COMPILED.to_owned());
+            None
         }
-        guarded.push(ran);
-        if session.has_no_guard() {
-            break;
-        }
-    }
-    let lifetime = lifetimes::check(session)?;
+    };
     if let Some(found) = lifetime.as_ref().filter(|found| found.spoils_values) {
         return Ok(Some(found.finding.clone()));
     }
@@ -74,9 +75,77 @@ fn walk(session: &mut CommandSession<'_>) -> Result<Option<Finding>, Failed> {
     let failed = [&plain, &sanity].into_iter().find(|ran| !ran.end.is_good());
     let failed = failed.map(|ran| match ran.exception() {
         Some((rank, exception)) => raised(session, ran, rank, &exception),
-        None => Finding::new(Kind::Exception, format!("the command {}", ran.end)),
+        None => left(session, ran),
     });
     Ok(failed.or(lifetime.map(|found| found.finding)))
+}
+
+const NOTHING_COMPILED: &str = "nothing was compiled: the program called no function of \
+    torch.compile, so that the checks of compiled graphs had nothing to look at";
+
+/// The run in which compiled graphs check their values.
+fn check_values(session: &mut CommandSession<'_>) -> Result<CommandRun, Failed> {
+    let sanity = session.run("sanity", Variables::sanity())?;
+    session.report.stage("sanity checks", sanity.end.to_string());
+    Ok(sanity)
+}
+
+/// What the runs with guard pages gave.
+enum Guarded {
+    Crashed(Box<Finding>),
+    Ran(Vec<CommandRun>),
+}
+
+/// Runs it with guard pages behind tensors, and then before them.
+fn guard(session: &mut CommandSession<'_>) -> Result<Guarded, Failed> {
+    let mut guarded = Vec::new();
+    for guard in [Guard::End, Guard::Start] {
+        let ran = session.run(guard.stage(), Variables::guarded(guard))?;
+        let (name, what) = match guard {
+            Guard::Start => ("guard before", "every tensor against the page before it"),
+            _ => ("guard behind", "every tensor against the page behind it"),
+        };
+        session.report.stage(name, format!("{what}: {}", ran.end));
+        if ran.crash().is_some() {
+            return Ok(Guarded::Crashed(Box::new(crashed(session, &ran, guard)?)));
+        }
+        guarded.push(ran);
+        if session.has_no_guard() {
+            break;
+        }
+    }
+    Ok(Guarded::Ran(guarded))
+}
+
+/// A program that ends by itself, without an exception: its last words say why.
+fn left(session: &CommandSession<'_>, ran: &CommandRun) -> Finding {
+    let words = ran.last_words();
+    let what = match words.is_empty() {
+        true => format!("the program {} by itself, without a word", ran.end),
+        false => {
+            format!("the program {} by itself; its last words: {}", ran.end, words.join(" / "))
+        }
+    };
+    let mut finding = Finding::new(Kind::Exception, what);
+    finding.reproduce = Some(session.again(&ran.variables));
+    finding
+}
+
+/// Errors that neither values nor memory can be behind.
+fn is_conclusive(exception: &Exception) -> bool {
+    const OF_THE_PROGRAM: [&str; 9] = [
+        "ImportError",
+        "ModuleNotFoundError",
+        "SyntaxError",
+        "NameError",
+        "AttributeError",
+        "TypeError",
+        "FileNotFoundError",
+        "PermissionError",
+        "NotImplementedError",
+    ];
+    let name = exception.message.split(':').next().unwrap_or_default();
+    is_about_inputs(exception) || OF_THE_PROGRAM.contains(&name)
 }
 
 /// Errors about inputs of another shape or type.
@@ -324,10 +393,9 @@ fn around(
 fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding, Failed> {
     let stands = plain.standing();
     if stands.len() > 1 {
-        let mut finding =
-            Finding::new(Kind::Hang, "the ranks wait: each stands where its line says".to_owned());
+        let mut finding = Finding::new(Kind::Hang, waiting(&stands));
         finding.source =
-            stands.into_iter().map(|(rank, line)| format!("rank {rank}: {line}")).collect();
+            stands.iter().map(|stand| format!("rank {}: {}", stand.rank, stand.words)).collect();
         finding.reproduce = Some(session.again(&plain.variables));
         return Ok(finding);
     }
@@ -352,6 +420,27 @@ fn hang(session: &mut CommandSession<'_>, plain: &CommandRun) -> Result<Finding,
     Ok(finding)
 }
 
+/// What ranks that wait for each other are waiting in.
+fn waiting(stands: &[Stand]) -> String {
+    let mut collectives: Vec<(&str, Vec<String>)> = Vec::new();
+    for stand in stands {
+        let Some(name) = &stand.collective else { continue };
+        match collectives.iter_mut().find(|(other, _)| other == name) {
+            Some((_, ranks)) => ranks.push(stand.rank.to_string()),
+            None => collectives.push((name, vec![stand.rank.to_string()])),
+        }
+    }
+    if collectives.len() < 2 {
+        return "the ranks wait: each stands where its line says".to_owned();
+    }
+    let each = |(name, ranks): &(&str, Vec<String>)| match ranks.len() {
+        1 => format!("rank {} in {name}", ranks[0]),
+        _ => format!("ranks {} in {name}", ranks.join(", ")),
+    };
+    let each: Vec<String> = collectives.iter().map(each).collect();
+    format!("ranks issue collectives in different orders, and wait: {}", each.join("; "))
+}
+
 /// How often the output of a running program is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -364,5 +453,42 @@ fn every_so_often() -> impl FnMut() -> bool {
             last = Instant::now();
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_different_collectives_have_different_orders() {
+        let stand = |rank: usize, collective: Option<&str>| Stand {
+            rank,
+            words: String::new(),
+            collective: collective.map(str::to_owned),
+        };
+        let words = waiting(&[
+            stand(0, Some("all_reduce")),
+            stand(1, Some("all_gather_into_tensor")),
+            stand(2, Some("all_reduce")),
+        ]);
+        let expected = "ranks issue collectives in different orders, and wait: ranks 0, 2 in \
+                        all_reduce; rank 1 in all_gather_into_tensor";
+        assert_eq!(words, expected);
+        for other in [Some("all_reduce"), None] {
+            let words = waiting(&[stand(0, Some("all_reduce")), stand(1, other)]);
+            assert_eq!(words, "the ranks wait: each stands where its line says");
+        }
+    }
+
+    #[test]
+    fn errors_of_the_program_need_no_further_runs() {
+        let raised = |message: &str| {
+            is_conclusive(&Exception { message: message.to_owned(), frames: Vec::new() })
+        };
+        assert!(raised("ModuleNotFoundError: No module named 'data'"));
+        assert!(raised("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 4x3)"));
+        assert!(!raised("RuntimeError: the loss is negative"));
+        assert!(!raised("UnboundLocalError: cannot access local variable 'buf19'"));
     }
 }

@@ -124,6 +124,8 @@ pub struct CommandSession<'a> {
 const HELPER: &str = include_str!("guard.c");
 /// The folder of what Python runs before the program.
 const HOOK: &str = "hook";
+/// The folder of what stages compile.
+const CACHE: &str = "cache";
 
 impl<'a> CommandSession<'a> {
     pub fn open(
@@ -205,9 +207,14 @@ impl<'a> CommandSession<'a> {
         ];
         all.extend(variables.set.iter().map(|(name, value)| (*name, value.into())));
         if !variables.set.is_empty() {
-            // Code in the cache was compiled without these variables.
-            all.push(("TORCHINDUCTOR_CACHE_DIR", folder.join("cache").into()));
-            all.push(("TRITON_CACHE_DIR", folder.join("cache").join("triton").into()));
+            // Stages share compiled kernels, which have the hash of their source. Whole graphs in
+            // the user's cache were compiled without these variables, and those of another stage
+            // without this one's: they are made anew.
+            let cache = self.folder.join(CACHE);
+            all.push(("TRITON_CACHE_DIR", cache.join("triton").into()));
+            all.push(("TORCHINDUCTOR_CACHE_DIR", cache.into()));
+            all.push(("TORCHINDUCTOR_FX_GRAPH_CACHE", "0".into()));
+            all.push(("TORCHINDUCTOR_AUTOGRAD_CACHE", "0".into()));
         }
         if variables.tracks {
             let theirs = std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
@@ -345,7 +352,7 @@ impl CommandRun {
 
     /// Where generated code is.
     pub fn cache(&self) -> String {
-        self.folder.join("cache").display().to_string()
+        self.folder.with_file_name(CACHE).display().to_string()
     }
 
     /// The ranks whose output is kept apart; all of it together first.
@@ -369,6 +376,28 @@ impl CommandRun {
 
     fn events(&self, rank: Option<usize>) -> Vec<Event> {
         launches::events(&self.file("out.txt", rank))
+    }
+
+    /// Whether a graph was compiled.
+    pub fn has_compiled(&self) -> bool {
+        !self.graphs().is_empty()
+    }
+
+    /// The last lines that it printed to standard error, or else at all.
+    pub fn last_words(&self) -> Vec<String> {
+        const MOST: usize = 3;
+        let last = |name: &str, rank: Option<usize>| -> Vec<String> {
+            let text = self.file(name, rank);
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            let mut last: Vec<String> = lines.rev().take(MOST).map(str::to_owned).collect();
+            last.reverse();
+            last
+        };
+        let places = ["err.txt", "out.txt"];
+        let each = places
+            .iter()
+            .flat_map(|name| self.ranks().into_iter().map(move |rank| last(name, rank)));
+        each.into_iter().find(|words| !words.is_empty()).unwrap_or_default()
     }
 
     pub fn graphs(&self) -> Vec<GeneratedGraph> {
@@ -452,7 +481,7 @@ impl CommandRun {
     }
 
     /// Where each rank was when it was ended: the line of the program, and the innermost call that it was in.
-    pub fn standing(&self) -> Vec<(usize, String)> {
+    pub fn standing(&self) -> Vec<Stand> {
         let place = |rank: usize| {
             let stack = self.stack(Some(rank));
             let own = stack.iter().find(|frame| frame.is_own(&self.cache()))?;
@@ -463,7 +492,8 @@ impl CommandRun {
             let inner = inner
                 .filter(|code| !code.is_empty())
                 .or(stack.first().map(|frame| frame.function.as_str()))?;
-            Some((rank, format!("{}, in {inner}", own.render())))
+            let words = format!("{}, in {inner}", own.render());
+            Some(Stand { rank, words, collective: stack.iter().find_map(collective) })
         };
         self.ranks().into_iter().flatten().filter_map(place).collect()
     }
@@ -511,6 +541,39 @@ impl CommandRun {
         }
         last
     }
+}
+
+/// Where a rank was when it was ended.
+pub struct Stand {
+    pub rank: usize,
+    /// The line of the program, and the innermost call that it was in.
+    pub words: String,
+    /// The collective that it was in, if it was in one.
+    pub collective: Option<String>,
+}
+
+/// The collective that a frame calls or is.
+fn collective(frame: &Frame) -> Option<String> {
+    const NAMES: [&str; 12] = [
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "all_to_all_single",
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "barrier",
+        "scatter",
+        "gather",
+        "reduce",
+    ];
+    let is_distributed = frame.file.contains("distributed") || frame.code.contains("c10d");
+    let named = |name: &&&str| match is_distributed {
+        true => frame.function == **name || frame.code.contains(&format!(".{name}")),
+        false => frame.code.contains(&format!("dist.{name}(")),
+    };
+    NAMES.iter().find(named).map(|name| (*name).to_owned())
 }
 
 /// The signal that Python's fault handler speaks of.
