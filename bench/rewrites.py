@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What rewrites gain beyond the best order: writes the tables in docs/rewrite.md.
 
-    python3 bench/rewrites.py [--halflap BIN] [--autoparallel FOLDER] [-o docs/rewrite.md]
+    python3 bench/rewrites.py [--halflap BIN] [--autoparallel FOLDER] [--only NAME]... [-o docs/rewrite.md]
 
 Schedules every captured graph of tests/corpus at the input order's own peak, with the order alone and
 with --rewrite, as it is and with a millisecond more for each collective, as rings over hundreds of ranks
@@ -24,7 +24,7 @@ from orders import PROGRAMS, ROOT, load
 
 MARK = "## Results\n"
 LATENCIES = {"as they are": 0.0, "with 1 ms more latency each": 1e6}
-HEAD = "| program | collectives | order alone | exact | all | exact : order alone | all : order alone |\n"
+HEAD = "| program | rewrites (all) | order alone | exact | all | exact : order alone | all : order alone |\n"
 RULE = "| --- | --- | --- | --- | --- | --- | --- |\n"
 
 
@@ -32,13 +32,23 @@ def found(args, graph, *options):
     return json.loads(common.run([args.halflap, "schedule", graph, "--json", *options]))
 
 
+def changed(recipes):
+    """What was done, in a few words."""
+    merged = [len(recipe["members"]) for recipe in recipes if recipe["kind"] == "merge"]
+    cut = [recipe for recipe in recipes if recipe["kind"] == "split"]
+    words = [f"{sum(merged)} merged into {len(merged)}"] if merged else []
+    if cut:
+        nodes = sum(len(recipe["members"]) for recipe in cut)
+        words.append(f"{nodes} nodes cut into {cut[0]['pieces']} pieces")
+    return ", ".join(words) or "none"
+
+
 def row(args, name, graph, *options):
     """A program: the ratios, and its line."""
     exact, every = (found(args, graph, f"--rewrite={which}", *options) for which in ("exact", "all"))
     alone = exact["order_alone"]
     ratios = [one["step_time"] / alone for one in (exact, every)]
-    merged = [len(recipe["members"]) for recipe in every["recipes"]]
-    collectives = f"{sum(merged)} into {len(merged)}" if merged else "none merged"
+    collectives = changed(every["recipes"])
     times = " | ".join(f"{time / 1e6:.2f} ms" for time in (alone, exact["step_time"], every["step_time"]))
     shown = " | ".join(f"{ratio:.3f}" for ratio in ratios)
     return ratios, f"| {name} | {collectives} | {times} | {shown} |\n"
@@ -50,7 +60,7 @@ def corpus(args, folder):
     for title, latency in LATENCIES.items():
         text += f"\n### Captured graphs, collectives {title}\n\n{HEAD}{RULE}"
         all_ratios = []
-        for name in PROGRAMS:
+        for name in args.only or PROGRAMS:
             graph = load(ROOT / "tests" / "corpus" / f"{name}.graph.json.gz")
             for node in graph["nodes"]:
                 if node["kind"] == "collective":
@@ -85,6 +95,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--halflap", metavar="BIN")
     parser.add_argument("--autoparallel", metavar="FOLDER", type=Path)
+    parser.add_argument("--only", metavar="NAME", action="append", help="of the captured graphs, these")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path)
     args = parser.parse_args()
     args.halflap = args.halflap or build_halflap()

@@ -450,6 +450,10 @@ pub struct Schedule {
     /// be given more than once.
     #[arg(long, value_name = "RECIPE", requires = "rewrite", value_delimiter = ',')]
     pub without: Vec<String>,
+    /// What a product's start and end take in every piece that --rewrite cuts it into, as so much of
+    /// its result: a size, or a multiple of the default such as 2x [default: 2MiB].
+    #[arg(long, value_name = "SIZE", requires = "rewrite", hide_short_help = true)]
+    pub piece_tail: Option<Budget>,
     /// Merge these collectives into one before the search, as docs/rewrite.md says: names of nodes with
     /// commas between. May be given more than once.
     #[arg(long, value_name = "NODE,NODE,...", hide_short_help = true, conflicts_with = "rewrite")]

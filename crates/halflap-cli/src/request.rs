@@ -41,6 +41,7 @@ impl Schedule {
             order_collectives: None,
             rewrite: None,
             without: Vec::new(),
+            piece_tail: None,
             merge: Vec::new(),
             show: false,
             no_advice: false,

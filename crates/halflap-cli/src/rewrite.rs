@@ -1,20 +1,23 @@
-//! `halflap schedule --rewrite` and `--merge`: change the program, prove that it is the same, order it.
+//! `halflap schedule --rewrite` and `--merge`: change the program, prove that it is the same, order
+//! it.
 
 use halflap::cost::Costs;
 use halflap::evaluate::{Change, Side};
 use halflap::export::write_graph;
-use halflap::graph::Graph;
+use halflap::graph::{Graph, OpKind};
 use halflap::ids::OpId;
 use halflap::improve::{Allowed, KeptBecause};
-use halflap::origin::{Origin, Part, Source as From};
-use halflap::rewrite::{CopyCost, Prices, RewriteError, RewriteKind, Rewritten, merge_named};
+use halflap::origin::{Origin, Part};
+use halflap::rewrite::{
+    CopyCost, Prices, Recipe, RewriteError, RewriteKind, Rewritten, TAIL, merge_named,
+};
 use halflap::robustness::Robustness;
 use halflap::units::Nanos;
 use halflap::workload::{Decided, Priced, Workload};
 use halflap_report::page::Shown;
 use halflap_report::{
-    Compared, Explained, Played, Summary, Timed, TimedRewrite, carried, count, describe_robustness,
-    labelled, listing, printable, render_explanation,
+    Compared, Explained, Played, Summary, Timed, TimedRewrite, became, carried, count,
+    describe_robustness, labelled, listing, printable, render_explanation,
 };
 
 use crate::answer::{self, Answer, Figures};
@@ -33,6 +36,7 @@ pub struct Merged {
     before: Decided<()>,
     after: Decided<Outcome>,
     origin: Origin,
+    recipes: Vec<Recipe>,
     robustness: Robustness,
     measure: Measure,
     read_seconds: f64,
@@ -51,6 +55,7 @@ struct SearchedRewrites {
 /// A program with its order, before it is compared with the original.
 struct Found {
     origin: Origin,
+    recipes: Vec<Recipe>,
     after: Decided<Outcome>,
     searched: Option<SearchedRewrites>,
 }
@@ -67,7 +72,7 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         Some(allowed) => chosen(args, subject, Choice { before: &before, allowed })?,
         None => given(args, subject, &before)?,
     };
-    let Found { origin, after, searched } = found;
+    let Found { origin, recipes, after, searched } = found;
     let robustness = Robustness::between(side(&before), side(&after), &origin);
     let measure = Measure::new(after.found.limit, after.found.bound);
     let read_seconds = subject.source.read_seconds;
@@ -76,6 +81,7 @@ pub fn find(args: &args::Schedule, subject: &Subject) -> Result<Merged, Failed> 
         before,
         after,
         origin,
+        recipes,
         robustness,
         measure,
         read_seconds,
@@ -93,7 +99,8 @@ fn timed_graph(priced: &Priced) -> Graph {
 }
 
 fn prices(costs: &Costs) -> Prices<'_> {
-    Prices { copy: costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of), costs }
+    let copy = costs.device.as_ref().map_or_else(CopyCost::default, CopyCost::of);
+    Prices { copy, costs, tail: TAIL }
 }
 
 /// The program after the recipes of the command line, each proved.
@@ -117,7 +124,9 @@ fn given(args: &args::Schedule, subject: &Subject, before: &Decided<()>) -> Resu
         |unit: &Decided<Outcome>| unit.found.bound.is_reached_by(unit.result.step_time());
     let after = best(&args.search, walk, |all| all.iter().all(is_at_bound))?.pop();
     let after = after.ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, after, searched: None })
+    let merged = origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
+    let recipes = merged.map(|(_, source)| Recipe::Merge { members: source.of.clone() }).collect();
+    Ok(Found { origin, recipes, after, searched: None })
 }
 
 /// What rewrites are chosen from.
@@ -135,28 +144,30 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     let peak_before = Some(choice.before.priced.peak_before());
     let rung = Rung::asked(&args.search);
     let wanted = Wanted { args: &args.search, rung, is_chained, source: &unchanged, peak_before };
-    let prices = prices(&subject.source.model.costs);
+    let tail = args.piece_tail.map_or(TAIL, |tail| tail.limit(TAIL));
+    let prices = Prices { tail, ..prices(&subject.source.model.costs) };
     let way = Way { prices: &prices, allowed: choice.allowed, left_out: &left_out };
     let (improved, outcome) = improved(&wanted, &choice.before.priced, &way)?;
-    if let Some(number) = left_out.iter().find(|&&number| number >= improved.chosen) {
-        let problem = format!(
-            "--without merge:{}: only {} were chosen",
-            number + 1,
-            count(improved.chosen, "rewrite")
-        );
+    let is_chosen = |(number, name): &(&usize, &String)| {
+        let kind = improved.chosen.get(**number).map(|kind| kind.name());
+        kind.is_some_and(|kind| name.split(':').next() == Some(kind))
+    };
+    if let Some((_, name)) = left_out.iter().zip(&args.without).find(|one| !is_chosen(one)) {
+        let chosen = count(improved.chosen.len(), "rewrite");
+        let problem = format!("--without {name}: not among the {chosen} that were chosen");
         return Err(Failed::BadInput(problem));
     }
     let searched = Some(SearchedRewrites {
         order_alone: improved.unchanged.step_time,
         kept_because: improved.kept_because,
     });
-    let (source, origin, order) = match improved.changed {
-        Some(changed) => {
-            let Rewritten { graph, origin } = changed.rewritten;
-            (subject.source.changed_to(Workload::from(graph)), origin, changed.optimized.order)
-        }
-        None => (unchanged, Origin::unchanged(&graph), improved.unchanged.order),
-    };
+    let (mut source, mut origin, mut recipes) = (unchanged, Origin::unchanged(&graph), Vec::new());
+    let mut order = improved.unchanged.order;
+    if let Some(changed) = improved.changed {
+        source = subject.source.changed_to(Workload::from(changed.rewritten.graph));
+        (origin, recipes) = (changed.rewritten.origin, changed.recipes);
+        order = changed.optimized.order;
+    }
     let mut outcome = Some(outcome);
     let after = source.walk(|_| {
         let outcome =
@@ -165,7 +176,7 @@ fn chosen(args: &args::Schedule, subject: &Subject, choice: Choice<'_>) -> Resul
     })?;
     let after =
         after.into_iter().next().ok_or_else(|| Failed::OurBug("a graph has no unit".to_owned()))?;
-    Ok(Found { origin, after, searched })
+    Ok(Found { origin, recipes, after, searched })
 }
 
 /// The numbers of recipes that are left out: `merge:3` is the third.
@@ -189,7 +200,7 @@ fn left_out(names: &[String]) -> Result<Vec<usize>, Failed> {
 fn because(kept: KeptBecause) -> &'static str {
     match kept {
         KeptBecause::NothingToSave => {
-            "no collectives that can be merged expose latency (--rewrite all has more)"
+            "nothing exposed can be merged or cut into pieces (--rewrite all has more)"
         }
         KeptBecause::LatencyUnknown => {
             "collectives of one size do not say what is latency: give --device or --link"
@@ -226,6 +237,7 @@ impl Merged {
             timed,
             before: &self.before.priced.graph,
             origin: &self.origin,
+            recipes: &self.recipes,
             simulated_before: &self.before.result.simulation,
             simulated: &self.after.result.simulation,
             order_alone: self.searched.map(|searched| searched.order_alone),
@@ -235,10 +247,11 @@ impl Merged {
     /// What was changed, for people.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
-        let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-        let lines: Vec<String> = merged
+        let lines: Vec<String> = self
+            .recipes
+            .iter()
             .enumerate()
-            .map(|(number, (op, source))| self.describe_merge(number, op, source))
+            .map(|(number, recipe)| self.describe(number + 1, recipe))
             .collect();
         let mut facts = vec![("program", format!("{} -> {}", program(old), program(new)))];
         if let Some(searched) = self.searched.filter(|_| lines.is_empty()) {
@@ -253,30 +266,53 @@ impl Merged {
         facts
     }
 
-    /// A merge in a line: what became what, what it saves and what it costs.
-    fn describe_merge(&self, number: usize, op: OpId, source: &From) -> String {
-        let (old, new) = (&self.before.priced.graph, &self.after.priced.graph);
+    /// A recipe in a line: what became what, what it saves and what it costs.
+    fn describe(&self, number: usize, recipe: &Recipe) -> String {
+        let old = &self.before.priced.graph;
+        let members = recipe.members();
         let name = |op: OpId| printable(old.name(op));
-        let members = match source.of[..] {
-            [first, .., last] if source.of.len() > 3 => {
-                format!("{} of {} to {}", source.of.len(), name(first), name(last))
+        let named = match members {
+            [first, .., last] if members.len() > 3 => {
+                format!("{} of {} to {}", members.len(), name(*first), name(*last))
             }
-            _ => source.of.iter().map(|&member| name(member)).collect::<Vec<_>>().join(", "),
+            _ => members.iter().map(|&member| name(member)).collect::<Vec<_>>().join(", "),
         };
+        let made = became(&self.origin, recipe);
+        let does = match recipe {
+            Recipe::Merge { .. } => self.describe_merge(members, &made),
+            Recipe::Split { pieces, .. } => self.describe_split([members, &made], *pieces),
+        };
+        format!("{}:{number} {named} {does}", recipe.kind().name())
+    }
+
+    fn describe_merge(&self, members: &[OpId], made: &[OpId]) -> String {
         let (times, before) = (&self.after.priced.machine.times, &self.before.priced.machine.times);
-        let was: Nanos = source.of.iter().map(|&member| before.of(member)).sum();
-        let is_copy = |(_, other): &(OpId, &From)| {
-            matches!(other.part, Part::CopyIn | Part::CopyOut) && source.of.contains(&other.of[0])
-        };
-        let copies: Nanos =
-            self.origin.ops.iter().filter(is_copy).map(|(copy, _)| times.of(copy)).sum();
-        format!(
-            "merge:{} {members} into {}: {} of communication becomes {}, copies take {copies}",
-            number + 1,
-            printable(new.name(op)),
-            was,
-            times.of(op)
-        )
+        let was: Nanos = members.iter().map(|&member| before.of(member)).sum();
+        let is: Nanos = made.iter().map(|&op| times.of(op)).sum();
+        let into: Vec<String> =
+            made.iter().map(|&op| printable(self.after.priced.graph.name(op))).collect();
+        let copies = self.origin.ops.iter().filter(|(_, source)| {
+            let is_copy = matches!(source.part, Part::CopyIn | Part::CopyOut);
+            is_copy && members.contains(&source.of[0])
+        });
+        let copies: Nanos = copies.map(|(copy, _)| times.of(copy)).sum();
+        let into = into.join(", ");
+        format!("into {into}: {was} of communication becomes {is}, copies take {copies}")
+    }
+
+    fn describe_split(&self, [members, made]: [&[OpId]; 2], pieces: u32) -> String {
+        fn exposed<T>(decided: &Decided<T>, ops: &[OpId]) -> Nanos {
+            let all = decided.result.simulation.exposures.iter();
+            all.filter(|exposure| ops.contains(&exposure.of)).map(|exposure| exposure.time).sum()
+        }
+        fn computes<T>(decided: &Decided<T>, ops: &[OpId]) -> Nanos {
+            let graph = &decided.priced.graph;
+            let kernels = ops.iter().filter(|&&op| graph.kind(op) == OpKind::Compute);
+            kernels.map(|&op| decided.priced.machine.times.of(op)).sum()
+        }
+        let (was, is) = (exposed(&self.before, members), exposed(&self.after, made));
+        let more = computes(&self.after, made) - computes(&self.before, members);
+        format!("into {pieces} pieces each: exposes {is}, not {was}; kernels take {more} longer")
     }
 
     fn section(&self) -> Section<'_> {

@@ -218,6 +218,51 @@ fn rewrites_are_chosen_with_the_order() {
 }
 
 #[test]
+fn exposed_collectives_are_cut_into_pieces() {
+    let dir = folder("rewrite_split");
+    let graph = corpus("moe_ep_6.graph.json.gz");
+    let args = ["schedule", &graph, "--effort", "quick", "--rewrite"];
+    let (out, _) =
+        ends(&halflap(&dir, &[&args[..], &["-o", "o.json", "--report", "r.html"]].concat()), 0);
+    assert!(out.contains("split:1 ") && out.contains(" pieces each: exposes "), "{out}");
+    let found = read_json(dir.join("o.json"));
+    let step = found["step_time"].as_f64().unwrap();
+    assert!(step < 0.97 * found["order_alone"].as_f64().unwrap(), "{step}");
+    let recipe = &found["recipes"][0];
+    assert_eq!((&recipe["name"], &recipe["exact"]), (&json!("split:1"), &json!(true)));
+    assert!(recipe["pieces"].as_u64().unwrap() >= 2 && recipe["gain"].as_f64().unwrap() > 0.0);
+    let pieces = found["origin"].as_array().unwrap().iter().filter(|one| one["part"] == "piece");
+    assert!(pieces.count() > 50);
+    check_page(&fs::read_to_string(dir.join("r.html")).unwrap(), &found);
+    // The new program is written, and proved from the two files alone.
+    ends(&halflap(&dir, &[&args[..], &["--emit", "graph", "-o", "new.json"]].concat()), 0);
+    ends(&halflap(&dir, &["simulate", "new.json", "o.json", "-o", "s.json"]), 0);
+    assert_eq!(read_json(dir.join("s.json"))["step_time"].as_f64().unwrap(), step);
+    let (out, _) = ends(&halflap(&dir, &["verify", &graph, "new.json"]), 0);
+    assert!(out.contains("the same program: 169 nodes, 42 collectives -> "), "{out}");
+    // A piece that reads another's rows is another program.
+    let mut damaged = read_json(dir.join("new.json"));
+    let nodes = damaged["nodes"].as_array_mut().unwrap();
+    let reads = |node: &Value| node["deps"][0]["buffer"].as_str().map(str::to_owned);
+    let is_second = |node: &&mut Value| {
+        node["gemm_like"] == true && reads(node).is_some_and(|buffer| buffer.ends_with(".p2"))
+    };
+    let second = nodes.iter_mut().find(is_second).unwrap();
+    let (name, other) = (second["name"].clone(), reads(second).unwrap().replace(".p2", ".p1"));
+    second["deps"][0]["buffer"] = json!(other);
+    let buffers = damaged["buffers"].as_array_mut().unwrap();
+    let read = buffers.iter_mut().find(|buffer| buffer["name"] == json!(other)).unwrap();
+    read["users"].as_array_mut().unwrap().push(name);
+    fs::write(dir.join("damaged.json"), damaged.to_string()).unwrap();
+    let (out, error) = ends(&halflap(&dir, &["verify", &graph, "damaged.json"]), 1);
+    assert!((out + &error).contains("not the same program"), "{error}");
+    // It can be left out by its own name only.
+    let (_, error) = ends(&halflap(&dir, &[&args[..], &["--without", "merge:1"]].concat()), 2);
+    assert!(error.contains("--without merge:1: not among the"), "{error}");
+    ends(&halflap(&dir, &["schedule", &graph, "--effort", "quick", "--rewrite=merge"]), 0);
+}
+
+#[test]
 fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     let dir = folder("rewrite_none");
     let graph = corpus("ddp_mlp_4.graph.json.gz");
@@ -227,7 +272,7 @@ fn where_no_rewrite_helps_the_program_stays_as_it_is() {
     );
     assert!(
         out.contains("rewrites")
-            && out.contains("none: no collectives that can be merged expose latency"),
+            && out.contains("none: nothing exposed can be merged or cut into pieces"),
         "{out}"
     );
     let args = ["schedule", &graph, "--effort", "quick", "--rewrite", "none", "-o", "p.json"];
@@ -244,7 +289,7 @@ fn what_is_no_rewrite_is_refused() {
     for (more, said) in [
         (
             &["--rewrite", "melt"][..],
-            "'melt' is no rewrite: choose exact, all, none, or from the list merge",
+            "'melt' is no rewrite: choose exact, all, none, or from the list merge, split",
         ),
         (&["--rewrite", "--without", "merge"], "--without merge: not the name of a rewrite"),
         (&["--rewrite", "--passes", "simple_overlap"], "leave out --passes"),

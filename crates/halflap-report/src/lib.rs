@@ -37,7 +37,7 @@ pub use listing::listing;
 pub use mismatch::write_mismatch;
 pub use played::{MemoryStep, Played};
 pub use ran::{Ran, RanKind, RanLane, RanSlice};
-pub use rewritten::{TimedRewrite, carried};
+pub use rewritten::{TimedRewrite, became, carried};
 pub use summary::{Compared, Row, Stop, Summary};
 pub use table::{Bars, Cell, Column, Style, Table, Tone};
 pub use text::{called, count, labelled, printable, printable_end, render, warning};

@@ -1,4 +1,5 @@
-//! A result whose graph is another than its input's: the old one seen through the origin of the new.
+//! A result whose graph is another than its input's: the old one seen through the origin of the
+//! new.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use super::timing::exposed_by_collective;
 use halflap::graph::Graph;
 use halflap::ids::{IdVec, OpId};
 use halflap::origin::{Origin, Part, Source};
+use halflap::rewrite::Recipe;
 use halflap::simulate::Simulation;
 use halflap::units::Nanos;
 
@@ -31,6 +33,18 @@ pub fn carried(origin: &Origin, before: &Simulation) -> Simulation {
     carried
 }
 
+/// The operations of the new program that do what a recipe's members did: the merged collective, or
+/// all pieces.
+pub fn became(origin: &Origin, recipe: &Recipe) -> Vec<OpId> {
+    let is_made_of = |source: &Source| match (recipe, source.part) {
+        (Recipe::Merge { members }, Part::Merged) => source.of == *members,
+        (Recipe::Split { members, .. }, Part::Piece { .. }) => members.contains(&source.of[0]),
+        _ => false,
+    };
+    let made = origin.ops.iter().filter(|(_, source)| is_made_of(source));
+    made.map(|(op, _)| op).collect()
+}
+
 /// A schedule of a changed program, for machines: `halflap.schedule/1` with what was changed.
 pub struct TimedRewrite<'a> {
     /// The schedule, of the new program.
@@ -39,6 +53,8 @@ pub struct TimedRewrite<'a> {
     pub before: &'a Graph,
     /// What became of it.
     pub origin: &'a Origin,
+    /// What was done, in the sequence that numbers it.
+    pub recipes: &'a [Recipe],
     /// The old program's order in time.
     pub simulated_before: &'a Simulation,
     /// The new one's.
@@ -65,8 +81,8 @@ impl Serialize for TimedRewrite<'_> {
 }
 
 impl TimedRewrite<'_> {
-    fn names(&self, source: &Source) -> Vec<&str> {
-        source.of.iter().map(|&op| self.before.name(op)).collect()
+    fn names(&self, ops: &[OpId]) -> Vec<&str> {
+        ops.iter().map(|&op| self.before.name(op)).collect()
     }
 
     /// What was done, and what it gained as far as the simulation tells: what members exposed less
@@ -74,26 +90,36 @@ impl TimedRewrite<'_> {
     fn recipes(&self) -> Vec<Value> {
         let (before, after) =
             (exposed_by_collective(self.simulated_before), exposed_by_collective(self.simulated));
-        let merged = self.origin.ops.iter().filter(|(_, source)| source.part == Part::Merged);
-        let recipe = |(number, (op, source)): (usize, (OpId, &Source))| {
-            let was: Nanos = source.of.iter().map(|&member| before[member]).sum();
-            json!({
-                "name": format!("merge:{}", number + 1),
-                "kind": "merge",
-                "members": self.names(source),
-                "into": self.timed.graph.name(op),
+        let recipe = |(number, recipe): (usize, &Recipe)| {
+            let was: Nanos = recipe.members().iter().map(|&member| before[member]).sum();
+            let made = became(self.origin, recipe);
+            let is: Nanos = made.iter().map(|&op| after[op]).sum();
+            let kind = recipe.kind().name();
+            let mut value = json!({
+                "name": format!("{kind}:{}", number + 1),
+                "kind": kind,
+                "members": self.names(recipe.members()),
                 "exposed_before": was.0,
-                "exposed": after[op].0,
-                "gain": (was - after[op]).0,
-            })
+                "exposed": is.0,
+                "gain": (was - is).0,
+                "exact": recipe.is_exact(self.before),
+            });
+            match (recipe, made.first()) {
+                (Recipe::Split { pieces, .. }, _) => value["pieces"] = json!(pieces),
+                (Recipe::Merge { .. }, Some(&op)) => {
+                    value["into"] = json!(self.timed.graph.name(op));
+                }
+                (Recipe::Merge { .. }, None) => {}
+            }
+            value
         };
-        merged.enumerate().map(recipe).collect()
+        self.recipes.iter().enumerate().map(recipe).collect()
     }
 
     /// Where every operation that is not an old one comes from.
     fn origin(&self) -> Vec<Value> {
         let new = self.origin.ops.iter().filter(|(_, source)| source.part != Part::Kept);
-        let entry = |(op, source): (OpId, &Source)| json!({ "node": self.timed.graph.name(op), "part": source.part.name(), "of": self.names(source) });
+        let entry = |(op, source): (OpId, &Source)| json!({ "node": self.timed.graph.name(op), "part": source.part.name(), "of": self.names(&source.of) });
         new.map(entry).collect()
     }
 }

@@ -18,6 +18,13 @@ pub enum Part {
     Wait,
     /// It copies what one member receives out of the bucket, in place of its wait.
     CopyOut,
+    /// It is one of the pieces that an operation was cut into.
+    Piece {
+        /// Which, from zero.
+        number: u32,
+        /// Of how many.
+        of: u32,
+    },
 }
 
 impl Part {
@@ -29,6 +36,7 @@ impl Part {
             Part::Merged => "merged",
             Part::Wait => "wait",
             Part::CopyOut => "copy_out",
+            Part::Piece { .. } => "piece",
         }
     }
 }
@@ -62,14 +70,19 @@ impl Origin {
 
     /// What the names in two programs claim: an operation with an old name is the old one, or a copy in
     /// place of a wait; a collective that lists old ones is made of them, and what begins with its name
-    /// belongs to it. It is only a claim: [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
+    /// belongs to it; `op1.p2` is the second piece of `op1`. It is only a claim:
+    /// [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
     pub fn by_names(before: &Graph, after: &Graph) -> Origin {
         let names = Names::of(before, after);
         let buffers_by_name: BTreeMap<&str, BufId> =
             before.buffers().map(|buffer| (before.buffer_name(buffer), buffer)).collect();
-        let buffer = |new: BufId| match buffers_by_name.get(after.buffer_name(new)) {
-            Some(&old) => vec![old],
-            None => names.behind(after.buffer_name(new)),
+        let buffer = |new: BufId| {
+            let name = after.buffer_name(new);
+            let whole = piece_name(name).and_then(|(of, _)| buffers_by_name.get(of));
+            match buffers_by_name.get(name).or(whole) {
+                Some(&old) => vec![old],
+                None => names.behind(name),
+            }
         };
         Origin {
             ops: after.ops().map(|op| names.source(op)).collect(),
@@ -107,7 +120,7 @@ impl Origin {
     /// collective of a member, the copy or the wait in place of a wait.
     pub fn carriers(&self, old: usize) -> IdVec<OpId, Option<OpId>> {
         let rank = |part: Part| match part {
-            Part::Kept | Part::Merged => 0,
+            Part::Kept | Part::Merged | Part::Piece { .. } => 0,
             Part::CopyOut => 1,
             Part::Wait => 2,
             Part::CopyIn => 3,
@@ -132,6 +145,14 @@ struct Names<'a> {
     after: &'a Graph,
     /// The members of each, ascending.
     merged: BTreeMap<&'a str, Vec<OpId>>,
+    /// Into how many pieces old operations are cut.
+    pieces: BTreeMap<OpId, u32>,
+}
+
+/// What a piece is a piece of, and its number, from zero, if that is what a name says.
+fn piece_name(name: &str) -> Option<(&str, u32)> {
+    let (of, number) = name.rsplit_once(".p")?;
+    Some((of, number.parse::<u32>().ok()?.checked_sub(1)?))
 }
 
 impl<'a> Names<'a> {
@@ -144,11 +165,29 @@ impl<'a> Names<'a> {
             members.sort_unstable();
             (after.name(op), members)
         };
-        Names { before, after, merged: after.ops().filter(is_new).map(members).collect() }
+        let merged = after.ops().filter(is_new).map(members);
+        let merged = merged.filter(|(_, members)| !members.is_empty()).collect();
+        let mut names = Names { before, after, merged, pieces: BTreeMap::new() };
+        let found: Vec<(OpId, u32)> = after.ops().filter_map(|op| names.piece(op)).collect();
+        for (old, _) in found {
+            *names.pieces.entry(old).or_default() += 1;
+        }
+        names
+    }
+
+    /// The old operation that a new one is a piece of, and which.
+    fn piece(&self, new: OpId) -> Option<(OpId, u32)> {
+        let name = self.after.name(new);
+        let (of, number) = piece_name(name).filter(|_| self.before.find(name).is_none())?;
+        Some((self.before.find(of)?, number))
     }
 
     fn source(&self, new: OpId) -> Source {
         let name = self.after.name(new);
+        if let Some((old, number)) = self.piece(new) {
+            let of = self.pieces.get(&old).copied().unwrap_or_default();
+            return Source { part: Part::Piece { number, of }, of: vec![old] };
+        }
         match (self.before.find(name), self.belongs_to(name)) {
             (Some(old), _) if self.before.kind(old) == self.after.kind(new) => {
                 Source { part: Part::Kept, of: vec![old] }

@@ -6,13 +6,14 @@ mod common;
 use std::ops::ControlFlow;
 
 use halflap::cost::Costs;
+use halflap::evaluate::{Evaluation, Setup};
 use halflap::graph::{Edges, Graph};
 use halflap::import::read_graph;
-use halflap::improve::{Allowed, Improved, Request, improve};
+use halflap::improve::{Allowed, Improved, LookedUp, Request, improve, looked_up};
 use halflap::memory::Timeline;
 use halflap::optimize::{Effort, Task};
 use halflap::order::Order;
-use halflap::rewrite::{CopyCost, Prices, Recipe};
+use halflap::rewrite::{CopyCost, Prices, RewriteKind, TAIL};
 use halflap::units::{Bandwidth, Bytes, Nanos};
 use halflap::verify::{Demands, OrderEdges, verify};
 use halflap::verify_rewrite::verify_rewrite;
@@ -100,6 +101,7 @@ fn improved(graph: &Graph, asked: &Asked) -> Improved {
     let prices = Prices {
         copy: CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) },
         costs: &costs,
+        tail: TAIL,
     };
     let task = Task {
         graph,
@@ -129,13 +131,47 @@ fn latency_is_paid_once_where_that_shortens_the_step() {
     let found = improved(&graph, &Asked::default());
     let changed = found.changed.expect("18 collectives of 1 us in a step of 5.4 us of compute");
     assert!(changed.optimized.step_time.0 < 0.6 * found.unchanged.step_time.0);
-    assert_eq!(changed.recipes.len(), found.chosen);
+    assert_eq!(changed.recipes.len(), found.chosen.len());
     verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
     let demands = Demands {
         order_edges: OrderEdges::Free,
         memory_limit: Some(limit(&graph, &Asked::default())),
     };
     verify(&changed.rewritten.graph, changed.optimized.order.as_slice(), &demands).unwrap();
+}
+
+#[test]
+fn weights_that_are_only_looked_up_are_named() {
+    let (model, costs) = (Model::default(), Costs::default());
+    let prices = Prices { copy: CopyCost::default(), costs: &costs, tail: TAIL };
+    let found = |name: &str| {
+        let graph = common::program(name);
+        let machine = model.machine(&graph, costs.times(&graph).unwrap());
+        let setup = Setup { graph: &graph, machine: &machine };
+        let played = Evaluation::of(setup, Order::of_input(&graph));
+        let all = looked_up(setup, &played.simulation, &prices);
+        let saved = |one: &LookedUp| one.saved.0 / played.step_time().0;
+        all.iter().map(|one| (graph.name(one.gather).to_owned(), saved(one))).collect::<Vec<_>>()
+    };
+    for name in ["fsdp_llama_2", "fsdp_tp_llama_4"] {
+        let all = found(name);
+        assert!(all.len() == 1 && all[0].0 == "op0", "{name}: {all:?}");
+        assert!((0.05..0.25).contains(&all[0].1), "{name}: {all:?}");
+    }
+    assert_eq!(found("moe_ep_6"), []);
+}
+
+#[test]
+fn what_is_exposed_between_exchanges_is_cut() {
+    let graph = common::program("moe_ep_6");
+    let asked = Asked { memory: 1.0, ..Asked::default() };
+    let found = improved(&graph, &asked);
+    let changed = found.changed.expect("most all-to-alls are exposed");
+    assert!(changed.optimized.step_time.0 < 0.97 * found.unchanged.step_time.0);
+    assert!(changed.recipes.iter().all(|recipe| recipe.is_exact(&graph)));
+    assert!(found.chosen.iter().all(|&kind| kind == RewriteKind::Split));
+    assert!(changed.optimized.peak <= limit(&graph, &asked));
+    verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
 }
 
 #[test]
@@ -194,8 +230,7 @@ fn captured_programs_are_never_slower_than_with_order_alone() {
         assert!(changed.optimized.peak <= limit(&graph, &asked), "{name}");
         assert!(!changed.robustness.is_lost(), "{name}");
         verify_rewrite(&graph, &changed.rewritten.graph, &changed.rewritten.origin).unwrap();
-        let members: Vec<_> =
-            changed.recipes.iter().map(|Recipe::Merge { members }| members.len()).collect();
+        let members: Vec<_> = changed.recipes.iter().map(|recipe| recipe.members().len()).collect();
         assert!(members.iter().all(|&count| count > 1), "{name}");
     }
 }

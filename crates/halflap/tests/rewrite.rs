@@ -19,7 +19,7 @@ use halflap::origin::{Origin, Part, Source};
 use halflap::overlap::Fidelity;
 use halflap::pass::{Options, Pass, Settings};
 use halflap::rewrite::{
-    CopyCost, Prices, Recipe, RewriteError, Rewritten, apply, merge_named, rewrite,
+    CopyCost, Prices, Recipe, RewriteError, Rewritten, TAIL, apply, merge_named, rewrite,
 };
 use halflap::robustness::Robustness;
 use halflap::schedule::{self, NoObserver, Request};
@@ -32,7 +32,8 @@ use serde_json::{Value, json};
 
 /// A gigabyte in a second is a byte in a nanosecond.
 fn prices(costs: &Costs) -> Prices<'_> {
-    Prices { copy: CopyCost { bandwidth: Bandwidth::gigas(1.0), launch: Nanos(5.0) }, costs }
+    let copy = CopyCost { bandwidth: Bandwidth::gigas(1.0), launch: Nanos(5.0) };
+    Prices { copy, costs, tail: TAIL }
 }
 
 /// Two collectives of the same kind with an input, a wait and a reader each, and one more of another

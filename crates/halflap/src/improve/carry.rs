@@ -8,8 +8,8 @@ use crate::ids::{Id, IdVec, OpId};
 use crate::order::Order;
 use crate::rewrite::Rewritten;
 
-/// An order of the old program as one of the new: every operation as early as what it stands for, as
-/// far as its dependencies allow.
+/// An order of the old program as one of the new: every operation as early as what it stands for,
+/// as far as its dependencies allow.
 pub(super) fn carried_order(rewritten: &Rewritten, order: &Order) -> Order {
     let Rewritten { graph, origin } = rewritten;
     let mut place = vec![0_usize; order.as_slice().len()];

@@ -1,14 +1,17 @@
 //! Recipes and order, chosen together.
 //!
-//! A rewrite is worth what the best order of the rewritten program gains, so every plan of rewrites is
-//! judged by a search of its own: a quick one to choose between plans, and one with the effort that
-//! was asked for between the chosen plan and the program as it is. A plan stays only if its step is
-//! shorter, at the nominal times and over the variations of [`Robustness`].
+//! A rewrite is worth what the best order of the rewritten program gains, so every plan of rewrites
+//! is judged by a search of its own: a quick one to choose between plans, and one with the effort
+//! that was asked for between the chosen plan and the program as it is. A plan stays only if its
+//! step is shorter, at the nominal times and over the variations of [`Robustness`].
 
+mod advice;
 mod carry;
+mod cuts;
 mod plans;
 mod thin;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::cost::Costs;
@@ -24,7 +27,10 @@ use crate::simulate::{Machine, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::verify_rewrite::verify_rewrite;
 use crate::workload::Model;
+pub use advice::{LookedUp, looked_up};
 use carry::carried_order;
+pub use cuts::cuttable_exposure;
+use cuts::{Cuts, DEPTHS};
 use plans::{Level, Levels, Plans};
 use thin::thinned;
 use thiserror::Error;
@@ -34,7 +40,8 @@ use thiserror::Error;
 pub struct Allowed {
     /// Their kinds.
     pub kinds: Vec<RewriteKind>,
-    /// Whether only those that keep every bit: others change the order in which numbers are added up.
+    /// Whether only those that keep every bit: others change the order in which numbers are added
+    /// up.
     pub exact_only: bool,
 }
 
@@ -65,8 +72,8 @@ pub struct Improved {
     pub unchanged: Optimized,
     /// A changed program with its order, if that is better.
     pub changed: Option<Changed>,
-    /// How many recipes were chosen, with those that were left out again.
-    pub chosen: usize,
+    /// The kinds of the recipes that were chosen, with those that were left out again.
+    pub chosen: Vec<RewriteKind>,
     /// Why the program is not changed, if it is not.
     pub kept_because: KeptBecause,
 }
@@ -75,9 +82,10 @@ pub struct Improved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeptBecause {
-    /// Nothing can be merged, or there is too little latency to save.
+    /// Nothing exposed can be merged or cut, or there is too little to save.
     NothingToSave,
-    /// It is not known how long merged collectives would take: all have one size, and no link is given.
+    /// It is not known how long merged collectives would take: all have one size, and no link is
+    /// given.
     LatencyUnknown,
     /// Of the plans that were tried, none is within the memory limit.
     NothingFits,
@@ -115,8 +123,8 @@ const LEAST: f64 = 1e-3;
 /// times as long as an order alone.
 const TRIALS: usize = 10;
 
-/// How large merged collectives become at first: in the middle, then to both sides as far as the step
-/// becomes shorter.
+/// How large merged collectives become at first: in the middle, then to both sides as far as the
+/// step becomes shorter.
 const LEVELS: [Level; 5] =
     [Level::MIDDLE, Level::LARGE, Level::SMALL, Level::LARGEST, Level::SMALLEST];
 
@@ -125,27 +133,33 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
     let task = request.task;
     let unchanged = optimize(&Task { progress: &part_of(task, 0.0, 1.0 / 3.0), ..*task })?;
     let plans = Plans::new(task.graph, request.prices, request.allowed);
-    let hopeless = plans.most_saved() < unchanged.step_time * LEAST
-        || idle(task, &unchanged) < unchanged.step_time * LEAST;
-    if plans.is_empty() || hopeless {
-        let unknown = plans.has_unknown && idle(task, &unchanged) > unchanged.step_time * LEAST;
+    let left = idle(task, &unchanged);
+    let is_idle = left > unchanged.step_time * LEAST;
+    let merges = is_idle && plans.most_saved() > unchanged.step_time * LEAST;
+    let setup = Setup { graph: task.graph, machine: task.machine };
+    let played = Evaluation::of(setup, unchanged.order.clone());
+    let cuts = Cuts::new(setup, &played.simulation, request.allowed);
+    if !is_idle || !merges && cuts.is_empty() {
+        let unknown = plans.has_unknown && is_idle;
         let kept_because =
             if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
-        return Ok(Improved { unchanged, changed: None, chosen: 0, kept_because });
+        return Ok(Improved { unchanged, changed: None, chosen: vec![], kept_because });
     }
     let search = Search { request, order: &unchanged.order, step_time: unchanged.step_time };
-    let best = search.choose(&plans).map(Tried::in_sequence);
+    let merged = if merges { search.choose(&plans) } else { None };
+    let best = search.with_cuts(&cuts, merged).map(Tried::in_sequence);
     // A plan that was stopped looks like one that does not fit.
     if (task.progress)(2.0 / 3.0).is_break() {
         return Err(OptimizeError::Stopped.into());
     }
-    let chosen = best.as_ref().map_or(0, |best| best.recipes.len());
+    let chosen: Vec<RewriteKind> =
+        best.iter().flat_map(|best| &best.recipes).map(Recipe::kind).collect();
     let changed = match best.map(|best| search.leave_out(best)) {
         Some(best) => search.decided(best?)?,
         None => None,
     };
     let kept_because =
-        if chosen == 0 { KeptBecause::NothingFits } else { KeptBecause::NothingShorter };
+        if chosen.is_empty() { KeptBecause::NothingFits } else { KeptBecause::NothingShorter };
     Ok(Improved { unchanged, changed, chosen, kept_because })
 }
 
@@ -169,7 +183,7 @@ pub fn estimate(request: &Request<'_>, order: &Order) -> Option<Estimate> {
     let task = request.task;
     let plans = Plans::new(task.graph, request.prices, request.allowed);
     let step_time = simulate(task.graph, order.as_slice(), task.machine).step_time;
-    if plans.is_empty() || plans.most_saved() < step_time * LEAST {
+    if plans.most_saved() < step_time * LEAST {
         return None;
     }
     let search = Search { request, order, step_time };
@@ -179,7 +193,7 @@ pub fn estimate(request: &Request<'_>, order: &Order) -> Option<Estimate> {
         search.try_out(recipes, 0.5)
     });
     let best = tried.min_by(|a, b| a.step_time.0.total_cmp(&b.step_time.0))?;
-    let members = best.recipes.iter().flat_map(|Recipe::Merge { members }| members);
+    let members = best.recipes.iter().flat_map(Recipe::members);
     let size = |op: &OpId| task.graph.collective(*op).map_or(Bytes::ZERO, |of| of.bytes());
     Some(Estimate {
         step_time: best.step_time,
@@ -204,8 +218,8 @@ fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
     found.step_time - ops.map(|op| task.machine.times.of(op)).sum()
 }
 
-/// Whether a level at either end is worth a try: the one next to it is better than the middle, or does
-/// not fit and this one is smaller.
+/// Whether a level at either end is worth a try: the one next to it is better than the middle, or
+/// does not fit and this one is smaller.
 fn is_promising(level: Level, tried: &[(Level, Option<Nanos>)]) -> bool {
     let step = |of: Level| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
     let near = match level {
@@ -217,6 +231,18 @@ fn is_promising(level: Level, tried: &[(Level, Option<Nanos>)]) -> bool {
         (Some(near), Some(middle)) => near.0 < middle.0,
         _ => level == Level::SMALLEST,
     }
+}
+
+/// Merges and splits: what is cut is not merged.
+fn together(merges: &[Recipe], splits: Vec<Recipe>) -> Vec<Recipe> {
+    let cut: BTreeSet<OpId> =
+        splits.iter().flat_map(|split| split.members().iter().copied()).collect();
+    let rest = |merge: &Recipe| {
+        let members = merge.members().iter().copied().filter(|op| !cut.contains(op)).collect();
+        Recipe::Merge { members }
+    };
+    let merges = merges.iter().map(rest).filter(|merge| merge.members().len() > 1);
+    merges.chain(splits.iter().cloned()).collect()
 }
 
 /// A search for plans that are better than an order of the program as it is.
@@ -242,8 +268,13 @@ impl Tried {
     /// The same with recipes in the sequence of the new program, which numbers them for people.
     fn in_sequence(mut self) -> Tried {
         let origin = &self.rewritten.origin;
-        let place = |Recipe::Merge { members }: &Recipe| {
-            let is_made_of = |source: &Source| source.part == Part::Merged && source.of == *members;
+        let place = |recipe: &Recipe| {
+            let of = recipe.members();
+            let is_made_of = |source: &Source| match source.part {
+                Part::Merged => source.of == of,
+                Part::Piece { .. } => of.contains(&source.of[0]),
+                _ => false,
+            };
             origin.ops.iter().position(|(_, source)| is_made_of(source))
         };
         self.recipes.sort_by_key(place);
@@ -299,8 +330,27 @@ impl Search<'_> {
         best.map(|(_, tried)| tried)
     }
 
-    /// A quick search for the order of a plan's program. Where there is none within the limit, buckets
-    /// become smaller until the program's own order is.
+    /// The best of a plan of merges, and of the same with splits.
+    fn with_cuts(&self, cuts: &Cuts<'_>, merged: Option<Tried>) -> Option<Tried> {
+        let is_shorter = |tried: &&Tried| tried.step_time.0 < self.step_time.0;
+        let merges = merged.as_ref().filter(is_shorter).map_or(vec![], |one| one.recipes.clone());
+        let mut best = merged;
+        for depth in DEPTHS {
+            let splits = cuts.recipes(depth);
+            if splits.is_empty() {
+                continue;
+            }
+            let recipes = together(&merges, splits);
+            let Some(tried) = self.try_out(recipes, 2.0 / 3.0) else { continue };
+            if best.as_ref().is_none_or(|held| tried.step_time.0 < held.step_time.0) {
+                best = Some(tried);
+            }
+        }
+        best
+    }
+
+    /// A quick search for the order of a plan's program. Where there is none within the limit,
+    /// buckets become smaller until the program's own order is.
     fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
         let apply =
             |recipes: &[Recipe]| apply(self.request.task.graph, recipes, self.request.prices).ok();

@@ -36,8 +36,8 @@ impl Sizes {
 }
 
 impl Class {
-    /// How large a merged collective may become on a level, between the largest that could pay and the
-    /// smallest. Square roots are exact to the last bit on every machine, powers are not.
+    /// How large a merged collective may become on a level, between the largest that could pay and
+    /// the smallest. Square roots are exact to the last bit on every machine, powers are not.
     fn cap(&self, level: Level) -> f64 {
         let (top, low) = (self.sizes.most, self.sizes.least.min(self.sizes.most));
         let eighth = (low / top).sqrt().sqrt().sqrt();
@@ -143,10 +143,6 @@ impl<'a> Plans<'a> {
         Plans { graph, classes, reach, reader: first_readers(graph), has_unknown }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.classes.is_empty()
-    }
-
     /// What all merges could save at most.
     pub(super) fn most_saved(&self) -> Nanos {
         self.classes.iter().map(Class::most_saved).sum()
@@ -182,9 +178,9 @@ impl<'a> Plans<'a> {
         sets.into_iter().map(|members| Recipe::Merge { members }).collect()
     }
 
-    /// Neighbours in the input order, as long as they fit and do not depend on each other. A set of all
-    /// that one operation reads ends there if it is at least half full: a layer does not wait for the
-    /// next one's weights.
+    /// Neighbours in the input order, as long as they fit and do not depend on each other. A set of
+    /// all that one operation reads ends there if it is at least half full: a layer does not wait
+    /// for the next one's weights.
     fn sets(&self, class: &Class, most: f64) -> Vec<Vec<OpId>> {
         let mut sets: Vec<Vec<OpId>> = Vec::new();
         let mut held = 0.0;

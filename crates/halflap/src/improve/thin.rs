@@ -33,14 +33,13 @@ pub(super) fn thinned(
         .filter(|(op, _)| is_in_the_way(*op))
         .map(|(_, source)| source.of.as_slice())
         .collect();
-    let smaller =
-        |Recipe::Merge { members }: &Recipe| match in_the_way.contains(&members.as_slice()) {
-            true => {
-                let (first, second) = members.split_at(members.len() / 2);
-                let halves = [first, second].into_iter().filter(|half| half.len() > 1);
-                halves.map(|half| Recipe::Merge { members: half.to_vec() }).collect()
-            }
-            false => vec![Recipe::Merge { members: members.clone() }],
-        };
+    let smaller = |recipe: &Recipe| match recipe {
+        Recipe::Merge { members } if in_the_way.contains(&members.as_slice()) => {
+            let (first, second) = members.split_at(members.len() / 2);
+            let halves = [first, second].into_iter().filter(|half| half.len() > 1);
+            halves.map(|half| Recipe::Merge { members: half.to_vec() }).collect()
+        }
+        recipe => vec![recipe.clone()],
+    };
     Some(recipes.iter().flat_map(smaller).collect())
 }

@@ -22,7 +22,7 @@ const DATA: DepKinds = DepKinds { data: true, weak: false, issued: false, order:
 /// Merges several sets at once; no operation may be in two of them.
 pub(super) fn merge<'a>(
     graph: &'a Graph,
-    named: &[&[OpId]],
+    named: &[Vec<OpId>],
     prices: &'a Prices<'a>,
 ) -> Result<Rewritten, RewriteError> {
     let mut merge = Merge {
@@ -39,7 +39,8 @@ pub(super) fn merge<'a>(
     for ops in named {
         merge.add_set(members(graph, ops)?, &mut names)?;
     }
-    no_circle(graph, named)?;
+    let sets: Vec<&[OpId]> = named.iter().map(Vec::as_slice).collect();
+    no_circle(graph, &sets)?;
     for set in 0..merge.sets.len() {
         merge.add_buckets(set);
     }
@@ -276,7 +277,7 @@ impl<'a> Merge<'a> {
         let slices = set.members.iter().filter(|member| member.result == ResultAs::View);
         let slices = slices.flat_map(|member| self.graph.outputs(member.op).iter().copied());
         let outputs = result.into_iter().chain(slices).collect();
-        let like = self.parts_of(first);
+        let like = OpParts::like(self.graph, first);
         let fused = ops.iter().map(|&op| self.graph.name(op).to_owned()).collect();
         let (name, collective) = (set.name.clone(), Some(merged));
         let op = OpParts { name, runtime, collective, deps, outputs, fused, kernel: None, ..like };
@@ -313,7 +314,7 @@ impl<'a> Merge<'a> {
             if self.of_member[op].is_some() || self.is_replaced(op) {
                 continue;
             }
-            let parts = self.parts_of(op);
+            let parts = OpParts::like(self.graph, op);
             let deps = self.redirected(op);
             let source = Source { part: Part::Kept, of: vec![op] };
             self.drafts.push(Draft { place: (op, 3), source, op: OpParts { deps, ..parts } });
@@ -398,24 +399,6 @@ impl<'a> Merge<'a> {
         self.graph.deps(op).iter().map(redirect).collect()
     }
 
-    fn parts_of(&self, op: OpId) -> OpParts {
-        let graph = self.graph;
-        OpParts {
-            name: graph.name(op).to_owned(),
-            kind: graph.kind(op),
-            runtime: graph.has_runtime(op).then(|| graph.runtime(op)),
-            flops: graph.flops(op),
-            bytes: graph.bytes(op),
-            gemm_like: graph.is_gemm_like(op),
-            collective: graph.collective(op).cloned(),
-            outputs: graph.outputs(op).to_vec(),
-            deps: graph.deps(op).to_vec(),
-            fused: graph.fused(op).to_vec(),
-            provenance: graph.provenance(op).clone(),
-            kernel: graph.kernel(op).map(str::to_owned),
-        }
-    }
-
     /// Numbers the operations, and determines the producer and users of each buffer.
     fn finish(self) -> Result<Rewritten, RewriteError> {
         let users = self.users();
@@ -446,7 +429,7 @@ impl<'a> Merge<'a> {
                 Part::Kept => draft.source.of.iter().for_each(|&op| kept[op] = Some(index)),
                 Part::CopyOut => draft.source.of.iter().for_each(|&op| copy_out[op] = Some(index)),
                 Part::CopyIn => draft.source.of.iter().for_each(|&op| copy_in[op] = Some(index)),
-                Part::Merged | Part::Wait => {}
+                Part::Merged | Part::Wait | Part::Piece { .. } => {}
             }
             let reads = draft.op.deps.iter().filter(|(_, kinds)| kinds.data);
             reads.for_each(|&(buffer, _)| users[buffer].push(index));

@@ -1,25 +1,29 @@
 //! Rewrites: a recipe applied to a graph gives another graph and the origin of every operation and
 //! buffer.
 //!
-//! A recipe is data, and applying it decides nothing but whether it can be applied. The new graph is
-//! built through [`Parts`](crate::graph::Parts) and validated like every other. That both graphs
-//! compute the same is proved by [`verify_rewrite`](crate::verify_rewrite), which shares no code with
-//! this module.
+//! A recipe is data, and applying it decides nothing but whether it can be applied. The new graph
+//! is built through [`Parts`](crate::graph::Parts) and validated like every other. That both graphs
+//! compute the same is proved by [`verify_rewrite`](crate::verify_rewrite), which shares no code
+//! with this module.
 
 mod check;
 mod merge;
 mod order;
 mod price;
+mod rows;
+mod split;
 
-use crate::origin::Origin;
+use crate::origin::{Origin, Part};
 pub use check::{circle, mergeable};
-pub use price::{CopyCost, Line, Prices};
+pub use price::{CopyCost, Line, Prices, TAIL};
+pub use rows::{Uncut, cuttable};
+use split::Cut;
 
 use thiserror::Error;
 
 use crate::collective::CollectiveKind;
 use crate::graph::{Graph, GraphError};
-use crate::ids::OpId;
+use crate::ids::{IdVec, OpId};
 use crate::verify_rewrite::{RewriteViolation, verify_rewrite};
 
 /// A way to change a program.
@@ -31,6 +35,14 @@ pub enum Recipe {
         /// The collectives; at least two.
         members: Vec<OpId>,
     },
+    /// Operations that work row by row, collectives among them, become pieces on a part of the rows
+    /// each, so that one piece travels while the next is computed.
+    Split {
+        /// The operations.
+        members: Vec<OpId>,
+        /// Into how many pieces each is cut; at least two.
+        pieces: u32,
+    },
 }
 
 /// The kinds of recipes.
@@ -38,16 +50,19 @@ pub enum Recipe {
 pub enum RewriteKind {
     /// [`Recipe::Merge`].
     Merge,
+    /// [`Recipe::Split`].
+    Split,
 }
 
 impl RewriteKind {
     /// Every kind.
-    pub const ALL: [RewriteKind; 1] = [RewriteKind::Merge];
+    pub const ALL: [RewriteKind; 2] = [RewriteKind::Merge, RewriteKind::Split];
 
     /// As options and reports call it.
     pub fn name(self) -> &'static str {
         match self {
             RewriteKind::Merge => "merge",
+            RewriteKind::Split => "split",
         }
     }
 
@@ -62,7 +77,22 @@ impl Recipe {
     pub fn kind(&self) -> RewriteKind {
         match self {
             Recipe::Merge { .. } => RewriteKind::Merge,
+            Recipe::Split { .. } => RewriteKind::Split,
         }
+    }
+
+    /// The operations of the old program that it changes.
+    pub fn members(&self) -> &[OpId] {
+        match self {
+            Recipe::Merge { members } | Recipe::Split { members, .. } => members,
+        }
+    }
+
+    /// Whether it keeps every bit. The order of an all-reduce's sum depends on where an element
+    /// stands in the message.
+    pub fn is_exact(&self, graph: &Graph) -> bool {
+        let mut collectives = self.members().iter().filter_map(|&op| graph.collective(op));
+        !collectives.any(|of| of.kind == CollectiveKind::AllReduce)
     }
 }
 
@@ -83,7 +113,7 @@ pub enum RewriteError {
     UnknownNode { name: String },
     #[error("a merge needs two or more collectives, and {count} was named")]
     TooFew { count: usize },
-    #[error("'{member}' is named twice: each collective can be merged once")]
+    #[error("'{member}' is named twice: an operation can be merged or cut once")]
     Twice { member: String },
     #[error("'{member}' is no collective: only collectives can be merged")]
     NotACollective { member: String },
@@ -105,6 +135,12 @@ pub enum RewriteError {
         "'{member}' hands its results out by '{through}': coalesced collectives cannot be merged again"
     )]
     HandsOut { member: String, through: String },
+    #[error("'{node}' cannot be cut into pieces: {}", why.words())]
+    NotCut { node: String, why: Uncut },
+    #[error("a split needs operations, and two or more pieces, not {pieces}")]
+    TooFewPieces { pieces: u32 },
+    #[error("'{name}' is what a piece would be called, and is the name of another node")]
+    NameTaken { name: String },
     #[error("the sizes of the members add up to more than can be counted")]
     TooLarge,
     #[error("the new program is not valid: {0}")]
@@ -130,13 +166,34 @@ pub fn apply(
     recipes: &[Recipe],
     prices: &Prices<'_>,
 ) -> Result<Rewritten, RewriteError> {
-    let sets: Vec<&[OpId]> =
-        recipes.iter().map(|Recipe::Merge { members }| members.as_slice()).collect();
-    merge::merge(graph, &sets, prices)
+    let (mut cuts, mut sets) = (Vec::new(), Vec::new());
+    for recipe in recipes {
+        match recipe {
+            Recipe::Merge { members } => sets.push(members.clone()),
+            Recipe::Split { members, pieces } => cuts.push(Cut { members, pieces: *pieces }),
+        }
+    }
+    if cuts.is_empty() {
+        return merge::merge(graph, &sets, prices);
+    }
+    let cut = split::split(graph, &cuts, prices)?;
+    if sets.is_empty() {
+        return Ok(cut);
+    }
+    let mut now: IdVec<OpId, Option<OpId>> = IdVec::filled(None, graph.len());
+    for (new, source) in cut.origin.ops.iter().filter(|(_, source)| source.part == Part::Kept) {
+        source.of.iter().for_each(|&old| now[old] = Some(new));
+    }
+    for member in sets.iter_mut().flatten() {
+        let name = || graph.name(*member).to_owned();
+        *member = now[*member].ok_or_else(|| RewriteError::Twice { member: name() })?;
+    }
+    let merged = merge::merge(&cut.graph, &sets, prices)?;
+    Ok(Rewritten { graph: merged.graph, origin: cut.origin.then(&merged.origin) })
 }
 
-/// Merges sets of collectives that are given by their names, and proves the result. A set may name the
-/// result of an earlier one, which it then takes in.
+/// Merges sets of collectives that are given by their names, and proves the result. A set may name
+/// the result of an earlier one, which it then takes in.
 pub fn merge_named(
     graph: &Graph,
     sets: &[Vec<String>],

@@ -2,7 +2,7 @@
 
 use crate::collective::Payload;
 use crate::cost::{Costs, Device};
-use crate::graph::{Collective, Graph};
+use crate::graph::{Collective, Graph, OpKind};
 use crate::ids::OpId;
 use crate::units::{Bandwidth, Bytes, Nanos};
 
@@ -41,12 +41,27 @@ pub struct Prices<'a> {
     pub copy: CopyCost,
     /// The model of links, where the graph's own collectives say too little.
     pub costs: &'a Costs,
+    /// A product's start and end, when not all of the device is busy, take as long as so much of
+    /// its result. A piece of a product has its own.
+    pub tail: Bytes,
+}
+
+/// Half a wave of tiles of 128 by 128 elements of two bytes, on the 132 multiprocessors of an h100.
+pub const TAIL: Bytes = Bytes(2 << 20);
+
+/// A piece's part of an operation.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    /// Into how many pieces it is cut.
+    pub(super) pieces: u32,
+    /// What every piece reads again.
+    pub(super) again: Bytes,
 }
 
 impl Prices<'_> {
-    /// How long a merged collective takes: as the graph's own collectives of that kind and group say,
-    /// else as the model of links does, else as long as its members together. `None` where a member
-    /// has no time.
+    /// How long a merged collective takes: as the graph's own collectives of that kind and group
+    /// say, else as the model of links does, else as long as its members together. `None` where a
+    /// member has no time.
     pub(super) fn merged(
         &self,
         graph: &Graph,
@@ -65,10 +80,51 @@ impl Prices<'_> {
         Some(time.min(Nanos::LONGEST))
     }
 
-    /// How long collectives of a kind and group take, by their size: as the graph's own say, else as
-    /// the model of links does.
+    /// How long collectives of a kind and group take, by their size: as the graph's own say, else
+    /// as the model of links does.
     pub fn line(&self, graph: &Graph, like: &Collective) -> Option<Line> {
         fitted(graph, like).or_else(|| self.modelled(graph, like))
+    }
+
+    /// How long a piece of an operation takes; `None` where the operation has no time.
+    pub(super) fn piece(&self, graph: &Graph, op: OpId, share: Share) -> Option<Nanos> {
+        let time = graph.has_runtime(op).then(|| graph.runtime(op))?;
+        let part = 1.0 / f64::from(share.pieces);
+        let beyond = |fixed: Nanos| fixed + (time - fixed) * part;
+        Some(match (graph.kind(op), graph.collective(op)) {
+            (OpKind::Wait, _) => time,
+            (_, Some(like)) => beyond(self.latency(graph, like).min(time)),
+            _ if graph.is_gemm_like(op) => {
+                let made: Bytes = graph.outputs(op).iter().map(|&one| graph.size_alloc(one)).sum();
+                let (result, tail) = (made.0 as f64, self.tail.0 as f64);
+                let computed = time * ((result * part + tail) / (result + tail).max(1.0));
+                computed.max(share.again / self.copy.bandwidth)
+            }
+            _ => beyond(self.copy.launch.min(time)),
+        })
+    }
+
+    /// What the smallest collective of a kind and group takes: as the graph's own say, else as
+    /// those of other kinds in the group do, else as the model of links does, if need be an a100's.
+    fn latency(&self, graph: &Graph, like: &Collective) -> Nanos {
+        let others = || {
+            let collectives = graph.ops().filter_map(|op| graph.collective(op));
+            let lines = collectives
+                .filter(|other| other.group == like.group && other.kind != like.kind)
+                .filter_map(|other| fitted(graph, other));
+            lines.map(|line| line.latency).reduce(Nanos::max)
+        };
+        let modelled = |costs: &Costs| Prices { costs, ..*self }.modelled(graph, like);
+        let assumed = || {
+            let costs = Costs { device: Device::named("a100").ok(), ..Costs::default() };
+            modelled(&costs).map(|line| line.latency)
+        };
+        fitted(graph, like)
+            .map(|line| line.latency)
+            .or_else(others)
+            .or_else(|| modelled(self.costs).map(|line| line.latency))
+            .or_else(assumed)
+            .unwrap_or(Nanos::ZERO)
     }
 
     fn modelled(&self, graph: &Graph, like: &Collective) -> Option<Line> {

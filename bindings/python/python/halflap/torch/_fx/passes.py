@@ -306,8 +306,8 @@ class _Run:
             "ranks_per_node": modelled.ranks_per_node,
             "profile": {node["name"]: node["runtime_ns"] for node in self.program.nodes},
         }
-        found = self._schedule(text, self._order(), rewrite="all", **machine).recipes
-        return [recipe for recipe in found if recipe["kind"] == "merge"]
+        found = self._schedule(text, self._order(), rewrite=["merge"], **machine).recipes
+        return list(found)
 
     def _exposed(self, text: bytes, found: Schedule) -> frozenset[str]:
         """The collectives that are worth cutting: compute stands still for them."""

@@ -1,14 +1,19 @@
 //! The verifier of rewritten programs: proves that both compute the same, or says where they
 //! differ.
 //!
-//! It shares nothing with [`rewrite`](crate::rewrite) but the data that it judges: two graphs and the
-//! claim which operation comes from which. Paths, sums and lifetimes are worked out here once more,
-//! in the plainest way.
+//! It shares nothing with [`rewrite`](crate::rewrite) but the data that it judges: two graphs and
+//! the claim which operation comes from which. Paths, sums and lifetimes are worked out here once
+//! more, in the plainest way.
 //!
 //! What is proved: every operation of the old program is in the new one as it was, or is one of the
-//! members of a merged collective, or is a wait whose place a copy took. Members may be merged: they
-//! are of one kind, group, reduction and type, and none depends on another. Every value is made from
-//! the same values, and lives until the last that used it. Nothing else is there.
+//! members of a merged collective, or is a wait whose place a copy took. Members may be merged:
+//! they are of one kind, group, reduction and type, and none depends on another. Every value is
+//! made from the same values, and lives until the last that used it. Or it was cut into pieces:
+//! then they have its work between them, and where a piece reads one piece of another result alone,
+//! it needs no other ([`rows`]). Nothing else is there.
+
+mod pieces;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,6 +63,12 @@ pub enum RewriteViolation {
     NotAlive { buffer: String, user: String },
     #[error("buffer '{buffer}' is a result of only one of the programs")]
     ResultChanged { buffer: String },
+    #[error("the pieces of '{node}' are not all there, or not once")]
+    WrongPieces { node: String },
+    #[error("the pieces of '{node}' do not add up to {what}")]
+    WrongShares { node: String, what: &'static str },
+    #[error("'{node}' is cut, and nothing shows that its rows are independent")]
+    NotRows { node: String },
 }
 
 type Checked = Result<(), RewriteViolation>;
@@ -77,6 +88,7 @@ pub fn verify_rewrite(before: &Graph, after: &Graph, origin: &Origin) -> Checked
             judge.is_as_it_was(op, new)?;
         }
     }
+    judge.pieces_are_right()?;
     before.buffers().try_for_each(|buffer| judge.lives_as_long(buffer))
 }
 
@@ -88,8 +100,12 @@ struct Claims {
     copy_out: IdVec<OpId, Option<OpId>>,
     /// Of each old operation, the collective that it was merged into.
     merged: IdVec<OpId, Option<OpId>>,
-    /// Of each old buffer, the new one.
+    /// Of each old operation that was cut, its pieces in sequence.
+    pieces: IdVec<OpId, Vec<OpId>>,
+    /// Of each old buffer, the new one; of one that has become several, the first of them.
     image: IdVec<BufId, BufId>,
+    /// Of each old buffer that was cut, its pieces in sequence.
+    parts: IdVec<BufId, Vec<BufId>>,
     /// By the merged collective.
     sets: BTreeMap<OpId, Set>,
 }
@@ -110,14 +126,17 @@ impl Claims {
         if origin.ops.len() != after.len() || origin.buffers.len() != after.buffers().len() {
             return Err(RewriteViolation::BadOrigin { node: "the program".to_owned() });
         }
-        let image = images(before, after, origin)?;
         let none = || IdVec::filled(None, before.len());
-        let mut claims =
-            Claims { kept: none(), copy_out: none(), merged: none(), image, sets: BTreeMap::new() };
+        let pieces = pieces::pieces_of(before, origin)?;
+        let parts = pieces::parts_of([before, after], origin, &pieces)?;
+        let image = images(before, after, origin, &parts)?;
+        let (kept, copy_out, merged) = (none(), none(), none());
+        let sets = BTreeMap::new();
+        let mut claims = Claims { kept, copy_out, merged, pieces, image, parts, sets };
         for (new, source) in origin.ops.iter() {
             let is_known = source.of.iter().all(|op| op.index() < before.len());
             let is_right = match source.part {
-                Part::Kept => source.of.len() == 1,
+                Part::Kept | Part::Piece { .. } => source.of.len() == 1,
                 Part::CopyOut => matches!(source.of.len(), 1 | 2),
                 Part::CopyIn | Part::Merged => source.of.len() >= 2,
                 Part::Wait => !source.of.is_empty(),
@@ -129,7 +148,7 @@ impl Claims {
                 Part::Kept => &mut claims.kept,
                 Part::CopyOut => &mut claims.copy_out,
                 Part::Merged => &mut claims.merged,
-                Part::CopyIn | Part::Wait => continue,
+                Part::CopyIn | Part::Wait | Part::Piece { .. } => continue,
             };
             for &op in &source.of {
                 if table[op].replace(new).is_some() {
@@ -146,8 +165,13 @@ impl Claims {
     fn account(&self, before: &Graph) -> Checked {
         for op in before.ops() {
             let node = || before.name(op).to_owned();
-            let (kept, copied, merged) = (self.kept[op], self.copy_out[op], self.merged[op]);
-            match (kept.is_some(), merged.is_some(), copied.is_some()) {
+            let (copied, merged) = (self.copy_out[op], self.merged[op]);
+            let is_cut = !self.pieces[op].is_empty();
+            if is_cut && self.kept[op].is_some() {
+                return Err(RewriteViolation::Twice { node: node() });
+            }
+            let is_there = is_cut || self.kept[op].is_some();
+            match (is_there, merged.is_some(), copied.is_some()) {
                 (true, false, false) | (false, true, _) => {}
                 // A copy replaces the wait of a member, and nothing else.
                 (false, false, true) if before.kind(op) == OpKind::Wait => {}
@@ -161,7 +185,8 @@ impl Claims {
     fn find_sets(&mut self, after: &Graph, origin: &Origin) -> Checked {
         let invented = |op: OpId| RewriteViolation::Invented { node: after.name(op).to_owned() };
         let of_part = |part: Part| origin.ops.iter().filter(move |(_, source)| source.part == part);
-        let images: BTreeSet<BufId> = self.image.as_slice().iter().copied().collect();
+        let parts = self.parts.as_slice().iter().flatten();
+        let images: BTreeSet<BufId> = self.image.as_slice().iter().chain(parts).copied().collect();
         let new_output = |op: OpId| {
             let new: Vec<BufId> = after
                 .outputs(op)
@@ -191,7 +216,7 @@ impl Claims {
         }
         for (op, source) in origin.ops.iter() {
             let is_used = match source.part {
-                Part::Kept => true,
+                Part::Kept | Part::Piece { .. } => true,
                 Part::CopyOut => {
                     source.of.iter().filter(|&&op| self.merged[op].is_some()).count() == 1
                 }
@@ -219,11 +244,12 @@ impl Claims {
     }
 }
 
-/// Of each old buffer the new one: by its origin, with the same name.
+/// Of each old buffer the new one: by its origin, with the same name; or else its first piece.
 fn images(
     before: &Graph,
     after: &Graph,
     origin: &Origin,
+    parts: &IdVec<BufId, Vec<BufId>>,
 ) -> Result<IdVec<BufId, BufId>, RewriteViolation> {
     let mut images: IdVec<BufId, Option<BufId>> = IdVec::filled(None, before.buffers().len());
     for (new, of) in origin.buffers.iter() {
@@ -237,7 +263,8 @@ fn images(
         }
     }
     let found = |(old, image): (BufId, &Option<BufId>)| {
-        image.ok_or_else(|| RewriteViolation::BufferLost {
+        let found = image.or_else(|| parts[old].first().copied());
+        found.ok_or_else(|| RewriteViolation::BufferLost {
             buffer: before.buffer_name(old).to_owned(),
         })
     };
@@ -314,15 +341,15 @@ impl Judge<'_> {
         seen
     }
 
-    /// The copy reads what the members read, after all that they had to come after, into a bucket of
-    /// the right size.
+    /// The copy reads what the members read, after all that they had to come after, into a bucket
+    /// of the right size.
     fn bucket_is_filled(&self, set: &Set) -> Checked {
         self.computes(set.copy_in)?;
         let mut reads = BTreeSet::new();
         for &member in &set.members {
             for &(buffer, kinds) in self.before.deps(member) {
                 if kinds.data {
-                    reads.insert(self.claims.image[buffer]);
+                    reads.extend(self.places(buffer));
                 }
                 if !self.comes_after(set.copy_in, buffer, kinds) {
                     return Err(self.dependency_lost(set.copy_in, buffer));
@@ -377,8 +404,8 @@ impl Judge<'_> {
         self.bucket_is_held(set)
     }
 
-    /// Buckets are no parts of others, and results only where a slice is one; what a wait makes takes
-    /// no memory.
+    /// Buckets are no parts of others, and results only where a slice is one; what a wait makes
+    /// takes no memory.
     fn buckets_are_plain(&self, set: &Set) -> Checked {
         let after = self.after;
         let name = |buffer: BufId| after.buffer_name(buffer).to_owned();
@@ -397,7 +424,8 @@ impl Judge<'_> {
         made.into_iter().try_for_each(|buffer| self.has_size(buffer, Bytes::ZERO))
     }
 
-    /// What an asynchronous collective reads lives until something that reads its result has waited.
+    /// What an asynchronous collective reads lives until something that reads its result has
+    /// waited.
     fn bucket_is_held(&self, set: &Set) -> Checked {
         let made = self.after.outputs(set.merged);
         let reads = |wait: &&OpId| made.iter().any(|&buffer| self.reads(**wait, buffer));
@@ -466,7 +494,7 @@ impl Judge<'_> {
                     continue;
                 }
                 if kinds.data {
-                    reads.insert(self.claims.image[buffer]);
+                    reads.extend(self.places(buffer));
                 }
                 if !self.comes_after(copy, buffer, kinds) {
                     return Err(self.dependency_lost(copy, buffer));
@@ -540,7 +568,7 @@ impl Judge<'_> {
         let mut reads = BTreeSet::new();
         for &(buffer, kinds) in before.deps(old) {
             if kinds.data {
-                reads.insert(self.claims.image[buffer]);
+                reads.extend(self.places(buffer));
             }
             if !self.comes_after(new, buffer, kinds) {
                 return Err(self.dependency_lost(new, buffer));
@@ -553,30 +581,39 @@ impl Judge<'_> {
     /// itself; after a launch, also the bucket that the launched collective makes now. Order-only
     /// edges do not matter here.
     fn comes_after(&self, new: OpId, buffer: BufId, kinds: DepKinds) -> bool {
-        let image = self.claims.image[buffer];
-        let found = self
-            .after
-            .deps(new)
-            .iter()
-            .find(|(needed, _)| *needed == image)
-            .map(|(_, kinds)| *kinds);
-        let found = found.unwrap_or_default();
         let launched = || {
             let merged = self.before.maker(buffer).and_then(|maker| self.claims.merged[maker]);
             let bucket =
                 merged.and_then(|merged| self.claims.sets.get(&merged)).map(|set| set.output);
-            let needs =
-                |&(needed, kinds): &(BufId, DepKinds)| Some(needed) == bucket && kinds.is_real();
-            found.is_real() || self.after.deps(new).iter().any(needs)
+            bucket.is_some_and(|bucket| self.needed(new, bucket).is_real())
         };
-        (!kinds.data || found.data)
-            && (!kinds.weak || found.is_awaited())
-            && (!kinds.issued || kinds.is_awaited() || launched())
+        self.places(buffer).into_iter().all(|place| {
+            let found = self.needed(new, place);
+            (!kinds.data || found.data)
+                && (!kinds.weak || found.is_awaited())
+                && (!kinds.issued || kinds.is_awaited() || found.is_real() || launched())
+        })
     }
 
-    /// A buffer has the size that it had, is a result if it was one, and lives until all have run that
-    /// kept it alive.
+    /// Why a new operation needs a new buffer, if it does.
+    fn needed(&self, new: OpId, buffer: BufId) -> DepKinds {
+        let mut deps = self.after.deps(new).iter();
+        deps.find(|(needed, _)| *needed == buffer).map(|(_, kinds)| *kinds).unwrap_or_default()
+    }
+
+    /// The new buffers that hold what an old one did.
+    fn places(&self, old: BufId) -> Vec<BufId> {
+        let (image, parts) = (self.claims.image[old], &self.claims.parts[old]);
+        let whole = Some(image).filter(|image| !parts.contains(image));
+        whole.into_iter().chain(parts.iter().copied()).collect()
+    }
+
+    /// A buffer has the size that it had, is a result if it was one, and lives until all have run
+    /// that kept it alive.
     fn lives_as_long(&self, old: BufId) -> Checked {
+        if !self.claims.parts[old].is_empty() {
+            return self.pieces_live_as_long(old);
+        }
         let (before, after) = (self.before, self.after);
         let new = self.claims.image[old];
         let is_new_slice = after.view_of(new).is_some() && self.view_before(old).is_none();
@@ -621,6 +658,9 @@ impl Judge<'_> {
             // What works in place writes to where it read.
             let back = claims.copy_out[user].filter(|_| self.is_in_place(user));
             return copy_in.into_iter().chain(back).collect();
+        }
+        if !claims.pieces[user].is_empty() {
+            return claims.pieces[user].clone();
         }
         match claims.kept[user].or(claims.copy_out[user]) {
             Some(_) if self.only_held(user, buffer) => Vec::new(),

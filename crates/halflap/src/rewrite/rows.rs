@@ -1,0 +1,403 @@
+//! Which operations can be cut into pieces along one axis, the rows.
+//!
+//! A graph has no shapes. It has sizes and floating-point operations, and they say enough: a
+//! product of `rows x inner` and `inner x columns` takes `2 * rows * inner * columns` operations,
+//! so the sizes of one operand and of the result give the number of rows, up to the size of an
+//! element. Operations in which every row of the result needs the same row of what is cut, and all
+//! else as a whole, are
+//! - products that contract another axis than the rows,
+//! - fused kernels of elementwise operations on values of one size,
+//! - those with sums along rows, which show by a result with one number for each row,
+//! - collectives that move or combine elements one by one: all-to-all and all-reduce.
+//!
+//! Nothing else is cut. What an operation reads and is not cut itself, a piece reads as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::RewriteError;
+use crate::collective::CollectiveKind;
+use crate::graph::{Graph, OpKind};
+use crate::ids::{BufId, IdVec, OpId};
+use crate::units::Bytes;
+
+/// Why an operation cannot be cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Uncut {
+    /// It is not a kernel or an asynchronous collective, or has no result.
+    Kind,
+    /// It is a collective other than an all-to-all or all-reduce of one buffer.
+    Collective,
+    /// It waits for a collective that is not cut.
+    Wait,
+    /// It has a result whose memory is shared with others, or that another order of pieces could
+    /// change.
+    Memory,
+    /// It does something that is not known to work row by row.
+    Operation,
+    /// Its sizes do not fit its floating-point operations, or are not those of its rows.
+    Sizes,
+    /// It sums over the rows.
+    Contracts,
+    /// Its rows are not those of the others.
+    Rows,
+}
+
+impl Uncut {
+    /// In words, of an operation.
+    pub fn words(self) -> &'static str {
+        match self {
+            Uncut::Kind => "it is not a kernel or an asynchronous collective with a result",
+            Uncut::Collective => {
+                "of collectives, only an all_to_all or all_reduce of one buffer can be cut"
+            }
+            Uncut::Wait => "it waits for a collective that is not among them",
+            Uncut::Memory => "its result shares memory, or is overwritten",
+            Uncut::Operation => "it does something that is not known to work row by row",
+            Uncut::Sizes => "its sizes do not say that it works row by row",
+            Uncut::Contracts => "it sums over the rows",
+            Uncut::Rows => "its rows are not those of the others",
+        }
+    }
+}
+
+/// Elementwise operations, and what only renames, as kernels list them.
+#[rustfmt::skip]
+const ELEMENTWISE: [&str; 66] = [
+    "_to_copy", "abs", "add", "alias", "all_reduce", "all_reduce_", "all_to_all_single",
+    "bitwise_and", "bitwise_not", "bitwise_or", "ceil", "clamp", "clamp_max", "clamp_min",
+    "clone", "convert_element_type", "copy", "cos", "detach", "div", "embedding", "eq", "erf",
+    "exp", "expand", "expm1", "floor", "fma", "full", "full_like", "ge", "gelu", "gt", "isnan",
+    "le", "lift_fresh_copy", "log", "log1p", "logical_and", "logical_not", "logical_or", "lt",
+    "maximum", "minimum", "mul", "ne", "neg", "ones_like", "pow", "reciprocal", "relu",
+    "reshape", "round", "rsqrt", "scalar_tensor", "sigmoid", "sign", "silu", "sin", "sqrt",
+    "sub", "tanh", "view", "wait_tensor", "where", "zeros_like",
+];
+
+/// Reductions, which are along rows if a result says so.
+const REDUCTIONS: [&str; 7] = ["amax", "amin", "mean", "prod", "sum", "var", "var_mean"];
+
+/// Products whose rows are independent; of a batched one it is not known which axis is which.
+const PRODUCTS: [&str; 2] = ["addmm", "mm"];
+
+/// The sizes that an element can have.
+const ELEMENTS: [u128; 4] = [1, 2, 4, 8];
+
+/// The size of the numbers that reductions give, where it is not that of the elements.
+const STATISTIC: u128 = 4;
+
+/// A fraction, reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ratio {
+    over: u128,
+    under: u128,
+}
+
+impl Ratio {
+    fn new(over: u128, under: u128) -> Ratio {
+        let (mut a, mut b) = (over, under);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let divisor = a.max(1);
+        Ratio { over: over / divisor, under: under / divisor }
+    }
+}
+
+/// What an operation says of its rows. A number of rows is given times the square of an element's
+/// size, which cancels where the same elements are compared.
+enum Axis {
+    /// Any will do.
+    Any,
+    /// So many.
+    Is(Ratio),
+    /// So many, or so many.
+    OneOf(Vec<Ratio>),
+    /// As many as there are numbers in a result of this size, beside one of all elements.
+    Statistic { size: Bytes, all: Bytes },
+}
+
+/// The parts of a set of operations that can be cut together, each along rows of its own;
+/// operations that cannot are left out. Ascending.
+pub fn cuttable(graph: &Graph, ops: &[OpId]) -> Vec<Vec<OpId>> {
+    let mut rows = Rows::new(graph, ops);
+    rows.settle().unwrap_or_default()
+}
+
+/// Whether operations can be cut, all of them.
+pub(super) fn check_cut(graph: &Graph, ops: &[OpId]) -> Result<(), RewriteError> {
+    let mut rows = Rows::new(graph, ops);
+    rows.is_strict = true;
+    let fails =
+        |(op, why): (OpId, Uncut)| RewriteError::NotCut { node: graph.name(op).to_owned(), why };
+    rows.settle().map(|_| ()).map_err(fails)
+}
+
+/// The buffer that holds what is read under a name of no size: what a wait hands on is the
+/// collective's, and what a collective works on in place is its input.
+pub(super) fn content(graph: &Graph, buffer: BufId) -> BufId {
+    let mut at = buffer;
+    while graph.size_alloc(at) == Bytes::ZERO {
+        let from = graph.maker(at).filter(|&maker| {
+            graph.kind(maker) == OpKind::Wait || graph.kind(maker).is_collective()
+        });
+        let Some(next) = from.and_then(|maker| first_read(graph, maker)) else { break };
+        at = next;
+    }
+    at
+}
+
+fn first_read(graph: &Graph, op: OpId) -> Option<BufId> {
+    graph.deps(op).iter().find(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer)
+}
+
+struct Rows<'a> {
+    graph: &'a Graph,
+    ops: Vec<OpId>,
+    inside: IdVec<OpId, bool>,
+    /// The buffers that others are parts of.
+    viewed: BTreeSet<BufId>,
+    /// Whether the first operation that cannot be cut is an error.
+    is_strict: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn new(graph: &'a Graph, named: &[OpId]) -> Rows<'a> {
+        let mut ops = named.to_vec();
+        ops.sort_unstable();
+        let mut inside = IdVec::filled(false, graph.len());
+        ops.iter().for_each(|&op| inside[op] = true);
+        let viewed = graph.buffers().filter_map(|buffer| graph.view_of(buffer)).collect();
+        Rows { graph, ops, inside, viewed, is_strict: false }
+    }
+
+    /// Leaves operations out until all others can be cut, and gives them by what they are cut
+    /// along.
+    fn settle(&mut self) -> Result<Vec<Vec<OpId>>, (OpId, Uncut)> {
+        loop {
+            let mut claims: BTreeMap<OpId, Axis> = BTreeMap::new();
+            let mut dropped = 0;
+            for op in self.ops.clone() {
+                match self.claim(op) {
+                    Ok(axis) => drop(claims.insert(op, axis)),
+                    Err(why) => {
+                        self.leave_out(op, why)?;
+                        dropped += 1;
+                    }
+                }
+            }
+            let parts = self.connected();
+            let odd: Vec<OpId> = match dropped {
+                0 => parts.iter().flat_map(|part| misfits(part, &claims)).collect(),
+                _ => Vec::new(),
+            };
+            for &op in &odd {
+                self.leave_out(op, Uncut::Rows)?;
+            }
+            dropped += odd.len();
+            if dropped == 0 {
+                return Ok(parts);
+            }
+            self.ops.retain(|&op| self.inside[op]);
+        }
+    }
+
+    fn leave_out(&mut self, op: OpId, why: Uncut) -> Result<(), (OpId, Uncut)> {
+        self.inside[op] = false;
+        if self.is_strict { Err((op, why)) } else { Ok(()) }
+    }
+
+    /// Operations that hand pieces to each other.
+    fn connected(&self) -> Vec<Vec<OpId>> {
+        let mut leader: BTreeMap<OpId, OpId> = self.ops.iter().map(|&op| (op, op)).collect();
+        let find = |leader: &BTreeMap<OpId, OpId>, op: OpId| {
+            let mut at = op;
+            while leader[&at] != at {
+                at = leader[&at];
+            }
+            at
+        };
+        for &op in self.ops.iter().filter(|&&op| self.inside[op]) {
+            for maker in self.cut_reads(op).into_iter().filter_map(|read| self.graph.maker(read)) {
+                let (a, b) = (find(&leader, op), find(&leader, maker));
+                leader.insert(a.max(b), a.min(b));
+            }
+        }
+        let mut parts: BTreeMap<OpId, Vec<OpId>> = BTreeMap::new();
+        for &op in self.ops.iter().filter(|&&op| self.inside[op]) {
+            parts.entry(find(&leader, op)).or_default().push(op);
+        }
+        parts.into_values().collect()
+    }
+
+    fn is_cut(&self, buffer: BufId) -> bool {
+        self.graph.maker(buffer).is_some_and(|maker| self.inside[maker])
+    }
+
+    /// What an operation reads in pieces.
+    fn cut_reads(&self, op: OpId) -> Vec<BufId> {
+        let reads = self.graph.deps(op).iter().filter(|(_, kinds)| kinds.data);
+        reads.map(|(buffer, _)| *buffer).filter(|&buffer| self.is_cut(buffer)).collect()
+    }
+
+    /// The sizes of what an operation reads, in pieces or not, each buffer once.
+    fn read_sizes(&self, op: OpId, in_pieces: bool) -> Vec<Bytes> {
+        let reads = self.graph.deps(op).iter().filter(|(_, kinds)| kinds.data);
+        let reads =
+            reads.map(|(buffer, _)| *buffer).filter(|&buffer| self.is_cut(buffer) == in_pieces);
+        let held: BTreeSet<BufId> = reads.map(|buffer| content(self.graph, buffer)).collect();
+        held.into_iter().map(|buffer| self.graph.size_alloc(buffer)).collect()
+    }
+
+    fn claim(&self, op: OpId) -> Result<Axis, Uncut> {
+        let graph = self.graph;
+        let is_odd = |&buffer: &BufId| {
+            graph.size_alloc(buffer) != graph.size_free(buffer)
+                || graph.view_of(buffer).is_some()
+                || self.viewed.contains(&buffer)
+                || graph.size_alloc(buffer) == Bytes::ZERO && graph.is_output(buffer)
+        };
+        let is_bound = graph
+            .deps(op)
+            .iter()
+            .any(|&(buffer, kinds)| self.is_cut(buffer) && (kinds.weak || kinds.issued));
+        if graph.outputs(op).iter().any(is_odd) || is_bound {
+            return Err(Uncut::Memory);
+        }
+        match graph.kind(op) {
+            OpKind::AsyncCollective => self.collective(op),
+            OpKind::Wait => {
+                let waits_for = graph.waits_for(op);
+                let all = !waits_for.is_empty() && waits_for.iter().all(|&one| self.inside[one]);
+                if all { Ok(Axis::Any) } else { Err(Uncut::Wait) }
+            }
+            OpKind::Compute if graph.is_gemm_like(op) => self.product(op),
+            OpKind::Compute => self.fused(op),
+            OpKind::SyncCollective | OpKind::MultiOutput => Err(Uncut::Kind),
+        }
+    }
+
+    fn collective(&self, op: OpId) -> Result<Axis, Uncut> {
+        let graph = self.graph;
+        let reads = graph.deps(op).iter().filter(|(_, kinds)| kinds.data).count();
+        let cuts = graph.collective(op).is_some_and(|of| {
+            matches!(of.kind, CollectiveKind::AllReduce | CollectiveKind::AllToAll)
+        });
+        let sized = self.sized_results(op);
+        if !cuts || reads != 1 || sized.len() > 1 {
+            return Err(Uncut::Collective);
+        }
+        let all: Vec<Bytes> =
+            [true, false].into_iter().flat_map(|pieces| self.read_sizes(op, pieces)).collect();
+        let same = sized.iter().all(|size| all.contains(size));
+        if same { Ok(Axis::Any) } else { Err(Uncut::Sizes) }
+    }
+
+    fn sized_results(&self, op: OpId) -> Vec<Bytes> {
+        let sizes = self.graph.outputs(op).iter().map(|&buffer| self.graph.size_alloc(buffer));
+        sizes.filter(|&size| size > Bytes::ZERO).collect()
+    }
+
+    /// A product of matrices. Its names have those of what made its operands, which say nothing.
+    fn product(&self, op: OpId) -> Result<Axis, Uncut> {
+        let names = self.graph.fused(op);
+        let has = |name: &str| names.iter().any(|one| one == name);
+        if !PRODUCTS.iter().any(|name| has(name)) || has("bmm") || has("baddbmm") {
+            return Err(Uncut::Operation);
+        }
+        let flops = self.graph.flops(op).map_or(0.0, |flops| flops.0);
+        let &[result] = &self.sized_results(op)[..] else { return Err(Uncut::Kind) };
+        if !(2.0..1e24).contains(&flops) || flops % 2.0 != 0.0 {
+            return Err(Uncut::Sizes);
+        }
+        let (work, result) = ((flops / 2.0) as u128, result.0 as u128);
+        let rows = |operand: Bytes| Ratio::new(operand.0 as u128 * result, work);
+        let whole = self.read_sizes(op, false);
+        match self.read_sizes(op, true)[..] {
+            [] => Ok(match whole.is_empty() {
+                true => Axis::Any,
+                false => Axis::OneOf(whole.into_iter().map(rows).collect()),
+            }),
+            [operand] => {
+                let inner = |element: &u128| Ratio::new(work * element.pow(3), result);
+                if ELEMENTS.iter().any(|element| inner(element) == rows(operand)) {
+                    return Err(Uncut::Sizes);
+                }
+                let fits = |other: &Bytes| {
+                    let product =
+                        |element: &u128| Ratio::new(work * element.pow(3), other.0.max(1) as u128);
+                    ELEMENTS.iter().any(|element| product(element) == rows(operand))
+                };
+                match whole.is_empty() || whole.iter().any(fits) {
+                    true => Ok(Axis::Is(rows(operand))),
+                    false => Err(Uncut::Sizes),
+                }
+            }
+            _ => Err(Uncut::Contracts),
+        }
+    }
+
+    /// A fused kernel: elementwise, or with sums along rows.
+    fn fused(&self, op: OpId) -> Result<Axis, Uncut> {
+        let names = self.graph.fused(op);
+        let is_in = |list: &[&str], name: &String| list.contains(&name.as_str());
+        let is_known = |name: &String| is_in(&ELEMENTWISE, name) || is_in(&REDUCTIONS, name);
+        if names.is_empty() || !names.iter().all(is_known) {
+            return Err(Uncut::Operation);
+        }
+        let results = self.sized_results(op);
+        let Some(&largest) = results.iter().max_by_key(|size| size.0) else {
+            return Err(Uncut::Kind);
+        };
+        let in_pieces = self.read_sizes(op, true);
+        // What is looked up is read as a whole, and so is not one of the pieces.
+        let looks_up = names.iter().any(|name| name == "embedding");
+        if looks_up && !self.read_sizes(op, false).iter().any(|&size| size != largest) {
+            return Err(Uncut::Operation);
+        }
+        let others: BTreeSet<Bytes> =
+            results.iter().chain(&in_pieces).copied().filter(|&size| size != largest).collect();
+        let reduces = names.iter().any(|name| is_in(&REDUCTIONS, name));
+        let has_statistic = results.iter().any(|&size| size != largest);
+        match (others.len(), others.first()) {
+            (0, _) if !reduces => Ok(Axis::Any),
+            (1, Some(&size)) if has_statistic || !reduces => {
+                Ok(Axis::Statistic { size, all: largest })
+            }
+            _ => Err(Uncut::Sizes),
+        }
+    }
+}
+
+/// The operations of a part whose rows are not those of most.
+fn misfits(part: &[OpId], claims: &BTreeMap<OpId, Axis>) -> Vec<OpId> {
+    let mut counts: BTreeMap<Ratio, usize> = BTreeMap::new();
+    for op in part {
+        if let Some(Axis::Is(rows)) = claims.get(op) {
+            *counts.entry(*rows).or_default() += 1;
+        }
+    }
+    let most = counts.iter().max_by_key(|(rows, count)| (**count, std::cmp::Reverse(**rows)));
+    let rows = most.map(|(rows, _)| *rows);
+    let fits = |op: &OpId| match (claims.get(op), rows) {
+        (Some(Axis::Any | Axis::OneOf(_)), None) => true,
+        (Some(Axis::Any), _) => true,
+        (Some(Axis::Is(own)), Some(rows)) => *own == rows,
+        (Some(Axis::OneOf(own)), Some(rows)) => own.contains(&rows),
+        (Some(Axis::Statistic { size, all }), Some(rows)) => is_one_a_row([*size, *all], rows),
+        _ => false,
+    };
+    part.iter().copied().filter(|op| !fits(op)).collect()
+}
+
+/// Whether a result has one number for each row, and there are more or fewer columns than rows:
+/// else it could have one for each column.
+fn is_one_a_row(sizes: [Bytes; 2], rows: Ratio) -> bool {
+    let [Ok(size), Ok(all)] = sizes.map(|size| u128::try_from(size.0)) else { return false };
+    let fits = |element: u128, number: u128| {
+        let count = Ratio::new(size, number);
+        let square = Ratio::new(all * number, element * size.max(1));
+        count == Ratio::new(rows.over, rows.under * element * element) && square != count
+    };
+    ELEMENTS.iter().any(|&element| fits(element, element) || fits(element, STATISTIC))
+}
