@@ -14,7 +14,7 @@ use crate::improve::{Allowed, Estimate, Request, estimate};
 use crate::memory::Budget;
 use crate::optimize::{Effort, Task, optimize};
 use crate::order::Order;
-use crate::rewrite::{CopyCost, Prices};
+use crate::rewrite::{CopyCost, Prices, TAIL};
 use crate::simulate::{Cause, Exposure, Machine, lower_bound, simulate};
 use crate::units::{Bytes, Nanos};
 use crate::workload::{Decided, Model, Priced, Search, SearchError, Workload};
@@ -399,7 +399,7 @@ impl<T> Asked<'_, T> {
             &Request {
                 task: &task,
                 model: &model,
-                prices: &Prices { copy, costs },
+                prices: &Prices { copy, costs, tail: TAIL },
                 allowed: &Allowed::exact(),
                 left_out: &[],
             },
