@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import halflap.torch
 from halflap.torch._fx import passes
+from halflap.torch._fx.check import sequence_of
 from halflap.torch._fx.merge import merge_all
 from halflap.torch._fx.split import split_all
 
@@ -316,7 +317,7 @@ def data_parallel_steps():
 
 def apart():
     """Ranks that do not do the same: one has other options, one fails, one does not come."""
-    halflap.torch._agree.decisions.patience = 5.0
+    halflap.torch._agree.decisions.patience = 3.0
 
     def exchange(*given):
         return [collectives.all_gather_tensor(one, 0, dist.group.WORLD) for one in given]
@@ -595,6 +596,34 @@ def conversions_come_before_gathers():
     ]
 
 
+def merges_that_change_more_are_found():
+    """Merged, the first gather would read what was written after it; what waits for it would draw
+    random numbers later than the second. A merge of gathers of nothing else changes neither."""
+
+    def writes(a, b):
+        first = collectives.all_gather_tensor(a, 0, dist.group.WORLD).add(0)
+        a.mul_(2.0)
+        return first, collectives.all_gather_tensor(b, 0, dist.group.WORLD).add(0)
+
+    def draws(a, b):
+        first = collectives.all_gather_tensor(a, 0, dist.group.WORLD)
+        drawn = torch.bernoulli(torch.sigmoid(first))
+        other = torch.rand_like(b)
+        return drawn, collectives.all_gather_tensor(b + other, 0, dist.group.WORLD)
+
+    def neither(a, b):
+        first = collectives.all_gather_tensor(a, 0, dist.group.WORLD)
+        return torch.rand_like(b), first, collectives.all_gather_tensor(b, 0, dist.group.WORLD)
+
+    found = []
+    for function in (writes, draws, neither):
+        gm = make_fx(function, tracing_mode="fake")(torch.randn(8, 8), torch.randn(8, 8))
+        before = sequence_of([*gm.graph.nodes])
+        merged = merge_all(gm.graph, all_of_each_kind(gm.graph), exact=True)
+        found.append((len(merged), sequence_of([*gm.graph.nodes]) == before))
+    return found == [(1, False), (1, False), (1, True)]
+
+
 BOUND = {
     function.__name__: function
     for function in (
@@ -604,6 +633,7 @@ BOUND = {
         unknown_operators_keep_their_place,
         a_check_finds_what_was_moved,
         conversions_come_before_gathers,
+        merges_that_change_more_are_found,
         exported_graphs_are_ordered,
         sizes_that_vary_are_not_guarded,
         a_graph_that_is_not_functional_stays,

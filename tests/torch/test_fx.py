@@ -76,10 +76,10 @@ def test_inductor_keeps_caches_and_values(tmp_path):
 
 def test_random_programs(tmp_path, monkeypatch):
     monkeypatch.setenv("FIRST_SEED", "0")
-    monkeypatch.setenv("SEEDS", "12")
+    monkeypatch.setenv("SEEDS", "6")
     for rank in launch("fx.random_sweep", tmp_path, ranks=2):
         assert rank["differences"] == []
-        assert rank["merged"] > 0 and rank["pieces"] > 0 and rank["graphs"] >= 48
+        assert rank["merged"] > 0 and rank["pieces"] > 0 and rank["graphs"] >= 24
 
 
 def test_what_must_not_move_does_not(tmp_path):

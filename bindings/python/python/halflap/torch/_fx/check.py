@@ -57,6 +57,16 @@ def check_same(before: Fixed, graph: Graph, keeps_collectives: bool) -> None:
         raise Unsupported("the order would change the sequence of collectives")
 
 
+def sequence_of(nodes: Sequence[Node]) -> list[Node]:
+    """What a rewrite must leave as it is, node by node: what others may notice, and whatever reads
+    or writes memory that is written to."""
+    accesses = _Memory(nodes).accesses(nodes)
+    touching = {one for found in accesses.values() for write, reads in found for one in reads}
+    touching |= {write for found in accesses.values() for write, _ in found if write is not None}
+    called = [node for node in nodes if node.op == "call_function"]
+    return [node for node in called if node in touching or _is_noticed(node)]
+
+
 def is_collective(node: Node) -> bool:
     """Whether a node starts a functional collective."""
     if not isinstance(node.target, OpOverload):

@@ -27,6 +27,7 @@ from .._pass import Options, limit_of, session, threads
 from .._ranks import RanksDiffer, topology
 from .._undisturbed import undisturbed
 from .agreement import all_would, place_of, would_not
+from .check import sequence_of
 from .merge import Merged, merge_all
 from .narrow import narrow_all
 from .order import apply, arrange
@@ -318,10 +319,13 @@ class _Run:
     def _attempt(self, plan: Plan, limit: str) -> Attempt:
         """Changes the graph as planned, and orders it."""
         exact = self.asked.rewrite != "all"
+        before = sequence_of([*self.graph.nodes])
         narrowed = narrow_all(self.graph) if self.asked.merges else []
         merged = merge_all(self.graph, plan.recipes, exact)
         split = split_all(self.graph, plan.exposed, plan.pieces, exact) if plan.exposed else []
         if not (narrowed or merged or split):
+            return Attempt(self, plan, None)
+        if sequence_of([*self.graph.nodes]) != before:
             return Attempt(self, plan, None)
         program = self._hand_over()
         text = _halflap.to_json(program.graph())
