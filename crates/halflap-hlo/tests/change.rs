@@ -215,6 +215,20 @@ fn gathers_become_one_with_two_operands() {
 }
 
 #[test]
+fn merged_sums_are_not_called_exact() {
+    let lines = format!(
+        "  %s = f32[8,4]{{1,0}} all-reduce(%x), channel_id=1, {GROUPS}, to_apply=%add
+  %t = f32[8,4]{{1,0}} all-reduce(%y), channel_id=2, {GROUPS}, to_apply=%add
+  ROOT %r = f32[8,4]{{1,0}} add(%s, %t)"
+    );
+    let module = read(&lines);
+    assert!(!change::merge_classes(&module)[0].is_exact);
+    let changed = applied(&module, &[merge(&["s", "t"])]);
+    assert_eq!(same(&module, &changed), Ok(Sameness::SumOrder));
+    assert_eq!(same(&changed, &changed), Ok(Sameness::Exact));
+}
+
+#[test]
 fn merges_that_are_refused() {
     let both = merge(&["first", "second"]);
     refused(&gathers().replace("slice(%y)", "slice(%sum)"), &both, "depend on each other");

@@ -416,7 +416,7 @@ impl Nodes {
     }
 
     /// Whether a reduction gives the same bits in every order.
-    fn is_order_free(&self, what: &What, input: NodeId) -> bool {
+    pub(super) fn is_order_free(&self, what: &What, input: NodeId) -> bool {
         let What::Collective { members, reducer, .. } = what else { return false };
         let known = [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum];
         let is_known = reducer

@@ -248,6 +248,7 @@ impl Reader<'_, '_> {
             attributes: Rc::new(pairs(attributes)),
             reducer: module.called(instr).first().and_then(|&reducer| self.functions[reducer]),
         };
+        let what = self.merged(what, &inputs);
         let is_each = matches!(
             opcode,
             Opcode::AllReduce
@@ -266,6 +267,25 @@ impl Reader<'_, '_> {
                 self.nodes.plain(What::Tuple, form, each)
             }
             _ => self.nodes.plain(what, form, inputs),
+        }
+    }
+
+    /// An all-reduce of several arrays may add numbers up in another order than one of each.
+    fn merged(&self, what: What, inputs: &[NodeId]) -> What {
+        let is_free = |&input: &NodeId| self.nodes.is_order_free(&what, input);
+        let is_same = self.nodes.any_sum_order || inputs.len() < 2 || inputs.iter().all(is_free);
+        match what {
+            What::Collective { opcode: Opcode::AllReduce, members, reducer, .. } if !is_same => {
+                let count = ("operands".to_owned(), inputs.len().to_string());
+                What::Collective {
+                    opcode: Opcode::AllReduce,
+                    members,
+                    dimensions: Vec::new(),
+                    attributes: Rc::new(vec![count]),
+                    reducer,
+                }
+            }
+            what => what,
         }
     }
 
