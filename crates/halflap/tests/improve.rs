@@ -83,11 +83,13 @@ struct Asked {
     /// How many times what the input order needs.
     memory: f64,
     threads: usize,
+    copy: CopyCost,
 }
 
 impl Default for Asked {
     fn default() -> Asked {
-        Asked { allowed: Allowed::exact(), memory: 4.0, threads: 1 }
+        let copy = CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) };
+        Asked { allowed: Allowed::exact(), memory: 4.0, threads: 1, copy }
     }
 }
 
@@ -98,11 +100,7 @@ fn limit(graph: &Graph, asked: &Asked) -> Bytes {
 fn improved(graph: &Graph, asked: &Asked) -> Improved {
     let (model, costs) = (Model::default(), Costs::default());
     let machine = model.machine(graph, costs.times(graph).unwrap());
-    let prices = Prices {
-        copy: CopyCost { bandwidth: Bandwidth::gigas(100.0), launch: Nanos(1.0) },
-        costs: &costs,
-        tail: TAIL,
-    };
+    let prices = Prices { copy: asked.copy, costs: &costs, tail: TAIL };
     let task = Task {
         graph,
         machine: &machine,
@@ -164,7 +162,7 @@ fn weights_that_are_only_looked_up_are_named() {
 #[test]
 fn what_is_exposed_between_exchanges_is_cut() {
     let graph = common::program("moe_ep_6");
-    let asked = Asked { memory: 1.0, ..Asked::default() };
+    let asked = Asked { memory: 1.0, copy: CopyCost::default(), ..Asked::default() };
     let found = improved(&graph, &asked);
     let changed = found.changed.expect("most all-to-alls are exposed");
     assert!(changed.optimized.step_time.0 < 0.97 * found.unchanged.step_time.0);
