@@ -206,6 +206,10 @@ def cut():
     def scattered(x, up, down, bias):
         return (collectives.reduce_scatter_tensor(torch.tanh(x @ up), "sum", 0, group),)
 
+    def squared(x, up, down, bias):
+        square = x[:16]
+        return (collectives.reduce_scatter_tensor(square @ square, "sum", 0, group),)
+
     def reduced_product(x, up, down, bias):
         return (collectives.all_reduce(x @ up, "sum", group),)
 
@@ -213,7 +217,7 @@ def cut():
     ranks = dist.get_world_size()
     given = torch.randn(8 * ranks, 16), torch.randn(16, 24), torch.randn(24, 16), torch.randn(16)
     result = {}
-    for function in (tensor_parallel, experts, gathered, scattered, reduced_product):
+    for function in (tensor_parallel, experts, gathered, scattered, squared, reduced_product):
         expected = function(*given)
         for pieces in (2, 4):
             gm = make_fx(function, tracing_mode="fake")(*given)

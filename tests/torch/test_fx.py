@@ -33,7 +33,7 @@ def test_every_region_is_cut_bit_for_bit(tmp_path):
             name, pieces = case.split()
             both = name in ("tensor_parallel", "experts")
             # On more than two ranks a piece of an all-reduce is added up in another sequence.
-            cut = 0 if name == "reduced_product" else 2 if both else 1
+            cut = 0 if name in ("reduced_product", "squared") else 2 if both else 1
             assert found["same"] and found["cut"] == cut, (case, found)
             assert found["calls"] == (int(pieces) * cut or 1), (case, found)
 

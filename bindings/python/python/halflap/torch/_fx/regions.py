@@ -183,6 +183,8 @@ def _before_end(end: Node) -> Region | None:
             return None
         inner.insert(0, node)
         node = read[0]
-    if not _works_on_rows(node, {node.args[PRODUCTS[node.target]]}, set()):
+    given = node.args[PRODUCTS[node.target]]
+    # Not of a matrix with itself: its rows are cut, and the other factor is whole.
+    if not _works_on_rows(node, {given}, {given}):
         return None
     return Region(ranks, shape[0] // ranks, None, [node, *inner], end)
