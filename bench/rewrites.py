@@ -76,7 +76,7 @@ def corpus(args, folder):
     return worst, text
 
 
-def others(args):
+def other_programs(args):
     """Programs of another project, if they are there."""
     if args.autoparallel is None:
         return 0.0, ""
@@ -100,13 +100,16 @@ def main():
     args = parser.parse_args()
     args.halflap = args.halflap or build_halflap()
     with tempfile.TemporaryDirectory() as folder:
-        results = [corpus(args, Path(folder)), others(args)]
+        results = [corpus(args, Path(folder)), other_programs(args)]
     today = datetime.date.today().isoformat()
     text = f"{MARK}\nMade by `bench/rewrites.py` on {today}: simulated steps, default effort, two threads.\n"
     text += "".join(text for _, text in results)
     if args.output:
-        before = args.output.read_text().split(MARK)[0]
-        args.output.write_text(before + text)
+        before, _, results = args.output.read_text().partition(MARK)
+        # Other tables, such as those of modules, are made elsewhere.
+        headings = [line for line in text.splitlines() if line.startswith("### ")]
+        others = [part for part in results.split("\n### ")[1:] if f"### {part.splitlines()[0]}" not in headings]
+        args.output.write_text(before + text + "".join(f"\n### {part.strip()}\n" for part in others))
     else:
         print(text)
     return 1 if max(worst for worst, _ in results) > 1.0 else 0
