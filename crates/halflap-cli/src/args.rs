@@ -14,9 +14,6 @@ use halflap_hlo::change::RecipeKind;
 use halflap_run::check::Fault;
 use halflap_run::comm::EmulatedLink;
 
-/// The memory limits that what-if tries by default.
-pub(crate) const BUDGETS: [Budget; 3] =
-    [Budget::Times(0.8), Budget::Times(1.0), Budget::Times(1.2)];
 /// The speeds of communication that what-if tries by default.
 pub(crate) const BANDWIDTHS: [f64; 3] = [0.5, 1.0, 2.0];
 /// How many rows tables have by default.

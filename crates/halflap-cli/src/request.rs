@@ -13,7 +13,7 @@ pub use crate::args::{
     Emit, Explain, MachineArgs, Ordered, PictureArgs, Rewrites, Schedule, SearchArgs, Simulate,
     Timeline, Verify, WhatIf, WhichArgs,
 };
-use crate::args::{ArtifactArgs, BANDWIDTHS, BUDGETS, TOP};
+use crate::args::{ArtifactArgs, BANDWIDTHS, TOP};
 
 /// A request that has an answer.
 #[derive(Debug, Clone)]
@@ -72,12 +72,12 @@ impl Ordered {
 }
 
 impl WhatIf {
-    /// The points that are tried by default.
+    /// The bandwidths that are tried by default, and memory as far as more of it helps.
     pub fn new(graph: &str, schedule: Option<&str>) -> WhatIf {
         WhatIf {
             graph: graph.to_owned(),
             schedule: schedule.map(str::to_owned),
-            memory: BUDGETS.to_vec(),
+            memory: Vec::new(),
             bandwidth: BANDWIDTHS.to_vec(),
             collectives: CollectiveArgs::default(),
             effort: None,
