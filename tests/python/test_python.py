@@ -17,7 +17,10 @@ halflap = pytest.importorskip("halflap")
 NAME = "fsdp_llama_2"
 MODULE = ROOT / "tests" / "hlo" / "mix_L2.after_spmd_partitioning.txt.gz"
 #: What differs from run to run.
+#: Differ from run to run.
 TIMES = ("read_seconds", "seconds")
+#: In Python it is in texts and pages: its probes would slow every compilation of torch. It names what it is of, too.
+ADVICE = "advice"
 
 
 def told(*arguments):
@@ -29,7 +32,7 @@ def told(*arguments):
 
 def timeless(value):
     if isinstance(value, dict):
-        return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
+        return {key: timeless(inner) for key, inner in value.items() if key not in (*TIMES, ADVICE)}
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -98,9 +101,9 @@ def test_simulate_explain_and_what_if(graph, scheduled, tmp_path):
         for file, same in forms.items():
             expected = by_command(tmp_path, command, corpus(NAME), file, "--comm-streams=one")
             for given in same:
-                assert function(graph, given, comm_streams="one").to_dict() == expected
+                assert timeless(function(graph, given, comm_streams="one").to_dict()) == expected
     sweep = halflap.what_if(graph, memory=[1.0, "1.2x"], bandwidth=[2])
-    assert sweep.to_dict() == by_command(tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2")
+    assert timeless(sweep.to_dict()) == by_command(tmp_path, "what-if", corpus(NAME), "--memory=1.0x,1.2x", "--bandwidth=2")
     assert len(sweep.points) == 2
 
 
@@ -124,7 +127,7 @@ def test_a_schedules_options_are_used_again():
     sweep = halflap.what_if(backward, kept, memory=[1.0], bandwidth=[1], threads=1)
     assert (sweep.to_dict()["collective_order"], sweep.to_dict()["effort"]) == ("kept", "quick")
     assert sweep.points[0]["bound"] == kept.bound and sweep.points[0]["step_time"] < kept.step_time + 1
-    page = "free would save"
+    page = "keeps its place among collectives"
     assert page in kept.report().html and page not in halflap.report(backward, kept.order).html
 
 
