@@ -7,7 +7,7 @@ results in docs/measured.md.
 
 The first PY has torch and halflap, the second jax (it makes modules). Runs bench/testbed for each
 program at each ratio of communication to a step on links without a limit, one after the other, which
-takes over an hour on a quiet machine. PART is torch, tune, four or mpi. All figures stay in
+takes over an hour on a quiet machine. PART is torch, tune, rewrites, four or mpi. All figures stay in
 target/measured; --render writes the tables from those again. A part without figures there keeps the
 tables that it has.
 """
@@ -19,6 +19,8 @@ import pathlib
 import re
 import subprocess
 import sys
+
+from testbed import intervals
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "measured.md"
@@ -33,6 +35,15 @@ MODES = ("none", "default", "fx", "kept", "free")
 FOUR_RANKS, FOUR_RATIO, FOUR_MODES = 4, 0.6, ("none", "default", "kept", "free")
 #: Whose kernels are those that were measured; FX-level scheduling has others fused.
 SIMULATED = ("none", "default", "kept", "free")
+#: Programs whose rewrites are measured, beside torch's own settings and our order alone.
+REWRITTEN = {
+    "small": ("FSDP, small parameters", HERE / "small_parameters.py"),
+    "tp": (MODELS["tp"], "tp"),
+    "ep": (MODELS["ep"], "ep"),
+}
+REWRITTEN_RATIOS = (0.6, 1.2)
+TORCH_BEST = ("default", "fx", "fx-merging")
+REWRITE_MODES = (*TORCH_BEST, "free", "merged", "split")
 #: Between which `tune` chooses, and what it chose.
 CANDIDATES = ("none", "default", "kept", "free")
 TUNE_MODES = (*CANDIDATES, "tuned")
@@ -71,6 +82,16 @@ Made by the same command on {date}: what `halflap.torch.tune` chose and said of 
 """
 
 
+REWRITES_HEAD = """
+### Merged and cut collectives
+
+Made by the same command on {date}: {ranks} ranks, medians of {rounds} rounds of {steps} steps. *fx-merging* is torch's FX-level scheduling with its bucketing. *free* is our order alone, *merged* the same with `rewrite="exact"`, *split* with `rewrite=["merge", "split"]`. *Latency* is the part of the collectives' measured time that is not their bytes at the rate of the link.
+
+| model | link | latency | default | fx | fx-merging | free | merged | split | merged of free | split of free | better one of torch's best |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
 FOUR_HEAD = """
 ### Four ranks on two cores
 
@@ -106,6 +127,14 @@ def measure_tune(args):
         program += ["--modes", ",".join(TUNE_MODES), "--steps", args.steps]
         program += ["--tune-seconds", args.tune_seconds]
         measured(args, f"tune_{model}", ratio, program)
+        write()
+
+
+def measure_rewrites(args):
+    for ratio, (name, (_, model)) in itertools.product(REWRITTEN_RATIOS, REWRITTEN.items()):
+        program = ["--torch-python", args.torch_python, "--models", model]
+        program += ["--modes", ",".join(REWRITE_MODES), "--steps", args.steps]
+        measured(args, f"rewrites_{name}", ratio, program)
         write()
 
 
@@ -263,6 +292,35 @@ def foot(results, modes):
     )
 
 
+def rewrites_section(results):
+    first = results[0][1]
+    told = {name: first[name] for name in ("date", "ranks", "rounds")}
+    steps = len(first["steps"][0]["default"])
+    rows = "\n".join(rewrites_row(*one) for one in results)
+    return REWRITES_HEAD.format(**told, steps=steps) + rows
+
+
+def rewrites_row(name, result):
+    step = {mode: result["modes"][mode]["step"]["value"] for mode in REWRITE_MODES}
+    ours, theirs = min(("merged", "split"), key=step.get), min(TORCH_BEST, key=step.get)
+    latency = max(0.0, 1 - result["communication"] / result["collectives"])
+    cells = [
+        REWRITTEN[name][0] + flaws(result),
+        link(result),
+        f"{100 * latency:.0f}%",
+        *[milliseconds(step[mode]) for mode in REWRITE_MODES],
+        interval(ratio_between(result, "merged", "free")),
+        interval(ratio_between(result, "split", "free")),
+        f"{ours}, of {theirs}: {interval(ratio_between(result, ours, theirs))}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def ratio_between(result, mode, reference):
+    """The ratio of two modes, taken within rounds."""
+    return vars(intervals.summarize(result["steps"], reference)[mode]["ratio"])
+
+
 def four_section(results):
     return head(FOUR_HEAD, results) + "\n".join(four_row(*one) for one in results)
 
@@ -291,6 +349,7 @@ def mpi_section(results):
 SECTIONS = {
     "torch": torch_section,
     "tune": tune_section,
+    "rewrites": rewrites_section,
     "four": four_section,
     "mpi": mpi_section,
 }
@@ -340,7 +399,8 @@ def main():
     if args.render:
         write()
         return
-    parts = {"torch": measure_torch, "tune": measure_tune, "four": measure_four}
+    parts = {"torch": measure_torch, "tune": measure_tune}
+    parts |= {"rewrites": measure_rewrites, "four": measure_four}
     for part, measure in parts.items():
         if args.only in (None, part):
             if args.torch_python is None:

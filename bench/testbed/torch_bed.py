@@ -132,6 +132,7 @@ class Program:
             "simulated": {mode: self.ask("simulate", mode=mode)[0]["step"] for mode in single},
             "bound": plain["bound"],
             "compute": plain["compute"],
+            "collectives": plain["collectives"],
             "core_seconds": {
                 mode: max(rank["seconds"] for rank in ranks) for mode, ranks in worked.items()
             },

@@ -173,7 +173,8 @@ class Rank:
         return {
             "step": (outside + sum(one.step_time for one in found)) / 1e9,
             "bound": (outside + sum(one.bound for one in found)) / 1e9,
-            "compute": sum(compute_time(graph) for graph, _ in graphs) / 1e9,
+            "compute": sum(time_of("compute", graph) for graph, _ in graphs) / 1e9,
+            "collectives": sum(time_of("collective", graph) for graph, _ in graphs) / 1e9,
         }
 
     def measure(self, profile):
@@ -248,9 +249,9 @@ def handed_over(nodes, measured):
     return program.graph()
 
 
-def compute_time(graph):
-    """Nanoseconds of all kernels."""
-    return sum(node["runtime_ns"] for node in graph["nodes"] if node["kind"] == "compute")
+def time_of(kind, graph):
+    """Nanoseconds of all nodes of a kind."""
+    return sum(node["runtime_ns"] for node in graph["nodes"] if node["kind"] == kind)
 
 
 def check_ordered(mode, history):

@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 
 import halflap.torch
+from halflap.torch._checked import read_options
 from halflap.torch._measure import put_on_one_clock, waited_at_once
 from halflap.torch._profile import Measured, read_profile
 from halflap.torch._race import in_the_race, is_clear, ratio
-from halflap.torch._tune import Candidate, Row, choice, read_tuned, row_of
+from halflap.torch._tune import Candidate, Field, Row, choice, read_tuned, row_of
 
 FOLDER = pathlib.Path(sys.argv[1])
 
@@ -107,6 +108,13 @@ faster = {**measured.to_dict(), "comm_slowdown": 0.5}
 raises(ValueError, "'comm_slowdown' is 0.5", read_profile, faster)
 raises(ValueError, "the format is 'x'", read_profile, {"format": "x"})
 raises(ValueError, "'times' must be an object", read_profile, {**measured.to_dict(), "times": 3})
+
+# A rewrite that changed nothing is not tried.
+tried = [Candidate("default"), Candidate("free", "1x", "exact")]
+field = Field(tried, read_options())
+assert [one.name for one in tried] == ["default", "free exact"]
+assert field.described("free exact").failure == "there is nothing to rewrite"
+assert field.described("default").failure is None
 
 # Files of tune.
 bad = FOLDER / "bad.json"

@@ -84,6 +84,42 @@ def tuned():
     return {"tuned": found.to_dict(), "text": str(found), "uses": uses}
 
 
+def rewritten():
+    """Candidates of `tune` with merged collectives, from one set of parameters each."""
+    measured = halflap.torch.measure(make_step(), steps=1)
+    # Nothing but latency, so that merging pays.
+    times = {name: 1e7 if " of 2, " in name else time for name, time in measured.times.items()}
+    left = {}
+
+    def compared(step, field, names, limit):
+        start = left_by(step)
+        for name in names:
+            with torch.no_grad():
+                for parameter, value in zip(step.model.parameters(), start):
+                    parameter.copy_(value)
+            field.choose(name)
+            step()
+            left[name] = left_by(step)
+        return [dict.fromkeys(names, 1.0)] * 6
+
+    rounds, _tune._rounds = _tune._rounds, compared
+    given = {"memory_budgets": ["2x"], "rewrites": ["exact"], "profile": times}
+    found = halflap.torch.tune(make_step, **given)
+    _tune._rounds = rounds
+    best = _tune.Candidate("free", "2x", "exact")
+    chosen = _tune.Tuned(best, (), 0, found.measured, "quick", {})
+    chosen.save(FOLDER / f"chosen{dist.get_rank()}.json")
+    with halflap.torch.enable(tuned=FOLDER / f"chosen{dist.get_rank()}.json"):
+        status = str(halflap.torch.status()).splitlines()[0]
+    return {
+        "tried": [row.candidate.name for row in found.rows],
+        "is_equal": {
+            name: all(map(torch.equal, own, left["default"])) for name, own in left.items()
+        },
+        "status": status,
+    }
+
+
 def left_out():
     """Ways that fail on one rank, and ranks that have different programs."""
     find = _pass.OverlapPass.find

@@ -30,7 +30,7 @@ def test_the_fastest_order_is_chosen(tmp_path):
     first, second = launch("measure.tuned", tmp_path, ranks=2)
     assert first["tuned"] == second["tuned"]
     assert first["tuned"] == json.loads((tmp_path / "tuned0.json").read_text())
-    rows = {tuple(one["candidate"].values()): one for one in first["tuned"]["rows"]}
+    rows = {tuple(one["candidate"].values())[:2]: one for one in first["tuned"]["rows"]}
     orders = [("kept", "1x"), ("kept", "1.5x"), ("free", "1x"), ("free", "1.5x")]
     assert [*rows] == [("default", "1x"), ("none", "1x"), *orders]
     assert rows["default", "1x"]["ratio"] == 1
@@ -45,6 +45,14 @@ def test_the_fastest_order_is_chosen(tmp_path):
     last = uses["none"]["last"]
     assert (last["outcome"], last["reason"]) == ("torchs_order", "tuned")
     assert uses["kept"]["last"]["outcome"] == "ordered"
+
+
+def test_rewritten_steps_are_tried_with_the_same_values(tmp_path):
+    first, second = launch("measure.rewritten", tmp_path, ranks=2)
+    assert first == second
+    assert first["tried"] == ["default", "none", "kept 2x", "free 2x", "free 2x exact"]
+    assert all(first["is_equal"].values()), first["is_equal"]
+    assert "rewrite='exact'" in first["status"], first["status"]
 
 
 def test_what_cannot_run_everywhere_is_left_out(tmp_path):

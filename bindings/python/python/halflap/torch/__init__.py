@@ -56,7 +56,7 @@ from ._times import Times  # noqa: E402
 from ._timeline import Looked, Timeline  # noqa: E402
 from ._tune import Candidate, Trial, Tuned, pass_of, read_tuned  # noqa: E402
 from ._watch import watch  # noqa: E402
-from ._fx.api import GraphPass, optimize, reorder  # noqa: E402
+from ._fx.api import GraphPass, optimize, read_rewrite, reorder  # noqa: E402
 from ._fx.passes import Changed  # noqa: E402
 
 __all__ = [
@@ -187,7 +187,7 @@ def enable(
     ``{"vllm::all_reduce": {"kind": "all_reduce", "group": "tp"}}``; they must be registered.
 
     ``tuned``: what `tune` found, or its file; sets ``collective_order``, ``memory_budget``,
-    ``effort`` and ``profile``.
+    ``effort``, ``profile`` and ``rewrite``.
 
     ``rewrite``: ``"exact"`` also merges collectives where that makes a step shorter, and keeps every
     bit; ``"all"`` also where sums may be added up in another sequence. All ranks of a process group
@@ -203,12 +203,14 @@ def enable(
             "collective_order": collective_order != "auto",
             "effort": effort != "quick",
             "profile": profile is not None,
+            "rewrite": rewrite is not None,
         }
         if any(own.values()):
             names = ", ".join(name for name, is_given in own.items() if is_given)
             raise ValueError(f"tuned sets {names}: leave it out, or leave out tuned")
         chosen, profile, effort = read_tuned(tuned)
         memory_budget = chosen.memory_budget
+        rewrite = chosen.rewrite.split(",") if chosen.rewrite else None
         collective_order = "auto" if chosen.order == "free" else "kept"
         torchs = chosen.order if chosen.order in ("default", "none") else None
     options = read_options(
@@ -325,6 +327,7 @@ def tune(
     *,
     seconds: float = 300.0,
     memory_budgets: Sequence[float | str] = ("1x",),
+    rewrites: Sequence[str | Sequence[str]] = (),
     profile: Profile | None = None,
     effort: str = "default",
     out: str | os.PathLike[str] | None = None,
@@ -333,8 +336,9 @@ def tune(
 
     All ranks call it, and get the same. ``make_step`` gives a function that does one step, and calls
     what is compiled. It is tried with torch's own default, without overlap, and in halflap's orders
-    with collectives kept and free, each within ``memory_budgets``, in turns, until the differences
-    are clear or ``seconds`` have passed. Where nothing is faster beyond doubt, the choice is torch's
+    with collectives kept and free, each within ``memory_budgets``, and freely after each of
+    ``rewrites`` (as `enable` takes one), in turns, until the differences are clear or ``seconds``
+    have passed. Where nothing is faster beyond doubt, the choice is torch's
     default. ``profile``: run times that are known; by default they are measured first (`measure`).
     ``out`` also writes the result to a file. The model is trained meanwhile.
     """
@@ -348,6 +352,9 @@ def tune(
     budgets = [checked_budget(budget) for budget in memory_budgets]
     candidates = [Candidate("default"), Candidate("none")]
     candidates += [Candidate(order, one) for order in ("kept", "free") for one in budgets]
+    candidates += [
+        Candidate("free", one, read_rewrite(rewrite)) for rewrite in rewrites for one in budgets
+    ]
     step = make_step()
     _check_callable("what make_step() gives", step)
     measured = read_profile(profile) if profile is not None else measure(step)

@@ -1,7 +1,7 @@
 """Tries orders of a step on the machine that it runs on, and keeps the fastest.
 
-All orders are in one compiled program (`_variants`), and run in turns, round by round, so that what
-else happens on the machine happens to all of them. Those that cannot be the fastest any more leave
+All orders are in one compiled program (`_variants`), rewritten graphs beside it (`_rewritten`), and
+run in turns, round by round, so that what else happens on the machine happens to all of them. Those that cannot be the fastest any more leave
 the race (`_race`), so that most of the time goes to those between which it is close. Every rank sees
 the durations of all ranks, and comes to the same choice.
 """
@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
+from ._fx.api import GraphPass
 from ._measure import compile_variants, gathered, seconds_of
 from ._pass import Options, OverlapPass, session, times_key
 from ._profile import Measured, read_profile, write_profile
 from ._race import LEAST_ROUNDS, Round, in_the_race, is_clear, ratio
+from ._rewritten import NONE, Rewriting, Rewritings
+from ._settings import Settings
 from ._times import Times
-from ._variants import Variants
+from ._variants import Described, Variants
 
 FORMAT = "halflap.tuned/1"
 #: What torch does without us. All else is compared with it.
@@ -35,14 +38,17 @@ MOST_ROUNDS = 101
 
 
 class Candidate(NamedTuple):
-    """A way to order graphs: `default`, `none`, `kept` or `free`, the last two within a budget."""
+    """A way to order graphs: `default`, `none`, `kept` or `free`, the last two within a budget and
+    perhaps after a rewrite, as `enable` takes it."""
 
     order: str
     memory_budget: str = "1x"
+    rewrite: str = NONE
 
     @property
     def name(self) -> str:
-        return self.order if self.memory_budget == "1x" else f"{self.order} {self.memory_budget}"
+        parts = [self.order, *([self.memory_budget] if self.memory_budget != "1x" else [])]
+        return " ".join([*parts, *([self.rewrite] if self.rewrite else [])])
 
 
 @dataclass(frozen=True)
@@ -88,14 +94,15 @@ class Tuned:
         write_profile(self.to_dict(), path)
 
     def __str__(self) -> str:
-        lines = [f"{'':12} {'step':>10} {'of default':>11}  {'95% interval':15} rounds"]
+        width = max(12, *(len(row.candidate.name) for row in self.rows))
+        lines = [f"{'':{width}} {'step':>10} {'of default':>11}  {'95% interval':15} rounds"]
         for row in sorted(self.rows, key=lambda row: row.ratio):
             chosen = "  chosen" if row.candidate == self.chosen else ""
             lines.append(
-                f"{row.candidate.name:12} {1e3 * row.seconds:7.1f} ms {row.ratio:10.3f}x  "
+                f"{row.candidate.name:{width}} {1e3 * row.seconds:7.1f} ms {row.ratio:10.3f}x  "
                 f"{row.low:.3f} to {row.high:.3f}  {row.rounds:6}{chosen}"
             )
-        lines += [f"{name:12} not tried: {why}" for name, why in self.left_out.items()]
+        lines += [f"{name:{width}} not tried: {why}" for name, why in self.left_out.items()]
         lines.append("ratios are taken within rounds; what is clearly slower drops out")
         if self.rounds < LEAST_ROUNDS:
             lines.append(f"fewer than {LEAST_ROUNDS} rounds: give it more seconds to choose")
@@ -107,16 +114,67 @@ def tune(step: Callable[[], Any], candidates: Sequence[Candidate], trial: Trial)
     key = times_key(trial.measured.times, None)
     session.times[key] = Times(trial.measured.times, None)
     options = replace(trial.options, times=key)
-    ways = {one.name: way_of(pass_of(one, options)) for one in candidates}
-    variants = Variants(ways, is_marked=False)
+    field = Field(candidates, options)
     with ExitStack() as stack:
-        compile_variants(stack, variants)
-        step()
-        left_out = _unusable(variants, candidates)
+        field.compile(stack, step)
+        left_out = _unusable(field)
         tried = [one for one in candidates if one.name not in left_out]
-        rounds = _rounds(step, variants, [one.name for one in tried], trial.seconds)
+        rounds = _rounds(step, field, [one.name for one in tried], trial.seconds)
     rows = tuple(row_of(one, rounds) for one in tried)
     return Tuned(choice(rows), rows, len(rounds), trial.measured, options.effort, left_out)
+
+
+class Field:
+    """All candidates of a step, compiled together."""
+
+    def __init__(self, candidates: Sequence[Candidate], options: Options) -> None:
+        self.candidates = {one.name: one for one in candidates}
+        ways: dict[str, dict[str, Any]] = {}
+        for one in candidates:
+            ways.setdefault(one.rewrite, {})[one.name] = way_of(pass_of(one, options))
+        self._plain = Variants(ways.pop(NONE), is_marked=False)
+        self._rewritings = Rewritings(
+            {
+                rewrite: Rewriting(_graph_pass(rewrite, options), Variants(own, is_marked=False))
+                for rewrite, own in ways.items()
+            }
+        )
+
+    def compile(self, stack: ExitStack, step: Callable[[], Any]) -> None:
+        """Has a step compiled in all ways, until the stack is closed."""
+        settings = Settings()
+        stack.callback(settings.restore)
+        compile_variants(stack, self._plain)
+        self._rewritings.install(settings)
+        step()
+
+    def choose(self, name: str) -> None:
+        """Has the step run a candidate from now on."""
+        rewrite = self.candidates[name].rewrite
+        self._variants(rewrite).chosen = name
+        self._rewritings.chosen = rewrite
+
+    def described(self, name: str) -> Described:
+        """A candidate in all graphs, for other ranks."""
+        rewrite = self.candidates[name].rewrite
+        failure = self._failure(rewrite)
+        return Described(failure, []) if failure else self._variants(rewrite).described(name)
+
+    def _variants(self, rewrite: str) -> Variants:
+        return self._rewritings.by_name[rewrite].variants if rewrite else self._plain
+
+    def _failure(self, rewrite: str) -> str | None:
+        """Why a rewrite cannot be tried; it must have changed something."""
+        if not rewrite:
+            return None
+        rewriting = self._rewritings.by_name[rewrite]
+        nothing = None if rewriting.is_changed else "there is nothing to rewrite"
+        return rewriting.failure or nothing
+
+
+def _graph_pass(rewrite: str, options: Options) -> GraphPass:
+    """The pass that rewrites graphs before they are ordered freely."""
+    return GraphPass._before_scheduler(replace(options, collective_order="free"), rewrite.split(","))
 
 
 class Trial(NamedTuple):
@@ -147,36 +205,35 @@ def way_of(overlap_pass: OverlapPass) -> Callable[[list[Any]], list[Any]]:
     return ordered
 
 
-def _unusable(variants: Variants, candidates: Iterable[Candidate]) -> dict[str, str]:
+def _unusable(field: Field) -> dict[str, str]:
     """Candidates that a rank could not compile, or with which ranks would hang."""
-    own = {way: variants.described(way) for way in variants.ways}
     found: dict[str, str] = {}
-    every = gathered(own)
-    for candidate in candidates:
-        name = candidate.name
+    every = gathered({name: field.described(name) for name in field.candidates})
+    for name, candidate in field.candidates.items():
         failures = [rank[name].failure for rank in every if rank[name].failure]
         sequences = [rank[name].collectives for rank in every]
         if failures:
             found[name] = failures[0]
-        elif candidate.order == "free" and any(one != sequences[0] for one in sequences):
+        elif (candidate.order == "free" or candidate.rewrite) and any(one != sequences[0] for one in sequences):
             found[name] = "ranks would issue collectives in different orders"
     return found
 
 
 def _rounds(
-    step: Callable[[], Any], variants: Variants, names: list[str], limit: float
+    step: Callable[[], Any], field: Field, names: list[str], limit: float
 ) -> list[Round]:
     """Seconds of each candidate in the race, as the slowest rank has it, in each round."""
     began, rounds = time.monotonic(), list[Round]()
     for name in names:
         # What is loaded when it first runs is in no duration.
-        variants.chosen = name
+        field.choose(name)
         step()
     while len(rounds) < MOST_ROUNDS:
         turn = len(rounds) % len(names)
         own = {}
-        for variants.chosen in names[turn:] + names[:turn]:
-            own[variants.chosen] = seconds_of(step)
+        for name in names[turn:] + names[:turn]:
+            field.choose(name)
+            own[name] = seconds_of(step)
         every = gathered((own, time.monotonic() - began))
         rounds.append({name: max(times[name] for times, _ in every) for name in names})
         passed = max(seconds for _, seconds in every)

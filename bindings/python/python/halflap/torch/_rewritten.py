@@ -1,0 +1,112 @@
+"""A graph's programs with different rewrites, side by side, to be measured.
+
+While something is tuned, Inductor compiles every graph once as it is, and once for each rewrite that
+is tried, from a copy of the FX graph. All take the same inputs and give the same outputs, so what
+torch gets is a program that runs the one that is chosen; parameters and optimizer states are there
+once. Each has its own variants (`_variants`): the orders that it is tried in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._inductor import compile_fx
+from torch.fx import Graph, GraphModule
+
+from ._fx.passes import done
+from ._settings import Settings, plug_in, rewrite_first
+from ._variants import Variants
+
+#: The rewrite of a graph that stays as it is.
+NONE = ""
+COMPILE = "fx_codegen_and_compile"
+
+
+@dataclass
+class Rewriting:
+    """A rewrite that is tried, and the orders that it is tried in."""
+
+    graph_pass: Any
+    variants: Variants
+    #: Why it is not tried.
+    failure: str | None = None
+    #: Whether it changed anything.
+    is_changed: bool = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Has what is compiled in the block rewritten first."""
+        settings = Settings()
+        before = len(done)
+        try:
+            plug_in(settings, self.variants)
+            rewrite_first(settings, self.graph_pass)
+            with self.variants.installed():
+                yield
+        finally:
+            settings.restore()
+            self.is_changed |= any(any(one.rewrites) for one in done[before:])
+
+
+@dataclass
+class Rewritings:
+    """All rewrites that are tried."""
+
+    by_name: Mapping[str, Rewriting] = field(default_factory=dict)
+    chosen: str = NONE
+
+    def install(self, settings: Settings) -> None:
+        """Has every graph that is compiled from now on compiled with each rewrite, too."""
+        if self.by_name:
+            settings.replace(compile_fx, COMPILE, self._compiling(vars(compile_fx)[COMPILE]))
+
+    def _compiling(self, compile_one: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_all(gm: GraphModule, *given: Any, **named: Any) -> Any:
+            # Compiling changes a graph.
+            copies = {name: copy_of(gm) for name in self.by_name}
+            first = compile_one(gm, *given, **named)
+            calls = {NONE: first.current_callable}
+            for name, rewriting in self.by_name.items():
+                try:
+                    with rewriting.installed():
+                        other = compile_one(copies[name], *given, **named)
+                    _check_alike(first, other)
+                    calls[name] = other.current_callable
+                except Exception as problem:
+                    rewriting.failure = f"{type(problem).__name__}: {problem}"
+            first.current_callable = self._choosing(calls)
+            return first
+
+        return compile_all
+
+    def _choosing(self, calls: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        def call(inputs: Any) -> Any:
+            # A rewrite that failed for this graph leaves it as it is.
+            return calls.get(self.chosen, calls[NONE])(inputs)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+
+def copy_of(gm: GraphModule) -> GraphModule:
+    """The same module, with a graph of its own."""
+    graph, copies = Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.set_codegen(gm.graph._codegen)
+    copied = GraphModule(gm, graph)
+    copied.meta.update(gm.meta)
+    return copied
+
+
+def _check_alike(first: Any, other: Any) -> None:
+    """Refuses a program whose results lie in memory otherwise than the first one's: what is
+    compiled later relies on those."""
+    if first.output_strides != other.output_strides:
+        raise RuntimeError("its results would have other strides")
+    if first.mutated_input_idxs != other.mutated_input_idxs:
+        raise RuntimeError("it would write to other inputs")
