@@ -9,5 +9,12 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
+/// An array in memory: its first byte, and how many it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressRange {
+    pub(crate) start: Address,
+    pub(crate) len: usize,
+}
+
 /// A copy: from where, to where, how many bytes.
 pub(crate) type Move = (Address, Address, usize);

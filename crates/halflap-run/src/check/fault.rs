@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use super::post::{self, Running};
-use super::regions::{self, Freed, Region};
+use super::regions::{self, Area, Freed, Region};
 use super::{Beyond, departure};
 use crate::prepare::Label;
 
@@ -383,13 +383,13 @@ impl Fault<'_> {
         text: &mut Text,
         (region, freed): (&Region, Option<&Freed>),
     ) -> fmt::Result {
-        let Region { name, kind, data: (_, bytes), .. } = region;
+        let Region { name, kind, data: Area { len: bytes, .. }, .. } = region;
         match region.beyond(self.address) {
             Some((side, bytes)) => {
                 write!(text, "{} {} of ", self.done.words(), Beyond(side, bytes))?
             }
             None => {
-                let offset = self.address - region.data.0;
+                let offset = self.address - region.data.start;
                 let only = match freed.is_none() && self.takes(region) {
                     true => ", which it must only read: ",
                     false => " of ",
@@ -437,14 +437,14 @@ impl Fault<'_> {
             }
         }
         if let Some((region, freed)) = self.place {
-            let offset = self.address as i64 - region.data.0 as i64;
+            let offset = self.address as i64 - region.data.start as i64;
             write!(
                 text,
                 ",\"buffer\":\"{}\",\"type\":\"{}\"",
                 Plain(&region.name),
                 Plain(&region.kind)
             )?;
-            write!(text, ",\"bytes\":{},\"offset\":{offset}", region.data.1)?;
+            write!(text, ",\"bytes\":{},\"offset\":{offset}", region.data.len)?;
             if let Some(Freed { kernel, step, .. }) = freed {
                 write!(
                     text,

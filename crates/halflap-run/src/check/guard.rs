@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use super::regions::{self, Freed, MOST, Region, RegionId};
+use super::regions::{self, Area, Freed, MOST, Region, RegionId};
 use crate::address::Address;
 use crate::failure::{Overrun, Side};
 
@@ -68,7 +68,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub(crate) fn new((side, resting): (Side, Resting), (rank, ranks): (usize, usize)) -> Guarded {
+    pub(crate) fn new(side: Side, resting: Resting, rank: usize, ranks: usize) -> Guarded {
         // SAFETY: a system call without pointers.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         // Half for what is alive.
@@ -105,9 +105,9 @@ impl Guarded {
             std::ptr::write_bytes(at as *mut u8, FRESH, bytes);
         }
         let region = Region {
-            mapped: (start, len + 2 * GUARD),
-            pages: (first, len),
-            data: (at, bytes),
+            mapped: Area { start, len: len + 2 * GUARD },
+            pages: Area { start: first, len },
+            data: Area { start: at, len: bytes },
             name: owner.name.to_owned(),
             kind: owner.kind.to_owned(),
             rank: self.rank,
@@ -141,10 +141,10 @@ impl Guarded {
             return None;
         }
         let start = start as usize;
-        if protect((start + GUARD, len), Access::Write) {
+        if protect(Area { start: start + GUARD, len }, Access::Write) {
             return Some(start);
         }
-        unmap((start, whole));
+        unmap(Area { start, len: whole });
         None
     }
 
@@ -157,7 +157,8 @@ impl Guarded {
         // Returns the memory to the system; the address becomes invalid. SAFETY: no valid user of
         // the buffer is left.
         unsafe {
-            libc::madvise(region.pages.0 as *mut libc::c_void, region.pages.1, libc::MADV_DONTNEED);
+            let Area { start, len } = region.pages;
+            libc::madvise(start as *mut libc::c_void, len, libc::MADV_DONTNEED);
         }
         protect(region.pages, Access::None);
         self.quarantine.push_back(id);
@@ -183,7 +184,8 @@ impl Guarded {
     }
 
     fn overrun(&self, region: &Region, kernel: &str) -> Option<Overrun> {
-        let ((first, len), (at, bytes)) = (region.pages, region.data);
+        let Area { start: first, len } = region.pages;
+        let Area { start: at, len: bytes } = region.data;
         // SAFETY: the pages are there until the buffer is released, which is now.
         let all = unsafe { std::slice::from_raw_parts(first as *const u8, len) };
         let (before, after) = (&all[..at - first], &all[at - first + bytes..]);
@@ -217,19 +219,19 @@ enum Access {
     Write,
 }
 
-fn protect((start, len): (usize, usize), access: Access) -> bool {
+fn protect(pages: Area, access: Access) -> bool {
     let flags = match access {
         Access::None => libc::PROT_NONE,
         Access::Read => libc::PROT_READ,
         Access::Write => libc::PROT_READ | libc::PROT_WRITE,
     };
     // SAFETY: the pages are those of one region, whose owner decides what may be done with them.
-    unsafe { libc::mprotect(start as *mut libc::c_void, len, flags) == 0 }
+    unsafe { libc::mprotect(pages.start as *mut libc::c_void, pages.len, flags) == 0 }
 }
 
-fn unmap((start, len): (usize, usize)) {
+fn unmap(pages: Area) {
     // SAFETY: the pages are those of one region that is no longer used.
-    unsafe { libc::munmap(start as *mut libc::c_void, len) };
+    unsafe { libc::munmap(pages.start as *mut libc::c_void, pages.len) };
 }
 
 /// Makes a constant's memory read-only.
@@ -241,7 +243,7 @@ pub(crate) fn seal(id: RegionId) {
 
 /// Gives a task the access that it needs to its arrays while it runs; any other access faults.
 pub(crate) struct Opened {
-    pages: Vec<(usize, usize)>,
+    pages: Vec<Area>,
     resting: Resting,
 }
 
@@ -266,7 +268,7 @@ impl Opened {
 }
 
 /// The pages of an array. What was freed stays out of reach, and constants are read-only already.
-fn pages_at(address: &Address) -> Option<(usize, usize)> {
+fn pages_at(address: &Address) -> Option<Area> {
     let (region, freed) = regions::look_up(address.0 as usize)?;
     (!region.is_constant && freed.is_none()).then_some(region.pages)
 }

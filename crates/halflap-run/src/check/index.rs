@@ -214,7 +214,8 @@ impl IndexWriter {
     pub(super) fn create(
         folder: &Path,
         module: &str,
-        (rank, ranks): (usize, usize),
+        rank: usize,
+        ranks: usize,
     ) -> io::Result<IndexWriter> {
         if let Ok((old, _)) = read_rank(folder, rank) {
             old.entries.iter().for_each(|entry| {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
-use super::origin::{Again, Over, Taken, Tracer, out_of_range};
+use super::origin::{Again, Arrival, Over, Taken, Tracer, out_of_range};
 use super::recorder::{Flight, Recorder, State};
 use super::values::Values;
-use crate::address::{Address, Move};
+use crate::address::{Address, AddressRange, Move};
 use crate::failure::{Failure, Fate, Finding};
 use crate::prepare::{Argument, Issued, Label, Prepared};
 use crate::tensor::{Tensor, View};
@@ -45,7 +45,13 @@ pub(super) struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    fn at((argument, address): (&'a Argument, &Address)) -> Array<'a> {
+    /// The arrays of a launch at their addresses.
+    fn all(arguments: &'a [Argument], addresses: &[Address]) -> Vec<Array<'a>> {
+        let each = arguments.iter().zip(addresses);
+        each.map(|(argument, address)| Array::at(argument, address)).collect()
+    }
+
+    fn at(argument: &'a Argument, address: &Address) -> Array<'a> {
         let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
         // SAFETY: the array is one of the task that is about to run, or has just run, on this
         // thread: no other task writes to it while this one runs.
@@ -116,19 +122,19 @@ impl Probe {
         let open = |options: &super::ValueOptions| {
             let failed =
                 |error| Failure::Unwritable { path: options.folder.display().to_string(), error };
-            Values::open(options, &program.module, (rank, program.ranks))
+            Values::open(options, &program.module, rank, program.ranks)
                 .map_err(|error| failed(error.to_string()))
         };
         let values = checks.values.as_ref().map(open).transpose()?;
         let finite = checks.forbidden.map(|forbidden| Finite::new(forbidden, rank));
         let recorder = checks.recorder.as_ref().map(|_| Recorder::new());
         let tracer =
-            checks.origins.as_ref().map(|origins| Tracer::new(origins, (rank, program.ranks)));
+            checks.origins.as_ref().map(|origins| Tracer::new(origins, rank, program.ranks));
         let (program, run) = (program.clone(), AtomicUsize::new(0));
         Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, tracer, rank })))
     }
 
-    /// The module is run, for the so manieth time.
+    /// Run number `run` of the module begins.
     pub(crate) fn begin(&self, run: usize, inputs: &[Tensor]) {
         self.run.store(run, Ordering::Relaxed);
         if let (Some(values), 0) = (&self.values, run) {
@@ -160,7 +166,7 @@ impl Probe {
     pub(crate) fn take(&self, issued: &Issued, ins: &[Address], outs: &[Address]) -> Option<Taken> {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
-        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        let arrays = Array::all(&seen.label.ins, ins);
         if let Some(broken) =
             seen.label.bounds.iter().find_map(|bounds| out_of_range(bounds, &arrays))
         {
@@ -169,17 +175,20 @@ impl Probe {
         Some(tracer.before(&seen, &arrays, outs))
     }
 
-    /// The same for a collective of this number, which other ranks hear of.
+    /// The same for a collective of this number, which other ranks hear of. Its arrays are its
+    /// inputs and then its outputs.
     pub(crate) fn bring(
         &self,
         issued: &Issued,
-        (ins, outs): (&[Address], &[Address]),
+        arrays: &[Address],
         sequence: u64,
     ) -> Option<Taken> {
-        let taken = self.take(issued, ins, outs)?;
         let seen = self.seen(issued);
-        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
-        self.tracer.as_ref()?.bring(&seen, (sequence, &taken), &arrays);
+        let (ins, outs) = arrays.split_at(seen.label.ins.len());
+        let taken = self.take(issued, ins, outs)?;
+        let ins = Array::all(&seen.label.ins, ins);
+        let arrival = Arrival { seen: &seen, ins: &ins, taken: &taken };
+        self.tracer.as_ref()?.bring(&arrival, sequence);
         Some(taken)
     }
 
@@ -187,7 +196,7 @@ impl Probe {
     pub(crate) fn follow(&self, issued: &Issued, made: &Made<'_>, again: Option<Again<'_>>) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let Made { outs, taken } = *made;
-        let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        let outs = Array::all(&seen.label.outs, outs);
         tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
     }
 
@@ -195,7 +204,7 @@ impl Probe {
     pub(crate) fn receive(&self, issued: &Issued, made: &Made<'_>, sequence: u64) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
         let Made { outs, taken } = *made;
-        let outs: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        let outs = Array::all(&seen.label.outs, outs);
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
     }
 
@@ -213,8 +222,8 @@ impl Probe {
         }
     }
 
-    /// An array was copied to another layout: where it was, where it is, and their lengths.
-    pub(crate) fn cast(&self, from: (Address, usize), to: (Address, usize)) {
+    /// An array was copied to another layout.
+    pub(crate) fn cast(&self, from: AddressRange, to: AddressRange) {
         if let Some(tracer) = &self.tracer {
             tracer.cast(from, to);
         }
@@ -242,7 +251,7 @@ impl Probe {
     /// Inspects the inputs of a launch before it runs; returns their worst content.
     pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
         let seen = self.seen(issued);
-        let arrays: Vec<Array<'_>> = seen.label.ins.iter().zip(ins).map(Array::at).collect();
+        let arrays = Array::all(&seen.label.ins, ins);
         let (worst, finding) = self.look(When::Before, &seen, &arrays);
         finding.into_iter().for_each(|finding| fate.find(finding));
         worst
@@ -251,7 +260,7 @@ impl Probe {
     /// Inspects the outputs of a launch after it has run, given the worst content of its inputs.
     pub(crate) fn after(&self, issued: &Issued, outs: &[Address], taken: Worst) -> Option<Finding> {
         let seen = self.seen(issued);
-        let arrays: Vec<Array<'_>> = seen.label.outs.iter().zip(outs).map(Array::at).collect();
+        let arrays = Array::all(&seen.label.outs, outs);
         let (given, finding) = self.look(When::After(taken), &seen, &arrays);
         if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
             finite.note_infinity(&seen, &arrays);

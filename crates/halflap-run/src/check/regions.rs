@@ -7,15 +7,22 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use super::Side;
 
+/// A range of addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
 /// A buffer on its own pages.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The first byte and the length of all its pages, guard pages included.
-    pub(crate) mapped: (usize, usize),
-    /// The first byte and the length of its accessible pages.
-    pub(crate) pages: (usize, usize),
-    /// The first byte and the length of the buffer.
-    pub(crate) data: (usize, usize),
+    /// All its pages, guard pages included.
+    pub(crate) mapped: Area,
+    /// Its accessible pages.
+    pub(crate) pages: Area,
+    /// The buffer itself.
+    pub(crate) data: Area,
     /// Its name.
     pub(crate) name: String,
     /// Its content: `f32[8,4]`.
@@ -65,7 +72,7 @@ pub(crate) struct RegionId(usize);
 
 /// Adds a region to the table; returns it, if the table is full.
 pub(super) fn add(region: Region) -> Result<RegionId, Region> {
-    let start = region.mapped.0;
+    let start = region.mapped.start;
     let new = Box::into_raw(Box::new(region));
     let null = std::ptr::null_mut();
     let take = |entry: &Entry| {
@@ -86,7 +93,7 @@ pub(super) fn add(region: Region) -> Result<RegionId, Region> {
 pub(super) fn remove(id: RegionId) {
     let entry = &TABLE[id.0];
     if let Some(region) = get(id) {
-        PLACES.write().unwrap_or_else(PoisonError::into_inner).remove(&region.mapped.0);
+        PLACES.write().unwrap_or_else(PoisonError::into_inner).remove(&region.mapped.start);
     }
     let freed = entry.freed.swap(std::ptr::null_mut(), Ordering::AcqRel);
     let region = entry.region.swap(std::ptr::null_mut(), Ordering::AcqRel);
@@ -139,13 +146,13 @@ impl Entry {
 impl Region {
     /// Whether an address is in its pages or its guard pages.
     pub(super) fn has(&self, address: usize) -> bool {
-        let (start, len) = self.mapped;
+        let Area { start, len } = self.mapped;
         (start..start + len).contains(&address)
     }
 
     /// How far an address is from the buffer's bytes, and on which side; nothing, if it is within.
     pub(super) fn beyond(&self, address: usize) -> Option<(Side, usize)> {
-        let (start, len) = self.data;
+        let Area { start, len } = self.data;
         match address {
             _ if address < start => Some((Side::Start, start - address)),
             _ if address >= start + len => Some((Side::End, address - (start + len))),

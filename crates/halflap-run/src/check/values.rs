@@ -51,11 +51,12 @@ impl Values {
     pub(super) fn open(
         options: &ValueOptions,
         module: &str,
-        (rank, ranks): (usize, usize),
+        rank: usize,
+        ranks: usize,
     ) -> io::Result<Values> {
         let index = match options.level {
             Level::Save => {
-                Some(Mutex::new(IndexWriter::create(&options.folder, module, (rank, ranks))?))
+                Some(Mutex::new(IndexWriter::create(&options.folder, module, rank, ranks)?))
             }
             Level::Print | Level::Names => None,
         };

@@ -4,7 +4,7 @@ use halflap::collective::CollectiveKind;
 use halflap_hlo::Module;
 use halflap_hlo::ids::{CommId, ComputationId, InstrId};
 
-use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
+use crate::kernel::{ArrayType, Combiner, Unsupported, What, leaf_kinds, operand_leaves};
 use crate::tensor::DType;
 
 /// What kind of collective it is.
@@ -116,8 +116,8 @@ impl Collective {
         for operand in module.operands(instr) {
             let kinds = leaf_kinds(module, operand.of)?;
             for leaf in operand_leaves(module, operand) {
-                let (dtype, dims) = &kinds[leaf];
-                let taken = dims.iter().product::<usize>() * dtype.size();
+                let ArrayType { dtype, dims } = &kinds[leaf];
+                let taken = kinds[leaf].bytes();
                 let rows = cut.map_or(1, |dim| dims.iter().take(dim).product());
                 let given = match self.kind {
                     Kind::AllGather => taken * members,
@@ -175,8 +175,8 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// One of several equal pieces of an array of so many bytes.
-    pub(crate) fn of(bytes: usize, rows: usize, (number, count): (usize, usize)) -> Piece {
+    /// One of `count` equal pieces of an array.
+    pub(crate) fn of(bytes: usize, rows: usize, number: usize, count: usize) -> Piece {
         let stride = bytes.checked_div(rows).unwrap_or(0);
         let len = stride / count.max(1);
         Piece { rows, stride, first: number * len, len }

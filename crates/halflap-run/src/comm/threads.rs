@@ -257,8 +257,7 @@ impl Session<'_> {
     fn fill(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let collective = self.exchange.collective;
         let array = &collective.arrays[index];
-        let me = (self.place, self.members);
-        let whole = |bytes: usize| Piece::of(bytes, 1, (0, 1));
+        let whole = |bytes: usize| Piece::of(bytes, 1, 0, 1);
         // SAFETY: all members are here and leave after all have read: their arrays are as long as
         // the collective's, which is the same on all ranks, and `to` is memory for what this one
         // gets, which no other member accesses.
@@ -266,18 +265,19 @@ impl Session<'_> {
             match collective.kind {
                 Kind::AllGather => {
                     for (other, arrays) in came.iter().enumerate() {
-                        let from = Piece::of(array.taken, array.rows, (0, 1));
+                        let from = Piece::of(array.taken, array.rows, 0, 1);
                         from.copy(
                             arrays[index].0,
                             to,
-                            Piece::of(array.given, array.rows, (other, self.members)),
+                            Piece::of(array.given, array.rows, other, self.members),
                         );
                     }
                 }
                 Kind::AllToAll => {
                     for (other, arrays) in came.iter().enumerate() {
-                        let into = Piece::of(array.given, array.rows, (other, self.members));
-                        Piece::of(array.taken, array.rows, me).copy(arrays[index].0, to, into);
+                        let into = Piece::of(array.given, array.rows, other, self.members);
+                        let from = Piece::of(array.taken, array.rows, self.place, self.members);
+                        from.copy(arrays[index].0, to, into);
                     }
                 }
                 Kind::AllToAllTuple => {
@@ -310,7 +310,7 @@ impl Session<'_> {
     unsafe fn reduce_piece(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let array = &self.exchange.collective.arrays[index];
         let Some(combiner) = &array.combiner else { return };
-        let piece = Piece::of(array.taken, array.rows, (self.place, self.members));
+        let piece = Piece::of(array.taken, array.rows, self.place, self.members);
         for row in 0..piece.rows {
             let first = row * piece.stride + piece.first;
             // SAFETY: as in `fill`.

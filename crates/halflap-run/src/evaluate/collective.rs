@@ -139,7 +139,7 @@ fn combiners(module: &Module, instr: InstrId) -> Result<Vec<Combiner>, Unsupport
     for operand in module.operands(instr) {
         let kinds = leaf_kinds(module, operand.of)?;
         for leaf in operand_leaves(module, operand) {
-            combiners.push(Combiner::of(module, instr, kinds[leaf].0)?);
+            combiners.push(Combiner::of(module, instr, kinds[leaf].dtype)?);
         }
     }
     Ok(combiners)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use halflap_hlo::Module;
 use halflap_hlo::ids::{ComputationId, InstrId};
 
-use crate::kernel::{Context, Kernel, Libraries, Scratch, operand_leaves};
+use crate::kernel::{ArrayType, Context, Kernel, Libraries, Scratch, operand_leaves};
 use crate::tensor::Tensor;
 use collective::Collective;
 
@@ -48,6 +48,7 @@ enum Action {
     Collective(Collective),
     /// The start of an asynchronous operation, which runs synchronously here.
     Start {
+        instr: InstrId,
         inner: Box<Action>,
         arrange: Arrange,
     },
@@ -143,7 +144,8 @@ impl<'m> Evaluator<'m> {
                     given: arrays.len(),
                 });
             }
-            for (index, (array, (dtype, dims))) in arrays.iter().zip(&kinds).enumerate() {
+            for (index, (array, kind)) in arrays.iter().zip(&kinds).enumerate() {
+                let ArrayType { dtype, dims } = kind;
                 if array.dtype() != *dtype || array.dims() != dims {
                     let expected = format!("{dtype}{dims:?}");
                     return Err(EvaluateError::Input {
@@ -175,7 +177,7 @@ impl<'m> Evaluator<'m> {
                 Action::Parameter(number) => {
                     arguments.iter().map(|arguments| arguments[*number].clone()).collect()
                 }
-                action => self.action(line.instr, action, (ranks, operands))?,
+                action => self.action(action, ranks, operands)?,
             };
             for (frame, value) in frames.iter_mut().zip(values) {
                 frame.insert(line.instr, value);
@@ -197,9 +199,9 @@ impl<'m> Evaluator<'m> {
     /// Executes an instruction on some ranks.
     fn action(
         &mut self,
-        instr: InstrId,
         action: &Action,
-        (ranks, operands): (&[usize], Vec<Vec<Value>>),
+        ranks: &[usize],
+        operands: Vec<Vec<Value>>,
     ) -> Result<Vec<Value>, EvaluateError> {
         let flat = |operands: Vec<Vec<Value>>| {
             operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>()
@@ -218,10 +220,10 @@ impl<'m> Evaluator<'m> {
             Action::While(repeated) => self.repeat(repeated, ranks, flat(operands))?,
             Action::Conditional(branches) => self.branch(branches, ranks, operands)?,
             Action::Collective(collective) => collective.run(ranks, &flat(operands))?,
-            Action::Start { inner, arrange } => {
+            Action::Start { instr, inner, arrange } => {
                 let taken = flat(operands.clone());
-                let given = self.action(instr, inner, (ranks, operands))?;
-                let kinds = crate::kernel::leaf_kinds(self.module, instr)?;
+                let given = self.action(inner, ranks, operands)?;
+                let kinds = crate::kernel::leaf_kinds(self.module, *instr)?;
                 let arranged = |(taken, given): (Value, Value)| {
                     let mut value = match arrange {
                         Arrange::Out => given,
@@ -229,8 +231,9 @@ impl<'m> Evaluator<'m> {
                         Arrange::OutIn => [given, taken].concat(),
                     };
                     let missing = kinds.iter().skip(value.len());
-                    value
-                        .extend(missing.map(|(dtype, dims)| Arc::new(Tensor::zeros(*dtype, dims))));
+                    value.extend(
+                        missing.map(|kind| Arc::new(Tensor::zeros(kind.dtype, &kind.dims))),
+                    );
                     value
                 };
                 taken.into_iter().zip(given).map(arranged).collect()

@@ -96,11 +96,11 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
         }
         Opcode::Conditional => Action::Conditional(module.called(instr).to_vec()),
         Opcode::CopyStart => {
-            Action::Start { inner: Box::new(Action::Pass), arrange: Arrange::OutIn }
+            Action::Start { instr, inner: Box::new(Action::Pass), arrange: Arrange::OutIn }
         }
         Opcode::AsyncStart => {
             let callee = *module.called(instr).first().ok_or_else(shape)?;
-            Action::Start { inner: Box::new(Action::Call(callee)), arrange: Arrange::InOut }
+            Action::Start { instr, inner: Box::new(Action::Call(callee)), arrange: Arrange::InOut }
         }
         Opcode::AsyncUpdate => Action::Pass,
         _ if opcode.phase() == Some(Phase::Update) => Action::Pass,
@@ -112,9 +112,10 @@ fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Acti
             Some(collective) => {
                 let arrange =
                     if opcode == Opcode::AllReduceStart { Arrange::Out } else { Arrange::InOut };
-                Action::Start { inner: Box::new(Action::Collective(collective)), arrange }
+                Action::Start { instr, inner: Box::new(Action::Collective(collective)), arrange }
             }
             None if opcode.phase() == Some(Phase::Start) => Action::Start {
+                instr,
                 inner: Box::new(Action::Kernel(Kernel::compile_with(module, instr, libraries)?)),
                 arrange: Arrange::InOut,
             },

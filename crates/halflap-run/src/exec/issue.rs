@@ -10,13 +10,14 @@ use std::time::Instant;
 use halflap::ids::{Id, IdVec, StreamId};
 use halflap::units::{Bytes, Nanos};
 use halflap_hlo::ids::{CommId, PlanId, SlotId};
-use halflap_hlo::plan::Call;
+
+use repeat::Repeating;
 
 use super::memory::{Arena, Block, Pool, Requested};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
-use super::task::{Streams, Task, Work, Worker, run_kernel};
+use super::task::{CastId, Streams, Task, Work, Worker, run_kernel};
 use super::turns::Limits;
 use crate::address::{Address, Move};
 use crate::check::{
@@ -25,7 +26,7 @@ use crate::check::{
 use crate::comm::Transport;
 use crate::failure::{Failure, Fate, Finding, Stopped};
 use crate::kernel::{Context, Scratch};
-use crate::prepare::{Action, Issued, PlanReady, Prepared, Read, Shared};
+use crate::prepare::{Action, Called, Issued, PlanReady, Prepared, Read, Shared};
 use crate::slice;
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, Tensor};
@@ -46,6 +47,14 @@ struct Frame {
     started: Vec<Option<(usize, Sequence)>>,
     /// What holds arrays that were read through bitcasts.
     held: Vec<Block>,
+}
+
+/// A list of arrays that a step reads: the step's label, and which of its lists.
+#[derive(Clone, Copy)]
+struct ReadList {
+    label: u32,
+    /// A conditional has one for each branch.
+    list: usize,
 }
 
 /// One rank: its streams, its memory and its inputs.
@@ -92,7 +101,7 @@ impl Rank {
             program: &program,
             streams: &self.streams,
             fate: &self.fate,
-            pool: Pool::new(arena, &self.options.checks, (self.rank, program.ranks)),
+            pool: Pool::new(arena, &self.options.checks, self.rank, program.ranks),
             requested: Requested::default(),
             issued: vec![0; self.streams.all.len()],
             sequences: vec![0; program.comms.len()],
@@ -308,7 +317,7 @@ impl Issuer<'_> {
         let mut at = IdVec::filled(None, plan.held.len());
         for (index, (slot, value)) in plan.constants.iter().enumerate() {
             let address = match self.pool.is_guarded() {
-                true => self.guarded_constant((id, index))?,
+                true => self.guarded_constant(id, index)?,
                 // A constant's slot is never written.
                 false => Address(value.bytes().as_ptr().cast_mut()),
             };
@@ -322,12 +331,12 @@ impl Issuer<'_> {
     }
 
     /// A constant in read-only memory between guard pages.
-    fn guarded_constant(&mut self, key: (PlanId, usize)) -> Result<Address, Stopped> {
-        if let Some(address) = self.constants.get(&key) {
+    fn guarded_constant(&mut self, id: PlanId, index: usize) -> Result<Address, Stopped> {
+        if let Some(address) = self.constants.get(&(id, index)) {
             return Ok(*address);
         }
-        let plan = &self.program.plans[key.0];
-        let (slot, value) = &plan.constants[key.1];
+        let plan = &self.program.plans[id];
+        let (slot, value) = &plan.constants[index];
         let block =
             self.memory(value.bytes().len(), Owner { is_constant: true, ..owner(plan, *slot) })?;
         // SAFETY: the memory is new and that long.
@@ -339,7 +348,7 @@ impl Issuer<'_> {
             )
         };
         block.region.into_iter().for_each(seal);
-        self.constants.insert(key, block.address);
+        self.constants.insert((id, index), block.address);
         Ok(block.address)
     }
 
@@ -573,7 +582,8 @@ impl Issuer<'_> {
                 for (index, cast) in casts {
                     let block = self.beside(cast.kernel.outputs()[0].bytes(), *label)?;
                     let arrays_of = [self.address(frame, cast.from), block.address];
-                    self.push(0, *label, Work::Cast { which: (0, *index), arrays: arrays_of });
+                    let which = CastId { list: 0, index: *index };
+                    self.push(0, *label, Work::Cast { which, arrays: arrays_of });
                     arrays[*index] = block.address;
                     held.push(block);
                 }
@@ -589,11 +599,12 @@ impl Issuer<'_> {
                     self.push(0, *label, Work::Wait { stream, until });
                 }
             }
-            Action::Call { label, call, arguments } => {
-                self.call(frame, (call, arguments), (*label, 0))?;
+            Action::Call { label, called } => {
+                self.call(frame, called, ReadList { label: *label, list: 0 })?;
             }
             Action::Loop { label, repeat, decides } => {
-                self.repeat(frame, repeat, (*label, decides.as_deref()))?;
+                let decides = decides.as_deref();
+                self.repeat(frame, &Repeating { label: *label, repeat, decides })?;
             }
             Action::Branch { .. } => self.branch(frame, action)?,
         }
@@ -659,7 +670,7 @@ impl Issuer<'_> {
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
-                let mut arrays = self.read(frame, ins, (*label, 0))?;
+                let mut arrays = self.read(frame, ins, ReadList { label: *label, list: 0 })?;
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
@@ -694,8 +705,9 @@ impl Issuer<'_> {
         &mut self,
         frame: &mut Frame,
         reads: &[Read],
-        (label, list): (u32, usize),
+        of: ReadList,
     ) -> Result<Vec<Address>, Stopped> {
+        let ReadList { label, list } = of;
         let mut addresses = Vec::with_capacity(reads.len());
         for (index, read) in reads.iter().enumerate() {
             addresses.push(match read {
@@ -703,7 +715,7 @@ impl Issuer<'_> {
                 Read::Cast(cast) => {
                     let block = self.beside(cast.kernel.outputs()[0].bytes(), label)?;
                     let arrays = [self.address(frame, cast.from), block.address];
-                    self.push(0, label, Work::Cast { which: (list, index), arrays });
+                    self.push(0, label, Work::Cast { which: CastId { list, index }, arrays });
                     frame.held.push(block);
                     block.address
                 }
@@ -712,16 +724,12 @@ impl Issuer<'_> {
         Ok(addresses)
     }
 
-    fn call(
-        &mut self,
-        frame: &mut Frame,
-        (call, arguments): (&Call, &[Read]),
-        at: (u32, usize),
-    ) -> Result<(), Stopped> {
+    fn call(&mut self, frame: &mut Frame, called: &Called, of: ReadList) -> Result<(), Stopped> {
+        let Called { call, arguments } = called;
         for &slot in &call.allocated {
             self.alloc(frame, slot)?;
         }
-        let parameters = self.read(frame, arguments, at)?;
+        let parameters = self.read(frame, arguments, of)?;
         let mut inner = self.enter(call.plan, &parameters)?;
         // What another branch has left, while branches are collected, is where this one's result goes.
         let is_left =
@@ -737,7 +745,7 @@ impl Issuer<'_> {
             (self.address(&inner, theirs), self.address(frame, own), held[theirs].bytes)
         };
         let moves: Vec<_> = call.copied.iter().map(copy).collect();
-        self.copy(at.0, moves);
+        self.copy(of.label, moves);
         for &(theirs, own) in adopted {
             frame.at[own] = inner.at[theirs].take();
             if let (Some(tracker), Some(Place { block: Some(block), .. })) =

@@ -76,13 +76,13 @@ pub(crate) struct Block {
 }
 
 impl Pool {
-    pub(crate) fn new(arena: Arc<Arena>, checks: &Checks, (rank, ranks): (usize, usize)) -> Pool {
+    pub(crate) fn new(arena: Arc<Arena>, checks: &Checks, rank: usize, ranks: usize) -> Pool {
         let source = match checks.memory {
             Memory::Cached => Source::Cached,
             Memory::Marked => Source::Marked(Marks::default()),
             Memory::Guarded(side) => {
                 let resting = checks.resting().unwrap_or(Resting::Open);
-                Source::Guarded(Guarded::new((side, resting), (rank, ranks)))
+                Source::Guarded(Guarded::new(side, resting, rank, ranks))
             }
         };
         Pool { arena, free: HashMap::new(), source, rank, reserved: 0, tracker: None }
@@ -93,7 +93,7 @@ impl Pool {
         matches!(self.source, Source::Guarded(_))
     }
 
-    /// Memory for so many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
+    /// Memory for this many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
     /// Nothing, if the system has no more.
     pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<Block> {
         if let Source::Guarded(guarded) = &mut self.source {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again() {
-        let mut pool = Pool::new(Arc::default(), &Checks::default(), (0, 1));
+        let mut pool = Pool::new(Arc::default(), &Checks::default(), 0, 1);
         let owner = Owner { name: "a", kind: "u8[1000]", align: 1, is_constant: false };
         let freed = || Freed { kernel: String::new(), step: 0, computation: String::new() };
         let first = pool.get(1000, owner).unwrap();

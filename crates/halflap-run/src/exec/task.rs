@@ -14,7 +14,7 @@ use super::memory::Arena;
 use super::report::Noted;
 use super::stream::{Sequence, Stream};
 use super::turns::{Branches, Limits, Pace, Turns};
-use crate::address::{Address, Move};
+use crate::address::{Address, AddressRange, Move};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
 use crate::check::{Again, Fault, Made, Opened, Probe, Resting, State, Taken, said};
@@ -34,12 +34,20 @@ pub(super) struct Task {
     pub(super) work: Work,
 }
 
+/// An array that a step reads through bitcasts.
+#[derive(Clone, Copy)]
+pub(super) struct CastId {
+    /// Which of the step's lists of arrays it is in; a conditional has one for each branch.
+    pub(super) list: usize,
+    pub(super) index: usize,
+}
+
 /// What is done.
 pub(super) enum Work {
     /// A kernel, with its inputs and then its outputs.
     Kernel { arrays: Box<[Address]> },
     /// The bitcasts of an array: which one of the step's, from where, to where.
-    Cast { which: (usize, usize), arrays: [Address; 2] },
+    Cast { which: CastId, arrays: [Address; 2] },
     /// Copies that happen at once.
     Copy { moves: Vec<Move> },
     /// Nothing, when another stream is so far.
@@ -253,7 +261,7 @@ impl Worker {
         let worst = probe.before(&task.issued, ins, &self.fate);
         let met = match &task.work {
             Work::Collective { sequence, .. } => {
-                let taken = probe.bring(&task.issued, (ins, outs), *sequence);
+                let taken = probe.bring(&task.issued, arrays, *sequence);
                 probe.advance(&task.issued, State::Started);
                 let met = self.body(task, program)?;
                 probe.advance(&task.issued, State::Completed);
@@ -266,7 +274,7 @@ impl Worker {
                 let taken = probe.take(&task.issued, ins, outs);
                 let met = self.body(task, program)?;
                 if let Some(taken) = taken {
-                    self.follow(task, (probe, program), &taken);
+                    self.follow(task, probe, &taken);
                 }
                 met
             }
@@ -278,7 +286,8 @@ impl Worker {
 
     /// Finds out what the outputs of a kernel come from. A custom call is not run again, because it may
     /// remember that.
-    fn follow(&mut self, task: &Task, (probe, program): (&Probe, &Prepared), taken: &Taken) {
+    fn follow(&mut self, task: &Task, probe: &Probe, taken: &Taken) {
+        let program = self.program.clone();
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
         let (Action::Launch { launch, .. } | Action::Transfer { launch, .. }) =
@@ -442,7 +451,8 @@ fn follow_copy(task: &Task, probe: &Probe, program: &Prepared) {
             if let Some(cast) = cast_in(&program.plans[plan].actions[step], *which) {
                 let [taken, made] =
                     [cast.kernel.inputs(), cast.kernel.outputs()].map(|kinds| kinds[0].bytes());
-                probe.cast((*from, taken), (*to, made));
+                let from = AddressRange { start: *from, len: taken };
+                probe.cast(from, AddressRange { start: *to, len: made });
             }
         }
         _ => {}
@@ -459,8 +469,9 @@ fn spoil(ins: &[Address], outs: &[Address]) {
     }
 }
 
-/// The bitcasts of one array that a step reads: the first number identifies the list.
-fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
+/// The bitcasts of one array that a step reads.
+fn cast_in(action: &Action, which: CastId) -> Option<&Cast> {
+    let CastId { list, index } = which;
     fn read(reads: &[Read], index: usize) -> Option<&Cast> {
         match reads.get(index) {
             Some(Read::Cast(cast)) => Some(cast),
@@ -472,9 +483,9 @@ fn cast_in(action: &Action, (list, index): (usize, usize)) -> Option<&Cast> {
             casts.iter().find(|(place, _)| *place == index).map(|(_, cast)| cast)
         }
         Action::Collective { ins, .. } => read(ins, index),
-        Action::Call { arguments, .. } => read(arguments, index),
+        Action::Call { called, .. } => read(&called.arguments, index),
         Action::Branch { branches, .. } => {
-            branches.get(list).and_then(|(_, reads)| read(reads, index))
+            branches.get(list).and_then(|branch| read(&branch.arguments, index))
         }
         _ => None,
     }

@@ -12,7 +12,7 @@ use super::report::{Lane, Noted};
 use super::session::{Options, seconds};
 use super::stream::Stream;
 use super::task::{MOST_SPANS, Task, Work, Worker};
-use crate::address::{Address, Move};
+use crate::address::{Address, AddressRange, Move};
 use crate::check::post::{Marked, Running};
 use crate::failure::{Endless, Failure, Stopped};
 use crate::prepare::Prepared;
@@ -28,7 +28,7 @@ pub(super) struct Turns {
     /// What is copied after each run of the body.
     pub(super) moves: Vec<Move>,
     /// The arrays that the condition depends on, if they are known.
-    pub(super) decides: Option<Vec<(Address, usize)>>,
+    pub(super) decides: Option<Vec<AddressRange>>,
 }
 
 /// A conditional without anything asynchronous.
@@ -73,6 +73,7 @@ const COMPARED: Duration = Duration::from_millis(50);
 
 /// How long a loop has run.
 pub(super) struct LoopClock {
+    rank: usize,
     label: u32,
     began: Instant,
     limits: Limits,
@@ -83,8 +84,8 @@ pub(super) struct LoopClock {
 }
 
 impl LoopClock {
-    pub(super) fn new(label: u32, began: Instant, limits: Limits) -> LoopClock {
-        LoopClock { label, began, limits, next: began + limits.timeout, before: None }
+    pub(super) fn new(rank: usize, label: u32, began: Instant, limits: Limits) -> LoopClock {
+        LoopClock { rank, label, began, limits, next: began + limits.timeout, before: None }
     }
 
     /// Whether it is time to look at the values that decide how long the loop runs.
@@ -104,16 +105,11 @@ impl LoopClock {
         is_over.then_some(false)
     }
 
-    /// The report on a loop that is given up after so many iterations.
-    pub(super) fn failure(
-        &self,
-        program: &Prepared,
-        (rank, turns): (usize, u64),
-        is_proven: bool,
-    ) -> Failure {
+    /// The report on a loop that is given up after this many iterations.
+    pub(super) fn failure(&self, program: &Prepared, turns: u64, is_proven: bool) -> Failure {
         let label = &program.labels[self.label as usize];
         Failure::Endless(Box::new(Endless {
-            rank,
+            rank: self.rank,
             name: label.name.clone(),
             source: label.source.clone(),
             place: label.place.clone(),
@@ -150,7 +146,7 @@ impl<'a> Pace<'a> {
 impl Worker {
     /// Runs a loop to its end.
     pub(super) fn turns(&mut self, turns: &Turns, pace: &mut Pace<'_>) -> Result<(), Stopped> {
-        let mut clock = LoopClock::new(turns.label, pace.now, self.limits);
+        let mut clock = LoopClock::new(self.rank, turns.label, pace.now, self.limits);
         for iteration in 0u64.. {
             self.all_of(&turns.condition, pace)?;
             // SAFETY: the condition has written its answer, and only this thread runs tasks.
@@ -161,8 +157,7 @@ impl Worker {
             if clock.is_due(pace.now) {
                 let values = turns.decides.as_ref().map(|arrays| contents(arrays));
                 if let Some(is_proven) = clock.judge(pace.now, values) {
-                    let failure =
-                        clock.failure(pace.program, (self.rank, iteration + 1), is_proven);
+                    let failure = clock.failure(pace.program, iteration + 1, is_proven);
                     return Err(self.fate.fail(failure));
                 }
             }
@@ -217,10 +212,10 @@ impl Worker {
 }
 
 /// The bytes of arrays that nothing writes to.
-fn contents(arrays: &[(Address, usize)]) -> Vec<Vec<u8>> {
+fn contents(arrays: &[AddressRange]) -> Vec<Vec<u8>> {
     // SAFETY: they are the state of a loop, whose iteration is over.
-    let bytes = |&(address, len): &(Address, usize)| unsafe {
-        std::slice::from_raw_parts(address.0, len).to_vec()
+    let bytes = |array: &AddressRange| unsafe {
+        std::slice::from_raw_parts(array.start.0, array.len).to_vec()
     };
     arrays.iter().map(bytes).collect()
 }
@@ -234,7 +229,7 @@ mod tests {
         let began = Instant::now();
         let limits = Limits { timeout: Duration::from_secs(2), most: Some(Duration::from_secs(9)) };
         let at = |seconds: u64| began + Duration::from_secs(seconds);
-        let mut clock = LoopClock::new(0, began, limits);
+        let mut clock = LoopClock::new(0, 0, began, limits);
         assert!(!clock.is_due(at(1)) && clock.is_due(at(2)));
         assert_eq!(clock.judge(at(2), Some(vec![vec![1]])), None);
         assert!(clock.is_due(at(2)), "the next iteration is compared, however soon it comes");
@@ -242,7 +237,7 @@ mod tests {
         assert!(!clock.is_due(at(2)));
         assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), None);
         assert_eq!(clock.judge(at(3), Some(vec![vec![3]])), Some(true));
-        let mut unknown = LoopClock::new(0, began, limits);
+        let mut unknown = LoopClock::new(0, 0, began, limits);
         assert_eq!((unknown.judge(at(8), None), unknown.judge(at(9), None)), (None, Some(false)));
     }
 }

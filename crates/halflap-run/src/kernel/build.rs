@@ -6,6 +6,7 @@ use std::sync::Arc;
 use halflap_hlo::ids::{ComputationId, InstrId};
 use halflap_hlo::{Literal, Module, Opcode, Operand, Phase, Shape};
 
+use super::ArrayType;
 use super::block::{Direction, computed_as};
 use super::error::{Unsupported, What};
 use super::formula::*;
@@ -37,10 +38,7 @@ pub(crate) fn operand_leaves(module: &Module, operand: &Operand) -> std::ops::Ra
 }
 
 /// The types of an instruction's results. A token is an array without elements.
-pub(crate) fn leaf_kinds(
-    module: &Module,
-    instr: InstrId,
-) -> Result<Vec<(DType, Vec<usize>)>, Unsupported> {
+pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<ArrayType>, Unsupported> {
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
     let kind = |shape: &&Shape| match shape {
@@ -49,9 +47,10 @@ pub(crate) fn leaf_kinds(
             let unsupported =
                 || Unsupported::new(module, instr, What::ElementType(array.element.name()));
             let dtype = DType::of(array.element).ok_or_else(unsupported)?;
-            Ok((dtype, array.dims.iter().map(|&dim| dim as usize).collect()))
+            let dims = array.dims.iter().map(|&dim| dim as usize).collect();
+            Ok(ArrayType { dtype, dims })
         }
-        _ => Ok((DType::Pred, vec![0])),
+        _ => Ok(ArrayType { dtype: DType::Pred, dims: vec![0] }),
     };
     leaves.iter().map(kind).collect()
 }
@@ -91,7 +90,7 @@ impl<'m> Builder<'m> {
             let known =
                 frame.entry(operand.of).or_insert_with(|| vec![TermId(u32::MAX); kinds.len()]);
             for leaf in range {
-                let (dtype, dims) = kinds[leaf].clone();
+                let ArrayType { dtype, dims } = kinds[leaf].clone();
                 let op = Op::Input(builder.formula.inputs);
                 builder.formula.inputs += 1;
                 known[leaf] = builder.formula.push(Term {
@@ -129,7 +128,7 @@ impl<'m> Builder<'m> {
                     if inputs.contains(&leaf) {
                         continue;
                     }
-                    let (dtype, dims) = kinds[index].clone();
+                    let ArrayType { dtype, dims } = kinds[index].clone();
                     let op = Op::Input(inputs.len());
                     let term = builder.formula.push(Term {
                         op,
@@ -166,7 +165,7 @@ impl<'m> Builder<'m> {
         let mut arguments = Vec::new();
         for parameter in module.parameters(computation) {
             let parameter = parameter.ok_or_else(|| Unsupported::new(module, of, What::Applied))?;
-            let [(dtype, dims)] = &leaf_kinds(module, parameter)?[..] else {
+            let [ArrayType { dtype, dims }] = &leaf_kinds(module, parameter)?[..] else {
                 return Err(Unsupported::new(module, of, What::Applied));
             };
             if !dims.is_empty() {
@@ -234,8 +233,7 @@ impl<'m> Builder<'m> {
             }
             _ => {
                 let mut leaves = leaf_kinds(module, instr)?;
-                let made = leaves.drain(made_leaves(module, instr));
-                let kinds: Vec<Kind> = made.map(|(dtype, dims)| Kind { dtype, dims }).collect();
+                let kinds = leaves.drain(made_leaves(module, instr)).collect();
                 let mut place = Place { instr, args: args.concat(), kinds };
                 self.computing(&mut place)
             }
@@ -420,7 +418,7 @@ impl<'m> Builder<'m> {
     /// Adds a term, and its parts where there are several.
     fn push(&mut self, place: &Place, op: Op) -> Leaves {
         let origin = place.instr;
-        let term = |kind: &Kind, op, args| Term {
+        let term = |kind: &ArrayType, op, args| Term {
             op,
             dtype: kind.dtype,
             dims: kind.dims.clone(),
@@ -432,7 +430,7 @@ impl<'m> Builder<'m> {
         if !is_tuple {
             return vec![whole];
         }
-        let part = |(index, kind): (usize, &Kind)| {
+        let part = |(index, kind): (usize, &ArrayType)| {
             self.formula.push(term(kind, Op::Part(index), vec![whole]))
         };
         place.kinds.iter().enumerate().map(part).collect()
@@ -454,7 +452,7 @@ impl<'m> Builder<'m> {
     }
 
     fn constant(&mut self, place: &Place) -> Result<Leaves, Unsupported> {
-        let Kind { dtype, .. } = place.kinds[0];
+        let ArrayType { dtype, .. } = place.kinds[0];
         let value = match self.module.literal(place.instr) {
             Some(Literal::LeftOut) => return Err(self.unsupported(place.instr, What::Elided)),
             Some(value) => value,
@@ -495,7 +493,7 @@ impl<'m> Builder<'m> {
         };
         value = self.transposed(value, from_order.clone(), permuted(&dims, &from_order));
         if self.formula.term(value).dtype != place.kinds[0].dtype {
-            let Kind { dtype, dims } = Kind {
+            let ArrayType { dtype, dims } = ArrayType {
                 dtype: place.kinds[0].dtype,
                 dims: permuted(&place.kinds[0].dims, &to_order),
             };
@@ -743,5 +741,5 @@ impl<'m> Builder<'m> {
 struct Place {
     instr: InstrId,
     args: Vec<TermId>,
-    kinds: Vec<Kind>,
+    kinds: Vec<ArrayType>,
 }

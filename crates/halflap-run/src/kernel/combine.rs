@@ -58,7 +58,7 @@ impl Combiner {
                 let [sum, value, next] = blocks;
                 // SAFETY: blocks of `count` elements that do not overlap, and the part has as many.
                 unsafe {
-                    load(self.dtype, from, (if index == 0 { sum } else { value }, count));
+                    load(self.dtype, from, if index == 0 { sum } else { value }, count);
                     if index > 0 {
                         (self.run)(
                             &[sum.cast_const(), value.cast_const(), sum.cast_const()],
@@ -82,8 +82,8 @@ impl Combiner {
 }
 
 /// # Safety
-/// `from` must hold so many stored elements, `to` so many computed ones.
-unsafe fn load(dtype: DType, from: *const u8, (to, count): (*mut u8, usize)) {
+/// `from` must hold `count` stored elements, `to` as many computed ones.
+unsafe fn load(dtype: DType, from: *const u8, to: *mut u8, count: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         match block::widen(dtype) {

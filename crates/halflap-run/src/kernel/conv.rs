@@ -251,15 +251,17 @@ impl Conv {
             let (matrix, packed, result) =
                 (part(0).cast::<T>(), part(2).cast::<T>(), part(3).cast::<T>());
             if let Some(few) = &self.few {
-                self.sum(few, (input, packed.cast_const()), result);
-                return self.finish(buffers, (part(3), part(6)));
+                let kernel = packed.cast_const();
+                self.sum(few, Operands { input, kernel }, result);
+                return self.finish(buffers, part(3), part(6));
             }
             let offsets = std::slice::from_raw_parts_mut(part(1).cast::<i64>(), self.tile());
             for group in 0..self.groups {
                 let input = input.add(self.group_start(group));
                 for first in (0..self.columns()).step_by(self.tile()) {
                     let len = self.tile().min(self.columns() - first);
-                    self.fill(input, (matrix, &mut offsets[..len]), first);
+                    let columns = Columns { first, matrix, offsets: &mut offsets[..len] };
+                    self.fill(input, columns);
                     let to = result.add(group * self.outputs * self.columns() + first);
                     let kernel = packed.add(group * self.outputs * self.depth());
                     let by_rows =
@@ -276,7 +278,7 @@ impl Conv {
                     product.run();
                 }
             }
-            self.finish(buffers, (part(3), part(6)));
+            self.finish(buffers, part(3), part(6));
         }
     }
 
@@ -292,12 +294,8 @@ impl Conv {
     ///
     /// # Safety
     /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
-    unsafe fn sum<T: Real>(
-        &self,
-        few: &[Vec<Sight>],
-        (input, kernel): (*const T, *const T),
-        result: *mut T,
-    ) {
+    unsafe fn sum<T: Real>(&self, few: &[Vec<Sight>], operands: Operands<T>, result: *mut T) {
+        let Operands { input, kernel } = operands;
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(result, self.lens[2]).fill(T::ZERO) };
         let (space, places) = (element_count(&self.out_spatial), self.places());
@@ -332,7 +330,7 @@ impl Conv {
     ///
     /// # Safety
     /// See [`Stage::run`].
-    unsafe fn finish(&self, buffers: &Buffers<'_>, (result, aside): (*const u8, *mut u8)) {
+    unsafe fn finish(&self, buffers: &Buffers<'_>, result: *const u8, aside: *mut u8) {
         let to = buffers.write(self.to);
         // SAFETY: both are as long as the output.
         unsafe {
@@ -346,16 +344,12 @@ impl Conv {
         }
     }
 
-    /// Makes columns from `first` on.
+    /// Fills columns of the matrix that the kernel is multiplied by.
     ///
     /// # Safety
     /// `input` must be the group's first element, the matrix as long as the columns need.
-    unsafe fn fill<T: Real>(
-        &self,
-        input: *const T,
-        (matrix, offsets): (*mut T, &mut [i64]),
-        first: usize,
-    ) {
+    unsafe fn fill<T: Real>(&self, input: *const T, columns: Columns<'_, T>) {
+        let Columns { first, matrix, offsets } = columns;
         let len = offsets.len();
         let space = element_count(&self.out_spatial).max(1);
         let (by, sizes) = (&self.out_by, &self.sizes);
@@ -373,7 +367,7 @@ impl Conv {
                         place[dim]
                     };
                     Some(
-                        sum + seen(window, self.spatial[dim], (output, place))?
+                        sum + seen(window, self.spatial[dim], output, place)?
                             * self.spatial_by[dim],
                     )
                 });
@@ -413,6 +407,21 @@ impl Stage for Conv {
     }
 }
 
+/// What a convolution multiplies.
+struct Operands<T> {
+    input: *const T,
+    /// Packed.
+    kernel: *const T,
+}
+
+/// Neighbouring columns of the matrix that a group's kernel is multiplied by.
+struct Columns<'c, T> {
+    first: usize,
+    matrix: *mut T,
+    /// For each column, room for where its element of the input is; negative, if there is none.
+    offsets: &'c mut [i64],
+}
+
 fn pairs(first: usize, second: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..first).flat_map(move |a| (0..second).map(move |b| (a, b)))
 }
@@ -442,7 +451,7 @@ mod tests {
                 let mut expected: Vec<_> = all
                     .filter_map(|(output, place)| {
                         let index = if reversed { size as usize - 1 - place } else { place };
-                        Some((output, index, seen(&window, len, (output, place))?))
+                        Some((output, index, seen(&window, len, output, place)?))
                     })
                     .collect();
                 let sights = seen_along(&window, len, outputs);

@@ -220,31 +220,22 @@ impl Stage for Dot {
             let lhs = self.lhs.ready(buffers, local);
             let rhs = self.rhs.ready(buffers, local);
             let to = buffers.write(self.to);
+            let ends = Ends { lhs, rhs, to };
             match (block::narrow(self.out), self.dtype) {
                 (Some(narrow), dtype) => {
                     let len = self.batch * self.rows * self.columns;
                     let wide = local.add(self.local - len * 4);
                     match dtype {
-                        DType::F32 => {
-                            self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), wide.cast())
-                        }
-                        whole => self.whole(whole, buffers, Ends { lhs, rhs, to: wide }),
+                        DType::F32 => self.multiply::<f32>(buffers, Ends { to: wide, ..ends }),
+                        whole => self.whole(whole, buffers, Ends { to: wide, ..ends }),
                     }
                     narrow(&[wide.cast_const(); 3], to, len);
                 }
-                (None, DType::F32) => {
-                    self.multiply(buffers, (lhs.cast::<f32>(), rhs.cast()), to.cast())
-                }
-                (None, DType::F64) => {
-                    self.multiply(buffers, (lhs.cast::<f64>(), rhs.cast()), to.cast())
-                }
-                (None, DType::C64) => {
-                    self.multiply(buffers, (lhs.cast::<Complex<f32>>(), rhs.cast()), to.cast())
-                }
-                (None, DType::C128) => {
-                    self.multiply(buffers, (lhs.cast::<Complex<f64>>(), rhs.cast()), to.cast())
-                }
-                (None, other) => self.whole(other, buffers, Ends { lhs, rhs, to }),
+                (None, DType::F32) => self.multiply::<f32>(buffers, ends),
+                (None, DType::F64) => self.multiply::<f64>(buffers, ends),
+                (None, DType::C64) => self.multiply::<Complex<f32>>(buffers, ends),
+                (None, DType::C128) => self.multiply::<Complex<f64>>(buffers, ends),
+                (None, other) => self.whole(other, buffers, ends),
             }
         }
     }
@@ -270,14 +261,10 @@ impl Stage for Dot {
 
 impl Dot {
     /// # Safety
-    /// The pointers must hold the matrices.
-    unsafe fn multiply<T: Multiplied>(
-        &self,
-        buffers: &Buffers<'_>,
-        (lhs, rhs): (*const T, *const T),
-        to: *mut T,
-    ) {
+    /// The pointers must hold the matrices, of this type, and `to` the result.
+    unsafe fn multiply<T: Multiplied>(&self, buffers: &Buffers<'_>, ends: Ends) {
         let (left, right) = (&self.lhs, &self.rhs);
+        let (lhs, rhs, to) = (ends.lhs.cast::<T>(), ends.rhs.cast::<T>(), ends.to.cast::<T>());
         for batch in buffers.share(self.batch) {
             let batch = batch as isize;
             let product = Product {

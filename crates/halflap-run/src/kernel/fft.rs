@@ -9,7 +9,7 @@ use super::error::What;
 use super::formula::{Op, TermId, Transform};
 use super::fourier::{Line, Planes, Scalar, Turn, is_smooth, turn};
 use super::plan::{Planner, Slot, Stage, Trouble};
-use crate::tensor::DType;
+use crate::tensor::{Complex, DType};
 
 /// How many lines are transformed beside each other.
 const LANES: usize = 8;
@@ -244,12 +244,12 @@ impl<S: Scalar> Block<S> {
     /// # Safety
     /// The block must have the element, which must be complex.
     #[inline(always)]
-    unsafe fn set<T: Scalar>(&self, at: usize, line: usize, (re, im): (T, T)) {
+    unsafe fn set<T: Scalar>(&self, at: usize, line: usize, value: Complex<T>) {
         // SAFETY: the caller's promise.
         unsafe {
             let place = self.at(at, line);
-            place.write(S::of(re.get()));
-            place.add(1).write(S::of(im.get()));
+            place.write(S::of(value.re.get()));
+            place.add(1).write(S::of(value.im.get()));
         }
     }
 }
@@ -342,7 +342,10 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
         let count = to.count;
         let get = |at: usize, line: usize| {
             let (a, b) = (planes.re[at * count + line], planes.im[at * count + line]);
-            if self.is_inverse() { (b * self.scale, a * self.scale) } else { (a, b) }
+            match self.is_inverse() {
+                true => Complex { re: b * self.scale, im: a * self.scale },
+                false => Complex { re: a, im: b },
+            }
         };
         let written = if self.kind == Kind::FromReal { self.len / 2 + 1 } else { self.line.len };
         for at in 0..written {
@@ -356,7 +359,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
                         }
                         Kind::FromReal => to.set(at, line, get(at, line)),
                         Kind::ToReal => {
-                            let (re, im) = get(at, line);
+                            let Complex { re, im } = get(at, line);
                             match self.is_packed() {
                                 true => {
                                     to.at(2 * at, line).write(S::of(re.get()));
@@ -373,15 +376,20 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
 
     /// An element of a real line's transform, from that of the line's even and odd elements.
     #[inline(always)]
-    fn unpacked(&self, get: &impl Fn(usize, usize) -> (T, T), at: usize, line: usize) -> (T, T) {
+    fn unpacked(
+        &self,
+        get: &impl Fn(usize, usize) -> Complex<T>,
+        at: usize,
+        line: usize,
+    ) -> Complex<T> {
         let len = self.line.len;
-        let ((re, im), (other_re, other_im)) = (get(at % len, line), get((len - at) % len, line));
+        let (a, b) = (get(at % len, line), get((len - at) % len, line));
         let half = T::of(0.5);
-        let even = ((re + other_re) * half, (im - other_im) * half);
+        let even = Complex { re: (a.re + b.re) * half, im: (a.im - b.im) * half };
         // The difference divided by i.
-        let odd = ((im + other_im) * half, (other_re - re) * half);
-        let (odd_re, odd_im) = self.halves[at].times(odd.0, odd.1);
-        (even.0 + odd_re, even.1 + odd_im)
+        let odd = Complex { re: (a.im + b.im) * half, im: (b.re - a.re) * half };
+        let (odd_re, odd_im) = self.halves[at].times(odd.re, odd.im);
+        Complex { re: even.re + odd_re, im: even.im + odd_im }
     }
 }
 

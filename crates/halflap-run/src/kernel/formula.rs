@@ -44,13 +44,6 @@ impl Term {
     }
 }
 
-/// The type of an array.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<usize>,
-}
-
 /// The operation of a term.
 #[derive(Clone, Debug)]
 pub(super) enum Op {

@@ -17,12 +17,12 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         Op::DynamicSlice => dynamic_slice(planner, id),
         Op::DynamicUpdateSlice => dynamic_update_slice(planner, id),
         Op::Gather(at) => index::gather(planner, id, at),
-        Op::Scatter { at, combiner } => index::scatter(planner, id, (at, combiner)),
-        Op::Sort { dim, comparator } => sort::plan(planner, id, (*dim, comparator)),
+        Op::Scatter { at, combiner } => index::scatter(planner, id, at, combiner),
+        Op::Sort { dim, comparator } => sort::plan(planner, id, *dim, comparator),
         Op::TopK { count } => sort::top(planner, id, *count),
-        Op::ReduceWindow { window, combiner } => window::reduce(planner, id, (window, combiner)),
+        Op::ReduceWindow { window, combiner } => window::reduce(planner, id, window, combiner),
         Op::SelectAndScatter { window, select, combiner } => {
-            window::select_and_scatter(planner, id, (window, [select, combiner]))
+            window::select_and_scatter(planner, id, window, [select, combiner])
         }
         Op::Convolution(numbers) => conv::plan(planner, id, numbers),
         Op::RandomBits(generator) => random::bits(planner, id, *generator),
@@ -72,7 +72,7 @@ struct Pad {
 
 /// The elements of a dimension that remain after padding: the first one, its position, and their
 /// number.
-fn kept((dim, to_dim): (usize, usize), padding: Padding) -> (i64, i64, i64) {
+fn kept(dim: usize, to_dim: usize, padding: Padding) -> (i64, i64, i64) {
     let step = padding.interior + 1;
     let first = if padding.low >= 0 { 0 } else { (-padding.low + step - 1) / step };
     let place = padding.low + first * step;
@@ -88,7 +88,7 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Slo
     let (mut count, mut steps) = (Vec::new(), Vec::new());
     let (mut from_base, mut to_base) = (0, 0);
     for (dim, &padding) in padding.iter().enumerate() {
-        let (first, place, len) = kept((dims[dim], term.dims[dim]), padding);
+        let (first, place, len) = kept(dims[dim], term.dims[dim], padding);
         from_base += first * from_by[dim];
         to_base += place * to_by[dim];
         count.push(len as usize);
@@ -177,13 +177,20 @@ struct Start {
     by: usize,
 }
 
+/// The extents of a slice, and the size of an element.
+struct Sliced<'s> {
+    sizes: &'s [usize],
+    size: usize,
+}
+
 impl Starts {
     fn plan(
         planner: &mut Planner<'_>,
         args: &[TermId],
-        (dims, sizes): (&[usize], &[usize]),
+        dims: &[usize],
+        slice: Sliced<'_>,
     ) -> Result<Starts, Trouble> {
-        let size = sizes[dims.len()];
+        let Sliced { sizes, size } = slice;
         let mut starts = Vec::new();
         for (dim, by) in strides(dims).into_iter().enumerate() {
             // Indices are scalars, or in old modules one array of them.
@@ -245,8 +252,8 @@ fn dynamic_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble>
     let from = planner.make(term.args[0])?;
     let dims = &planner.formula.term(term.args[0]).dims;
     let size = term.dtype.size();
-    let sizes = [&term.dims[..], &[size]].concat();
-    let starts = Starts::plan(planner, &term.args[1..], (dims, &sizes))?;
+    let slice = Sliced { sizes: &term.dims, size };
+    let starts = Starts::plan(planner, &term.args[1..], dims, slice)?;
     let transfer = Transfer::new(&term.dims, &strides(dims), &strides(&term.dims), size);
     let to = planner.target(id);
     planner.add(DynamicSlice { from, starts, transfer, to });
@@ -276,8 +283,8 @@ fn dynamic_update_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, T
     let (from, update) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let dims = &planner.formula.term(term.args[1]).dims;
     let size = term.dtype.size();
-    let sizes = [&dims[..], &[size]].concat();
-    let starts = Starts::plan(planner, &term.args[2..], (&term.dims, &sizes))?;
+    let slice = Sliced { sizes: dims, size };
+    let starts = Starts::plan(planner, &term.args[2..], &term.dims, slice)?;
     let transfer = Transfer::new(dims, &strides(dims), &strides(&term.dims), size);
     let to = planner.target(id);
     planner.add(DynamicUpdateSlice {

@@ -38,12 +38,21 @@ struct Windows {
     array_dims: Vec<usize>,
 }
 
+/// What a gather or scatter works on.
+struct IndexedArrays<'a> {
+    array: TermId,
+    indices: TermId,
+    /// The dimensions of the gathered (or scattered) array.
+    gathered: &'a [usize],
+}
+
 impl Windows {
     fn plan(
         planner: &mut Planner<'_>,
         at: &Indexing,
-        (array, indices, gathered): (TermId, TermId, &[usize]),
+        arrays: IndexedArrays<'_>,
     ) -> Result<Windows, Trouble> {
+        let IndexedArrays { array, indices, gathered } = arrays;
         let slot = planner.make(indices)?;
         let formula = planner.formula;
         let (array_dims, index_term) = (formula.term(array).dims.clone(), formula.term(indices));
@@ -148,7 +157,8 @@ pub(super) fn gather(
 ) -> Result<Slot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
-    let windows = Windows::plan(planner, at, (term.args[0], term.args[1], &term.dims))?;
+    let arrays = IndexedArrays { array: term.args[0], indices: term.args[1], gathered: &term.dims };
+    let windows = Windows::plan(planner, at, arrays)?;
     let size = term.dtype.size();
     let transfer = Transfer::new(&windows.sizes, &windows.array_by, &windows.window_by, size);
     let to = planner.target(id);
@@ -191,13 +201,16 @@ struct Scatter {
 pub(super) fn scatter(
     planner: &mut Planner<'_>,
     id: TermId,
-    (at, combiner): (&Indexing, &Arc<Formula>),
+    at: &Indexing,
+    combiner: &Arc<Formula>,
 ) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = (term.args.len() - 1) / 2;
     let updates = formula.term(term.args[count + 1]).dims.clone();
-    let windows = Windows::plan(planner, at, (term.args[0], term.args[count], &updates))?;
+    let arrays =
+        IndexedArrays { array: term.args[0], indices: term.args[count], gathered: &updates };
+    let windows = Windows::plan(planner, at, arrays)?;
     let mut sources = Vec::with_capacity(count);
     for index in 0..count {
         let array = term.args[index];
@@ -261,9 +274,13 @@ impl Stage for Scatter {
                 let dot = |by: &[i64]| {
                     index.iter().zip(by).map(|(&i, &by)| i * by as usize).sum::<usize>()
                 };
-                let (to, from) = (place + dot(&windows.array_by), first + dot(&windows.window_by));
+                let update = Update {
+                    buffers,
+                    to: place + dot(&windows.array_by),
+                    from: first + dot(&windows.window_by),
+                };
                 // SAFETY: an element of the arrays, and one of the updates.
-                unsafe { self.element(buffers, (to, from), table.as_deref_mut()) };
+                unsafe { self.element(update, table.as_deref_mut()) };
             });
         });
     }
@@ -295,17 +312,21 @@ const BLOCK: usize = 64;
 /// The most arrays that are scattered at once.
 pub(super) const MOST_ARRAYS: usize = 16;
 
+/// An element that is scattered: its number in the arrays, and in the updates.
+#[derive(Clone, Copy)]
+struct Update<'r, 'b> {
+    buffers: &'r Buffers<'b>,
+    to: usize,
+    from: usize,
+}
+
 impl Scatter {
     /// Combines one element, or as many as lie together.
     ///
     /// # Safety
     /// The numbers must be those of elements.
-    unsafe fn element(
-        &self,
-        buffers: &Buffers<'_>,
-        (at, from): (usize, usize),
-        table: Option<&mut [*mut u8]>,
-    ) {
+    unsafe fn element(&self, element: Update<'_, '_>, table: Option<&mut [*mut u8]>) {
+        let Update { buffers, to: at, from } = element;
         let (_, update, to, dtype) = self.arrays[0];
         let (size, run) = (dtype.size(), self.windows.run);
         // SAFETY: the caller's promise; a value is computed aside before it is written.
@@ -319,9 +340,7 @@ impl Scatter {
                     combine(&[to.cast_const(), update, update], aside, run);
                     std::ptr::copy_nonoverlapping(aside, to, run * size);
                 }
-                (Combining::Program(applied), Some(table)) => {
-                    self.apply(buffers, (at, from), (applied, table))
-                }
+                (Combining::Program(applied), Some(table)) => self.apply(element, applied, table),
                 (Combining::Program(_), None) => {}
             }
         }
@@ -329,12 +348,8 @@ impl Scatter {
 
     /// # Safety
     /// See [`Scatter::element`].
-    unsafe fn apply(
-        &self,
-        buffers: &Buffers<'_>,
-        (at, from): (usize, usize),
-        (applied, table): (&Applied, &mut [*mut u8]),
-    ) {
+    unsafe fn apply(&self, element: Update<'_, '_>, applied: &Applied, table: &mut [*mut u8]) {
+        let Update { buffers, to: at, from } = element;
         let count = self.arrays.len();
         // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.
         unsafe {

@@ -4,6 +4,8 @@
 //! Plain methods, computed in f64: elimination with pivots, Householder's reflections, Jacobi's rotations.
 //! Vectors may have the other sign than LAPACK's.
 
+use std::iter::once;
+
 use super::Buffers;
 use super::error::What;
 use super::formula::{Routine, TermId};
@@ -39,7 +41,7 @@ pub(super) fn plan(
         0 => vec![(planner.target(id), each(&term.dims))],
         _ => {
             let kinds = planner.part_kinds(id);
-            let lengths = kinds.iter().map(|(_, dims)| each(dims));
+            let lengths = kinds.iter().map(|kind| each(&kind.dims));
             planner.part_targets(id, &kinds).into_iter().zip(lengths.collect::<Vec<_>>()).collect()
         }
     };
@@ -95,8 +97,9 @@ impl Matrix<'_> {
         (0..self.rows()).map(|row| self[(row, a)] * self[(row, b)]).sum()
     }
 
-    /// Turns two columns against each other.
-    fn rotate(&mut self, (a, b): (usize, usize), (cos, sin): (f64, f64)) {
+    /// Rotates two columns in their plane.
+    fn rotate(&mut self, a: usize, b: usize, by: Rotation) {
+        let Rotation { cos, sin } = by;
         for row in 0..self.rows() {
             let (x, y) = (self[(row, a)], self[(row, b)]);
             self[(row, a)] = cos * x - sin * y;
@@ -108,12 +111,19 @@ impl Matrix<'_> {
 /// How often all pairs are turned at most: a few times are enough.
 const SWEEPS: usize = 60;
 
+/// A rotation in a plane.
+#[derive(Clone, Copy)]
+struct Rotation {
+    cos: f64,
+    sin: f64,
+}
+
 /// The rotation that makes `(p, m; m, q)` diagonal.
-fn rotation(p: f64, q: f64, m: f64) -> (f64, f64) {
+fn rotation(p: f64, q: f64, m: f64) -> Rotation {
     let theta = (q - p) / (2.0 * m);
     let tan = theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt());
     let cos = 1.0 / (tan * tan + 1.0).sqrt();
-    (cos, tan * cos)
+    Rotation { cos, sin: tan * cos }
 }
 
 /// A Cholesky factor in one triangle; the other one stays. Gives the number of the first bad pivot, or 0.
@@ -223,13 +233,13 @@ fn eigen(a: &mut Matrix<'_>, vectors: &mut Matrix<'_>, values: &mut [f64], is_lo
         for (p, q) in (0..n).flat_map(|p| (p + 1..n).map(move |q| (p, q))) {
             if a[(p, q)] != 0.0 {
                 let turn = rotation(a[(p, p)], a[(q, q)], a[(p, q)]);
-                a.rotate((p, q), turn);
+                a.rotate(p, q, turn);
                 for column in 0..n {
                     let (x, y) = (a[(p, column)], a[(q, column)]);
-                    a[(p, column)] = turn.0 * x - turn.1 * y;
-                    a[(q, column)] = turn.1 * x + turn.0 * y;
+                    a[(p, column)] = turn.cos * x - turn.sin * y;
+                    a[(q, column)] = turn.sin * x + turn.cos * y;
                 }
-                vectors.rotate((p, q), turn);
+                vectors.rotate(p, q, turn);
             }
         }
     }
@@ -264,8 +274,8 @@ fn singular(a: &mut Matrix<'_>, right: &mut Matrix<'_>, values: &mut [f64]) {
             if pq.abs() > 1e-15 * (pp * qq).sqrt() {
                 is_done = false;
                 let turn = rotation(pp, qq, pq);
-                a.rotate((p, q), turn);
-                right.rotate((p, q), turn);
+                a.rotate(p, q, turn);
+                right.rotate(p, q, turn);
             }
         }
         if is_done {
@@ -319,15 +329,28 @@ impl Lapack {
         4 * side * side + 2 * side
     }
 
+    fn one<'l>(&'l self, buffers: &'l Buffers<'l>, number: usize) -> OneOfBatch<'l> {
+        OneOfBatch { lapack: self, buffers, number }
+    }
+}
+
+/// The arrays of one problem of a batch.
+struct OneOfBatch<'l> {
+    lapack: &'l Lapack,
+    buffers: &'l Buffers<'l>,
+    number: usize,
+}
+
+impl OneOfBatch<'_> {
     /// # Safety
     /// The slot must hold the batch.
-    unsafe fn read(&self, buffers: &Buffers<'_>, (which, batch): (usize, usize), to: &mut [f64]) {
-        let from = buffers.read(self.ins[which]);
-        let first = batch * to.len();
+    unsafe fn read(&self, which: usize, to: &mut [f64]) {
+        let from = self.buffers.read(self.lapack.ins[which]);
+        let first = self.number * to.len();
         for (at, to) in to.iter_mut().enumerate() {
             // SAFETY: an element of the array; the caller's promise.
             *to = unsafe {
-                match self.is_double {
+                match self.lapack.is_double {
                     true => from.cast::<f64>().add(first + at).read(),
                     false => f64::from(from.cast::<f32>().add(first + at).read()),
                 }
@@ -337,20 +360,16 @@ impl Lapack {
 
     /// # Safety
     /// The slot must hold the batch.
-    unsafe fn write(
-        &self,
-        buffers: &Buffers<'_>,
-        (which, batch): (usize, usize),
-        values: impl Iterator<Item = f64>,
-    ) {
-        let (slot, len) = self.outs[which];
-        let to = buffers.write(slot);
+    unsafe fn write(&self, which: usize, values: impl Iterator<Item = f64>) {
+        let (slot, len) = self.lapack.outs[which];
+        let first = self.number * len;
+        let to = self.buffers.write(slot);
         for (at, value) in values.take(len).enumerate() {
             // SAFETY: an element of the array; the caller's promise.
             unsafe {
-                match self.is_double {
-                    true => to.cast::<f64>().add(batch * len + at).write(value),
-                    false => to.cast::<f32>().add(batch * len + at).write(value as f32),
+                match self.lapack.is_double {
+                    true => to.cast::<f64>().add(first + at).write(value),
+                    false => to.cast::<f32>().add(first + at).write(value as f32),
                 }
             }
         }
@@ -358,55 +377,41 @@ impl Lapack {
 
     /// # Safety
     /// The slot must hold the batch, of integers.
-    unsafe fn write_whole(
-        &self,
-        buffers: &Buffers<'_>,
-        (which, batch): (usize, usize),
-        values: &[i32],
-    ) {
-        let to = buffers.write(self.outs[which].0).cast::<i32>();
+    unsafe fn write_whole(&self, which: usize, values: impl ExactSizeIterator<Item = i32>) {
+        let to = self.buffers.write(self.lapack.outs[which].0).cast::<i32>();
+        let first = self.number * values.len();
         // SAFETY: elements of the array; the caller's promise.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                values.as_ptr(),
-                to.add(batch * values.len()),
-                values.len(),
-            )
-        }
+        values.enumerate().for_each(|(at, value)| unsafe { to.add(first + at).write(value) });
     }
 
     /// # Safety
     /// See [`Stage::run`].
-    unsafe fn one(&self, buffers: &Buffers<'_>, batch: usize, mut memory: &mut [f64]) {
-        let (rows, columns) = (self.rows, self.columns);
+    unsafe fn run(&self, mut memory: &mut [f64]) {
+        let (rows, columns) = (self.lapack.rows, self.lapack.columns);
         let least = rows.min(columns);
         let mut a = Matrix { of: take(&mut memory, rows * columns), columns };
         // SAFETY: the slots hold the batch, of the types that were planned for.
         unsafe {
-            self.read(buffers, (0, batch), a.of);
-            match self.routine {
+            self.read(0, a.of);
+            match self.lapack.routine {
                 Routine::Cholesky { is_lower } => {
                     let bad = cholesky(&mut a, is_lower);
-                    self.write_whole(buffers, (1, batch), &[bad]);
+                    self.write_whole(1, once(bad));
                 }
                 Routine::Eliminate => {
                     let pivots = take(&mut memory, least);
                     let bad = eliminate(&mut a, pivots);
-                    let to = buffers.write(self.outs[1].0).cast::<i32>().add(batch * least);
-                    pivots
-                        .iter()
-                        .enumerate()
-                        .for_each(|(at, &pivot)| to.add(at).write(pivot as i32));
-                    self.write_whole(buffers, (2, batch), &[bad]);
+                    self.write_whole(1, pivots.iter().map(|&pivot| pivot as i32));
+                    self.write_whole(2, once(bad));
                 }
                 Routine::Reflect => {
                     let factors = take(&mut memory, least);
                     reflect(&mut a, factors);
-                    self.write(buffers, (1, batch), factors.iter().copied());
+                    self.write(1, factors.iter().copied());
                 }
                 Routine::Reflections { count } => {
                     let factors = take(&mut memory, count);
-                    self.read(buffers, (1, batch), factors);
+                    self.read(1, factors);
                     multiply_reflections(&mut a, factors);
                 }
                 Routine::Eigen { is_lower } => {
@@ -414,28 +419,22 @@ impl Lapack {
                     let values = take(&mut memory, columns);
                     eigen(&mut a, &mut vectors, values, is_lower);
                     a.of.copy_from_slice(vectors.of);
-                    self.write(buffers, (1, batch), values.iter().copied());
-                    self.write_whole(buffers, (2, batch), &[0]);
+                    self.write(1, values.iter().copied());
+                    self.write_whole(2, once(0));
                 }
-                Routine::Singular { has_vectors } => {
-                    self.singular(buffers, batch, (&mut a, memory, has_vectors))
-                }
+                Routine::Singular { has_vectors } => self.singular(&mut a, memory, has_vectors),
             }
-            self.write(buffers, (0, batch), a.of.iter().copied());
+            self.write(0, a.of.iter().copied());
         }
     }
 
     /// # Safety
     /// See [`Stage::run`].
-    unsafe fn singular(
-        &self,
-        buffers: &Buffers<'_>,
-        batch: usize,
-        (a, mut memory, has_vectors): (&mut Matrix<'_>, &mut [f64], bool),
-    ) {
-        // A wide matrix is the transposed of a tall one, and so are its vectors.
-        let is_wide = self.rows < self.columns;
-        let (long, short) = (self.rows.max(self.columns), self.rows.min(self.columns));
+    unsafe fn singular(&self, a: &mut Matrix<'_>, mut memory: &mut [f64], has_vectors: bool) {
+        let &Lapack { rows, columns, ref outs, .. } = self.lapack;
+        // A wide matrix is the transpose of a tall one, and so are its vectors.
+        let is_wide = rows < columns;
+        let (long, short) = (rows.max(columns), rows.min(columns));
         let mut tall = Matrix { of: take(&mut memory, long * short), columns: short };
         for (row, column) in (0..long).flat_map(|row| (0..short).map(move |column| (row, column))) {
             tall[(row, column)] = if is_wide { a[(column, row)] } else { a[(row, column)] };
@@ -454,28 +453,19 @@ impl Lapack {
         let columns_of = |len: usize, side: usize| len / side.max(1);
         // SAFETY: the caller's promise.
         unsafe {
-            self.write(buffers, (1, batch), values.iter().copied());
-            self.write_whole(buffers, (4, batch), &[0]);
+            self.write(1, values.iter().copied());
+            self.write_whole(4, once(0));
             if !has_vectors {
                 return;
             }
-            let (u_columns, v_rows) =
-                (columns_of(self.outs[2].1, self.rows), columns_of(self.outs[3].1, self.columns));
+            let (u_columns, v_rows) = (columns_of(outs[2].1, rows), columns_of(outs[3].1, columns));
             let element = |of: &Matrix<'_>, row: usize, column: usize| of[(row, column)];
             let (u, v) = if is_wide { (&right, &left) } else { (&left, &right) };
             let all = |rows: usize, columns: usize| {
                 (0..rows).flat_map(move |r| (0..columns).map(move |c| (r, c)))
             };
-            self.write(
-                buffers,
-                (2, batch),
-                all(self.rows, u_columns).map(|(r, c)| element(u, r, c)),
-            );
-            self.write(
-                buffers,
-                (3, batch),
-                all(v_rows, self.columns).map(|(r, c)| element(v, c, r)),
-            );
+            self.write(2, all(rows, u_columns).map(|(r, c)| element(u, r, c)));
+            self.write(3, all(v_rows, columns).map(|(r, c)| element(v, c, r)));
         }
     }
 }
@@ -487,7 +477,7 @@ impl Stage for Lapack {
             unsafe { std::slice::from_raw_parts_mut(buffers.local().cast::<f64>(), self.work()) };
         for batch in 0..self.batch {
             // SAFETY: the caller's promise, passed on.
-            unsafe { self.one(buffers, batch, memory) };
+            unsafe { self.one(buffers, batch).run(memory) };
         }
     }
 

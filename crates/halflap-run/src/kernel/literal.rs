@@ -12,7 +12,9 @@ pub(super) fn bytes(literal: &Literal, dtype: DType) -> Option<Vec<u8>> {
             values.iter().map(|&value| whole(value, dtype)).collect::<Option<Vec<_>>>()
         }
         Literal::Float(values) => values.iter().map(|&value| float(value, dtype)).collect(),
-        Literal::Complex(values) => values.iter().map(|&value| complex(value, dtype)).collect(),
+        Literal::Complex(values) => {
+            values.iter().map(|&(real, imaginary)| complex(real, imaginary, dtype)).collect()
+        }
         Literal::LeftOut => None,
     }
     .map(|elements| elements.concat())
@@ -46,7 +48,7 @@ fn float(value: f64, dtype: DType) -> Option<Vec<u8>> {
     })
 }
 
-fn complex((real, imaginary): (f64, f64), dtype: DType) -> Option<Vec<u8>> {
+fn complex(real: f64, imaginary: f64, dtype: DType) -> Option<Vec<u8>> {
     let part = match dtype {
         DType::C64 => DType::F32,
         DType::C128 => DType::F64,

@@ -1,5 +1,7 @@
 //! A loop over an elementwise expression.
 
+use std::ops::Range;
+
 use super::Buffers;
 use super::block;
 use super::nest::{Fetch, Way, join};
@@ -26,7 +28,7 @@ pub(super) struct Body {
 }
 
 impl Loop {
-    pub(super) fn new(nested: Nested<Place>, (slot, dtype): (Slot, DType)) -> Loop {
+    pub(super) fn new(nested: Nested<Place>, slot: Slot, dtype: DType) -> Loop {
         let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
         let out = draft.outside();
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
@@ -87,7 +89,7 @@ impl Body {
         table
     }
 
-    /// Computes the elements `first..first + len` of the loop.
+    /// Computes some elements of the loop.
     ///
     /// # Safety
     /// The table must be prepared, and places outside must be set.
@@ -95,11 +97,11 @@ impl Body {
         &self,
         buffers: &Buffers<'_>,
         table: &mut [*mut u8],
-        span: (usize, usize),
+        span: Range<usize>,
     ) {
         for fetch in &self.fetches {
             if let (Way::Dense, Some(slot)) = (fetch.way, fetch.slot) {
-                let place = (fetch.walk.base as isize + span.0 as isize) * fetch.size as isize;
+                let place = (fetch.walk.base as isize + span.start as isize) * fetch.size as isize;
                 // SAFETY: an element of the array that the slot holds; it is only read.
                 table[fetch.place.0 as usize] =
                     unsafe { buffers.read(slot).offset(place).cast_mut() };
@@ -110,11 +112,13 @@ impl Body {
                 Step::Call { run, ins, out, .. } => {
                     let ins = ins.map(|place| table[place.0 as usize].cast_const());
                     // SAFETY: chosen for the types of its places; it never writes what it reads.
-                    unsafe { run(&ins, table[out.0 as usize], span.1) };
+                    unsafe { run(&ins, table[out.0 as usize], span.len()) };
                 }
                 Step::Fetch { number, out } => {
                     // SAFETY: a register of a block, and a walk over the array that the slot holds.
-                    unsafe { self.fetches[*number].fill(buffers, table[out.0 as usize], span) };
+                    unsafe {
+                        self.fetches[*number].fill(buffers, table[out.0 as usize], span.clone())
+                    };
                 }
             }
         }
@@ -124,7 +128,7 @@ impl Body {
 impl Fetch {
     /// # Safety
     /// `to` must be a register.
-    unsafe fn fill(&self, buffers: &Buffers<'_>, to: *mut u8, span: (usize, usize)) {
+    unsafe fn fill(&self, buffers: &Buffers<'_>, to: *mut u8, span: Range<usize>) {
         // SAFETY: the walk was planned for this array, and a register holds a block.
         unsafe {
             let Some(slot) = self.slot else { return self.walk.count(to.cast(), span) };
@@ -157,7 +161,7 @@ impl Stage for Loop {
             unsafe {
                 let at = to.add(first * self.to.1);
                 table[self.out.0 as usize] = if is_shared { aside } else { at };
-                self.body.run(buffers, table, (first, len));
+                self.body.run(buffers, table, first..first + len);
                 if is_shared {
                     std::ptr::copy_nonoverlapping(aside, at, len * self.to.1);
                 }

@@ -97,6 +97,13 @@ impl Scratch {
     }
 }
 
+/// Which of several equal parts of a stage's work to do.
+#[derive(Clone, Copy)]
+struct Portion {
+    index: usize,
+    count: usize,
+}
+
 /// The memory that a kernel's stages read and write in one run.
 pub(crate) struct Buffers<'r> {
     inputs: &'r [View<'r>],
@@ -105,8 +112,7 @@ pub(crate) struct Buffers<'r> {
     temp: *mut u8,
     local: *mut u8,
     context: Context,
-    /// Which part of the work to do, and the number of parts.
-    part: (usize, usize),
+    portion: Portion,
 }
 
 // SAFETY: threads that share a kernel's memory do different parts of a stage: they write to
@@ -115,14 +121,14 @@ unsafe impl Sync for Buffers<'_> {}
 
 impl Buffers<'_> {
     /// The same for one of several threads, each with so many bytes of local memory.
-    fn for_part(&self, part: (usize, usize), local_bytes: usize) -> Buffers<'_> {
-        Buffers { local: self.local.wrapping_add(part.0 * local_bytes), part, ..*self }
+    fn for_portion(&self, portion: Portion, local_bytes: usize) -> Buffers<'_> {
+        Buffers { local: self.local.wrapping_add(portion.index * local_bytes), portion, ..*self }
     }
 
-    /// The share of so many pieces of work that is this part's.
+    /// Which of `count` pieces of work this portion does.
     fn share(&self, count: usize) -> std::ops::Range<usize> {
-        let (index, parts) = self.part;
-        count * index / parts..count * (index + 1) / parts
+        let Portion { index, count: portions } = self.portion;
+        count * index / portions..count * (index + 1) / portions
     }
 
     fn read(&self, slot: Slot) -> *const u8 {
@@ -148,7 +154,7 @@ impl Buffers<'_> {
 
     /// How many threads a part of a stage may use.
     fn threads(&self) -> usize {
-        if self.part.1 > 1 { 1 } else { self.context.threads }
+        if self.portion.count > 1 { 1 } else { self.context.threads }
     }
 }
 
@@ -217,7 +223,7 @@ impl Kernel {
             Opcode::Fusion | Opcode::Call => describe(&formula, module.instruction_name(instr)),
             _ => module.instruction_name(instr).to_owned(),
         };
-        Kernel::of((module, libraries), name, &formula)
+        Kernel::of(module, libraries, name, &formula)
     }
 
     /// The kernel of a group, and its inputs.
@@ -229,15 +235,16 @@ impl Kernel {
         let (formula, leaves) = Builder::group(module, group.instrs, group.outputs)?;
         let last = group.outputs.last().map_or("", |&output| module.instruction_name(output));
         let name = if group.instrs.len() == 1 { last.to_owned() } else { describe(&formula, last) };
-        Ok((Kernel::of((module, libraries), name, &formula)?, leaves))
+        Ok((Kernel::of(module, libraries, name, &formula)?, leaves))
     }
 
     fn of(
-        source: (&Module, &Libraries),
+        module: &Module,
+        libraries: &Libraries,
         name: String,
         formula: &Formula,
     ) -> Result<Kernel, Unsupported> {
-        let plan = Planner::plan(source, formula)?;
+        let plan = Planner::plan(module, libraries, formula)?;
         let mut inputs = vec![ArrayType { dtype: DType::Pred, dims: vec![0] }; formula.inputs];
         for term in &formula.terms {
             if let Op::Input(number) = term.op {
@@ -320,13 +327,15 @@ impl Kernel {
             temp,
             local,
             context: scratch.context,
-            part: (0, 1),
+            portion: Portion { index: 0, count: 1 },
         };
         for stage in &self.plan.stages {
-            let (parts, local_bytes) = (parts(&**stage), stage.local_bytes().next_multiple_of(64));
-            on_threads(parts, |part| {
+            let count = parts(&**stage);
+            let local_bytes = stage.local_bytes().next_multiple_of(64);
+            on_threads(count, |index| {
+                let portion = Portion { index, count };
                 // SAFETY: the arrays are those that were planned for, and the scratch memory is long enough.
-                unsafe { stage.run(&buffers.for_part((part, parts), local_bytes)) };
+                unsafe { stage.run(&buffers.for_portion(portion, local_bytes)) };
             });
         }
     }

@@ -278,7 +278,7 @@ impl<'p, 'f> Nest<'p, 'f> {
                     _ if wide == 1 => row.clone(),
                     _ => {
                         let digits = rest.as_mut().map_err(|halt| Halt::Make(halt.term()))?;
-                        self.take_digits(digits, (dim, arg))?
+                        self.take_digits(digits, dim, arg)?
                     }
                 });
             }
@@ -304,11 +304,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// Takes the outermost loops that make a dimension together.
-    fn take_digits(
-        &self,
-        digits: &mut Vec<usize>,
-        (dim, arg): (usize, TermId),
-    ) -> Result<Row, Halt> {
+    fn take_digits(&self, digits: &mut Vec<usize>, dim: usize, arg: TermId) -> Result<Row, Halt> {
         let mut row = Row::constant(0, self.loops.len());
         let mut left = dim;
         while left > 1 {

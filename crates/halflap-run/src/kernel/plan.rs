@@ -14,7 +14,7 @@ use super::loops::Loop;
 use super::moves::Move;
 use super::nest::{self, Halt, Nest, is_elementwise};
 use super::walk::strides;
-use super::{Buffers, Libraries, dot, heavy, reduce};
+use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
 use crate::tensor::AlignedBytes;
 
 /// Where an array is.
@@ -100,12 +100,13 @@ const CHEAP: usize = 3;
 impl<'f> Planner<'f> {
     /// The plan of a formula.
     pub(super) fn plan(
-        source: (&'f Module, &'f Libraries),
+        module: &'f Module,
+        libraries: &'f Libraries,
         formula: &'f Formula,
     ) -> Result<Plan, Unsupported> {
         let mut forced = HashSet::new();
         loop {
-            let mut planner = Planner::new(source, formula, forced);
+            let mut planner = Planner::new(module, libraries, formula, forced);
             match planner.outputs() {
                 Ok(()) => return Ok(planner.plan),
                 Err(Trouble::Unsupported(error)) => return Err(error),
@@ -119,7 +120,8 @@ impl<'f> Planner<'f> {
     }
 
     fn new(
-        (module, libraries): (&'f Module, &'f Libraries),
+        module: &'f Module,
+        libraries: &'f Libraries,
         formula: &'f Formula,
         forced: HashSet<TermId>,
     ) -> Planner<'f> {
@@ -239,20 +241,16 @@ impl<'f> Planner<'f> {
     }
 
     /// Where to write each result of a term with several.
-    pub(super) fn part_targets(
-        &mut self,
-        whole: TermId,
-        kinds: &[(crate::tensor::DType, Vec<usize>)],
-    ) -> Vec<Slot> {
+    pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[ArrayType]) -> Vec<Slot> {
         let mut slots = Vec::with_capacity(kinds.len());
-        for (index, (dtype, dims)) in kinds.iter().enumerate() {
+        for (index, kind) in kinds.iter().enumerate() {
             let slot = match self.parts.get(&(whole, index)).copied() {
                 Some(part) => {
                     let slot = self.target(part);
                     self.slots[part.0 as usize] = Some(slot);
                     slot
                 }
-                None => self.temp(dims.iter().product::<usize>() * dtype.size()),
+                None => self.temp(kind.bytes()),
             };
             slots.push(slot);
         }
@@ -265,10 +263,10 @@ impl<'f> Planner<'f> {
     }
 
     /// The types of the parts of a term.
-    pub(super) fn part_kinds(&self, whole: TermId) -> Vec<(crate::tensor::DType, Vec<usize>)> {
+    pub(super) fn part_kinds(&self, whole: TermId) -> Vec<ArrayType> {
         let kind = |index| {
             let term = self.formula.term(self.parts[&(whole, index)]);
-            (term.dtype, term.dims.clone())
+            ArrayType { dtype: term.dtype, dims: term.dims.clone() }
         };
         (0..self.part_count(whole)).map(kind).collect()
     }
@@ -366,7 +364,7 @@ impl<'f> Planner<'f> {
         })?;
         self.note(&computes, id)?;
         let to = self.target(id);
-        self.push(Box::new(Loop::new(stage, (to, self.formula.term(id).dtype))));
+        self.push(Box::new(Loop::new(stage, to, self.formula.term(id).dtype)));
         Ok(to)
     }
 

@@ -4,11 +4,11 @@
 //! comes back grown. `rng` has no definition: its numbers are those of a Philox that starts from the
 //! context's seed, and are not XLA's.
 
-use super::Buffers;
 use super::error::What;
 use super::formula::{Generator, TermId};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::walk::{MOST_DIMS, strides};
+use super::{ArrayType, Buffers};
 use crate::tensor::DType;
 
 struct Bits {
@@ -42,7 +42,7 @@ pub(super) fn bits(
     if kinds.len() != 2 || !is_right {
         return Err(planner.fail(id, What::Shape));
     }
-    let (dtype, dims) = kinds[1].clone();
+    let ArrayType { dtype, dims } = kinds[1].clone();
     if !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::S32 | DType::S64)
     {
         return Err(planner.fail(id, What::OfType(dtype)));

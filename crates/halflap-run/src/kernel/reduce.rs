@@ -6,6 +6,8 @@
 //! Any other computation than one operation is applied to blocks as a program; the sequence of elements
 //! is kept, so it need only be associative.
 
+use std::ops::Range;
+
 use halflap_hlo::Opcode;
 
 use super::Buffers;
@@ -135,14 +137,11 @@ impl Stage for Reduce {
         // SAFETY: the caller's promise, passed on.
         unsafe {
             let table = self.body.prepare(buffers);
-            let accumulators = buffers.local().add(self.body.local_bytes());
             match &self.combine {
-                Combine::Fast { row, .. } if self.inner == 1 => {
-                    self.rows(buffers, table, (*row, accumulators))
-                }
-                Combine::Fast { fold, .. } => self.columns(buffers, table, (*fold, accumulators)),
+                Combine::Fast { row, .. } if self.inner == 1 => self.rows(buffers, table, *row),
+                Combine::Fast { fold, .. } => self.columns(buffers, table, *fold),
                 Combine::Program(applied) => {
-                    Applying::new(self, applied, accumulators).run(buffers, table)
+                    Applying::new(self, applied, self.accumulators(buffers)).run(buffers, table)
                 }
             }
         }
@@ -180,16 +179,17 @@ impl Reduce {
         self.outer * self.tiles()
     }
 
+    /// The local memory after that of the loop's body.
+    fn accumulators(&self, buffers: &Buffers<'_>) -> *mut u8 {
+        buffers.local().wrapping_add(self.body.local_bytes())
+    }
+
     /// Reduces each row to one element.
     ///
     /// # Safety
-    /// See [`Stage::run`]; `into` must hold a block.
-    unsafe fn rows(
-        &self,
-        buffers: &Buffers<'_>,
-        table: &mut [*mut u8],
-        (row, into): (RowFn, *mut u8),
-    ) {
+    /// See [`Stage::run`].
+    unsafe fn rows(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], row: RowFn) {
+        let into = self.accumulators(buffers);
         let operand = &self.operands[0];
         let size = block::computed_as(operand.dtype).size();
         let at_once = (self.body.block / self.reduced.max(1)).max(1);
@@ -204,18 +204,16 @@ impl Reduce {
                 while done < self.reduced {
                     let len = self.body.block.min(self.reduced - done);
                     // Either whole rows, several at once, or pieces of one.
-                    let span = (
-                        first * self.reduced + done,
-                        if rows > 1 { rows * self.reduced } else { len },
-                    );
-                    self.body.run(buffers, table, span);
+                    let start = first * self.reduced + done;
+                    let count = if rows > 1 { rows * self.reduced } else { len };
+                    self.body.run(buffers, table, start..start + count);
                     let value = table[operand.value.0 as usize];
                     for index in 0..rows {
                         row(value.add(index * self.reduced * size), into.add(index * size), len);
                     }
                     done += len;
                 }
-                operand.store(buffers, into, (first, rows));
+                operand.store(buffers, into, first..first + rows);
             }
             first += rows;
         }
@@ -224,13 +222,9 @@ impl Reduce {
     /// Adds up rows.
     ///
     /// # Safety
-    /// See [`Stage::run`]; `into` must hold a block.
-    unsafe fn columns(
-        &self,
-        buffers: &Buffers<'_>,
-        table: &mut [*mut u8],
-        (fold, into): (FoldFn, *mut u8),
-    ) {
+    /// See [`Stage::run`].
+    unsafe fn columns(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], fold: FoldFn) {
+        let into = self.accumulators(buffers);
         let operand = &self.operands[0];
         let size = block::computed_as(operand.dtype).size();
         let tile = self.tile();
@@ -246,17 +240,15 @@ impl Reduce {
                 while done < self.reduced {
                     let rows = at_once.min(self.reduced - done);
                     let start = (outer * self.reduced + done) * self.inner + first;
-                    self.body.run(
-                        buffers,
-                        table,
-                        (start, if rows > 1 { rows * self.inner } else { len }),
-                    );
+                    let count = if rows > 1 { rows * self.inner } else { len };
+                    self.body.run(buffers, table, start..start + count);
                     let value = table[operand.value.0 as usize];
                     (0..rows)
                         .for_each(|index| fold(value.add(index * self.inner * size), into, len));
                     done += rows;
                 }
-                operand.store(buffers, into, (outer * self.inner + first, len));
+                let to = outer * self.inner + first;
+                operand.store(buffers, into, to..to + len);
             }
         }
     }
@@ -285,12 +277,12 @@ impl Operand {
     /// Writes accumulators to the output.
     ///
     /// # Safety
-    /// `from` must hold `len` computed elements, the output that many from `first` on.
-    unsafe fn store(&self, buffers: &Buffers<'_>, from: *const u8, (first, len): (usize, usize)) {
-        let size = self.dtype.size();
+    /// `from` must hold as many computed elements as the range has, and the output that range.
+    unsafe fn store(&self, buffers: &Buffers<'_>, from: *const u8, span: Range<usize>) {
+        let (size, len) = (self.dtype.size(), span.len());
         // SAFETY: the caller's promise.
         unsafe {
-            let to = buffers.write(self.to).add(first * size);
+            let to = buffers.write(self.to).add(span.start * size);
             match block::narrow(self.dtype) {
                 Some(narrow) => narrow(&[from; 3], to, len),
                 None => std::ptr::copy_nonoverlapping(from, to, len * size),
@@ -349,11 +341,8 @@ impl<'r> Applying<'r> {
                 let mut done = 0;
                 while done < *reduced {
                     let rows = if *inner == 1 { body.block.min(reduced - done) } else { 1 };
-                    body.run(
-                        buffers,
-                        table,
-                        ((outer * reduced + done) * inner + first, rows * len),
-                    );
+                    let start = (outer * reduced + done) * inner + first;
+                    body.run(buffers, table, start..start + rows * len);
                     let values =
                         |index: usize| table[operands[index].value.0 as usize].cast_const();
                     match *inner {
@@ -366,13 +355,10 @@ impl<'r> Applying<'r> {
                     }
                     done += rows;
                 }
-                (0..operands.len()).for_each(|index| {
-                    operands[index].store(
-                        buffers,
-                        self.part(index, 0),
-                        (outer * inner + first, len),
-                    )
-                });
+                let to = outer * inner + first;
+                for (index, operand) in operands.iter().enumerate() {
+                    operand.store(buffers, self.part(index, 0), to..to + len);
+                }
             }
         }
     }

@@ -22,6 +22,14 @@ pub(super) struct Slots {
     pub(super) to: Slot,
 }
 
+/// A window, the array that it moves over, and the sources, one for each of its positions.
+#[derive(Clone, Copy)]
+pub(super) struct WindowShape<'w> {
+    pub(super) window: &'w [WindowDim],
+    pub(super) dims: &'w [usize],
+    pub(super) source_dims: &'w [usize],
+}
+
 pub(super) struct Selected {
     slots: Slots,
     is_double: bool,
@@ -61,8 +69,9 @@ impl Selected {
         slots: Slots,
         dtype: DType,
         [select, combine]: [&Formula; 2],
-        (window, dims, source_dims): (&[WindowDim], &[usize], &[usize]),
+        shape: WindowShape<'_>,
     ) -> Option<Selected> {
+        let WindowShape { window, dims, source_dims } = shape;
         let direction = compared(select)?;
         let is_usual = matches!(dtype, DType::F32 | DType::F64)
             && combine.single_binary() == Some(Opcode::Add);
@@ -119,7 +128,7 @@ impl Selected {
         };
         let mut number = self.source_by.first().map_or(0, |&by| first * by as usize);
         each_index(dims, |output| {
-            let count = self.look((output, first), places);
+            let count = self.look(output, first, places);
             if let Some((&start, others)) = places[..count].split_first() {
                 for feature in 0..tail {
                     // SAFETY: elements of the arrays, and of this part of the result.
@@ -139,14 +148,14 @@ impl Selected {
         });
     }
 
-    /// The places that a window sees, in its sequence, and how many; of a part that begins with a
-    /// row.
-    fn look(&self, (output, first): (&[usize], usize), found: &mut [usize]) -> usize {
+    /// Finds the places that a window sees, in its sequence, and returns their number. `output` is
+    /// the window's index within the part of the work that begins with row `first`.
+    fn look(&self, output: &[usize], first: usize, found: &mut [usize]) -> usize {
         let mut count = 0;
         each_index(&self.sizes, |place| {
             let at = (0..self.dims.len()).try_fold(0, |at, dim| {
                 let output = output[dim] + if dim == 0 { first } else { 0 };
-                let index = seen(&self.window[dim], self.dims[dim], (output, place[dim]))?;
+                let index = seen(&self.window[dim], self.dims[dim], output, place[dim])?;
                 Some(at + index * self.by[dim] as usize)
             });
             if let Some(at) = at {

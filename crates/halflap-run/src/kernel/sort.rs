@@ -55,7 +55,8 @@ struct Sort {
 pub(super) fn plan(
     planner: &mut Planner<'_>,
     id: TermId,
-    (dim, comparator): (usize, &Arc<Formula>),
+    dim: usize,
+    comparator: &Arc<Formula>,
 ) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
@@ -171,17 +172,18 @@ impl Stage for Sort {
             let first = row / self.inner * self.len * self.inner + row % self.inner;
             places.iter_mut().enumerate().for_each(|(place, number)| *number = place as u32);
             // SAFETY: a row of the arrays.
-            unsafe { self.sort_row(buffers, first, (places, keys)) };
+            unsafe { self.sort_row(Row { buffers, first }, places, keys) };
             for &(from, to, dtype) in &self.arrays {
-                let (from, to) = (buffers.read(from), buffers.write(to));
-                // SAFETY: elements of a row of both arrays.
+                let at = first * dtype.size();
+                // SAFETY: the first element of a row of both arrays.
                 unsafe {
+                    let (from, to) = (buffers.read(from).add(at), buffers.write(to).add(at));
                     match dtype.size() {
-                        4 => self.put(places, first, (from.cast::<u32>(), to.cast())),
-                        8 => self.put(places, first, (from.cast::<u64>(), to.cast())),
-                        2 => self.put(places, first, (from.cast::<u16>(), to.cast())),
-                        1 => self.put(places, first, (from, to)),
-                        _ => self.put(places, first, (from.cast::<[u64; 2]>(), to.cast())),
+                        4 => self.put::<u32>(places, from.cast(), to.cast()),
+                        8 => self.put::<u64>(places, from.cast(), to.cast()),
+                        2 => self.put::<u16>(places, from.cast(), to.cast()),
+                        1 => self.put::<u8>(places, from, to),
+                        _ => self.put::<[u64; 2]>(places, from.cast(), to.cast()),
                     }
                 }
             }
@@ -207,6 +209,7 @@ impl Stage for Sort {
 }
 
 /// A row that is sorted: its first element.
+#[derive(Clone, Copy)]
 struct Row<'r, 'b> {
     buffers: &'r Buffers<'b>,
     first: usize,
@@ -221,13 +224,13 @@ impl Sort {
     /// Puts the elements of a row into sequence.
     ///
     /// # Safety
-    /// `first` must be the first element of a row of both arrays.
-    unsafe fn put<T: Copy>(&self, places: &[u32], first: usize, (from, to): (*const T, *mut T)) {
+    /// Both pointers must be those of the first element of a row.
+    unsafe fn put<T: Copy>(&self, places: &[u32], from: *const T, to: *mut T) {
         for (place, &number) in places.iter().enumerate() {
             // SAFETY: elements of a row; the caller's promise.
             unsafe {
-                let from = from.add(first + number as usize * self.inner);
-                *to.add(first + place * self.inner) = *from;
+                let from = from.add(number as usize * self.inner);
+                *to.add(place * self.inner) = *from;
             }
         }
     }
@@ -285,17 +288,13 @@ impl Sort {
     /// Sorts the numbers of a row's elements.
     ///
     /// # Safety
-    /// `first` must be the first element of a row.
-    unsafe fn sort_row(
-        &self,
-        buffers: &Buffers<'_>,
-        first: usize,
-        (places, keys): (&mut [u32], &mut [i64]),
-    ) {
+    /// It must be a row of the arrays.
+    unsafe fn sort_row(&self, row: Row<'_, '_>, places: &mut [u32], keys: &mut [i64]) {
+        let Row { buffers, first } = row;
         match &self.order {
             Order::Key(key) => {
                 // SAFETY: the caller's promise.
-                unsafe { self.keys(key, Row { buffers, first }, keys) };
+                unsafe { self.keys(key, row, keys) };
                 sort_by_keys(key, places, keys);
             }
             Order::Program(applied) => {
@@ -414,8 +413,8 @@ pub(super) fn top(planner: &mut Planner<'_>, id: TermId, count: usize) -> Result
         return Err(planner.fail(id, What::Shape));
     }
     let kinds = planner.part_kinds(id);
-    if kinds[1].0 != DType::S32 {
-        return Err(planner.fail(id, What::OfType(kinds[1].0)));
+    if kinds[1].dtype != DType::S32 {
+        return Err(planner.fail(id, What::OfType(kinds[1].dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
     let rows = dims.iter().product::<usize>() / len.max(1);

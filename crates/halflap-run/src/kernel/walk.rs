@@ -1,5 +1,7 @@
 //! How elements are found: maps from a loop's indices to an array's, and copies along them.
 
+use std::ops::Range;
+
 use crate::tensor::element_count;
 
 /// The maximum number of dimensions of a loop after splits for reshapes.
@@ -194,8 +196,8 @@ impl Transfer {
                 match paired {
                     Some(dim) => self.plane(dim, from.offset(a), to.offset(b)),
                     None => copy_row(
-                        (from.offset(a), self.from[last]),
-                        (to.offset(b), self.to[last]),
+                        Stepped { start: from.offset(a), by: self.from[last] },
+                        Stepped { start: to.offset(b), by: self.to[last] },
                         self.dims[last],
                     ),
                 }
@@ -237,25 +239,28 @@ impl Transfer {
     }
 }
 
+/// A row in memory: its first element, and the step from each to the next.
+struct Stepped<P> {
+    start: P,
+    by: isize,
+}
+
 /// # Safety
-/// Both rows must hold so many elements at these steps and must not overlap.
-unsafe fn copy_row<T: Copy>(
-    (from, by): (*const T, isize),
-    (to, to_by): (*mut T, isize),
-    len: usize,
-) {
+/// Both rows must have `len` elements and must not overlap.
+unsafe fn copy_row<T: Copy>(from: Stepped<*const T>, to: Stepped<*mut T>, len: usize) {
+    let (Stepped { start: from, by: from_by }, Stepped { start: to, by: to_by }) = (from, to);
     // SAFETY: the caller's promise.
     unsafe {
-        match (by, to_by) {
+        match (from_by, to_by) {
             (1, 1) if len < 16 => (0..len).for_each(|i| *to.add(i) = *from.add(i)),
             (1, 1) => std::ptr::copy_nonoverlapping(from, to, len),
             (0, 1) => std::slice::from_raw_parts_mut(to, len).fill(*from),
-            _ => (0..len as isize).for_each(|i| *to.offset(i * to_by) = *from.offset(i * by)),
+            _ => (0..len as isize).for_each(|i| *to.offset(i * to_by) = *from.offset(i * from_by)),
         }
     }
 }
 
-/// Reads elements `first..first + len` of a loop in its own sequence into one block.
+/// Reads elements of a loop, in the loop's order, into one block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Walk {
     pub(super) dims: Vec<usize>,
@@ -285,17 +290,12 @@ impl Walk {
     }
 
     /// # Safety
-    /// `from` must hold every element that the walk leads to, `to` so many more.
+    /// `from` must hold every element that the walk leads to, `to` as many as the range has.
     #[inline]
-    pub(super) unsafe fn read<T: Copy>(
-        &self,
-        from: *const T,
-        to: *mut T,
-        (first, len): (usize, usize),
-    ) {
-        let rank = self.dims.len();
+    pub(super) unsafe fn read<T: Copy>(&self, from: *const T, to: *mut T, span: Range<usize>) {
+        let (rank, len) = (self.dims.len(), span.len());
         let mut index = [0usize; MOST_DIMS];
-        let mut rest = first;
+        let mut rest = span.start;
         let mut place = self.base as isize;
         for dim in (0..rank).rev() {
             index[dim] = rest % self.dims[dim];
@@ -311,7 +311,10 @@ impl Walk {
         while done < len {
             let run = (inner - at).min(len - done);
             // SAFETY: a run of the innermost dimension; the caller's promise.
-            unsafe { copy_row((from.offset(place), by), (to.add(done), 1), run) };
+            unsafe {
+                let from = Stepped { start: from.offset(place), by };
+                copy_row(from, Stepped { start: to.add(done), by: 1 }, run);
+            }
             done += run;
             if done >= len {
                 return;
@@ -333,15 +336,16 @@ impl Walk {
     /// Writes the loop's own numbers `base + sum of by * index` instead of elements.
     ///
     /// # Safety
-    /// `to` must hold `len` elements.
-    pub(super) unsafe fn count(&self, to: *mut i64, (first, len): (usize, usize)) {
+    /// `to` must hold as many elements as the range has.
+    pub(super) unsafe fn count(&self, to: *mut i64, span: Range<usize>) {
+        let len = span.len();
         let (inner, by) = match self.dims.len() {
             0 => (1, 0),
             rank => (self.dims[rank - 1], self.by[rank - 1]),
         };
         let mut done = 0;
         while done < len {
-            let mut rest = first + done;
+            let mut rest = span.start + done;
             let at = rest % inner;
             let mut value = self.base;
             for dim in (0..self.dims.len()).rev() {

@@ -3,6 +3,7 @@
 //! A row of outputs is computed at once, one window position after the other: its elements are
 //! gathered into a block, with the initial value where there is none.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use halflap_hlo::WindowDim;
@@ -14,7 +15,7 @@ use super::formula::{Formula, TermId};
 use super::index::{MOST_ARRAYS, load, store};
 use super::plan::{Planner, Slot, Stage, Trouble};
 use super::program::{Applied, fill};
-use super::selected::{Selected, Slots};
+use super::selected::{Selected, Slots, WindowShape};
 use super::walk::{MOST_DIMS, each_index, strides};
 use crate::tensor::{DType, element_count};
 
@@ -25,7 +26,7 @@ const WIDEST: usize = 16;
 
 /// Where a window overlaps the array: the index in a dimension of the array, if there is an
 /// element.
-pub(super) fn seen(dim: &WindowDim, len: usize, (output, place): (usize, usize)) -> Option<usize> {
+pub(super) fn seen(dim: &WindowDim, len: usize, output: usize, place: usize) -> Option<usize> {
     let at = output as i64 * dim.stride as i64 + place as i64 * dim.rhs_dilate as i64 - dim.pad_low;
     let dilation = dim.lhs_dilate as i64;
     let index = if dilation == 1 { at } else { at.div_euclid(dilation) };
@@ -46,7 +47,8 @@ struct ReduceWindow {
 pub(super) fn reduce(
     planner: &mut Planner<'_>,
     id: TermId,
-    (window, combiner): (&[WindowDim], &Arc<Formula>),
+    window: &[WindowDim],
+    combiner: &Arc<Formula>,
 ) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
@@ -85,6 +87,22 @@ pub(super) fn reduce(
     Ok(targets[0])
 }
 
+/// Outputs of one row.
+struct Outputs<'r> {
+    /// The row's index.
+    row: &'r [usize],
+    span: Range<usize>,
+}
+
+/// A position in the window, as a row of windows sees it.
+#[derive(Clone, Copy)]
+struct Sighting {
+    /// Where the row of the array begins that it sees.
+    outer: usize,
+    /// The position in the last dimension.
+    place: usize,
+}
+
 impl ReduceWindow {
     /// A block of local memory: the accumulated or the gathered elements of an array.
     fn block(&self, buffers: &Buffers<'_>, array: usize, which: usize) -> *mut u8 {
@@ -94,14 +112,10 @@ impl ReduceWindow {
     /// Computes outputs of one row.
     ///
     /// # Safety
-    /// See [`Stage::run`]; `row` is the row's index, `first` and `len` say which of its outputs.
-    unsafe fn span(
-        &self,
-        buffers: &Buffers<'_>,
-        table: &mut [*mut u8],
-        (row, first, len): (&[usize], usize, usize),
-    ) {
-        let (rank, by) = (self.dims.len(), &self.by);
+    /// See [`Stage::run`].
+    unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], outputs: Outputs<'_>) {
+        let Outputs { row, span } = outputs;
+        let (rank, by, len) = (self.dims.len(), &self.by, span.len());
         // SAFETY: blocks of local memory, elements of the arrays that the window sees.
         unsafe {
             for (index, &(_, init, _, dtype)) in self.arrays.iter().enumerate() {
@@ -118,13 +132,14 @@ impl ReduceWindow {
             each_index(&sizes[..rank], |place| {
                 let outer = (0..rank.saturating_sub(1)).try_fold(0, |at, dim| {
                     Some(
-                        at + seen(&self.window[dim], self.dims[dim], (row[dim], place[dim]))?
+                        at + seen(&self.window[dim], self.dims[dim], row[dim], place[dim])?
                             * by[dim] as usize,
                     )
                 });
                 // Without an element, the initial value would be combined, which must be neutral.
                 let Some(outer) = outer else { return };
-                self.look(buffers, (outer, place[rank - 1]), (first, len));
+                let sight = Sighting { outer, place: place[rank - 1] };
+                self.look(buffers, sight, span.clone());
                 self.combine(buffers, table, len);
             });
         }
@@ -134,21 +149,17 @@ impl ReduceWindow {
     ///
     /// # Safety
     /// See [`ReduceWindow::span`].
-    unsafe fn look(
-        &self,
-        buffers: &Buffers<'_>,
-        (outer, place): (usize, usize),
-        (first, len): (usize, usize),
-    ) {
+    unsafe fn look(&self, buffers: &Buffers<'_>, sight: Sighting, span: Range<usize>) {
+        let Sighting { outer, place } = sight;
         let last = self.dims.len() - 1;
         for (index, &(array, _, _, dtype)) in self.arrays.iter().enumerate() {
             let (to, init) = (self.block(buffers, index, 1), self.block(buffers, index, 2));
             let size = computed_as(dtype).size();
-            for output in 0..len {
+            for (number, output) in span.clone().enumerate() {
                 // SAFETY: an element of the array, or the initial value, to a place in the block.
                 unsafe {
-                    let to = to.add(output * size);
-                    match seen(&self.window[last], self.dims[last], (first + output, place)) {
+                    let to = to.add(number * size);
+                    match seen(&self.window[last], self.dims[last], output, place) {
                         Some(at) => {
                             load(dtype, buffers.read(array).add((outer + at) * dtype.size()), to)
                         }
@@ -201,7 +212,10 @@ impl Stage for ReduceWindow {
                 unsafe {
                     match rank {
                         0 => {}
-                        _ => self.span(buffers, table, (index, first, len)),
+                        _ => {
+                            let outputs = Outputs { row: index, span: first..first + len };
+                            self.span(buffers, table, outputs)
+                        }
                     }
                     for (array, &(_, _, to, dtype)) in self.arrays.iter().enumerate() {
                         let size = computed_as(dtype).size();
@@ -242,7 +256,8 @@ struct SelectAndScatter {
 pub(super) fn select_and_scatter(
     planner: &mut Planner<'_>,
     id: TermId,
-    (window, formulas): (&[WindowDim], [&Arc<Formula>; 2]),
+    window: &[WindowDim],
+    formulas: [&Arc<Formula>; 2],
 ) -> Result<Slot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
@@ -251,7 +266,7 @@ pub(super) fn select_and_scatter(
     let source_dims = formula.term(term.args[1]).dims.clone();
     let to = planner.target(id);
     let slots = Slots { from, source, init, to };
-    let shape = (window, &term.dims[..], &source_dims[..]);
+    let shape = WindowShape { window, dims: &term.dims, source_dims: &source_dims };
     let usual = Selected::new(slots, term.dtype, formulas.map(|formula| &**formula), shape);
     if let Some(usual) = usual {
         planner.add(usual);
@@ -304,11 +319,8 @@ impl Stage for SelectAndScatter {
                 each_index(sizes, |place| {
                     let at = (0..self.dims.len()).try_fold(0, |at, dim| {
                         Some(
-                            at + seen(
-                                &self.window[dim],
-                                self.dims[dim],
-                                (output[dim], place[dim]),
-                            )? * by[dim] as usize,
+                            at + seen(&self.window[dim], self.dims[dim], output[dim], place[dim])?
+                                * by[dim] as usize,
                         )
                     });
                     let Some(at) = at else { return };

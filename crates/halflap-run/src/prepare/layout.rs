@@ -9,7 +9,7 @@ use halflap_hlo::ids::{InstrId, SlotId};
 use halflap_hlo::plan::Plan;
 use halflap_hlo::{Array, Module, Opcode, Phase, Shape};
 
-use crate::kernel::{ArrayType, Leaf, Unsupported, leaf_kinds, operand_leaves};
+use crate::kernel::{Leaf, Unsupported, leaf_kinds, operand_leaves};
 
 /// What a slot holds: the largest of its arrays.
 #[derive(Clone, Debug)]
@@ -30,13 +30,12 @@ pub(super) fn slot_arrays(
     let mut held: IdVec<SlotId, Held> = IdVec::filled(nothing, plan.storage.slots.len());
     for instr in module.instructions(plan.computation) {
         let kinds = leaf_kinds(module, instr)?;
-        for (&slot, (dtype, dims)) in plan.storage.of(instr).iter().zip(&kinds) {
-            let bytes = dims.iter().product::<usize>() * dtype.size();
+        for (&slot, kind) in plan.storage.of(instr).iter().zip(&kinds) {
             let known = &mut held[slot];
-            known.align = known.align.max(dtype.align());
-            if bytes > known.bytes {
-                known.bytes = bytes;
-                known.kind = ArrayType { dtype: *dtype, dims: dims.clone() }.to_string();
+            known.align = known.align.max(kind.dtype.align());
+            if kind.bytes() > known.bytes {
+                known.bytes = kind.bytes();
+                known.kind = kind.to_string();
             }
         }
     }

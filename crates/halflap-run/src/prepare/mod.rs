@@ -19,7 +19,7 @@ use crate::kernel::{
     ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, made_leaves,
     operand_leaves,
 };
-use crate::tensor::{DType, Tensor};
+use crate::tensor::Tensor;
 use constants::of_constants;
 pub use label::{Argument, Label, LabelKind};
 pub(crate) use label::{Bounds, Issued};
@@ -67,6 +67,12 @@ pub(crate) enum Read {
     Cast(Box<Cast>),
 }
 
+/// A call, and the arrays that it is given.
+pub(crate) struct Called {
+    pub(crate) call: Call,
+    pub(crate) arguments: Vec<Read>,
+}
+
 /// The action for a step.
 pub(crate) enum Action {
     Alloc {
@@ -99,8 +105,7 @@ pub(crate) enum Action {
     },
     Call {
         label: u32,
-        call: Call,
-        arguments: Vec<Read>,
+        called: Called,
     },
     Loop {
         label: u32,
@@ -111,7 +116,7 @@ pub(crate) enum Action {
         label: u32,
         selector: SlotId,
         selector_bytes: usize,
-        branches: Vec<(Call, Vec<Read>)>,
+        branches: Vec<Called>,
     },
 }
 
@@ -205,7 +210,7 @@ impl Prepared {
         let entry = &program.plans[program.entry];
         let mut inputs = Vec::new();
         for parameter in module.parameters(entry.computation).into_iter().flatten() {
-            inputs.extend(leaf_kinds(module, parameter)?.into_iter().map(array_type));
+            inputs.extend(leaf_kinds(module, parameter)?);
         }
         let root = module.root(entry.computation);
         let kinds = leaf_kinds(module, root)?;
@@ -230,7 +235,7 @@ impl Prepared {
                 .iter()
                 .map(|&slot| entry.storage.slots[slot].name.clone())
                 .collect(),
-            outputs: kinds.into_iter().map(array_type).collect(),
+            outputs: kinds,
             output_casts,
             text: Text::of(module, program),
             peak: program.peak().0,
@@ -254,10 +259,6 @@ impl Prepared {
         }
         Some((0..runs).flat_map(|_| names.clone()).collect())
     }
-}
-
-fn array_type((dtype, dims): (DType, Vec<usize>)) -> ArrayType {
-    ArrayType { dtype, dims }
 }
 
 /// Instructions and the bitcasts that they read, in a sequence in which they can run.
@@ -517,7 +518,7 @@ impl Preparer<'_> {
             Step::Call(call) => {
                 let label = self.plain(call.instr, LabelKind::Copy, of);
                 let arguments = self.arguments(plan, call, self.operand_leaves_of(call.instr))?;
-                Action::Call { label, call: call.clone(), arguments }
+                Action::Call { label, called: Called { call: call.clone(), arguments } }
             }
             Step::Loop(repeat) => self.repeat(of, repeat)?,
             Step::Branch { instr, selector, branches } => {
@@ -527,7 +528,8 @@ impl Preparer<'_> {
                     let operand = &self.module.operands(*instr)[index + 1];
                     let range = operand_leaves(self.module, operand);
                     let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
-                    each.push((call.clone(), self.arguments(plan, call, leaves)?));
+                    let arguments = self.arguments(plan, call, leaves)?;
+                    each.push(Called { call: call.clone(), arguments });
                 }
                 let selector_bytes = held[*selector].bytes;
                 Action::Branch { label, selector: *selector, selector_bytes, branches: each }
@@ -651,9 +653,8 @@ impl Preparer<'_> {
         }
         let slots: Vec<SlotId> =
             leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
-        let taken = leaves
-            .iter()
-            .map(|leaf| Ok(array_type(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone())));
+        let taken =
+            leaves.iter().map(|leaf| Ok(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone()));
         let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
         let given = self.given(of.plan, work)?;
         let made = (0..).map(|index| Leaf { instr: work.instr, index });
@@ -678,7 +679,7 @@ impl Preparer<'_> {
             slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone())
         };
         let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
-        work.writes.iter().map(|slot| kind_of(slot).map(array_type).ok_or_else(misshapen)).collect()
+        work.writes.iter().map(|slot| kind_of(slot).ok_or_else(misshapen)).collect()
     }
 }
 
@@ -731,29 +732,26 @@ fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
     plan.actions.iter().all(|action| match action {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
         Action::Collective { .. } | Action::Transfer { .. } | Action::Wait { .. } => false,
-        Action::Call { call, .. } => is_one(call),
+        Action::Call { called, .. } => is_one(&called.call),
         Action::Loop { repeat, .. } => {
             plans[repeat.condition].is_synchronous && plans[repeat.body].is_synchronous
         }
         Action::Branch { branches, .. } => {
-            branches.iter().all(|(call, _)| is_one(call)) && have_same_room(plan, branches, plans)
+            branches.iter().all(|branch| is_one(&branch.call))
+                && have_same_room(plan, branches, plans)
         }
     })
 }
 
 /// Whether the results that branches leave to their caller need as much memory as it has for them.
-fn have_same_room(
-    plan: &PlanReady,
-    branches: &[(Call, Vec<Read>)],
-    plans: &IdVec<PlanId, PlanReady>,
-) -> bool {
+fn have_same_room(plan: &PlanReady, branches: &[Called], plans: &IdVec<PlanId, PlanReady>) -> bool {
     let fits = |call: &Call| {
         let is_alike = |(theirs, own): &(SlotId, SlotId)| {
             plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes
         };
         call.adopted.iter().all(is_alike)
     };
-    branches.iter().all(|(call, _)| fits(call))
+    branches.iter().all(|branch| fits(&branch.call))
 }
 
 /// Arrays in slots.

@@ -176,15 +176,20 @@ pub(super) struct Clamped {
     pub(super) times: u64,
 }
 
-/// The collectives whose arrays are known: by label, then by number.
-type Collectives = BTreeMap<(u32, u64), (Vec<Brought>, usize)>;
+/// A collective: its label, and the number of earlier ones of its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CollectiveKey {
+    pub(super) label: u32,
+    pub(super) sequence: u64,
+}
 
 /// What all ranks found.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     origins: Vec<Origin>,
     first: BTreeMap<(usize, What, String, String), OriginId>,
-    collectives: Collectives,
+    /// For each collective whose arrays are known, what was brought and how many ranks have looked.
+    collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
     /// Custom calls that changed how their thread rounds.
@@ -223,12 +228,12 @@ impl Book {
     }
 
     /// A rank brings arrays to a collective.
-    pub(super) fn bring(&mut self, collective: (u32, u64), brought: Vec<Brought>) {
+    pub(super) fn bring(&mut self, collective: CollectiveKey, brought: Vec<Brought>) {
         self.collectives.entry(collective).or_default().0.extend(brought);
     }
 
-    /// What all ranks brought to a collective that is over on one of so many.
-    pub(super) fn brought(&mut self, collective: (u32, u64), ranks: usize) -> Vec<Brought> {
+    /// What all ranks brought to a collective that is over on one of `ranks`.
+    pub(super) fn brought(&mut self, collective: CollectiveKey, ranks: usize) -> Vec<Brought> {
         let Some((all, looked)) = self.collectives.get_mut(&collective) else { return Vec::new() };
         *looked += 1;
         match *looked == ranks {

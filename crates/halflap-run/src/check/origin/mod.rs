@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 pub use book::FORMAT;
-use book::{Book, Brought, Clamped, How, Launch, Origin, OriginId, Spoiled, Taint};
+use book::{Book, Brought, Clamped, CollectiveKey, How, Launch, Origin, OriginId, Spoiled, Taint};
 use content::{Content, What, cleaned, mask};
 
 use super::finite::first;
 use super::probe::{Array, Seen};
-use crate::address::{Address, Move};
+use crate::address::{Address, AddressRange, Move};
 use crate::comm::{Collective, Kind, Piece};
 use crate::kernel::ArrayType;
 use crate::prepare::Bounds;
@@ -125,14 +125,22 @@ pub(super) struct Over<'a> {
     pub(super) taken: &'a Taken,
 }
 
+/// A collective that a rank is about to take part in: its label and number, its inputs, what it takes.
+pub(super) struct Arrival<'a> {
+    pub(super) seen: &'a Seen<'a>,
+    pub(super) ins: &'a [Array<'a>],
+    pub(super) taken: &'a Taken,
+}
+
 impl Tracer {
-    pub(super) fn new(origins: &Origins, (rank, ranks): (usize, usize)) -> Tracer {
+    pub(super) fn new(origins: &Origins, rank: usize, ranks: usize) -> Tracer {
         Tracer { book: origins.book.clone(), rank, ranks, memory: Mutex::default() }
     }
 
-    fn origin(&self, (what, how): (What, How), argument: &str, view: &View<'_>) -> Origin {
+    /// The origin of what is wrong with an array: a launch, unless its caller knows better.
+    fn origin(&self, what: What, argument: &str, view: &View<'_>) -> Origin {
         let (index, _) = first(view, |number| what.is(number));
-        let (buffer, rank) = (argument.to_owned(), self.rank);
+        let (how, buffer, rank) = (How::Made, argument.to_owned(), self.rank);
         Origin { what, how, rank, buffer, index, launch: None, of: Vec::new() }
     }
 
@@ -141,7 +149,7 @@ impl Tracer {
         let content = Content::of(view);
         let mut taint = Taint::default();
         for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
-            let id = locked(&self.book).add(self.origin((what, how), name, view));
+            let id = locked(&self.book).add(Origin { how, ..self.origin(what, name, view) });
             taint.add(what, &[id]);
         }
         taint
@@ -264,7 +272,7 @@ impl Tracer {
         let own = |what: What, of: Vec<OriginId>| {
             let array = over.outs.iter().find(|array| Content::of(&array.view).has(what))?;
             let launch = Some(Launch::of(over.seen));
-            let origin = self.origin((what, How::Made), &array.argument.buffer, &array.view);
+            let origin = self.origin(what, &array.argument.buffer, &array.view);
             Some(locked(&self.book).add(Origin { launch, of, ..origin }))
         };
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
@@ -304,28 +312,24 @@ impl Tracer {
     }
 
     /// An array was copied to another layout.
-    pub(super) fn cast(&self, from: (Address, usize), to: (Address, usize)) {
+    pub(super) fn cast(&self, from: AddressRange, to: AddressRange) {
         let mut memory = locked(&self.memory);
-        let taint = memory.taint(from.0.0 as usize, from.1);
-        memory.set(to.0.0 as usize, to.1, taint);
+        let taint = memory.taint(from.start.0 as usize, from.len);
+        memory.set(to.start.0 as usize, to.len, taint);
     }
 
     /// A rank comes to a collective with what it takes.
-    pub(super) fn bring(
-        &self,
-        seen: &Seen<'_>,
-        (sequence, taken): (u64, &Taken),
-        arrays: &[Array<'_>],
-    ) {
+    pub(super) fn bring(&self, arrival: &Arrival<'_>, sequence: u64) {
+        let Arrival { seen, ins, taken } = *arrival;
         let Some(collective) = &seen.label.collective else { return };
         let members = collective.sets.iter().map(Vec::len).max().unwrap_or(1);
         let mut brought = Vec::new();
-        for (place, (input, array)) in taken.arrays.iter().zip(arrays).enumerate() {
+        for (place, (input, array)) in taken.arrays.iter().zip(ins).enumerate() {
             if !input.content.is_bad() {
                 continue;
             }
             let part = |member: usize| {
-                part_of(&array.view, collective.arrays[place].rows, (member, members))
+                part_of(&array.view, collective.arrays[place].rows, member, members)
             };
             let parts = match collective.kind {
                 Kind::ReduceScatter | Kind::AllToAll => (0..members).map(part).collect(),
@@ -345,7 +349,8 @@ impl Tracer {
                 infinite,
             });
         }
-        locked(&self.book).bring((seen.issued.label, sequence), brought);
+        let key = CollectiveKey { label: seen.issued.label, sequence };
+        locked(&self.book).bring(key, brought);
     }
 
     /// A collective is over.
@@ -353,7 +358,8 @@ impl Tracer {
         if over.seen.label.collective.is_none() {
             return;
         }
-        let all = locked(&self.book).brought((over.seen.issued.label, sequence), self.ranks);
+        let key = CollectiveKey { label: over.seen.issued.label, sequence };
+        let all = locked(&self.book).brought(key, self.ranks);
         let taint_of = |place: usize| {
             let content = Content::of(&over.outs[place].view);
             match content.is_bad() {
@@ -389,7 +395,7 @@ impl Tracer {
                 let of =
                     came.iter().flat_map(|(brought, _)| brought.taint.of(What::Infinity).to_vec());
                 let of = if what == What::Nan { of.collect() } else { Vec::new() };
-                let origin = self.origin((what, How::Made), &array.argument.buffer, &array.view);
+                let origin = self.origin(what, &array.argument.buffer, &array.view);
                 let id = locked(&self.book).add(Origin {
                     launch: Some(Launch::of(over.seen)),
                     of,
@@ -433,7 +439,8 @@ impl Tracer {
     }
 
     /// An index of a launch is moved into its array.
-    pub(super) fn clamped(&self, seen: &Seen<'_>, (dimension, value, most): (usize, i64, i64)) {
+    pub(super) fn clamped(&self, seen: &Seen<'_>, broken: OutOfRange) {
+        let OutOfRange { dimension, value, most } = broken;
         let mut book = locked(&self.book);
         let known = book.clamped.entry((self.rank, seen.issued.label)).or_insert_with(|| Clamped {
             rank: self.rank,
@@ -506,9 +513,9 @@ fn sent(collective: &Collective, brought: &Brought, rank: usize, output: usize) 
 }
 
 /// What one of several equal parts of an array has.
-fn part_of(view: &View<'_>, rows: usize, part: (usize, usize)) -> Content {
+fn part_of(view: &View<'_>, rows: usize, number: usize, count: usize) -> Content {
     let bytes = view.bytes();
-    let Piece { rows, stride, first, len } = Piece::of(bytes.len(), rows, part);
+    let Piece { rows, stride, first, len } = Piece::of(bytes.len(), rows, number, count);
     let row = |row: usize| {
         bytes.get(row * stride + first..).and_then(|rest| rest.get(..len)).unwrap_or_default()
     };
@@ -518,15 +525,23 @@ fn part_of(view: &View<'_>, rows: usize, part: (usize, usize)) -> Content {
     Content::of(&all.view())
 }
 
-/// The first index out of range: its dimension, itself, and the most that it may be.
-pub(super) fn out_of_range(bounds: &Bounds, arrays: &[Array<'_>]) -> Option<(usize, i64, i64)> {
+/// An index that is out of range.
+pub(super) struct OutOfRange {
+    dimension: usize,
+    value: i64,
+    /// The largest that is valid.
+    most: i64,
+}
+
+/// The first index out of range.
+pub(super) fn out_of_range(bounds: &Bounds, arrays: &[Array<'_>]) -> Option<OutOfRange> {
     let array = arrays.get(bounds.input)?;
     let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
     let count = bounds.most.len().max(1);
     let broken = |(at, &number): (usize, &f64)| {
         let &(dimension, most) = bounds.most.get(at / bounds.stride.max(1) % count)?;
-        let number = number as i64;
-        (number < 0 || number > most).then_some((dimension, number, most))
+        let value = number as i64;
+        (value < 0 || value > most).then_some(OutOfRange { dimension, value, most })
     };
     all.iter().enumerate().find_map(broken)
 }
@@ -539,8 +554,8 @@ mod tests {
     fn memory_keeps_whose_it_is_until_it_is_written_again() {
         let mut book = Book::default();
         let view = Tensor::of(&[1], &[f32::NAN]);
-        let tracer = Tracer::new(&Origins::default(), (0, 1));
-        let id = book.add(tracer.origin((What::Nan, How::Made), "a", &view.view()));
+        let tracer = Tracer::new(&Origins::default(), 0, 1);
+        let id = book.add(tracer.origin(What::Nan, "a", &view.view()));
         let mut taint = Taint::default();
         taint.add(What::Nan, &[id]);
         let mut memory = Spoilt::default();
@@ -555,7 +570,7 @@ mod tests {
     fn a_part_of_an_array() {
         let array = Tensor::of(&[2, 4], &[1.0f32, 2.0, f32::NAN, 4.0, 5.0, 6.0, 7.0, 8.0]);
         let parts = |rows: usize, count: usize| -> Vec<bool> {
-            (0..count).map(|part| part_of(&array.view(), rows, (part, count)).nan).collect()
+            (0..count).map(|part| part_of(&array.view(), rows, part, count).nan).collect()
         };
         assert_eq!(
             (parts(2, 2), parts(1, 4)),

@@ -296,8 +296,8 @@ impl Call<'_> {
         let mut packed = AlignedBytes::zeros(array.taken);
         let each = array.taken / self.members;
         for member in 0..self.members {
-            let piece = Piece::of(array.taken, array.rows, (member, self.members));
-            let into = Piece::of(each, array.rows, (0, 1));
+            let piece = Piece::of(array.taken, array.rows, member, self.members);
+            let into = Piece::of(each, array.rows, 0, 1);
             // SAFETY: the array is that long, and so is what was made for it.
             unsafe { piece.copy(from.0, packed.as_mut_ptr().add(member * each), into) };
         }
@@ -308,14 +308,10 @@ impl Call<'_> {
     fn unpack(&self, array: &Array, came: &AlignedBytes, to: Address) {
         let each = array.given / self.members;
         for member in 0..self.members {
-            let into = Piece::of(array.given, array.rows, (member, self.members));
+            let into = Piece::of(array.given, array.rows, member, self.members);
             // SAFETY: each member's part is that long, and so is the result.
             unsafe {
-                Piece::of(each, array.rows, (0, 1)).copy(
-                    came.as_ptr().add(member * each),
-                    to.0,
-                    into,
-                )
+                Piece::of(each, array.rows, 0, 1).copy(came.as_ptr().add(member * each), to.0, into)
             };
         }
     }

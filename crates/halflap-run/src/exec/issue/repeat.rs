@@ -9,22 +9,26 @@ use super::super::memory::{Block, Requested};
 use super::super::stream::Sequence;
 use super::super::task::{Task, Work};
 use super::super::turns::{Branches, Limits, LoopClock, Turns, chosen};
-use super::{Frame, Issuer, needed};
-use crate::address::{Address, Move};
+use super::{Frame, Issuer, ReadList, needed};
+use crate::address::{Address, AddressRange, Move};
 use crate::failure::Stopped;
 use crate::prepare::Action;
 
-/// A loop's label, and which elements of its state its condition depends on, if they are known.
-pub(super) type Named<'a> = (u32, Option<&'a [usize]>);
+/// A loop that is issued.
+pub(super) struct Repeating<'a> {
+    pub(super) label: u32,
+    pub(super) repeat: &'a Loop,
+    /// The elements of its state that its condition depends on, if they are known.
+    pub(super) decides: Option<&'a [usize]>,
+}
 
 impl Issuer<'_> {
     pub(super) fn repeat(
         &mut self,
         frame: &mut Frame,
-        repeat: &Loop,
-        named: Named<'_>,
+        repeating: &Repeating<'_>,
     ) -> Result<(), Stopped> {
-        let label = named.0;
+        let &Repeating { label, repeat, .. } = repeating;
         let held = &self.program.plans[frame.plan].held;
         let pair = |&(from, to): &(SlotId, SlotId)| {
             (self.address(frame, from), self.address(frame, to), held[to].bytes)
@@ -33,8 +37,8 @@ impl Issuer<'_> {
         self.copy(label, moves);
         let (state, held) = self.state(frame, repeat, label)?;
         match self.recorded.is_some() || self.can_record(repeat) {
-            true => self.record_loop((repeat, &state), named)?,
-            false => self.issue_turns((repeat, &state), named)?,
+            true => self.record_loop(repeating, &state)?,
+            false => self.issue_turns(repeating, &state)?,
         }
         held.into_iter().for_each(|block| self.put(block));
         Ok(())
@@ -70,11 +74,8 @@ impl Issuer<'_> {
 
     /// Hands a loop to the compute stream. Its memory is that of every iteration: it is given back
     /// here, as that of a kernel is, because whatever comes later runs after the loop.
-    fn record_loop(
-        &mut self,
-        (repeat, state): (&Loop, &[Address]),
-        named: Named<'_>,
-    ) -> Result<(), Stopped> {
+    fn record_loop(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
+        let &Repeating { label, repeat, decides } = repeating;
         let (condition, answer) = self.record(|own| {
             let mut condition = own.enter(repeat.condition, state)?;
             own.walk(&mut condition)?;
@@ -90,10 +91,13 @@ impl Issuer<'_> {
             Ok(needed(moves))
         })?;
         let plan = &self.program.plans[repeat.body];
-        let array = |&element: &usize| (state[element], plan.held[plan.parameters[element]].bytes);
-        let decides = named.1.map(|elements| elements.iter().map(array).collect());
-        let turns = Turns { label: named.0, condition, answer, body, moves, decides };
-        self.push(0, named.0, Work::Loop(Box::new(turns)));
+        let array = |&element: &usize| AddressRange {
+            start: state[element],
+            len: plan.held[plan.parameters[element]].bytes,
+        };
+        let decides = decides.map(|elements| elements.iter().map(array).collect());
+        let turns = Turns { label, condition, answer, body, moves, decides };
+        self.push(0, label, Work::Loop(Box::new(turns)));
         Ok(())
     }
 
@@ -107,12 +111,10 @@ impl Issuer<'_> {
     }
 
     /// Issues the tasks of each iteration once the condition of the previous one is known.
-    fn issue_turns(
-        &mut self,
-        (repeat, state): (&Loop, &[Address]),
-        named: Named<'_>,
-    ) -> Result<(), Stopped> {
-        let mut clock = LoopClock::new(named.0, Instant::now(), Limits::new(self.options));
+    fn issue_turns(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
+        let &Repeating { label, repeat, decides } = repeating;
+        let limits = Limits::new(self.options);
+        let mut clock = LoopClock::new(self.rank, label, Instant::now(), limits);
         let around = self.scope.clone();
         for iteration in 0.. {
             self.scope = self.probe.is_some().then(|| {
@@ -130,21 +132,17 @@ impl Issuer<'_> {
             }
             let now = Instant::now();
             if clock.is_due(now) {
-                let values = named.1.map(|elements| self.contents((repeat, state), elements));
+                let values = decides.map(|elements| self.contents(repeat, state, elements));
                 if let Some(is_proven) = clock.judge(now, values) {
                     let turns = u64::from(iteration) + 1;
-                    return Err(self.fate.fail(clock.failure(
-                        self.program,
-                        (self.rank, turns),
-                        is_proven,
-                    )));
+                    return Err(self.fate.fail(clock.failure(self.program, turns, is_proven)));
                 }
             }
             let mut body = self.enter(repeat.body, state)?;
             self.track(&body);
             self.walk(&mut body)?;
             let moves = self.moved(repeat, &body);
-            self.copy(named.0, moves);
+            self.copy(label, moves);
             self.leave(body);
         }
         self.scope = around;
@@ -152,7 +150,7 @@ impl Issuer<'_> {
     }
 
     /// The bytes of some elements of a loop's state.
-    fn contents(&self, (repeat, state): (&Loop, &[Address]), elements: &[usize]) -> Vec<Vec<u8>> {
+    fn contents(&self, repeat: &Loop, state: &[Address], elements: &[usize]) -> Vec<Vec<u8>> {
         let body = &self.program.plans[repeat.body];
         let bytes_of = |&element: &usize| {
             let _opened = self.opened(&[state[element]], &[]);
@@ -205,14 +203,13 @@ impl Issuer<'_> {
             let _opened = self.opened(&[address], &[]);
             // SAFETY: the selector is there, and nothing that could write it is still to run.
             let which = unsafe { chosen(address, *selector_bytes, branches.len()) };
-            let (call, arguments) = &branches[which];
-            return self.call(frame, (call, arguments), (*label, which));
+            return self.call(frame, &branches[which], ReadList { label: *label, list: which });
         }
         let mut each = Vec::new();
         let mut requested: Option<Requested> = None;
-        for (which, (call, arguments)) in branches.iter().enumerate() {
-            let (tasks, ()) =
-                self.record(|own| own.call(frame, (call, arguments), (*label, which)))?;
+        for (list, branch) in branches.iter().enumerate() {
+            let of = ReadList { label: *label, list };
+            let (tasks, ()) = self.record(|own| own.call(frame, branch, of))?;
             each.push(tasks);
             // One of them runs: what a rank requests is counted for the first, as if that did.
             self.requested = *requested.get_or_insert(self.requested);
