@@ -1,11 +1,12 @@
 //! One instruction as its own module, with its operands as parameters.
 
-use super::{Module, Operand, Phase, Shape};
+use super::{Devices, Module, Operand, Phase, Shape};
 use crate::ids::InstrId;
 
 /// The text of a module that does what one instruction does, and nothing else. Its parameters are the instruction's
-/// operands, each once, in their sequence. What was started is ended, too. It is for so many replicas and partitions.
-pub fn alone(module: &Module, instr: InstrId, (replicas, partitions): (u32, u32)) -> String {
+/// operands, each once, in their sequence. What was started is ended, too. It is for these devices.
+pub fn alone(module: &Module, instr: InstrId, devices: Devices) -> String {
+    let Devices { replicas, partitions } = devices;
     let mut text =
         format!("HloModule only, replica_count={replicas}, num_partitions={partitions}\n");
     // What follows the first line are tables that metadata refers to.
@@ -122,12 +123,12 @@ mod tests {
                 .find(|&instr| module.instruction_name(instr) == name)
                 .unwrap()
         };
-        let only = alone(&module, find("m"), (1, 1));
+        let only = alone(&module, find("m"), Devices { replicas: 1, partitions: 1 });
         assert!(only.ends_with("ENTRY only_one {\n  only_0 = f32[8]{0} parameter(0)\n  only_1 = f32[8]{0} parameter(1)\n  ROOT m = f32[8]{0} multiply(only_0, only_1)\n}\n"), "{only}");
         let again = Module::read(alone(&module, find("r"), module.devices())).unwrap();
         assert_eq!(
             (again.devices(), again.opcode_name(again.root(again.entry()))),
-            ((1, 2), "all-reduce")
+            (Devices { replicas: 1, partitions: 2 }, "all-reduce")
         );
     }
 }

@@ -155,11 +155,11 @@ enum Meaning {
 
 impl ReplicaGroups {
     pub(super) fn of(module: &Module, instr: InstrId) -> ReplicaGroups {
-        let (replicas, partitions) = module.devices();
-        let all = u64::from(replicas) * u64::from(partitions);
+        let devices = module.devices();
+        let all = devices.count();
         let meaning = meaning(module, instr);
         if let Some(text) = module.attribute(instr, "source_target_pairs") {
-            return ReplicaGroups::permutation(text, meaning, (replicas, partitions));
+            return ReplicaGroups::permutation(text, meaning, devices);
         }
         let mut groups = match module.attribute(instr, "replica_groups") {
             // That they can be read was checked when the module was.
@@ -168,19 +168,16 @@ impl ReplicaGroups {
         };
         if groups.iter().all(Vec::is_empty) {
             let everyone = match meaning {
-                Meaning::Replicas | Meaning::ReplicasWhole => u64::from(replicas),
-                Meaning::Partitions => u64::from(partitions),
+                Meaning::Replicas | Meaning::ReplicasWhole => u64::from(devices.replicas),
+                Meaning::Partitions => u64::from(devices.partitions),
                 Meaning::Devices => all,
             };
             groups = vec![(0..everyone.min(MOST_DEVICES) as u32).collect()];
         }
-        ReplicaGroups {
-            groups: as_devices(&groups, meaning, (replicas, partitions)),
-            pairs: Vec::new(),
-        }
+        ReplicaGroups { groups: as_devices(&groups, meaning, devices), pairs: Vec::new() }
     }
 
-    fn permutation(text: &str, meaning: Meaning, devices: (u32, u32)) -> ReplicaGroups {
+    fn permutation(text: &str, meaning: Meaning, devices: Devices) -> ReplicaGroups {
         let numbers: Vec<u32> =
             numbers_in(text).into_iter().filter_map(|number| u32::try_from(number).ok()).collect();
         let pairs: Vec<Vec<u32>> = numbers.chunks_exact(2).map(<[u32]>::to_vec).collect();
@@ -497,11 +494,8 @@ fn transposed(dims: &[u64], order: &[usize]) -> Option<Vec<u32>> {
     Some((0..total).map(at).collect())
 }
 
-fn as_devices(
-    groups: &[Vec<u32>],
-    meaning: Meaning,
-    (replicas, partitions): (u32, u32),
-) -> Vec<Vec<u32>> {
+fn as_devices(groups: &[Vec<u32>], meaning: Meaning, devices: Devices) -> Vec<Vec<u32>> {
+    let Devices { replicas, partitions } = devices;
     let copies = |count: u32, device: &dyn Fn(u32, u32) -> u32| -> Vec<Vec<u32>> {
         let copy = |copy: u32| {
             groups.iter().map(move |group| group.iter().map(|&id| device(copy, id)).collect())

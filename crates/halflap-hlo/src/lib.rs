@@ -229,13 +229,13 @@ impl Module {
     }
 
     /// The number of replicas, and the number of partitions of each.
-    pub fn devices(&self) -> (u32, u32) {
-        if let Some(Devices { replicas, partitions }) = self.assumed_devices() {
-            return (replicas, partitions);
-        }
+    pub fn devices(&self) -> Devices {
         let number =
             |key| self.module_attribute(key).and_then(|text| text.parse().ok()).unwrap_or(1);
-        (number("replica_count"), number("num_partitions"))
+        self.assumed_devices().unwrap_or_else(|| Devices {
+            replicas: number("replica_count"),
+            partitions: number("num_partitions"),
+        })
     }
 
     /// Replicas and partitions, if the text does not say how many there are: what its collectives name.

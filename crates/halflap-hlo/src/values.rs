@@ -69,6 +69,18 @@ pub(super) enum Keep {
     Exchanged,
 }
 
+/// A content that would be written over another one.
+#[derive(Clone, Copy)]
+struct Overwrite {
+    content: u32,
+    /// The content that is there.
+    operand: u32,
+    /// Whether other readers are made to come before; otherwise there must be none.
+    binds: bool,
+    /// Whether the writer works in place; otherwise it must not read what is there.
+    in_place: bool,
+}
+
 /// All values of a computation.
 pub(super) struct Values {
     /// Where each instruction's leaves begin, by its place in the computation.
@@ -583,7 +595,8 @@ impl Finder<'_> {
             }
             let fits = |operand: u32, binds: bool| {
                 let in_place = options.iter().any(|offer| offer.operand == operand);
-                !overwritten[operand as usize] && self.fits(content, (operand, binds), in_place)
+                !overwritten[operand as usize]
+                    && self.fits(Overwrite { content, operand, binds, in_place })
             };
             // The parameter that the result replaces comes first, even if the writer does not read
             // it.
@@ -607,10 +620,9 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether a content can overwrite another one, which is no longer needed. Its writer may read
-    /// it only if it works in place. `binds` says whether other readers are made to come before, or
-    /// must not be there.
-    fn fits(&self, content: u32, (operand, binds): (u32, bool), in_place: bool) -> bool {
+    /// Whether a content can overwrite another one, which is no longer needed.
+    fn fits(&self, overwrite: Overwrite) -> bool {
+        let Overwrite { content, operand, binds, in_place } = overwrite;
         let (new, old) =
             (&self.values.contents[content as usize], &self.values.contents[operand as usize]);
         let Some(writer) = new.writer else { return false };

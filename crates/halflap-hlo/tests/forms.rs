@@ -209,7 +209,10 @@ fn values_on_the_next_line_and_comments_after_them() {
 fn several_instructions_in_a_line() {
     let text = "HloModule m, num_partitions=2 ENTRY e { p = f32[2] parameter(0), metadata={op_name='a}'} t = (f32[2]) tuple(p) ROOT r = f32[2] get-tuple-element(t), index=0 }";
     let module = read(text);
-    assert_eq!((module.name(), module.devices(), module.len()), ("m", (1, 2), 3));
+    assert_eq!(
+        (module.name(), module.devices(), module.len()),
+        ("m", Devices { replicas: 1, partitions: 2 }, 3)
+    );
 }
 
 #[test]
@@ -278,7 +281,13 @@ fn devices_that_the_text_does_not_count() {
         );
         Module::read(text).unwrap()
     };
-    assert_eq!(module("{}").for_devices(4).unwrap().devices(), (4, 1));
-    assert_eq!(module("{{0,1}}").for_devices(4).unwrap().devices(), (4, 1));
+    assert_eq!(
+        module("{}").for_devices(4).unwrap().devices(),
+        Devices { replicas: 4, partitions: 1 }
+    );
+    assert_eq!(
+        module("{{0,1}}").for_devices(4).unwrap().devices(),
+        Devices { replicas: 4, partitions: 1 }
+    );
     assert!(module("{{0,1,2}}").for_devices(2).is_none());
 }

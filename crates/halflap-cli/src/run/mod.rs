@@ -199,8 +199,7 @@ impl<'a> Job<'a> {
 
     /// As many as were requested, or an equal share of the cores.
     fn threads_per_rank(&self) -> usize {
-        let (replicas, partitions) = self.source.module.devices();
-        let ranks = (replicas as usize * partitions as usize).max(1);
+        let ranks = (self.source.module.devices().count() as usize).max(1);
         let share =
             || std::thread::available_parallelism().map_or(1, |cores| (cores.get() / ranks).max(1));
         self.args.threads_per_rank.map_or_else(share, usize::from)

@@ -97,8 +97,7 @@ impl Ranks for Processes<'_> {
 }
 
 fn check_size<'a>(world: &World, job: Job<'a>) -> Result<Job<'a>, Failed> {
-    let (replicas, partitions) = job.source.module.devices();
-    let ranks = replicas as usize * partitions as usize;
+    let ranks = job.source.module.devices().count() as usize;
     match ranks == world.size() {
         true => Ok(job),
         false => {

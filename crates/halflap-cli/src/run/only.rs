@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
+use halflap_hlo::{Devices, Module};
 use halflap_run::check::{Entry, RankValues, read_values};
 
 use crate::args;
@@ -49,11 +49,10 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
         read_values(Path::new(saved)).map_err(|error| Failed::BadInput(error.to_string()))?;
     let module = module.for_devices(u32::try_from(ranks.len()).unwrap_or(0)).unwrap_or(module);
     let devices = devices(&module, ranks.len()).ok_or_else(|| {
-        let (replicas, partitions) = module.devices();
         let problem = format!(
             "has values of {} ranks, and the module has {}",
             ranks.len(),
-            replicas * partitions
+            module.devices().count()
         );
         Failed::in_file(saved, problem)
     })?;
@@ -65,7 +64,7 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
     alone.module = path;
     alone.inputs = Some(folder.0.display().to_string());
     alone.only = None;
-    let partitions = module.devices().1;
+    let partitions = module.devices().partitions;
     alone.stands_for =
         ranks.first().filter(|_| ranks.len() == 1).map(|values| (values.rank, partitions));
     alone.orders.input_order = true;
@@ -73,11 +72,10 @@ pub(super) fn run(args: &args::Run, asked: &str) -> Result<(), Failed> {
 }
 
 /// Replicas and partitions: the module's, or one of each for the values of one rank alone.
-fn devices(module: &Module, ranks: usize) -> Option<(u32, u32)> {
-    let (replicas, partitions) = module.devices();
+fn devices(module: &Module, ranks: usize) -> Option<Devices> {
     match ranks {
-        1 => Some((1, 1)),
-        _ => (ranks == replicas as usize * partitions as usize).then_some((replicas, partitions)),
+        1 => Some(Devices { replicas: 1, partitions: 1 }),
+        _ => Some(module.devices()).filter(|devices| devices.count() == ranks as u64),
     }
 }
 

@@ -146,8 +146,7 @@ fn read_module(path: &str, bytes: &[u8], ranks: Option<Ranks>) -> Result<(Worklo
 
 /// A module for so many ranks, if that is what it is for, or if it does not say.
 pub fn on_ranks(module: Module, ranks: Ranks) -> Result<Module, String> {
-    let (replicas, partitions) = module.devices();
-    let own = replicas as usize * partitions as usize;
+    let own = module.devices().count() as usize;
     let (Ranks::Asked(count) | Ranks::Started(count)) = ranks;
     let said = match ranks {
         Ranks::Asked(count) => format!("--ranks {count}"),

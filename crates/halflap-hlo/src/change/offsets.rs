@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::ids::InstrId;
-use crate::{Literal, Module, Opcode};
+use crate::{Devices, Literal, Module, Opcode};
 
 /// No larger offset is looked at: sums and products of smaller ones do not overflow.
 const LARGEST: i64 = 1 << 31;
@@ -28,7 +28,7 @@ pub(super) struct Offsets<'m> {
 
 impl<'m> Offsets<'m> {
     pub(super) fn new(module: &'m Module) -> Offsets<'m> {
-        let (replicas, partitions) = module.devices();
+        let Devices { replicas, partitions } = module.devices();
         let (replicas, partitions) = (replicas as usize, partitions.max(1) as usize);
         Offsets { module, devices: replicas * partitions, partitions, known: HashMap::new() }
     }

@@ -183,8 +183,7 @@ fn cut(
     let size = sliced.dims[dim];
     let ReplicaGroups { groups, .. } = module.replica_groups(all_reduce);
     let count = groups.first().map_or(0, Vec::len);
-    let (replicas, partitions) = module.devices();
-    let everyone = replicas as usize * partitions as usize;
+    let everyone = module.devices().count() as usize;
     let mut members: Vec<u32> = groups.iter().flatten().copied().collect();
     members.sort_unstable();
     let is_everyone = members.iter().enumerate().all(|(at, &member)| at == member as usize);

@@ -15,6 +15,15 @@ pub(super) struct Callees<'a> {
     pub(super) of: &'a IdVec<ComputationId, Option<PlanId>>,
 }
 
+/// An instruction that calls.
+#[derive(Clone, Copy)]
+struct CallSite<'a> {
+    storage: &'a Storage,
+    instr: InstrId,
+    /// The memory allocated with it.
+    made: &'a [SlotId],
+}
+
 impl Callees<'_> {
     fn plan(
         &self,
@@ -49,7 +58,8 @@ impl Callees<'_> {
         made: &[SlotId],
     ) -> Result<Call, PlanError> {
         let plan = self.plan(instr, self.module.called(instr).first().copied())?;
-        self.called((storage, made), plan, (instr, self.operands(storage, instr)))
+        let arguments = self.operands(storage, instr);
+        self.called(CallSite { storage, made, instr }, plan, arguments)
     }
 
     /// A conditional's selector and what each branch does.
@@ -68,17 +78,18 @@ impl Callees<'_> {
         let &[selector] = slots(0) else { return Err(self.misshapen(instr)) };
         let branch = |(index, &computation): (usize, &ComputationId)| {
             let plan = self.plan(instr, Some(computation))?;
-            self.called((storage, made), plan, (instr, slots(index + 1).to_vec()))
+            self.called(CallSite { storage, made, instr }, plan, slots(index + 1).to_vec())
         };
         Ok((selector, called.iter().enumerate().map(branch).collect::<Result<_, PlanError>>()?))
     }
 
     fn called(
         &self,
-        (storage, made): (&Storage, &[SlotId]),
+        caller: CallSite<'_>,
         id: PlanId,
-        (instr, arguments): (InstrId, Vec<SlotId>),
+        arguments: Vec<SlotId>,
     ) -> Result<Call, PlanError> {
+        let CallSite { storage, made, instr } = caller;
         let plan = &self.plans[id];
         self.refuse_body(instr, plan.computation)?;
         let ours = storage.of(instr);

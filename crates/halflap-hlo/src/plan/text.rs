@@ -79,12 +79,11 @@ impl Text {
 }
 
 fn headline(module: &Module, program: &Program) -> String {
-    let (replicas, partitions) = module.devices();
     let peak = program.peak();
     format!(
         "plan of {} for {} ranks: {} computations, {} steps, peak {peak} ({} bytes)",
         module.name(),
-        u64::from(replicas) * u64::from(partitions),
+        module.devices().count(),
         program.plans.len(),
         program.step_count(),
         peak.0

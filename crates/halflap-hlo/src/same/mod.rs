@@ -57,12 +57,9 @@ pub fn same(before: &Module, after: &Module) -> Result<Sameness, Different> {
 
 /// What modules say about themselves, but for their names and whether they are scheduled.
 fn same_header(before: &Module, after: &Module) -> Result<(), Different> {
-    let count = |module: &Module| {
-        let (replicas, partitions) = module.devices();
-        u64::from(replicas) * u64::from(partitions)
-    };
-    if before.devices() != after.devices() {
-        return Err(Different::Devices { before: count(before), after: count(after) });
+    let (devices, others) = (before.devices(), after.devices());
+    if devices != others {
+        return Err(Different::Devices { before: devices.count(), after: others.count() });
     }
     let attributes = |module: &Module| -> BTreeSet<(String, String)> {
         let range = module.attributes.start as usize..module.attributes.end as usize;

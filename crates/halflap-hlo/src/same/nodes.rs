@@ -14,7 +14,7 @@ use std::rc::Rc;
 use halflap::ids::IdVec;
 
 use crate::lex::numbers_in;
-use crate::{ElementType, Opcode, Shape};
+use crate::{Devices, ElementType, Opcode, Shape};
 
 halflap::ids! {
     /// A value.
@@ -130,14 +130,13 @@ pub(super) struct Nodes {
     known: HashMap<Node, NodeId>,
     /// Whether numbers may be added up in another order.
     pub(super) any_sum_order: bool,
-    /// Replicas, and partitions of each.
-    pub(super) devices: (u32, u32),
+    pub(super) devices: Devices,
     /// Integers that follow from the device alone. Looked up only.
     pub(super) numbers: HashMap<NodeId, Option<Rc<Vec<i64>>>>,
 }
 
 impl Nodes {
-    pub(super) fn new(devices: (u32, u32), any_sum_order: bool) -> Nodes {
+    pub(super) fn new(devices: Devices, any_sum_order: bool) -> Nodes {
         let (all, known, numbers) = (IdVec::default(), HashMap::new(), HashMap::new());
         Nodes { all, known, any_sum_order, devices, numbers }
     }
@@ -179,7 +178,7 @@ impl Nodes {
         if opcode == Opcode::DynamicSlice
             && let Some((dim, starts)) = self.sliced(&form, &inputs)
         {
-            return self.shard((dim, starts), form, inputs[0]);
+            return self.plain(What::Shard { dim, starts }, form, vec![inputs[0]]);
         }
         if opcode.is_elementwise()
             && opcode != Opcode::Map
@@ -255,16 +254,11 @@ impl Nodes {
             reducer: *reducer,
         };
         let whole = self.collective(all, whole, input);
-        Some(self.shard((dim, Rc::new(starts)), form.clone(), whole))
-    }
-
-    fn shard(&mut self, cut: (usize, Rc<Vec<u64>>), form: Form, of: NodeId) -> NodeId {
-        let (dim, starts) = cut;
-        self.plain(What::Shard { dim, starts }, form, vec![of])
+        Some(self.plain(What::Shard { dim, starts: Rc::new(starts) }, form.clone(), vec![whole]))
     }
 
     pub(super) fn device_count(&self) -> usize {
-        self.devices.0 as usize * self.devices.1 as usize
+        self.devices.count() as usize
     }
 
     /// A convert of moved data as moved data that was converted.
@@ -329,7 +323,7 @@ impl Nodes {
             lifted.push(full);
         }
         let full = self.op(what.clone(), form.with_dims(&whole), lifted);
-        Some(self.shard((dim, starts), form.clone(), full))
+        Some(self.plain(What::Shard { dim, starts }, form.clone(), vec![full]))
     }
 
     /// A single number in every place.

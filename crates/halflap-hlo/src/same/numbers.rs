@@ -30,7 +30,7 @@ impl Nodes {
             return None;
         }
         let devices = self.device_count();
-        let partitions = self.devices.1.max(1) as usize;
+        let partitions = self.devices.partitions.max(1) as usize;
         let numbers: Vec<i64> = match &node.what {
             What::Literal(text) => vec![only(text)?; devices],
             // One of a list that is the same everywhere.

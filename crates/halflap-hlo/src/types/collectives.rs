@@ -51,8 +51,7 @@ fn pairs(view: View<'_>) -> Checked {
 }
 
 fn device_count(view: View<'_>) -> u64 {
-    let (replicas, partitions) = view.module.devices();
-    u64::from(replicas) * u64::from(partitions)
+    view.module.devices().count()
 }
 
 fn named_once(
@@ -110,15 +109,15 @@ pub(super) fn all_gather(view: View<'_>) -> Checked {
 pub(super) fn reduce_scatter(view: View<'_>) -> Checked {
     let mut right = operands(view)?;
     for index in 0..right.len() {
-        split(view, (&mut right, index))?;
+        split(view, index, &mut right[index])?;
     }
     view.gives_all(&right)
 }
 
 /// Takes a device's part of an operand.
-fn split(view: View<'_>, (types, index): (&mut [Type], usize)) -> Checked {
+fn split(view: View<'_>, index: usize, operand: &mut Type) -> Checked {
     let size = group_size(view)?;
-    let dims = &mut types[index].dims;
+    let dims = &mut operand.dims;
     let dim = view.dim("dimensions", dims.len())?;
     if size == 0 || dims[dim] % size != 0 {
         return Err(view
@@ -133,7 +132,7 @@ pub(super) fn all_to_all(view: View<'_>) -> Checked {
     let right = operands(view)?;
     if view.module.attribute(view.instr, "dimensions").is_some() {
         for index in 0..right.len() {
-            split(view, (&mut right.clone(), index))?;
+            split(view, index, &mut right[index].clone())?;
         }
         return view.gives_all(&right);
     }

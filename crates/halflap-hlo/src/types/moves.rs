@@ -201,7 +201,7 @@ fn index_dims(view: View<'_>, operand: usize) -> Result<(Vec<u64>, usize), Misma
 }
 
 /// That an index has as many parts as dimensions it is into.
-fn index_map(view: View<'_>, key: &'static str, (rank, parts): (usize, usize)) -> Checked {
+fn index_map(view: View<'_>, key: &'static str, rank: usize, parts: usize) -> Checked {
     match view.dims(key, rank)?.len() == parts {
         true => Ok(()),
         false => Err(view
@@ -224,9 +224,9 @@ pub(super) fn gather(view: View<'_>) -> Checked {
     let rank = operand.dims.len();
     let sizes = sizes(view, "slice_sizes", &operand)?;
     let (others, parts) = index_dims(view, 1)?;
-    index_map(view, "start_index_map", (rank, parts))?;
+    index_map(view, "start_index_map", rank, parts)?;
     let mut dropped = view.dims("collapsed_slice_dims", rank)?;
-    dropped.extend(batching(view, ("operand_batching_dims", rank), "start_indices_batching_dims")?);
+    dropped.extend(batching(view, "operand_batching_dims", "start_indices_batching_dims")?);
     if dropped.iter().any(|&dim| sizes[dim] > 1) {
         return Err(view.attribute_should("slice_sizes", "1 in collapsed and batching dimensions"));
     }
@@ -244,14 +244,14 @@ pub(super) fn gather(view: View<'_>) -> Checked {
 /// The operand's batching dimensions, each of which goes with one of the indices, as long.
 fn batching(
     view: View<'_>,
-    (key, rank): (&'static str, usize),
+    key: &'static str,
     indices_key: &'static str,
 ) -> Result<Vec<usize>, Mismatch> {
-    let dims = view.dims(key, rank)?;
+    let operand = view.array(0)?;
+    let dims = view.dims(key, operand.dims.len())?;
     // The indices come after all arrays: one of a gather, as many as updates of a scatter.
     let indices = view.array(view.count() / 2)?;
     let theirs = view.dims(indices_key, indices.dims.len())?;
-    let operand = view.array(0)?;
     let is_as_long = |(&dim, &their): (&usize, &usize)| operand.dims[dim] == indices.dims[their];
     match dims.len() == theirs.len() && dims.iter().zip(&theirs).all(is_as_long) {
         true => Ok(dims),
@@ -283,13 +283,9 @@ pub(super) fn scatter(view: View<'_>) -> Checked {
 fn update(view: View<'_>, index: usize, array: &Type) -> Checked {
     let rank = array.dims.len();
     let (others, parts) = index_dims(view, view.count() / 2)?;
-    index_map(view, "scatter_dims_to_operand_dims", (rank, parts))?;
+    index_map(view, "scatter_dims_to_operand_dims", rank, parts)?;
     let mut inserted = view.dims("inserted_window_dims", rank)?;
-    inserted.extend(batching(
-        view,
-        ("input_batching_dims", rank),
-        "scatter_indices_batching_dims",
-    )?);
+    inserted.extend(batching(view, "input_batching_dims", "scatter_indices_batching_dims")?);
     let most = without(&array.dims, &inserted);
     let updates = view.array(index)?;
     let places = view.dims("update_window_dims", most.len() + others.len())?;

@@ -15,8 +15,8 @@ pub use prepare::EvaluateError;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use halflap_hlo::Module;
 use halflap_hlo::ids::{ComputationId, InstrId};
+use halflap_hlo::{Devices, Module};
 
 use crate::kernel::{ArrayType, Context, Kernel, Libraries, Scratch, operand_leaves};
 use crate::tensor::Tensor;
@@ -87,7 +87,7 @@ impl<'m> Evaluator<'m> {
 
     /// The same, with libraries for custom calls.
     pub fn with(module: &'m Module, libraries: &Libraries) -> Result<Evaluator<'m>, EvaluateError> {
-        let (replicas, partitions) = module.devices();
+        let Devices { replicas, partitions } = module.devices();
         let context = |device: u32| Context {
             replica: device / partitions,
             partition: device % partitions,

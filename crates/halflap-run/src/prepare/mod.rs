@@ -11,7 +11,9 @@ use halflap::ids::{IdVec, StreamId};
 use halflap::units::Bytes;
 use halflap_hlo::ids::{CommId, InstrId, PlanId, SlotId};
 use halflap_hlo::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
-use halflap_hlo::{Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started};
+use halflap_hlo::{
+    Devices, Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started,
+};
 use thiserror::Error;
 
 use crate::comm::Collective;
@@ -216,7 +218,7 @@ impl Prepared {
         let kinds = leaf_kinds(module, root)?;
         let cast = |index: usize| cast_of(module, libraries, Leaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
-        let (replicas, partitions) = module.devices();
+        let Devices { replicas, partitions } = module.devices();
         let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
         let is_peak_a_bound =
             steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
