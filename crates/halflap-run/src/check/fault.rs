@@ -134,7 +134,7 @@ impl Write for Text {
 
 impl Text {
     fn send(&self, file: libc::c_int) {
-        // SAFETY: so many bytes are there.
+        // SAFETY: this many bytes are there.
         unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.len) };
     }
 }

@@ -164,7 +164,7 @@ impl Collective {
     }
 }
 
-/// A piece of an array: for each of its rows, so many bytes from some place on.
+/// A piece of an array: for each of its rows, this many bytes from some place on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) rows: usize,

@@ -16,7 +16,7 @@ use crate::sync::locked;
 /// How often a waiting thread spins before it sleeps.
 const LOOKS: u32 = 64;
 
-/// The number of a task of a stream: it is done when the stream has completed so many.
+/// The number of a task of a stream: it is done when the stream has completed this many.
 pub(crate) type Sequence = u64;
 
 /// A queue and how far it is.
@@ -111,7 +111,7 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Waits until so many tasks are done.
+    /// Waits until this many tasks are done.
     pub(crate) fn wait(&self, until: Sequence, fate: &Fate) -> Result<(), Stopped> {
         for _ in 0..LOOKS {
             if self.done.load(Ordering::Acquire) >= until {

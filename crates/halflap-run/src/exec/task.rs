@@ -50,11 +50,11 @@ pub(super) enum Work {
     Cast { which: CastId, arrays: [Address; 2] },
     /// Copies that happen at once.
     Copy { moves: Vec<Move> },
-    /// Nothing, when another stream is so far.
+    /// Nothing but a wait, until another stream has completed this many tasks.
     Wait { stream: usize, until: Sequence },
-    /// A collective, when compute is so far.
+    /// A collective, once compute has completed this many tasks.
     Collective { after: Sequence, sequence: u64, arrays: Box<[Address]> },
-    /// A transfer, when compute is so far.
+    /// A transfer, once compute has completed this many tasks.
     Transfer { after: Sequence, arrays: Box<[Address]> },
     /// A loop without anything asynchronous.
     Loop(Box<Turns>),

@@ -89,7 +89,7 @@ macro_rules! loops {
 /// See [`BlockFn`].
 #[inline(always)]
 unsafe fn block<'a, T>(start: *const u8, len: usize) -> &'a [T] {
-    // SAFETY: the caller promises so many elements of the type.
+    // SAFETY: the caller promises this many elements of the type.
     unsafe { std::slice::from_raw_parts(start.cast(), len) }
 }
 
@@ -97,7 +97,7 @@ unsafe fn block<'a, T>(start: *const u8, len: usize) -> &'a [T] {
 /// See [`BlockFn`].
 #[inline(always)]
 unsafe fn block_mut<'a, T>(start: *mut u8, len: usize) -> &'a mut [T] {
-    // SAFETY: the caller promises so many elements of the type, for this function alone.
+    // SAFETY: the caller promises this many elements of the type, for this function alone.
     unsafe { std::slice::from_raw_parts_mut(start.cast(), len) }
 }
 
@@ -510,7 +510,7 @@ pub(super) fn copy(dtype: DType) -> BlockFn {
     }
 }
 
-/// Keeps so many bits of exponent and mantissa.
+/// Keeps this many bits of exponent and mantissa.
 pub(super) fn reduce_precision(exponent: u32, mantissa: u32) -> Option<BlockFn> {
     Some(match (exponent, mantissa) {
         (8, 23) => copy(DType::F32),

@@ -61,7 +61,7 @@ struct Ends {
     to: Slot,
 }
 
-/// The transform of one dimension of arrays whose last one has so many elements.
+/// The transform of one dimension of arrays whose last one has this many elements.
 #[derive(Clone, Copy)]
 struct Step {
     kind: Kind,

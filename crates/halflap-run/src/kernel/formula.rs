@@ -200,7 +200,7 @@ pub(super) enum Routine {
     Eliminate,
     /// `geqrf`
     Reflect,
-    /// `orgqr`, of so many reflections.
+    /// `orgqr`, of this many reflections.
     Reflections { count: usize },
     /// `syevd`
     Eigen { is_lower: bool },

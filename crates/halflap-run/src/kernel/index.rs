@@ -250,7 +250,7 @@ impl Stage for Scatter {
         for (&(from, _, to, _), &bytes) in self.arrays.iter().zip(&self.bytes) {
             let (from, to) = (buffers.read(from), buffers.write(to));
             if from != to.cast_const() {
-                // SAFETY: both arrays have so many bytes and are different memory.
+                // SAFETY: both arrays have this many bytes and are different memory.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
             }
         }
@@ -305,7 +305,7 @@ impl Stage for Scatter {
     }
 }
 
-/// Room for two computed elements of each of so many arrays.
+/// Room for two computed elements of every array.
 const LOCAL: usize = 1024;
 /// A program's block: one element.
 const BLOCK: usize = 64;

@@ -91,7 +91,7 @@ impl Scratch {
         Scratch { memory: AlignedBytes::default(), context }
     }
 
-    /// Makes sure that kernels that need so many bytes allocate nothing.
+    /// Makes sure that kernels that need this many bytes allocate nothing.
     pub fn reserve(&mut self, bytes: usize) {
         self.memory.reserve(bytes);
     }
@@ -120,7 +120,7 @@ pub(crate) struct Buffers<'r> {
 unsafe impl Sync for Buffers<'_> {}
 
 impl Buffers<'_> {
-    /// The same for one of several threads, each with so many bytes of local memory.
+    /// The same for one of several threads, each with this many bytes of local memory.
     fn for_portion(&self, portion: Portion, local_bytes: usize) -> Buffers<'_> {
         Buffers { local: self.local.wrapping_add(portion.index * local_bytes), portion, ..*self }
     }

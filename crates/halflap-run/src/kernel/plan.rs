@@ -110,7 +110,7 @@ impl<'f> Planner<'f> {
             match planner.outputs() {
                 Ok(()) => return Ok(planner.plan),
                 Err(Trouble::Unsupported(error)) => return Err(error),
-                // A term more is kept each time: this ends.
+                // Each round keeps at least one more term, so this ends.
                 Err(Trouble::Force(terms)) => {
                     forced = planner.forced;
                     forced.extend(terms);

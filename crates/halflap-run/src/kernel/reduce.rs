@@ -197,7 +197,7 @@ impl Reduce {
         let mut first = share.start;
         while first < share.end {
             let rows = at_once.min(share.end - first);
-            // SAFETY: spans of the loop, rows of a block, and so many elements of the output.
+            // SAFETY: spans of the loop, rows of a block, and this many elements of the output.
             unsafe {
                 operand.start(buffers, into, rows);
                 let mut done = 0;
@@ -302,7 +302,7 @@ struct Applying<'r> {
 }
 
 impl<'r> Applying<'r> {
-    /// As large as any element, in case.
+    /// The size of the largest element.
     const WIDEST: usize = 16;
 
     fn bytes(reduce: &Reduce, applied: &Applied) -> usize {

@@ -94,10 +94,10 @@ struct Outputs<'r> {
     span: Range<usize>,
 }
 
-/// A position in the window, as a row of windows sees it.
+/// A position in the window, for a row of windows.
 #[derive(Clone, Copy)]
 struct Sighting {
-    /// Where the row of the array begins that it sees.
+    /// Where the row of the array that it sees begins.
     outer: usize,
     /// The position in the last dimension.
     place: usize,

@@ -224,7 +224,7 @@ impl Call<'_> {
         let count = self.of.count(array.taken, array.dtype.size())?;
         let send = if from == to { IN_PLACE } else { from.0.cast_const().cast::<c_void>() };
         self.run("MPI_Iallreduce", |mpi, request| {
-            // SAFETY: both arrays have so many elements.
+            // SAFETY: both arrays have this many elements.
             unsafe {
                 (mpi.functions.iallreduce)(send, to.0.cast(), count, dtype, op, self.comm, request)
             }
@@ -238,7 +238,7 @@ impl Call<'_> {
         let to = all.as_mut_ptr();
         self.run("MPI_Iallgather", |mpi, request| {
             let byte = mpi.byte;
-            // SAFETY: each member sends so many bytes, and there is room for those of all.
+            // SAFETY: each member sends this many bytes, and there is room for those of all.
             unsafe {
                 (mpi.functions.iallgather)(
                     from.0.cast(),
@@ -263,7 +263,7 @@ impl Call<'_> {
         self.run("MPI_Ialltoall", |mpi, request| {
             let byte = mpi.byte;
             let from = send.as_ptr().cast();
-            // SAFETY: both have so many bytes for each member.
+            // SAFETY: both have this many bytes for each member.
             unsafe {
                 (mpi.functions.ialltoall)(
                     from,
@@ -326,7 +326,7 @@ impl Call<'_> {
         let count = self.of.count(array.given, array.dtype.size())?;
         self.run("MPI_Ireduce_scatter_block", |mpi, request| {
             let send = packed.as_ptr().cast();
-            // SAFETY: so many elements for each member, and as many come.
+            // SAFETY: this many elements for each member, and as many come.
             unsafe {
                 (mpi.functions.ireduce_scatter_block)(
                     send,
@@ -376,7 +376,7 @@ impl Call<'_> {
         }
         let count = self.of.count(array.given, 1)?;
         self.run("MPI_Ibcast", |mpi, request| {
-            // SAFETY: the result has so many bytes on every member.
+            // SAFETY: the result has this many bytes on every member.
             unsafe { (mpi.functions.ibcast)(to.0.cast(), count, mpi.byte, 0, self.comm, request) }
         })
     }
@@ -398,7 +398,7 @@ impl Call<'_> {
         if let Some(source) = source {
             let mut request = mpi.no_request;
             let start = came.as_mut_ptr().cast();
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: there is room for this many bytes.
             let code = unsafe {
                 (mpi.functions.irecv)(
                     start,
@@ -416,7 +416,7 @@ impl Call<'_> {
         for &(_, target) in collective.pairs.iter().filter(|(source, _)| *source == self.of.rank) {
             let Some(target) = place(collective, target) else { continue };
             let mut request = mpi.no_request;
-            // SAFETY: the array has so many bytes.
+            // SAFETY: the array has this many bytes.
             let code = unsafe {
                 (mpi.functions.isend)(
                     from.0.cast(),
