@@ -99,11 +99,11 @@ impl PyFigures {
 }
 
 /// What a command found: rendered only when that is asked for, and never worked out again.
-#[pyclass(frozen)]
-struct Held(desk::FoundAnswer);
+#[pyclass(frozen, name = "Held")]
+struct PyHeld(desk::FoundAnswer);
 
 #[pymethods]
-impl Held {
+impl PyHeld {
     /// As JSON.
     fn json(&self, py: Python<'_>) -> PyResult<String> {
         py.detach(|| self.0.json()).map_err(raised)
@@ -158,8 +158,8 @@ fn apart<T: Send + 'static>(
     answered(py, &mut answers, &stop)?.map_err(raised)
 }
 
-fn find(py: Python<'_>, request: Request, given: Files) -> PyResult<Held> {
-    apart(py, given, move |given| desk::find(&request, given)).map(Held)
+fn find(py: Python<'_>, request: Request, given: Files) -> PyResult<PyHeld> {
+    apart(py, given, move |given| desk::find(&request, given)).map(PyHeld)
 }
 
 /// What is read under names in angle brackets.
@@ -172,7 +172,7 @@ fn schedule(
     program: &str,
     given: Files,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Held> {
+) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let request = options.schedule(program)?;
     options.finish()?;
@@ -197,7 +197,7 @@ fn simulate(
     order: Option<&str>,
     given: Files,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Held> {
+) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let request = Simulate { of: ordered(program, order, &options)? };
     options.finish()?;
@@ -212,7 +212,7 @@ fn explain(
     order: Option<&str>,
     given: Files,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Held> {
+) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let (node, memory_budget) = (options.node()?, options.memory_budget()?);
     let of = ordered(program, order, &options)?;
@@ -229,7 +229,7 @@ fn what_if(
     schedule: Option<&str>,
     given: Files,
     options: &Bound<'_, PyDict>,
-) -> PyResult<Held> {
+) -> PyResult<PyHeld> {
     let options = Options::new(options)?;
     let defaults = WhatIf::new(program, schedule);
     let request = WhatIf {
@@ -271,7 +271,7 @@ fn verify(
 
 /// What ran, from traces.
 #[pyfunction]
-fn analyze(py: Python<'_>, traces: Vec<String>) -> PyResult<Held> {
+fn analyze(py: Python<'_>, traces: Vec<String>) -> PyResult<PyHeld> {
     if traces.is_empty() {
         return Err(BadInput::new_err("there is no trace to read: name one for each rank"));
     }
@@ -280,7 +280,7 @@ fn analyze(py: Python<'_>, traces: Vec<String>) -> PyResult<Held> {
 
 /// A measured step beside its simulation.
 #[pyfunction]
-fn timeline(py: Python<'_>, step: &str, given: Files) -> PyResult<Held> {
+fn timeline(py: Python<'_>, step: &str, given: Files) -> PyResult<PyHeld> {
     find(py, Request::Timeline(Timeline::new(step)), given)
 }
 
@@ -327,7 +327,7 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
 }
 
 /// The operations and bytes of one kernel.
-type Work = (f64, i64);
+type KernelWork = (f64, i64);
 /// A collective's kind, the ranks that take part, and its bytes.
 type Issued = (String, Vec<u32>, i64);
 
@@ -372,7 +372,7 @@ fn figures(device: &str) -> PyResult<Device> {
 #[pyo3(signature = (device, work, issued, ranks_per_node=None))]
 fn modelled_times(
     device: &str,
-    work: Vec<Work>,
+    work: Vec<KernelWork>,
     issued: Vec<Issued>,
     ranks_per_node: Option<u32>,
 ) -> PyResult<(Vec<f64>, Vec<f64>)> {
@@ -420,7 +420,7 @@ fn _halflap(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NotValid", py.get_type::<NotValid>())?;
     module.add("RunFailed", py.get_type::<RunFailed>())?;
     module.add("InternalError", py.get_type::<InternalError>())?;
-    module.add_class::<Held>()?;
+    module.add_class::<PyHeld>()?;
     module.add_class::<PyFigures>()?;
     module.add_function(wrap_pyfunction!(call, module)?)?;
     module.add_function(wrap_pyfunction!(schedule, module)?)?;
