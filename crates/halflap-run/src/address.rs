@@ -17,4 +17,4 @@ pub(crate) struct AddressRange {
 }
 
 /// A copy: from where, to where, how many bytes.
-pub(crate) type Move = (Address, Address, usize);
+pub(crate) type MemoryCopy = (Address, Address, usize);

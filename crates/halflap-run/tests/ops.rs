@@ -6,7 +6,7 @@ use common::*;
 use half::{bf16, f16};
 use halflap_hlo::Module;
 use halflap_run::evaluate::{EvaluateError, Evaluator};
-use halflap_run::kernel::{Combiner, Context, Group, Kernel, Libraries, Scratch, What};
+use halflap_run::kernel::{Combiner, Context, FusedGroup, Gap, Kernel, Libraries, Scratch};
 use halflap_run::tensor::{DType, Mini, Tensor, Tiny, View, ViewMut};
 
 /// One operation on arrays of three elements.
@@ -209,7 +209,7 @@ fn ranks_may_leave_a_loop_one_by_one() {
 }
 
 #[track_caller]
-fn refused(body: &str) -> (usize, What) {
+fn refused(body: &str) -> (usize, Gap) {
     let text = format!("HloModule m\nENTRY e {{\n{body}\n}}\n");
     let module = Module::read(text).unwrap();
     match Evaluator::new(&module) {
@@ -222,18 +222,18 @@ fn refused(body: &str) -> (usize, What) {
 #[test]
 fn what_is_missing_is_named_before_anything_runs() {
     let x = " x = f32[4] parameter(0)\n";
-    assert_eq!(refused(&format!("{x} ROOT f = f32[4] frobnicate(x)")), (4, What::Operation));
+    assert_eq!(refused(&format!("{x} ROOT f = f32[4] frobnicate(x)")), (4, Gap::Operation));
     assert_eq!(
         refused(&format!("{x} ROOT f = f6e3m2fn[4] convert(x)")),
-        (4, What::ElementType("?"))
+        (4, Gap::ElementType("?"))
     );
-    assert_eq!(refused(&format!("{x} ROOT f = f32[4] popcnt(x)")), (4, What::OfType(DType::F32)));
-    assert_eq!(refused(" ROOT c = f32[100] constant({...})"), (3, What::Elided));
+    assert_eq!(refused(&format!("{x} ROOT f = f32[4] popcnt(x)")), (4, Gap::OfType(DType::F32)));
+    assert_eq!(refused(" ROOT c = f32[100] constant({...})"), (3, Gap::Elided));
     assert_eq!(
         refused(&format!("{x} ROOT c = f32[4] custom-call(x), custom_call_target=\"mine\"")),
-        (4, What::Target("mine".to_owned()))
+        (4, Gap::Target("mine".to_owned()))
     );
-    assert_eq!(refused(&format!("{x} ROOT s = f32[<=4] negate(x)")).1, What::Dynamic);
+    assert_eq!(refused(&format!("{x} ROOT s = f32[<=4] negate(x)")).1, Gap::Dynamic);
     let error = try_run("HloModule m\nENTRY e {\n ROOT c = f32[9] constant({...})\n}\n", &[])
         .unwrap_err()
         .to_string();
@@ -253,7 +253,7 @@ fn groups_and_shared_memory() {
             .unwrap()
     };
     let instrs = ["m", "s", "z", "r"].map(named);
-    let group = Group { instrs: &instrs, outputs: &[named("s"), named("r")] };
+    let group = FusedGroup { instrs: &instrs, outputs: &[named("s"), named("r")] };
     let (kernel, leaves) = Kernel::compile_group(&module, group, &Libraries::default()).unwrap();
     assert_eq!(leaves.iter().map(|leaf| leaf.instr).collect::<Vec<_>>(), [named("x"), named("y")]);
     assert_eq!(kernel.name(), "fused_multiply_add_reduce");

@@ -24,7 +24,7 @@ const MOST_RANKS: usize = 256;
 const MOST_BYTES: usize = 1000;
 
 /// The custom call that a rank is in: JSON, or nothing.
-struct Note {
+struct CallNote {
     len: AtomicUsize,
     text: [std::sync::atomic::AtomicU8; MOST_BYTES],
 }
@@ -32,7 +32,7 @@ struct Note {
 /// Shared by both processes. All zeros is a valid value.
 struct Notes {
     is_over: AtomicBool,
-    ranks: [Note; MOST_RANKS],
+    ranks: [CallNote; MOST_RANKS],
 }
 
 static NOTES: AtomicPtr<Notes> = AtomicPtr::new(ptr::null_mut());
@@ -83,16 +83,16 @@ pub struct Departure {
 #[derive(Debug)]
 pub enum Split {
     /// The process that does the work, and records when it is done.
-    Worker(Worker),
+    Worker(EndRecorder),
     /// The one that has waited for it.
     Watcher(Departure),
 }
 
 /// Records on drop that the work ended, successfully or not.
 #[derive(Debug)]
-pub struct Worker(());
+pub struct EndRecorder(());
 
-impl Drop for Worker {
+impl Drop for EndRecorder {
     fn drop(&mut self) {
         is_told();
     }
@@ -117,7 +117,7 @@ pub fn split() -> io::Result<Split> {
         0 => {
             // SAFETY: a system call without pointers: if the parent ends, so does the child.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-            Ok(Split::Worker(Worker(())))
+            Ok(Split::Worker(EndRecorder(())))
         }
         child => Ok(Split::Watcher(wait_for(child)?)),
     }
@@ -147,7 +147,7 @@ fn wait_for(child: libc::pid_t) -> io::Result<Departure> {
         }
     };
     let ranks = notes().map_or(&[][..], |notes| &notes.ranks);
-    let read = |note: &Note| {
+    let read = |note: &CallNote| {
         let len = note.len.load(Ordering::Acquire);
         let bytes: Vec<u8> =
             note.text[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();

@@ -117,12 +117,12 @@ impl Drop for HandlerStack {
 }
 
 /// Text in memory that is there already.
-struct Text {
+struct RawText {
     bytes: [u8; 4096],
     len: usize,
 }
 
-impl Write for Text {
+impl Write for RawText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = &mut self.bytes[self.len..];
         let len = text.len().min(room.len());
@@ -132,7 +132,7 @@ impl Write for Text {
     }
 }
 
-impl Text {
+impl RawText {
     fn send(&self, file: libc::c_int) {
         // SAFETY: this many bytes are there.
         unsafe { libc::write(file, self.bytes.as_ptr().cast(), self.len) };
@@ -141,27 +141,27 @@ impl Text {
 
 /// Whether memory was read or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Done {
+enum AccessKind {
     Read,
     Written,
     Unknown,
 }
 
-impl Done {
+impl AccessKind {
     fn words(self) -> &'static str {
         match self {
-            Done::Read => "reads",
-            Done::Written => "writes",
-            Done::Unknown => "touches",
+            AccessKind::Read => "reads",
+            AccessKind::Written => "writes",
+            AccessKind::Unknown => "touches",
         }
     }
 }
 
 /// A signal, and all that is known of it.
-struct Fault<'a> {
+struct CaughtSignal<'a> {
     signal: &'static str,
     address: usize,
-    done: Done,
+    done: AccessKind,
     culprit: Culprit<'a>,
     place: Option<(&'a Region, Option<&'a Freed>)>,
 }
@@ -231,21 +231,27 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         }
         return;
     }
-    let done = if has_address { done_at(context) } else { Done::Unknown };
+    let done = if has_address { done_at(context) } else { AccessKind::Unknown };
     // SAFETY: as above. On x86, this code without an address means an unaligned access by an
     // instruction that requires alignment, or a non-canonical address.
     let is_unaligned =
         signal == libc::SIGSEGV && address == 0 && unsafe { (*info).si_code } == SI_KERNEL;
     let signal = if is_unaligned { UNALIGNED } else { name };
-    Fault { signal, address, done, culprit, place }.end();
+    CaughtSignal { signal, address, done, culprit, place }.end();
 }
 
 /// A kernel that calls `exit` would end the process as if all were well.
 extern "C" fn handle_exit() {
     let culprit = Culprit::here();
     if is_owner() && culprit.known().is_some() {
-        Fault { signal: "a call of exit", address: 0, done: Done::Unknown, culprit, place: None }
-            .end();
+        CaughtSignal {
+            signal: "a call of exit",
+            address: 0,
+            done: AccessKind::Unknown,
+            culprit,
+            place: None,
+        }
+        .end();
     }
     if is_owner() && FIRST.load(Ordering::Acquire) != usize::MAX {
         // A thread is about to say something.
@@ -262,16 +268,16 @@ fn wait_for_the_end() -> ! {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn done_at(context: *mut libc::c_void) -> Done {
+fn done_at(context: *mut libc::c_void) -> AccessKind {
     // SAFETY: the system gives the context of the fault, whose error says in its second bit what was done.
     let error =
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
-    if error & 2 == 0 { Done::Read } else { Done::Written }
+    if error & 2 == 0 { AccessKind::Read } else { AccessKind::Written }
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn done_at(_: *mut libc::c_void) -> Done {
-    Done::Unknown
+fn done_at(_: *mut libc::c_void) -> AccessKind {
+    AccessKind::Unknown
 }
 
 /// A name with nothing in it that JSON would have to escape.
@@ -286,7 +292,7 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-impl Fault<'_> {
+impl CaughtSignal<'_> {
     /// Says it and ends the process.
     fn end(&self) -> ! {
         let rank = self.culprit.known().map_or(usize::MAX - 1, |(_, rank)| rank);
@@ -297,7 +303,7 @@ impl Fault<'_> {
             wait_for_the_end();
         }
         departure::is_told();
-        let mut text = Text { bytes: [0; 4096], len: 0 };
+        let mut text = RawText { bytes: [0; 4096], len: 0 };
         // Writing to memory does not fail.
         let _ = self.say(&mut text);
         text.send(libc::STDERR_FILENO);
@@ -333,7 +339,7 @@ impl Fault<'_> {
         }
     }
 
-    fn say(&self, text: &mut Text) -> fmt::Result {
+    fn say(&self, text: &mut RawText) -> fmt::Result {
         write!(text, "error: ")?;
         let (before, after) = match self.culprit {
             Culprit::Kernel(_) | Culprit::Left(..) => ("", ", "),
@@ -380,7 +386,7 @@ impl Fault<'_> {
 
     fn say_place(
         &self,
-        text: &mut Text,
+        text: &mut RawText,
         (region, freed): (&Region, Option<&Freed>),
     ) -> fmt::Result {
         let Region { name, kind, data: Area { len: bytes, .. }, .. } = region;
@@ -413,7 +419,7 @@ impl Fault<'_> {
         }
     }
 
-    fn report(&self, text: &mut Text) -> fmt::Result {
+    fn report(&self, text: &mut RawText) -> fmt::Result {
         write!(
             text,
             "{{\"format\":\"halflap.fault/1\",\"kind\":\"{}\",\"signal\":\"{}\"",
@@ -423,7 +429,7 @@ impl Fault<'_> {
         write!(
             text,
             ",\"access\":\"{}\"",
-            if self.done == Done::Written { "write" } else { "read" }
+            if self.done == AccessKind::Written { "write" } else { "read" }
         )?;
         if matches!(self.culprit, Culprit::Thread(..)) {
             write!(text, ",\"is_thread\":true")?;
@@ -457,7 +463,7 @@ impl Fault<'_> {
     }
 }
 
-fn say_kernel(text: &mut Text, label: &Label) -> fmt::Result {
+fn say_kernel(text: &mut RawText, label: &Label) -> fmt::Result {
     write!(text, "kernel '{}'", label.name)?;
     if let Some(source) = &label.source {
         write!(text, " ({source})")?;

@@ -7,7 +7,7 @@
 use std::sync::Mutex;
 
 use super::Forbidden;
-use super::probe::{Array, Seen, When};
+use super::probe::{LaunchArray, LaunchPhase, Seen};
 use crate::failure::{FirstInfinity, NotFinite};
 use crate::sync::locked;
 use crate::tensor::{DType, View, numbers};
@@ -107,13 +107,13 @@ impl Finite {
     /// itself produces from good ones.
     pub(super) fn look(
         &self,
-        when: When,
+        when: LaunchPhase,
         seen: &Seen<'_>,
-        arrays: &[Array<'_>],
+        arrays: &[LaunchArray<'_>],
     ) -> (Option<NotFinite>, Worst) {
         let takes_meant = match when {
-            When::Before => true,
-            When::After(taken) => taken >= self.limit() || seen.label.ins.is_empty(),
+            LaunchPhase::Before => true,
+            LaunchPhase::After(taken) => taken >= self.limit() || seen.label.ins.is_empty(),
         };
         let mut most = Worst::Finite;
         for array in arrays {
@@ -128,7 +128,7 @@ impl Finite {
     }
 
     /// Remembers a launch that made an infinity of finite numbers.
-    pub(super) fn note_infinity(&self, seen: &Seen<'_>, arrays: &[Array<'_>]) {
+    pub(super) fn note_infinity(&self, seen: &Seen<'_>, arrays: &[LaunchArray<'_>]) {
         let Some(array) = arrays.iter().find(|array| worst_of(&array.view) == Worst::Infinity)
         else {
             return;
@@ -142,7 +142,7 @@ impl Finite {
         }
     }
 
-    fn violation(&self, when: When, seen: &Seen<'_>, array: &Array<'_>) -> NotFinite {
+    fn violation(&self, when: LaunchPhase, seen: &Seen<'_>, array: &LaunchArray<'_>) -> NotFinite {
         let is_wrong = |number: f64| match self.forbidden {
             Forbidden::Nan => number.is_nan(),
             Forbidden::Infinity => !number.is_finite(),
@@ -150,7 +150,7 @@ impl Finite {
         let (index, value) = first(&array.view, is_wrong);
         NotFinite {
             kernel: seen.label.name.clone(),
-            is_input: when == When::Before,
+            is_input: when == LaunchPhase::Before,
             buffer: array.argument.buffer.clone(),
             index,
             value: value.to_string(),

@@ -54,7 +54,7 @@ impl Resting {
 
 /// The guarded memory of one rank.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct GuardedMemory {
     side: Side,
     resting: Resting,
     rank: usize,
@@ -67,13 +67,13 @@ pub(crate) struct Guarded {
     constants: Vec<RegionId>,
 }
 
-impl Guarded {
-    pub(crate) fn new(side: Side, resting: Resting, rank: usize, ranks: usize) -> Guarded {
+impl GuardedMemory {
+    pub(crate) fn new(side: Side, resting: Resting, rank: usize, ranks: usize) -> GuardedMemory {
         // SAFETY: a system call without pointers.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         // Half for what is alive.
         let kept = MOST / 2 / ranks.max(1);
-        Guarded {
+        GuardedMemory {
             side,
             resting,
             rank,

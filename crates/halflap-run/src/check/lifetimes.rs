@@ -14,7 +14,7 @@ use crate::failure::Deviation;
 
 /// The memory of one run of a plan.
 #[derive(Debug, Default)]
-struct Frame {
+struct PlanFrame {
     /// The next check.
     next: usize,
     /// Memory from the caller.
@@ -28,16 +28,16 @@ struct Frame {
 pub(crate) struct Tracker {
     /// Which run of a plan, by its depth, and which slot a block is for.
     owners: HashMap<usize, (usize, SlotId)>,
-    frames: Vec<Frame>,
+    frames: Vec<PlanFrame>,
 }
 
 /// What a check expects, and what the tracker found.
-pub(crate) type Found = Vec<(Deviation, SlotId)>;
+pub(crate) type Deviations = Vec<(Deviation, SlotId)>;
 
 impl Tracker {
     /// A plan begins to run, with memory from outside.
     pub(crate) fn enter(&mut self, given: Vec<SlotId>) {
-        self.frames.push(Frame { given, ..Frame::default() });
+        self.frames.push(PlanFrame { given, ..PlanFrame::default() });
     }
 
     /// A run of a plan is over: its remaining memory is no longer checked.
@@ -83,10 +83,10 @@ impl Tracker {
     }
 
     /// Compares the changes since the last check with the expected ones, and starts over.
-    pub(crate) fn check(&mut self, check: &halflap_hlo::plan::Check) -> Found {
+    pub(crate) fn check(&mut self, check: &halflap_hlo::plan::Check) -> Deviations {
         let Some(frame) = self.frames.last_mut() else { return Vec::new() };
         let mut found = Vec::new();
-        let Frame { given, born, died, next } = frame;
+        let PlanFrame { given, born, died, next } = frame;
         let mut compare = |expected: &[SlotId],
                            actual: &mut Vec<SlotId>,
                            [missing, unexpected]: [Deviation; 2]| {

@@ -1,7 +1,7 @@
 //! Checks that find faults while a program runs.
 //!
 //! All checks are off unless enabled by [`Checks`], and then cost nothing: a rank without checks
-//! has no [`Probe`], and its tasks test once that there is none.
+//! has no [`TaskProbe`], and its tasks test once that there is none.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -37,17 +37,17 @@ pub(crate) mod said;
 mod stats;
 mod values;
 
-pub use departure::{Departure, Split, Worker, split};
+pub use departure::{Departure, EndRecorder, Split, split};
 pub use fault::{EXIT_CODE, catch_faults};
 pub use filter::Filter;
-pub(crate) use guard::{Guarded, Opened, Owner, Resting, broken, mark, seal};
+pub(crate) use guard::{GuardedMemory, Opened, Owner, Resting, broken, mark, seal};
 pub use index::{Entry, FORMAT as VALUES_FORMAT, IndexError, RankValues, read_values};
 pub use inject::Fault;
 pub(crate) use lifetimes::Tracker;
 pub(crate) use origin::{Again, Taken};
 pub use origin::{FORMAT as ORIGINS_FORMAT, Origins};
-pub(crate) use probe::{Made, Probe};
-pub use recorder::{FORMAT as FLIGHT_FORMAT, Flight, Record, State, account, dump};
+pub(crate) use probe::{LaunchOutcome, TaskProbe};
+pub use recorder::{CollectiveState, FORMAT as FLIGHT_FORMAT, Flight, Record, account, dump};
 pub(crate) use regions::{Freed, RegionId};
 pub use stats::Stats;
 pub use values::{Level, ValueOptions};

@@ -8,62 +8,62 @@ use super::Checks;
 use super::finite::{Finite, Worst};
 use super::index::Entry;
 use super::origin::{Again, Arrival, Over, Taken, Tracer, out_of_range};
-use super::recorder::{Flight, Recorder, State};
-use super::values::Values;
-use crate::address::{Address, AddressRange, Move};
+use super::recorder::{CollectiveState, Flight, Recorder};
+use super::values::ValueLog;
+use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::failure::{Failure, Fate, Finding};
-use crate::prepare::{Argument, Issued, Label, Prepared};
+use crate::prepare::{Argument, IssuedTask, Label, Prepared};
 use crate::tensor::{Tensor, View};
 
 /// What a launch wrote, and what it took before.
-pub(crate) struct Made<'a> {
+pub(crate) struct LaunchOutcome<'a> {
     pub(crate) outs: &'a [Address],
     pub(crate) taken: &'a Taken,
 }
 
 /// Before or after a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum LaunchPhase {
     Before,
     /// After one that took at worst that.
     After(Worst),
 }
 
-impl When {
+impl LaunchPhase {
     pub(super) fn prefix(self) -> &'static str {
         match self {
-            When::Before => "before_launch",
-            When::After(_) => "after_launch",
+            LaunchPhase::Before => "before_launch",
+            LaunchPhase::After(_) => "after_launch",
         }
     }
 }
 
 /// An array of a launch.
-pub(super) struct Array<'a> {
+pub(super) struct LaunchArray<'a> {
     pub(super) argument: &'a Argument,
     pub(super) view: View<'a>,
 }
 
-impl<'a> Array<'a> {
+impl<'a> LaunchArray<'a> {
     /// The arrays of a launch at their addresses.
-    fn all(arguments: &'a [Argument], addresses: &[Address]) -> Vec<Array<'a>> {
+    fn all(arguments: &'a [Argument], addresses: &[Address]) -> Vec<LaunchArray<'a>> {
         let each = arguments.iter().zip(addresses);
-        each.map(|(argument, address)| Array::at(argument, address)).collect()
+        each.map(|(argument, address)| LaunchArray::at(argument, address)).collect()
     }
 
-    fn at(argument: &'a Argument, address: &Address) -> Array<'a> {
+    fn at(argument: &'a Argument, address: &Address) -> LaunchArray<'a> {
         let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
         // SAFETY: the array is one of the task that is about to run, or has just run, on this
         // thread: no other task writes to it while this one runs.
         let view = unsafe { View::from_raw(argument.kind.dtype, &argument.kind.dims, start) };
-        Array { argument, view }
+        LaunchArray { argument, view }
     }
 }
 
 /// A launch that is inspected.
 pub(super) struct Seen<'a> {
     pub(super) label: &'a Label,
-    pub(super) issued: &'a Issued,
+    pub(super) issued: &'a IssuedTask,
     pub(super) run: usize,
 }
 
@@ -82,7 +82,7 @@ impl Seen<'_> {
     }
 
     /// The description of one of its arrays.
-    pub(super) fn entry(&self, when: When, array: Entry) -> Entry {
+    pub(super) fn entry(&self, when: LaunchPhase, array: Entry) -> Entry {
         let (plan, step) = self.label.place.clone();
         Entry {
             sequence: self.issued.count,
@@ -91,7 +91,7 @@ impl Seen<'_> {
             step,
             iteration: self.iteration().to_vec(),
             kernel: self.label.name.clone(),
-            when: if when == When::Before { "before" } else { "after" }.to_owned(),
+            when: if when == LaunchPhase::Before { "before" } else { "after" }.to_owned(),
             source: self.label.source.clone(),
             ..array
         }
@@ -99,30 +99,30 @@ impl Seen<'_> {
 }
 
 /// All instruments of a rank. A rank without any has no probe.
-pub(crate) struct Probe {
+pub(crate) struct TaskProbe {
     program: Arc<Prepared>,
     run: AtomicUsize,
-    values: Option<Values>,
+    values: Option<ValueLog>,
     finite: Option<Finite>,
     recorder: Option<Recorder>,
     tracer: Option<Tracer>,
     rank: usize,
 }
 
-impl Probe {
+impl TaskProbe {
     /// The probe of one rank; nothing, if all checks are off.
     pub(crate) fn open(
         checks: &Checks,
         program: &Arc<Prepared>,
         rank: usize,
-    ) -> Result<Option<Arc<Probe>>, Failure> {
+    ) -> Result<Option<Arc<TaskProbe>>, Failure> {
         if !checks.watches_tasks() {
             return Ok(None);
         }
         let open = |options: &super::ValueOptions| {
             let failed =
                 |error| Failure::Unwritable { path: options.folder.display().to_string(), error };
-            Values::open(options, &program.module, rank, program.ranks)
+            ValueLog::open(options, &program.module, rank, program.ranks)
                 .map_err(|error| failed(error.to_string()))
         };
         let values = checks.values.as_ref().map(open).transpose()?;
@@ -131,7 +131,7 @@ impl Probe {
         let tracer =
             checks.origins.as_ref().map(|origins| Tracer::new(origins, rank, program.ranks));
         let (program, run) = (program.clone(), AtomicUsize::new(0));
-        Ok(Some(Arc::new(Probe { program, run, values, finite, recorder, tracer, rank })))
+        Ok(Some(Arc::new(TaskProbe { program, run, values, finite, recorder, tracer, rank })))
     }
 
     /// Run number `run` of the module begins.
@@ -163,10 +163,15 @@ impl Probe {
     }
 
     /// What a launch takes, to find out what its outputs come from.
-    pub(crate) fn take(&self, issued: &Issued, ins: &[Address], outs: &[Address]) -> Option<Taken> {
+    pub(crate) fn take(
+        &self,
+        issued: &IssuedTask,
+        ins: &[Address],
+        outs: &[Address],
+    ) -> Option<Taken> {
         let tracer = self.tracer.as_ref()?;
         let seen = self.seen(issued);
-        let arrays = Array::all(&seen.label.ins, ins);
+        let arrays = LaunchArray::all(&seen.label.ins, ins);
         if let Some(broken) =
             seen.label.bounds.iter().find_map(|bounds| out_of_range(bounds, &arrays))
         {
@@ -179,44 +184,49 @@ impl Probe {
     /// inputs and then its outputs.
     pub(crate) fn bring(
         &self,
-        issued: &Issued,
+        issued: &IssuedTask,
         arrays: &[Address],
         sequence: u64,
     ) -> Option<Taken> {
         let seen = self.seen(issued);
         let (ins, outs) = arrays.split_at(seen.label.ins.len());
         let taken = self.take(issued, ins, outs)?;
-        let ins = Array::all(&seen.label.ins, ins);
+        let ins = LaunchArray::all(&seen.label.ins, ins);
         let arrival = Arrival { seen: &seen, ins: &ins, taken: &taken };
         self.tracer.as_ref()?.bring(&arrival, sequence);
         Some(taken)
     }
 
     /// Follows what a launch made of what it took.
-    pub(crate) fn follow(&self, issued: &Issued, made: &Made<'_>, again: Option<Again<'_>>) {
+    pub(crate) fn follow(
+        &self,
+        issued: &IssuedTask,
+        made: &LaunchOutcome<'_>,
+        again: Option<Again<'_>>,
+    ) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
-        let Made { outs, taken } = *made;
-        let outs = Array::all(&seen.label.outs, outs);
+        let LaunchOutcome { outs, taken } = *made;
+        let outs = LaunchArray::all(&seen.label.outs, outs);
         tracer.after(&Over { seen: &seen, outs: &outs, taken }, again);
     }
 
     /// The same for a collective.
-    pub(crate) fn receive(&self, issued: &Issued, made: &Made<'_>, sequence: u64) {
+    pub(crate) fn receive(&self, issued: &IssuedTask, made: &LaunchOutcome<'_>, sequence: u64) {
         let (Some(tracer), seen) = (&self.tracer, self.seen(issued)) else { return };
-        let Made { outs, taken } = *made;
-        let outs = Array::all(&seen.label.outs, outs);
+        let LaunchOutcome { outs, taken } = *made;
+        let outs = LaunchArray::all(&seen.label.outs, outs);
         tracer.received(&Over { seen: &seen, outs: &outs, taken }, sequence);
     }
 
     /// A custom call has changed how its thread rounds.
-    pub(crate) fn changed_mode(&self, issued: &Issued) {
+    pub(crate) fn changed_mode(&self, issued: &IssuedTask) {
         if let Some(tracer) = &self.tracer {
             tracer.changed_mode(&self.seen(issued));
         }
     }
 
     /// Arrays were copied, all at once.
-    pub(crate) fn moved(&self, moves: &[Move]) {
+    pub(crate) fn moved(&self, moves: &[MemoryCopy]) {
         if let Some(tracer) = &self.tracer {
             tracer.moved(moves);
         }
@@ -230,14 +240,14 @@ impl Probe {
     }
 
     /// A collective is issued.
-    pub(crate) fn schedule(&self, issued: &Issued, sequence: u64) {
+    pub(crate) fn schedule(&self, issued: &IssuedTask, sequence: u64) {
         if let Some(recorder) = &self.recorder {
             recorder.schedule(&self.seen(issued), sequence);
         }
     }
 
     /// A collective is begun, or over.
-    pub(crate) fn advance(&self, issued: &Issued, state: State) {
+    pub(crate) fn advance(&self, issued: &IssuedTask, state: CollectiveState) {
         if let Some(recorder) = &self.recorder {
             recorder.advance(issued.count, state);
         }
@@ -249,32 +259,42 @@ impl Probe {
     }
 
     /// Inspects the inputs of a launch before it runs; returns their worst content.
-    pub(crate) fn before(&self, issued: &Issued, ins: &[Address], fate: &Fate) -> Worst {
+    pub(crate) fn before(&self, issued: &IssuedTask, ins: &[Address], fate: &Fate) -> Worst {
         let seen = self.seen(issued);
-        let arrays = Array::all(&seen.label.ins, ins);
-        let (worst, finding) = self.look(When::Before, &seen, &arrays);
+        let arrays = LaunchArray::all(&seen.label.ins, ins);
+        let (worst, finding) = self.look(LaunchPhase::Before, &seen, &arrays);
         finding.into_iter().for_each(|finding| fate.find(finding));
         worst
     }
 
     /// Inspects the outputs of a launch after it has run, given the worst content of its inputs.
-    pub(crate) fn after(&self, issued: &Issued, outs: &[Address], taken: Worst) -> Option<Finding> {
+    pub(crate) fn after(
+        &self,
+        issued: &IssuedTask,
+        outs: &[Address],
+        taken: Worst,
+    ) -> Option<Finding> {
         let seen = self.seen(issued);
-        let arrays = Array::all(&seen.label.outs, outs);
-        let (given, finding) = self.look(When::After(taken), &seen, &arrays);
+        let arrays = LaunchArray::all(&seen.label.outs, outs);
+        let (given, finding) = self.look(LaunchPhase::After(taken), &seen, &arrays);
         if let (Some(finite), Worst::Finite, Worst::Infinity) = (&self.finite, taken, given) {
             finite.note_infinity(&seen, &arrays);
         }
         finding
     }
 
-    fn seen<'a>(&'a self, issued: &'a Issued) -> Seen<'a> {
+    fn seen<'a>(&'a self, issued: &'a IssuedTask) -> Seen<'a> {
         let label = &self.program.labels[issued.label as usize];
         Seen { label, issued, run: self.run.load(Ordering::Relaxed) }
     }
 
     /// The worst content of a launch's arrays, and what is wrong with it.
-    fn look(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) -> (Worst, Option<Finding>) {
+    fn look(
+        &self,
+        when: LaunchPhase,
+        seen: &Seen<'_>,
+        arrays: &[LaunchArray<'_>],
+    ) -> (Worst, Option<Finding>) {
         if let Some(values) = &self.values {
             values.launch(when, seen, arrays);
         }

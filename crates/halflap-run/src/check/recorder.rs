@@ -22,7 +22,7 @@ const KEPT: usize = 2048;
 
 /// How far a collective is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum CollectiveState {
     /// It was issued.
     Scheduled,
     /// The rank has reached it.
@@ -31,17 +31,17 @@ pub enum State {
     Completed,
 }
 
-impl State {
+impl CollectiveState {
     fn name(self) -> &'static str {
         match self {
-            State::Scheduled => "scheduled",
-            State::Started => "started",
-            State::Completed => "completed",
+            CollectiveState::Scheduled => "scheduled",
+            CollectiveState::Started => "started",
+            CollectiveState::Completed => "completed",
         }
     }
 
-    fn of(name: &str) -> Option<State> {
-        [State::Scheduled, State::Started, State::Completed]
+    fn of(name: &str) -> Option<CollectiveState> {
+        [CollectiveState::Scheduled, CollectiveState::Started, CollectiveState::Completed]
             .into_iter()
             .find(|state| state.name() == name)
     }
@@ -71,7 +71,7 @@ pub struct Record {
     /// The operation that combines elements: `add`; empty, if there is none.
     pub reduction: String,
     /// How far it is.
-    pub state: State,
+    pub state: CollectiveState,
     /// The computation, and the step of its plan.
     pub place: (String, usize),
     /// The line of the user's program.
@@ -139,7 +139,7 @@ impl Recorder {
                 .collective
                 .as_ref()
                 .map_or(String::new(), |collective| collective.reduction.clone()),
-            state: State::Scheduled,
+            state: CollectiveState::Scheduled,
             place: label.place.clone(),
             source: label.source.clone(),
             run: seen.run,
@@ -150,7 +150,7 @@ impl Recorder {
     }
 
     /// A collective reaches a state.
-    pub(super) fn advance(&self, number: u64, state: State) {
+    pub(super) fn advance(&self, number: u64, state: CollectiveState) {
         let mut ring = locked(&self.ring);
         if let Some(record) = ring.1.iter_mut().rev().find(|record| record.number == number) {
             record.state = state;
@@ -203,7 +203,7 @@ impl Record {
             dtype: text("dtype")?,
             shape: text("shape").unwrap_or_default(),
             reduction: text("reduction").unwrap_or_default(),
-            state: State::of(value["state"].as_str()?)?,
+            state: CollectiveState::of(value["state"].as_str()?)?,
             place: (text("computation")?, whole("step")?),
             source: text("source"),
             run: whole("run")?,
@@ -260,9 +260,10 @@ impl Flight {
     }
 
     fn last(&self) -> String {
-        let done = self.records.iter().rev().find(|record| record.state > State::Scheduled);
+        let done =
+            self.records.iter().rev().find(|record| record.state > CollectiveState::Scheduled);
         done.map_or("it reached no collective before".to_owned(), |record| {
-            let state = if record.state == State::Completed {
+            let state = if record.state == CollectiveState::Completed {
                 "which is over"
             } else {
                 "which it is still in"
@@ -368,12 +369,14 @@ fn strayed(flights: &[Flight], index: usize, planned: Option<&[String]>) -> Opti
 
 /// The ranks that have not reached the collective that others wait in.
 fn behind(flights: &[Flight], index: usize) -> Option<Account> {
-    let is_waiting =
-        |flight: &&Flight| flight.at(index).is_some_and(|record| record.state == State::Started);
+    let is_waiting = |flight: &&Flight| {
+        flight.at(index).is_some_and(|record| record.state == CollectiveState::Started)
+    };
     let waiting: Vec<&Flight> = flights.iter().filter(is_waiting).collect();
     let record = waiting.first()?.at(index)?;
-    let is_late =
-        |flight: &&Flight| flight.at(index).is_none_or(|record| record.state == State::Scheduled);
+    let is_late = |flight: &&Flight| {
+        flight.at(index).is_none_or(|record| record.state == CollectiveState::Scheduled)
+    };
     let late: Vec<&Flight> = flights.iter().filter(is_late).collect();
     let never: Vec<&Flight> = late
         .iter()
@@ -458,9 +461,9 @@ mod tests {
             shape: format!("f32[{}]", name.len()),
             reduction: "add".to_owned(),
             state: match index {
-                _ if index < completed => State::Completed,
-                _ if index == completed => State::Started,
-                _ => State::Scheduled,
+                _ if index < completed => CollectiveState::Completed,
+                _ if index == completed => CollectiveState::Started,
+                _ => CollectiveState::Scheduled,
             },
             place: ("e".to_owned(), index),
             source: Some(format!("m.py:{index}")),

@@ -45,13 +45,13 @@ pub(crate) struct Freed {
 /// More would be more than a system has mappings for.
 pub(super) const MOST: usize = 1 << 14;
 
-struct Entry {
+struct RegionEntry {
     region: AtomicPtr<Region>,
     freed: AtomicPtr<Freed>,
 }
 
-static TABLE: [Entry; MOST] = [const {
-    Entry {
+static TABLE: [RegionEntry; MOST] = [const {
+    RegionEntry {
         region: AtomicPtr::new(std::ptr::null_mut()),
         freed: AtomicPtr::new(std::ptr::null_mut()),
     }
@@ -75,7 +75,7 @@ pub(super) fn add(region: Region) -> Result<RegionId, Region> {
     let start = region.mapped.start;
     let new = Box::into_raw(Box::new(region));
     let null = std::ptr::null_mut();
-    let take = |entry: &Entry| {
+    let take = |entry: &RegionEntry| {
         entry.region.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     match TABLE.iter().position(take) {
@@ -132,7 +132,7 @@ pub(super) fn find(address: usize) -> Option<(&'static Region, Option<&'static F
     TABLE[..USED.load(Ordering::Acquire)].iter().find_map(|entry| entry.holds(address))
 }
 
-impl Entry {
+impl RegionEntry {
     /// Its region, if the address is in there.
     fn holds(&self, address: usize) -> Option<(&'static Region, Option<&'static Freed>)> {
         // SAFETY: as in `get` and `remove`: it is there, or the process is about to end.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use super::filter::Filter;
 use super::index::{Entry, IndexWriter};
-use super::probe::{Array, Seen, When};
+use super::probe::{LaunchArray, LaunchPhase, Seen};
 use super::said::{print, warn_once};
 use super::stats::Stats;
 use crate::sync::locked;
@@ -39,7 +39,7 @@ pub struct ValueOptions {
 const WHOLE: usize = 64;
 
 /// One rank's arrays.
-pub(super) struct Values {
+pub(super) struct ValueLog {
     options: ValueOptions,
     /// Whether there are other ranks, so that a line must name its rank.
     is_alone: bool,
@@ -47,20 +47,20 @@ pub(super) struct Values {
     index: Option<Mutex<IndexWriter>>,
 }
 
-impl Values {
+impl ValueLog {
     pub(super) fn open(
         options: &ValueOptions,
         module: &str,
         rank: usize,
         ranks: usize,
-    ) -> io::Result<Values> {
+    ) -> io::Result<ValueLog> {
         let index = match options.level {
             Level::Save => {
                 Some(Mutex::new(IndexWriter::create(&options.folder, module, rank, ranks)?))
             }
             Level::Print | Level::Names => None,
         };
-        Ok(Values { options: options.clone(), is_alone: ranks == 1, rank, index })
+        Ok(ValueLog { options: options.clone(), is_alone: ranks == 1, rank, index })
     }
 
     /// The module's inputs.
@@ -84,7 +84,7 @@ impl Values {
     }
 
     /// The inputs or outputs of a launch.
-    pub(super) fn launch(&self, when: When, seen: &Seen<'_>, arrays: &[Array<'_>]) {
+    pub(super) fn launch(&self, when: LaunchPhase, seen: &Seen<'_>, arrays: &[LaunchArray<'_>]) {
         let kernel = &seen.label.name;
         if !self.options.filter.takes(kernel) {
             return;

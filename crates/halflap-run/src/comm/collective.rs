@@ -4,13 +4,13 @@ use halflap::collective::CollectiveKind;
 use halflap_hlo::Module;
 use halflap_hlo::ids::{CommId, ComputationId, InstrId};
 
-use crate::kernel::{ArrayType, Combiner, Unsupported, What, leaf_kinds, operand_leaves};
+use crate::kernel::{ArrayType, Combiner, Gap, Unsupported, leaf_kinds, operand_leaves};
 use crate::tensor::DType;
 
 /// What kind of collective it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Kind {
+pub enum ExchangeKind {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -22,23 +22,23 @@ pub enum Kind {
     Broadcast,
 }
 
-impl Kind {
+impl ExchangeKind {
     /// As HLO has it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::AllReduce => "all-reduce",
-            Kind::ReduceScatter => "reduce-scatter",
-            Kind::AllGather => "all-gather",
-            Kind::AllToAll | Kind::AllToAllTuple => "all-to-all",
-            Kind::Permute => "collective-permute",
-            Kind::Broadcast => "collective-broadcast",
+            ExchangeKind::AllReduce => "all-reduce",
+            ExchangeKind::ReduceScatter => "reduce-scatter",
+            ExchangeKind::AllGather => "all-gather",
+            ExchangeKind::AllToAll | ExchangeKind::AllToAllTuple => "all-to-all",
+            ExchangeKind::Permute => "collective-permute",
+            ExchangeKind::Broadcast => "collective-broadcast",
         }
     }
 }
 
 /// An array of a collective. Cut along a dimension, it is `rows` times a row of each member.
 #[derive(Clone, Debug)]
-pub(crate) struct Array {
+pub(crate) struct CollectiveArray {
     pub(crate) dtype: DType,
     pub(crate) taken: usize,
     pub(crate) given: usize,
@@ -48,11 +48,11 @@ pub(crate) struct Array {
 
 /// A collective, the same on all ranks.
 #[derive(Clone, Debug)]
-pub struct Collective {
+pub struct CollectiveSpec {
     /// The instruction's name.
     pub name: String,
     /// What it does.
-    pub kind: Kind,
+    pub kind: ExchangeKind,
     /// The participants: which of the program's sets of devices, and those sets.
     pub comm: CommId,
     /// The sets, each in the order of the data.
@@ -63,32 +63,32 @@ pub struct Collective {
     pub reduction: String,
     /// The larger of what a rank sends and receives.
     pub bytes: usize,
-    pub(crate) arrays: Vec<Array>,
+    pub(crate) arrays: Vec<CollectiveArray>,
 }
 
-impl Collective {
+impl CollectiveSpec {
     /// Of an instruction that is one, or starts one.
     pub(crate) fn of(
         module: &Module,
         instr: InstrId,
         comm: CommId,
-    ) -> Result<Collective, Unsupported> {
+    ) -> Result<CollectiveSpec, Unsupported> {
         let dimension = module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let kind = match module.instruction(instr).opcode.collective_kind() {
-            Some(CollectiveKind::AllReduce) => Kind::AllReduce,
-            Some(CollectiveKind::ReduceScatter) => Kind::ReduceScatter,
-            Some(CollectiveKind::AllGather) => Kind::AllGather,
-            Some(CollectiveKind::AllToAll) if dimension.is_none() => Kind::AllToAllTuple,
-            Some(CollectiveKind::AllToAll) => Kind::AllToAll,
-            Some(CollectiveKind::Permute) => Kind::Permute,
-            Some(CollectiveKind::Broadcast) => Kind::Broadcast,
-            _ => return Err(Unsupported::new(module, instr, What::Operation)),
+            Some(CollectiveKind::AllReduce) => ExchangeKind::AllReduce,
+            Some(CollectiveKind::ReduceScatter) => ExchangeKind::ReduceScatter,
+            Some(CollectiveKind::AllGather) => ExchangeKind::AllGather,
+            Some(CollectiveKind::AllToAll) if dimension.is_none() => ExchangeKind::AllToAllTuple,
+            Some(CollectiveKind::AllToAll) => ExchangeKind::AllToAll,
+            Some(CollectiveKind::Permute) => ExchangeKind::Permute,
+            Some(CollectiveKind::Broadcast) => ExchangeKind::Broadcast,
+            _ => return Err(Unsupported::new(module, instr, Gap::Operation)),
         };
         let groups = module.replica_groups(instr);
         let cut = match kind {
-            Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => {
+            ExchangeKind::ReduceScatter | ExchangeKind::AllGather | ExchangeKind::AllToAll => {
                 Some(dimension.ok_or_else(|| {
-                    let what = What::Attribute { key: "dimensions", value: String::new() };
+                    let what = Gap::Attribute { key: "dimensions", value: String::new() };
                     Unsupported::new(module, instr, what)
                 })?)
             }
@@ -99,8 +99,16 @@ impl Collective {
         let combines =
             |&computation: &ComputationId| module.opcode_name(module.root(computation)).to_owned();
         let reduction = module.called(instr).first().map(combines).unwrap_or_default();
-        let mut collective =
-            Collective { name, kind, comm, sets, pairs, reduction, bytes: 0, arrays: Vec::new() };
+        let mut collective = CollectiveSpec {
+            name,
+            kind,
+            comm,
+            sets,
+            pairs,
+            reduction,
+            bytes: 0,
+            arrays: Vec::new(),
+        };
         collective.add_arrays(module, instr, cut)?;
         Ok(collective)
     }
@@ -111,7 +119,7 @@ impl Collective {
         instr: InstrId,
         cut: Option<usize>,
     ) -> Result<(), Unsupported> {
-        let misshapen = || Unsupported::new(module, instr, What::Shape);
+        let misshapen = || Unsupported::new(module, instr, Gap::Shape);
         let members = self.sets.iter().map(Vec::len).max().unwrap_or(1).max(1);
         for operand in module.operands(instr) {
             let kinds = leaf_kinds(module, operand.of)?;
@@ -120,34 +128,35 @@ impl Collective {
                 let taken = kinds[leaf].bytes();
                 let rows = cut.map_or(1, |dim| dims.iter().take(dim).product());
                 let given = match self.kind {
-                    Kind::AllGather => taken * members,
-                    Kind::ReduceScatter => taken / members,
+                    ExchangeKind::AllGather => taken * members,
+                    ExchangeKind::ReduceScatter => taken / members,
                     _ => taken,
                 };
                 let is_whole = cut.is_none_or(|dim| {
-                    dims.get(dim)
-                        .is_some_and(|len| self.kind == Kind::AllGather || len % members == 0)
+                    dims.get(dim).is_some_and(|len| {
+                        self.kind == ExchangeKind::AllGather || len % members == 0
+                    })
                 });
                 if !is_whole {
                     return Err(misshapen());
                 }
                 let combiner = match self.kind {
-                    Kind::AllReduce | Kind::ReduceScatter => {
+                    ExchangeKind::AllReduce | ExchangeKind::ReduceScatter => {
                         Some(Combiner::of(module, instr, *dtype)?)
                     }
                     _ => None,
                 };
-                self.arrays.push(Array { dtype: *dtype, taken, given, rows, combiner });
+                self.arrays.push(CollectiveArray { dtype: *dtype, taken, given, rows, combiner });
             }
         }
-        let uneven =
-            self.kind != Kind::AllReduce && self.sets.iter().any(|set| set.len() != members);
-        if uneven && !matches!(self.kind, Kind::Permute | Kind::Broadcast)
-            || self.kind == Kind::AllToAllTuple && self.arrays.len() != members
+        let uneven = self.kind != ExchangeKind::AllReduce
+            && self.sets.iter().any(|set| set.len() != members);
+        if uneven && !matches!(self.kind, ExchangeKind::Permute | ExchangeKind::Broadcast)
+            || self.kind == ExchangeKind::AllToAllTuple && self.arrays.len() != members
         {
             return Err(misshapen());
         }
-        let sum = |size: fn(&Array) -> usize| self.arrays.iter().map(size).sum::<usize>();
+        let sum = |size: fn(&CollectiveArray) -> usize| self.arrays.iter().map(size).sum::<usize>();
         self.bytes = sum(|array| array.taken).max(sum(|array| array.given));
         Ok(())
     }
@@ -166,7 +175,7 @@ impl Collective {
 
 /// A piece of an array: for each of its rows, this many bytes from some place on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct ArrayPiece {
     pub(crate) rows: usize,
     /// How long a row of the whole array is.
     pub(crate) stride: usize,
@@ -174,19 +183,19 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
 }
 
-impl Piece {
+impl ArrayPiece {
     /// One of `count` equal pieces of an array.
-    pub(crate) fn of(bytes: usize, rows: usize, number: usize, count: usize) -> Piece {
+    pub(crate) fn of(bytes: usize, rows: usize, number: usize, count: usize) -> ArrayPiece {
         let stride = bytes.checked_div(rows).unwrap_or(0);
         let len = stride / count.max(1);
-        Piece { rows, stride, first: number * len, len }
+        ArrayPiece { rows, stride, first: number * len, len }
     }
 
     /// Copies a piece of one array to a piece of the same shape of another.
     ///
     /// # Safety
     /// Both arrays must be as long as their pieces say, and must not overlap.
-    pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, into: Piece) {
+    pub(crate) unsafe fn copy(self, from: *const u8, to: *mut u8, into: ArrayPiece) {
         debug_assert!(self.rows * self.len == into.rows * into.len);
         if self.len == into.len {
             for row in 0..self.rows {

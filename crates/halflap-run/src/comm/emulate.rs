@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::collective::{Collective, Kind};
+use super::collective::{CollectiveSpec, ExchangeKind};
 
 /// A network on which every rank sends and receives so much at once, and each collective starts so late.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,14 +16,15 @@ pub struct EmulatedLink {
 
 impl EmulatedLink {
     /// How long a collective takes with this many members: what a ring moves over each link.
-    pub fn time(&self, collective: &Collective, members: usize) -> Duration {
+    pub fn time(&self, collective: &CollectiveSpec, members: usize) -> Duration {
         let n = members.max(1) as f64;
         let share = match collective.kind {
-            Kind::AllReduce => 2.0 * (n - 1.0) / n,
-            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll | Kind::AllToAllTuple => {
-                (n - 1.0) / n
-            }
-            Kind::Permute | Kind::Broadcast => 1.0,
+            ExchangeKind::AllReduce => 2.0 * (n - 1.0) / n,
+            ExchangeKind::AllGather
+            | ExchangeKind::ReduceScatter
+            | ExchangeKind::AllToAll
+            | ExchangeKind::AllToAllTuple => (n - 1.0) / n,
+            ExchangeKind::Permute | ExchangeKind::Broadcast => 1.0,
         };
         self.latency + Duration::from_secs_f64(collective.bytes as f64 * share / self.bandwidth)
     }

@@ -9,10 +9,10 @@ mod emulate;
 pub mod mpi;
 mod threads;
 
-pub(crate) use collective::Piece;
-pub use collective::{Collective, Kind};
+pub(crate) use collective::ArrayPiece;
+pub use collective::{CollectiveSpec, ExchangeKind};
 pub use emulate::EmulatedLink;
-pub(crate) use threads::{Hub, Member};
+pub(crate) use threads::{Hub, ThreadMember};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::failure::Stopped;
 
 /// A collective that one rank takes part in now.
 pub(crate) struct Exchange<'a> {
-    pub(crate) collective: &'a Collective,
+    pub(crate) collective: &'a CollectiveSpec,
     /// How many collectives its set has done before.
     pub(crate) sequence: u64,
     pub(crate) ins: &'a [Address],

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use halflap_hlo::ids::CommId;
 
-use super::collective::{Collective, Kind, Piece};
+use super::collective::{ArrayPiece, CollectiveSpec, ExchangeKind};
 use super::{EmulatedLink, Exchange, Transport};
 use crate::address::Address;
 use crate::failure::{Failure, Fate, LOOK, Stopped};
@@ -19,31 +19,31 @@ use crate::sync::locked;
 use crate::tensor::AlignedBytes;
 
 /// A set of devices, and the number of its earlier collectives.
-type Key = (CommId, usize, u64);
+type ExchangeKey = (CommId, usize, u64);
 
 /// Where the ranks of a process meet.
 pub(crate) struct Hub {
     fate: Arc<Fate>,
     link: Option<EmulatedLink>,
     ranks: usize,
-    meetings: Mutex<HashMap<Key, Arc<Meeting>>>,
-    barrier: Meeting,
+    meetings: Mutex<HashMap<ExchangeKey, Arc<OpenExchange>>>,
+    barrier: OpenExchange,
 }
 
 /// One rank's way in.
-pub(crate) struct Member {
+pub(crate) struct ThreadMember {
     pub(crate) hub: Arc<Hub>,
     pub(crate) rank: usize,
 }
 
 /// A collective in progress.
-struct Meeting {
-    state: Mutex<State>,
+struct OpenExchange {
+    state: Mutex<ExchangeState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ExchangeState {
     /// The members that have arrived, by position: the rank, its collective, and its arrays.
     came: Vec<Option<(usize, String, Vec<Address>)>>,
     /// How often members finished a phase.
@@ -68,14 +68,14 @@ impl SharedBytes {
     }
 }
 
-impl Meeting {
-    fn of(members: usize) -> Meeting {
-        let state = State { came: vec![None; members], ..State::default() };
-        Meeting { state: Mutex::new(state), changed: Condvar::new() }
+impl OpenExchange {
+    fn of(members: usize) -> OpenExchange {
+        let state = ExchangeState { came: vec![None; members], ..ExchangeState::default() };
+        OpenExchange { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Waits until something holds.
-    fn until(&self, fate: &Fate, holds: impl Fn(&State) -> bool) -> Result<(), Stopped> {
+    fn until(&self, fate: &Fate, holds: impl Fn(&ExchangeState) -> bool) -> Result<(), Stopped> {
         let mut state = locked(&self.state);
         while !holds(&state) {
             fate.check()?;
@@ -95,11 +95,16 @@ impl Meeting {
 
 impl Hub {
     pub(crate) fn new(ranks: usize, fate: Arc<Fate>, link: Option<EmulatedLink>) -> Hub {
-        Hub { fate, link, ranks, meetings: Mutex::default(), barrier: Meeting::of(ranks) }
+        Hub { fate, link, ranks, meetings: Mutex::default(), barrier: OpenExchange::of(ranks) }
     }
 
     /// The ranks that have not reached a collective that others wait in.
-    pub(crate) fn missing(&self, collective: &Collective, rank: usize, sequence: u64) -> Vec<u32> {
+    pub(crate) fn missing(
+        &self,
+        collective: &CollectiveSpec,
+        rank: usize,
+        sequence: u64,
+    ) -> Vec<u32> {
         let Some((set, _)) = collective.set_of(rank as u32) else { return Vec::new() };
         let meetings = locked(&self.meetings);
         let Some(meeting) = meetings.get(&(collective.comm, set, sequence)) else {
@@ -111,12 +116,15 @@ impl Hub {
         missing.map(|(&device, _)| device).collect()
     }
 
-    fn meeting(&self, key: Key, members: usize) -> Arc<Meeting> {
-        locked(&self.meetings).entry(key).or_insert_with(|| Arc::new(Meeting::of(members))).clone()
+    fn meeting(&self, key: ExchangeKey, members: usize) -> Arc<OpenExchange> {
+        locked(&self.meetings)
+            .entry(key)
+            .or_insert_with(|| Arc::new(OpenExchange::of(members)))
+            .clone()
     }
 }
 
-impl Transport for Member {
+impl Transport for ThreadMember {
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped> {
         let collective = exchange.collective;
         let Some((set, place)) = collective.set_of(self.rank as u32) else {
@@ -158,11 +166,11 @@ impl Transport for Member {
     }
 }
 
-impl Member {
+impl ThreadMember {
     /// Leaves the arrays' addresses and waits for the others.
     fn come(
         &self,
-        meeting: &Meeting,
+        meeting: &OpenExchange,
         place: usize,
         exchange: &Exchange<'_>,
     ) -> Result<(), Stopped> {
@@ -182,7 +190,7 @@ impl Member {
         state.came[place] = Some((self.rank, name.clone(), exchange.ins.to_vec()));
         if state.came.iter().all(Option::is_some) {
             state.met = Some(Instant::now());
-            if exchange.collective.kind == Kind::AllReduce {
+            if exchange.collective.kind == ExchangeKind::AllReduce {
                 let arrays = exchange.collective.arrays.iter();
                 state.reduced =
                     Some(Arc::new(arrays.map(|array| SharedBytes::zeros(array.taken)).collect()));
@@ -204,7 +212,7 @@ fn sleep_until(end: Instant, fate: &Fate) -> Result<(), Stopped> {
     }
 }
 
-fn fill_with_zeros(collective: &Collective, outs: &[Address]) {
+fn fill_with_zeros(collective: &CollectiveSpec, outs: &[Address]) {
     for (array, out) in collective.arrays.iter().zip(outs) {
         // SAFETY: the plan gives a collective exclusive memory for all its outputs.
         unsafe { std::ptr::write_bytes(out.0, 0, array.given) };
@@ -213,7 +221,7 @@ fn fill_with_zeros(collective: &Collective, outs: &[Address]) {
 
 /// One member's part in a meeting once all have arrived.
 struct Session<'a> {
-    meeting: &'a Meeting,
+    meeting: &'a OpenExchange,
     fate: &'a Fate,
     exchange: &'a Exchange<'a>,
     place: usize,
@@ -230,7 +238,7 @@ impl Session<'_> {
             .flatten()
             .map(|(_, _, arrays)| arrays.clone())
             .collect();
-        if collective.kind == Kind::AllReduce {
+        if collective.kind == ExchangeKind::AllReduce {
             return self.all_reduce(&came);
         }
         // Output that overwrites memory others still read is buffered until they are done.
@@ -257,36 +265,37 @@ impl Session<'_> {
     fn fill(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let collective = self.exchange.collective;
         let array = &collective.arrays[index];
-        let whole = |bytes: usize| Piece::of(bytes, 1, 0, 1);
+        let whole = |bytes: usize| ArrayPiece::of(bytes, 1, 0, 1);
         // SAFETY: all members are here and leave after all have read: their arrays are as long as
         // the collective's, which is the same on all ranks, and `to` is memory for what this one
         // gets, which no other member accesses.
         unsafe {
             match collective.kind {
-                Kind::AllGather => {
+                ExchangeKind::AllGather => {
                     for (other, arrays) in came.iter().enumerate() {
-                        let from = Piece::of(array.taken, array.rows, 0, 1);
+                        let from = ArrayPiece::of(array.taken, array.rows, 0, 1);
                         from.copy(
                             arrays[index].0,
                             to,
-                            Piece::of(array.given, array.rows, other, self.members),
+                            ArrayPiece::of(array.given, array.rows, other, self.members),
                         );
                     }
                 }
-                Kind::AllToAll => {
+                ExchangeKind::AllToAll => {
                     for (other, arrays) in came.iter().enumerate() {
-                        let into = Piece::of(array.given, array.rows, other, self.members);
-                        let from = Piece::of(array.taken, array.rows, self.place, self.members);
+                        let into = ArrayPiece::of(array.given, array.rows, other, self.members);
+                        let from =
+                            ArrayPiece::of(array.taken, array.rows, self.place, self.members);
                         from.copy(arrays[index].0, to, into);
                     }
                 }
-                Kind::AllToAllTuple => {
+                ExchangeKind::AllToAllTuple => {
                     whole(array.given).copy(came[index][self.place].0, to, whole(array.given));
                 }
-                Kind::Broadcast => {
+                ExchangeKind::Broadcast => {
                     whole(array.given).copy(came[0][index].0, to, whole(array.given))
                 }
-                Kind::Permute => {
+                ExchangeKind::Permute => {
                     let source = collective
                         .source_of(self.rank as u32)
                         .and_then(|source| collective.set_of(source));
@@ -297,8 +306,8 @@ impl Session<'_> {
                         None => std::ptr::write_bytes(to, 0, array.given),
                     }
                 }
-                Kind::ReduceScatter => self.reduce_piece(index, came, to),
-                Kind::AllReduce => {}
+                ExchangeKind::ReduceScatter => self.reduce_piece(index, came, to),
+                ExchangeKind::AllReduce => {}
             }
         }
     }
@@ -310,7 +319,7 @@ impl Session<'_> {
     unsafe fn reduce_piece(&self, index: usize, came: &[Vec<Address>], to: *mut u8) {
         let array = &self.exchange.collective.arrays[index];
         let Some(combiner) = &array.combiner else { return };
-        let piece = Piece::of(array.taken, array.rows, self.place, self.members);
+        let piece = ArrayPiece::of(array.taken, array.rows, self.place, self.members);
         for row in 0..piece.rows {
             let first = row * piece.stride + piece.first;
             // SAFETY: as in `fill`.

@@ -6,13 +6,13 @@ use halflap::collective::CollectiveKind;
 use halflap_hlo::Module;
 use halflap_hlo::ids::InstrId;
 
-use super::Value;
+use super::LeafArrays;
 use super::prepare::EvaluateError;
-use crate::kernel::{Combiner, Unsupported, What, leaf_kinds, operand_leaves};
+use crate::kernel::{Combiner, Gap, Unsupported, leaf_kinds, operand_leaves};
 use crate::tensor::Tensor;
 
 /// What a collective does with the arrays of a group.
-enum Kind {
+enum EvaluatedKind {
     AllReduce(Vec<Combiner>),
     ReduceScatter(Vec<Combiner>, usize),
     AllGather(usize),
@@ -24,46 +24,52 @@ enum Kind {
     Broadcast,
 }
 
-pub(super) struct Collective {
-    kind: Kind,
+pub(super) struct EvaluatedCollective {
+    kind: EvaluatedKind,
     name: String,
     groups: Vec<Vec<u32>>,
     pairs: Vec<(u32, u32)>,
 }
 
-impl Collective {
+impl EvaluatedCollective {
     /// The collective that an instruction is, or starts.
-    pub(super) fn of(module: &Module, instr: InstrId) -> Result<Option<Collective>, EvaluateError> {
+    pub(super) fn of(
+        module: &Module,
+        instr: InstrId,
+    ) -> Result<Option<EvaluatedCollective>, EvaluateError> {
         let dimension = || module.numbers(instr, "dimensions").first().map(|&dim| dim as usize);
         let missing = || {
-            let what = What::Attribute { key: "dimensions", value: String::new() };
+            let what = Gap::Attribute { key: "dimensions", value: String::new() };
             EvaluateError::from(Unsupported::new(module, instr, what))
         };
         let Some(kind) = module.instruction(instr).opcode.collective_kind() else {
             return Ok(None);
         };
         let kind = match kind {
-            CollectiveKind::AllReduce => Kind::AllReduce(combiners(module, instr)?),
-            CollectiveKind::ReduceScatter => {
-                Kind::ReduceScatter(combiners(module, instr)?, dimension().ok_or_else(missing)?)
+            CollectiveKind::AllReduce => EvaluatedKind::AllReduce(combiners(module, instr)?),
+            CollectiveKind::ReduceScatter => EvaluatedKind::ReduceScatter(
+                combiners(module, instr)?,
+                dimension().ok_or_else(missing)?,
+            ),
+            CollectiveKind::AllGather => EvaluatedKind::AllGather(dimension().ok_or_else(missing)?),
+            CollectiveKind::AllToAll => {
+                dimension().map_or(EvaluatedKind::AllToAllTuple, EvaluatedKind::AllToAll)
             }
-            CollectiveKind::AllGather => Kind::AllGather(dimension().ok_or_else(missing)?),
-            CollectiveKind::AllToAll => dimension().map_or(Kind::AllToAllTuple, Kind::AllToAll),
-            CollectiveKind::Permute => Kind::Permute,
-            CollectiveKind::Broadcast => Kind::Broadcast,
-            _ => return Err(Unsupported::new(module, instr, What::Operation).into()),
+            CollectiveKind::Permute => EvaluatedKind::Permute,
+            CollectiveKind::Broadcast => EvaluatedKind::Broadcast,
+            _ => return Err(Unsupported::new(module, instr, Gap::Operation).into()),
         };
         let groups = module.replica_groups(instr);
         let name = module.instruction_name(instr).to_owned();
-        Ok(Some(Collective { kind, name, groups: groups.groups, pairs: groups.pairs }))
+        Ok(Some(EvaluatedCollective { kind, name, groups: groups.groups, pairs: groups.pairs }))
     }
 
     /// The values of those ranks that take part, which must be all of every group that has one.
     pub(super) fn run(
         &self,
         ranks: &[usize],
-        values: &[Value],
-    ) -> Result<Vec<Value>, EvaluateError> {
+        values: &[LeafArrays],
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
         let place = |device: u32| {
             let missing = EvaluateError::Diverged {
                 instruction: self.name.clone(),
@@ -71,17 +77,17 @@ impl Collective {
             };
             ranks.iter().position(|&rank| rank == device as usize).ok_or(missing)
         };
-        if matches!(self.kind, Kind::Permute) {
+        if matches!(self.kind, EvaluatedKind::Permute) {
             return self.permute(values, &place);
         }
-        let mut results: Vec<Value> = vec![Value::new(); ranks.len()];
+        let mut results: Vec<LeafArrays> = vec![LeafArrays::new(); ranks.len()];
         for group in &self.groups {
             if !group.iter().any(|&device| ranks.contains(&(device as usize))) {
                 continue;
             }
             let places =
                 group.iter().map(|&device| place(device)).collect::<Result<Vec<_>, _>>()?;
-            let given: Vec<&Value> = places.iter().map(|&place| &values[place]).collect();
+            let given: Vec<&LeafArrays> = places.iter().map(|&place| &values[place]).collect();
             for (member, &place) in places.iter().enumerate() {
                 results[place] = self.member(&given, member);
             }
@@ -91,12 +97,12 @@ impl Collective {
 
     fn permute(
         &self,
-        values: &[Value],
+        values: &[LeafArrays],
         place: &dyn Fn(u32) -> Result<usize, EvaluateError>,
-    ) -> Result<Vec<Value>, EvaluateError> {
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
         // Who gets nothing gets zeros.
         let zeros = |array: &Arc<Tensor>| Arc::new(Tensor::zeros(array.dtype(), array.dims()));
-        let mut results: Vec<Value> =
+        let mut results: Vec<LeafArrays> =
             values.iter().map(|value| value.iter().map(zeros).collect()).collect();
         for &(source, target) in &self.pairs {
             // A pair without a member of this group belongs to another one.
@@ -110,26 +116,30 @@ impl Collective {
     }
 
     /// What one member of a group gets.
-    fn member(&self, given: &[&Value], member: usize) -> Value {
+    fn member(&self, given: &[&LeafArrays], member: usize) -> LeafArrays {
         let arrays = given[0].len();
         let of = |array: usize| given.iter().map(|value| &*value[array]).collect::<Vec<&Tensor>>();
         let each =
             |f: &dyn Fn(usize) -> Tensor| (0..arrays).map(|array| Arc::new(f(array))).collect();
         match &self.kind {
-            Kind::AllReduce(combiners) => each(&|array| reduced(&combiners[array], &of(array))),
-            Kind::ReduceScatter(combiners, dim) => each(&|array| {
+            EvaluatedKind::AllReduce(combiners) => {
+                each(&|array| reduced(&combiners[array], &of(array)))
+            }
+            EvaluatedKind::ReduceScatter(combiners, dim) => each(&|array| {
                 piece(&reduced(&combiners[array], &of(array)), *dim, member, given.len())
             }),
-            Kind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
-            Kind::AllToAll(dim) => each(&|array| {
+            EvaluatedKind::AllGather(dim) => each(&|array| joined(&of(array), *dim)),
+            EvaluatedKind::AllToAll(dim) => each(&|array| {
                 let pieces: Vec<Tensor> =
                     of(array).iter().map(|whole| piece(whole, *dim, member, given.len())).collect();
                 joined(&pieces.iter().collect::<Vec<_>>(), *dim)
             }),
-            Kind::AllToAllTuple => given.iter().map(|value| value[member].clone()).collect(),
-            Kind::Broadcast => given[0].clone(),
+            EvaluatedKind::AllToAllTuple => {
+                given.iter().map(|value| value[member].clone()).collect()
+            }
+            EvaluatedKind::Broadcast => given[0].clone(),
             // Done elsewhere: it has pairs, not groups.
-            Kind::Permute => Value::new(),
+            EvaluatedKind::Permute => LeafArrays::new(),
         }
     }
 }

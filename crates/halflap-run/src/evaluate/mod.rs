@@ -20,12 +20,12 @@ use halflap_hlo::{Devices, Module};
 
 use crate::kernel::{ArrayType, Context, Kernel, Libraries, Scratch, operand_leaves};
 use crate::tensor::Tensor;
-use collective::Collective;
+use collective::EvaluatedCollective;
 
 /// The arrays of a value.
-type Value = Vec<Arc<Tensor>>;
+type LeafArrays = Vec<Arc<Tensor>>;
 /// The results of instructions on one rank.
-type Frame = HashMap<InstrId, Value>;
+type ValueFrame = HashMap<InstrId, LeafArrays>;
 
 /// What a loop runs, again and again.
 struct Repeated {
@@ -34,7 +34,7 @@ struct Repeated {
 }
 
 /// What is done for an instruction.
-enum Action {
+enum InstrAction {
     /// One of the arguments of the computation.
     Parameter(usize),
     Kernel(Kernel),
@@ -45,11 +45,11 @@ enum Action {
     Call(ComputationId),
     While(Repeated),
     Conditional(Vec<ComputationId>),
-    Collective(Collective),
+    Collective(EvaluatedCollective),
     /// The start of an asynchronous operation, which runs synchronously here.
     Start {
         instr: InstrId,
-        inner: Box<Action>,
+        inner: Box<InstrAction>,
         arrange: Arrange,
     },
 }
@@ -66,16 +66,16 @@ enum Arrange {
 }
 
 /// An instruction, and those whose values are not needed after it.
-struct Line {
+struct ProgramLine {
     instr: InstrId,
-    action: Action,
+    action: InstrAction,
     dead: Vec<InstrId>,
 }
 
 /// A module that can be evaluated.
 pub struct Evaluator<'m> {
     module: &'m Module,
-    computations: HashMap<ComputationId, Vec<Line>>,
+    computations: HashMap<ComputationId, Vec<ProgramLine>>,
     scratch: Vec<Scratch>,
 }
 
@@ -165,16 +165,16 @@ impl<'m> Evaluator<'m> {
         &mut self,
         id: ComputationId,
         ranks: &[usize],
-        arguments: Vec<Vec<Value>>,
-    ) -> Result<Vec<Value>, EvaluateError> {
+        arguments: Vec<Vec<LeafArrays>>,
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
         // Taken out while it runs: no computation calls itself.
         let lines = self.computations.remove(&id).unwrap_or_default();
-        let mut frames: Vec<Frame> = vec![Frame::new(); ranks.len()];
+        let mut frames: Vec<ValueFrame> = vec![ValueFrame::new(); ranks.len()];
         for line in &lines {
-            let operands: Vec<Vec<Value>> =
+            let operands: Vec<Vec<LeafArrays>> =
                 frames.iter().map(|frame| self.operands(frame, line.instr)).collect();
             let values = match &line.action {
-                Action::Parameter(number) => {
+                InstrAction::Parameter(number) => {
                     arguments.iter().map(|arguments| arguments[*number].clone()).collect()
                 }
                 action => self.action(action, ranks, operands)?,
@@ -189,7 +189,7 @@ impl<'m> Evaluator<'m> {
         Ok(frames.iter_mut().map(|frame| frame.remove(&root).unwrap_or_default()).collect())
     }
 
-    fn operands(&self, frame: &Frame, instr: InstrId) -> Vec<Value> {
+    fn operands(&self, frame: &ValueFrame, instr: InstrId) -> Vec<LeafArrays> {
         let operands = self.module.operands(instr).iter();
         operands
             .map(|operand| frame[&operand.of][operand_leaves(self.module, operand)].to_vec())
@@ -199,32 +199,32 @@ impl<'m> Evaluator<'m> {
     /// Executes an instruction on some ranks.
     fn action(
         &mut self,
-        action: &Action,
+        action: &InstrAction,
         ranks: &[usize],
-        operands: Vec<Vec<Value>>,
-    ) -> Result<Vec<Value>, EvaluateError> {
-        let flat = |operands: Vec<Vec<Value>>| {
-            operands.into_iter().map(|operands| operands.concat()).collect::<Vec<Value>>()
+        operands: Vec<Vec<LeafArrays>>,
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
+        let flat = |operands: Vec<Vec<LeafArrays>>| {
+            operands.into_iter().map(|operands| operands.concat()).collect::<Vec<LeafArrays>>()
         };
         Ok(match action {
-            Action::Parameter(_) | Action::Pass => flat(operands),
-            Action::Take(range) => {
+            InstrAction::Parameter(_) | InstrAction::Pass => flat(operands),
+            InstrAction::Take(range) => {
                 flat(operands).into_iter().map(|value| value[range.clone()].to_vec()).collect()
             }
-            Action::Kernel(kernel) => {
+            InstrAction::Kernel(kernel) => {
                 let each = flat(operands).into_iter().zip(ranks);
                 each.map(|(value, &rank)| run_kernel(kernel, &value, &mut self.scratch[rank]))
                     .collect()
             }
-            Action::Call(callee) => self.computation(*callee, ranks, operands)?,
-            Action::While(repeated) => self.repeat(repeated, ranks, flat(operands))?,
-            Action::Conditional(branches) => self.branch(branches, ranks, operands)?,
-            Action::Collective(collective) => collective.run(ranks, &flat(operands))?,
-            Action::Start { instr, inner, arrange } => {
+            InstrAction::Call(callee) => self.computation(*callee, ranks, operands)?,
+            InstrAction::While(repeated) => self.repeat(repeated, ranks, flat(operands))?,
+            InstrAction::Conditional(branches) => self.branch(branches, ranks, operands)?,
+            InstrAction::Collective(collective) => collective.run(ranks, &flat(operands))?,
+            InstrAction::Start { instr, inner, arrange } => {
                 let taken = flat(operands.clone());
                 let given = self.action(inner, ranks, operands)?;
                 let kinds = crate::kernel::leaf_kinds(self.module, *instr)?;
-                let arranged = |(taken, given): (Value, Value)| {
+                let arranged = |(taken, given): (LeafArrays, LeafArrays)| {
                     let mut value = match arrange {
                         Arrange::Out => given,
                         Arrange::InOut => [taken, given].concat(),
@@ -246,16 +246,16 @@ impl<'m> Evaluator<'m> {
         &mut self,
         &Repeated { condition, body }: &Repeated,
         ranks: &[usize],
-        mut values: Vec<Value>,
-    ) -> Result<Vec<Value>, EvaluateError> {
+        mut values: Vec<LeafArrays>,
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
         let mut active: Vec<usize> = (0..ranks.len()).collect();
         loop {
             let who: Vec<usize> = active.iter().map(|&index| ranks[index]).collect();
-            let given = |values: &[Value]| {
+            let given = |values: &[LeafArrays]| {
                 active.iter().map(|&index| vec![values[index].clone()]).collect::<Vec<_>>()
             };
             let answers = self.computation(condition, &who, given(&values))?;
-            let goes_on = |answer: &Value| {
+            let goes_on = |answer: &LeafArrays| {
                 answer.first().is_some_and(|answer| answer.bytes().first() == Some(&1))
             };
             active = active
@@ -281,11 +281,11 @@ impl<'m> Evaluator<'m> {
         &mut self,
         branches: &[ComputationId],
         ranks: &[usize],
-        operands: Vec<Vec<Value>>,
-    ) -> Result<Vec<Value>, EvaluateError> {
+        operands: Vec<Vec<LeafArrays>>,
+    ) -> Result<Vec<LeafArrays>, EvaluateError> {
         let chosen: Vec<usize> =
             operands.iter().map(|operands| choice(&operands[0][0], branches.len())).collect();
-        let mut values = vec![Value::new(); ranks.len()];
+        let mut values = vec![LeafArrays::new(); ranks.len()];
         for (branch, &computation) in branches.iter().enumerate() {
             let who: Vec<usize> =
                 (0..ranks.len()).filter(|&index| chosen[index] == branch).collect();
@@ -317,7 +317,7 @@ fn choice(selector: &Tensor, branches: usize) -> usize {
     }
 }
 
-fn run_kernel(kernel: &Kernel, value: &[Arc<Tensor>], scratch: &mut Scratch) -> Value {
+fn run_kernel(kernel: &Kernel, value: &[Arc<Tensor>], scratch: &mut Scratch) -> LeafArrays {
     let inputs: Vec<_> = value.iter().map(|array| array.view()).collect();
     let mut arrays: Vec<Tensor> =
         kernel.outputs().iter().map(|kind| Tensor::zeros(kind.dtype, &kind.dims)).collect();

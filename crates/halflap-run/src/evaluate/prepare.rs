@@ -6,9 +6,9 @@ use halflap_hlo::ids::{ComputationId, InstrId};
 use halflap_hlo::{Module, Opcode, Phase};
 use thiserror::Error;
 
-use super::collective::Collective;
-use super::{Action, Arrange, Line, Repeated};
-use crate::kernel::{Kernel, Libraries, Unsupported, What, operand_leaves};
+use super::collective::EvaluatedCollective;
+use super::{Arrange, InstrAction, ProgramLine, Repeated};
+use crate::kernel::{Gap, Kernel, Libraries, Unsupported, operand_leaves};
 
 /// Why a module could not be evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -32,7 +32,7 @@ pub enum EvaluateError {
 pub(super) fn prepare(
     module: &Module,
     libraries: &Libraries,
-) -> Result<HashMap<ComputationId, Vec<Line>>, EvaluateError> {
+) -> Result<HashMap<ComputationId, Vec<ProgramLine>>, EvaluateError> {
     let mut prepared = HashMap::new();
     let mut open = vec![module.entry()];
     while let Some(computation) = open.pop() {
@@ -43,7 +43,7 @@ pub(super) fn prepare(
         for instr in module.instructions(computation) {
             let action = action(module, instr, libraries)?;
             called(&action, &mut open);
-            lines.push(Line { instr, action, dead: Vec::new() });
+            lines.push(ProgramLine { instr, action, dead: Vec::new() });
         }
         mark_dead(module, computation, &mut lines);
         prepared.insert(computation, lines);
@@ -51,18 +51,18 @@ pub(super) fn prepare(
     Ok(prepared)
 }
 
-fn called(action: &Action, open: &mut Vec<ComputationId>) {
+fn called(action: &InstrAction, open: &mut Vec<ComputationId>) {
     match action {
-        Action::Call(callee) => open.push(*callee),
-        Action::While(Repeated { condition, body }) => open.extend([*condition, *body]),
-        Action::Conditional(branches) => open.extend(branches),
-        Action::Start { inner, .. } => called(inner, open),
+        InstrAction::Call(callee) => open.push(*callee),
+        InstrAction::While(Repeated { condition, body }) => open.extend([*condition, *body]),
+        InstrAction::Conditional(branches) => open.extend(branches),
+        InstrAction::Start { inner, .. } => called(inner, open),
         _ => {}
     }
 }
 
 /// After which line each value is dropped.
-fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [Line]) {
+fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [ProgramLine]) {
     let mut last: HashMap<InstrId, usize> = HashMap::new();
     for (place, line) in lines.iter().enumerate() {
         last.insert(line.instr, place);
@@ -77,49 +77,67 @@ fn mark_dead(module: &Module, computation: ComputationId, lines: &mut [Line]) {
     }
 }
 
-fn action(module: &Module, instr: InstrId, libraries: &Libraries) -> Result<Action, EvaluateError> {
+fn action(
+    module: &Module,
+    instr: InstrId,
+    libraries: &Libraries,
+) -> Result<InstrAction, EvaluateError> {
     let opcode = module.instruction(instr).opcode;
-    let shape = || EvaluateError::from(Unsupported::new(module, instr, What::Shape));
+    let shape = || EvaluateError::from(Unsupported::new(module, instr, Gap::Shape));
     let computation = |key| module.computation_in(instr, key).ok_or_else(shape);
     Ok(match opcode {
-        Opcode::Parameter => Action::Parameter(module.parameter_number(instr).ok_or_else(shape)?),
+        Opcode::Parameter => {
+            InstrAction::Parameter(module.parameter_number(instr).ok_or_else(shape)?)
+        }
         Opcode::Tuple
         | Opcode::Copy
         | Opcode::OptimizationBarrier
         | Opcode::OptBarrierLong
-        | Opcode::Domain => Action::Pass,
-        Opcode::GetTupleElement => Action::Take(element(module, instr).ok_or_else(shape)?),
-        Opcode::Call => Action::Call(computation("to_apply")?),
+        | Opcode::Domain => InstrAction::Pass,
+        Opcode::GetTupleElement => InstrAction::Take(element(module, instr).ok_or_else(shape)?),
+        Opcode::Call => InstrAction::Call(computation("to_apply")?),
         Opcode::While => {
             let condition = computation("condition")?;
-            Action::While(Repeated { condition, body: computation("body")? })
+            InstrAction::While(Repeated { condition, body: computation("body")? })
         }
-        Opcode::Conditional => Action::Conditional(module.called(instr).to_vec()),
-        Opcode::CopyStart => {
-            Action::Start { instr, inner: Box::new(Action::Pass), arrange: Arrange::OutIn }
-        }
+        Opcode::Conditional => InstrAction::Conditional(module.called(instr).to_vec()),
+        Opcode::CopyStart => InstrAction::Start {
+            instr,
+            inner: Box::new(InstrAction::Pass),
+            arrange: Arrange::OutIn,
+        },
         Opcode::AsyncStart => {
             let callee = *module.called(instr).first().ok_or_else(shape)?;
-            Action::Start { instr, inner: Box::new(Action::Call(callee)), arrange: Arrange::InOut }
+            InstrAction::Start {
+                instr,
+                inner: Box::new(InstrAction::Call(callee)),
+                arrange: Arrange::InOut,
+            }
         }
-        Opcode::AsyncUpdate => Action::Pass,
-        _ if opcode.phase() == Some(Phase::Update) => Action::Pass,
+        Opcode::AsyncUpdate => InstrAction::Pass,
+        _ if opcode.phase() == Some(Phase::Update) => InstrAction::Pass,
         _ if opcode.phase() == Some(Phase::Done) => {
-            Action::Take(done(module, instr).ok_or_else(shape)?)
+            InstrAction::Take(done(module, instr).ok_or_else(shape)?)
         }
-        _ => match Collective::of(module, instr)? {
-            Some(collective) if opcode.phase().is_none() => Action::Collective(collective),
+        _ => match EvaluatedCollective::of(module, instr)? {
+            Some(collective) if opcode.phase().is_none() => InstrAction::Collective(collective),
             Some(collective) => {
                 let arrange =
                     if opcode == Opcode::AllReduceStart { Arrange::Out } else { Arrange::InOut };
-                Action::Start { instr, inner: Box::new(Action::Collective(collective)), arrange }
+                InstrAction::Start {
+                    instr,
+                    inner: Box::new(InstrAction::Collective(collective)),
+                    arrange,
+                }
             }
-            None if opcode.phase() == Some(Phase::Start) => Action::Start {
+            None if opcode.phase() == Some(Phase::Start) => InstrAction::Start {
                 instr,
-                inner: Box::new(Action::Kernel(Kernel::compile_with(module, instr, libraries)?)),
+                inner: Box::new(InstrAction::Kernel(Kernel::compile_with(
+                    module, instr, libraries,
+                )?)),
                 arrange: Arrange::InOut,
             },
-            None => Action::Kernel(Kernel::compile_with(module, instr, libraries)?),
+            None => InstrAction::Kernel(Kernel::compile_with(module, instr, libraries)?),
         },
     })
 }

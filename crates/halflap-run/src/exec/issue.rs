@@ -13,40 +13,41 @@ use halflap_hlo::ids::{CommId, PlanId, SlotId};
 
 use repeat::Repeating;
 
-use super::memory::{Arena, Block, Pool, Requested};
+use super::memory::{Arena, Pool, PoolBlock, Requested};
 use super::report::RankOutcome;
 use super::session::Options;
 use super::stream::Sequence;
-use super::task::{CastId, Streams, Task, Work, Worker, run_kernel};
-use super::turns::Limits;
-use crate::address::{Address, Move};
+use super::task::{CastId, RankStreams, StreamTask, TaskWork, Worker, run_kernel};
+use super::turns::LoopLimits;
+use crate::address::{Address, MemoryCopy};
 use crate::check::{
-    Fault, Freed, LifetimeViolation, Opened, Owner, Probe, Strictness, Tracker, post, said, seal,
+    Fault, Freed, LifetimeViolation, Opened, Owner, Strictness, TaskProbe, Tracker, post, said,
+    seal,
 };
 use crate::comm::Transport;
 use crate::failure::{Failure, Fate, Finding, Stopped};
 use crate::kernel::{Context, Scratch};
-use crate::prepare::{Action, Called, Issued, PlanReady, Prepared, Read, Shared};
+use crate::prepare::{Action, Called, IssuedTask, PlanReady, Prepared, Read, Shared};
 use crate::slice;
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, Tensor};
 
 /// The memory of a slot in a run of a plan.
 #[derive(Clone, Copy)]
-struct Place {
+struct SlotMemory {
     address: Address,
     /// What it must free; nothing, if it is borrowed.
-    block: Option<Block>,
+    block: Option<PoolBlock>,
 }
 
 /// A run of a plan.
-struct Frame {
+struct RunningPlan {
     plan: PlanId,
-    at: IdVec<SlotId, Option<Place>>,
+    at: IdVec<SlotId, Option<SlotMemory>>,
     /// For each step that started something, where and as what number.
     started: Vec<Option<(usize, Sequence)>>,
     /// What holds arrays that were read through bitcasts.
-    held: Vec<Block>,
+    held: Vec<PoolBlock>,
 }
 
 /// A list of arrays that a step reads: the step's label, and which of its lists.
@@ -58,22 +59,22 @@ struct ReadList {
 }
 
 /// One rank: its streams, its memory and its inputs.
-pub(crate) struct Rank {
+pub(crate) struct RunningRank {
     pub(crate) rank: usize,
     pub(crate) program: Shared,
-    pub(crate) streams: Arc<Streams>,
+    pub(crate) streams: Arc<RankStreams>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fate: Arc<Fate>,
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) options: Options,
     /// Its instruments.
-    pub(crate) probe: Option<Arc<Probe>>,
+    pub(crate) probe: Option<Arc<TaskProbe>>,
 }
 
 /// The stack size that custom calls expect: that of a typical main thread.
 const STACK: usize = 8 << 20;
 
-impl Rank {
+impl RunningRank {
     /// Runs all steps on this thread, with a thread for each stream.
     pub(crate) fn run(self) -> Result<RankOutcome, Stopped> {
         name_helpers(self.options.threads_per_rank);
@@ -137,7 +138,7 @@ impl Rank {
         Ok(outcome)
     }
 
-    fn worker(&self, index: usize, arena: Arc<Arena>, probe: Option<Arc<Probe>>) -> Worker {
+    fn worker(&self, index: usize, arena: Arc<Arena>, probe: Option<Arc<TaskProbe>>) -> Worker {
         let device = self.rank as u32;
         let of_its_own = self.program.partitions;
         let partitions =
@@ -161,7 +162,7 @@ impl Rank {
             resting: self.options.checks.resting(),
             faults: self.options.checks.faults.clone(),
             aside: AlignedBytes::default(),
-            limits: Limits::new(&self.options),
+            limits: LoopLimits::new(&self.options),
             panics_at: self
                 .options
                 .panic
@@ -236,7 +237,7 @@ fn name_helpers(threads_per_rank: usize) {
 
 struct Issuer<'a> {
     program: &'a Prepared,
-    streams: &'a Streams,
+    streams: &'a RankStreams,
     fate: &'a Fate,
     pool: Pool,
     requested: Requested,
@@ -251,7 +252,7 @@ struct Issuer<'a> {
     count: u64,
     /// The iteration of each enclosing loop, if needed.
     scope: Option<Arc<[u32]>>,
-    probe: Option<Arc<Probe>>,
+    probe: Option<Arc<TaskProbe>>,
     options: &'a Options,
     rank: usize,
     /// How often the module was run before.
@@ -265,7 +266,7 @@ struct Issuer<'a> {
     /// A collective that waits for another one on purpose.
     put_off: Option<u32>,
     /// The tasks of a loop that the compute stream is to run on its own, while they are collected.
-    recorded: Option<Vec<Task>>,
+    recorded: Option<Vec<StreamTask>>,
 }
 
 /// The number after all tasks that may come before the next collective.
@@ -274,28 +275,28 @@ fn after_all(number: u64) -> u64 {
 }
 
 impl Issuer<'_> {
-    fn plan(&self, frame: &Frame) -> &PlanReady {
+    fn plan(&self, frame: &RunningPlan) -> &PlanReady {
         &self.program.plans[frame.plan]
     }
 
-    fn push(&mut self, stream: usize, label: u32, work: Work) -> Sequence {
+    fn push(&mut self, stream: usize, label: u32, work: TaskWork) -> Sequence {
         if let Some(recorded) = &mut self.recorded {
-            let issued = Issued { label, number: self.number, count: self.count, scope: None };
-            recorded.push(Task { issued, work });
+            let issued = IssuedTask { label, number: self.number, count: self.count, scope: None };
+            recorded.push(StreamTask { issued, work });
             return self.issued[stream];
         }
         self.number = match &work {
-            Work::Collective { .. } => after_all(self.number),
+            TaskWork::Collective { .. } => after_all(self.number),
             _ => self.number + 1,
         };
         self.count += 1;
         self.last = Some(label);
         let issued =
-            Issued { label, number: self.number, count: self.count, scope: self.scope.clone() };
-        if let (Some(probe), Work::Collective { sequence, .. }) = (&self.probe, &work) {
+            IssuedTask { label, number: self.number, count: self.count, scope: self.scope.clone() };
+        if let (Some(probe), TaskWork::Collective { sequence, .. }) = (&self.probe, &work) {
             probe.schedule(&issued, *sequence);
         }
-        self.streams.all[stream].push(Task { issued, work });
+        self.streams.all[stream].push(StreamTask { issued, work });
         self.streams.issued.store(self.number, Ordering::SeqCst);
         self.issued[stream] += 1;
         if self.options.checks.launch_blocking {
@@ -312,7 +313,7 @@ impl Issuer<'_> {
     }
 
     /// A new run of a plan, with the memory of its parameters.
-    fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Result<Frame, Stopped> {
+    fn enter(&mut self, id: PlanId, parameters: &[Address]) -> Result<RunningPlan, Stopped> {
         let plan = &self.program.plans[id];
         let mut at = IdVec::filled(None, plan.held.len());
         for (index, (slot, value)) in plan.constants.iter().enumerate() {
@@ -321,13 +322,13 @@ impl Issuer<'_> {
                 // A constant's slot is never written.
                 false => Address(value.bytes().as_ptr().cast_mut()),
             };
-            at[*slot] = Some(Place { address, block: None });
+            at[*slot] = Some(SlotMemory { address, block: None });
         }
         for (&slot, &address) in plan.parameters.iter().zip(parameters) {
-            at[slot] = Some(Place { address, block: None });
+            at[slot] = Some(SlotMemory { address, block: None });
         }
         self.requested.add(plan.constant_size);
-        Ok(Frame { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() })
+        Ok(RunningPlan { plan: id, at, started: vec![None; plan.actions.len()], held: Vec::new() })
     }
 
     /// A constant in read-only memory between guard pages.
@@ -353,7 +354,7 @@ impl Issuer<'_> {
     }
 
     /// Frees memory. If that makes it inaccessible, it first waits for its users.
-    fn put(&mut self, block: Block) {
+    fn put(&mut self, block: PoolBlock) {
         if self.pool.is_guarded() && self.streams.compute().wait(self.issued[0], self.fate).is_err()
         {
             // Something may still use it.
@@ -393,7 +394,7 @@ impl Issuer<'_> {
     }
 
     /// Memory; where there is none, the run ends.
-    fn memory(&mut self, bytes: usize, owner: Owner<'_>) -> Result<Block, Stopped> {
+    fn memory(&mut self, bytes: usize, owner: Owner<'_>) -> Result<PoolBlock, Stopped> {
         self.pool.get(bytes, owner).ok_or_else(|| {
             self.fate.fail(Failure::NoMemory {
                 rank: self.rank,
@@ -407,7 +408,7 @@ impl Issuer<'_> {
     }
 
     /// Uncounted memory for an array in another layout.
-    fn beside(&mut self, bytes: usize, label: u32) -> Result<Block, Stopped> {
+    fn beside(&mut self, bytes: usize, label: u32) -> Result<PoolBlock, Stopped> {
         let name = &self.program.labels[label as usize].name;
         self.memory(
             bytes,
@@ -416,13 +417,13 @@ impl Issuer<'_> {
     }
 
     /// Frees what a run of a plan still holds.
-    fn leave(&mut self, frame: Frame) {
+    fn leave(&mut self, frame: RunningPlan) {
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.leave();
         }
         let plan = &self.program.plans[frame.plan];
         for (slot, place) in frame.at.iter() {
-            if let Some(Place { block: Some(block), .. }) = place {
+            if let Some(SlotMemory { block: Some(block), .. }) = place {
                 self.put(*block);
                 self.requested.add(-plan.sizes[slot]);
             }
@@ -432,7 +433,7 @@ impl Issuer<'_> {
     }
 
     /// Memory for the entry's parameters, with what is in them.
-    fn give(&mut self, frame: &mut Frame, inputs: &[Tensor]) -> Result<(), Stopped> {
+    fn give(&mut self, frame: &mut RunningPlan, inputs: &[Tensor]) -> Result<(), Stopped> {
         let slots = self.plan(frame).parameters.clone();
         for (slot, input) in slots.into_iter().zip(inputs) {
             self.alloc(frame, slot)?;
@@ -454,7 +455,7 @@ impl Issuer<'_> {
     }
 
     /// The arrays of the root, when everything is done.
-    fn outputs(&self, frame: &Frame) -> Vec<Tensor> {
+    fn outputs(&self, frame: &RunningPlan) -> Vec<Tensor> {
         let slots = self.plan(frame).results.iter();
         let kinds = self.program.outputs.iter().zip(&self.program.output_casts);
         let output = |(&slot, (kind, cast)): (
@@ -486,7 +487,7 @@ impl Issuer<'_> {
         slots.zip(kinds).map(output).collect()
     }
 
-    fn alloc(&mut self, frame: &mut Frame, slot: SlotId) -> Result<(), Stopped> {
+    fn alloc(&mut self, frame: &mut RunningPlan, slot: SlotId) -> Result<(), Stopped> {
         // Memory lent by the caller is already there.
         if frame.at[slot].is_some() {
             return Ok(());
@@ -497,41 +498,41 @@ impl Issuer<'_> {
         if let Some(tracker) = &mut self.pool.tracker {
             tracker.name(block.address, slot);
         }
-        frame.at[slot] = Some(Place { address: block.address, block: Some(block) });
+        frame.at[slot] = Some(SlotMemory { address: block.address, block: Some(block) });
         Ok(())
     }
 
-    fn free(&mut self, frame: &mut Frame, slot: SlotId, size: i64) {
-        if let Some(Place { address, block: Some(block) }) = frame.at[slot] {
+    fn free(&mut self, frame: &mut RunningPlan, slot: SlotId, size: i64) {
+        if let Some(SlotMemory { address, block: Some(block) }) = frame.at[slot] {
             // The address stays, so that a late use in a wrong plan is detected there.
-            frame.at[slot] = Some(Place { address, block: None });
+            frame.at[slot] = Some(SlotMemory { address, block: None });
             self.put(block);
             self.requested.add(-size);
         }
     }
 
     /// Where a slot is. A plan names none before it is there; a slot without bytes may be nowhere.
-    fn address(&self, frame: &Frame, slot: SlotId) -> Address {
+    fn address(&self, frame: &RunningPlan, slot: SlotId) -> Address {
         frame.at[slot].map_or(Address(std::ptr::null_mut()), |place| place.address)
     }
 
     fn addresses<'s>(
         &self,
-        frame: &Frame,
+        frame: &RunningPlan,
         slots: impl IntoIterator<Item = &'s SlotId>,
     ) -> Vec<Address> {
         slots.into_iter().map(|&slot| self.address(frame, slot)).collect()
     }
 
     /// From here on the allocator's doings are those of this run of a plan.
-    fn track(&mut self, frame: &Frame) {
+    fn track(&mut self, frame: &RunningPlan) {
         if let Some(tracker) = &mut self.pool.tracker {
-            let is_given = |(_, place): &(SlotId, &Option<Place>)| place.is_some();
+            let is_given = |(_, place): &(SlotId, &Option<SlotMemory>)| place.is_some();
             tracker.enter(frame.at.iter().filter(is_given).map(|(slot, _)| slot).collect());
         }
     }
 
-    fn walk(&mut self, frame: &mut Frame) -> Result<(), Stopped> {
+    fn walk(&mut self, frame: &mut RunningPlan) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         for (step, action) in plan.actions.iter().enumerate() {
             if self.pool.tracker.is_some() {
@@ -572,7 +573,12 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    fn step(&mut self, frame: &mut Frame, step: usize, action: &Action) -> Result<(), Stopped> {
+    fn step(
+        &mut self,
+        frame: &mut RunningPlan,
+        step: usize,
+        action: &Action,
+    ) -> Result<(), Stopped> {
         match action {
             Action::Alloc { slot } => self.alloc(frame, *slot)?,
             Action::Free { slot, size } => self.free(frame, *slot, *size),
@@ -583,11 +589,11 @@ impl Issuer<'_> {
                     let block = self.beside(cast.kernel.outputs()[0].bytes(), *label)?;
                     let arrays_of = [self.address(frame, cast.from), block.address];
                     let which = CastId { list: 0, index: *index };
-                    self.push(0, *label, Work::Cast { which, arrays: arrays_of });
+                    self.push(0, *label, TaskWork::Cast { which, arrays: arrays_of });
                     arrays[*index] = block.address;
                     held.push(block);
                 }
-                self.push(0, *label, Work::Kernel { arrays: arrays.into() });
+                self.push(0, *label, TaskWork::Kernel { arrays: arrays.into() });
                 held.into_iter().for_each(|block| self.put(block));
             }
             Action::Collective { label, .. } if !self.options.checks.faults.is_empty() => {
@@ -596,7 +602,7 @@ impl Issuer<'_> {
             Action::Collective { .. } | Action::Transfer { .. } => self.start(frame, step)?,
             Action::Wait { label, start } => {
                 if let Some((stream, until)) = frame.started[*start] {
-                    self.push(0, *label, Work::Wait { stream, until });
+                    self.push(0, *label, TaskWork::Wait { stream, until });
                 }
             }
             Action::Call { label, called } => {
@@ -614,7 +620,7 @@ impl Issuer<'_> {
     /// Starts a collective, with the mistakes that are to be made on purpose.
     fn start_with_faults(
         &mut self,
-        frame: &mut Frame,
+        frame: &mut RunningPlan,
         step: usize,
         label: u32,
     ) -> Result<(), Stopped> {
@@ -647,7 +653,7 @@ impl Issuer<'_> {
     }
 
     /// Starts a collective too late, on separate memory, because its arrays may be reused by now.
-    fn start_on_nothing(&mut self, frame: &mut Frame, label: u32) -> Result<(), Stopped> {
+    fn start_on_nothing(&mut self, frame: &mut RunningPlan, label: u32) -> Result<(), Stopped> {
         let of = &self.program.labels[label as usize];
         let (plan, step) = of.at;
         let Action::Collective { stream, collective, .. } = &self.program.plans[plan].actions[step]
@@ -661,12 +667,12 @@ impl Issuer<'_> {
         });
         let arrays = arrays.collect::<Result<_, _>>()?;
         let (after, sequence) = (self.issued[0], self.next_number(collective.comm));
-        self.push_beside(*stream, label, Work::Collective { after, sequence, arrays });
+        self.push_beside(*stream, label, TaskWork::Collective { after, sequence, arrays });
         Ok(())
     }
 
     /// A task on another stream waits for all compute issued before it.
-    fn start(&mut self, frame: &mut Frame, step: usize) -> Result<(), Stopped> {
+    fn start(&mut self, frame: &mut RunningPlan, step: usize) -> Result<(), Stopped> {
         let plan = &self.program.plans[frame.plan];
         match &plan.actions[step] {
             Action::Collective { label, stream, collective, ins, outs } => {
@@ -674,13 +680,13 @@ impl Issuer<'_> {
                 arrays.extend(self.addresses(frame, outs));
                 let after = self.issued[0];
                 let sequence = self.next_number(collective.comm);
-                let work = Work::Collective { after, sequence, arrays: arrays.into() };
+                let work = TaskWork::Collective { after, sequence, arrays: arrays.into() };
                 frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             Action::Transfer { label, stream, launch } => {
                 let arrays = self.addresses(frame, launch.ins.iter().chain(&launch.outs));
                 let after = self.issued[0];
-                let work = Work::Transfer { after, arrays: arrays.into() };
+                let work = TaskWork::Transfer { after, arrays: arrays.into() };
                 frame.started[step] = Some(self.push_beside(*stream, *label, work));
             }
             _ => {}
@@ -688,7 +694,7 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    fn push_beside(&mut self, stream: StreamId, label: u32, work: Work) -> (usize, Sequence) {
+    fn push_beside(&mut self, stream: StreamId, label: u32, work: TaskWork) -> (usize, Sequence) {
         let index = stream.index() + 1;
         (index, self.push(index, label, work))
     }
@@ -703,7 +709,7 @@ impl Issuer<'_> {
     /// because a collective may read it until its wait: it is little, and rare.
     fn read(
         &mut self,
-        frame: &mut Frame,
+        frame: &mut RunningPlan,
         reads: &[Read],
         of: ReadList,
     ) -> Result<Vec<Address>, Stopped> {
@@ -715,7 +721,7 @@ impl Issuer<'_> {
                 Read::Cast(cast) => {
                     let block = self.beside(cast.kernel.outputs()[0].bytes(), label)?;
                     let arrays = [self.address(frame, cast.from), block.address];
-                    self.push(0, label, Work::Cast { which: CastId { list, index }, arrays });
+                    self.push(0, label, TaskWork::Cast { which: CastId { list, index }, arrays });
                     frame.held.push(block);
                     block.address
                 }
@@ -724,7 +730,12 @@ impl Issuer<'_> {
         Ok(addresses)
     }
 
-    fn call(&mut self, frame: &mut Frame, called: &Called, of: ReadList) -> Result<(), Stopped> {
+    fn call(
+        &mut self,
+        frame: &mut RunningPlan,
+        called: &Called,
+        of: ReadList,
+    ) -> Result<(), Stopped> {
         let Called { call, arguments } = called;
         for &slot in &call.allocated {
             self.alloc(frame, slot)?;
@@ -736,7 +747,7 @@ impl Issuer<'_> {
             |&&(_, own): &&(SlotId, SlotId)| self.recorded.is_some() && frame.at[own].is_some();
         let (left, adopted): (Vec<_>, Vec<_>) = call.adopted.iter().partition(is_left);
         for &(theirs, own) in call.lent.iter().chain(left) {
-            inner.at[theirs] = Some(Place { address: self.address(frame, own), block: None });
+            inner.at[theirs] = Some(SlotMemory { address: self.address(frame, own), block: None });
         }
         self.track(&inner);
         self.walk(&mut inner)?;
@@ -748,7 +759,7 @@ impl Issuer<'_> {
         self.copy(of.label, moves);
         for &(theirs, own) in adopted {
             frame.at[own] = inner.at[theirs].take();
-            if let (Some(tracker), Some(Place { block: Some(block), .. })) =
+            if let (Some(tracker), Some(SlotMemory { block: Some(block), .. })) =
                 (&mut self.pool.tracker, frame.at[own])
             {
                 tracker.adopt(block.address, own);
@@ -758,16 +769,16 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    fn copy(&mut self, label: u32, moves: Vec<Move>) {
+    fn copy(&mut self, label: u32, moves: Vec<MemoryCopy>) {
         let moves = needed(moves);
         if !moves.is_empty() {
-            self.push(0, label, Work::Copy { moves });
+            self.push(0, label, TaskWork::Copy { moves });
         }
     }
 }
 
 /// The copies that change something.
-fn needed(mut moves: Vec<Move>) -> Vec<Move> {
+fn needed(mut moves: Vec<MemoryCopy>) -> Vec<MemoryCopy> {
     moves.retain(|(from, to, len)| from != to && *len > 0);
     moves
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::address::Address;
 use crate::check::{
-    Checks, Freed, Guarded, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark,
+    Checks, Freed, GuardedMemory, Memory, Overrun, Owner, RegionId, Resting, Tracker, broken, mark,
 };
 
 /// All memory that was taken from the system for one rank.
@@ -34,18 +34,18 @@ impl Drop for Arena {
 
 /// Where blocks come from.
 #[derive(Debug)]
-enum Source {
+enum BlockSource {
     /// Blocks are reused for requests of about the same size.
     Cached,
     /// Blocks are reused for requests of exactly the same size, with canary bytes around them.
-    Marked(Marks),
+    Marked(MarkedBlocks),
     /// Every block is new.
-    Guarded(Guarded),
+    Guarded(GuardedMemory),
 }
 
 /// Blocks with marks around them, in the order in which they were made.
 #[derive(Debug, Default)]
-struct Marks {
+struct MarkedBlocks {
     /// The address and length of each, and its users in this run of the module.
     blocks: Vec<(Address, usize, Vec<String>)>,
     place: HashMap<usize, usize>,
@@ -59,7 +59,7 @@ const ZONE: usize = 64;
 pub(crate) struct Pool {
     arena: Arc<Arena>,
     free: HashMap<usize, Vec<Address>>,
-    source: Source,
+    source: BlockSource,
     rank: usize,
     /// The bytes allocated from the system.
     pub(crate) reserved: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Pool {
 
 /// A block of the pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
+pub(crate) struct PoolBlock {
     pub(crate) address: Address,
     size: usize,
     pub(crate) region: Option<RegionId>,
@@ -78,11 +78,11 @@ pub(crate) struct Block {
 impl Pool {
     pub(crate) fn new(arena: Arc<Arena>, checks: &Checks, rank: usize, ranks: usize) -> Pool {
         let source = match checks.memory {
-            Memory::Cached => Source::Cached,
-            Memory::Marked => Source::Marked(Marks::default()),
+            Memory::Cached => BlockSource::Cached,
+            Memory::Marked => BlockSource::Marked(MarkedBlocks::default()),
             Memory::Guarded(side) => {
                 let resting = checks.resting().unwrap_or(Resting::Open);
-                Source::Guarded(Guarded::new(side, resting, rank, ranks))
+                BlockSource::Guarded(GuardedMemory::new(side, resting, rank, ranks))
             }
         };
         Pool { arena, free: HashMap::new(), source, rank, reserved: 0, tracker: None }
@@ -90,31 +90,32 @@ impl Pool {
 
     /// Whether freed memory becomes inaccessible, so that it must not be freed too early.
     pub(crate) fn is_guarded(&self) -> bool {
-        matches!(self.source, Source::Guarded(_))
+        matches!(self.source, BlockSource::Guarded(_))
     }
 
     /// Memory for this many bytes, aligned to a cache line, or if it is guarded as its owner needs it.
     /// Nothing, if the system has no more.
-    pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<Block> {
-        if let Source::Guarded(guarded) = &mut self.source {
+    pub(crate) fn get(&mut self, bytes: usize, owner: Owner<'_>) -> Option<PoolBlock> {
+        if let BlockSource::Guarded(guarded) = &mut self.source {
             let (address, region) = guarded.get(bytes, owner)?;
             self.reserved += bytes;
-            return Some(Block { address, size: bytes, region: Some(region) });
+            return Some(PoolBlock { address, size: bytes, region: Some(region) });
         }
         isize::try_from(bytes).ok()?;
-        let size = if matches!(self.source, Source::Marked(_)) { bytes } else { rounded(bytes) };
+        let size =
+            if matches!(self.source, BlockSource::Marked(_)) { bytes } else { rounded(bytes) };
         let again = self.free.get_mut(&size).and_then(Vec::pop);
         let address = again.or_else(|| self.fresh(size))?;
-        if let Source::Marked(marks) = &mut self.source {
+        if let BlockSource::Marked(marks) = &mut self.source {
             let place = marks.place[&(address.0 as usize)];
             marks.blocks[place].2.push(owner.name.to_owned());
         }
-        Some(Block { address, size, region: None })
+        Some(PoolBlock { address, size, region: None })
     }
 
     /// New memory.
     fn fresh(&mut self, size: usize) -> Option<Address> {
-        let zone = if matches!(self.source, Source::Marked(_)) { ZONE } else { 0 };
+        let zone = if matches!(self.source, BlockSource::Marked(_)) { ZONE } else { 0 };
         let whole = size.checked_next_multiple_of(64)?.checked_add(2 * zone)?;
         let layout = Layout::from_size_align(whole, 64).ok()?;
         // SAFETY: the size is not zero: without canary bytes, requests are not empty.
@@ -125,7 +126,7 @@ impl Pool {
         self.arena.blocks.lock().unwrap_or_else(PoisonError::into_inner).push((start, layout));
         self.reserved += whole;
         let address = Address(start.0.wrapping_add(zone));
-        if let Source::Marked(marks) = &mut self.source {
+        if let BlockSource::Marked(marks) = &mut self.source {
             // SAFETY: the marks before and after the block are in what was just allocated.
             unsafe {
                 mark(start.0, zone);
@@ -138,12 +139,16 @@ impl Pool {
     }
 
     /// Frees a block; `freed` says when, if memory is guarded. Reports writes outside of it.
-    pub(crate) fn put(&mut self, block: Block, freed: impl FnOnce() -> Freed) -> Option<Overrun> {
+    pub(crate) fn put(
+        &mut self,
+        block: PoolBlock,
+        freed: impl FnOnce() -> Freed,
+    ) -> Option<Overrun> {
         if let Some(tracker) = &mut self.tracker {
             tracker.died(block.address);
         }
         match (&mut self.source, block.region) {
-            (Source::Guarded(guarded), Some(region)) => guarded.release(region, freed()),
+            (BlockSource::Guarded(guarded), Some(region)) => guarded.release(region, freed()),
             _ => {
                 self.free.entry(block.size).or_default().push(block.address);
                 None
@@ -153,14 +158,14 @@ impl Pool {
 
     /// Gives guarded memory back to the system, when nothing runs any more. Where something may, it stays.
     pub(crate) fn close(&mut self) {
-        if let Source::Guarded(guarded) = &mut self.source {
+        if let BlockSource::Guarded(guarded) = &mut self.source {
             guarded.close();
         }
     }
 
     /// Checks all canary bytes while nothing runs. Reports the first block with an overrun.
     pub(crate) fn look_at_marks(&mut self) -> Option<Overrun> {
-        let Source::Marked(marks) = &mut self.source else { return None };
+        let BlockSource::Marked(marks) = &mut self.source else { return None };
         let mut found = None;
         for (address, size, owners) in &mut marks.blocks {
             let buffers = std::mem::take(owners);

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::issue::Rank;
+use super::issue::RunningRank;
 use super::report::{Outcome, RankOutcome};
 use super::session::{
     Options, describe, late, longest_kernel, seconds, spawn, step_line, with_account,
 };
-use super::task::Streams;
-use crate::check::{Flight, Probe};
-use crate::comm::mpi::{Control, Difference, Processes, Tag, World};
+use super::task::RankStreams;
+use crate::check::{Flight, TaskProbe};
+use crate::comm::mpi::{Control, Difference, MpiTransport, Tag, World};
 use crate::failure::{Failure, Fate};
 use crate::prepare::Prepared;
 use crate::tensor::Tensor;
@@ -45,16 +45,16 @@ impl World {
         options: &Options,
     ) -> Result<Option<Outcome>, Failure> {
         let fate = Arc::new(Fate::default());
-        let transport = Arc::new(Processes::new(
+        let transport = Arc::new(MpiTransport::new(
             self,
             &program.comms,
             fate.clone(),
             options.checks.recorder.is_some(),
         )?);
         let control = Control::new(self)?;
-        let streams = Arc::new(Streams::new(program.streams, Instant::now()));
-        let probe = Probe::open(&options.checks, program, self.rank())?;
-        let rank = Rank {
+        let streams = Arc::new(RankStreams::new(program.streams, Instant::now()));
+        let probe = TaskProbe::open(&options.checks, program, self.rank())?;
+        let rank = RunningRank {
             rank: self.rank(),
             program: program.clone(),
             streams: streams.clone(),
@@ -64,7 +64,8 @@ impl World {
             options: options.clone(),
             probe: probe.clone(),
         };
-        let watch = Watch { world: self, control, program, streams: &streams, options, probe };
+        let watch =
+            ProcessWatch { world: self, control, program, streams: &streams, options, probe };
         let own = watch.until_done(rank, &fate)?;
         let all = self.collect(own.to_bytes())?;
         if self.rank() != 0 {
@@ -78,13 +79,13 @@ impl World {
     }
 }
 
-struct Watch<'a> {
+struct ProcessWatch<'a> {
     world: &'a World,
     control: Control,
     program: &'a Prepared,
-    streams: &'a Streams,
+    streams: &'a RankStreams,
     options: &'a Options,
-    probe: Option<Arc<Probe>>,
+    probe: Option<Arc<TaskProbe>>,
 }
 
 /// What is known about the ranks' findings.
@@ -98,8 +99,8 @@ struct Findings {
     of: BTreeMap<usize, (u64, Option<u64>)>,
 }
 
-impl Watch<'_> {
-    fn until_done(&self, rank: Rank, fate: &Arc<Fate>) -> Result<RankOutcome, Failure> {
+impl ProcessWatch<'_> {
+    fn until_done(&self, rank: RunningRank, fate: &Arc<Fate>) -> Result<RankOutcome, Failure> {
         let (send, receive) = channel();
         spawn(rank, send);
         let mut outcome = None;

@@ -126,7 +126,7 @@ impl RankOutcome {
 
     /// What [`RankOutcome::to_bytes`] wrote; nothing where the bytes are something else.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<RankOutcome> {
-        let mut reader = Reader { bytes };
+        let mut reader = OutcomeReader { bytes };
         let mut outcome = RankOutcome {
             peak: Bytes(reader.number()? as i64),
             reserved: Bytes(reader.number()? as i64),
@@ -148,11 +148,11 @@ impl RankOutcome {
     }
 }
 
-struct Reader<'a> {
+struct OutcomeReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> OutcomeReader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::issue::Rank;
+use super::issue::RunningRank;
 use super::report::{Outcome, RankOutcome};
-use super::task::Streams;
-use crate::check::{self, Checks, Flight, Probe, said};
-use crate::comm::{EmulatedLink, Hub, Member};
+use super::task::RankStreams;
+use crate::check::{self, Checks, Flight, TaskProbe, said};
+use crate::comm::{EmulatedLink, Hub, ThreadMember};
 use crate::failure::{Failure, Fate, Finding, LOOK};
 use crate::prepare::{Label, LabelKind, Prepared};
 use crate::tensor::Tensor;
@@ -95,23 +95,23 @@ pub fn run_shown(
     let (send, receive) = channel();
     let first = options.first_rank();
     let open = |(rank, program): (usize, &Arc<Prepared>)| {
-        Probe::open(&options.checks, program, first + rank)
+        TaskProbe::open(&options.checks, program, first + rank)
     };
     let probes = programs.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut streams = Vec::new();
     for (rank, (program, inputs)) in programs.iter().zip(inputs).enumerate() {
-        let own = Arc::new(Streams::new(program.streams, epoch));
+        let own = Arc::new(RankStreams::new(program.streams, epoch));
         streams.push(own.clone());
-        let transport = Arc::new(Member { hub: hub.clone(), rank });
+        let transport = Arc::new(ThreadMember { hub: hub.clone(), rank });
         let (program, fate) = (program.clone(), fate.clone());
         let (options, probe) = (options.clone(), probes[rank].clone());
         let rank = first + rank;
         spawn(
-            Rank { rank, program, streams: own, transport, fate, inputs, options, probe },
+            RunningRank { rank, program, streams: own, transport, fate, inputs, options, probe },
             send.clone(),
         );
     }
-    let watch = Watch { programs, streams: &streams, hub: &hub, options };
+    let watch = ThreadWatch { programs, streams: &streams, hub: &hub, options };
     let mut ranks: Vec<Option<RankOutcome>> = programs.iter().map(|_| None).collect();
     let mut left = programs.len();
     let mut failed_at: Option<Instant> = None;
@@ -148,7 +148,7 @@ pub fn run_shown(
     }
     match fate.verdict() {
         Some(failure) => {
-            let flight = |(probe, streams): (&Option<Arc<Probe>>, &Arc<Streams>)| {
+            let flight = |(probe, streams): (&Option<Arc<TaskProbe>>, &Arc<RankStreams>)| {
                 probe.as_ref()?.flight(streams.have_ended())
             };
             let flights: Vec<Flight> = probes.iter().zip(&streams).filter_map(flight).collect();
@@ -159,7 +159,7 @@ pub fn run_shown(
 }
 
 /// Runs a rank on its own thread and sends the outcome: nothing, if it was stopped.
-pub(crate) fn spawn(rank: Rank, send: Sender<(usize, Option<RankOutcome>)>) {
+pub(crate) fn spawn(rank: RunningRank, send: Sender<(usize, Option<RankOutcome>)>) {
     let (number, fate) = (rank.rank, rank.fate.clone());
     let told = fate.clone();
     let body = move || {
@@ -224,14 +224,14 @@ pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
     program.text.steps().nth(step).map_or("(its end)".to_owned(), words)
 }
 
-struct Watch<'a> {
+struct ThreadWatch<'a> {
     programs: &'a [Arc<Prepared>],
-    streams: &'a [Arc<Streams>],
+    streams: &'a [Arc<RankStreams>],
     hub: &'a Hub,
     options: &'a Options,
 }
 
-impl Watch<'_> {
+impl ThreadWatch<'_> {
     /// Whether all ranks have done all tasks up to one.
     fn have_passed(&self, number: u64) -> bool {
         self.streams.iter().all(|streams| streams.have_passed(number))
@@ -256,9 +256,9 @@ impl Watch<'_> {
 
     /// The report if a task takes too long.
     fn look(&self) -> Option<Failure> {
-        let is_late = |streams: &Arc<Streams>| late(streams, self.options.timeout);
+        let is_late = |streams: &Arc<RankStreams>| late(streams, self.options.timeout);
         // A rank that begins one kernel after the other, as in a long loop, comes to the others in the end.
-        let goes_on = |streams: &Arc<Streams>| {
+        let goes_on = |streams: &Arc<RankStreams>| {
             streams.status().any(|status| status.idle() < self.options.timeout)
         };
         if !self.streams.iter().any(is_late) || self.streams.iter().any(goes_on) {
@@ -297,12 +297,12 @@ pub(crate) fn seconds(time: Duration) -> String {
 }
 
 /// Whether something on a rank takes longer than it may.
-pub(crate) fn late(streams: &Streams, timeout: Duration) -> bool {
+pub(crate) fn late(streams: &RankStreams, timeout: Duration) -> bool {
     streams.status().filter_map(|status| status.now()).any(|(.., time)| time > timeout)
 }
 
 /// Whether a rank waits in a collective, or has finished.
-fn has_settled(program: &Prepared, streams: &Streams) -> bool {
+fn has_settled(program: &Prepared, streams: &RankStreams) -> bool {
     let kind = |label: u32| program.labels[label as usize].kind;
     let now = || streams.status().filter_map(|status| status.now());
     let is_waiting = |(label, _, time): (u32, u64, Duration)| {
@@ -316,7 +316,7 @@ fn has_settled(program: &Prepared, streams: &Streams) -> bool {
 /// The kernel that a rank has been in for the most part of the time that it may take, and for how long.
 pub(crate) fn longest_kernel<'a>(
     program: &'a Prepared,
-    streams: &Streams,
+    streams: &RankStreams,
     timeout: Duration,
 ) -> Option<(Duration, &'a Label)> {
     let now = streams.status().filter_map(|status| status.now());
@@ -331,7 +331,7 @@ pub(crate) fn longest_kernel<'a>(
 /// What a rank is doing, as text.
 pub(crate) fn describe(
     program: &Prepared,
-    streams: &Streams,
+    streams: &RankStreams,
     missing: &dyn Fn(u32, u64) -> Vec<u32>,
 ) -> String {
     let mut said = Vec::new();

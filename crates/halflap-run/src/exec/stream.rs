@@ -20,7 +20,7 @@ const LOOKS: u32 = 64;
 pub(crate) type Sequence = u64;
 
 /// A queue and how far it is.
-pub(crate) struct Stream<T> {
+pub(crate) struct TaskStream<T> {
     queue: Mutex<VecDeque<T>>,
     pushed: Condvar,
     is_closed: AtomicBool,
@@ -33,14 +33,14 @@ pub(crate) struct Stream<T> {
     lock: Mutex<()>,
     advanced: Condvar,
     /// What it is doing.
-    pub(crate) status: Status,
+    pub(crate) status: StreamStatus,
     /// What it ran.
     pub(crate) spans: Mutex<Vec<Noted>>,
 }
 
-impl<T> Stream<T> {
-    pub(crate) fn new(epoch: Instant) -> Stream<T> {
-        Stream {
+impl<T> TaskStream<T> {
+    pub(crate) fn new(epoch: Instant) -> TaskStream<T> {
+        TaskStream {
             queue: Mutex::default(),
             pushed: Condvar::new(),
             is_closed: AtomicBool::new(false),
@@ -50,7 +50,7 @@ impl<T> Stream<T> {
             sleepers: AtomicU32::new(0),
             lock: Mutex::default(),
             advanced: Condvar::new(),
-            status: Status::new(epoch),
+            status: StreamStatus::new(epoch),
             spans: Mutex::default(),
         }
     }
@@ -134,7 +134,7 @@ impl<T> Stream<T> {
 }
 
 /// What a thread is doing, to report why a run hangs.
-pub(crate) struct Status {
+pub(crate) struct StreamStatus {
     epoch: Instant,
     /// The label's number and one; 0 if it is at nothing.
     label: AtomicU32,
@@ -143,9 +143,9 @@ pub(crate) struct Status {
     since: AtomicU64,
 }
 
-impl Status {
-    fn new(epoch: Instant) -> Status {
-        Status {
+impl StreamStatus {
+    fn new(epoch: Instant) -> StreamStatus {
+        StreamStatus {
             epoch,
             label: AtomicU32::new(0),
             sequence: AtomicU64::new(0),

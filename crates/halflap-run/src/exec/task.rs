@@ -12,16 +12,18 @@ use std::time::Instant;
 use super::float::Mode;
 use super::memory::Arena;
 use super::report::Noted;
-use super::stream::{Sequence, Stream};
-use super::turns::{Branches, Limits, Pace, Turns};
-use crate::address::{Address, AddressRange, Move};
+use super::stream::{Sequence, TaskStream};
+use super::turns::{Branches, LoopLimits, Pace, Turns};
+use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::check::fault::HandlerStack;
 use crate::check::post::{self, Marked, Running};
-use crate::check::{Again, Fault, Made, Opened, Probe, Resting, State, Taken, said};
+use crate::check::{
+    Again, CollectiveState, Fault, LaunchOutcome, Opened, Resting, Taken, TaskProbe, said,
+};
 use crate::comm::{Exchange, Transport};
 use crate::failure::{Failure, Fate, LOOK, Stopped};
 use crate::kernel::{Kernel, Scratch};
-use crate::prepare::{Action, Cast, Issued, Label, Launch, Prepared, Read, Shared};
+use crate::prepare::{Action, Cast, IssuedTask, KernelLaunch, Label, Prepared, Read, Shared};
 use crate::sync::locked;
 use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 
@@ -29,9 +31,9 @@ use crate::tensor::{AlignedBytes, DType, Tensor, View, ViewMut};
 pub(super) const MOST_SPANS: usize = 1 << 20;
 
 /// Something to be done.
-pub(super) struct Task {
-    pub(super) issued: Issued,
-    pub(super) work: Work,
+pub(super) struct StreamTask {
+    pub(super) issued: IssuedTask,
+    pub(super) work: TaskWork,
 }
 
 /// An array that a step reads through bitcasts.
@@ -43,13 +45,13 @@ pub(super) struct CastId {
 }
 
 /// What is done.
-pub(super) enum Work {
+pub(super) enum TaskWork {
     /// A kernel, with its inputs and then its outputs.
     Kernel { arrays: Box<[Address]> },
     /// The bitcasts of an array: which one of the step's, from where, to where.
     Cast { which: CastId, arrays: [Address; 2] },
     /// Copies that happen at once.
-    Copy { moves: Vec<Move> },
+    Copy { moves: Vec<MemoryCopy> },
     /// Nothing but a wait, until another stream has completed this many tasks.
     Wait { stream: usize, until: Sequence },
     /// A collective, once compute has completed this many tasks.
@@ -62,19 +64,19 @@ pub(super) enum Work {
     Branch(Box<Branches>),
 }
 
-impl Task {
+impl StreamTask {
     /// How many collectives the set of a collective has done before.
     fn sequence(&self) -> u64 {
         match self.work {
-            Work::Collective { sequence, .. } => sequence,
+            TaskWork::Collective { sequence, .. } => sequence,
             _ => 0,
         }
     }
 }
 
 /// A rank's streams: compute first, then those of communication.
-pub(crate) struct Streams {
-    pub(super) all: Vec<Stream<Task>>,
+pub(crate) struct RankStreams {
+    pub(super) all: Vec<TaskStream<StreamTask>>,
     /// The number of the last task that was issued; the largest possible number, when no more will
     /// come.
     pub(super) issued: AtomicU64,
@@ -84,15 +86,15 @@ pub(crate) struct Streams {
     pub(super) steps_done: AtomicUsize,
 }
 
-impl Streams {
-    pub(crate) fn new(count: usize, epoch: Instant) -> Streams {
-        let all = (0..=count).map(|_| Stream::new(epoch)).collect();
+impl RankStreams {
+    pub(crate) fn new(count: usize, epoch: Instant) -> RankStreams {
+        let all = (0..=count).map(|_| TaskStream::new(epoch)).collect();
         let (issued, has_ended, steps_done) =
             (AtomicU64::new(0), AtomicBool::new(false), AtomicUsize::new(0));
-        Streams { all, issued, has_ended, steps_done }
+        RankStreams { all, issued, has_ended, steps_done }
     }
 
-    pub(super) fn compute(&self) -> &Stream<Task> {
+    pub(super) fn compute(&self) -> &TaskStream<StreamTask> {
         &self.all[0]
     }
 
@@ -109,7 +111,7 @@ impl Streams {
     }
 
     /// What the streams are doing: compute first.
-    pub(crate) fn status(&self) -> impl Iterator<Item = &super::stream::Status> {
+    pub(crate) fn status(&self) -> impl Iterator<Item = &super::stream::StreamStatus> {
         self.all.iter().map(|stream| &stream.status)
     }
 }
@@ -119,21 +121,21 @@ pub(super) struct Worker {
     pub(super) rank: usize,
     pub(super) index: usize,
     pub(super) program: Shared,
-    pub(super) streams: Arc<Streams>,
+    pub(super) streams: Arc<RankStreams>,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) fate: Arc<Fate>,
     pub(super) scratch: Scratch,
     /// Keeps the memory that tasks work on.
     pub(super) _arena: Arc<Arena>,
     /// Its instruments.
-    pub(super) probe: Option<Arc<Probe>>,
+    pub(super) probe: Option<Arc<TaskProbe>>,
     pub(super) aside: AlignedBytes,
     /// The access to memory that no task works on, if it is guarded.
     pub(super) resting: Option<Resting>,
     /// Mistakes to be made on purpose.
     pub(super) faults: Vec<Fault>,
     /// How long loops may run.
-    pub(super) limits: Limits,
+    pub(super) limits: LoopLimits,
     /// The step at which it is to panic, to show what happens then.
     pub(super) panics_at: Option<usize>,
 }
@@ -171,8 +173,8 @@ impl Worker {
         }
     }
 
-    fn task(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
-        if let Work::Loop(turns) = &task.work {
+    fn task(&mut self, task: &StreamTask, stream: &TaskStream<StreamTask>) -> Result<(), Stopped> {
+        if let TaskWork::Loop(turns) = &task.work {
             let program = self.program.clone();
             let mut pace = Pace::new(&program, stream);
             self.turns(turns, &mut pace)?;
@@ -180,14 +182,15 @@ impl Worker {
             return Ok(());
         }
         // Time spent waiting does not count.
-        let (Work::Collective { after, .. } | Work::Transfer { after, .. }) = &task.work else {
+        let (TaskWork::Collective { after, .. } | TaskWork::Transfer { after, .. }) = &task.work
+        else {
             return self.timed(task, stream);
         };
         self.streams.compute().wait(*after, &self.fate)?;
         self.timed(task, stream)
     }
 
-    fn timed(&mut self, task: &Task, stream: &Stream<Task>) -> Result<(), Stopped> {
+    fn timed(&mut self, task: &StreamTask, stream: &TaskStream<StreamTask>) -> Result<(), Stopped> {
         let label = task.issued.label;
         stream.status.begin(label, task.sequence(), Instant::now());
         let program = self.program.clone();
@@ -226,31 +229,31 @@ impl Worker {
     }
 
     /// What a task reads, and what it writes.
-    fn arrays(&self, task: &Task) -> (Vec<Address>, Vec<Address>) {
+    fn arrays(&self, task: &StreamTask) -> (Vec<Address>, Vec<Address>) {
         match &task.work {
-            Work::Kernel { arrays }
-            | Work::Transfer { arrays, .. }
-            | Work::Collective { arrays, .. } => {
+            TaskWork::Kernel { arrays }
+            | TaskWork::Transfer { arrays, .. }
+            | TaskWork::Collective { arrays, .. } => {
                 let (ins, outs) =
                     arrays.split_at(self.program.labels[task.issued.label as usize].ins.len());
                 (ins.to_vec(), outs.to_vec())
             }
-            Work::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
-            Work::Copy { moves } => moves.iter().map(|(from, to, _)| (*from, *to)).unzip(),
-            Work::Wait { .. } | Work::Loop(_) | Work::Branch(_) => Default::default(),
+            TaskWork::Cast { arrays: [from, to], .. } => (vec![*from], vec![*to]),
+            TaskWork::Copy { moves } => moves.iter().map(|(from, to, _)| (*from, *to)).unzip(),
+            TaskWork::Wait { .. } | TaskWork::Loop(_) | TaskWork::Branch(_) => Default::default(),
         }
     }
 
     /// Like `body`, but inspects inputs and outputs.
     fn watched(
         &mut self,
-        task: &Task,
-        probe: &Probe,
+        task: &StreamTask,
+        probe: &TaskProbe,
         program: &Prepared,
     ) -> Result<Option<Instant>, Stopped> {
-        let (Work::Kernel { arrays }
-        | Work::Transfer { arrays, .. }
-        | Work::Collective { arrays, .. }) = &task.work
+        let (TaskWork::Kernel { arrays }
+        | TaskWork::Transfer { arrays, .. }
+        | TaskWork::Collective { arrays, .. }) = &task.work
         else {
             let met = self.body(task, program)?;
             follow_copy(task, probe, program);
@@ -260,13 +263,13 @@ impl Worker {
         let (ins, outs) = arrays.split_at(taken);
         let worst = probe.before(&task.issued, ins, &self.fate);
         let met = match &task.work {
-            Work::Collective { sequence, .. } => {
+            TaskWork::Collective { sequence, .. } => {
                 let taken = probe.bring(&task.issued, arrays, *sequence);
-                probe.advance(&task.issued, State::Started);
+                probe.advance(&task.issued, CollectiveState::Started);
                 let met = self.body(task, program)?;
-                probe.advance(&task.issued, State::Completed);
+                probe.advance(&task.issued, CollectiveState::Completed);
                 if let Some(taken) = taken {
-                    probe.receive(&task.issued, &Made { outs, taken: &taken }, *sequence);
+                    probe.receive(&task.issued, &LaunchOutcome { outs, taken: &taken }, *sequence);
                 }
                 met
             }
@@ -286,7 +289,7 @@ impl Worker {
 
     /// Finds out what the outputs of a kernel come from. A custom call is not run again, because it may
     /// remember that.
-    fn follow(&mut self, task: &Task, probe: &Probe, taken: &Taken) {
+    fn follow(&mut self, task: &StreamTask, probe: &TaskProbe, taken: &Taken) {
         let program = self.program.clone();
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
@@ -295,7 +298,9 @@ impl Worker {
         else {
             return;
         };
-        let (Work::Kernel { arrays } | Work::Transfer { arrays, .. }) = &task.work else { return };
+        let (TaskWork::Kernel { arrays } | TaskWork::Transfer { arrays, .. }) = &task.work else {
+            return;
+        };
         let (ins, outs) = arrays.split_at(launch.ins.len());
         let mut again = |replaced: &[(usize, Tensor)]| {
             let mut inputs = ins.to_vec();
@@ -311,19 +316,19 @@ impl Worker {
             made
         };
         let again = label.target.is_none().then_some(&mut again as Again<'_>);
-        probe.follow(&task.issued, &Made { outs, taken }, again);
+        probe.follow(&task.issued, &LaunchOutcome { outs, taken }, again);
     }
 
     pub(super) fn body(
         &mut self,
-        task: &Task,
+        task: &StreamTask,
         program: &Prepared,
     ) -> Result<Option<Instant>, Stopped> {
         let label = &program.labels[task.issued.label as usize];
         let (plan, step) = label.at;
         let action = &program.plans[plan].actions[step];
         match &task.work {
-            Work::Kernel { arrays } | Work::Transfer { arrays, .. } => {
+            TaskWork::Kernel { arrays } | TaskWork::Transfer { arrays, .. } => {
                 assert!(self.panics_at != Some(step), "this was asked for");
                 if let Action::Launch { launch, .. } | Action::Transfer { launch, .. } = action {
                     let (ins, outs) = arrays.split_at(launch.ins.len());
@@ -340,16 +345,18 @@ impl Worker {
                     }
                 }
             }
-            Work::Cast { which, arrays } => {
+            TaskWork::Cast { which, arrays } => {
                 if let Some(cast) = cast_in(action, *which) {
                     run_kernel(&cast.kernel, &arrays[..1], &arrays[1..], &mut self.scratch);
                 }
             }
-            Work::Copy { moves } => self.copy(moves),
+            TaskWork::Copy { moves } => self.copy(moves),
             // Run by `task`, or as a part of that.
-            Work::Loop(_) | Work::Branch(_) => {}
-            Work::Wait { stream, until } => self.streams.all[*stream].wait(*until, &self.fate)?,
-            Work::Collective { sequence, arrays, .. } => {
+            TaskWork::Loop(_) | TaskWork::Branch(_) => {}
+            TaskWork::Wait { stream, until } => {
+                self.streams.all[*stream].wait(*until, &self.fate)?
+            }
+            TaskWork::Collective { sequence, arrays, .. } => {
                 if let Action::Collective { collective, ins, .. } = action {
                     let (ins, outs) = arrays.split_at(ins.len());
                     let waiting = &self.streams.all[self.index].sleepers;
@@ -362,7 +369,7 @@ impl Worker {
     }
 
     /// A custom call has changed how its thread rounds.
-    fn note_mode(&self, issued: &Issued, label: &Label) {
+    fn note_mode(&self, issued: &IssuedTask, label: &Label) {
         let Label { name, place: (computation, step), .. } = label;
         let rank = self.rank;
         said::warn_once(format!(
@@ -378,7 +385,7 @@ impl Worker {
         self.faults.iter().any(is_here)
     }
 
-    fn launch(&mut self, launch: &Launch, arrays: &[Address]) {
+    fn launch(&mut self, launch: &KernelLaunch, arrays: &[Address]) {
         let (ins, outs) = arrays.split_at(launch.ins.len());
         if !launch.aside.contains(&true) {
             run_kernel(&launch.kernel, ins, outs, &mut self.scratch);
@@ -407,7 +414,7 @@ impl Worker {
     }
 
     /// All copies as if simultaneous: what one reads and another writes is saved first.
-    pub(super) fn copy(&mut self, moves: &[Move]) {
+    pub(super) fn copy(&mut self, moves: &[MemoryCopy]) {
         let is_written = |from: &Address| moves.iter().any(|(_, to, _)| to == from);
         if !moves.iter().any(|(from, ..)| is_written(from)) {
             for &(from, to, len) in moves {
@@ -443,11 +450,11 @@ impl Worker {
 }
 
 /// Passes on what is known of an array that was copied.
-fn follow_copy(task: &Task, probe: &Probe, program: &Prepared) {
+fn follow_copy(task: &StreamTask, probe: &TaskProbe, program: &Prepared) {
     let (plan, step) = program.labels[task.issued.label as usize].at;
     match &task.work {
-        Work::Copy { moves } => probe.moved(moves),
-        Work::Cast { which, arrays: [from, to] } => {
+        TaskWork::Copy { moves } => probe.moved(moves),
+        TaskWork::Cast { which, arrays: [from, to] } => {
             if let Some(cast) = cast_in(&program.plans[plan].actions[step], *which) {
                 let [taken, made] =
                     [cast.kernel.inputs(), cast.kernel.outputs()].map(|kinds| kinds[0].bytes());

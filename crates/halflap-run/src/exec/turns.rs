@@ -10,9 +10,9 @@ use halflap::ids::Id;
 
 use super::report::{Lane, Noted};
 use super::session::{Options, seconds};
-use super::stream::Stream;
-use super::task::{MOST_SPANS, Task, Work, Worker};
-use crate::address::{Address, AddressRange, Move};
+use super::stream::TaskStream;
+use super::task::{MOST_SPANS, StreamTask, TaskWork, Worker};
+use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::check::post::{Marked, Running};
 use crate::failure::{Endless, Failure, Stopped};
 use crate::prepare::Prepared;
@@ -21,12 +21,12 @@ use crate::sync::locked;
 /// A loop without anything asynchronous: what is run in each iteration.
 pub(super) struct Turns {
     pub(super) label: u32,
-    pub(super) condition: Vec<Task>,
+    pub(super) condition: Vec<StreamTask>,
     /// What the condition gives.
     pub(super) answer: Address,
-    pub(super) body: Vec<Task>,
+    pub(super) body: Vec<StreamTask>,
     /// What is copied after each run of the body.
-    pub(super) moves: Vec<Move>,
+    pub(super) moves: Vec<MemoryCopy>,
     /// The arrays that the condition depends on, if they are known.
     pub(super) decides: Option<Vec<AddressRange>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Turns {
 pub(super) struct Branches {
     pub(super) selector: Address,
     pub(super) selector_bytes: usize,
-    pub(super) each: Vec<Vec<Task>>,
+    pub(super) each: Vec<Vec<StreamTask>>,
 }
 
 /// The branch that is taken: for a boolean the first if true; for an out-of-range index, the last.
@@ -55,16 +55,16 @@ pub(super) unsafe fn chosen(selector: Address, bytes: usize, branches: usize) ->
 
 /// How long loops may run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct LoopLimits {
     /// After this time it is checked whether a loop can end.
     timeout: Duration,
     /// After this time it is given up.
     most: Option<Duration>,
 }
 
-impl Limits {
-    pub(super) fn new(options: &Options) -> Limits {
-        Limits { timeout: options.timeout, most: options.loop_limit }
+impl LoopLimits {
+    pub(super) fn new(options: &Options) -> LoopLimits {
+        LoopLimits { timeout: options.timeout, most: options.loop_limit }
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) struct LoopClock {
     rank: usize,
     label: u32,
     began: Instant,
-    limits: Limits,
+    limits: LoopLimits,
     /// When the deciding values are looked at next.
     next: Instant,
     /// The deciding values of the previous iteration, if this one is to be compared.
@@ -84,7 +84,7 @@ pub(super) struct LoopClock {
 }
 
 impl LoopClock {
-    pub(super) fn new(rank: usize, label: u32, began: Instant, limits: Limits) -> LoopClock {
+    pub(super) fn new(rank: usize, label: u32, began: Instant, limits: LoopLimits) -> LoopClock {
         LoopClock { rank, label, began, limits, next: began + limits.timeout, before: None }
     }
 
@@ -123,7 +123,7 @@ impl LoopClock {
 /// What a loop needs beside its tasks while it runs.
 pub(super) struct Pace<'a> {
     pub(super) program: &'a Prepared,
-    pub(super) stream: &'a Stream<Task>,
+    pub(super) stream: &'a TaskStream<StreamTask>,
     /// When the last task ended.
     now: Instant,
     spans: Vec<Noted>,
@@ -132,7 +132,7 @@ pub(super) struct Pace<'a> {
 }
 
 impl<'a> Pace<'a> {
-    pub(super) fn new(program: &'a Prepared, stream: &'a Stream<Task>) -> Pace<'a> {
+    pub(super) fn new(program: &'a Prepared, stream: &'a TaskStream<StreamTask>) -> Pace<'a> {
         let room = MOST_SPANS.saturating_sub(locked(&stream.spans).len());
         Pace { program, stream, now: Instant::now(), spans: Vec::new(), room }
     }
@@ -169,11 +169,11 @@ impl Worker {
         Ok(())
     }
 
-    fn all_of(&mut self, tasks: &[Task], pace: &mut Pace<'_>) -> Result<(), Stopped> {
+    fn all_of(&mut self, tasks: &[StreamTask], pace: &mut Pace<'_>) -> Result<(), Stopped> {
         for task in tasks {
             match &task.work {
-                Work::Loop(turns) => self.turns(turns, pace)?,
-                Work::Branch(branches) => {
+                TaskWork::Loop(turns) => self.turns(turns, pace)?,
+                TaskWork::Branch(branches) => {
                     let Branches { selector, selector_bytes, each } = &**branches;
                     // SAFETY: what makes the selector has run, and only this thread runs tasks.
                     let which = unsafe { chosen(*selector, *selector_bytes, each.len()) };
@@ -185,7 +185,7 @@ impl Worker {
         Ok(())
     }
 
-    fn one_of(&mut self, task: &Task, pace: &mut Pace<'_>) -> Result<(), Stopped> {
+    fn one_of(&mut self, task: &StreamTask, pace: &mut Pace<'_>) -> Result<(), Stopped> {
         let label = task.issued.label;
         pace.stream.status.begin(label, 0, pace.now);
         let running =
@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn a_loop_is_given_up_when_nothing_changes_or_its_time_is_over() {
         let began = Instant::now();
-        let limits = Limits { timeout: Duration::from_secs(2), most: Some(Duration::from_secs(9)) };
+        let limits =
+            LoopLimits { timeout: Duration::from_secs(2), most: Some(Duration::from_secs(9)) };
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         let mut clock = LoopClock::new(0, 0, began, limits);
         assert!(!clock.is_due(at(1)) && clock.is_due(at(2)));

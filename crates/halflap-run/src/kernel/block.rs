@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use halflap_hlo::Opcode;
 
-use super::math::{Number, Real};
+use super::math::{NumberType, Real};
 pub(super) use super::stored::{computed_as, narrow, round, widen};
 use super::whole::Whole;
 use crate::tensor::{Complex, DType, Tiny};
@@ -122,7 +122,7 @@ fn three<A: Copy, B: Copy, F: Fn(A, B, B) -> B + Copy>(_: F) -> BlockFn {
 /// How two values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
-pub(super) enum Direction {
+pub(super) enum CompareOp {
     Eq,
     Ne,
     Lt,
@@ -131,15 +131,15 @@ pub(super) enum Direction {
     Ge,
 }
 
-impl Direction {
-    pub(super) fn named(name: &str) -> Option<Direction> {
+impl CompareOp {
+    pub(super) fn named(name: &str) -> Option<CompareOp> {
         Some(match name {
-            "EQ" => Direction::Eq,
-            "NE" => Direction::Ne,
-            "LT" => Direction::Lt,
-            "LE" => Direction::Le,
-            "GT" => Direction::Gt,
-            "GE" => Direction::Ge,
+            "EQ" => CompareOp::Eq,
+            "NE" => CompareOp::Ne,
+            "LT" => CompareOp::Lt,
+            "LE" => CompareOp::Le,
+            "GT" => CompareOp::Gt,
+            "GE" => CompareOp::Ge,
             _ => return None,
         })
     }
@@ -385,7 +385,7 @@ fn binary_truth(opcode: Opcode) -> Option<BlockFn> {
     })
 }
 
-fn binary_number<T: Number>(opcode: Opcode) -> Option<BlockFn> {
+fn binary_number<T: NumberType>(opcode: Opcode) -> Option<BlockFn> {
     Some(match opcode {
         Opcode::Add => two(|a: T, b: T| a.add(b)),
         Opcode::Subtract => two(|a: T, b: T| a.sub(b)),
@@ -435,7 +435,7 @@ fn binary_complex<T: Real>(opcode: Opcode) -> Option<BlockFn> {
 
 /// The function that compares; `is_total` uses the total order of floating-point numbers, with
 /// zeros by sign and NaN at the ends.
-pub(super) fn compare(direction: Direction, dtype: DType, is_total: bool) -> Option<BlockFn> {
+pub(super) fn compare(direction: CompareOp, dtype: DType, is_total: bool) -> Option<BlockFn> {
     match computed_as(dtype) {
         DType::C64 => compare_complex::<f32>(direction),
         DType::C128 => compare_complex::<f64>(direction),
@@ -455,33 +455,33 @@ pub(super) fn compare(direction: Direction, dtype: DType, is_total: bool) -> Opt
     }
 }
 
-fn compare_plain<T: Copy + PartialOrd>(direction: Direction) -> BlockFn {
+fn compare_plain<T: Copy + PartialOrd>(direction: CompareOp) -> BlockFn {
     match direction {
-        Direction::Eq => two(|a: T, b: T| u8::from(a == b)),
-        Direction::Ne => two(|a: T, b: T| u8::from(a != b)),
-        Direction::Lt => two(|a: T, b: T| u8::from(a < b)),
-        Direction::Le => two(|a: T, b: T| u8::from(a <= b)),
-        Direction::Gt => two(|a: T, b: T| u8::from(a > b)),
-        Direction::Ge => two(|a: T, b: T| u8::from(a >= b)),
+        CompareOp::Eq => two(|a: T, b: T| u8::from(a == b)),
+        CompareOp::Ne => two(|a: T, b: T| u8::from(a != b)),
+        CompareOp::Lt => two(|a: T, b: T| u8::from(a < b)),
+        CompareOp::Le => two(|a: T, b: T| u8::from(a <= b)),
+        CompareOp::Gt => two(|a: T, b: T| u8::from(a > b)),
+        CompareOp::Ge => two(|a: T, b: T| u8::from(a >= b)),
     }
 }
 
-fn compare_total<T: Real>(direction: Direction) -> BlockFn {
+fn compare_total<T: Real>(direction: CompareOp) -> BlockFn {
     match direction {
-        Direction::Eq => two(|a: T, b: T| u8::from(a.total() == b.total())),
-        Direction::Ne => two(|a: T, b: T| u8::from(a.total() != b.total())),
-        Direction::Lt => two(|a: T, b: T| u8::from(a.total() < b.total())),
-        Direction::Le => two(|a: T, b: T| u8::from(a.total() <= b.total())),
-        Direction::Gt => two(|a: T, b: T| u8::from(a.total() > b.total())),
-        Direction::Ge => two(|a: T, b: T| u8::from(a.total() >= b.total())),
+        CompareOp::Eq => two(|a: T, b: T| u8::from(a.total() == b.total())),
+        CompareOp::Ne => two(|a: T, b: T| u8::from(a.total() != b.total())),
+        CompareOp::Lt => two(|a: T, b: T| u8::from(a.total() < b.total())),
+        CompareOp::Le => two(|a: T, b: T| u8::from(a.total() <= b.total())),
+        CompareOp::Gt => two(|a: T, b: T| u8::from(a.total() > b.total())),
+        CompareOp::Ge => two(|a: T, b: T| u8::from(a.total() >= b.total())),
     }
 }
 
-fn compare_complex<T: Real>(direction: Direction) -> Option<BlockFn> {
+fn compare_complex<T: Real>(direction: CompareOp) -> Option<BlockFn> {
     type C<T> = Complex<T>;
     match direction {
-        Direction::Eq => Some(two(|a: C<T>, b: C<T>| u8::from(a.re == b.re && a.im == b.im))),
-        Direction::Ne => Some(two(|a: C<T>, b: C<T>| u8::from(a.re != b.re || a.im != b.im))),
+        CompareOp::Eq => Some(two(|a: C<T>, b: C<T>| u8::from(a.re == b.re && a.im == b.im))),
+        CompareOp::Ne => Some(two(|a: C<T>, b: C<T>| u8::from(a.re != b.re || a.im != b.im))),
         _ => None,
     }
 }

@@ -7,8 +7,8 @@ use halflap_hlo::ids::{ComputationId, InstrId};
 use halflap_hlo::{Literal, Module, Opcode, Operand, Phase, Shape};
 
 use super::ArrayType;
-use super::block::{Direction, computed_as};
-use super::error::{Unsupported, What};
+use super::block::{CompareOp, computed_as};
+use super::error::{Gap, Unsupported};
 use super::formula::*;
 use super::literal;
 use crate::tensor::DType;
@@ -18,7 +18,7 @@ type Leaves = Vec<TermId>;
 
 /// One of an instruction's result arrays, counted through all tuples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Leaf {
+pub struct ResultLeaf {
     /// Its producer.
     pub instr: InstrId,
     /// Which of its results.
@@ -42,10 +42,10 @@ pub(crate) fn leaf_kinds(module: &Module, instr: InstrId) -> Result<Vec<ArrayTyp
     let mut leaves = Vec::new();
     module.instruction(instr).shape.leaves(&mut leaves);
     let kind = |shape: &&Shape| match shape {
-        Shape::Array(array) if array.dynamic => Err(Unsupported::new(module, instr, What::Dynamic)),
+        Shape::Array(array) if array.dynamic => Err(Unsupported::new(module, instr, Gap::Dynamic)),
         Shape::Array(array) => {
             let unsupported =
-                || Unsupported::new(module, instr, What::ElementType(array.element.name()));
+                || Unsupported::new(module, instr, Gap::ElementType(array.element.name()));
             let dtype = DType::of(array.element).ok_or_else(unsupported)?;
             let dims = array.dims.iter().map(|&dim| dim as usize).collect();
             Ok(ArrayType { dtype, dims })
@@ -70,19 +70,19 @@ pub(crate) fn made_leaves(module: &Module, instr: InstrId) -> std::ops::Range<us
 }
 
 /// Makes formulas of a module's instructions.
-pub(super) struct Builder<'m> {
+pub(super) struct FormulaBuilder<'m> {
     module: &'m Module,
     formula: Formula,
 }
 
 /// The results of the instructions in one call of a computation.
-type Frame = HashMap<InstrId, Leaves>;
+type TermFrame = HashMap<InstrId, Leaves>;
 
-impl<'m> Builder<'m> {
+impl<'m> FormulaBuilder<'m> {
     /// The formula of one instruction, whose inputs are its operands' leaves, one after the other.
     pub(super) fn instruction(module: &'m Module, instr: InstrId) -> Result<Formula, Unsupported> {
-        let mut builder = Builder { module, formula: Formula::default() };
-        let mut frame = Frame::new();
+        let mut builder = FormulaBuilder { module, formula: Formula::default() };
+        let mut frame = TermFrame::new();
         for operand in module.operands(instr) {
             // An operand that is there twice is two inputs; the frame can hold one, and both are the same.
             let kinds = leaf_kinds(module, operand.of)?;
@@ -112,9 +112,9 @@ impl<'m> Builder<'m> {
         module: &'m Module,
         instrs: &[InstrId],
         outputs: &[InstrId],
-    ) -> Result<(Formula, Vec<Leaf>), Unsupported> {
-        let mut builder = Builder { module, formula: Formula::default() };
-        let mut frame = Frame::new();
+    ) -> Result<(Formula, Vec<ResultLeaf>), Unsupported> {
+        let mut builder = FormulaBuilder { module, formula: Formula::default() };
+        let mut frame = TermFrame::new();
         let mut inputs = Vec::new();
         for &instr in instrs {
             for operand in module.operands(instr) {
@@ -124,7 +124,7 @@ impl<'m> Builder<'m> {
                 }
                 let kinds = leaf_kinds(module, operand.of)?;
                 for index in operand_leaves(module, operand) {
-                    let leaf = Leaf { instr: operand.of, index };
+                    let leaf = ResultLeaf { instr: operand.of, index };
                     if inputs.contains(&leaf) {
                         continue;
                     }
@@ -159,17 +159,17 @@ impl<'m> Builder<'m> {
         name: &'static str,
     ) -> Result<Formula, Unsupported> {
         let missing =
-            || Unsupported::new(module, of, What::Attribute { key: name, value: String::new() });
+            || Unsupported::new(module, of, Gap::Attribute { key: name, value: String::new() });
         let computation = module.computation_in(of, name).ok_or_else(missing)?;
-        let mut builder = Builder { module, formula: Formula::default() };
+        let mut builder = FormulaBuilder { module, formula: Formula::default() };
         let mut arguments = Vec::new();
         for parameter in module.parameters(computation) {
-            let parameter = parameter.ok_or_else(|| Unsupported::new(module, of, What::Applied))?;
+            let parameter = parameter.ok_or_else(|| Unsupported::new(module, of, Gap::Applied))?;
             let [ArrayType { dtype, dims }] = &leaf_kinds(module, parameter)?[..] else {
-                return Err(Unsupported::new(module, of, What::Applied));
+                return Err(Unsupported::new(module, of, Gap::Applied));
             };
             if !dims.is_empty() {
-                return Err(Unsupported::new(module, of, What::Applied));
+                return Err(Unsupported::new(module, of, Gap::Applied));
             }
             let op = Op::Input(arguments.len());
             let term =
@@ -181,7 +181,7 @@ impl<'m> Builder<'m> {
         let is_scalar = builder.formula.terms.iter().all(|term| term.dims.is_empty());
         match is_scalar {
             true => Ok(builder.formula),
-            false => Err(Unsupported::new(module, of, What::Applied)),
+            false => Err(Unsupported::new(module, of, Gap::Applied)),
         }
     }
 
@@ -190,13 +190,13 @@ impl<'m> Builder<'m> {
         computation: ComputationId,
         arguments: &[Leaves],
     ) -> Result<Leaves, Unsupported> {
-        let mut frame = Frame::new();
+        let mut frame = TermFrame::new();
         for instr in self.module.instructions(computation) {
             let leaves = match self.module.parameter_number(instr) {
                 Some(number) => arguments
                     .get(number)
                     .cloned()
-                    .ok_or_else(|| self.unsupported(instr, What::Shape))?,
+                    .ok_or_else(|| self.unsupported(instr, Gap::Shape))?,
                 None => self.one(instr, &frame)?,
             };
             frame.insert(instr, leaves);
@@ -204,12 +204,12 @@ impl<'m> Builder<'m> {
         Ok(frame[&self.module.root(computation)].clone())
     }
 
-    fn unsupported(&self, instr: InstrId, what: What) -> Unsupported {
+    fn unsupported(&self, instr: InstrId, what: Gap) -> Unsupported {
         Unsupported::new(self.module, instr, what)
     }
 
     /// The terms of an instruction whose operands are in a frame.
-    fn one(&mut self, instr: InstrId, frame: &Frame) -> Result<Leaves, Unsupported> {
+    fn one(&mut self, instr: InstrId, frame: &TermFrame) -> Result<Leaves, Unsupported> {
         let module = self.module;
         let args: Vec<Leaves> = module
             .operands(instr)
@@ -227,21 +227,21 @@ impl<'m> Builder<'m> {
             Opcode::GetTupleElement => self.tuple_element(instr, &args),
             Opcode::Fusion | Opcode::Call | Opcode::AsyncStart => {
                 let [callee] = module.called(instr) else {
-                    return Err(self.unsupported(instr, What::Shape));
+                    return Err(self.unsupported(instr, Gap::Shape));
                 };
                 self.computation(*callee, &args)
             }
             _ => {
                 let mut leaves = leaf_kinds(module, instr)?;
                 let kinds = leaves.drain(made_leaves(module, instr)).collect();
-                let mut place = Place { instr, args: args.concat(), kinds };
+                let mut place = BuiltInstr { instr, args: args.concat(), kinds };
                 self.computing(&mut place)
             }
         }
     }
 
     fn tuple_element(&self, instr: InstrId, args: &[Leaves]) -> Result<Leaves, Unsupported> {
-        let shape_error = || self.unsupported(instr, What::Shape);
+        let shape_error = || self.unsupported(instr, Gap::Shape);
         let [operand] = self.module.operands(instr) else { return Err(shape_error()) };
         let index = self.module.tuple_index(instr).ok_or_else(shape_error)? as usize;
         let parts = self.module.operand_shape(operand).parts();
@@ -252,14 +252,14 @@ impl<'m> Builder<'m> {
     }
 
     /// An instruction that computes.
-    fn computing(&mut self, place: &mut Place) -> Result<Leaves, Unsupported> {
+    fn computing(&mut self, place: &mut BuiltInstr) -> Result<Leaves, Unsupported> {
         let instr = place.instr;
         let opcode = self.module.instruction(instr).opcode.begun();
         if let Some(leaves) = self.moving(opcode, place)? {
             return Ok(leaves);
         }
         let op = match opcode {
-            Opcode::Parameter => return Err(self.unsupported(instr, What::NotAKernel)),
+            Opcode::Parameter => return Err(self.unsupported(instr, Gap::NotAKernel)),
             Opcode::Constant => return self.constant(place),
             Opcode::Compare => self.compare(instr)?,
             Opcode::Select => {
@@ -297,7 +297,11 @@ impl<'m> Builder<'m> {
     }
 
     /// An operation that only moves elements.
-    fn moving(&mut self, opcode: Opcode, place: &mut Place) -> Result<Option<Leaves>, Unsupported> {
+    fn moving(
+        &mut self,
+        opcode: Opcode,
+        place: &mut BuiltInstr,
+    ) -> Result<Option<Leaves>, Unsupported> {
         let instr = place.instr;
         let op = match opcode {
             Opcode::Bitcast => return self.bitcast(place).map(Some),
@@ -332,12 +336,12 @@ impl<'m> Builder<'m> {
     }
 
     /// An operation that has its own kernel.
-    fn heavy(&mut self, opcode: Opcode, place: &mut Place) -> Result<Op, Unsupported> {
+    fn heavy(&mut self, opcode: Opcode, place: &mut BuiltInstr) -> Result<Op, Unsupported> {
         let (module, instr) = (self.module, place.instr);
         if matches!(opcode, Opcode::Dot | Opcode::Convolution) {
             self.unify(place);
         }
-        let applied = |name| Ok(Arc::new(Builder::applied(module, instr, name)?));
+        let applied = |name| Ok(Arc::new(FormulaBuilder::applied(module, instr, name)?));
         Ok(match opcode {
             Opcode::Reduce => {
                 Op::Reduce { dims: self.dims(instr, "dimensions"), combiner: applied("to_apply")? }
@@ -370,7 +374,7 @@ impl<'m> Builder<'m> {
                 count: *place.kinds[0]
                     .dims
                     .last()
-                    .ok_or_else(|| self.unsupported(instr, What::Shape))?,
+                    .ok_or_else(|| self.unsupported(instr, Gap::Shape))?,
             },
             Opcode::RngBitGenerator => Op::RandomBits(self.generator(instr)?),
             Opcode::Rng => Op::Random { is_normal: self.is_normal(instr)? },
@@ -388,17 +392,17 @@ impl<'m> Builder<'m> {
                 Op::Constant(size.to_le_bytes().into())
             }
             Opcode::While | Opcode::Conditional | Opcode::Infeed | Opcode::Outfeed => {
-                return Err(self.unsupported(instr, What::NotAKernel));
+                return Err(self.unsupported(instr, Gap::NotAKernel));
             }
             _ if opcode.is_sync_collective() || opcode.phase().is_some() => {
-                return Err(self.unsupported(instr, What::NotAKernel));
+                return Err(self.unsupported(instr, Gap::NotAKernel));
             }
-            _ => return Err(self.unsupported(instr, What::Operation)),
+            _ => return Err(self.unsupported(instr, Gap::Operation)),
         })
     }
 
     /// Converts operands to the result's type where they are computed in another one.
-    fn unify(&mut self, place: &mut Place) {
+    fn unify(&mut self, place: &mut BuiltInstr) {
         let dtype = place.kinds[0].dtype;
         for arg in &mut place.args {
             let Term { dtype: own, ref dims, origin, .. } = *self.formula.term(*arg);
@@ -416,7 +420,7 @@ impl<'m> Builder<'m> {
     }
 
     /// Adds a term, and its parts where there are several.
-    fn push(&mut self, place: &Place, op: Op) -> Leaves {
+    fn push(&mut self, place: &BuiltInstr, op: Op) -> Leaves {
         let origin = place.instr;
         let term = |kind: &ArrayType, op, args| Term {
             op,
@@ -451,20 +455,20 @@ impl<'m> Builder<'m> {
         }
     }
 
-    fn constant(&mut self, place: &Place) -> Result<Leaves, Unsupported> {
+    fn constant(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
         let ArrayType { dtype, .. } = place.kinds[0];
         let value = match self.module.literal(place.instr) {
-            Some(Literal::LeftOut) => return Err(self.unsupported(place.instr, What::Elided)),
+            Some(Literal::LeftOut) => return Err(self.unsupported(place.instr, Gap::Elided)),
             Some(value) => value,
-            None => return Err(self.unsupported(place.instr, What::Literal)),
+            None => return Err(self.unsupported(place.instr, Gap::Literal)),
         };
         let bytes = literal::bytes(&value, dtype)
-            .ok_or_else(|| self.unsupported(place.instr, What::Literal))?;
+            .ok_or_else(|| self.unsupported(place.instr, Gap::Literal))?;
         Ok(self.push(place, Op::Constant(bytes.into())))
     }
 
     fn compare(&self, instr: InstrId) -> Result<Op, Unsupported> {
-        let direction = self.module.attribute(instr, "direction").and_then(Direction::named);
+        let direction = self.module.attribute(instr, "direction").and_then(CompareOp::named);
         let direction = direction.ok_or_else(|| self.attribute(instr, "direction"))?;
         Ok(Op::Compare {
             direction,
@@ -474,9 +478,9 @@ impl<'m> Builder<'m> {
 
     /// A bitcast keeps the bytes in the memory that the layouts describe: the argument in the order
     /// of its memory, reshaped, and back from the sequence of the result's.
-    fn bitcast(&mut self, place: &Place) -> Result<Leaves, Unsupported> {
+    fn bitcast(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
         let module = self.module;
-        let shape_error = || self.unsupported(place.instr, What::Shape);
+        let shape_error = || self.unsupported(place.instr, Gap::Shape);
         let [operand] = module.operands(place.instr) else { return Err(shape_error()) };
         let from = module.operand_shape(operand).array().ok_or_else(shape_error)?;
         let to = module.instruction(place.instr).shape.array().ok_or_else(shape_error)?;
@@ -522,8 +526,8 @@ impl<'m> Builder<'m> {
     }
 
     /// A map is its computation of scalars, on arrays.
-    fn map(&mut self, place: &Place) -> Result<Leaves, Unsupported> {
-        let applied = Builder::applied(self.module, place.instr, "to_apply")?;
+    fn map(&mut self, place: &BuiltInstr) -> Result<Leaves, Unsupported> {
+        let applied = FormulaBuilder::applied(self.module, place.instr, "to_apply")?;
         let mut terms: Vec<TermId> = Vec::with_capacity(applied.terms.len());
         for term in &applied.terms {
             let id = match term.op {
@@ -542,7 +546,7 @@ impl<'m> Builder<'m> {
         Ok(applied.outputs.iter().map(|output| terms[output.0 as usize]).collect())
     }
 
-    fn custom(&mut self, place: &mut Place) -> Result<Op, Unsupported> {
+    fn custom(&mut self, place: &mut BuiltInstr) -> Result<Op, Unsupported> {
         let target = self
             .module
             .attribute(place.instr, "custom_call_target")
@@ -556,7 +560,7 @@ impl<'m> Builder<'m> {
             | "SPMDShardToFullShape" => Op::Reshape,
             "TopK" => {
                 let count = place.kinds[0].dims.last().copied();
-                Op::TopK { count: count.ok_or_else(|| self.unsupported(place.instr, What::Shape))? }
+                Op::TopK { count: count.ok_or_else(|| self.unsupported(place.instr, Gap::Shape))? }
             }
             // Memory that is written before it is read.
             "AllocateBuffer" => {
@@ -569,7 +573,7 @@ impl<'m> Builder<'m> {
     }
 
     /// A routine of LAPACK on real numbers, as JAX names it: `lapack_spotrf_ffi`.
-    fn lapack(&self, place: &Place, target: &str) -> Option<Op> {
+    fn lapack(&self, place: &BuiltInstr, target: &str) -> Option<Op> {
         let name = target.strip_prefix("lapack_")?.strip_suffix("_ffi")?;
         let name = name.strip_prefix(['s', 'd'])?;
         // Its settings are letters, given as numbers.
@@ -617,7 +621,7 @@ impl<'m> Builder<'m> {
 
     fn attribute(&self, instr: InstrId, key: &'static str) -> Unsupported {
         let value = self.module.attribute(instr, key).unwrap_or("").to_owned();
-        self.unsupported(instr, What::Attribute { key, value })
+        self.unsupported(instr, Gap::Attribute { key, value })
     }
 
     fn number(&self, instr: InstrId, key: &'static str) -> Result<usize, Unsupported> {
@@ -681,7 +685,7 @@ impl<'m> Builder<'m> {
     }
 
     /// A scatter's dimensions under the names of the gather that would read what it writes.
-    fn scatter(&self, place: &Place) -> Result<Indexing, Unsupported> {
+    fn scatter(&self, place: &BuiltInstr) -> Result<Indexing, Unsupported> {
         let instr = place.instr;
         let mut indexing = Indexing {
             offset_dims: self.dims(instr, "update_window_dims"),
@@ -738,7 +742,7 @@ impl<'m> Builder<'m> {
 }
 
 /// An instruction, its arguments and its results.
-struct Place {
+struct BuiltInstr {
     instr: InstrId,
     args: Vec<TermId>,
     kinds: Vec<ArrayType>,

@@ -4,8 +4,8 @@ use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
 
 use super::block::{self, BlockFn, computed_as};
-use super::build::Builder;
-use super::error::{Unsupported, What};
+use super::build::FormulaBuilder;
+use super::error::{Gap, Unsupported};
 use crate::tensor::{AlignedBytes, DType};
 
 /// How the ranks' parts of an array are combined: one operation, element by element. bf16 and f16 are
@@ -21,7 +21,7 @@ impl Combiner {
     /// Of a collective that reduces; `dtype` is the type of the array.
     pub fn of(module: &Module, instr: InstrId, dtype: DType) -> Result<Combiner, Unsupported> {
         use Opcode as O;
-        let opcode = Builder::applied(module, instr, "to_apply")?.single_binary();
+        let opcode = FormulaBuilder::applied(module, instr, "to_apply")?.single_binary();
         let known = opcode.filter(|opcode| {
             matches!(
                 opcode,
@@ -29,7 +29,7 @@ impl Combiner {
             )
         });
         let run = known.and_then(|opcode| Some((opcode, block::binary(opcode, dtype)?)));
-        let (opcode, run) = run.ok_or_else(|| Unsupported::new(module, instr, What::Reduction))?;
+        let (opcode, run) = run.ok_or_else(|| Unsupported::new(module, instr, Gap::Reduction))?;
         Ok(Combiner { dtype, opcode, run })
     }
 

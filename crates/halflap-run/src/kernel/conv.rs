@@ -12,19 +12,19 @@ use halflap_hlo::WindowDim;
 
 use super::Buffers;
 use super::block;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Convolving, TermId};
-use super::matrix::{MatrixView, Product, Real};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::matrix::{GemmReal, MatrixView, Product};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use super::walk::{Transfer, each_index, strides};
 use super::window::seen;
 use crate::tensor::{DType, element_count};
 
 struct Conv {
     window: Vec<WindowDim>,
-    input: Slot,
-    kernel: Slot,
-    to: Slot,
+    input: ArraySlot,
+    kernel: ArraySlot,
+    to: ArraySlot,
     types: [DType; 3],
     /// Steps of the input: batch, feature, spatial dimensions.
     batch_by: usize,
@@ -114,14 +114,14 @@ pub(super) fn plan(
     planner: &mut Planner<'_>,
     id: TermId,
     numbers: &Convolving,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let (input, kernel) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let terms = [formula.term(term.args[0]), formula.term(term.args[1]), term];
     let types = terms.map(|term| term.dtype);
     if !matches!(block::computed_as(term.dtype), DType::F32 | DType::F64) {
-        return Err(planner.fail(id, What::OfType(term.dtype)));
+        return Err(planner.fail(id, Gap::OfType(term.dtype)));
     }
     let [input_dims, kernel_dims, out_dims] = terms.map(|term| &term.dims);
     let dims = &numbers.dims;
@@ -130,7 +130,7 @@ pub(super) fn plan(
     let is_right = numbers.feature_groups == 1 || numbers.batch_groups == 1;
     let outputs = kernel_dims[dims.kernel_output] / groups;
     if !is_right || outputs * groups != kernel_dims[dims.kernel_output] {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let inputs = kernel_dims[dims.kernel_input];
     let input_by = strides(input_dims);
@@ -231,15 +231,15 @@ impl Conv {
     }
 
     /// # Safety
-    /// See [`Stage::run`].
-    unsafe fn compute<T: Real>(&self, buffers: &Buffers<'_>) {
+    /// See [`KernelStage::run`].
+    unsafe fn compute<T: GemmReal>(&self, buffers: &Buffers<'_>) {
         let ends = self.parts();
         let part = |index: usize| {
             buffers.local().wrapping_add(if index == 0 { 0 } else { ends[index - 1] })
         };
         // SAFETY: parts of local memory of the requested length, arrays as planned.
         unsafe {
-            let wide = |index: usize, slot: Slot| match block::widen(self.types[index]) {
+            let wide = |index: usize, slot: ArraySlot| match block::widen(self.types[index]) {
                 Some(widen) => {
                     widen(&[buffers.read(slot); 3], part(4 + index), self.lens[index]);
                     part(4 + index).cast_const()
@@ -294,7 +294,7 @@ impl Conv {
     ///
     /// # Safety
     /// The operands must be the planned ones, the kernel packed, and the result as long as all columns.
-    unsafe fn sum<T: Real>(&self, few: &[Vec<Sight>], operands: Operands<T>, result: *mut T) {
+    unsafe fn sum<T: GemmReal>(&self, few: &[Vec<Sight>], operands: Operands<T>, result: *mut T) {
         let Operands { input, kernel } = operands;
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(result, self.lens[2]).fill(T::ZERO) };
@@ -329,7 +329,7 @@ impl Conv {
     /// Brings the result into the output's sequence and type.
     ///
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn finish(&self, buffers: &Buffers<'_>, result: *const u8, aside: *mut u8) {
         let to = buffers.write(self.to);
         // SAFETY: both are as long as the output.
@@ -348,7 +348,7 @@ impl Conv {
     ///
     /// # Safety
     /// `input` must be the group's first element, the matrix as long as the columns need.
-    unsafe fn fill<T: Real>(&self, input: *const T, columns: Columns<'_, T>) {
+    unsafe fn fill<T: GemmReal>(&self, input: *const T, columns: Columns<'_, T>) {
         let Columns { first, matrix, offsets } = columns;
         let len = offsets.len();
         let space = element_count(&self.out_spatial).max(1);
@@ -391,7 +391,7 @@ impl Conv {
     }
 }
 
-impl Stage for Conv {
+impl KernelStage for Conv {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         unsafe {

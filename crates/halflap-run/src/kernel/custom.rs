@@ -11,9 +11,9 @@ use libloading::Library;
 use thiserror::Error;
 
 use super::Buffers;
-use super::error::What;
+use super::error::Gap;
 use super::formula::TermId;
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 
 type Function = unsafe extern "C" fn(out: *mut c_void, ins: *const *const c_void);
 
@@ -74,15 +74,19 @@ struct Custom {
     function: Function,
     /// Keeps the function where it is.
     _library: Arc<Library>,
-    ins: Vec<Slot>,
-    outs: Vec<Slot>,
+    ins: Vec<ArraySlot>,
+    outs: Vec<ArraySlot>,
     is_tuple: bool,
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, target: &str) -> Result<Slot, Trouble> {
+pub(super) fn plan(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    target: &str,
+) -> Result<ArraySlot, Trouble> {
     let found = planner.libraries.find(target);
     let (library, function) =
-        found.ok_or_else(|| planner.fail(id, What::Target(target.to_owned())))?;
+        found.ok_or_else(|| planner.fail(id, Gap::Target(target.to_owned())))?;
     let term = planner.formula.term(id);
     let ins = term.args.iter().map(|&arg| planner.make(arg)).collect::<Result<Vec<_>, _>>()?;
     let is_tuple = planner.part_count(id) > 0;
@@ -95,7 +99,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId, target: &str) -> Resul
     Ok(to)
 }
 
-impl Stage for Custom {
+impl KernelStage for Custom {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: local memory has room for all pointers; the caller that loaded the library
         // promised the rest.

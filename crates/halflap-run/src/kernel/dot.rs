@@ -6,18 +6,18 @@
 
 use super::Buffers;
 use super::block;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Contraction, Op, TermId};
 use super::matrix::{MatrixView, Multiplied, Product};
-use super::plan::{Planner, Slot, Stage, Strided, Trouble, parts_of};
-use super::product::{self, Extent, Operand};
+use super::plan::{ArraySlot, KernelStage, Planner, Strided, Trouble, parts_of};
+use super::product::{self, Extent, StridedMatrix};
 use super::walk::Transfer;
 use crate::tensor::{Complex, DType};
 
 /// One operand as a batch of matrices.
 #[derive(Clone, Debug)]
-struct Side {
-    slot: Slot,
+struct DotOperand {
+    slot: ArraySlot,
     /// The type in which it is stored.
     stored: DType,
     /// The first element, counted in elements.
@@ -33,9 +33,9 @@ struct Side {
 }
 
 struct Dot {
-    lhs: Side,
-    rhs: Side,
-    to: Slot,
+    lhs: DotOperand,
+    rhs: DotOperand,
+    to: ArraySlot,
     dtype: DType,
     out: DType,
     batch: usize,
@@ -53,14 +53,14 @@ struct Roles<'a> {
     contracted: &'a [usize],
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
-    let Op::Dot(contraction) = &term.op else { return Err(planner.fail(id, What::Operation)) };
+    let Op::Dot(contraction) = &term.op else { return Err(planner.fail(id, Gap::Operation)) };
     let Contraction { lhs_batch, rhs_batch, lhs_contracting, rhs_contracting } = &**contraction;
     let types = [0, 1].map(|index| planner.formula.term(term.args[index]).dtype);
     let computed = [types[0], types[1], term.dtype].map(block::computed_as);
     if computed.iter().any(|other| *other != computed[0]) || computed[0] == DType::Pred {
-        return Err(planner.fail(id, What::OfType(types[0])));
+        return Err(planner.fail(id, Gap::OfType(types[0])));
     }
     let mut local = 0;
     let lhs = side(
@@ -119,7 +119,7 @@ fn side(
     id: TermId,
     roles: &Roles<'_>,
     local: &mut usize,
-) -> Result<Side, Trouble> {
+) -> Result<DotOperand, Trouble> {
     let dims = planner.formula.term(id).dims.clone();
     let dtype = planner.formula.term(id).dtype;
     let strided = match planner.computes(id) {
@@ -150,7 +150,7 @@ fn side(
         [Some(batch), Some(free), Some(contracted)]
             if block::widen(dtype).is_none() || is_dense =>
         {
-            Side {
+            DotOperand {
                 slot: strided.slot,
                 stored: dtype,
                 base: strided.base,
@@ -170,7 +170,7 @@ fn side(
             let rows: usize = kept.iter().map(|&dim| dims[dim]).product();
             let at = take(len * size);
             let (batch, free) = ((rows * depth) as i64, depth as i64);
-            Side {
+            DotOperand {
                 slot: strided.slot,
                 stored: dtype,
                 base: strided.base,
@@ -188,11 +188,11 @@ fn side(
     Ok(side)
 }
 
-impl Side {
+impl DotOperand {
     /// Where its first element is, after it was copied and converted.
     ///
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn ready(&self, buffers: &Buffers<'_>, local: *mut u8) -> *const u8 {
         let stored = self.stored;
         // SAFETY: elements of the slot's array and places in local memory, as planned.
@@ -212,7 +212,7 @@ impl Side {
     }
 }
 
-impl Stage for Dot {
+impl KernelStage for Dot {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let local = buffers.local();
         // SAFETY: local memory has the requested length, operands are laid out as planned.
@@ -220,14 +220,16 @@ impl Stage for Dot {
             let lhs = self.lhs.ready(buffers, local);
             let rhs = self.rhs.ready(buffers, local);
             let to = buffers.write(self.to);
-            let ends = Ends { lhs, rhs, to };
+            let ends = DotPointers { lhs, rhs, to };
             match (block::narrow(self.out), self.dtype) {
                 (Some(narrow), dtype) => {
                     let len = self.batch * self.rows * self.columns;
                     let wide = local.add(self.local - len * 4);
                     match dtype {
-                        DType::F32 => self.multiply::<f32>(buffers, Ends { to: wide, ..ends }),
-                        whole => self.whole(whole, buffers, Ends { to: wide, ..ends }),
+                        DType::F32 => {
+                            self.multiply::<f32>(buffers, DotPointers { to: wide, ..ends })
+                        }
+                        whole => self.whole(whole, buffers, DotPointers { to: wide, ..ends }),
                     }
                     narrow(&[wide.cast_const(); 3], to, len);
                 }
@@ -262,7 +264,7 @@ impl Stage for Dot {
 impl Dot {
     /// # Safety
     /// The pointers must hold the matrices, of this type, and `to` the result.
-    unsafe fn multiply<T: Multiplied>(&self, buffers: &Buffers<'_>, ends: Ends) {
+    unsafe fn multiply<T: Multiplied>(&self, buffers: &Buffers<'_>, ends: DotPointers) {
         let (left, right) = (&self.lhs, &self.rhs);
         let (lhs, rhs, to) = (ends.lhs.cast::<T>(), ends.rhs.cast::<T>(), ends.to.cast::<T>());
         for batch in buffers.share(self.batch) {
@@ -295,7 +297,7 @@ impl Dot {
 
     /// # Safety
     /// The pointers must hold the matrices, of an integer type, and `to` the result.
-    unsafe fn whole(&self, dtype: DType, buffers: &Buffers<'_>, ends: Ends) {
+    unsafe fn whole(&self, dtype: DType, buffers: &Buffers<'_>, ends: DotPointers) {
         // SAFETY: the caller's promise.
         unsafe {
             match dtype {
@@ -316,8 +318,8 @@ impl Dot {
     unsafe fn integers<T>(
         &self,
         buffers: &Buffers<'_>,
-        ends: Ends,
-        multiply: unsafe fn(Extent, [Operand<T>; 2], *mut u8, *mut T),
+        ends: DotPointers,
+        multiply: unsafe fn(Extent, [StridedMatrix<T>; 2], *mut u8, *mut T),
     ) {
         let rows = buffers.share(self.rows);
         if rows.is_empty() || self.columns == 0 {
@@ -326,7 +328,7 @@ impl Dot {
         let room = buffers.local().wrapping_add(self.packed);
         for batch in 0..self.batch as isize {
             let extent = Extent { rows: rows.clone(), columns: self.columns, depth: self.depth };
-            let of = |side: &Side, start: *const u8| Operand {
+            let of = |side: &DotOperand, start: *const u8| StridedMatrix {
                 start: start.cast::<T>().wrapping_offset(batch * side.batch as isize),
                 free: side.free as isize,
                 contracted: side.contracted as isize,
@@ -341,7 +343,7 @@ impl Dot {
 
 /// Where operands and result are.
 #[derive(Clone, Copy)]
-struct Ends {
+struct DotPointers {
     lhs: *const u8,
     rhs: *const u8,
     to: *mut u8,

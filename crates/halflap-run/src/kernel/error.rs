@@ -17,13 +17,13 @@ pub struct Unsupported {
     /// Where in the module's text it is, counted from 1.
     pub line: usize,
     /// What is not supported.
-    pub what: What,
+    pub what: Gap,
 }
 
 /// What of an instruction is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
-pub enum What {
+pub enum Gap {
     #[error("this operation is not supported")]
     Operation,
     #[error("this operation communicates or decides what runs, which is not a kernel's work")]
@@ -61,9 +61,9 @@ pub enum What {
 
 impl Unsupported {
     /// Something about an instruction.
-    pub fn new(module: &Module, instr: InstrId, what: What) -> Unsupported {
+    pub fn new(module: &Module, instr: InstrId, what: Gap) -> Unsupported {
         let what = match module.instruction(instr).opcode {
-            Opcode::Send | Opcode::Recv | Opcode::SendDone | Opcode::RecvDone => What::PointToPoint,
+            Opcode::Send | Opcode::Recv | Opcode::SendDone | Opcode::RecvDone => Gap::PointToPoint,
             _ => what,
         };
         Unsupported {

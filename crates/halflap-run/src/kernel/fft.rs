@@ -5,10 +5,10 @@
 //! f32, but in f64 where a length has a large prime factor.
 
 use super::Buffers;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Op, TermId, Transform};
-use super::fourier::{Line, Planes, Scalar, Turn, is_smooth, turn};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::fourier::{LineTransform, Planes, Scalar, Twiddle, is_smooth, turn};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use crate::tensor::{Complex, DType};
 
 /// How many lines are transformed beside each other.
@@ -19,7 +19,7 @@ const LONG: usize = 4096;
 
 /// What is read and written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TransformKind {
     Complex { is_inverse: bool },
     FromReal,
     ToReal,
@@ -40,14 +40,14 @@ struct Grid {
 
 /// The lines of one dimension.
 struct Lines<T, S> {
-    from: Slot,
-    to: Slot,
-    kind: Kind,
+    from: ArraySlot,
+    to: ArraySlot,
+    kind: TransformKind,
     /// The length of a line.
     len: usize,
-    line: Line<T>,
+    line: LineTransform<T>,
     /// For real lines of even length: half a turn in as many steps.
-    halves: Vec<Turn<T>>,
+    halves: Vec<Twiddle<T>>,
     input: Grid,
     output: Grid,
     scale: T,
@@ -56,37 +56,37 @@ struct Lines<T, S> {
 
 /// What a stage reads and writes.
 #[derive(Clone, Copy)]
-struct Ends {
-    from: Slot,
-    to: Slot,
+struct FftSlots {
+    from: ArraySlot,
+    to: ArraySlot,
 }
 
 /// The transform of one dimension of arrays whose last one has this many elements.
 #[derive(Clone, Copy)]
-struct Step {
-    kind: Kind,
+struct FftStep {
+    kind: TransformKind,
     dim: usize,
     last_len: usize,
 }
 
 /// The dimensions of one transform.
-struct Shape {
+struct FftShape {
     batch: usize,
     lengths: Vec<usize>,
     is_double: bool,
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let Op::Fft { transform, lengths } = &term.op else {
-        return Err(planner.fail(id, What::Operation));
+        return Err(planner.fail(id, Gap::Operation));
     };
     let dims = &planner.formula.term(term.args[0]).dims;
     let is_usual = !lengths.is_empty() && !lengths.contains(&0);
     let Some(outer) = dims.len().checked_sub(lengths.len()).filter(|_| is_usual) else {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     };
-    let shape = Shape {
+    let shape = FftShape {
         batch: dims[..outer].iter().product(),
         lengths: lengths.clone(),
         is_double: matches!(term.dtype, DType::F64 | DType::C128),
@@ -94,34 +94,34 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let transform = *transform;
     let from = planner.make(term.args[0])?;
     let to = planner.target(id);
-    shape.add_stages(planner, transform, Ends { from, to });
+    shape.add_stages(planner, transform, FftSlots { from, to });
     Ok(to)
 }
 
-impl Shape {
+impl FftShape {
     /// All stages: of the dimensions one by one, the last first, except where it becomes real.
-    fn add_stages(&self, planner: &mut Planner<'_>, transform: Transform, ends: Ends) {
-        let Ends { from, to } = ends;
+    fn add_stages(&self, planner: &mut Planner<'_>, transform: Transform, ends: FftSlots) {
+        let FftSlots { from, to } = ends;
         let last = self.lengths.len() - 1;
         let half = self.lengths[last] / 2 + 1;
-        let forward = Kind::Complex { is_inverse: false };
-        let inverse = Kind::Complex { is_inverse: true };
+        let forward = TransformKind::Complex { is_inverse: false };
+        let inverse = TransformKind::Complex { is_inverse: true };
         match transform {
             Transform::Forward | Transform::Inverse => {
                 let kind = if transform == Transform::Inverse { inverse } else { forward };
                 let mut from = from;
                 for dim in (0..=last).rev() {
-                    let step = Step { kind, dim, last_len: self.lengths[last] };
-                    self.add(planner, Ends { from, to }, step);
+                    let step = FftStep { kind, dim, last_len: self.lengths[last] };
+                    self.add(planner, FftSlots { from, to }, step);
                     from = to;
                 }
             }
             Transform::Real => {
-                let first = Step { kind: Kind::FromReal, dim: last, last_len: half };
+                let first = FftStep { kind: TransformKind::FromReal, dim: last, last_len: half };
                 self.add(planner, ends, first);
                 for dim in (0..last).rev() {
-                    let step = Step { kind: forward, dim, last_len: half };
-                    self.add(planner, Ends { from: to, to }, step);
+                    let step = FftStep { kind: forward, dim, last_len: half };
+                    self.add(planner, FftSlots { from: to, to }, step);
                 }
             }
             Transform::InverseReal => {
@@ -131,20 +131,21 @@ impl Shape {
                     let size = if self.is_double { 16 } else { 8 };
                     let aside = planner.temp(lines * half * size);
                     for dim in (0..last).rev() {
-                        let step = Step { kind: inverse, dim, last_len: half };
-                        self.add(planner, Ends { from, to: aside }, step);
+                        let step = FftStep { kind: inverse, dim, last_len: half };
+                        self.add(planner, FftSlots { from, to: aside }, step);
                         from = aside;
                     }
                 }
-                let step = Step { kind: Kind::ToReal, dim: last, last_len: half };
-                self.add(planner, Ends { from, to }, step);
+                let step = FftStep { kind: TransformKind::ToReal, dim: last, last_len: half };
+                self.add(planner, FftSlots { from, to }, step);
             }
         }
     }
 
-    fn add(&self, planner: &mut Planner<'_>, ends: Ends, step: Step) {
+    fn add(&self, planner: &mut Planner<'_>, ends: FftSlots, step: FftStep) {
         let len = self.lengths[step.dim];
-        let is_even_real = !matches!(step.kind, Kind::Complex { .. }) && len.is_multiple_of(2);
+        let is_even_real =
+            !matches!(step.kind, TransformKind::Complex { .. }) && len.is_multiple_of(2);
         let is_exact = is_smooth(if is_even_real { len / 2 } else { len });
         match (self.is_double, is_exact) {
             (true, _) => planner.add(self.lines::<f64, f64>(ends, step)),
@@ -153,8 +154,8 @@ impl Shape {
         }
     }
 
-    fn lines<T: Scalar, S: Scalar>(&self, ends: Ends, step: Step) -> Lines<T, S> {
-        let Step { kind, dim, last_len } = step;
+    fn lines<T: Scalar, S: Scalar>(&self, ends: FftSlots, step: FftStep) -> Lines<T, S> {
+        let FftStep { kind, dim, last_len } = step;
         let len = self.lengths[dim];
         let last = self.lengths.len() - 1;
         let outer = self.batch * self.lengths[..dim].iter().product::<usize>();
@@ -178,19 +179,20 @@ impl Shape {
         };
         let (real, half) = (along(len, 1), along(len / 2 + 1, 2));
         let (input, output) = match kind {
-            Kind::FromReal => (real, half),
-            Kind::ToReal => (half, real),
-            Kind::Complex { .. } if dim == last => (along(len, 2), along(len, 2)),
-            Kind::Complex { .. } => (across, across),
+            TransformKind::FromReal => (real, half),
+            TransformKind::ToReal => (half, real),
+            TransformKind::Complex { .. } if dim == last => (along(len, 2), along(len, 2)),
+            TransformKind::Complex { .. } => (across, across),
         };
-        let is_packed = !matches!(kind, Kind::Complex { .. }) && len.is_multiple_of(2);
-        let is_scaled = matches!(kind, Kind::Complex { is_inverse: true } | Kind::ToReal);
+        let is_packed = !matches!(kind, TransformKind::Complex { .. }) && len.is_multiple_of(2);
+        let is_scaled =
+            matches!(kind, TransformKind::Complex { is_inverse: true } | TransformKind::ToReal);
         Lines {
             from: ends.from,
             to: ends.to,
             kind,
             len,
-            line: Line::new(if is_packed { len / 2 } else { len }),
+            line: LineTransform::new(if is_packed { len / 2 } else { len }),
             halves: match is_packed {
                 true => (0..=len / 2).map(|k| turn(2 * k, len)).collect(),
                 false => Vec::new(),
@@ -204,13 +206,13 @@ impl Shape {
 }
 
 /// A few lines of an array.
-struct Block<S> {
+struct LineBlock<S> {
     start: *mut S,
     grid: Grid,
     count: usize,
 }
 
-impl<S: Scalar> Block<S> {
+impl<S: Scalar> LineBlock<S> {
     /// The number at a place of a line; of a complex element, its real part.
     ///
     /// # Safety
@@ -273,19 +275,19 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     ///
     /// # Safety
     /// It must hold all lines of the grid.
-    unsafe fn block(&self, array: *mut u8, grid: Grid, number: usize) -> Block<S> {
+    unsafe fn block(&self, array: *mut u8, grid: Grid, number: usize) -> LineBlock<S> {
         let each = grid.lines.div_ceil(self.width());
         let first = number % each * self.width();
         let at = number / each * grid.group_step + first * grid.line_step;
         // SAFETY: the caller's promise.
         let start = unsafe { array.cast::<S>().add(at) };
-        Block { start, grid, count: self.width().min(grid.lines - first) }
+        LineBlock { start, grid, count: self.width().min(grid.lines - first) }
     }
 
     /// # Safety
     /// The block must have the lines of the input.
     #[inline(always)]
-    unsafe fn load(&self, from: &Block<S>, planes: &mut Planes<'_, T>) {
+    unsafe fn load(&self, from: &LineBlock<S>, planes: &mut Planes<'_, T>) {
         let count = from.count;
         let rows = planes.re.chunks_exact_mut(count).zip(planes.im.chunks_exact_mut(count));
         for (at, (re, im)) in rows.take(self.line.len).enumerate() {
@@ -293,12 +295,12 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
                 // SAFETY: an element of a line; the caller's promise.
                 let (a, b) = unsafe {
                     match self.kind {
-                        Kind::Complex { .. } => from.complex(at, line),
-                        Kind::FromReal if self.is_packed() => {
+                        TransformKind::Complex { .. } => from.complex(at, line),
+                        TransformKind::FromReal if self.is_packed() => {
                             (from.real(2 * at, line), from.real(2 * at + 1, line))
                         }
-                        Kind::FromReal => (from.real(at, line), T::of(0.0)),
-                        Kind::ToReal => self.spectrum(from, at, line),
+                        TransformKind::FromReal => (from.real(at, line), T::of(0.0)),
+                        TransformKind::ToReal => self.spectrum(from, at, line),
                     }
                 };
                 // An inverse transform is a forward one with the parts exchanged, before and after.
@@ -308,14 +310,14 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     }
 
     fn is_inverse(&self) -> bool {
-        matches!(self.kind, Kind::Complex { is_inverse: true } | Kind::ToReal)
+        matches!(self.kind, TransformKind::Complex { is_inverse: true } | TransformKind::ToReal)
     }
 
     /// An element of the line whose inverse transform is real, or has it in both of its parts.
     ///
     /// # Safety
     /// The block must have half of the line.
-    unsafe fn spectrum(&self, from: &Block<S>, at: usize, line: usize) -> (T, T) {
+    unsafe fn spectrum(&self, from: &LineBlock<S>, at: usize, line: usize) -> (T, T) {
         // What makes the result complex at both ends does not count.
         let element = |at: usize| {
             // SAFETY: the first half is there; the caller's promise.
@@ -330,7 +332,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
         let ((re, im), (other_re, other_im)) = (element(at), element(self.len / 2 - at));
         let even = (re + other_re, im - other_im);
         let by = self.halves[at];
-        let by = Turn { re: by.re, im: -by.im };
+        let by = Twiddle { re: by.re, im: -by.im };
         let (odd_re, odd_im) = by.times(re - other_re, im + other_im);
         (even.0 - odd_im, even.1 + odd_re)
     }
@@ -338,7 +340,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     /// # Safety
     /// The block must have the lines of the output.
     #[inline(always)]
-    unsafe fn store(&self, planes: &Planes<'_, T>, to: &Block<S>) {
+    unsafe fn store(&self, planes: &Planes<'_, T>, to: &LineBlock<S>) {
         let count = to.count;
         let get = |at: usize, line: usize| {
             let (a, b) = (planes.re[at * count + line], planes.im[at * count + line]);
@@ -347,18 +349,19 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
                 false => Complex { re: a, im: b },
             }
         };
-        let written = if self.kind == Kind::FromReal { self.len / 2 + 1 } else { self.line.len };
+        let written =
+            if self.kind == TransformKind::FromReal { self.len / 2 + 1 } else { self.line.len };
         for at in 0..written {
             for line in 0..count {
                 // SAFETY: an element of a line; the caller's promise.
                 unsafe {
                     match self.kind {
-                        Kind::Complex { .. } => to.set(at, line, get(at, line)),
-                        Kind::FromReal if self.is_packed() => {
+                        TransformKind::Complex { .. } => to.set(at, line, get(at, line)),
+                        TransformKind::FromReal if self.is_packed() => {
                             to.set(at, line, self.unpacked(&get, at, line));
                         }
-                        Kind::FromReal => to.set(at, line, get(at, line)),
-                        Kind::ToReal => {
+                        TransformKind::FromReal => to.set(at, line, get(at, line)),
+                        TransformKind::ToReal => {
                             let Complex { re, im } = get(at, line);
                             match self.is_packed() {
                                 true => {
@@ -393,7 +396,7 @@ impl<T: Scalar, S: Scalar> Lines<T, S> {
     }
 }
 
-impl<T: Scalar, S: Scalar> Stage for Lines<T, S> {
+impl<T: Scalar, S: Scalar> KernelStage for Lines<T, S> {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let room = self.line.room() * self.width();
         // SAFETY: local memory has the requested length, and any bytes are numbers.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{ConvDims, Opcode, WindowDim};
 
-use super::block::Direction;
+use super::block::CompareOp;
 use crate::tensor::{DType, element_count};
 
 /// A term of a formula.
@@ -55,7 +55,7 @@ pub(super) enum Op {
     Unary(Opcode),
     Binary(Opcode),
     Compare {
-        direction: Direction,
+        direction: CompareOp,
         is_total: bool,
     },
     Select,

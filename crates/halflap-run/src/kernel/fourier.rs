@@ -45,18 +45,18 @@ impl Scalar for f64 {
 
 /// A complex number that lines are multiplied by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn<T> {
+pub(super) struct Twiddle<T> {
     pub(super) re: T,
     pub(super) im: T,
 }
 
 /// `exp(-i pi k / n)`; `k` is taken modulo `2 n`, so that large ones stay exact.
-pub(super) fn turn<T: Scalar>(k: usize, n: usize) -> Turn<T> {
+pub(super) fn turn<T: Scalar>(k: usize, n: usize) -> Twiddle<T> {
     let angle = -PI * (k % (2 * n)) as f64 / n as f64;
-    Turn { re: T::of(angle.cos()), im: T::of(angle.sin()) }
+    Twiddle { re: T::of(angle.cos()), im: T::of(angle.sin()) }
 }
 
-impl<T: Scalar> Turn<T> {
+impl<T: Scalar> Twiddle<T> {
     #[inline(always)]
     pub(super) fn times(self, re: T, im: T) -> (T, T) {
         (self.re * re - self.im * im, self.re * im + self.im * re)
@@ -70,31 +70,31 @@ pub(super) struct Planes<'a, T> {
 }
 
 /// One pass: transforms of the length of its radix, each element turned.
-struct Pass<T> {
+struct RadixPass<T> {
     radix: usize,
     /// How many such transforms there are in what is left of a line.
     rest: usize,
     /// How many elements earlier passes have put beside each other.
     stride: usize,
     /// For each transform one for every output but the first.
-    turns: Vec<Turn<T>>,
+    turns: Vec<Twiddle<T>>,
     /// The roots of one of the radix.
-    roots: Vec<Turn<T>>,
+    roots: Vec<Twiddle<T>>,
 }
 
 /// A transform of one length, forward and not scaled.
-pub(super) struct Line<T> {
+pub(super) struct LineTransform<T> {
     pub(super) len: usize,
-    passes: Vec<Pass<T>>,
+    passes: Vec<RadixPass<T>>,
     chirp: Option<Box<Chirp<T>>>,
 }
 
 /// A length with a large prime factor as a convolution.
 struct Chirp<T> {
-    padded: Line<T>,
-    by: Vec<Turn<T>>,
+    padded: LineTransform<T>,
+    by: Vec<Twiddle<T>>,
     /// The transform of the conjugate.
-    kernel: Vec<Turn<T>>,
+    kernel: Vec<Twiddle<T>>,
 }
 
 /// The radices of a length; nothing if one would be too large.
@@ -114,11 +114,15 @@ pub(super) fn is_smooth(len: usize) -> bool {
     radices(len).is_some()
 }
 
-impl<T: Scalar> Line<T> {
+impl<T: Scalar> LineTransform<T> {
     /// The length must not be zero.
-    pub(super) fn new(len: usize) -> Line<T> {
+    pub(super) fn new(len: usize) -> LineTransform<T> {
         let Some(radices) = radices(len) else {
-            return Line { len, passes: Vec::new(), chirp: Some(Box::new(Chirp::new(len))) };
+            return LineTransform {
+                len,
+                passes: Vec::new(),
+                chirp: Some(Box::new(Chirp::new(len))),
+            };
         };
         let (mut left, mut stride) = (len, 1);
         let pass = |radix: usize| {
@@ -126,11 +130,11 @@ impl<T: Scalar> Line<T> {
             let turns =
                 (0..rest).flat_map(|j| (1..radix).map(move |r| turn(2 * j * r, rest * radix)));
             let roots = (0..radix).map(|k| turn(2 * k, radix)).collect();
-            let pass = Pass { radix, rest, stride, turns: turns.collect(), roots };
+            let pass = RadixPass { radix, rest, stride, turns: turns.collect(), roots };
             (left, stride) = (rest, stride * radix);
             pass
         };
-        Line { len, passes: radices.into_iter().map(pass).collect(), chirp: None }
+        LineTransform { len, passes: radices.into_iter().map(pass).collect(), chirp: None }
     }
 
     /// How many elements of each line its planes must have room for.
@@ -168,9 +172,9 @@ impl<T: Scalar> Line<T> {
 
 impl<T: Scalar> Chirp<T> {
     fn new(len: usize) -> Chirp<T> {
-        let padded = Line::<T>::new((2 * len - 1).next_power_of_two());
+        let padded = LineTransform::<T>::new((2 * len - 1).next_power_of_two());
         let room = padded.len;
-        let by: Vec<Turn<T>> = (0..len).map(|k| turn(k * k, len)).collect();
+        let by: Vec<Twiddle<T>> = (0..len).map(|k| turn(k * k, len)).collect();
         let (mut re, mut im) = (vec![T::of(0.0); room], vec![T::of(0.0); room]);
         for (k, value) in by.iter().enumerate() {
             for at in [k, (room - k) % room] {
@@ -182,7 +186,7 @@ impl<T: Scalar> Chirp<T> {
         let given = padded.run(Planes { re: &mut re, im: &mut im }, other, 1);
         let scale = T::of(1.0 / room as f64);
         let pairs = given.re.iter().zip(given.im.iter());
-        let kernel = pairs.map(|(&re, &im)| Turn { re: re * scale, im: im * scale }).collect();
+        let kernel = pairs.map(|(&re, &im)| Twiddle { re: re * scale, im: im * scale }).collect();
         Chirp { padded, by, kernel }
     }
 
@@ -209,14 +213,14 @@ impl<T: Scalar> Chirp<T> {
 }
 
 /// Multiplies the elements of all lines.
-fn turned<T: Scalar>(lines: &mut Planes<'_, T>, by: &[Turn<T>], count: usize) {
+fn turned<T: Scalar>(lines: &mut Planes<'_, T>, by: &[Twiddle<T>], count: usize) {
     let elements = lines.re.chunks_exact_mut(count).zip(lines.im.chunks_exact_mut(count));
     for ((re, im), by) in elements.zip(by) {
         re.iter_mut().zip(im).for_each(|(re, im)| (*re, *im) = by.times(*re, *im));
     }
 }
 
-impl<T: Scalar> Pass<T> {
+impl<T: Scalar> RadixPass<T> {
     fn run(&self, from: &Planes<'_, T>, to: &mut Planes<'_, T>, count: usize) {
         match is_wide() {
             // SAFETY: the machine has the vectors.
@@ -260,7 +264,7 @@ impl<T: Scalar> Pass<T> {
         &self,
         input: impl Fn(usize) -> (&'f [T], &'f [T]),
         to: Planes<'_, T>,
-        turns: &[Turn<T>],
+        turns: &[Twiddle<T>],
     ) {
         let run = to.re.len() / self.radix;
         for r in 0..self.radix {
@@ -287,10 +291,10 @@ impl<T: Scalar> Pass<T> {
 }
 
 /// The parts of an element of several lines.
-type Pair<'a, T> = (&'a [T], &'a [T]);
+type ElementParts<'a, T> = (&'a [T], &'a [T]);
 
 #[inline(always)]
-fn two<T: Scalar>([a, b]: [Pair<'_, T>; 2], to: Planes<'_, T>, by: Turn<T>) {
+fn two<T: Scalar>([a, b]: [ElementParts<'_, T>; 2], to: Planes<'_, T>, by: Twiddle<T>) {
     let run = a.0.len();
     let (re0, re1) = to.re.split_at_mut(run);
     let (im0, im1) = to.im.split_at_mut(run);
@@ -304,7 +308,7 @@ fn two<T: Scalar>([a, b]: [Pair<'_, T>; 2], to: Planes<'_, T>, by: Turn<T>) {
 }
 
 #[inline(always)]
-fn four<T: Scalar>(from: [Pair<'_, T>; 4], to: Planes<'_, T>, by: [Turn<T>; 3]) {
+fn four<T: Scalar>(from: [ElementParts<'_, T>; 4], to: Planes<'_, T>, by: [Twiddle<T>; 3]) {
     let run = from[0].0.len();
     let [(a_re, a_im), (b_re, b_im), (c_re, c_im), (d_re, d_im)] =
         from.map(|(re, im)| (&re[..run], &im[..run]));
@@ -334,7 +338,7 @@ mod tests {
 
     fn check<T: Scalar>(len: usize, within: f64) {
         const COUNT: usize = 3;
-        let line = Line::<T>::new(len);
+        let line = LineTransform::<T>::new(len);
         let value = |at: usize, line: usize| {
             ((at as f64 * 1.7 + line as f64).sin(), (at as f64 - line as f64).cos())
         };

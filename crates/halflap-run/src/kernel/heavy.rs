@@ -1,14 +1,14 @@
 //! Operations with their own stage.
 
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Op, Padding, TermId};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use super::program::fill;
 use super::walk::{Transfer, strides};
 use super::{Buffers, conv, custom, fft, index, lapack, linear, random, sort, window};
 use crate::tensor::DType;
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     match &formula.term(id).op {
         Op::PartitionId | Op::ReplicaId => who(planner, id),
@@ -32,24 +32,24 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         Op::Lapack(routine) => lapack::plan(planner, id, *routine),
         Op::Fft { .. } => fft::plan(planner, id),
         Op::Custom(target) => custom::plan(planner, id, target),
-        _ => Err(planner.fail(id, What::Operation)),
+        _ => Err(planner.fail(id, Gap::Operation)),
     }
 }
 
 /// The number of the rank.
 struct Who {
     is_partition: bool,
-    to: Slot,
+    to: ArraySlot,
 }
 
-fn who(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+fn who(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let is_partition = matches!(planner.formula.term(id).op, Op::PartitionId);
     let to = planner.target(id);
     planner.add(Who { is_partition, to });
     Ok(to)
 }
 
-impl Stage for Who {
+impl KernelStage for Who {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let number =
             if self.is_partition { buffers.context.partition } else { buffers.context.replica };
@@ -60,9 +60,9 @@ impl Stage for Who {
 
 /// An array around which, and between whose elements, others are put.
 struct Pad {
-    from: Slot,
-    value: Slot,
-    to: Slot,
+    from: ArraySlot,
+    value: ArraySlot,
+    to: ArraySlot,
     len: usize,
     size: usize,
     /// The elements that stay: where they are, where they go, and how.
@@ -80,7 +80,7 @@ fn kept(dim: usize, to_dim: usize, padding: Padding) -> (i64, i64, i64) {
     (first, place, (dim as i64 - first).min(fitting).max(0))
 }
 
-fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Slot, Trouble> {
+fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let (from, value) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let dims = &planner.formula.term(term.args[0]).dims;
@@ -108,7 +108,7 @@ fn pad(planner: &mut Planner<'_>, id: TermId, padding: &[Padding]) -> Result<Slo
     Ok(to)
 }
 
-impl Stage for Pad {
+impl KernelStage for Pad {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let to = buffers.write(self.to);
         // SAFETY: the value is one element, the output `len`; the transfer was planned for both arrays.
@@ -126,11 +126,11 @@ impl Stage for Pad {
 /// Arrays one after the other.
 struct Concatenate {
     /// Each: where it is, its first byte there and in the output, and how it is copied.
-    pieces: Vec<(Slot, usize, usize, Transfer)>,
-    to: Slot,
+    pieces: Vec<(ArraySlot, usize, usize, Transfer)>,
+    to: ArraySlot,
 }
 
-fn concatenate(planner: &mut Planner<'_>, id: TermId, dim: usize) -> Result<Slot, Trouble> {
+fn concatenate(planner: &mut Planner<'_>, id: TermId, dim: usize) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let (to_by, size) = (strides(&term.dims), term.dtype.size());
     let mut pieces = Vec::new();
@@ -151,7 +151,7 @@ fn concatenate(planner: &mut Planner<'_>, id: TermId, dim: usize) -> Result<Slot
     Ok(to)
 }
 
-impl Stage for Concatenate {
+impl KernelStage for Concatenate {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         for (slot, from, to, transfer) in &self.pieces {
             // SAFETY: the transfer was planned for the piece and its place in the output.
@@ -162,12 +162,12 @@ impl Stage for Concatenate {
 
 /// Where a slice starts, decided at run time.
 struct Starts {
-    dims: Vec<Start>,
+    dims: Vec<SliceStart>,
 }
 
 /// Where a slice starts in one dimension.
-struct Start {
-    slot: Slot,
+struct SliceStart {
+    slot: ArraySlot,
     /// Which element of the slot's array it is.
     at: usize,
     dtype: DType,
@@ -200,7 +200,7 @@ impl Starts {
             };
             let (slot, dtype) = (planner.make(arg)?, planner.formula.term(arg).dtype);
             let most = dims[dim] as i64 - sizes[dim] as i64;
-            starts.push(Start { slot, at, dtype, most, by: by as usize * size });
+            starts.push(SliceStart { slot, at, dtype, most, by: by as usize * size });
         }
         Ok(Starts { dims: starts })
     }
@@ -208,8 +208,9 @@ impl Starts {
     /// The first byte: each index is moved to where the slice fits.
     fn place(&self, buffers: &Buffers<'_>) -> usize {
         // SAFETY: an array of one index, or of one for each dimension.
-        let index =
-            |start: &Start| unsafe { read_index(buffers.read(start.slot), start.dtype, start.at) };
+        let index = |start: &SliceStart| unsafe {
+            read_index(buffers.read(start.slot), start.dtype, start.at)
+        };
         self.dims
             .iter()
             .map(|start| index(start).clamp(0, start.most.max(0)) as usize * start.by)
@@ -241,13 +242,13 @@ pub(super) unsafe fn read_index(from: *const u8, dtype: DType, at: usize) -> i64
 
 /// A slice from a place that is known when it runs.
 struct DynamicSlice {
-    from: Slot,
+    from: ArraySlot,
     starts: Starts,
     transfer: Transfer,
-    to: Slot,
+    to: ArraySlot,
 }
 
-fn dynamic_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+fn dynamic_slice(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let dims = &planner.formula.term(term.args[0]).dims;
@@ -260,7 +261,7 @@ fn dynamic_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble>
     Ok(to)
 }
 
-impl Stage for DynamicSlice {
+impl KernelStage for DynamicSlice {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let place = self.starts.place(buffers);
         // SAFETY: the start is clamped, so the slice lies in the array.
@@ -270,15 +271,15 @@ impl Stage for DynamicSlice {
 
 /// An array of which a part is replaced.
 struct DynamicUpdateSlice {
-    from: Slot,
+    from: ArraySlot,
     bytes: usize,
-    update: Slot,
+    update: ArraySlot,
     starts: Starts,
     transfer: Transfer,
-    to: Slot,
+    to: ArraySlot,
 }
 
-fn dynamic_update_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+fn dynamic_update_slice(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let (from, update) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let dims = &planner.formula.term(term.args[1]).dims;
@@ -298,7 +299,7 @@ fn dynamic_update_slice(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, T
     Ok(to)
 }
 
-impl Stage for DynamicUpdateSlice {
+impl KernelStage for DynamicUpdateSlice {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let place = self.starts.place(buffers);
         let (from, to) = (buffers.read(self.from), buffers.write(self.to));
@@ -312,8 +313,8 @@ impl Stage for DynamicUpdateSlice {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let is_read = self.update == Slot::Input(input)
-            || self.starts.dims.iter().any(|dim| dim.slot == Slot::Input(input));
-        self.to == Slot::Output(output) && self.from == Slot::Input(input) && !is_read
+        let is_read = self.update == ArraySlot::Input(input)
+            || self.starts.dims.iter().any(|dim| dim.slot == ArraySlot::Input(input));
+        self.to == ArraySlot::Output(output) && self.from == ArraySlot::Input(input) && !is_read
     }
 }

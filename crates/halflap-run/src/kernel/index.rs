@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use super::Buffers;
 use super::block;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Formula, Indexing, Op, TermId};
 use super::heavy::read_index;
-use super::plan::{Planner, Slot, Stage, Trouble};
-use super::program::Applied;
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
+use super::program::ScalarProgram;
 use super::walk::{MOST_DIMS, Transfer, each_index, strides};
 use crate::tensor::DType;
 
 /// Where windows are: in the array, in the gathered (or scattered) array, and how indices are read.
 struct Windows {
-    indices: (Slot, DType),
+    indices: (ArraySlot, DType),
     /// The batch of the indices, with steps in the indices and in the gathered array.
     batch: Vec<usize>,
     index_by: Vec<usize>,
@@ -70,7 +70,7 @@ impl Windows {
             && at.slice_sizes.len() == array_dims.len()
             && array_dims.len() <= MOST_DIMS;
         if !is_right {
-            return Err(planner.fail(indices, What::Shape));
+            return Err(planner.fail(indices, Gap::Shape));
         }
         let array_strides = strides(&array_dims);
         let mut window_by = vec![0; array_dims.len()];
@@ -144,8 +144,8 @@ impl Windows {
 
 struct Gather {
     windows: Windows,
-    from: Slot,
-    to: Slot,
+    from: ArraySlot,
+    to: ArraySlot,
     transfer: Transfer,
     size: usize,
 }
@@ -154,7 +154,7 @@ pub(super) fn gather(
     planner: &mut Planner<'_>,
     id: TermId,
     at: &Indexing,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let arrays = IndexedArrays { array: term.args[0], indices: term.args[1], gathered: &term.dims };
@@ -166,7 +166,7 @@ pub(super) fn gather(
     Ok(to)
 }
 
-impl Stage for Gather {
+impl KernelStage for Gather {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (from, to) = (buffers.read(self.from), buffers.write(self.to));
         self.windows.each(buffers, |start, first| {
@@ -187,13 +187,13 @@ enum Combining {
     Replace,
     /// A block function.
     Fast(block::BlockFn),
-    Program(Box<Applied>),
+    Program(Box<ScalarProgram>),
 }
 
 struct Scatter {
     windows: Windows,
     /// Each: the array, the updates, the output and the type.
-    arrays: Vec<(Slot, Slot, Slot, DType)>,
+    arrays: Vec<(ArraySlot, ArraySlot, ArraySlot, DType)>,
     bytes: Vec<usize>,
     combining: Combining,
 }
@@ -203,7 +203,7 @@ pub(super) fn scatter(
     id: TermId,
     at: &Indexing,
     combiner: &Arc<Formula>,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = (term.args.len() - 1) / 2;
@@ -232,7 +232,7 @@ pub(super) fn scatter(
         _ if is_replacing => Combining::Replace,
         Some(run) => Combining::Fast(run),
         None => Combining::Program(Box::new(
-            Applied::new(combiner).map_err(|what| planner.fail(id, what))?,
+            ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?,
         )),
     };
     let bytes = sources.iter().map(|(_, _, term)| term.len() * term.dtype.size()).collect();
@@ -245,7 +245,7 @@ pub(super) fn scatter(
     Ok(targets[0])
 }
 
-impl Stage for Scatter {
+impl KernelStage for Scatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         for (&(from, _, to, _), &bytes) in self.arrays.iter().zip(&self.bytes) {
             let (from, to) = (buffers.read(from), buffers.write(to));
@@ -293,15 +293,17 @@ impl Stage for Scatter {
     }
 
     fn can_share(&self, output: usize, input: usize) -> bool {
-        let reads = |&(_, update, ..): &(Slot, Slot, Slot, DType)| update == Slot::Input(input);
-        let is_own = |&(from, _, to, _): &(Slot, Slot, Slot, DType)| {
-            from == Slot::Input(input) && to == Slot::Output(output)
+        let reads = |&(_, update, ..): &(ArraySlot, ArraySlot, ArraySlot, DType)| {
+            update == ArraySlot::Input(input)
         };
-        let from = self.arrays.iter().filter(|array| array.0 == Slot::Input(input)).count();
+        let is_own = |&(from, _, to, _): &(ArraySlot, ArraySlot, ArraySlot, DType)| {
+            from == ArraySlot::Input(input) && to == ArraySlot::Output(output)
+        };
+        let from = self.arrays.iter().filter(|array| array.0 == ArraySlot::Input(input)).count();
         from == 1
             && self.arrays.iter().any(is_own)
             && !self.arrays.iter().any(reads)
-            && self.windows.indices.0 != Slot::Input(input)
+            && self.windows.indices.0 != ArraySlot::Input(input)
     }
 }
 
@@ -348,7 +350,12 @@ impl Scatter {
 
     /// # Safety
     /// See [`Scatter::element`].
-    unsafe fn apply(&self, element: Update<'_, '_>, applied: &Applied, table: &mut [*mut u8]) {
+    unsafe fn apply(
+        &self,
+        element: Update<'_, '_>,
+        applied: &ScalarProgram,
+        table: &mut [*mut u8],
+    ) {
         let Update { buffers, to: at, from } = element;
         let count = self.arrays.len();
         // SAFETY: local memory has room for two elements of each array; the rest is the caller's promise.

@@ -7,16 +7,16 @@
 use std::iter::once;
 
 use super::Buffers;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Routine, TermId};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use crate::tensor::DType;
 
 struct Lapack {
     routine: Routine,
-    ins: Vec<Slot>,
+    ins: Vec<ArraySlot>,
     /// Results, with the number of elements in each array of the batch.
-    outs: Vec<(Slot, usize)>,
+    outs: Vec<(ArraySlot, usize)>,
     is_double: bool,
     batch: usize,
     rows: usize,
@@ -27,17 +27,17 @@ pub(super) fn plan(
     planner: &mut Planner<'_>,
     id: TermId,
     routine: Routine,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let matrix = planner.formula.term(term.args[0]);
     let ([.., rows, columns], DType::F32 | DType::F64) = (&matrix.dims[..], matrix.dtype) else {
-        return Err(planner.fail(id, What::OfType(matrix.dtype)));
+        return Err(planner.fail(id, Gap::OfType(matrix.dtype)));
     };
     let (rows, columns, is_double) = (*rows, *columns, matrix.dtype == DType::F64);
     let batch = matrix.dims[..matrix.dims.len() - 2].iter().product::<usize>();
     let ins = term.args.iter().map(|&arg| planner.make(arg)).collect::<Result<Vec<_>, _>>()?;
     let each = |dims: &[usize]| dims.iter().product::<usize>() / batch.max(1);
-    let outs: Vec<(Slot, usize)> = match planner.part_count(id) {
+    let outs: Vec<(ArraySlot, usize)> = match planner.part_count(id) {
         0 => vec![(planner.target(id), each(&term.dims))],
         _ => {
             let kinds = planner.part_kinds(id);
@@ -46,7 +46,7 @@ pub(super) fn plan(
         }
     };
     if outs.len() != routine.results() {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let first = outs[0].0;
     planner.add(Lapack { routine, ins, outs, is_double, batch, rows, columns });
@@ -385,7 +385,7 @@ impl OneOfBatch<'_> {
     }
 
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn run(&self, mut memory: &mut [f64]) {
         let (rows, columns) = (self.lapack.rows, self.lapack.columns);
         let least = rows.min(columns);
@@ -429,7 +429,7 @@ impl OneOfBatch<'_> {
     }
 
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn singular(&self, a: &mut Matrix<'_>, mut memory: &mut [f64], has_vectors: bool) {
         let &Lapack { rows, columns, ref outs, .. } = self.lapack;
         // A wide matrix is the transpose of a tall one, and so are its vectors.
@@ -470,7 +470,7 @@ impl OneOfBatch<'_> {
     }
 }
 
-impl Stage for Lapack {
+impl KernelStage for Lapack {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: local memory has the requested length, and any bytes are numbers.
         let memory =

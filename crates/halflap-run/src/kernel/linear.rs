@@ -2,16 +2,16 @@
 //! itself.
 
 use super::Buffers;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Solving, TermId};
 use super::math::Real;
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use crate::tensor::DType;
 
 struct Cholesky {
     is_lower: bool,
-    from: Slot,
-    to: Slot,
+    from: ArraySlot,
+    to: ArraySlot,
     dtype: DType,
     batch: usize,
     side: usize,
@@ -21,11 +21,11 @@ pub(super) fn cholesky(
     planner: &mut Planner<'_>,
     id: TermId,
     is_lower: bool,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let (Some(&side), DType::F32 | DType::F64) = (term.dims.last(), term.dtype) else {
-        return Err(planner.fail(id, What::OfType(term.dtype)));
+        return Err(planner.fail(id, Gap::OfType(term.dtype)));
     };
     let to = planner.target(id);
     let batch = term.len() / (side * side).max(1);
@@ -71,7 +71,7 @@ impl Cholesky {
     }
 }
 
-impl Stage for Cholesky {
+impl KernelStage for Cholesky {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
@@ -85,9 +85,9 @@ impl Stage for Cholesky {
 
 struct Solve {
     solving: Solving,
-    matrix: Slot,
-    from: Slot,
-    to: Slot,
+    matrix: ArraySlot,
+    from: ArraySlot,
+    to: ArraySlot,
     dtype: DType,
     batch: usize,
     rows: usize,
@@ -98,11 +98,11 @@ pub(super) fn solve(
     planner: &mut Planner<'_>,
     id: TermId,
     solving: Solving,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let (matrix, from) = (planner.make(term.args[0])?, planner.make(term.args[1])?);
     let ([.., rows, columns], DType::F32 | DType::F64) = (&term.dims[..], term.dtype) else {
-        return Err(planner.fail(id, What::OfType(term.dtype)));
+        return Err(planner.fail(id, Gap::OfType(term.dtype)));
     };
     let batch = term.len() / (rows * columns).max(1);
     let to = planner.target(id);
@@ -167,7 +167,7 @@ impl Solve {
     }
 }
 
-impl Stage for Solve {
+impl KernelStage for Solve {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         unsafe {

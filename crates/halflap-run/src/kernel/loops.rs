@@ -4,37 +4,37 @@ use std::ops::Range;
 
 use super::Buffers;
 use super::block;
-use super::nest::{Fetch, Way, join};
-use super::plan::{Nested, Slot, Stage, parts_of};
-use super::program::{Place, Program, Step, fill};
+use super::nest::{Fetch, FetchWay, join};
+use super::plan::{ArraySlot, KernelStage, Nested, parts_of};
+use super::program::{BlockProgram, ProgramStep, Register, fill};
 use crate::tensor::DType;
 
 /// Computes one array, block by block.
-pub(super) struct Loop {
+pub(super) struct ElementLoop {
     pub(super) body: Body,
     /// Where the result is written, and how large its elements are.
-    to: (Slot, usize),
-    out: Place,
+    to: (ArraySlot, usize),
+    out: Register,
     /// A register for the result, where the output is memory that is also read.
-    aside: Place,
+    aside: Register,
 }
 
 /// What a loop computes: a program, and what fills its registers.
 pub(super) struct Body {
-    pub(super) program: Program,
+    pub(super) program: BlockProgram,
     pub(super) fetches: Vec<Fetch>,
     pub(super) total: usize,
     pub(super) block: usize,
 }
 
-impl Loop {
-    pub(super) fn new(nested: Nested<Place>, slot: Slot, dtype: DType) -> Loop {
+impl ElementLoop {
+    pub(super) fn new(nested: Nested<Register>, slot: ArraySlot, dtype: DType) -> ElementLoop {
         let Nested { mut draft, mut fetches, mut extents, result, .. } = nested;
         let out = draft.outside();
         let store = block::narrow(dtype).unwrap_or_else(|| block::copy(dtype));
         // The last step writes the output itself, unless something must be done to it.
         match draft.steps.last_mut() {
-            Some(Step::Call { out: last, .. })
+            Some(ProgramStep::Call { out: last, .. })
                 if *last == result && block::narrow(dtype).is_none() =>
             {
                 *last = out
@@ -45,7 +45,7 @@ impl Loop {
         let total = extents.iter().product();
         let mut classes = vec![0; extents.len()];
         join(&mut extents, &mut classes, &mut fetches);
-        Loop {
+        ElementLoop {
             body: Body::new(draft.finish(&[]), fetches, total),
             to: (slot, dtype.size()),
             out,
@@ -55,7 +55,7 @@ impl Loop {
 }
 
 impl Body {
-    pub(super) fn new(program: Program, fetches: Vec<Fetch>, total: usize) -> Body {
+    pub(super) fn new(program: BlockProgram, fetches: Vec<Fetch>, total: usize) -> Body {
         let block = program.block(total);
         Body { program, fetches, total, block }
     }
@@ -71,12 +71,12 @@ impl Body {
     /// Prepares the table and what is the same in every block.
     ///
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     pub(super) unsafe fn prepare<'l>(&self, buffers: &Buffers<'_>) -> &'l mut [*mut u8] {
         // SAFETY: the local memory is as long as the stage asked for.
         let table = unsafe { self.program.prepare(buffers.local(), self.block) };
         for fetch in &self.fetches {
-            if let (Way::Scalar, Some(slot)) = (fetch.way, fetch.slot) {
+            if let (FetchWay::Scalar, Some(slot)) = (fetch.way, fetch.slot) {
                 // SAFETY: an element of the array that the slot holds, and a register of a block.
                 unsafe {
                     let from =
@@ -100,7 +100,7 @@ impl Body {
         span: Range<usize>,
     ) {
         for fetch in &self.fetches {
-            if let (Way::Dense, Some(slot)) = (fetch.way, fetch.slot) {
+            if let (FetchWay::Dense, Some(slot)) = (fetch.way, fetch.slot) {
                 let place = (fetch.walk.base as isize + span.start as isize) * fetch.size as isize;
                 // SAFETY: an element of the array that the slot holds; it is only read.
                 table[fetch.place.0 as usize] =
@@ -109,12 +109,12 @@ impl Body {
         }
         for step in &self.program.steps {
             match step {
-                Step::Call { run, ins, out, .. } => {
+                ProgramStep::Call { run, ins, out, .. } => {
                     let ins = ins.map(|place| table[place.0 as usize].cast_const());
                     // SAFETY: chosen for the types of its places; it never writes what it reads.
                     unsafe { run(&ins, table[out.0 as usize], span.len()) };
                 }
-                Step::Fetch { number, out } => {
+                ProgramStep::Fetch { number, out } => {
                     // SAFETY: a register of a block, and a walk over the array that the slot holds.
                     unsafe {
                         self.fetches[*number].fill(buffers, table[out.0 as usize], span.clone())
@@ -144,7 +144,7 @@ impl Fetch {
     }
 }
 
-impl Stage for Loop {
+impl KernelStage for ElementLoop {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         let table = unsafe { self.body.prepare(buffers) };
@@ -182,11 +182,11 @@ impl Stage for Loop {
             .body
             .fetches
             .iter()
-            .filter(|fetch| fetch.slot == Some(Slot::Input(input)))
+            .filter(|fetch| fetch.slot == Some(ArraySlot::Input(input)))
             .peekable();
         let is_in_place = |fetch: &Fetch| {
-            fetch.way == Way::Dense && fetch.walk.base == 0 && fetch.size == self.to.1
+            fetch.way == FetchWay::Dense && fetch.walk.base == 0 && fetch.size == self.to.1
         };
-        self.to.0 == Slot::Output(output) && reads.peek().is_some() && reads.all(is_in_place)
+        self.to.0 == ArraySlot::Output(output) && reads.peek().is_some() && reads.all(is_in_place)
     }
 }

@@ -6,7 +6,7 @@
 //! every machine.
 
 /// Arithmetic types: floats and integers.
-pub(super) trait Number: Copy + 'static {
+pub(super) trait NumberType: Copy + 'static {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
@@ -22,7 +22,7 @@ pub(super) trait Number: Copy + 'static {
 }
 
 /// A floating-point type that kernels compute in.
-pub(super) trait Real: Number + PartialOrd {
+pub(super) trait Real: NumberType + PartialOrd {
     /// A number as this type.
     fn of(number: f64) -> Self;
     fn exp(self) -> Self;
@@ -66,7 +66,7 @@ mod c {
 
 macro_rules! number {
     ($($type:ident)*) => {$(
-        impl Number for $type {
+        impl NumberType for $type {
             #[inline(always)]
             fn add(self, other: $type) -> $type {
                 self + other
@@ -413,7 +413,7 @@ mod tests {
         );
         assert_eq!((tanh(50.0), tanh(-50.0), tanh(f32::INFINITY)), (1.0, -1.0, 1.0));
         assert!(tanh(-0.0).is_sign_negative());
-        assert!(Number::max(f32::NAN, 1.0).is_nan() && Number::min(1.0, f32::NAN).is_nan());
+        assert!(NumberType::max(f32::NAN, 1.0).is_nan() && NumberType::min(1.0, f32::NAN).is_nan());
         assert!((-0.0f32).total() < 0.0f32.total() && (-1.0f32).total() < (-0.5f32).total());
     }
 }

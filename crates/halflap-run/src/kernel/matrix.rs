@@ -92,7 +92,7 @@ pub(super) trait Multiplied: Copy + 'static {
 }
 
 /// What the library multiplies.
-pub(super) trait Real:
+pub(super) trait GemmReal:
     Multiplied + Add<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
 {
     const ONE: Self;
@@ -115,7 +115,7 @@ macro_rules! number {
             }
         }
 
-        impl Real for $type {
+        impl GemmReal for $type {
             const ONE: $type = 1.0;
 
             unsafe fn accumulate(product: &Product<$type>, factor: $type, is_added: bool) {
@@ -144,15 +144,15 @@ number!(f64, gemm_f64::gemm::f64::get_gemm_fn);
 
 /// Which of a complex number's parts.
 #[derive(Clone, Copy)]
-enum Part {
+enum ComplexPart {
     Re = 0,
     Im = 1,
 }
 
-impl<T: Real> Product<Complex<T>> {
+impl<T: GemmReal> Product<Complex<T>> {
     /// The product of one part of each operand, for one part of the result.
-    fn of_parts(&self, lhs: Part, rhs: Part, to: Part) -> Product<T> {
-        let operand = |matrix: MatrixView<*const Complex<T>>, part: Part| MatrixView {
+    fn of_parts(&self, lhs: ComplexPart, rhs: ComplexPart, to: ComplexPart) -> Product<T> {
+        let operand = |matrix: MatrixView<*const Complex<T>>, part: ComplexPart| MatrixView {
             start: matrix.start.cast::<T>().wrapping_add(part as usize),
             row: 2 * matrix.row,
             column: 2 * matrix.column,
@@ -174,11 +174,11 @@ impl<T: Real> Product<Complex<T>> {
     }
 }
 
-impl<T: Real> Multiplied for Complex<T> {
+impl<T: GemmReal> Multiplied for Complex<T> {
     const ZERO: Complex<T> = Complex { re: T::ZERO, im: T::ZERO };
 
     unsafe fn multiply(product: &Product<Complex<T>>) {
-        use Part::{Im, Re};
+        use ComplexPart::{Im, Re};
         // SAFETY: the caller's promise; a complex matrix is two real ones.
         unsafe {
             T::accumulate(&product.of_parts(Re, Re, Re), T::ONE, false);

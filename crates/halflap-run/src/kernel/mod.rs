@@ -50,19 +50,19 @@ mod walk;
 mod whole;
 mod window;
 
-pub use build::Leaf;
+pub use build::ResultLeaf;
 pub(crate) use build::{leaf_kinds, made_leaves, operand_leaves};
 pub use combine::Combiner;
 pub use custom::{Libraries, LoadError};
-pub use error::{Unsupported, What};
+pub use error::{Gap, Unsupported};
 
 use halflap_hlo::ids::InstrId;
 use halflap_hlo::{Module, Opcode};
 
 use crate::tensor::{AlignedBytes, DType, View, ViewMut};
-use build::Builder;
+use build::FormulaBuilder;
 use formula::{Formula, Op};
-use plan::{Plan, Planner, Slot, Stage};
+use plan::{ArraySlot, KernelPlan, KernelStage, Planner};
 
 /// The rank that runs a kernel, for instructions that depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,20 +131,20 @@ impl Buffers<'_> {
         count * index / portions..count * (index + 1) / portions
     }
 
-    fn read(&self, slot: Slot) -> *const u8 {
+    fn read(&self, slot: ArraySlot) -> *const u8 {
         match slot {
-            Slot::Input(index) => self.inputs[index].as_ptr(),
-            Slot::Constant(index) => self.constants[index].as_ptr(),
+            ArraySlot::Input(index) => self.inputs[index].as_ptr(),
+            ArraySlot::Constant(index) => self.constants[index].as_ptr(),
             _ => self.write(slot),
         }
     }
 
-    fn write(&self, slot: Slot) -> *mut u8 {
+    fn write(&self, slot: ArraySlot) -> *mut u8 {
         match slot {
-            Slot::Output(index) => self.outputs[index].raw(),
-            Slot::Temp(at) => self.temp.wrapping_add(at),
+            ArraySlot::Output(index) => self.outputs[index].raw(),
+            ArraySlot::Temp(at) => self.temp.wrapping_add(at),
             // Planning never writes to these.
-            Slot::Input(_) | Slot::Constant(_) => std::ptr::null_mut(),
+            ArraySlot::Input(_) | ArraySlot::Constant(_) => std::ptr::null_mut(),
         }
     }
 
@@ -183,7 +183,7 @@ impl std::fmt::Display for ArrayType {
 
 /// Some instructions of one computation that are to run as one kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Group<'a> {
+pub struct FusedGroup<'a> {
     /// In a sequence in which they can run.
     pub instrs: &'a [InstrId],
     /// Those whose values are needed elsewhere.
@@ -195,7 +195,7 @@ pub struct Kernel {
     name: String,
     inputs: Vec<ArrayType>,
     outputs: Vec<ArrayType>,
-    plan: Plan,
+    plan: KernelPlan,
     local_bytes: usize,
 }
 
@@ -218,7 +218,7 @@ impl Kernel {
         instr: InstrId,
         libraries: &Libraries,
     ) -> Result<Kernel, Unsupported> {
-        let formula = Builder::instruction(module, instr)?;
+        let formula = FormulaBuilder::instruction(module, instr)?;
         let name = match module.instruction(instr).opcode {
             Opcode::Fusion | Opcode::Call => describe(&formula, module.instruction_name(instr)),
             _ => module.instruction_name(instr).to_owned(),
@@ -229,10 +229,10 @@ impl Kernel {
     /// The kernel of a group, and its inputs.
     pub fn compile_group(
         module: &Module,
-        group: Group<'_>,
+        group: FusedGroup<'_>,
         libraries: &Libraries,
-    ) -> Result<(Kernel, Vec<Leaf>), Unsupported> {
-        let (formula, leaves) = Builder::group(module, group.instrs, group.outputs)?;
+    ) -> Result<(Kernel, Vec<ResultLeaf>), Unsupported> {
+        let (formula, leaves) = FormulaBuilder::group(module, group.instrs, group.outputs)?;
         let last = group.outputs.last().map_or("", |&output| module.instruction_name(output));
         let name = if group.instrs.len() == 1 { last.to_owned() } else { describe(&formula, last) };
         Ok((Kernel::of(module, libraries, name, &formula)?, leaves))
@@ -310,7 +310,7 @@ impl Kernel {
             );
         }
         let threads = scratch.context.threads.max(1);
-        let parts = |stage: &dyn Stage| stage.parts().clamp(1, threads);
+        let parts = |stage: &dyn KernelStage| stage.parts().clamp(1, threads);
         let local = self
             .plan
             .stages

@@ -1,24 +1,24 @@
 //! Elements from one place to another.
 
 use super::Buffers;
-use super::plan::{Slot, Stage, Strided, parts_of};
+use super::plan::{ArraySlot, KernelStage, Strided, parts_of};
 use super::walk::{Transfer, strides};
 
 /// A copy of elements of one array to a dense one.
-pub(super) struct Move {
+pub(super) struct CopyStage {
     transfer: Transfer,
-    from: (Slot, usize),
-    to: Slot,
+    from: (ArraySlot, usize),
+    to: ArraySlot,
 }
 
-impl Move {
-    pub(super) fn new(dims: &[usize], from: Strided, to: Slot, size: usize) -> Move {
+impl CopyStage {
+    pub(super) fn new(dims: &[usize], from: Strided, to: ArraySlot, size: usize) -> CopyStage {
         let transfer = Transfer::new(dims, &from.by, &strides(dims), size);
-        Move { transfer, from: (from.slot, from.base as usize * size), to }
+        CopyStage { transfer, from: (from.slot, from.base as usize * size), to }
     }
 }
 
-impl Stage for Move {
+impl KernelStage for CopyStage {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let share = buffers.share(self.transfer.slices());
         // SAFETY: the transfer was planned for the arrays of these slots, which are different memory.

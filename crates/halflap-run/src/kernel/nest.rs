@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 
 use super::block;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Op, TermId};
-use super::plan::{Planner, Slot};
-use super::program::{Draft, Place, computed};
-use super::walk::{MOST_DIMS, Map, Row, Walk, common_pieces, linear, strides};
+use super::plan::{ArraySlot, Planner};
+use super::program::{ProgramDraft, Register, computed};
+use super::walk::{IndexRow, LoopWalk, MOST_DIMS, Map, common_pieces, linear, strides};
 use crate::tensor::DType;
 
 /// Why an expression is not ready yet.
@@ -24,14 +24,14 @@ pub(super) enum Halt {
     /// An operand that would be read with a large stride must be transposed first.
     Turn(Turned),
     /// It cannot be computed.
-    Fail(TermId, What),
+    Fail(TermId, Gap),
 }
 
 /// An array in the order of a loop that would read it with a large stride.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Turned {
-    pub(super) slot: Slot,
-    pub(super) walk: Walk,
+    pub(super) slot: ArraySlot,
+    pub(super) walk: LoopWalk,
     pub(super) size: usize,
 }
 
@@ -59,16 +59,16 @@ pub(super) fn cut(loops: &mut Vec<LoopDim>, dim: usize, inner: usize) {
 /// What fills a register, or moves along memory.
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
-    pub(super) slot: Option<Slot>,
-    pub(super) walk: Walk,
+    pub(super) slot: Option<ArraySlot>,
+    pub(super) walk: LoopWalk,
     pub(super) size: usize,
-    pub(super) place: Place,
-    pub(super) way: Way,
+    pub(super) place: Register,
+    pub(super) way: FetchWay,
 }
 
 /// How a fetch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum FetchWay {
     /// Not at all: the place moves along the memory.
     Dense,
     /// The same element always.
@@ -83,23 +83,23 @@ pub(super) enum Way {
 pub(super) struct Nest<'p, 'f> {
     planner: &'p Planner<'f>,
     pub(super) loops: Vec<LoopDim>,
-    pub(super) draft: Draft,
+    pub(super) draft: ProgramDraft,
     pub(super) fetches: Vec<Fetch>,
-    known: HashMap<(TermId, Map), Place>,
+    known: HashMap<(TermId, Map), Register>,
     /// The first map of each term that computes.
     maps: HashMap<TermId, Map>,
     /// The terms that it computes.
     pub(super) computes: Vec<TermId>,
 }
 
-type Found = Result<Place, Halt>;
+type FoundPlace = Result<Register, Halt>;
 
 impl<'p, 'f> Nest<'p, 'f> {
     pub(super) fn new(planner: &'p Planner<'f>, loops: Vec<LoopDim>) -> Nest<'p, 'f> {
         Nest {
             planner,
             loops,
-            draft: Draft::default(),
+            draft: ProgramDraft::default(),
             fetches: Vec::new(),
             known: HashMap::new(),
             maps: HashMap::new(),
@@ -110,7 +110,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     /// The map of the array that is walked.
     pub(super) fn root_map(&self, rank: usize) -> Map {
         let count = self.loops.len();
-        let mut map = vec![Row::constant(0, count); rank];
+        let mut map = vec![IndexRow::constant(0, count); rank];
         self.loops.iter().enumerate().for_each(|(index, dim)| map[dim.root].by[index] = dim.by);
         map
     }
@@ -120,7 +120,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// The place that has the computed elements of a term along a map.
-    pub(super) fn value(&mut self, id: TermId, map: Map) -> Found {
+    pub(super) fn value(&mut self, id: TermId, map: Map) -> FoundPlace {
         let key = (id, map);
         if let Some(&place) = self.known.get(&key) {
             return Ok(place);
@@ -130,9 +130,9 @@ impl<'p, 'f> Nest<'p, 'f> {
         Ok(place)
     }
 
-    fn fresh(&mut self, id: TermId, map: &Map) -> Found {
+    fn fresh(&mut self, id: TermId, map: &Map) -> FoundPlace {
         if self.loops.len() > MOST_DIMS {
-            return Err(Halt::Fail(id, What::Shape));
+            return Err(Halt::Fail(id, Gap::Shape));
         }
         let term = self.planner.formula.term(id);
         if let Op::Constant(bytes) = &term.op {
@@ -157,7 +157,7 @@ impl<'p, 'f> Nest<'p, 'f> {
                 self.value(arg, dims.iter().map(|&dim| map[dim].clone()).collect())
             }
             (Op::Transpose(order), Some(arg)) => {
-                let mut rows = vec![Row::constant(0, 0); order.len()];
+                let mut rows = vec![IndexRow::constant(0, 0); order.len()];
                 order.iter().zip(map).for_each(|(&dim, row)| rows[dim] = row.clone());
                 self.value(arg, rows)
             }
@@ -188,21 +188,21 @@ impl<'p, 'f> Nest<'p, 'f> {
 
     /// The position of the loop's own term: computed here, even if it must be materialised for
     /// other readers.
-    pub(super) fn root(&mut self, id: TermId, map: Map) -> Found {
+    pub(super) fn root(&mut self, id: TermId, map: Map) -> FoundPlace {
         match is_elementwise(&self.planner.formula.term(id).op, DType::F32) {
             true => self.compute(id, &map),
             false => self.value(id, map),
         }
     }
 
-    fn checked(&mut self, id: TermId, map: &Map) -> Found {
+    fn checked(&mut self, id: TermId, map: &Map) -> FoundPlace {
         match self.planner.is_forced(id) {
             true => Err(Halt::Make(id)),
             false => self.compute(id, map),
         }
     }
 
-    fn compute(&mut self, id: TermId, map: &Map) -> Found {
+    fn compute(&mut self, id: TermId, map: &Map) -> FoundPlace {
         let formula = self.planner.formula;
         let arg = formula.term(id).args[0];
         // A term's bytes as another type can be had in a register only where both are computed as such.
@@ -224,24 +224,24 @@ impl<'p, 'f> Nest<'p, 'f> {
         self.draft.apply(formula, id, &places).map_err(|what| Halt::Fail(id, what))
     }
 
-    fn load(&mut self, slot: Slot, dtype: DType, row: Row) -> Found {
-        let mut walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+    fn load(&mut self, slot: ArraySlot, dtype: DType, row: IndexRow) -> FoundPlace {
+        let mut walk = LoopWalk { dims: self.extents(), base: row.base, by: row.by };
         let mut slot = slot;
         if walk.is_across() {
             let turned = Turned { slot, walk: walk.clone(), size: dtype.size() };
             slot = self.planner.turned(&turned).ok_or(Halt::Turn(turned))?;
-            walk = Walk { by: strides(&walk.dims), base: 0, dims: walk.dims };
+            walk = LoopWalk { by: strides(&walk.dims), base: 0, dims: walk.dims };
         }
         let way = match () {
-            () if walk.is_scalar() && !walk.dims.is_empty() => Way::Scalar,
-            () if walk.is_dense() => Way::Dense,
-            () => Way::Gathered,
+            () if walk.is_scalar() && !walk.dims.is_empty() => FetchWay::Scalar,
+            () if walk.is_dense() => FetchWay::Dense,
+            () => FetchWay::Gathered,
         };
         let number = self.fetches.len();
         let place = match way {
-            Way::Gathered => self.draft.fetch(number, dtype.size()),
+            FetchWay::Gathered => self.draft.fetch(number, dtype.size()),
             // One element is read before the loop, as a number would be.
-            Way::Scalar => self.draft.reserve(block::computed_as(dtype).size()),
+            FetchWay::Scalar => self.draft.reserve(block::computed_as(dtype).size()),
             _ => self.draft.outside(),
         };
         self.fetches.push(Fetch { slot: Some(slot), walk, size: dtype.size(), place, way });
@@ -251,10 +251,10 @@ impl<'p, 'f> Nest<'p, 'f> {
         })
     }
 
-    fn iota(&mut self, dtype: DType, row: Row) -> Place {
-        let walk = Walk { dims: self.extents(), base: row.base, by: row.by };
+    fn iota(&mut self, dtype: DType, row: IndexRow) -> Register {
+        let walk = LoopWalk { dims: self.extents(), base: row.base, by: row.by };
         let place = self.draft.fetch(self.fetches.len(), 8);
-        self.fetches.push(Fetch { slot: None, walk, size: 8, place, way: Way::Counted });
+        self.fetches.push(Fetch { slot: None, walk, size: 8, place, way: FetchWay::Counted });
         let size = block::computed_as(dtype).size();
         let value = self.draft.call(block::convert(DType::S64, dtype), &[place], size);
         match block::round(dtype) {
@@ -274,7 +274,7 @@ impl<'p, 'f> Nest<'p, 'f> {
             let wide = arg_dims[inner.clone()].iter().filter(|&&dim| dim != 1).count();
             for &dim in &arg_dims[inner] {
                 rows.push(match dim {
-                    1 => Row::constant(0, count),
+                    1 => IndexRow::constant(0, count),
                     _ if wide == 1 => row.clone(),
                     _ => {
                         let digits = rest.as_mut().map_err(|halt| Halt::Make(halt.term()))?;
@@ -287,7 +287,7 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// The loops of a row that counts from 0 without gaps, outermost first: each with its extent.
-    fn digits(&self, row: &Row) -> Option<Vec<usize>> {
+    fn digits(&self, row: &IndexRow) -> Option<Vec<usize>> {
         let mut digits: Vec<usize> =
             (0..self.loops.len()).filter(|&dim| row.by[dim] != 0).collect();
         digits.sort_by_key(|&dim| std::cmp::Reverse(row.by[dim]));
@@ -304,8 +304,13 @@ impl<'p, 'f> Nest<'p, 'f> {
     }
 
     /// Takes the outermost loops that make a dimension together.
-    fn take_digits(&self, digits: &mut Vec<usize>, dim: usize, arg: TermId) -> Result<Row, Halt> {
-        let mut row = Row::constant(0, self.loops.len());
+    fn take_digits(
+        &self,
+        digits: &mut Vec<usize>,
+        dim: usize,
+        arg: TermId,
+    ) -> Result<IndexRow, Halt> {
+        let mut row = IndexRow::constant(0, self.loops.len());
         let mut left = dim;
         while left > 1 {
             let digit = digits.pop().ok_or(Halt::Make(arg))?;

@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 
 use halflap_hlo::Module;
 
-use super::error::{Unsupported, What};
+use super::error::{Gap, Unsupported};
 use super::formula::{Formula, Op, TermId};
-use super::loops::Loop;
-use super::moves::Move;
+use super::loops::ElementLoop;
+use super::moves::CopyStage;
 use super::nest::{self, Halt, Nest, is_elementwise};
 use super::walk::strides;
 use super::{ArrayType, Buffers, Libraries, dot, heavy, reduce};
@@ -19,7 +19,7 @@ use crate::tensor::AlignedBytes;
 
 /// Where an array is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Slot {
+pub(super) enum ArraySlot {
     Input(usize),
     Output(usize),
     /// In the scratch memory, from a byte on.
@@ -28,7 +28,7 @@ pub(super) enum Slot {
 }
 
 /// A part of a kernel: reads some slots and writes others.
-pub(super) trait Stage: Send + Sync {
+pub(super) trait KernelStage: Send + Sync {
     /// # Safety
     /// The buffers must be those that the stage was planned for, and its local memory long enough.
     unsafe fn run(&self, buffers: &Buffers<'_>);
@@ -60,14 +60,14 @@ pub(super) fn parts_of(elements: usize, pieces: usize) -> usize {
 /// An array in memory that need not be dense: steps are in elements.
 #[derive(Clone, Debug)]
 pub(super) struct Strided {
-    pub(super) slot: Slot,
+    pub(super) slot: ArraySlot,
     pub(super) base: i64,
     pub(super) by: Vec<i64>,
 }
 
 /// The parts of a kernel.
-pub(super) struct Plan {
-    pub(super) stages: Vec<Box<dyn Stage>>,
+pub(super) struct KernelPlan {
+    pub(super) stages: Vec<Box<dyn KernelStage>>,
     pub(super) constants: Vec<AlignedBytes>,
     /// How many bytes of scratch memory slots take.
     pub(super) temp_bytes: usize,
@@ -78,7 +78,7 @@ pub(super) struct Planner<'f> {
     pub(super) formula: &'f Formula,
     module: &'f Module,
     pub(super) libraries: &'f Libraries,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<ArraySlot>>,
     /// The output that a term is.
     targets: HashMap<TermId, usize>,
     /// The terms that are parts of another.
@@ -88,10 +88,10 @@ pub(super) struct Planner<'f> {
     /// Terms that a stage computes without keeping them.
     inlined: HashSet<TermId>,
     /// Copies of arrays in the order of loops.
-    turned: HashMap<nest::Turned, Slot>,
+    turned: HashMap<nest::Turned, ArraySlot>,
     /// Cached properties of a term.
     computing: RefCell<HashMap<TermId, bool>>,
-    plan: Plan,
+    plan: KernelPlan,
 }
 
 /// Terms cheaper than this are computed again rather than kept.
@@ -103,7 +103,7 @@ impl<'f> Planner<'f> {
         module: &'f Module,
         libraries: &'f Libraries,
         formula: &'f Formula,
-    ) -> Result<Plan, Unsupported> {
+    ) -> Result<KernelPlan, Unsupported> {
         let mut forced = HashSet::new();
         loop {
             let mut planner = Planner::new(module, libraries, formula, forced);
@@ -146,42 +146,42 @@ impl<'f> Planner<'f> {
             inlined: HashSet::new(),
             turned: HashMap::new(),
             computing: RefCell::new(HashMap::new()),
-            plan: Plan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
+            plan: KernelPlan { stages: Vec::new(), constants: Vec::new(), temp_bytes: 0 },
         }
     }
 
     fn outputs(&mut self) -> Result<(), Trouble> {
         for (index, &output) in self.formula.outputs.iter().enumerate() {
             let slot = self.make(output)?;
-            if slot == Slot::Output(index) {
+            if slot == ArraySlot::Output(index) {
                 continue;
             }
             let term = self.formula.term(output);
             let from = Strided { slot, base: 0, by: strides(&term.dims) };
-            self.push(Box::new(Move::new(
+            self.push(Box::new(CopyStage::new(
                 &term.dims,
                 from,
-                Slot::Output(index),
+                ArraySlot::Output(index),
                 term.dtype.size(),
             )));
         }
         Ok(())
     }
 
-    fn push(&mut self, stage: Box<dyn Stage>) {
+    fn push(&mut self, stage: Box<dyn KernelStage>) {
         self.plan.stages.push(stage);
     }
 
     /// Where a term is, if it is in memory.
-    pub(super) fn slot(&self, id: TermId) -> Option<Slot> {
+    pub(super) fn slot(&self, id: TermId) -> Option<ArraySlot> {
         match self.formula.term(id).op {
-            Op::Input(number) => Some(Slot::Input(number)),
+            Op::Input(number) => Some(ArraySlot::Input(number)),
             _ => self.slots[id.0 as usize],
         }
     }
 
     /// Where the bytes of a term are: its own, or those of the term that it reshapes.
-    pub(super) fn memory(&self, id: TermId) -> Option<Slot> {
+    pub(super) fn memory(&self, id: TermId) -> Option<ArraySlot> {
         let term = self.formula.term(id);
         match (self.slot(id), &term.op) {
             (None, Op::Reshape | Op::Reinterpret) => self.memory(term.args[0]),
@@ -220,28 +220,28 @@ impl<'f> Planner<'f> {
         computes
     }
 
-    pub(super) fn fail(&self, id: TermId, what: What) -> Trouble {
+    pub(super) fn fail(&self, id: TermId, what: Gap) -> Trouble {
         Trouble::Unsupported(Unsupported::new(self.module, self.formula.term(id).origin, what))
     }
 
     /// Scratch memory.
-    pub(super) fn temp(&mut self, bytes: usize) -> Slot {
-        let slot = Slot::Temp(self.plan.temp_bytes);
+    pub(super) fn temp(&mut self, bytes: usize) -> ArraySlot {
+        let slot = ArraySlot::Temp(self.plan.temp_bytes);
         self.plan.temp_bytes += bytes.next_multiple_of(64);
         slot
     }
 
     /// Where a term is to be written.
-    pub(super) fn target(&mut self, id: TermId) -> Slot {
+    pub(super) fn target(&mut self, id: TermId) -> ArraySlot {
         let term = self.formula.term(id);
         match self.targets.get(&id) {
-            Some(&output) => Slot::Output(output),
+            Some(&output) => ArraySlot::Output(output),
             None => self.temp(term.len() * term.dtype.size()),
         }
     }
 
     /// Where to write each result of a term with several.
-    pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[ArrayType]) -> Vec<Slot> {
+    pub(super) fn part_targets(&mut self, whole: TermId, kinds: &[ArrayType]) -> Vec<ArraySlot> {
         let mut slots = Vec::with_capacity(kinds.len());
         for (index, kind) in kinds.iter().enumerate() {
             let slot = match self.parts.get(&(whole, index)).copied() {
@@ -272,7 +272,7 @@ impl<'f> Planner<'f> {
     }
 
     /// Makes sure that a term is in memory, dense.
-    pub(super) fn make(&mut self, id: TermId) -> Result<Slot, Trouble> {
+    pub(super) fn make(&mut self, id: TermId) -> Result<ArraySlot, Trouble> {
         if let Some(slot) = self.slot(id) {
             return Ok(slot);
         }
@@ -281,7 +281,7 @@ impl<'f> Planner<'f> {
         Ok(slot)
     }
 
-    fn made(&mut self, id: TermId) -> Result<Slot, Trouble> {
+    fn made(&mut self, id: TermId) -> Result<ArraySlot, Trouble> {
         let term = self.formula.term(id);
         let is_output = self.targets.contains_key(&id);
         match &term.op {
@@ -289,16 +289,16 @@ impl<'f> Planner<'f> {
                 let mut memory = AlignedBytes::zeros(bytes.len());
                 memory.bytes_mut().copy_from_slice(bytes);
                 self.plan.constants.push(memory);
-                return Ok(Slot::Constant(self.plan.constants.len() - 1));
+                return Ok(ArraySlot::Constant(self.plan.constants.len() - 1));
             }
             Op::Reshape | Op::Reinterpret => {
                 let slot = self.make(term.args[0])?;
-                if !is_output || matches!(slot, Slot::Output(_)) {
+                if !is_output || matches!(slot, ArraySlot::Output(_)) {
                     return Ok(slot);
                 }
                 let to = self.target(id);
                 let from = Strided { slot, base: 0, by: strides(&term.dims) };
-                self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
+                self.push(Box::new(CopyStage::new(&term.dims, from, to, term.dtype.size())));
                 return Ok(to);
             }
             Op::Part(index) => {
@@ -310,7 +310,7 @@ impl<'f> Planner<'f> {
                 return match self.slots[id.0 as usize] {
                     Some(slot) => Ok(slot),
                     None if *index == 0 => self.make(whole),
-                    None => Err(self.fail(id, What::Shape)),
+                    None => Err(self.fail(id, Gap::Shape)),
                 };
             }
             _ => {}
@@ -323,7 +323,7 @@ impl<'f> Planner<'f> {
     }
 
     /// Adds the stage that makes a term.
-    fn stage(&mut self, id: TermId) -> Result<Slot, Trouble> {
+    fn stage(&mut self, id: TermId) -> Result<ArraySlot, Trouble> {
         let term = self.formula.term(id);
         if is_elementwise(&term.op, term.dtype) || matches!(term.op, Op::Iota(_)) {
             return self.looped(id);
@@ -343,7 +343,12 @@ impl<'f> Planner<'f> {
                     false => {
                         let Some(from) = self.strided(id)? else { return self.looped(id) };
                         let to = self.target(id);
-                        self.push(Box::new(Move::new(&term.dims, from, to, term.dtype.size())));
+                        self.push(Box::new(CopyStage::new(
+                            &term.dims,
+                            from,
+                            to,
+                            term.dtype.size(),
+                        )));
                         Ok(to)
                     }
                 }
@@ -354,7 +359,7 @@ impl<'f> Planner<'f> {
         }
     }
 
-    fn looped(&mut self, id: TermId) -> Result<Slot, Trouble> {
+    fn looped(&mut self, id: TermId) -> Result<ArraySlot, Trouble> {
         let dims = self.formula.term(id).dims.clone();
         let rank = dims.len();
         // Its own stage computes it, regardless of other readers.
@@ -364,7 +369,7 @@ impl<'f> Planner<'f> {
         })?;
         self.note(&computes, id)?;
         let to = self.target(id);
-        self.push(Box::new(Loop::new(stage, to, self.formula.term(id).dtype)));
+        self.push(Box::new(ElementLoop::new(stage, to, self.formula.term(id).dtype)));
         Ok(to)
     }
 
@@ -399,12 +404,12 @@ impl<'f> Planner<'f> {
         let to = self.temp(turned.walk.dims.iter().product::<usize>() * turned.size);
         let from =
             Strided { slot: turned.slot, base: turned.walk.base, by: turned.walk.by.clone() };
-        self.push(Box::new(Move::new(&turned.walk.dims, from, to, turned.size)));
+        self.push(Box::new(CopyStage::new(&turned.walk.dims, from, to, turned.size)));
         self.turned.insert(turned, to);
     }
 
     /// Where the copy of an array in the order of a loop is.
-    pub(super) fn turned(&self, turned: &nest::Turned) -> Option<Slot> {
+    pub(super) fn turned(&self, turned: &nest::Turned) -> Option<ArraySlot> {
         self.turned.get(turned).copied()
     }
 
@@ -477,14 +482,14 @@ impl<'f> Planner<'f> {
         Ok(Some(inner))
     }
 
-    pub(super) fn add(&mut self, stage: impl Stage + 'static) {
+    pub(super) fn add(&mut self, stage: impl KernelStage + 'static) {
         self.push(Box::new(stage));
     }
 }
 
 /// An expression that is ready: what to compute, and along what.
 pub(super) struct Nested<R> {
-    pub(super) draft: super::program::Draft,
+    pub(super) draft: super::program::ProgramDraft,
     pub(super) fetches: Vec<nest::Fetch>,
     pub(super) extents: Vec<usize>,
     /// The dimension of the array that is walked, of each loop.

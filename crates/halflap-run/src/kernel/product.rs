@@ -14,7 +14,7 @@ const ROWS: usize = 2;
 const COLUMNS: usize = 4;
 
 /// A matrix in memory: steps between what is kept, and along what is summed.
-pub(super) struct Operand<T> {
+pub(super) struct StridedMatrix<T> {
     pub(super) start: *const T,
     pub(super) free: isize,
     pub(super) contracted: isize,
@@ -34,7 +34,7 @@ impl Extent {
     }
 }
 
-impl<T: Copy> Operand<T> {
+impl<T: Copy> StridedMatrix<T> {
     /// # Safety
     /// The matrix must have the element.
     unsafe fn get(&self, free: usize, contracted: usize) -> T {
@@ -60,7 +60,7 @@ impl<T: Copy> Operand<T> {
 /// type, and `to` the result.
 pub(super) unsafe fn multiply<T: Whole + Default>(
     extent: Extent,
-    operands: [Operand<T>; 2],
+    operands: [StridedMatrix<T>; 2],
     room: *mut u8,
     to: *mut T,
 ) {
@@ -79,7 +79,7 @@ pub(super) unsafe fn multiply<T: Whole + Default>(
 /// See [`multiply`].
 pub(super) unsafe fn multiply_s32(
     extent: Extent,
-    operands: [Operand<i32>; 2],
+    operands: [StridedMatrix<i32>; 2],
     room: *mut u8,
     to: *mut i32,
 ) {
@@ -103,7 +103,7 @@ pub(super) unsafe fn multiply_s32(
 ///
 /// # Safety
 /// The operand must have the rows.
-unsafe fn are_small(operand: &Operand<i32>, rows: Range<usize>, depth: usize) -> bool {
+unsafe fn are_small(operand: &StridedMatrix<i32>, rows: Range<usize>, depth: usize) -> bool {
     let is_small = |row: usize| {
         (0..depth).all(|k| {
             // SAFETY: the caller's promise.
@@ -127,7 +127,7 @@ struct Packing<P, A, S> {
 /// See [`multiply`].
 unsafe fn packed<T, P, A, S>(
     Extent { rows, columns, depth }: Extent,
-    [lhs, rhs]: [Operand<T>; 2],
+    [lhs, rhs]: [StridedMatrix<T>; 2],
     Packing { room, of, sums }: Packing<P, A, S>,
     to: *mut T,
 ) where

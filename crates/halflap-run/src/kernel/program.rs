@@ -5,71 +5,71 @@
 //! reads.
 
 use super::block::{self, BlockFn};
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Formula, Op, TermId};
 use crate::tensor::DType;
 
 /// A pointer in a program's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place(pub(super) u16);
+pub(super) struct Register(pub(super) u16);
 
 /// What a program does next.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum ProgramStep {
     Call {
         run: BlockFn,
-        ins: [Place; 3],
+        ins: [Register; 3],
         count: u8,
-        out: Place,
+        out: Register,
     },
     /// Something outside of the program fills a register.
     Fetch {
         number: usize,
-        out: Place,
+        out: Register,
     },
 }
 
 /// A number that fills a register before anything runs.
 #[derive(Clone, Debug)]
 struct Splat {
-    place: Place,
+    place: Register,
     bytes: Vec<u8>,
 }
 
 /// A program under construction: every step has its own register.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Draft {
-    pub(super) steps: Vec<Step>,
+pub(super) struct ProgramDraft {
+    pub(super) steps: Vec<ProgramStep>,
     splats: Vec<Splat>,
     /// Registers that the caller fills before the run.
-    pinned: Vec<Place>,
+    pinned: Vec<Register>,
     /// For every place, whether it is memory outside.
     outside: Vec<bool>,
     /// The widest element that a register holds.
     widest: usize,
 }
 
-impl Draft {
-    fn place(&mut self, is_outside: bool) -> Place {
+impl ProgramDraft {
+    fn place(&mut self, is_outside: bool) -> Register {
         self.outside.push(is_outside);
-        Place(self.outside.len() as u16 - 1)
+        Register(self.outside.len() as u16 - 1)
     }
 
     /// Memory outside.
-    pub(super) fn outside(&mut self) -> Place {
+    pub(super) fn outside(&mut self) -> Register {
         self.place(true)
     }
 
     /// A register that a fetch fills.
-    pub(super) fn fetch(&mut self, number: usize, size: usize) -> Place {
+    pub(super) fn fetch(&mut self, number: usize, size: usize) -> Register {
         self.widest = self.widest.max(size);
         let out = self.place(false);
-        self.steps.push(Step::Fetch { number, out });
+        self.steps.push(ProgramStep::Fetch { number, out });
         out
     }
 
     /// A register with the same number everywhere; `bytes` are those of a computed element.
-    pub(super) fn splat(&mut self, bytes: &[u8]) -> Place {
+    pub(super) fn splat(&mut self, bytes: &[u8]) -> Register {
         self.widest = self.widest.max(bytes.len());
         if let Some(known) = self.splats.iter().find(|splat| splat.bytes == bytes) {
             return known.place;
@@ -80,24 +80,24 @@ impl Draft {
     }
 
     /// A register that is filled before anything runs and stays.
-    pub(super) fn reserve(&mut self, size: usize) -> Place {
+    pub(super) fn reserve(&mut self, size: usize) -> Register {
         self.widest = self.widest.max(size);
         let place = self.place(false);
         self.pinned.push(place);
         place
     }
 
-    pub(super) fn call(&mut self, run: BlockFn, ins: &[Place], size: usize) -> Place {
+    pub(super) fn call(&mut self, run: BlockFn, ins: &[Register], size: usize) -> Register {
         self.widest = self.widest.max(size);
         let out = self.place(false);
         self.call_into(run, ins, out);
         out
     }
 
-    pub(super) fn call_into(&mut self, run: BlockFn, ins: &[Place], out: Place) {
-        let mut all = [Place(0); 3];
+    pub(super) fn call_into(&mut self, run: BlockFn, ins: &[Register], out: Register) {
+        let mut all = [Register(0); 3];
         all[..ins.len()].copy_from_slice(ins);
-        self.steps.push(Step::Call { run, ins: all, count: ins.len() as u8, out });
+        self.steps.push(ProgramStep::Call { run, ins: all, count: ins.len() as u8, out });
     }
 
     /// One elementwise operation on computed elements, rounded to its type.
@@ -105,12 +105,12 @@ impl Draft {
         &mut self,
         formula: &Formula,
         id: TermId,
-        args: &[Place],
-    ) -> Result<Place, What> {
+        args: &[Register],
+    ) -> Result<Register, Gap> {
         let term = formula.term(id);
         let (dtype, size) = (term.dtype, block::computed_as(term.dtype).size());
         let of = |index: usize| formula.term(term.args[index]).dtype;
-        let none = || What::OfType(of(0));
+        let none = || Gap::OfType(of(0));
         let run = match &term.op {
             Op::Unary(opcode) => block::unary(*opcode, of(0)).ok_or_else(none)?,
             Op::Binary(opcode) => block::binary(*opcode, of(0)).ok_or_else(none)?,
@@ -146,7 +146,7 @@ impl Draft {
                 let copy = block::widen(dtype).unwrap_or_else(|| block::copy(dtype));
                 return Ok(self.call(copy, &[stored], size));
             }
-            _ => return Err(What::Operation),
+            _ => return Err(Gap::Operation),
         };
         let value = self.call(run, args, size);
         let is_exact = matches!(term.op, Op::Select | Op::Compare { .. });
@@ -154,7 +154,7 @@ impl Draft {
     }
 
     /// A computed element of one type as one of another.
-    fn rounded(&mut self, value: Place, from: DType, to: DType) -> Place {
+    fn rounded(&mut self, value: Register, from: DType, to: DType) -> Register {
         match block::round(to) {
             Some(round) if from != to => self.call(round, &[value], 4),
             _ => value,
@@ -162,11 +162,11 @@ impl Draft {
     }
 
     /// Gives out registers. `kept` are read after the last step.
-    pub(super) fn finish(mut self, kept: &[Place]) -> Program {
+    pub(super) fn finish(mut self, kept: &[Register]) -> BlockProgram {
         let places = self.outside.len();
         let mut last_use = vec![0usize; places];
         for (at, step) in self.steps.iter().enumerate() {
-            if let Step::Call { ins, count, .. } = step {
+            if let ProgramStep::Call { ins, count, .. } = step {
                 ins[..*count as usize].iter().for_each(|place| last_use[place.0 as usize] = at);
             }
         }
@@ -186,11 +186,11 @@ impl Draft {
             registers[place.0 as usize] = Some(fresh(&mut free));
         }
         for (at, step) in self.steps.iter().enumerate() {
-            let (Step::Call { out, .. } | Step::Fetch { out, .. }) = *step;
+            let (ProgramStep::Call { out, .. } | ProgramStep::Fetch { out, .. }) = *step;
             if !self.outside[out.0 as usize] && registers[out.0 as usize].is_none() {
                 registers[out.0 as usize] = Some(fresh(&mut free));
             }
-            let Step::Call { ins, count, .. } = step else { continue };
+            let ProgramStep::Call { ins, count, .. } = step else { continue };
             for (index, place) in ins[..*count as usize].iter().enumerate() {
                 let is_first = !ins[..index].contains(place);
                 if is_first && last_use[place.0 as usize] == at {
@@ -199,7 +199,7 @@ impl Draft {
             }
         }
         self.widest = self.widest.max(1);
-        Program {
+        BlockProgram {
             registers,
             count: usize::from(count),
             widest: self.widest,
@@ -211,8 +211,8 @@ impl Draft {
 
 /// A program that can run.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
-    pub(super) steps: Vec<Step>,
+pub(super) struct BlockProgram {
+    pub(super) steps: Vec<ProgramStep>,
     splats: Vec<Splat>,
     /// The register of each place; none for memory outside.
     registers: Vec<Option<u16>>,
@@ -220,7 +220,7 @@ pub(super) struct Program {
     widest: usize,
 }
 
-impl Program {
+impl BlockProgram {
     /// How many elements are in a block: as many as fit with all registers, and never more than the loop
     /// has.
     pub(super) fn block(&self, total: usize) -> usize {
@@ -243,7 +243,7 @@ impl Program {
     /// Fills the table and the registers that hold numbers.
     ///
     /// # Safety
-    /// `local` must be aligned to a cache line and hold [`Program::local_bytes`], and must not be
+    /// `local` must be aligned to a cache line and hold [`BlockProgram::local_bytes`], and must not be
     /// accessed elsewhere until the last run.
     pub(super) unsafe fn prepare<'l>(&self, local: *mut u8, block: usize) -> &'l mut [*mut u8] {
         // SAFETY: the table is the first part of the local memory.
@@ -268,7 +268,7 @@ impl Program {
     /// `table` must be prepared and point to outside memory where places are such.
     pub(super) unsafe fn run(&self, table: &[*mut u8], len: usize) {
         for step in &self.steps {
-            if let Step::Call { run, ins, out, .. } = step {
+            if let ProgramStep::Call { run, ins, out, .. } = step {
                 let ins = ins.map(|place| table[place.0 as usize].cast_const());
                 // SAFETY: the function was chosen for the types of its places, and never writes what it
                 // reads.
@@ -315,20 +315,20 @@ pub(super) fn computed(dtype: DType, stored: &[u8]) -> Vec<u8> {
 
 /// A computation of scalars, applied to computed elements of blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Applied {
-    pub(super) program: Program,
+pub(super) struct ScalarProgram {
+    pub(super) program: BlockProgram,
     /// Where each argument is given.
-    pub(super) inputs: Vec<Place>,
+    pub(super) inputs: Vec<Register>,
     /// Where each result is found.
-    pub(super) outputs: Vec<Place>,
+    pub(super) outputs: Vec<Register>,
     /// The sizes of the results' computed elements.
     pub(super) sizes: Vec<usize>,
 }
 
-impl Applied {
-    pub(super) fn new(formula: &Formula) -> Result<Applied, What> {
-        let mut draft = Draft::default();
-        let inputs: Vec<Place> = (0..formula.inputs).map(|_| draft.outside()).collect();
+impl ScalarProgram {
+    pub(super) fn new(formula: &Formula) -> Result<ScalarProgram, Gap> {
+        let mut draft = ProgramDraft::default();
+        let inputs: Vec<Register> = (0..formula.inputs).map(|_| draft.outside()).collect();
         let mut places = Vec::with_capacity(formula.terms.len());
         for id in formula.ids().map(TermId) {
             let term = formula.term(id);
@@ -339,17 +339,17 @@ impl Applied {
                     places[term.args[0].0 as usize]
                 }
                 _ => {
-                    let args: Vec<Place> =
+                    let args: Vec<Register> =
                         term.args.iter().map(|arg| places[arg.0 as usize]).collect();
                     draft.apply(formula, id, &args)?
                 }
             };
             places.push(place);
         }
-        let outputs: Vec<Place> =
+        let outputs: Vec<Register> =
             formula.outputs.iter().map(|output| places[output.0 as usize]).collect();
         let size = |output: &TermId| block::computed_as(formula.term(*output).dtype).size();
         let sizes = formula.outputs.iter().map(size).collect();
-        Ok(Applied { program: draft.finish(&outputs), inputs, outputs, sizes })
+        Ok(ScalarProgram { program: draft.finish(&outputs), inputs, outputs, sizes })
     }
 }

@@ -4,22 +4,22 @@
 //! comes back grown. `rng` has no definition: its numbers are those of a Philox that starts from the
 //! context's seed, and are not XLA's.
 
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Generator, TermId};
-use super::plan::{Planner, Slot, Stage, Trouble};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
 use super::walk::{MOST_DIMS, strides};
 use super::{ArrayType, Buffers};
 use crate::tensor::DType;
 
 struct Bits {
     generator: Generator,
-    state: Slot,
+    state: ArraySlot,
     /// How many numbers of 64 bits the counter has.
     counters: usize,
-    new_state: Slot,
-    to: Slot,
+    new_state: ArraySlot,
+    to: ArraySlot,
     /// For narrow integers: the destination, their size, and their number.
-    cut: Option<(Slot, usize, usize)>,
+    cut: Option<(ArraySlot, usize, usize)>,
     dims: Vec<usize>,
     by: Vec<i64>,
     is_wide: bool,
@@ -29,7 +29,7 @@ pub(super) fn bits(
     planner: &mut Planner<'_>,
     id: TermId,
     generator: Generator,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let state = planner.make(term.args[0])?;
     let state_term = planner.formula.term(term.args[0]);
@@ -40,12 +40,12 @@ pub(super) fn bits(
         Generator::Philox => counters == 1 || counters == 2,
     };
     if kinds.len() != 2 || !is_right {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let ArrayType { dtype, dims } = kinds[1].clone();
     if !matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::S32 | DType::S64)
     {
-        return Err(planner.fail(id, What::OfType(dtype)));
+        return Err(planner.fail(id, Gap::OfType(dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
     // Small numbers are the low bits of numbers of 32.
@@ -69,7 +69,7 @@ pub(super) fn bits(
     Ok(targets[0])
 }
 
-impl Stage for Bits {
+impl KernelStage for Bits {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let read = |at: usize| {
             // SAFETY: the state has a key and counters; it may be an array of u32, so it is read as such.
@@ -224,8 +224,8 @@ fn philox(input: u128, key: u64) -> [u32; 4] {
 /// Numbers of a distribution.
 struct Numbers {
     is_normal: bool,
-    bounds: [Slot; 2],
-    to: Slot,
+    bounds: [ArraySlot; 2],
+    to: ArraySlot,
     dtype: DType,
     len: usize,
     stream: u64,
@@ -235,11 +235,11 @@ pub(super) fn numbers(
     planner: &mut Planner<'_>,
     id: TermId,
     is_normal: bool,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let bounds = [planner.make(term.args[0])?, planner.make(term.args[1])?];
     if !matches!(term.dtype, DType::F32 | DType::F64 | DType::S32 | DType::U32) {
-        return Err(planner.fail(id, What::OfType(term.dtype)));
+        return Err(planner.fail(id, Gap::OfType(term.dtype)));
     }
     let to = planner.target(id);
     // Each instruction has its own numbers.
@@ -248,12 +248,12 @@ pub(super) fn numbers(
     Ok(to)
 }
 
-impl Stage for Numbers {
+impl KernelStage for Numbers {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let key = buffers.context.seed ^ self.stream.rotate_left(32);
         // SAFETY: one number of the type in each, and as many as planned in the output.
         unsafe {
-            let bound = |slot: Slot| match self.dtype {
+            let bound = |slot: ArraySlot| match self.dtype {
                 DType::F32 => f64::from(*buffers.read(slot).cast::<f32>()),
                 DType::F64 => *buffers.read(slot).cast::<f64>(),
                 DType::S32 => f64::from(*buffers.read(slot).cast::<i32>()),

@@ -12,13 +12,13 @@ use halflap_hlo::Opcode;
 
 use super::Buffers;
 use super::block::{self, is_wide};
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Op, TermId};
 use super::loops::Body;
-use super::math::Number;
+use super::math::NumberType;
 use super::nest::{self, join};
-use super::plan::{Planner, Slot, Stage, Trouble, parts_of};
-use super::program::{Applied, Place};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
+use super::program::{Register, ScalarProgram};
 use super::whole::Whole;
 use crate::tensor::DType;
 
@@ -30,20 +30,20 @@ type FoldFn = unsafe fn(row: *const u8, into: *mut u8, len: usize);
 /// How elements are combined.
 enum Combine {
     Fast { row: RowFn, fold: FoldFn },
-    Program(Applied),
+    Program(ScalarProgram),
 }
 
 /// One of the arrays that are reduced.
-struct Operand {
-    value: Place,
-    init: Slot,
-    to: Slot,
+struct ReducedArray {
+    value: Register,
+    init: ArraySlot,
+    to: ArraySlot,
     dtype: DType,
 }
 
 struct Reduce {
     body: Body,
-    operands: Vec<Operand>,
+    operands: Vec<ReducedArray>,
     combine: Combine,
     outer: usize,
     reduced: usize,
@@ -59,11 +59,11 @@ fn class(dim: usize, reduced: &[usize], first_inner: usize) -> u8 {
     }
 }
 
-pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Trouble> {
+pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let Op::Reduce { dims: reduced, combiner } = &term.op else {
-        return Err(planner.fail(id, What::Operation));
+        return Err(planner.fail(id, Gap::Operation));
     };
     let count = term.args.len() / 2;
     let dims = formula.term(term.args[0]).dims.clone();
@@ -84,7 +84,9 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     };
     let combine = match fast {
         Some((row, fold)) => Combine::Fast { row, fold },
-        None => Combine::Program(Applied::new(combiner).map_err(|what| planner.fail(id, what))?),
+        None => {
+            Combine::Program(ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?)
+        }
     };
     let mut inits = Vec::with_capacity(count);
     for &init in &term.args[count..] {
@@ -96,7 +98,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
         let map = nest.root_map(dims.len());
         (0..count)
             .map(|index| nest.value(term.args[index], map.clone()))
-            .collect::<Result<Vec<Place>, _>>()
+            .collect::<Result<Vec<Register>, _>>()
     })?;
     planner.note(&computes, id)?;
     let targets = targets(planner, id, count);
@@ -114,7 +116,7 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     let (outer, reduced, inner) = (extent(0), extent(1), extent(2));
     join(&mut extents, &mut classes, &mut fetches);
     let body = Body::new(nested.draft.finish(&nested.result), fetches, outer * reduced * inner);
-    let operand = |index: usize| Operand {
+    let operand = |index: usize| ReducedArray {
         value: nested.result[index],
         init: inits[index],
         to: targets[index],
@@ -125,14 +127,14 @@ pub(super) fn plan(planner: &mut Planner<'_>, id: TermId) -> Result<Slot, Troubl
     Ok(targets[0])
 }
 
-fn targets(planner: &mut Planner<'_>, id: TermId, count: usize) -> Vec<Slot> {
+fn targets(planner: &mut Planner<'_>, id: TermId, count: usize) -> Vec<ArraySlot> {
     match planner.part_count(id) {
         0 => vec![planner.target(id); count],
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     }
 }
 
-impl Stage for Reduce {
+impl KernelStage for Reduce {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the caller's promise, passed on.
         unsafe {
@@ -187,7 +189,7 @@ impl Reduce {
     /// Reduces each row to one element.
     ///
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn rows(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], row: RowFn) {
         let into = self.accumulators(buffers);
         let operand = &self.operands[0];
@@ -222,7 +224,7 @@ impl Reduce {
     /// Adds up rows.
     ///
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn columns(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], fold: FoldFn) {
         let into = self.accumulators(buffers);
         let operand = &self.operands[0];
@@ -254,7 +256,7 @@ impl Reduce {
     }
 }
 
-impl Operand {
+impl ReducedArray {
     /// Fills accumulators with the initial element.
     ///
     /// # Safety
@@ -294,7 +296,7 @@ impl Operand {
 /// A reduction by a program: the memory of its accumulators and its registers.
 struct Applying<'r> {
     reduce: &'r Reduce,
-    applied: &'r Applied,
+    applied: &'r ScalarProgram,
     /// For each operand, a block of accumulators and two to put values into.
     blocks: *mut u8,
     width: usize,
@@ -305,14 +307,14 @@ impl<'r> Applying<'r> {
     /// The size of the largest element.
     const WIDEST: usize = 16;
 
-    fn bytes(reduce: &Reduce, applied: &Applied) -> usize {
+    fn bytes(reduce: &Reduce, applied: &ScalarProgram) -> usize {
         reduce.body.block * Self::WIDEST * 3 * reduce.operands.len()
             + applied.program.local_bytes(reduce.body.block)
     }
 
     /// # Safety
     /// `memory` must hold [`Applying::bytes`].
-    unsafe fn new(reduce: &'r Reduce, applied: &'r Applied, memory: *mut u8) -> Applying<'r> {
+    unsafe fn new(reduce: &'r Reduce, applied: &'r ScalarProgram, memory: *mut u8) -> Applying<'r> {
         let width = reduce.body.block * Self::WIDEST;
         // SAFETY: the caller's promise.
         let local = unsafe { memory.add(width * 3 * reduce.operands.len()) };
@@ -325,7 +327,7 @@ impl<'r> Applying<'r> {
     }
 
     /// # Safety
-    /// See [`Stage::run`].
+    /// See [`KernelStage::run`].
     unsafe fn run(&self, buffers: &Buffers<'_>, table: &mut [*mut u8]) {
         let Reduce { body, operands, reduced, inner, .. } = self.reduce;
         let tile = self.reduce.tile();
@@ -501,7 +503,7 @@ fn fast(opcode: Opcode, dtype: DType) -> Option<(RowFn, FoldFn)> {
     }
 }
 
-fn fast_number<T: Number>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
+fn fast_number<T: NumberType>(opcode: Opcode) -> Option<(RowFn, FoldFn)> {
     Some(match opcode {
         Opcode::Add => pair(|a: T, b: T| a.add(b)),
         Opcode::Multiply => pair(|a: T, b: T| a.mul(b)),

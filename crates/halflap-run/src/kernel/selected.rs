@@ -5,10 +5,10 @@
 use halflap_hlo::{Opcode, WindowDim};
 
 use super::Buffers;
-use super::block::Direction;
+use super::block::CompareOp;
 use super::formula::{Formula, Op};
 use super::math::Real;
-use super::plan::{Slot, Stage, parts_of};
+use super::plan::{ArraySlot, KernelStage, parts_of};
 use super::walk::{MOST_DIMS, each_index, strides};
 use super::window::seen;
 use crate::tensor::{DType, element_count};
@@ -16,10 +16,10 @@ use crate::tensor::{DType, element_count};
 /// Where everything is.
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
-    pub(super) from: Slot,
-    pub(super) source: Slot,
-    pub(super) init: Slot,
-    pub(super) to: Slot,
+    pub(super) from: ArraySlot,
+    pub(super) source: ArraySlot,
+    pub(super) init: ArraySlot,
+    pub(super) to: ArraySlot,
 }
 
 /// A window, the array that it moves over, and the sources, one for each of its positions.
@@ -33,7 +33,7 @@ pub(super) struct WindowShape<'w> {
 pub(super) struct Selected {
     slots: Slots,
     is_double: bool,
-    direction: Direction,
+    direction: CompareOp,
     /// The dimensions that the window extends over, and those before them.
     window: Vec<WindowDim>,
     dims: Vec<usize>,
@@ -55,7 +55,7 @@ fn is_still(dim: &WindowDim) -> bool {
 }
 
 /// How the elements are compared, if they are compared as they are.
-fn compared(select: &Formula) -> Option<Direction> {
+fn compared(select: &Formula) -> Option<CompareOp> {
     let [output] = select.outputs[..] else { return None };
     let term = select.term(output);
     let Op::Compare { direction, is_total: false } = term.op else { return None };
@@ -172,18 +172,18 @@ impl Selected {
         // SAFETY: the caller's promise.
         unsafe {
             match self.direction {
-                Direction::Ge => self.go(buffers, |a: T, b: T| a >= b),
-                Direction::Gt => self.go(buffers, |a: T, b: T| a > b),
-                Direction::Le => self.go(buffers, |a: T, b: T| a <= b),
-                Direction::Lt => self.go(buffers, |a: T, b: T| a < b),
-                Direction::Eq => self.go(buffers, |a: T, b: T| a == b),
-                Direction::Ne => self.go(buffers, |a: T, b: T| a != b),
+                CompareOp::Ge => self.go(buffers, |a: T, b: T| a >= b),
+                CompareOp::Gt => self.go(buffers, |a: T, b: T| a > b),
+                CompareOp::Le => self.go(buffers, |a: T, b: T| a <= b),
+                CompareOp::Lt => self.go(buffers, |a: T, b: T| a < b),
+                CompareOp::Eq => self.go(buffers, |a: T, b: T| a == b),
+                CompareOp::Ne => self.go(buffers, |a: T, b: T| a != b),
             }
         }
     }
 }
 
-impl Stage for Selected {
+impl KernelStage for Selected {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         // SAFETY: the slots hold arrays of the type that was planned.
         unsafe {

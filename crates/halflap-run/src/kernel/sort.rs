@@ -7,24 +7,24 @@
 use std::sync::Arc;
 
 use super::Buffers;
-use super::block::{Direction, computed_as};
-use super::error::What;
+use super::block::{CompareOp, computed_as};
+use super::error::Gap;
 use super::formula::{Formula, Op, TermId};
 use super::index::load;
 use super::math::Real;
-use super::plan::{Planner, Slot, Stage, Trouble, parts_of};
-use super::program::Applied;
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble, parts_of};
+use super::program::ScalarProgram;
 use crate::tensor::DType;
 
 /// How two elements are put into sequence.
-enum Order {
-    Key(Key),
-    Program(Box<Applied>),
+enum SortOrder {
+    Key(SortKey),
+    Program(Box<ScalarProgram>),
 }
 
 /// What elements are compared by.
-struct Key {
-    of: Compared,
+struct SortKey {
+    of: SortedBy,
     /// The type of what is compared.
     dtype: DType,
     /// Whether the largest come first.
@@ -33,11 +33,11 @@ struct Key {
     is_total: bool,
 }
 
-enum Compared {
+enum SortedBy {
     /// One of the arrays.
     Array(usize),
     /// A function of the arrays' elements.
-    Mapped(Box<Applied>),
+    Mapped(Box<ScalarProgram>),
 }
 
 /// How many elements a function of elements is applied to at a time.
@@ -45,8 +45,8 @@ const BLOCK: usize = 64;
 
 struct Sort {
     /// Each: where it is, where it goes, and its type.
-    arrays: Vec<(Slot, Slot, DType)>,
-    order: Order,
+    arrays: Vec<(ArraySlot, ArraySlot, DType)>,
+    order: SortOrder,
     outer: usize,
     len: usize,
     inner: usize,
@@ -57,7 +57,7 @@ pub(super) fn plan(
     id: TermId,
     dim: usize,
     comparator: &Arc<Formula>,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let mut sources = Vec::with_capacity(term.args.len());
@@ -70,13 +70,13 @@ pub(super) fn plan(
     };
     let order = match by_key(comparator) {
         Some(order) => order,
-        None => Order::Program(Box::new(
-            Applied::new(comparator).map_err(|what| planner.fail(id, what))?,
+        None => SortOrder::Program(Box::new(
+            ScalarProgram::new(comparator).map_err(|what| planner.fail(id, what))?,
         )),
     };
     let dims = &formula.term(term.args[0]).dims;
     if dim >= dims.len() || sources.len() > super::index::MOST_ARRAYS {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let (outer, len, inner) =
         (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product());
@@ -87,14 +87,14 @@ pub(super) fn plan(
 }
 
 /// What a comparator compares, if it is the same of both elements.
-fn by_key(comparator: &Formula) -> Option<Order> {
+fn by_key(comparator: &Formula) -> Option<SortOrder> {
     let [output] = comparator.outputs[..] else { return None };
     let term = comparator.term(output);
     let Op::Compare { direction, is_total } = term.op else { return None };
     let (left, right) = (term.args[0], term.args[1]);
     let is_descending = match direction {
-        Direction::Lt => false,
-        Direction::Gt => true,
+        CompareOp::Lt => false,
+        CompareOp::Gt => true,
         _ => return None,
     };
     let dtype = comparator.term(left).dtype;
@@ -107,10 +107,15 @@ fn by_key(comparator: &Formula) -> Option<Order> {
         () => return None,
     };
     let of = match comparator.term(first).op {
-        Op::Input(number) => Compared::Array(number / 2),
-        _ => Compared::Mapped(Box::new(Applied::new(&part_of(comparator, first)).ok()?)),
+        Op::Input(number) => SortedBy::Array(number / 2),
+        _ => SortedBy::Mapped(Box::new(ScalarProgram::new(&part_of(comparator, first)).ok()?)),
     };
-    Some(Order::Key(Key { of, dtype, is_descending, is_total: is_total || !dtype.is_float() }))
+    Some(SortOrder::Key(SortKey {
+        of,
+        dtype,
+        is_descending,
+        is_total: is_total || !dtype.is_float(),
+    }))
 }
 
 /// Comparators with more operations run as programs.
@@ -159,7 +164,7 @@ fn part_of(formula: &Formula, root: TermId) -> Formula {
     part
 }
 
-impl Stage for Sort {
+impl KernelStage for Sort {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let local = buffers.local();
         // SAFETY: local memory has room for as many numbers and keys as a row has elements.
@@ -172,7 +177,7 @@ impl Stage for Sort {
             let first = row / self.inner * self.len * self.inner + row % self.inner;
             places.iter_mut().enumerate().for_each(|(place, number)| *number = place as u32);
             // SAFETY: a row of the arrays.
-            unsafe { self.sort_row(Row { buffers, first }, places, keys) };
+            unsafe { self.sort_row(SortRow { buffers, first }, places, keys) };
             for &(from, to, dtype) in &self.arrays {
                 let at = first * dtype.size();
                 // SAFETY: the first element of a row of both arrays.
@@ -197,11 +202,11 @@ impl Stage for Sort {
 
     fn local_bytes(&self) -> usize {
         let program = match &self.order {
-            Order::Program(applied) => applied.program.local_bytes(64),
-            Order::Key(Key { of: Compared::Mapped(applied), .. }) => {
+            SortOrder::Program(applied) => applied.program.local_bytes(64),
+            SortOrder::Key(SortKey { of: SortedBy::Mapped(applied), .. }) => {
                 applied.program.local_bytes(BLOCK)
             }
-            Order::Key(_) => 0,
+            SortOrder::Key(_) => 0,
         };
         let (places, keys) = (self.len * 4, self.len * 8);
         places.next_multiple_of(64) + keys.next_multiple_of(64) + self.aside() + program
@@ -210,7 +215,7 @@ impl Stage for Sort {
 
 /// A row that is sorted: its first element.
 #[derive(Clone, Copy)]
-struct Row<'r, 'b> {
+struct SortRow<'r, 'b> {
     buffers: &'r Buffers<'b>,
     first: usize,
 }
@@ -239,16 +244,16 @@ impl Sort {
     ///
     /// # Safety
     /// `first` must be the first element of a row.
-    unsafe fn keys(&self, key: &Key, row: Row<'_, '_>, keys: &mut [i64]) {
-        let Row { buffers, first } = row;
+    unsafe fn keys(&self, key: &SortKey, row: SortRow<'_, '_>, keys: &mut [i64]) {
+        let SortRow { buffers, first } = row;
         let element = |array: usize, place: usize| {
             let (from, _, dtype) = self.arrays[array];
             let at = (first + place * self.inner) * dtype.size();
             (buffers.read(from).wrapping_add(at), dtype)
         };
         let applied = match &key.of {
-            Compared::Mapped(applied) => applied,
-            Compared::Array(array) => {
+            SortedBy::Mapped(applied) => applied,
+            SortedBy::Array(array) => {
                 for (place, to) in keys.iter_mut().enumerate() {
                     let (from, dtype) = element(*array, place);
                     // SAFETY: an element of the row.
@@ -289,15 +294,15 @@ impl Sort {
     ///
     /// # Safety
     /// It must be a row of the arrays.
-    unsafe fn sort_row(&self, row: Row<'_, '_>, places: &mut [u32], keys: &mut [i64]) {
-        let Row { buffers, first } = row;
+    unsafe fn sort_row(&self, row: SortRow<'_, '_>, places: &mut [u32], keys: &mut [i64]) {
+        let SortRow { buffers, first } = row;
         match &self.order {
-            Order::Key(key) => {
+            SortOrder::Key(key) => {
                 // SAFETY: the caller's promise.
                 unsafe { self.keys(key, row, keys) };
                 sort_by_keys(key, places, keys);
             }
-            Order::Program(applied) => {
+            SortOrder::Program(applied) => {
                 let local = buffers.local().wrapping_add(
                     self.local_bytes() - applied.program.local_bytes(64) - self.aside(),
                 );
@@ -326,7 +331,7 @@ impl Sort {
 }
 
 /// Sorts the numbers of elements by their keys; equal ones stay in their sequence.
-fn sort_by_keys(key: &Key, places: &mut [u32], keys: &mut [i64]) {
+fn sort_by_keys(key: &SortKey, places: &mut [u32], keys: &mut [i64]) {
     if key.dtype.size() > 4 {
         if key.is_descending {
             keys.iter_mut().for_each(|key| *key = !*key);
@@ -396,25 +401,29 @@ unsafe fn key_of(dtype: DType, from: *const u8, is_total: bool) -> i64 {
 
 /// The largest elements of each row, and where they were.
 struct TopK {
-    from: (Slot, DType),
-    values: Slot,
-    places: Slot,
+    from: (ArraySlot, DType),
+    values: ArraySlot,
+    places: ArraySlot,
     rows: usize,
     len: usize,
     count: usize,
 }
 
-pub(super) fn top(planner: &mut Planner<'_>, id: TermId, count: usize) -> Result<Slot, Trouble> {
+pub(super) fn top(
+    planner: &mut Planner<'_>,
+    id: TermId,
+    count: usize,
+) -> Result<ArraySlot, Trouble> {
     let term = planner.formula.term(id);
     let from = planner.make(term.args[0])?;
     let dims = &planner.formula.term(term.args[0]).dims;
     let len = dims.last().copied().unwrap_or(1);
     if planner.part_count(id) != 2 || count > len || computed_as(term.dtype).size() > 8 {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let kinds = planner.part_kinds(id);
     if kinds[1].dtype != DType::S32 {
-        return Err(planner.fail(id, What::OfType(kinds[1].dtype)));
+        return Err(planner.fail(id, Gap::OfType(kinds[1].dtype)));
     }
     let targets = planner.part_targets(id, &kinds);
     let rows = dims.iter().product::<usize>() / len.max(1);
@@ -429,7 +438,7 @@ pub(super) fn top(planner: &mut Planner<'_>, id: TermId, count: usize) -> Result
     Ok(targets[0])
 }
 
-impl Stage for TopK {
+impl KernelStage for TopK {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (from, dtype) = (buffers.read(self.from.0), self.from.1);
         let size = dtype.size();

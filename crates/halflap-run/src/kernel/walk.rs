@@ -9,28 +9,28 @@ pub(super) const MOST_DIMS: usize = 24;
 
 /// One index of an array as a function of a loop's: `base` plus a multiple of each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Row {
+pub(super) struct IndexRow {
     pub(super) base: i64,
     pub(super) by: Vec<i64>,
 }
 
-impl Row {
-    pub(super) fn constant(base: i64, loops: usize) -> Row {
-        Row { base, by: vec![0; loops] }
+impl IndexRow {
+    pub(super) fn constant(base: i64, loops: usize) -> IndexRow {
+        IndexRow { base, by: vec![0; loops] }
     }
 
-    pub(super) fn scaled(&self, by: i64, plus: i64) -> Row {
-        Row { base: self.base * by + plus, by: self.by.iter().map(|each| each * by).collect() }
+    pub(super) fn scaled(&self, by: i64, plus: i64) -> IndexRow {
+        IndexRow { base: self.base * by + plus, by: self.by.iter().map(|each| each * by).collect() }
     }
 
-    pub(super) fn add(&mut self, other: &Row, times: i64) {
+    pub(super) fn add(&mut self, other: &IndexRow, times: i64) {
         self.base += other.base * times;
         self.by.iter_mut().zip(&other.by).for_each(|(sum, each)| *sum += each * times);
     }
 }
 
 /// All indices of an array as functions of a loop's.
-pub(super) type Map = Vec<Row>;
+pub(super) type Map = Vec<IndexRow>;
 
 /// How far apart elements are whose index differs by one, in each dimension.
 pub(super) fn strides(dims: &[usize]) -> Vec<i64> {
@@ -42,8 +42,8 @@ pub(super) fn strides(dims: &[usize]) -> Vec<i64> {
 }
 
 /// Where in a dense array a map leads.
-pub(super) fn linear(map: &Map, dims: &[usize], loops: usize) -> Row {
-    let mut row = Row::constant(0, loops);
+pub(super) fn linear(map: &Map, dims: &[usize], loops: usize) -> IndexRow {
+    let mut row = IndexRow::constant(0, loops);
     map.iter().zip(strides(dims)).for_each(|(index, stride)| row.add(index, stride));
     row
 }
@@ -262,13 +262,13 @@ unsafe fn copy_row<T: Copy>(from: Stepped<*const T>, to: Stepped<*mut T>, len: u
 
 /// Reads elements of a loop, in the loop's order, into one block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Walk {
+pub(super) struct LoopWalk {
     pub(super) dims: Vec<usize>,
     pub(super) base: i64,
     pub(super) by: Vec<i64>,
 }
 
-impl Walk {
+impl LoopWalk {
     pub(super) fn is_dense(&self) -> bool {
         self.by == strides(&self.dims)
     }

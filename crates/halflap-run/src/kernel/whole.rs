@@ -1,9 +1,9 @@
 //! Integer arithmetic, which wraps around.
 
-use super::math::Number;
+use super::math::NumberType;
 
 /// An integer type.
-pub(super) trait Whole: Number + Ord {
+pub(super) trait Whole: NumberType + Ord {
     fn abs(self) -> Self;
     fn neg(self) -> Self;
     fn sign(self) -> Self;
@@ -21,7 +21,7 @@ pub(super) trait Whole: Number + Ord {
 
 macro_rules! whole {
     ($($type:ident $unsigned:ident $signed:ident $abs:expr, $sign:expr;)*) => {$(
-        impl Number for $type {
+        impl NumberType for $type {
             #[inline(always)]
             fn add(self, other: $type) -> $type {
                 self.wrapping_add(other)

@@ -10,11 +10,11 @@ use halflap_hlo::WindowDim;
 
 use super::Buffers;
 use super::block::computed_as;
-use super::error::What;
+use super::error::Gap;
 use super::formula::{Formula, TermId};
 use super::index::{MOST_ARRAYS, load, store};
-use super::plan::{Planner, Slot, Stage, Trouble};
-use super::program::{Applied, fill};
+use super::plan::{ArraySlot, KernelStage, Planner, Trouble};
+use super::program::{ScalarProgram, fill};
 use super::selected::{Selected, Slots, WindowShape};
 use super::walk::{MOST_DIMS, each_index, strides};
 use crate::tensor::{DType, element_count};
@@ -40,8 +40,8 @@ struct ReduceWindow {
     by: Vec<i64>,
     out: Vec<usize>,
     /// Each: the array, the initial value, the output and the type.
-    arrays: Vec<(Slot, Slot, Slot, DType)>,
-    applied: Applied,
+    arrays: Vec<(ArraySlot, ArraySlot, ArraySlot, DType)>,
+    applied: ScalarProgram,
 }
 
 pub(super) fn reduce(
@@ -49,7 +49,7 @@ pub(super) fn reduce(
     id: TermId,
     window: &[WindowDim],
     combiner: &Arc<Formula>,
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let count = term.args.len() / 2;
@@ -63,13 +63,13 @@ pub(super) fn reduce(
         ));
     }
     if count > MOST_ARRAYS || window.len() > MOST_DIMS {
-        return Err(planner.fail(id, What::Shape));
+        return Err(planner.fail(id, Gap::Shape));
     }
     let targets = match planner.part_count(id) {
         0 => vec![planner.target(id)],
         _ => planner.part_targets(id, &planner.part_kinds(id)),
     };
-    let applied = Applied::new(combiner).map_err(|what| planner.fail(id, what))?;
+    let applied = ScalarProgram::new(combiner).map_err(|what| planner.fail(id, what))?;
     let arrays = sources
         .into_iter()
         .zip(&targets)
@@ -88,7 +88,7 @@ pub(super) fn reduce(
 }
 
 /// Outputs of one row.
-struct Outputs<'r> {
+struct RowOutputs<'r> {
     /// The row's index.
     row: &'r [usize],
     span: Range<usize>,
@@ -112,9 +112,9 @@ impl ReduceWindow {
     /// Computes outputs of one row.
     ///
     /// # Safety
-    /// See [`Stage::run`].
-    unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], outputs: Outputs<'_>) {
-        let Outputs { row, span } = outputs;
+    /// See [`KernelStage::run`].
+    unsafe fn span(&self, buffers: &Buffers<'_>, table: &mut [*mut u8], outputs: RowOutputs<'_>) {
+        let RowOutputs { row, span } = outputs;
         let (rank, by, len) = (self.dims.len(), &self.by, span.len());
         // SAFETY: blocks of local memory, elements of the arrays that the window sees.
         unsafe {
@@ -193,7 +193,7 @@ impl ReduceWindow {
     }
 }
 
-impl Stage for ReduceWindow {
+impl KernelStage for ReduceWindow {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let rank = self.dims.len();
         // SAFETY: local memory has the requested length.
@@ -213,7 +213,7 @@ impl Stage for ReduceWindow {
                     match rank {
                         0 => {}
                         _ => {
-                            let outputs = Outputs { row: index, span: first..first + len };
+                            let outputs = RowOutputs { row: index, span: first..first + len };
                             self.span(buffers, table, outputs)
                         }
                     }
@@ -244,13 +244,13 @@ struct SelectAndScatter {
     dims: Vec<usize>,
     by: Vec<i64>,
     source_dims: Vec<usize>,
-    from: Slot,
-    source: Slot,
-    init: Slot,
-    to: Slot,
+    from: ArraySlot,
+    source: ArraySlot,
+    init: ArraySlot,
+    to: ArraySlot,
     dtype: DType,
-    select: Applied,
-    combine: Applied,
+    select: ScalarProgram,
+    combine: ScalarProgram,
 }
 
 pub(super) fn select_and_scatter(
@@ -258,7 +258,7 @@ pub(super) fn select_and_scatter(
     id: TermId,
     window: &[WindowDim],
     formulas: [&Arc<Formula>; 2],
-) -> Result<Slot, Trouble> {
+) -> Result<ArraySlot, Trouble> {
     let formula = planner.formula;
     let term = formula.term(id);
     let (from, source, init) =
@@ -272,7 +272,7 @@ pub(super) fn select_and_scatter(
         planner.add(usual);
         return Ok(to);
     }
-    let [select, combine] = formulas.map(|formula| Applied::new(formula));
+    let [select, combine] = formulas.map(|formula| ScalarProgram::new(formula));
     let (select, combine) = (
         select.map_err(|what| planner.fail(id, what))?,
         combine.map_err(|what| planner.fail(id, what))?,
@@ -296,7 +296,7 @@ pub(super) fn select_and_scatter(
     Ok(to)
 }
 
-impl Stage for SelectAndScatter {
+impl KernelStage for SelectAndScatter {
     unsafe fn run(&self, buffers: &Buffers<'_>) {
         let (size, to, local) = (self.dtype.size(), buffers.write(self.to), buffers.local());
         let (by, sizes) = (&self.by, &self.sizes);
@@ -358,7 +358,7 @@ impl Stage for SelectAndScatter {
 ///
 /// # Safety
 /// The table must be prepared, the arguments computed elements.
-unsafe fn apply(applied: &Applied, table: &mut [*mut u8], arguments: [*mut u8; 2]) {
+unsafe fn apply(applied: &ScalarProgram, table: &mut [*mut u8], arguments: [*mut u8; 2]) {
     applied
         .inputs
         .iter()

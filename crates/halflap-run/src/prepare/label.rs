@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halflap_hlo::ids::PlanId;
 
-use crate::comm::Collective;
+use crate::comm::CollectiveSpec;
 use crate::failure::Stuck;
 use crate::kernel::ArrayType;
 
@@ -32,7 +32,7 @@ pub struct Label {
     /// The function that a custom call calls.
     pub target: Option<String>,
     /// The program's own collective, to report missing ranks.
-    pub(crate) collective: Option<Collective>,
+    pub(crate) collective: Option<CollectiveSpec>,
     /// The indices that it takes, which HLO moves into the array where they are out of range.
     pub(crate) bounds: Vec<Bounds>,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Bounds {
 
 /// The purpose of a task.
 #[derive(Clone, Debug)]
-pub(crate) struct Issued {
+pub(crate) struct IssuedTask {
     pub(crate) label: u32,
     /// Which of all tasks of the rank it is, in the order of the plan. Of two ranks that diverge
     /// between collectives, all of one's tasks before a collective still have lower numbers than

@@ -9,11 +9,11 @@ use halflap_hlo::ids::{InstrId, SlotId};
 use halflap_hlo::plan::Plan;
 use halflap_hlo::{Array, Module, Opcode, Phase, Shape};
 
-use crate::kernel::{Leaf, Unsupported, leaf_kinds, operand_leaves};
+use crate::kernel::{ResultLeaf, Unsupported, leaf_kinds, operand_leaves};
 
 /// What a slot holds: the largest of its arrays.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct SlotContent {
     pub(crate) bytes: usize,
     /// The alignment required by all of them.
     pub(crate) align: usize,
@@ -25,9 +25,9 @@ pub(crate) struct Held {
 pub(super) fn slot_arrays(
     module: &Module,
     plan: &Plan,
-) -> Result<IdVec<SlotId, Held>, Unsupported> {
-    let nothing = Held { bytes: 0, align: 1, kind: "nothing".to_owned() };
-    let mut held: IdVec<SlotId, Held> = IdVec::filled(nothing, plan.storage.slots.len());
+) -> Result<IdVec<SlotId, SlotContent>, Unsupported> {
+    let nothing = SlotContent { bytes: 0, align: 1, kind: "nothing".to_owned() };
+    let mut held: IdVec<SlotId, SlotContent> = IdVec::filled(nothing, plan.storage.slots.len());
     for instr in module.instructions(plan.computation) {
         let kinds = leaf_kinds(module, instr)?;
         for (&slot, kind) in plan.storage.of(instr).iter().zip(&kinds) {
@@ -44,7 +44,7 @@ pub(super) fn slot_arrays(
 
 /// The bitcasts between the memory of a value and the value, the first to be applied first; none, if they
 /// leave all elements where they are.
-pub(super) fn bitcasts(module: &Module, leaf: Leaf) -> Vec<InstrId> {
+pub(super) fn bitcasts(module: &Module, leaf: ResultLeaf) -> Vec<InstrId> {
     let mut found = Vec::new();
     let mut at = Some(leaf);
     while let Some(leaf) = at {
@@ -58,12 +58,12 @@ pub(super) fn bitcasts(module: &Module, leaf: Leaf) -> Vec<InstrId> {
 }
 
 /// The value that an instruction passes on as this leaf; nothing, if it makes it.
-fn passed_on(module: &Module, leaf: Leaf) -> Option<Leaf> {
+fn passed_on(module: &Module, leaf: ResultLeaf) -> Option<ResultLeaf> {
     let opcode = module.instruction(leaf.instr).opcode;
     let operands = module.operands(leaf.instr);
     let first = |offset: usize| {
         let operand = operands.first()?;
-        Some(Leaf {
+        Some(ResultLeaf {
             instr: operand.of,
             index: operand_leaves(module, operand).start + offset + leaf.index,
         })
@@ -86,7 +86,7 @@ fn passed_on(module: &Module, leaf: Leaf) -> Option<Leaf> {
             for operand in operands {
                 let range = operand_leaves(module, operand);
                 if left < range.len() {
-                    return Some(Leaf { instr: operand.of, index: range.start + left });
+                    return Some(ResultLeaf { instr: operand.of, index: range.start + left });
                 }
                 left -= range.len();
             }

@@ -16,16 +16,16 @@ use halflap_hlo::{
 };
 use thiserror::Error;
 
-use crate::comm::Collective;
+use crate::comm::CollectiveSpec;
 use crate::kernel::{
-    ArrayType, Group, Kernel, Leaf, Libraries, Scratch, Unsupported, What, leaf_kinds, made_leaves,
-    operand_leaves,
+    ArrayType, FusedGroup, Gap, Kernel, Libraries, ResultLeaf, Scratch, Unsupported, leaf_kinds,
+    made_leaves, operand_leaves,
 };
 use crate::tensor::Tensor;
 use constants::of_constants;
 pub use label::{Argument, Label, LabelKind};
-pub(crate) use label::{Bounds, Issued};
-use layout::{Held, bitcasts, slot_arrays};
+pub(crate) use label::{Bounds, IssuedTask};
+use layout::{SlotContent, bitcasts, slot_arrays};
 
 /// Why a program cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -40,7 +40,7 @@ pub enum PrepareError {
 }
 
 /// A kernel and its memory: the slot of each input and output.
-pub(crate) struct Launch {
+pub(crate) struct KernelLaunch {
     pub(crate) kernel: Kernel,
     pub(crate) ins: Vec<SlotId>,
     pub(crate) outs: Vec<SlotId>,
@@ -49,10 +49,10 @@ pub(crate) struct Launch {
 }
 
 /// A launch, and whose arrays it works on.
-struct Made {
-    launch: Launch,
+struct PreparedLaunch {
+    launch: KernelLaunch,
     /// Where each array that it takes comes from.
-    leaves: Vec<Leaf>,
+    leaves: Vec<ResultLeaf>,
     /// The instruction whose value it computes.
     instr: InstrId,
 }
@@ -86,20 +86,20 @@ pub(crate) enum Action {
     },
     Launch {
         label: u32,
-        launch: Launch,
+        launch: KernelLaunch,
         casts: Vec<(usize, Cast)>,
     },
     Collective {
         label: u32,
         stream: StreamId,
-        collective: Collective,
+        collective: CollectiveSpec,
         ins: Vec<Read>,
         outs: Vec<SlotId>,
     },
     Transfer {
         label: u32,
         stream: StreamId,
-        launch: Launch,
+        launch: KernelLaunch,
     },
     Wait {
         label: u32,
@@ -125,7 +125,7 @@ pub(crate) enum Action {
 /// A computation that can run.
 pub(crate) struct PlanReady {
     pub(crate) actions: Vec<Action>,
-    pub(crate) held: IdVec<SlotId, Held>,
+    pub(crate) held: IdVec<SlotId, SlotContent>,
     pub(crate) parameters: Vec<SlotId>,
     pub(crate) results: Vec<SlotId>,
     /// Slots of constants, and their values.
@@ -138,13 +138,13 @@ pub(crate) struct PlanReady {
     pub(crate) names: IdVec<SlotId, String>,
     pub(crate) computation: String,
     /// The expected allocations and frees, and the node after which each is checked.
-    pub(crate) checks: Vec<(Check, Node)>,
+    pub(crate) checks: Vec<(Check, NodeLabel)>,
     /// Whether nothing in it, or in what it calls, is asynchronous.
     pub(crate) is_synchronous: bool,
 }
 
 /// A node of a computation, for people.
-pub(crate) struct Node {
+pub(crate) struct NodeLabel {
     pub(crate) name: String,
     pub(crate) source: Option<String>,
 }
@@ -216,7 +216,7 @@ impl Prepared {
         }
         let root = module.root(entry.computation);
         let kinds = leaf_kinds(module, root)?;
-        let cast = |index: usize| cast_of(module, libraries, Leaf { instr: root, index });
+        let cast = |index: usize| cast_of(module, libraries, ResultLeaf { instr: root, index });
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let Devices { replicas, partitions } = module.devices();
         let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
@@ -287,7 +287,7 @@ pub fn fits(module: &Module, instrs: &[InstrId]) -> bool {
     let Some(&last) = instrs.last() else { return false };
     let kernel = |instrs: &[InstrId]| {
         let instrs = with_bitcasts(module, instrs.to_vec());
-        let group = Group { instrs: &instrs, outputs: &[last] };
+        let group = FusedGroup { instrs: &instrs, outputs: &[last] };
         Kernel::compile_group(module, group, &Libraries::default())
             .ok()
             .filter(|(kernel, _)| kernel.is_one_stage())
@@ -306,17 +306,17 @@ const REGISTERS: usize = 128 * 1024;
 fn cast_of(
     module: &Module,
     libraries: &Libraries,
-    leaf: Leaf,
+    leaf: ResultLeaf,
 ) -> Result<Option<Kernel>, Unsupported> {
     let chain = bitcasts(module, leaf);
     let Some(&last) = chain.last() else { return Ok(None) };
-    let group = Group { instrs: &chain, outputs: &[last] };
+    let group = FusedGroup { instrs: &chain, outputs: &[last] };
     let (kernel, leaves) = Kernel::compile_group(module, group, libraries)?;
     // An instruction that only passes values on may lie between two of them: then it has several
     // inputs.
     match leaves[..] {
         [_] => Ok(Some(kernel)),
-        _ => Err(Unsupported::new(module, last, What::Operation)),
+        _ => Err(Unsupported::new(module, last, Gap::Operation)),
     }
 }
 
@@ -391,7 +391,7 @@ impl Preparer<'_> {
     }
 
     /// The checks of a plan, each with the kernel that it follows.
-    fn checks(&self, plan: &Plan) -> Vec<(Check, Node)> {
+    fn checks(&self, plan: &Plan) -> Vec<(Check, NodeLabel)> {
         let mut from = 0;
         let named = |check: &Check| {
             let steps = plan.steps.get(from..check.before).unwrap_or_default();
@@ -402,7 +402,7 @@ impl Preparer<'_> {
             });
             let name =
                 launched.unwrap_or_else(|| self.module.instruction_name(check.instr)).to_owned();
-            (check.clone(), Node { name, source: self.module.place(check.instr) })
+            (check.clone(), NodeLabel { name, source: self.module.place(check.instr) })
         };
         plan.checks.iter().map(named).collect()
     }
@@ -465,18 +465,22 @@ impl Preparer<'_> {
     }
 
     /// A label of a kernel, with its arrays.
-    fn launched(&mut self, label: Label, plan: &Plan, made: &Made) -> u32 {
-        let Made { launch, leaves, instr } = made;
+    fn launched(&mut self, label: Label, plan: &Plan, made: &PreparedLaunch) -> u32 {
+        let PreparedLaunch { launch, leaves, instr } = made;
         let ins = self
             .made_by(leaves.iter().copied(), arguments(plan, &launch.ins, launch.kernel.inputs()));
-        let made = (0..).map(|index| Leaf { instr: *instr, index });
+        let made = (0..).map(|index| ResultLeaf { instr: *instr, index });
         let outs = self.made_by(made, arguments(plan, &launch.outs, launch.kernel.outputs()));
         self.label(Label { ins, outs, bounds: bounds(self.module, *instr, leaves), ..label })
     }
 
     /// Arrays, once the producer of each is known.
-    fn made_by(&self, makers: impl Iterator<Item = Leaf>, arrays: Vec<Argument>) -> Vec<Argument> {
-        let known = |(array, leaf): (Argument, Leaf)| {
+    fn made_by(
+        &self,
+        makers: impl Iterator<Item = ResultLeaf>,
+        arrays: Vec<Argument>,
+    ) -> Vec<Argument> {
+        let known = |(array, leaf): (Argument, ResultLeaf)| {
             let name = self.module.instruction_name(leaf.instr);
             let is_array = self.module.instruction(leaf.instr).shape.array().is_some();
             let value =
@@ -489,7 +493,7 @@ impl Preparer<'_> {
     fn action(
         &mut self,
         of: Planned<'_>,
-        held: &IdVec<SlotId, Held>,
+        held: &IdVec<SlotId, SlotContent>,
     ) -> Result<Action, PrepareError> {
         let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
@@ -529,7 +533,8 @@ impl Preparer<'_> {
                 for (index, call) in branches.iter().enumerate() {
                     let operand = &self.module.operands(*instr)[index + 1];
                     let range = operand_leaves(self.module, operand);
-                    let leaves = range.map(|index| Leaf { instr: operand.of, index }).collect();
+                    let leaves =
+                        range.map(|index| ResultLeaf { instr: operand.of, index }).collect();
                     let arguments = self.arguments(plan, call, leaves)?;
                     each.push(Called { call: call.clone(), arguments });
                 }
@@ -539,18 +544,18 @@ impl Preparer<'_> {
         })
     }
 
-    fn operand_leaves_of(&self, instr: InstrId) -> Vec<Leaf> {
+    fn operand_leaves_of(&self, instr: InstrId) -> Vec<ResultLeaf> {
         let operands = self.module.operands(instr).iter();
         let leaves = |operand: &halflap_hlo::Operand| {
             let of = operand.of;
-            operand_leaves(self.module, operand).map(move |index| Leaf { instr: of, index })
+            operand_leaves(self.module, operand).map(move |index| ResultLeaf { instr: of, index })
         };
         operands.flat_map(leaves).collect()
     }
 
     /// The arrays read from slots, through bitcasts if there are any.
-    fn reads(&self, plan: &Plan, leaves: &[Leaf]) -> Result<Vec<Read>, PrepareError> {
-        let read = |leaf: &Leaf| {
+    fn reads(&self, plan: &Plan, leaves: &[ResultLeaf]) -> Result<Vec<Read>, PrepareError> {
+        let read = |leaf: &ResultLeaf| {
             let from = plan.storage.of(leaf.instr)[leaf.index];
             let cast = cast_of(self.module, self.libraries, *leaf)?;
             Ok(cast.map_or(Read::Slot(from), |kernel| Read::Cast(Box::new(Cast { kernel, from }))))
@@ -563,7 +568,7 @@ impl Preparer<'_> {
         &self,
         plan: &Plan,
         call: &Call,
-        leaves: Vec<Leaf>,
+        leaves: Vec<ResultLeaf>,
     ) -> Result<Vec<Read>, PrepareError> {
         let reads = self.reads(plan, &leaves)?;
         let callee = &self.program.plans[call.plan];
@@ -587,7 +592,7 @@ impl Preparer<'_> {
     fn refuse_results(&self, instr: InstrId, callee: &Plan) -> Result<(), PrepareError> {
         let root = self.module.root(callee.computation);
         let is_cast = (0..callee.results.len())
-            .any(|index| !bitcasts(self.module, Leaf { instr: root, index }).is_empty());
+            .any(|index| !bitcasts(self.module, ResultLeaf { instr: root, index }).is_empty());
         if is_cast { Err(self.layout(instr)) } else { Ok(()) }
     }
 
@@ -605,10 +610,14 @@ impl Preparer<'_> {
     }
 
     /// A kernel: bitcasts that it reads directly are part of it.
-    fn launch(&self, plan: &Plan, work: &Work) -> Result<(Made, Vec<(usize, Cast)>), PrepareError> {
+    fn launch(
+        &self,
+        plan: &Plan,
+        work: &Work,
+    ) -> Result<(PreparedLaunch, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
         let instrs = with_bitcasts(module, work.instrs());
-        let group = Group { instrs: &instrs, outputs: &[work.instr] };
+        let group = FusedGroup { instrs: &instrs, outputs: &[work.instr] };
         let (kernel, leaves) = Kernel::compile_group(module, group, self.libraries)?;
         let mut casts = Vec::new();
         for (index, &leaf) in leaves.iter().enumerate() {
@@ -617,12 +626,12 @@ impl Preparer<'_> {
             }
         }
         let ins = leaves.iter().map(|leaf| plan.storage.of(leaf.instr)[leaf.index]).collect();
-        let launch = Launch::new(kernel, ins, work.writes.clone());
-        Ok((Made { launch, leaves, instr: work.instr }, casts))
+        let launch = KernelLaunch::new(kernel, ins, work.writes.clone());
+        Ok((PreparedLaunch { launch, leaves, instr: work.instr }, casts))
     }
 
     /// What is started and is no communication: a copy, a slice, or a computation.
-    fn transfer(&self, plan: &Plan, work: &Work) -> Result<Made, PrepareError> {
+    fn transfer(&self, plan: &Plan, work: &Work) -> Result<PreparedLaunch, PrepareError> {
         let instr = work.instr;
         let leaves = self.operand_leaves_of(work.instr);
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
@@ -635,9 +644,9 @@ impl Preparer<'_> {
         let is_written = outs.iter().all(|slot| work.writes.contains(slot));
         if kernel.inputs().len() != ins.len() || kernel.outputs().len() != outs.len() || !is_written
         {
-            return Err(Unsupported::new(self.module, instr, What::Operation).into());
+            return Err(Unsupported::new(self.module, instr, Gap::Operation).into());
         }
-        Ok(Made { launch: Launch::new(kernel, ins, outs), leaves, instr })
+        Ok(PreparedLaunch { launch: KernelLaunch::new(kernel, ins, outs), leaves, instr })
     }
 
     fn collective(
@@ -647,11 +656,11 @@ impl Preparer<'_> {
         (stream, comm): (StreamId, CommId),
     ) -> Result<Action, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
-        let collective = Collective::of(self.module, inner, comm)?;
+        let collective = CollectiveSpec::of(self.module, inner, comm)?;
         let leaves = self.operand_leaves_of(work.instr);
         let ins = self.reads(of.plan, &leaves)?;
         if collective.arrays.len() != work.writes.len() || ins.len() != work.writes.len() {
-            return Err(Unsupported::new(self.module, inner, What::Shape).into());
+            return Err(Unsupported::new(self.module, inner, Gap::Shape).into());
         }
         let slots: Vec<SlotId> =
             leaves.iter().map(|leaf| of.plan.storage.of(leaf.instr)[leaf.index]).collect();
@@ -659,7 +668,7 @@ impl Preparer<'_> {
             leaves.iter().map(|leaf| Ok(leaf_kinds(self.module, leaf.instr)?[leaf.index].clone()));
         let taken = taken.collect::<Result<Vec<_>, Unsupported>>()?;
         let given = self.given(of.plan, work)?;
-        let made = (0..).map(|index| Leaf { instr: work.instr, index });
+        let made = (0..).map(|index| ResultLeaf { instr: work.instr, index });
         let label = Label {
             ins: self.made_by(leaves.iter().copied(), arguments(of.plan, &slots, &taken)),
             outs: self.made_by(made, arguments(of.plan, &work.writes, &given)),
@@ -680,13 +689,13 @@ impl Preparer<'_> {
         let kind_of = |slot: &SlotId| {
             slots.iter().rposition(|other| other == slot).map(|leaf| kinds[leaf].clone())
         };
-        let misshapen = || Unsupported::new(self.module, work.instr, What::Shape);
+        let misshapen = || Unsupported::new(self.module, work.instr, Gap::Shape);
         work.writes.iter().map(|slot| kind_of(slot).ok_or_else(misshapen)).collect()
     }
 }
 
 /// The indices of a gather, a slice or an update, among what its kernel takes.
-fn bounds(module: &Module, instr: InstrId, leaves: &[Leaf]) -> Vec<Bounds> {
+fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds> {
     let operands = module.operands(instr);
     let dims = |operand: usize| -> Vec<i64> {
         let array = operands.get(operand).and_then(|operand| module.operand_shape(operand).array());
@@ -768,8 +777,8 @@ fn arguments(plan: &Plan, slots: &[SlotId], kinds: &[ArrayType]) -> Vec<Argument
     slots.iter().zip(kinds).map(argument).collect()
 }
 
-impl Launch {
-    fn new(kernel: Kernel, ins: Vec<SlotId>, outs: Vec<SlotId>) -> Launch {
+impl KernelLaunch {
+    fn new(kernel: Kernel, ins: Vec<SlotId>, outs: Vec<SlotId>) -> KernelLaunch {
         let shares = |input: usize| {
             let here = |(output, slot): (usize, &SlotId)| {
                 *slot == ins[input] && !kernel.can_share(output, input)
@@ -777,7 +786,7 @@ impl Launch {
             outs.iter().enumerate().any(here)
         };
         let aside = (0..ins.len()).map(shares).collect();
-        Launch { kernel, ins, outs, aside }
+        KernelLaunch { kernel, ins, outs, aside }
     }
 }
 

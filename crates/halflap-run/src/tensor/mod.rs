@@ -204,18 +204,18 @@ impl<'a> ViewMut<'a> {
 /// A cache line: what owned memory is made of, so that it is aligned for every type.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// Memory aligned to a cache line.
 #[derive(Clone, Default)]
 pub(crate) struct AlignedBytes {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     len: usize,
 }
 
 impl AlignedBytes {
     pub(crate) fn zeros(len: usize) -> AlignedBytes {
-        AlignedBytes { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+        AlignedBytes { lines: vec![CacheLine([0; 64]); len.div_ceil(64)], len }
     }
 
     /// Makes it at least so long; what is in it may be lost.

@@ -7,7 +7,7 @@
 use halflap_hlo::ElementType;
 use thiserror::Error;
 
-use super::zip::{self, Member};
+use super::zip::{self, ArchiveMember};
 use super::{DType, Tensor, element_count};
 
 /// Why bytes are not a numpy array.
@@ -31,7 +31,7 @@ pub enum NpyError {
 /// An archive of arrays, each read on demand.
 pub struct Npz<'a> {
     bytes: &'a [u8],
-    members: Vec<Member>,
+    members: Vec<ArchiveMember>,
 }
 
 impl<'a> Npz<'a> {

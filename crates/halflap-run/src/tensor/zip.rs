@@ -10,7 +10,7 @@ use super::npy::NpyError;
 
 /// A member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ArchiveMember {
     pub(super) name: String,
     is_deflated: bool,
     packed: u64,
@@ -32,7 +32,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64, NpyError> {
 }
 
 /// The archive's members, in its sequence.
-pub(super) fn members(bytes: &[u8]) -> Result<Vec<Member>, NpyError> {
+pub(super) fn members(bytes: &[u8]) -> Result<Vec<ArchiveMember>, NpyError> {
     let first = bytes.len().saturating_sub(22 + 65_535);
     let at =
         (first..bytes.len().saturating_sub(21)).rev().find(|&at| bytes[at..].starts_with(&END));
@@ -59,7 +59,7 @@ pub(super) fn members(bytes: &[u8]) -> Result<Vec<Member>, NpyError> {
 }
 
 /// The member whose entry in the directory is at a place, and where the next one is.
-fn member(bytes: &[u8], at: usize) -> Result<(Member, usize), NpyError> {
+fn member(bytes: &[u8], at: usize) -> Result<(ArchiveMember, usize), NpyError> {
     if !bytes.get(at..).is_some_and(|rest| rest.starts_with(&ENTRY)) {
         return Err(NpyError::Archive("its directory is damaged"));
     }
@@ -96,11 +96,11 @@ fn member(bytes: &[u8], at: usize) -> Result<(Member, usize), NpyError> {
             ));
         }
     };
-    Ok((Member { name, is_deflated, packed, size, header }, end + comment_len))
+    Ok((ArchiveMember { name, is_deflated, packed, size, header }, end + comment_len))
 }
 
 /// What is in a member.
-pub(super) fn unpack(bytes: &[u8], member: &Member) -> Result<Vec<u8>, NpyError> {
+pub(super) fn unpack(bytes: &[u8], member: &ArchiveMember) -> Result<Vec<u8>, NpyError> {
     let at = member.header as usize;
     if !bytes.get(at..).is_some_and(|rest| rest.starts_with(&LOCAL)) {
         return Err(NpyError::Archive("a member is not where the directory says"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::content::{Content, What};
+use super::content::{BadValue, NonFinite};
 use crate::check::probe::Seen;
 
 /// The format name of the file.
@@ -26,17 +26,17 @@ pub(super) struct Taint {
 }
 
 impl Taint {
-    pub(super) fn of(&self, what: What) -> &[OriginId] {
+    pub(super) fn of(&self, what: BadValue) -> &[OriginId] {
         match what {
-            What::Nan => &self.nan,
-            What::Infinity => &self.inf,
+            BadValue::Nan => &self.nan,
+            BadValue::Infinity => &self.inf,
         }
     }
 
-    pub(super) fn add(&mut self, what: What, origins: &[OriginId]) {
+    pub(super) fn add(&mut self, what: BadValue, origins: &[OriginId]) {
         let known = match what {
-            What::Nan => &mut self.nan,
-            What::Infinity => &mut self.inf,
+            BadValue::Nan => &mut self.nan,
+            BadValue::Infinity => &mut self.inf,
         };
         known.extend_from_slice(origins);
         known.sort_unstable();
@@ -45,14 +45,14 @@ impl Taint {
     }
 
     pub(super) fn join(&mut self, other: &Taint) {
-        self.add(What::Nan, &other.nan);
-        self.add(What::Infinity, &other.inf);
+        self.add(BadValue::Nan, &other.nan);
+        self.add(BadValue::Infinity, &other.inf);
     }
 }
 
 /// How an array came to have what it should not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum How {
+pub(super) enum OriginKind {
     /// A launch made it of what had none.
     Made,
     /// It is an input of the module.
@@ -63,20 +63,20 @@ pub(super) enum How {
     Unwritten,
 }
 
-impl How {
+impl OriginKind {
     fn name(self) -> &'static str {
         match self {
-            How::Made => "made",
-            How::Input => "input",
-            How::Constant => "constant",
-            How::Unwritten => "unwritten",
+            OriginKind::Made => "made",
+            OriginKind::Input => "input",
+            OriginKind::Constant => "constant",
+            OriginKind::Unwritten => "unwritten",
         }
     }
 }
 
 /// A launch: which, and when.
 #[derive(Clone, Debug)]
-pub(super) struct Launch {
+pub(super) struct LaunchRecord {
     kernel: String,
     source: Option<String>,
     place: (String, usize),
@@ -85,9 +85,9 @@ pub(super) struct Launch {
     number: u64,
 }
 
-impl Launch {
-    pub(super) fn of(seen: &Seen<'_>) -> Launch {
-        Launch {
+impl LaunchRecord {
+    pub(super) fn of(seen: &Seen<'_>) -> LaunchRecord {
+        LaunchRecord {
             kernel: seen.label.name.clone(),
             source: seen.label.source.clone(),
             place: seen.label.place.clone(),
@@ -98,7 +98,7 @@ impl Launch {
     }
 
     fn add_to(&self, value: &mut Value) {
-        let Launch { kernel, source, place: (computation, step), run, iteration, .. } = self;
+        let LaunchRecord { kernel, source, place: (computation, step), run, iteration, .. } = self;
         value["kernel"] = json!(kernel);
         value["source"] = json!(source);
         value["computation"] = json!(computation);
@@ -110,19 +110,19 @@ impl Launch {
 
 /// An origin of NaN or infinities.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
-    pub(super) what: What,
-    pub(super) how: How,
+pub(super) struct SpoilOrigin {
+    pub(super) what: BadValue,
+    pub(super) how: OriginKind,
     pub(super) rank: usize,
     pub(super) buffer: String,
     pub(super) index: Vec<usize>,
     /// The launch that made it, or that first took it.
-    pub(super) launch: Option<Launch>,
+    pub(super) launch: Option<LaunchRecord>,
     /// Of a NaN that was made of infinities: their origins.
     pub(super) of: Vec<OriginId>,
 }
 
-impl Origin {
+impl SpoilOrigin {
     /// Earlier ones come first; ranks that run the same launch by their number.
     fn order(&self) -> (usize, u64, usize) {
         let (run, number) =
@@ -145,10 +145,10 @@ impl Origin {
 pub(super) struct Brought {
     pub(super) rank: usize,
     pub(super) array: usize,
-    pub(super) content: Content,
+    pub(super) content: NonFinite,
     pub(super) taint: Taint,
     /// For each member of the set, what is in its part, if each gets one.
-    pub(super) parts: Vec<Content>,
+    pub(super) parts: Vec<NonFinite>,
     /// Where it is infinite, if elements stay where they are.
     pub(super) infinite: Vec<bool>,
 }
@@ -160,7 +160,7 @@ pub(super) struct Spoiled {
     pub(super) run: usize,
     pub(super) output: usize,
     pub(super) kind: String,
-    pub(super) content: Content,
+    pub(super) content: NonFinite,
     pub(super) taint: Taint,
 }
 
@@ -168,7 +168,7 @@ pub(super) struct Spoiled {
 #[derive(Clone, Debug)]
 pub(super) struct Clamped {
     pub(super) rank: usize,
-    pub(super) launch: Launch,
+    pub(super) launch: LaunchRecord,
     pub(super) value: i64,
     pub(super) most: i64,
     pub(super) dimension: usize,
@@ -186,21 +186,21 @@ pub(super) struct CollectiveKey {
 /// What all ranks found.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    origins: Vec<Origin>,
-    first: BTreeMap<(usize, What, String, String), OriginId>,
+    origins: Vec<SpoilOrigin>,
+    first: BTreeMap<(usize, BadValue, String, String), OriginId>,
     /// For each collective whose arrays are known, what was brought and how many ranks have looked.
     collectives: BTreeMap<CollectiveKey, (Vec<Brought>, usize)>,
     pub(super) results: Vec<Spoiled>,
     pub(super) clamped: BTreeMap<(usize, u32), Clamped>,
     /// Custom calls that changed how their thread rounds.
-    pub(super) modes: BTreeMap<(usize, u32), Launch>,
+    pub(super) modes: BTreeMap<(usize, u32), LaunchRecord>,
 }
 
 impl Book {
-    pub(super) fn add(&mut self, origin: Origin) -> OriginId {
+    pub(super) fn add(&mut self, origin: SpoilOrigin) -> OriginId {
         let kernel = origin.launch.as_ref().map_or(String::new(), |launch| launch.kernel.clone());
         let key = (origin.rank, origin.what, origin.buffer.clone(), kernel);
-        let is_again = origin.how != How::Made || self.origins.len() >= MOST_ORIGINS;
+        let is_again = origin.how != OriginKind::Made || self.origins.len() >= MOST_ORIGINS;
         if let Some(&known) = self.first.get(&key).filter(|_| is_again) {
             return known;
         }
@@ -214,17 +214,18 @@ impl Book {
     pub(super) fn taken(&mut self, origins: &[OriginId], seen: &Seen<'_>) {
         for id in origins {
             let origin = &mut self.origins[id.0];
-            let is_earlier =
-                |launch: &Launch| (seen.run, seen.issued.number) < (launch.run, launch.number);
-            if origin.how != How::Made && origin.launch.as_ref().is_none_or(is_earlier) {
-                origin.launch = Some(Launch::of(seen));
+            let is_earlier = |launch: &LaunchRecord| {
+                (seen.run, seen.issued.number) < (launch.run, launch.number)
+            };
+            if origin.how != OriginKind::Made && origin.launch.as_ref().is_none_or(is_earlier) {
+                origin.launch = Some(LaunchRecord::of(seen));
             }
         }
     }
 
     /// Whether one of some origins was made by a launch.
     fn is_made(&self, origins: &[OriginId]) -> bool {
-        origins.iter().any(|id| self.origins[id.0].how == How::Made)
+        origins.iter().any(|id| self.origins[id.0].how == OriginKind::Made)
     }
 
     /// A rank brings arrays to a collective.
@@ -250,7 +251,7 @@ impl Book {
     }
 
     /// The origins of what the first run with spoiled results has.
-    fn causes(&self, what: What) -> Vec<OriginId> {
+    fn causes(&self, what: BadValue) -> Vec<OriginId> {
         let run = self
             .results
             .iter()
@@ -265,14 +266,14 @@ impl Book {
     fn hidden(&self, shown: &[OriginId]) -> Vec<OriginId> {
         let is_hidden = |&id: &OriginId| {
             let origin = &self.origins[id.0];
-            origin.what == What::Nan && origin.how == How::Made && !shown.contains(&id)
+            origin.what == BadValue::Nan && origin.how == OriginKind::Made && !shown.contains(&id)
         };
         self.sorted((0..self.origins.len()).map(OriginId).filter(is_hidden).collect())
     }
 
     /// All of it, for a file.
     pub(super) fn to_json(&self) -> Value {
-        let (nan, infinity) = (self.causes(What::Nan), self.causes(What::Infinity));
+        let (nan, infinity) = (self.causes(BadValue::Nan), self.causes(BadValue::Infinity));
         let of: Vec<OriginId> = nan.iter().flat_map(|id| self.origins[id.0].of.clone()).collect();
         let behind = self.sorted(if self.is_made(&of) { of } else { Vec::new() });
         let list = |ids: &[OriginId]| {

@@ -5,20 +5,20 @@ use crate::tensor::{DType, Tensor, View, numbers};
 
 /// Whether an array has NaN or infinities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct NonFinite {
     pub(super) nan: bool,
     pub(super) inf: bool,
 }
 
-impl Content {
-    pub(super) fn of(view: &View<'_>) -> Content {
+impl NonFinite {
+    pub(super) fn of(view: &View<'_>) -> NonFinite {
         match worst_of(view) {
-            Worst::Finite => Content::default(),
-            Worst::Infinity => Content { nan: false, inf: true },
+            Worst::Finite => NonFinite::default(),
+            Worst::Infinity => NonFinite { nan: false, inf: true },
             Worst::Nan => {
                 let inf =
                     numbers(view.dtype(), view.bytes()).iter().any(|number| number.is_infinite());
-                Content { nan: true, inf }
+                NonFinite { nan: true, inf }
             }
         }
     }
@@ -27,43 +27,43 @@ impl Content {
         self.nan || self.inf
     }
 
-    pub(super) fn has(self, what: What) -> bool {
+    pub(super) fn has(self, what: BadValue) -> bool {
         match what {
-            What::Nan => self.nan,
-            What::Infinity => self.inf,
+            BadValue::Nan => self.nan,
+            BadValue::Infinity => self.inf,
         }
     }
 
-    pub(super) fn or(self, other: Content) -> Content {
-        Content { nan: self.nan || other.nan, inf: self.inf || other.inf }
+    pub(super) fn or(self, other: NonFinite) -> NonFinite {
+        NonFinite { nan: self.nan || other.nan, inf: self.inf || other.inf }
     }
 }
 
 /// What an array should not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
+pub(super) enum BadValue {
     Nan,
     Infinity,
 }
 
-impl What {
+impl BadValue {
     pub(super) fn is(self, number: f64) -> bool {
         match self {
-            What::Nan => number.is_nan(),
-            What::Infinity => number.is_infinite(),
+            BadValue::Nan => number.is_nan(),
+            BadValue::Infinity => number.is_infinite(),
         }
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            What::Nan => "nan",
-            What::Infinity => "infinity",
+            BadValue::Nan => "nan",
+            BadValue::Infinity => "infinity",
         }
     }
 }
 
 /// For each number of an array whether it is such.
-pub(super) fn mask(view: &View<'_>, what: What) -> Vec<bool> {
+pub(super) fn mask(view: &View<'_>, what: BadValue) -> Vec<bool> {
     numbers(view.dtype(), view.bytes()).into_iter().map(|number| what.is(number)).collect()
 }
 
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn what_is_wild_becomes_one() {
         let wild = Tensor::of(&[3], &[2.0f32, f32::INFINITY, f32::NAN]);
-        assert_eq!(Content::of(&wild.view()), Content { nan: true, inf: true });
-        assert_eq!(mask(&wild.view(), What::Nan), [false, false, true]);
+        assert_eq!(NonFinite::of(&wild.view()), NonFinite { nan: true, inf: true });
+        assert_eq!(mask(&wild.view(), BadValue::Nan), [false, false, true]);
         assert_eq!(cleaned(&wild).to_f64(), [2.0, 1.0, 1.0]);
         let half = Tensor::of(&[1], &[half::bf16::NEG_INFINITY]);
-        assert_eq!((Content::of(&half.view()).nan, cleaned(&half).to_f64()), (false, vec![1.0]));
+        assert_eq!((NonFinite::of(&half.view()).nan, cleaned(&half).to_f64()), (false, vec![1.0]));
         let complex = Tensor::of(&[1], &[Complex { re: 3.0f32, im: f32::NAN }]);
         assert_eq!(cleaned(&complex).to_f64(), [3.0, 1.0]);
         let whole = Tensor::of(&[1], &[-1i32]);
-        assert_eq!((Content::of(&whole.view()), cleaned(&whole)), (Content::default(), whole));
+        assert_eq!((NonFinite::of(&whole.view()), cleaned(&whole)), (NonFinite::default(), whole));
     }
 }

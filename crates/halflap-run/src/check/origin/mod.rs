@@ -16,13 +16,16 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 pub use book::FORMAT;
-use book::{Book, Brought, Clamped, CollectiveKey, How, Launch, Origin, OriginId, Spoiled, Taint};
-use content::{Content, What, cleaned, mask};
+use book::{
+    Book, Brought, Clamped, CollectiveKey, LaunchRecord, OriginId, OriginKind, SpoilOrigin,
+    Spoiled, Taint,
+};
+use content::{BadValue, NonFinite, cleaned, mask};
 
 use super::finite::first;
-use super::probe::{Array, Seen};
-use crate::address::{Address, AddressRange, Move};
-use crate::comm::{Collective, Kind, Piece};
+use super::probe::{LaunchArray, Seen};
+use crate::address::{Address, AddressRange, MemoryCopy};
+use crate::comm::{ArrayPiece, CollectiveSpec, ExchangeKind};
 use crate::kernel::ArrayType;
 use crate::prepare::Bounds;
 use crate::sync::locked;
@@ -93,11 +96,11 @@ impl Spoilt {
 
 /// What a launch takes.
 pub(crate) struct Taken {
-    arrays: Vec<Input>,
+    arrays: Vec<LaunchInput>,
 }
 
-struct Input {
-    content: Content,
+struct LaunchInput {
+    content: NonFinite,
     taint: Taint,
     /// Whether its content is meant: it is made of constants alone.
     is_constant: bool,
@@ -121,14 +124,14 @@ pub(crate) type Again<'a> = &'a mut dyn FnMut(&[(usize, Tensor)]) -> Vec<Tensor>
 /// A launch that is over: its label and number, its outputs, what it took.
 pub(super) struct Over<'a> {
     pub(super) seen: &'a Seen<'a>,
-    pub(super) outs: &'a [Array<'a>],
+    pub(super) outs: &'a [LaunchArray<'a>],
     pub(super) taken: &'a Taken,
 }
 
 /// A collective that a rank is about to take part in: its label and number, its inputs, what it takes.
 pub(super) struct Arrival<'a> {
     pub(super) seen: &'a Seen<'a>,
-    pub(super) ins: &'a [Array<'a>],
+    pub(super) ins: &'a [LaunchArray<'a>],
     pub(super) taken: &'a Taken,
 }
 
@@ -138,18 +141,20 @@ impl Tracer {
     }
 
     /// The origin of what is wrong with an array: a launch, unless its caller knows better.
-    fn origin(&self, what: What, argument: &str, view: &View<'_>) -> Origin {
+    fn origin(&self, what: BadValue, argument: &str, view: &View<'_>) -> SpoilOrigin {
         let (index, _) = first(view, |number| what.is(number));
-        let (how, buffer, rank) = (How::Made, argument.to_owned(), self.rank);
-        Origin { what, how, rank, buffer, index, launch: None, of: Vec::new() }
+        let (how, buffer, rank) = (OriginKind::Made, argument.to_owned(), self.rank);
+        SpoilOrigin { what, how, rank, buffer, index, launch: None, of: Vec::new() }
     }
 
     /// The origins of an array that came from outside.
-    fn outside(&self, how: How, name: &str, view: &View<'_>) -> Taint {
-        let content = Content::of(view);
+    fn outside(&self, how: OriginKind, name: &str, view: &View<'_>) -> Taint {
+        let content = NonFinite::of(view);
         let mut taint = Taint::default();
-        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
-            let id = locked(&self.book).add(Origin { how, ..self.origin(what, name, view) });
+        for what in
+            [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
+        {
+            let id = locked(&self.book).add(SpoilOrigin { how, ..self.origin(what, name, view) });
             taint.add(what, &[id]);
         }
         taint
@@ -160,34 +165,40 @@ impl Tracer {
         let mut memory = locked(&self.memory);
         memory.arrays.clear();
         for (address, name, view) in inputs {
-            let taint = self.outside(How::Input, name, view);
+            let taint = self.outside(OriginKind::Input, name, view);
             memory.set(address.0 as usize, view.bytes().len(), taint);
         }
     }
 
     /// A launch is about to run. Inputs that it may overwrite are copied, if it could have to run
     /// again.
-    pub(super) fn before(&self, seen: &Seen<'_>, arrays: &[Array<'_>], outs: &[Address]) -> Taken {
-        let contents: Vec<Content> = arrays.iter().map(|array| Content::of(&array.view)).collect();
+    pub(super) fn before(
+        &self,
+        seen: &Seen<'_>,
+        arrays: &[LaunchArray<'_>],
+        outs: &[Address],
+    ) -> Taken {
+        let contents: Vec<NonFinite> =
+            arrays.iter().map(|array| NonFinite::of(&array.view)).collect();
         let is_bad = contents.iter().any(|content| content.is_bad());
-        let input = |(array, content): (&Array<'_>, Content)| {
+        let input = |(array, content): (&LaunchArray<'_>, NonFinite)| {
             let (start, len) = (array.view.as_ptr() as usize, array.view.bytes().len());
             let is_shared = outs.iter().any(|out| out.0 as usize == start);
             let mut taint = locked(&self.memory).taint(start, len);
             // What a launch made of good constants is not meant.
             let is_constant = array.argument.is_constant && taint == Taint::default();
             if content.is_bad() && taint == Taint::default() {
-                let how = if is_constant { How::Constant } else { How::Unwritten };
+                let how = if is_constant { OriginKind::Constant } else { OriginKind::Unwritten };
                 taint = self.outside(how, &array.argument.buffer, &array.view);
             }
             if content.is_bad() {
                 let mut book = locked(&self.book);
-                [What::Nan, What::Infinity]
+                [BadValue::Nan, BadValue::Infinity]
                     .into_iter()
                     .for_each(|what| book.taken(taint.of(what), seen));
             }
             let copy = (is_bad && (content.is_bad() || is_shared)).then(|| array.view.to_tensor());
-            Input { content, taint, is_constant, copy }
+            LaunchInput { content, taint, is_constant, copy }
         };
         Taken { arrays: arrays.iter().zip(contents).map(input).collect() }
     }
@@ -197,13 +208,13 @@ impl Tracer {
         let content = over
             .outs
             .iter()
-            .fold(Content::default(), |all, array| all.or(Content::of(&array.view)));
+            .fold(NonFinite::default(), |all, array| all.or(NonFinite::of(&array.view)));
         if !content.is_bad() {
             return self.settle(over.outs, |_| Taint::default());
         }
         let share = match (over.taken.is_bad(), again) {
-            (false, _) => Share { own: content, ..Share::default() },
-            (true, None) => Share::of_all(over.taken, content),
+            (false, _) => SpoilShare { own: content, ..SpoilShare::default() },
+            (true, None) => SpoilShare::of_all(over.taken, content),
             (true, Some(again)) => self.tried(over, content, again),
         };
         let taint = self.made(over, &share);
@@ -211,13 +222,15 @@ impl Tracer {
     }
 
     /// Writes down whose the content of a launch's outputs is.
-    fn settle(&self, outs: &[Array<'_>], taint_of: impl Fn(usize) -> Taint) {
+    fn settle(&self, outs: &[LaunchArray<'_>], taint_of: impl Fn(usize) -> Taint) {
         let mut memory = locked(&self.memory);
         for (place, array) in outs.iter().enumerate() {
-            let content = Content::of(&array.view);
+            let content = NonFinite::of(&array.view);
             let all = taint_of(place);
             let mut taint = Taint::default();
-            for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+            for what in
+                [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
+            {
                 taint.add(what, all.of(what));
             }
             memory.set(array.view.as_ptr() as usize, array.view.bytes().len(), taint);
@@ -226,7 +239,7 @@ impl Tracer {
 
     /// Finds by trial which inputs a launch's outputs are spoiled by, and whether the launch spoils
     /// them by itself.
-    fn tried(&self, over: &Over<'_>, content: Content, again: Again<'_>) -> Share {
+    fn tried(&self, over: &Over<'_>, content: NonFinite, again: Again<'_>) -> SpoilShare {
         let clean = |places: &[usize]| -> Vec<(usize, Tensor)> {
             let copies = over.taken.arrays.iter().enumerate().filter_map(|(place, input)| {
                 let copy = input.copy.as_ref()?;
@@ -235,7 +248,7 @@ impl Tracer {
             copies.collect()
         };
         let bad: Vec<usize> = over.taken.bad().collect();
-        let masks = |outs: &[Tensor], what: What| -> Vec<bool> {
+        let masks = |outs: &[Tensor], what: BadValue| -> Vec<bool> {
             outs.iter().flat_map(|out| mask(&out.view(), what)).collect()
         };
         let given: Vec<Tensor> = over.outs.iter().map(|array| array.view.to_tensor()).collect();
@@ -244,8 +257,10 @@ impl Tracer {
             1 => Vec::new(),
             _ => bad.iter().map(|&place| (place, again(&clean(&[place])))).collect(),
         };
-        let mut share = Share::default();
-        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+        let mut share = SpoilShare::default();
+        for what in
+            [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
+        {
             let all = masks(&given, what);
             let is_less = |outs: &[Tensor]| {
                 all.iter().zip(masks(outs, what)).any(|(&is, other)| is && !other)
@@ -267,29 +282,29 @@ impl Tracer {
     }
 
     /// The origins of a launch's outputs, given its share in them.
-    fn made(&self, over: &Over<'_>, share: &Share) -> Taint {
+    fn made(&self, over: &Over<'_>, share: &SpoilShare) -> Taint {
         let mut taint = Taint::default();
-        let own = |what: What, of: Vec<OriginId>| {
-            let array = over.outs.iter().find(|array| Content::of(&array.view).has(what))?;
-            let launch = Some(Launch::of(over.seen));
+        let own = |what: BadValue, of: Vec<OriginId>| {
+            let array = over.outs.iter().find(|array| NonFinite::of(&array.view).has(what))?;
+            let launch = Some(LaunchRecord::of(over.seen));
             let origin = self.origin(what, &array.argument.buffer, &array.view);
-            Some(locked(&self.book).add(Origin { launch, of, ..origin }))
+            Some(locked(&self.book).add(SpoilOrigin { launch, of, ..origin }))
         };
         let are_meant = over.outs.iter().all(|array| array.argument.is_constant);
-        for what in [What::Nan, What::Infinity] {
+        for what in [BadValue::Nan, BadValue::Infinity] {
             let mut is_own = share.own.has(what);
             let mut of = Vec::new();
             for &place in share.from(what) {
                 let input = &over.taken.arrays[place];
                 match what {
                     // What is made of infinities and a constant that is NaN is made here.
-                    What::Nan if !input.content.nan => {
+                    BadValue::Nan if !input.content.nan => {
                         is_own = true;
-                        of.extend_from_slice(input.taint.of(What::Infinity));
+                        of.extend_from_slice(input.taint.of(BadValue::Infinity));
                     }
-                    What::Nan if input.is_constant => is_own |= !are_meant,
-                    What::Infinity if !input.content.inf => {
-                        taint.add(what, input.taint.of(What::Nan))
+                    BadValue::Nan if input.is_constant => is_own |= !are_meant,
+                    BadValue::Infinity if !input.content.inf => {
+                        taint.add(what, input.taint.of(BadValue::Nan))
                     }
                     _ => taint.add(what, input.taint.of(what)),
                 }
@@ -302,7 +317,7 @@ impl Tracer {
     }
 
     /// Copies were made, all at once.
-    pub(super) fn moved(&self, moves: &[Move]) {
+    pub(super) fn moved(&self, moves: &[MemoryCopy]) {
         let mut memory = locked(&self.memory);
         let taints: Vec<Taint> =
             moves.iter().map(|(from, _, len)| memory.taint(from.0 as usize, *len)).collect();
@@ -332,11 +347,13 @@ impl Tracer {
                 part_of(&array.view, collective.arrays[place].rows, member, members)
             };
             let parts = match collective.kind {
-                Kind::ReduceScatter | Kind::AllToAll => (0..members).map(part).collect(),
+                ExchangeKind::ReduceScatter | ExchangeKind::AllToAll => {
+                    (0..members).map(part).collect()
+                }
                 _ => Vec::new(),
             };
             let infinite = match collective.kind {
-                Kind::AllReduce => mask(&array.view, What::Infinity),
+                ExchangeKind::AllReduce => mask(&array.view, BadValue::Infinity),
                 _ => Vec::new(),
             };
             let (content, taint) = (input.content, input.taint.clone());
@@ -361,7 +378,7 @@ impl Tracer {
         let key = CollectiveKey { label: over.seen.issued.label, sequence };
         let all = locked(&self.book).brought(key, self.ranks);
         let taint_of = |place: usize| {
-            let content = Content::of(&over.outs[place].view);
+            let content = NonFinite::of(&over.outs[place].view);
             match content.is_bad() {
                 true => self.taint_received(over, &all, place),
                 false => Taint::default(),
@@ -375,29 +392,32 @@ impl Tracer {
     fn taint_received(&self, over: &Over<'_>, all: &[Brought], place: usize) -> Taint {
         let Some(collective) = &over.seen.label.collective else { return Taint::default() };
         let array = &over.outs[place];
-        let content = Content::of(&array.view);
-        let came: Vec<(&Brought, Content)> = all
+        let content = NonFinite::of(&array.view);
+        let came: Vec<(&Brought, NonFinite)> = all
             .iter()
             .filter_map(|brought| Some((brought, sent(collective, brought, self.rank, place)?)))
             .collect();
         let mut taint = Taint::default();
-        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+        for what in
+            [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
+        {
             let have = came.iter().filter(|(_, content)| content.has(what));
             have.clone().for_each(|(brought, _)| taint.add(what, brought.taint.of(what)));
             // An infinity where no rank has one, or a NaN of infinities, is the collective's own.
             let is_known = |at: usize| {
                 have.clone().any(|(brought, _)| brought.infinite.get(at) == Some(&true))
             };
-            let is_new = collective.kind == Kind::AllReduce
-                && what == What::Infinity
+            let is_new = collective.kind == ExchangeKind::AllReduce
+                && what == BadValue::Infinity
                 && mask(&array.view, what).iter().enumerate().any(|(at, &is)| is && !is_known(at));
             if have.clone().next().is_none() || is_new {
-                let of =
-                    came.iter().flat_map(|(brought, _)| brought.taint.of(What::Infinity).to_vec());
-                let of = if what == What::Nan { of.collect() } else { Vec::new() };
+                let of = came
+                    .iter()
+                    .flat_map(|(brought, _)| brought.taint.of(BadValue::Infinity).to_vec());
+                let of = if what == BadValue::Nan { of.collect() } else { Vec::new() };
                 let origin = self.origin(what, &array.argument.buffer, &array.view);
-                let id = locked(&self.book).add(Origin {
-                    launch: Some(Launch::of(over.seen)),
+                let id = locked(&self.book).add(SpoilOrigin {
+                    launch: Some(LaunchRecord::of(over.seen)),
                     of,
                     ..origin
                 });
@@ -413,11 +433,11 @@ impl Tracer {
             let start = NonNull::new(address.0).unwrap_or(NonNull::<u64>::dangling().cast());
             // SAFETY: the run is over, and the result is there until its memory is given back.
             let view = unsafe { View::from_raw(kind.dtype, &kind.dims, start) };
-            let content = Content::of(&view);
+            let content = NonFinite::of(&view);
             if content.is_bad() {
                 let mut taint = locked(&self.memory).taint(address.0 as usize, kind.bytes());
                 if taint == Taint::default() {
-                    taint = self.outside(How::Constant, &format!("result {output}"), &view);
+                    taint = self.outside(OriginKind::Constant, &format!("result {output}"), &view);
                 }
                 let kind = kind.to_string();
                 locked(&self.book).results.push(Spoiled {
@@ -435,7 +455,7 @@ impl Tracer {
     /// A custom call has changed how its thread rounds.
     pub(super) fn changed_mode(&self, seen: &Seen<'_>) {
         let key = (self.rank, seen.issued.label);
-        locked(&self.book).modes.entry(key).or_insert_with(|| Launch::of(seen));
+        locked(&self.book).modes.entry(key).or_insert_with(|| LaunchRecord::of(seen));
     }
 
     /// An index of a launch is moved into its array.
@@ -444,7 +464,7 @@ impl Tracer {
         let mut book = locked(&self.book);
         let known = book.clamped.entry((self.rank, seen.issued.label)).or_insert_with(|| Clamped {
             rank: self.rank,
-            launch: Launch::of(seen),
+            launch: LaunchRecord::of(seen),
             value,
             most,
             dimension,
@@ -456,56 +476,63 @@ impl Tracer {
 
 /// How a launch came to give NaN and infinities: by itself, and from which of its inputs.
 #[derive(Default)]
-struct Share {
-    own: Content,
+struct SpoilShare {
+    own: NonFinite,
     nan: Vec<usize>,
     inf: Vec<usize>,
 }
 
-impl Share {
+impl SpoilShare {
     /// Where it cannot be tried: from all of them.
-    fn of_all(taken: &Taken, content: Content) -> Share {
-        let mut share = Share::default();
-        for what in [What::Nan, What::Infinity].into_iter().filter(|what| content.has(*what)) {
+    fn of_all(taken: &Taken, content: NonFinite) -> SpoilShare {
+        let mut share = SpoilShare::default();
+        for what in
+            [BadValue::Nan, BadValue::Infinity].into_iter().filter(|what| content.has(*what))
+        {
             // NaN also comes of infinities, but infinities do not come of NaN.
-            let has = |&place: &usize| what == What::Nan || taken.arrays[place].content.inf;
+            let has = |&place: &usize| what == BadValue::Nan || taken.arrays[place].content.inf;
             let from: Vec<usize> = taken.bad().filter(has).collect();
             let nan: Vec<usize> =
                 from.iter().copied().filter(|&place| taken.arrays[place].content.nan).collect();
-            let from = if what == What::Nan && !nan.is_empty() { nan } else { from };
+            let from = if what == BadValue::Nan && !nan.is_empty() { nan } else { from };
             share.add(what, from.is_empty(), from);
         }
         share
     }
 
-    fn add(&mut self, what: What, is_own: bool, from: Vec<usize>) {
+    fn add(&mut self, what: BadValue, is_own: bool, from: Vec<usize>) {
         match what {
-            What::Nan => (self.own.nan, self.nan) = (is_own, from),
-            What::Infinity => (self.own.inf, self.inf) = (is_own, from),
+            BadValue::Nan => (self.own.nan, self.nan) = (is_own, from),
+            BadValue::Infinity => (self.own.inf, self.inf) = (is_own, from),
         }
     }
 
-    fn from(&self, what: What) -> &[usize] {
+    fn from(&self, what: BadValue) -> &[usize] {
         match what {
-            What::Nan => &self.nan,
-            What::Infinity => &self.inf,
+            BadValue::Nan => &self.nan,
+            BadValue::Infinity => &self.inf,
         }
     }
 }
 
 /// What a rank gets of an array that another one brings to a collective, as one of its outputs.
-fn sent(collective: &Collective, brought: &Brought, rank: usize, output: usize) -> Option<Content> {
+fn sent(
+    collective: &CollectiveSpec,
+    brought: &Brought,
+    rank: usize,
+    output: usize,
+) -> Option<NonFinite> {
     let device = u32::try_from(rank).ok()?;
     let from = u32::try_from(brought.rank).ok()?;
-    if collective.kind == Kind::Permute {
+    if collective.kind == ExchangeKind::Permute {
         return (collective.source_of(device)? == from && brought.array == output)
             .then_some(brought.content);
     }
     let ((set, place), (other, sender)) = (collective.set_of(device)?, collective.set_of(from)?);
     let is_from = match collective.kind {
         // Its arrays are for the members of its set, one after the other.
-        Kind::AllToAllTuple => brought.array == place && sender == output,
-        Kind::Broadcast => sender == 0 && brought.array == output,
+        ExchangeKind::AllToAllTuple => brought.array == place && sender == output,
+        ExchangeKind::Broadcast => sender == 0 && brought.array == output,
         _ => brought.array == output,
     };
     let content = brought.parts.get(place).copied().unwrap_or(brought.content);
@@ -513,16 +540,16 @@ fn sent(collective: &Collective, brought: &Brought, rank: usize, output: usize) 
 }
 
 /// What one of several equal parts of an array has.
-fn part_of(view: &View<'_>, rows: usize, number: usize, count: usize) -> Content {
+fn part_of(view: &View<'_>, rows: usize, number: usize, count: usize) -> NonFinite {
     let bytes = view.bytes();
-    let Piece { rows, stride, first, len } = Piece::of(bytes.len(), rows, number, count);
+    let ArrayPiece { rows, stride, first, len } = ArrayPiece::of(bytes.len(), rows, number, count);
     let row = |row: usize| {
         bytes.get(row * stride + first..).and_then(|rest| rest.get(..len)).unwrap_or_default()
     };
     let part: Vec<u8> = (0..rows).flat_map(|number| row(number).iter().copied()).collect();
     let mut all = Tensor::zeros(view.dtype(), &[part.len() / view.dtype().size().max(1)]);
     all.bytes_mut().copy_from_slice(&part);
-    Content::of(&all.view())
+    NonFinite::of(&all.view())
 }
 
 /// An index that is out of range.
@@ -534,7 +561,7 @@ pub(super) struct OutOfRange {
 }
 
 /// The first index out of range.
-pub(super) fn out_of_range(bounds: &Bounds, arrays: &[Array<'_>]) -> Option<OutOfRange> {
+pub(super) fn out_of_range(bounds: &Bounds, arrays: &[LaunchArray<'_>]) -> Option<OutOfRange> {
     let array = arrays.get(bounds.input)?;
     let all = crate::tensor::numbers(array.view.dtype(), array.view.bytes());
     let count = bounds.most.len().max(1);
@@ -555,9 +582,9 @@ mod tests {
         let mut book = Book::default();
         let view = Tensor::of(&[1], &[f32::NAN]);
         let tracer = Tracer::new(&Origins::default(), 0, 1);
-        let id = book.add(tracer.origin(What::Nan, "a", &view.view()));
+        let id = book.add(tracer.origin(BadValue::Nan, "a", &view.view()));
         let mut taint = Taint::default();
-        taint.add(What::Nan, &[id]);
+        taint.add(BadValue::Nan, &[id]);
         let mut memory = Spoilt::default();
         memory.set(100, 64, taint.clone());
         assert_eq!((memory.taint(160, 4), memory.taint(164, 4)), (taint.clone(), Taint::default()));

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use super::World;
-use super::library::{ANY_SOURCE, Handle, Mpi, Status};
+use super::library::{ANY_SOURCE, Handle, Mpi, MpiStatus};
 use crate::failure::Failure;
 
 /// What a message is about.
@@ -41,7 +41,7 @@ impl Leaving {
     /// Whether all ranks have come to it.
     pub(crate) fn is_over(&mut self) -> bool {
         let mut flag: c_int = 0;
-        let mut status = Status::default();
+        let mut status = MpiStatus::default();
         // SAFETY: the request is the barrier's. When it is over it stays over.
         unsafe { (self.mpi.functions.test)(&raw mut self.request, &raw mut flag, &raw mut status) };
         flag != 0
@@ -88,7 +88,7 @@ impl Control {
         let mpi = &self.mpi;
         let tag = tag as c_int;
         let mut flag: c_int = 0;
-        let mut status = Status::default();
+        let mut status = MpiStatus::default();
         let mut bytes;
         // SAFETY: only this thread receives on this communicator, so the probed message is the one
         // received.

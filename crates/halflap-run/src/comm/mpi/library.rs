@@ -30,7 +30,7 @@ pub(super) const IN_PLACE: *const c_void = ptr::without_provenance(1);
 /// Open MPI's status of a message.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Status {
+pub(super) struct MpiStatus {
     pub(super) source: c_int,
     pub(super) tag: c_int,
     error: c_int,
@@ -56,10 +56,10 @@ macro_rules! functions {
     };
 }
 
-type Args = *mut *mut *mut c_char;
+type ArgvPointer = *mut *mut *mut c_char;
 
 functions! {
-    init_thread = b"MPI_Init_thread" (*mut c_int, Args, c_int, *mut c_int);
+    init_thread = b"MPI_Init_thread" (*mut c_int, ArgvPointer, c_int, *mut c_int);
     finalize = b"MPI_Finalize" ();
     abort = b"MPI_Abort" (Handle, c_int);
     rank = b"MPI_Comm_rank" (Handle, *mut c_int);
@@ -71,11 +71,11 @@ functions! {
     bcast = b"MPI_Bcast" (*mut c_void, c_int, Handle, c_int, Handle);
     allgather = b"MPI_Allgather" (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle);
     send = b"MPI_Send" (*const c_void, c_int, Handle, c_int, c_int, Handle);
-    recv = b"MPI_Recv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Status);
+    recv = b"MPI_Recv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut MpiStatus);
     isend = b"MPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv = b"MPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
-    iprobe = b"MPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut Status);
-    test = b"MPI_Test" (*mut Handle, *mut c_int, *mut Status);
+    iprobe = b"MPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut MpiStatus);
+    test = b"MPI_Test" (*mut Handle, *mut c_int, *mut MpiStatus);
     ibarrier = b"MPI_Ibarrier" (Handle, *mut Handle);
     ibcast = b"MPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);
     iallreduce = b"MPI_Iallreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);

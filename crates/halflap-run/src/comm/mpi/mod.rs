@@ -25,8 +25,8 @@ use halflap_hlo::plan::hash_of;
 
 use crate::failure::Failure;
 pub(crate) use control::{Control, Tag};
-use library::{Handle, Mpi, Status, THREAD_MULTIPLE};
-pub(crate) use transport::Processes;
+use library::{Handle, Mpi, MpiStatus, THREAD_MULTIPLE};
+pub(crate) use transport::MpiTransport;
 
 /// All processes, and which this is.
 pub struct World {
@@ -188,7 +188,7 @@ impl World {
             let mut bytes = vec![0u8; len as usize];
             for piece in bytes.chunks_mut(PIECE) {
                 let (from, len) = (rank as c_int, piece.len() as c_int);
-                let mut status = Status::default();
+                let mut status = MpiStatus::default();
                 // SAFETY: the piece is that long.
                 let code = unsafe {
                     let start = piece.as_mut_ptr().cast();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::World;
-use super::library::{Handle, IN_PLACE, Mpi, Status, UNDEFINED};
+use super::library::{Handle, IN_PLACE, Mpi, MpiStatus, UNDEFINED};
 use crate::address::Address;
-use crate::comm::collective::{Array, Collective, Kind, Piece};
+use crate::comm::collective::{ArrayPiece, CollectiveArray, CollectiveSpec, ExchangeKind};
 use crate::comm::{Exchange, Transport};
 use crate::failure::{Failure, Fate, Stopped};
 use crate::tensor::AlignedBytes;
@@ -20,33 +20,33 @@ const LOOKS: u32 = 2000;
 const NAP: Duration = Duration::from_micros(100);
 
 /// One process's way to the others.
-pub(crate) struct Processes {
+pub(crate) struct MpiTransport {
     mpi: Arc<Mpi>,
     fate: Arc<Fate>,
     rank: u32,
     /// For each of the program's sets of devices, the communicator of the set that this rank is in.
-    comms: Vec<Option<Comm>>,
-    barrier: Comm,
+    comms: Vec<Option<MpiComm>>,
+    barrier: MpiComm,
     /// Whether ranks exchange the name of each collective before it starts.
     compares: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Comm(Handle);
+struct MpiComm(Handle);
 
 // SAFETY: a communicator is an address of MPI's, which runs with THREAD_MULTIPLE.
-unsafe impl Send for Comm {}
+unsafe impl Send for MpiComm {}
 // SAFETY: as above.
-unsafe impl Sync for Comm {}
+unsafe impl Sync for MpiComm {}
 
-impl Processes {
+impl MpiTransport {
     /// Makes communicators of a program's sets of devices.
     pub(crate) fn new(
         world: &World,
         sets: &[Vec<Vec<u32>>],
         fate: Arc<Fate>,
         compares: bool,
-    ) -> Result<Processes, Failure> {
+    ) -> Result<MpiTransport, Failure> {
         let rank = world.rank as u32;
         let mut comms = Vec::with_capacity(sets.len());
         for sets in sets {
@@ -63,15 +63,15 @@ impl Processes {
             world.mpi.check("MPI_Comm_split", code)?;
             comms.push(found.map(|_| {
                 world.mpi.tell_errors(handle);
-                Comm(handle)
+                MpiComm(handle)
             }));
         }
-        Ok(Processes {
+        Ok(MpiTransport {
             mpi: world.mpi.clone(),
             fate,
             rank,
             comms,
-            barrier: Comm(world.dup()?),
+            barrier: MpiComm(world.dup()?),
             compares,
         })
     }
@@ -86,7 +86,7 @@ impl Processes {
         let mut looks = 0;
         loop {
             let mut flag: c_int = 0;
-            let mut status = Status::default();
+            let mut status = MpiStatus::default();
             // SAFETY: the request is one that MPI gave and that is not over.
             let code = unsafe {
                 (self.mpi.functions.test)(&raw mut request, &raw mut flag, &raw mut status)
@@ -115,7 +115,7 @@ impl Processes {
     }
 }
 
-impl Transport for Processes {
+impl Transport for MpiTransport {
     fn exchange(&self, exchange: &Exchange<'_>) -> Result<Option<Instant>, Stopped> {
         let collective = exchange.collective;
         let place = collective.set_of(self.rank);
@@ -129,12 +129,12 @@ impl Transport for Processes {
             return Ok(None);
         };
         let members = collective.sets[set].len();
-        let call = Call { of: self, exchange, comm: comm.0, place, members };
+        let call = MpiCall { of: self, exchange, comm: comm.0, place, members };
         if self.compares {
             call.compare(set)?;
         }
         match collective.kind {
-            Kind::AllToAllTuple => call.all_to_all_tuple()?,
+            ExchangeKind::AllToAllTuple => call.all_to_all_tuple()?,
             _ => {
                 for (index, array) in collective.arrays.iter().enumerate() {
                     call.array(array, exchange.ins[index], exchange.outs[index])?;
@@ -155,8 +155,8 @@ impl Transport for Processes {
 }
 
 /// One collective of one rank.
-struct Call<'a> {
-    of: &'a Processes,
+struct MpiCall<'a> {
+    of: &'a MpiTransport,
     exchange: &'a Exchange<'a>,
     comm: Handle,
     place: usize,
@@ -165,16 +165,16 @@ struct Call<'a> {
 
 // In all that follows MPI reads and writes memory until a request completes, which happens before
 // that memory is freed; if a run fails before, the process ends.
-impl Call<'_> {
-    fn array(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+impl MpiCall<'_> {
+    fn array(&self, array: &CollectiveArray, from: Address, to: Address) -> Result<(), Stopped> {
         match self.exchange.collective.kind {
-            Kind::AllReduce => self.all_reduce(array, from, to),
-            Kind::ReduceScatter => self.reduce_scatter(array, from, to),
-            Kind::AllGather => self.all_gather(array, from, to),
-            Kind::AllToAll => self.all_to_all(array, from, to),
-            Kind::Broadcast => self.broadcast(array, from, to),
-            Kind::Permute => self.permute(array, from, to),
-            Kind::AllToAllTuple => Ok(()),
+            ExchangeKind::AllReduce => self.all_reduce(array, from, to),
+            ExchangeKind::ReduceScatter => self.reduce_scatter(array, from, to),
+            ExchangeKind::AllGather => self.all_gather(array, from, to),
+            ExchangeKind::AllToAll => self.all_to_all(array, from, to),
+            ExchangeKind::Broadcast => self.broadcast(array, from, to),
+            ExchangeKind::Permute => self.permute(array, from, to),
+            ExchangeKind::AllToAllTuple => Ok(()),
         }
     }
 
@@ -215,7 +215,12 @@ impl Call<'_> {
         self.complete(request)
     }
 
-    fn all_reduce(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn all_reduce(
+        &self,
+        array: &CollectiveArray,
+        from: Address,
+        to: Address,
+    ) -> Result<(), Stopped> {
         let Some(combiner) = &array.combiner else { return Ok(()) };
         let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
             let parts = self.gathered(array.taken, from)?;
@@ -281,7 +286,12 @@ impl Call<'_> {
     }
 
     /// Reduces contiguous parts of equal length.
-    fn combine(&self, array: &Array, parts: &AlignedBytes, to: Address) -> Result<(), Stopped> {
+    fn combine(
+        &self,
+        array: &CollectiveArray,
+        parts: &AlignedBytes,
+        to: Address,
+    ) -> Result<(), Stopped> {
         let len = array.given;
         let parts: Vec<&[u8]> = parts.bytes().chunks_exact(len.max(1)).collect();
         if let (Some(combiner), true) = (&array.combiner, len > 0) {
@@ -292,12 +302,12 @@ impl Call<'_> {
     }
 
     /// An array's pieces for each member, one after the other.
-    fn packed(&self, array: &Array, from: Address) -> AlignedBytes {
+    fn packed(&self, array: &CollectiveArray, from: Address) -> AlignedBytes {
         let mut packed = AlignedBytes::zeros(array.taken);
         let each = array.taken / self.members;
         for member in 0..self.members {
-            let piece = Piece::of(array.taken, array.rows, member, self.members);
-            let into = Piece::of(each, array.rows, 0, 1);
+            let piece = ArrayPiece::of(array.taken, array.rows, member, self.members);
+            let into = ArrayPiece::of(each, array.rows, 0, 1);
             // SAFETY: the array is that long, and so is what was made for it.
             unsafe { piece.copy(from.0, packed.as_mut_ptr().add(member * each), into) };
         }
@@ -305,18 +315,27 @@ impl Call<'_> {
     }
 
     /// Copies each member's data to its place.
-    fn unpack(&self, array: &Array, came: &AlignedBytes, to: Address) {
+    fn unpack(&self, array: &CollectiveArray, came: &AlignedBytes, to: Address) {
         let each = array.given / self.members;
         for member in 0..self.members {
-            let into = Piece::of(array.given, array.rows, member, self.members);
+            let into = ArrayPiece::of(array.given, array.rows, member, self.members);
             // SAFETY: each member's part is that long, and so is the result.
             unsafe {
-                Piece::of(each, array.rows, 0, 1).copy(came.as_ptr().add(member * each), to.0, into)
+                ArrayPiece::of(each, array.rows, 0, 1).copy(
+                    came.as_ptr().add(member * each),
+                    to.0,
+                    into,
+                )
             };
         }
     }
 
-    fn reduce_scatter(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn reduce_scatter(
+        &self,
+        array: &CollectiveArray,
+        from: Address,
+        to: Address,
+    ) -> Result<(), Stopped> {
         let Some(combiner) = &array.combiner else { return Ok(()) };
         let packed = self.packed(array, from);
         let Some((dtype, op)) = self.of.mpi.reduction(array.dtype, combiner.opcode()) else {
@@ -341,13 +360,23 @@ impl Call<'_> {
         })
     }
 
-    fn all_gather(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn all_gather(
+        &self,
+        array: &CollectiveArray,
+        from: Address,
+        to: Address,
+    ) -> Result<(), Stopped> {
         let came = self.gathered(array.taken, from)?;
         self.unpack(array, &came, to);
         Ok(())
     }
 
-    fn all_to_all(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn all_to_all(
+        &self,
+        array: &CollectiveArray,
+        from: Address,
+        to: Address,
+    ) -> Result<(), Stopped> {
         let came = self.exchanged(&self.packed(array, from))?;
         self.unpack(array, &came, to);
         Ok(())
@@ -369,7 +398,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn broadcast(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn broadcast(
+        &self,
+        array: &CollectiveArray,
+        from: Address,
+        to: Address,
+    ) -> Result<(), Stopped> {
         if self.place == 0 && from != to {
             // SAFETY: both are that long, and apart.
             unsafe { ptr::copy_nonoverlapping(from.0.cast_const(), to.0, array.given) };
@@ -381,13 +415,13 @@ impl Call<'_> {
         })
     }
 
-    fn permute(&self, array: &Array, from: Address, to: Address) -> Result<(), Stopped> {
+    fn permute(&self, array: &CollectiveArray, from: Address, to: Address) -> Result<(), Stopped> {
         /// Any number below 32768: every MPI has such tags.
         const TAGS: u64 = 1 << 14;
         let Exchange { collective, sequence, .. } = self.exchange;
         let tag = (sequence % TAGS) as c_int;
         let count = self.of.count(array.given, 1)?;
-        let place = |collective: &Collective, device: u32| {
+        let place = |collective: &CollectiveSpec, device: u32| {
             collective.set_of(device).map(|(_, place)| place as c_int)
         };
         let source =

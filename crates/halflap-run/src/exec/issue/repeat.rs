@@ -5,12 +5,12 @@ use std::time::Instant;
 use halflap_hlo::ids::SlotId;
 use halflap_hlo::plan::Loop;
 
-use super::super::memory::{Block, Requested};
+use super::super::memory::{PoolBlock, Requested};
 use super::super::stream::Sequence;
-use super::super::task::{Task, Work};
-use super::super::turns::{Branches, Limits, LoopClock, Turns, chosen};
-use super::{Frame, Issuer, ReadList, needed};
-use crate::address::{Address, AddressRange, Move};
+use super::super::task::{StreamTask, TaskWork};
+use super::super::turns::{Branches, LoopClock, LoopLimits, Turns, chosen};
+use super::{Issuer, ReadList, RunningPlan, needed};
+use crate::address::{Address, AddressRange, MemoryCopy};
 use crate::failure::Stopped;
 use crate::prepare::Action;
 
@@ -25,7 +25,7 @@ pub(super) struct Repeating<'a> {
 impl Issuer<'_> {
     pub(super) fn repeat(
         &mut self,
-        frame: &mut Frame,
+        frame: &mut RunningPlan,
         repeating: &Repeating<'_>,
     ) -> Result<(), Stopped> {
         let &Repeating { label, repeat, .. } = repeating;
@@ -65,7 +65,7 @@ impl Issuer<'_> {
     fn record<T>(
         &mut self,
         steps: impl FnOnce(&mut Self) -> Result<T, Stopped>,
-    ) -> Result<(Vec<Task>, T), Stopped> {
+    ) -> Result<(Vec<StreamTask>, T), Stopped> {
         let outer = self.recorded.replace(Vec::new());
         let given = steps(self);
         let tasks = std::mem::replace(&mut self.recorded, outer);
@@ -97,12 +97,12 @@ impl Issuer<'_> {
         };
         let decides = decides.map(|elements| elements.iter().map(array).collect());
         let turns = Turns { label, condition, answer, body, moves, decides };
-        self.push(0, label, Work::Loop(Box::new(turns)));
+        self.push(0, label, TaskWork::Loop(Box::new(turns)));
         Ok(())
     }
 
     /// What is copied after a run of a loop's body.
-    fn moved(&self, repeat: &Loop, body: &Frame) -> Vec<Move> {
+    fn moved(&self, repeat: &Loop, body: &RunningPlan) -> Vec<MemoryCopy> {
         let held = &self.program.plans[repeat.body].held;
         let pair = |&(from, to): &(SlotId, SlotId)| {
             (self.address(body, from), self.address(body, to), held[to].bytes)
@@ -113,7 +113,7 @@ impl Issuer<'_> {
     /// Issues the tasks of each iteration once the condition of the previous one is known.
     fn issue_turns(&mut self, repeating: &Repeating<'_>, state: &[Address]) -> Result<(), Stopped> {
         let &Repeating { label, repeat, decides } = repeating;
-        let limits = Limits::new(self.options);
+        let limits = LoopLimits::new(self.options);
         let mut clock = LoopClock::new(self.rank, label, Instant::now(), limits);
         let around = self.scope.clone();
         for iteration in 0.. {
@@ -170,10 +170,10 @@ impl Issuer<'_> {
     /// is possible where one value is given to it twice.
     fn state(
         &mut self,
-        frame: &Frame,
+        frame: &RunningPlan,
         repeat: &Loop,
         label: u32,
-    ) -> Result<(Vec<Address>, Vec<Block>), Stopped> {
+    ) -> Result<(Vec<Address>, Vec<PoolBlock>), Stopped> {
         let body = &self.program.plans[repeat.body];
         let is_written = |index: usize| body.parameters[index] != body.results[index];
         let mut state = self.addresses(frame, &repeat.state);
@@ -193,7 +193,11 @@ impl Issuer<'_> {
         Ok((state, held))
     }
 
-    pub(super) fn branch(&mut self, frame: &mut Frame, action: &Action) -> Result<(), Stopped> {
+    pub(super) fn branch(
+        &mut self,
+        frame: &mut RunningPlan,
+        action: &Action,
+    ) -> Result<(), Stopped> {
         let Action::Branch { label, selector, selector_bytes, branches } = action else {
             return Ok(());
         };
@@ -215,7 +219,7 @@ impl Issuer<'_> {
             self.requested = *requested.get_or_insert(self.requested);
         }
         let branches = Branches { selector: address, selector_bytes: *selector_bytes, each };
-        self.push(0, *label, Work::Branch(Box::new(branches)));
+        self.push(0, *label, TaskWork::Branch(Box::new(branches)));
         Ok(())
     }
 
