@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::groups::ReplicaGroups;
-use super::lex::Span;
+use super::lex::TextSpan;
 use super::lex::numbers_in;
 use super::{Module, Opcode};
 use crate::ids::{ComputationId, InstrId};
@@ -11,8 +11,8 @@ use crate::ids::{ComputationId, InstrId};
 /// `key=value`, verbatim.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
-    pub(super) key: Span,
-    pub(super) value: Span,
+    pub(super) key: TextSpan,
+    pub(super) value: TextSpan,
 }
 
 /// Where a slice begins and ends in a dimension, and which of it is taken.
@@ -26,7 +26,7 @@ pub struct SliceDim {
 
 /// A window that moves over an array: of a convolution or of a reduction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct MovingWindow {
     /// One for each dimension that it moves over.
     pub dims: Vec<WindowDim>,
 }
@@ -125,8 +125,8 @@ impl Module {
     }
 
     /// The window of a convolution or a reduction.
-    pub fn window(&self, instr: InstrId) -> Window {
-        self.attribute(instr, "window").map_or(Window::default(), read_window)
+    pub fn window(&self, instr: InstrId) -> MovingWindow {
+        self.attribute(instr, "window").map_or(MovingWindow::default(), read_window)
     }
 
     /// What the dimensions of a convolution are.
@@ -176,8 +176,8 @@ pub(super) fn unescape(text: &str) -> String {
     plain
 }
 
-fn read_window(text: &str) -> Window {
-    let mut window = Window::default();
+fn read_window(text: &str) -> MovingWindow {
+    let mut window = MovingWindow::default();
     for field in text.trim_matches(['{', '}']).split_whitespace() {
         let Some((key, value)) = field.split_once('=') else { continue };
         for (index, part) in value.split('x').enumerate() {

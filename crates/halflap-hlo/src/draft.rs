@@ -14,7 +14,7 @@ use crate::ids::{ComputationId, InstrId};
 
 /// An instruction that was not in the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct DraftLine {
     /// Its name, without `%`.
     pub(crate) name: String,
     /// All that follows the name and `=`.
@@ -39,7 +39,7 @@ pub enum DraftError {
 pub(crate) struct Draft<'m> {
     module: &'m Module,
     /// What stands in place of an instruction; nothing, where it is left out.
-    replaced: BTreeMap<InstrId, Vec<Line>>,
+    replaced: BTreeMap<InstrId, Vec<DraftLine>>,
     /// New names.
     taken: HashSet<String>,
     next_channel: u64,
@@ -47,9 +47,9 @@ pub(crate) struct Draft<'m> {
 
 /// What is written: an old instruction or a new one.
 #[derive(Clone, Copy)]
-enum Item<'d> {
+enum DraftItem<'d> {
     Kept(InstrId),
-    New(&'d Line, InstrId),
+    New(&'d DraftLine, InstrId),
 }
 
 impl<'m> Draft<'m> {
@@ -71,7 +71,7 @@ impl<'m> Draft<'m> {
     }
 
     /// Writes a line in the place of an instruction, after others that are there already.
-    pub(crate) fn replace(&mut self, instr: InstrId, line: Line) {
+    pub(crate) fn replace(&mut self, instr: InstrId, line: DraftLine) {
         self.replaced.entry(instr).or_default().push(line);
     }
 
@@ -132,12 +132,12 @@ impl<'m> Draft<'m> {
         Ok(after)
     }
 
-    fn items(&self, id: ComputationId) -> Vec<Item<'_>> {
+    fn items(&self, id: ComputationId) -> Vec<DraftItem<'_>> {
         let mut items = Vec::new();
         for instr in self.module.instructions(id) {
             match self.replaced.get(&instr) {
-                Some(lines) => items.extend(lines.iter().map(|line| Item::New(line, instr))),
-                None => items.push(Item::Kept(instr)),
+                Some(lines) => items.extend(lines.iter().map(|line| DraftItem::New(line, instr))),
+                None => items.push(DraftItem::Kept(instr)),
             }
         }
         items
@@ -155,8 +155,10 @@ impl<'m> Draft<'m> {
         let root = self.module.root(id);
         for at in sequence {
             let (instr, text) = match items[at] {
-                Item::Kept(instr) => (instr, self.kept_text(instr, root == instr && is_edited)),
-                Item::New(line, instr) => {
+                DraftItem::Kept(instr) => {
+                    (instr, self.kept_text(instr, root == instr && is_edited))
+                }
+                DraftItem::New(line, instr) => {
                     let is_root = line.name == self.module.instruction_name(root);
                     let mark = if is_root { "ROOT " } else { "" };
                     (instr, format!("{mark}{}{} = {}", self.percent(instr), line.name, line.text))
@@ -177,18 +179,18 @@ impl<'m> Draft<'m> {
         }
     }
 
-    fn name<'a>(&'a self, item: &Item<'a>) -> &'a str {
+    fn name<'a>(&'a self, item: &DraftItem<'a>) -> &'a str {
         match *item {
-            Item::Kept(instr) => self.module.instruction_name(instr),
-            Item::New(line, _) => &line.name,
+            DraftItem::Kept(instr) => self.module.instruction_name(instr),
+            DraftItem::New(line, _) => &line.name,
         }
     }
 
     /// The names that an item comes after.
-    fn reads<'a>(&'a self, item: &Item<'a>) -> Vec<&'a str> {
+    fn reads<'a>(&'a self, item: &DraftItem<'a>) -> Vec<&'a str> {
         match *item {
-            Item::New(line, _) => line.reads.iter().map(String::as_str).collect(),
-            Item::Kept(instr) => {
+            DraftItem::New(line, _) => line.reads.iter().map(String::as_str).collect(),
+            DraftItem::Kept(instr) => {
                 let operands = self.module.operands(instr).iter().map(|operand| operand.of);
                 let before = operands.chain(self.module.control_predecessors(instr));
                 before.map(|before| self.module.instruction_name(before)).collect()
@@ -197,7 +199,7 @@ impl<'m> Draft<'m> {
     }
 
     /// An order in which everything comes after what it reads, and otherwise stays in its place.
-    fn sequence(&self, items: &[Item<'_>]) -> Option<Vec<usize>> {
+    fn sequence(&self, items: &[DraftItem<'_>]) -> Option<Vec<usize>> {
         // Looked up only.
         let at: HashMap<&str, usize> =
             items.iter().enumerate().map(|(at, item)| (self.name(item), at)).collect();
@@ -230,8 +232,8 @@ impl<'m> Draft<'m> {
         for (old, new) in self.module.computations().zip(after.computations()) {
             let items = self.items(old);
             let texts = items.iter().map(|item| match *item {
-                Item::Kept(instr) => plain(self.module, instr).to_owned(),
-                Item::New(line, instr) => {
+                DraftItem::Kept(instr) => plain(self.module, instr).to_owned(),
+                DraftItem::New(line, instr) => {
                     format!("{}{} = {}", self.percent(instr), line.name, line.text)
                 }
             });

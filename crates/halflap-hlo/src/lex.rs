@@ -1,19 +1,19 @@
 //! A place in a text that moves forward: spaces, names, brackets and strings.
 //!
-//! Nothing here recurses or copies: tokens are returned as a [`Span`].
+//! Nothing here recurses or copies: tokens are returned as a [`TextSpan`].
 
 use super::error::{HloError, Problem};
 
 /// A piece of the module's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct TextSpan {
     pub(super) start: u32,
     pub(super) end: u32,
 }
 
-impl Span {
-    pub(super) fn new(start: usize, end: usize) -> Span {
-        Span { start: start as u32, end: end as u32 }
+impl TextSpan {
+    pub(super) fn new(start: usize, end: usize) -> TextSpan {
+        TextSpan { start: start as u32, end: end as u32 }
     }
 
     /// Whether it holds nothing.
@@ -23,7 +23,7 @@ impl Span {
 }
 
 /// Where the reader is.
-pub(super) struct Cursor<'t> {
+pub(super) struct TextCursor<'t> {
     pub(super) text: &'t str,
     pub(super) at: usize,
     /// The brackets that are open; kept to be used again.
@@ -34,7 +34,7 @@ pub(super) struct Cursor<'t> {
 
 /// What a byte can mean between brackets.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ByteClass {
     Plain,
     Open,
     Close,
@@ -45,21 +45,21 @@ enum Class {
     Newline,
 }
 
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Plain; 256];
-    classes[b'{' as usize] = Class::Open;
-    classes[b'(' as usize] = Class::Open;
-    classes[b'[' as usize] = Class::Open;
-    classes[b'}' as usize] = Class::Close;
-    classes[b')' as usize] = Class::Close;
-    classes[b']' as usize] = Class::Close;
-    classes[b'"' as usize] = Class::Quote;
-    classes[b'\'' as usize] = Class::Quote;
-    classes[b'/' as usize] = Class::Slash;
-    classes[b',' as usize] = Class::Comma;
-    classes[b' ' as usize] = Class::Blank;
-    classes[b'\t' as usize] = Class::Blank;
-    classes[b'\n' as usize] = Class::Newline;
+const CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Plain; 256];
+    classes[b'{' as usize] = ByteClass::Open;
+    classes[b'(' as usize] = ByteClass::Open;
+    classes[b'[' as usize] = ByteClass::Open;
+    classes[b'}' as usize] = ByteClass::Close;
+    classes[b')' as usize] = ByteClass::Close;
+    classes[b']' as usize] = ByteClass::Close;
+    classes[b'"' as usize] = ByteClass::Quote;
+    classes[b'\'' as usize] = ByteClass::Quote;
+    classes[b'/' as usize] = ByteClass::Slash;
+    classes[b',' as usize] = ByteClass::Comma;
+    classes[b' ' as usize] = ByteClass::Blank;
+    classes[b'\t' as usize] = ByteClass::Blank;
+    classes[b'\n' as usize] = ByteClass::Newline;
     classes
 };
 
@@ -74,9 +74,9 @@ pub(super) enum Until {
     Item,
 }
 
-impl<'t> Cursor<'t> {
-    pub(super) fn new(text: &'t str) -> Cursor<'t> {
-        Cursor { text, at: 0, open: Vec::new(), comments: 0 }
+impl<'t> TextCursor<'t> {
+    pub(super) fn new(text: &'t str) -> TextCursor<'t> {
+        TextCursor { text, at: 0, open: Vec::new(), comments: 0 }
     }
 
     #[inline]
@@ -152,14 +152,14 @@ impl<'t> Cursor<'t> {
 
     /// A name, without its optional `%`.
     #[inline]
-    pub(super) fn name(&mut self, what: &'static str) -> Result<Span, HloError> {
+    pub(super) fn name(&mut self, what: &'static str) -> Result<TextSpan, HloError> {
         self.take(b'%');
         let start = self.at;
         while self.peek().is_some_and(is_name) {
             self.at += 1;
         }
         match self.at > start {
-            true => Ok(Span::new(start, self.at)),
+            true => Ok(TextSpan::new(start, self.at)),
             false => Err(self.error(Problem::Expected(what))),
         }
     }
@@ -188,15 +188,15 @@ impl<'t> Cursor<'t> {
         while let Some(&byte) = bytes.get(self.at) {
             let outside = self.open.is_empty();
             match CLASSES[byte as usize] {
-                Class::Plain => {}
-                Class::Comma if outside && !matches!(until, Until::Close(_)) => return Ok(()),
-                Class::Newline if outside && until == Until::Value => return Ok(()),
-                Class::Blank if outside && until == Until::Value && !self.goes_on() => {
+                ByteClass::Plain => {}
+                ByteClass::Comma if outside && !matches!(until, Until::Close(_)) => return Ok(()),
+                ByteClass::Newline if outside && until == Until::Value => return Ok(()),
+                ByteClass::Blank if outside && until == Until::Value && !self.goes_on() => {
                     return Ok(());
                 }
-                Class::Comma | Class::Newline | Class::Blank => {}
-                Class::Open => self.open.push(closing(byte)),
-                Class::Close => match self.open.pop() {
+                ByteClass::Comma | ByteClass::Newline | ByteClass::Blank => {}
+                ByteClass::Open => self.open.push(closing(byte)),
+                ByteClass::Close => match self.open.pop() {
                     Some(expected) if expected == byte => {}
                     Some(expected) => {
                         return Err(
@@ -212,18 +212,18 @@ impl<'t> Cursor<'t> {
                         _ => return Ok(()),
                     },
                 },
-                Class::Quote => {
+                ByteClass::Quote => {
                     self.skip_string()?;
                     continue;
                 }
-                Class::Slash if outside && until == Until::Value && self.is_comment() => {
+                ByteClass::Slash if outside && until == Until::Value && self.is_comment() => {
                     return Ok(());
                 }
-                Class::Slash if self.skip_comment() => {
+                ByteClass::Slash if self.skip_comment() => {
                     self.comments += 1;
                     continue;
                 }
-                Class::Slash => {}
+                ByteClass::Slash => {}
             }
             self.at += 1;
         }
@@ -247,7 +247,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// A string in quotes of either kind, with backslash escapes.
-    pub(super) fn skip_string(&mut self) -> Result<Span, HloError> {
+    pub(super) fn skip_string(&mut self) -> Result<TextSpan, HloError> {
         let start = self.at;
         let bytes = self.text.as_bytes();
         let quote = if self.peek() == Some(b'\'') { b'\'' } else { b'"' };
@@ -256,7 +256,7 @@ impl<'t> Cursor<'t> {
             match byte {
                 byte if byte == quote => {
                     self.at += 1;
-                    return Ok(Span::new(start + 1, self.at - 1));
+                    return Ok(TextSpan::new(start + 1, self.at - 1));
                 }
                 b'\\' => self.at += 2,
                 _ => self.at += 1,

@@ -1,7 +1,7 @@
 //! HLO modules, as JAX and XLA write them.
 //!
 //! A [`Module`] is the text and its parsed form: computations and instructions with dense ids,
-//! typed shapes and opcodes, operands resolved, and everything else as a [`Span`] of the text with
+//! typed shapes and opcodes, operands resolved, and everything else as a [`TextSpan`] of the text with
 //! typed accessors, so that unknown parts are preserved and parsing takes one pass. A module is
 //! immutable. To schedule it, [`lower()`] turns a computation into a graph, and [`write()`] writes
 //! the text in the new orders.
@@ -64,23 +64,23 @@ mod work;
 mod write;
 
 pub use alone::alone;
-pub use attributes::{Alias, Attribute, ConvDims, SliceDim, Window, WindowDim};
+pub use attributes::{Alias, Attribute, ConvDims, MovingWindow, SliceDim, WindowDim};
 pub use decides::deciding_elements;
 pub use draft::DraftError;
 pub use error::{HloError, Problem, ReadError};
 pub use groups::{Devices, ReplicaGroups};
-pub use lex::Span;
+pub use lex::TextSpan;
 pub use literal::Literal;
 pub use lower::{Lowered, lower};
-pub use metadata::{Frame, Metadata};
+pub use metadata::{Metadata, SourceFrame};
 pub use nature::{likely_device, started};
 pub use opcode::{Opcode, Phase, Wrapped};
 pub use program::{Caller, LoweredModule, LoweredUnit};
 pub use proof::{WriteError, Wrong};
 pub use same::{Different, Sameness, same};
 pub use shape::{Array, DEVICE_MEMORY, ElementType, HOST_MEMORY, Layout, Shape};
-pub use steps::{Part, Place};
-pub use storage::{Origin, Slot, Storage};
+pub use steps::{NodePart, NodePlace};
+pub use storage::{Slot, SlotOrigin, Storage};
 pub use trips::trip_count;
 pub use types::{Mismatch, TypeError, check};
 pub use values::Callee;
@@ -105,11 +105,11 @@ pub fn read_module(bytes: &[u8]) -> Result<Module, ReadError> {
 #[derive(Clone, Debug)]
 pub struct Module {
     text: String,
-    name: Span,
+    name: TextSpan,
     /// The first line, with its attributes.
-    header: Span,
+    header: TextSpan,
     /// Everything before the first computation.
-    preamble: Span,
+    preamble: TextSpan,
     attributes: Range<u32>,
     tables: metadata::Tables,
     computations: IdVec<ComputationId, Computation>,
@@ -123,7 +123,7 @@ pub struct Module {
     entry: ComputationId,
     by_name: HashMap<String, ComputationId>,
     /// What follows the last computation.
-    trailer: Span,
+    trailer: TextSpan,
     /// All instructions by name, built on first use.
     sorted: OnceLock<Vec<InstrId>>,
     /// Replicas and partitions, where the text does not say how many there are.
@@ -135,33 +135,33 @@ pub struct Module {
 /// A sequence of instructions. In a scheduled module it is the order in which they run.
 #[derive(Clone, Debug)]
 pub struct Computation {
-    name: Span,
+    name: TextSpan,
     instructions: Range<u32>,
     root: InstrId,
     /// From the end of what comes before it to its opening brace.
-    head: Span,
+    head: TextSpan,
     /// From the end of its last instruction to what comes after it.
-    tail: Span,
+    tail: TextSpan,
 }
 
 /// One instruction.
 #[derive(Clone, Debug)]
 pub struct Instruction {
-    name: Span,
+    name: TextSpan,
     /// What it does.
     pub opcode: Opcode,
-    opcode_name: Span,
+    opcode_name: TextSpan,
     /// What it gives.
     pub shape: Shape,
     operands: Range<u32>,
     attributes: Range<u32>,
     called: Range<u32>,
     /// The text between its parentheses.
-    payload: Span,
+    payload: TextSpan,
     /// The text before it: spaces and comments.
-    lead: Span,
+    lead: TextSpan,
     /// All of it.
-    text: Span,
+    text: TextSpan,
     computation: ComputationId,
 }
 
@@ -219,7 +219,7 @@ impl Module {
 
     /// A piece of the text.
     #[inline]
-    pub fn str(&self, span: Span) -> &str {
+    pub fn str(&self, span: TextSpan) -> &str {
         &self.text[span.start as usize..span.end as usize]
     }
 

@@ -3,7 +3,7 @@
 use super::Module;
 use super::attributes::unescape;
 use super::error::HloError;
-use super::lex::{Cursor, Span};
+use super::lex::{TextCursor, TextSpan};
 use crate::ids::InstrId;
 
 /// What an instruction's metadata says. Everything may be missing.
@@ -20,7 +20,7 @@ pub struct Metadata {
 /// A place in the user's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Frame<'a> {
+pub struct SourceFrame<'a> {
     pub file: &'a str,
     pub function: &'a str,
     pub line: u32,
@@ -29,8 +29,8 @@ pub struct Frame<'a> {
 /// The tables before the first computation with locations in the user's program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tables {
-    files: Vec<Span>,
-    functions: Vec<Span>,
+    files: Vec<TextSpan>,
+    functions: Vec<TextSpan>,
     /// File, function and line; ids count from 1.
     locations: Vec<[u32; 3]>,
     /// Location and parent.
@@ -39,7 +39,7 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Reads the tables that are there, if any.
-    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Tables, HloError> {
+    pub(super) fn parse(cursor: &mut TextCursor<'_>) -> Result<Tables, HloError> {
         let mut tables = Tables::default();
         loop {
             let back = cursor.at;
@@ -73,7 +73,7 @@ impl Tables {
 }
 
 /// Whether a word is followed by lines that start with numbers.
-fn is_table(cursor: &Cursor<'_>) -> bool {
+fn is_table(cursor: &TextCursor<'_>) -> bool {
     let rest = cursor.text[cursor.at..].trim_start_matches([' ', '\t', '\r']);
     rest.strip_prefix('\n')
         .map(|rest| rest.trim_start_matches([' ', '\t']))
@@ -81,7 +81,7 @@ fn is_table(cursor: &Cursor<'_>) -> bool {
 }
 
 /// The next line, if it starts with a number; without it.
-fn numbered_line(cursor: &mut Cursor<'_>) -> Option<Span> {
+fn numbered_line(cursor: &mut TextCursor<'_>) -> Option<TextSpan> {
     let rest = &cursor.text[cursor.at..];
     let line = &rest[rest.find('\n')? + 1..];
     let rest = line.trim_start_matches([' ', '\t']);
@@ -92,7 +92,7 @@ fn numbered_line(cursor: &mut Cursor<'_>) -> Option<Span> {
     }
     let end = rest.find('\n').unwrap_or(rest.len());
     cursor.at = line_start + end;
-    Some(Span::new(line_start + digits, cursor.at))
+    Some(TextSpan::new(line_start + digits, cursor.at))
 }
 
 /// The numbers of `{key=1 other=2}` with these keys; 0 for what is not there.
@@ -114,7 +114,7 @@ impl Module {
     pub fn metadata(&self, instr: InstrId) -> Metadata {
         let mut metadata = Metadata::default();
         let Some(text) = self.attribute(instr, "metadata") else { return metadata };
-        let mut cursor = Cursor::new(text);
+        let mut cursor = TextCursor::new(text);
         cursor.take(b'{');
         loop {
             cursor.skip_space();
@@ -148,10 +148,10 @@ impl Module {
     }
 
     /// A place in the user's program, and those that called it, the innermost first.
-    pub fn frames(&self, id: u32) -> Vec<Frame<'_>> {
+    pub fn frames(&self, id: u32) -> Vec<SourceFrame<'_>> {
         /// Real stacks are not deeper.
         const DEEPEST: usize = 1000;
-        let entry = |list: &[Span], id: u32| {
+        let entry = |list: &[TextSpan], id: u32| {
             let span = list.get((id as usize).checked_sub(1)?)?;
             Some(self.str(*span).trim().trim_matches('"'))
         };
@@ -165,7 +165,7 @@ impl Module {
                 .and_then(|index| self.tables.locations.get(index));
             if let Some(&[file, function, line]) = place {
                 let file = entry(&self.tables.files, file).unwrap_or("");
-                frames.push(Frame {
+                frames.push(SourceFrame {
                     file,
                     function: entry(&self.tables.functions, function).unwrap_or(""),
                     line,

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use super::attributes::Attribute;
 use super::error::{HloError, Problem};
 use super::groups::{self, assumed};
-use super::lex::{Cursor, Span, Until, is_name};
+use super::lex::{TextCursor, TextSpan, Until, is_name};
 use super::metadata::Tables;
 use super::{Computation, Instruction, Module, Opcode, Operand, Shape};
 use crate::ids::{ComputationId, InstrId};
@@ -58,16 +58,17 @@ fn parse_short(text: &str) -> Result<Module, HloError> {
 }
 
 fn parse_full(text: String) -> Result<Module, Refused> {
-    let mut reader = Reader::new(&text);
+    let mut reader = ModuleReader::new(&text);
     let head = match reader.all() {
         _ if reader.is_short => return Err(Refused::Short(text)),
         Ok(head) => head,
         Err(error) => return Err(Refused::Wrong(error)),
     };
     let Head { name, header, preamble, attributes, tables, entry } = head;
-    let trailer = Span::new(reader.done, text.len());
-    let Reader { computations, instructions, operands, paths, called, controls, untyped, .. } =
-        reader;
+    let trailer = TextSpan::new(reader.done, text.len());
+    let ModuleReader {
+        computations, instructions, operands, paths, called, controls, untyped, ..
+    } = reader;
     let all_attributes = reader.attributes;
     let by_name = reader.by_name.into_iter().map(|(name, id)| (name.to_owned(), id)).collect();
     let mut module = Module {
@@ -100,9 +101,9 @@ fn parse_full(text: String) -> Result<Module, Refused> {
 
 /// All but the computations.
 struct Head {
-    name: Span,
-    header: Span,
-    preamble: Span,
+    name: TextSpan,
+    header: TextSpan,
+    preamble: TextSpan,
     attributes: Range<u32>,
     tables: Tables,
     entry: ComputationId,
@@ -137,8 +138,8 @@ const VERBATIM: [&str; 9] = [
     "literal",
 ];
 
-struct Reader<'t> {
-    cursor: Cursor<'t>,
+struct ModuleReader<'t> {
+    cursor: TextCursor<'t>,
     /// Where the last computation ended.
     done: usize,
     computations: IdVec<ComputationId, Computation>,
@@ -148,7 +149,7 @@ struct Reader<'t> {
     attributes: Vec<Attribute>,
     called: Vec<ComputationId>,
     /// Attributes that name computations, by instruction.
-    calls: Vec<(InstrId, Span)>,
+    calls: Vec<(InstrId, TextSpan)>,
     controls: Vec<(InstrId, InstrId)>,
     entry: Option<ComputationId>,
     by_name: HashMap<&'t str, ComputationId>,
@@ -170,10 +171,10 @@ struct Reader<'t> {
 /// The maximum number of devices in a module's groups, so that no text takes long to parse.
 const MOST_IN_GROUPS: u64 = 1 << 27;
 
-impl<'t> Reader<'t> {
-    fn new(text: &'t str) -> Reader<'t> {
-        Reader {
-            cursor: Cursor::new(text),
+impl<'t> ModuleReader<'t> {
+    fn new(text: &'t str) -> ModuleReader<'t> {
+        ModuleReader {
+            cursor: TextCursor::new(text),
             done: 0,
             computations: IdVec::default(),
             instructions: IdVec::default(),
@@ -196,9 +197,9 @@ impl<'t> Reader<'t> {
 
     fn all(&mut self) -> Result<Head, HloError> {
         let (name, attributes) = self.header()?;
-        let header = Span::new(0, self.cursor.at);
+        let header = TextSpan::new(0, self.cursor.at);
         let tables = Tables::parse(&mut self.cursor)?;
-        let preamble = Span::new(0, self.cursor.at);
+        let preamble = TextSpan::new(0, self.cursor.at);
         while self.computation()? {}
         // Without a mark, the last one is the entry.
         let last = self.computations.len().checked_sub(1).map(ComputationId::from_index);
@@ -222,16 +223,16 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn str(&self, span: Span) -> &'t str {
+    fn str(&self, span: TextSpan) -> &'t str {
         &self.cursor.text[span.start as usize..span.end as usize]
     }
 
     /// `HloModule name, key=value, ...`; a text may also begin with its first computation.
-    fn header(&mut self) -> Result<(Span, Range<u32>), HloError> {
+    fn header(&mut self) -> Result<(TextSpan, Range<u32>), HloError> {
         self.cursor.skip_space();
         if import::is_headless(self.cursor.text.as_bytes()) {
             self.cursor.at = 0;
-            return Ok((Span::default(), 0..0));
+            return Ok((TextSpan::default(), 0..0));
         }
         if !self.cursor.take_word("HloModule") {
             let is_mlir = ["module", "#loc", "func"]
@@ -247,8 +248,8 @@ impl<'t> Reader<'t> {
         self.cursor.skip_blanks();
         let start = self.cursor.at;
         self.cursor.skip(Until::Value)?;
-        let name = Span::new(start, self.cursor.at);
-        let name = Span::new(start, start + self.str(name).trim_end().len());
+        let name = TextSpan::new(start, self.cursor.at);
+        let name = TextSpan::new(start, start + self.str(name).trim_end().len());
         let attributes = self.attributes()?;
         // What is not shorthand in instructions is none here.
         self.is_short = false;
@@ -279,7 +280,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The value of an attribute, up to a comma or the end of the line.
-    fn value(&mut self) -> Result<Span, HloError> {
+    fn value(&mut self) -> Result<TextSpan, HloError> {
         let start = self.cursor.at;
         self.cursor.skip(Until::Value)?;
         // The devices of a mesh come after a comma, and its axes after them: `mesh['a'=2,'b'=4],
@@ -291,8 +292,8 @@ impl<'t> Reader<'t> {
             self.cursor.skip_space();
             self.cursor.skip(Until::Value)?;
         }
-        let value = Span::new(start, self.cursor.at);
-        let value = Span::new(start, start + self.str(value).trim_end().len());
+        let value = TextSpan::new(start, self.cursor.at);
+        let value = TextSpan::new(start, start + self.str(value).trim_end().len());
         self.cursor.at = value.end as usize;
         Ok(value)
     }
@@ -310,7 +311,7 @@ impl<'t> Reader<'t> {
         self.cursor.skip_space();
         let name = self.cursor.name("the name of a computation, or the end of the text")?;
         self.signature()?;
-        let head = Span::new(start, self.cursor.at);
+        let head = TextSpan::new(start, self.cursor.at);
         let id = ComputationId::from_index(self.computations.len());
         if self.by_name.insert(self.str(name), id).is_some() {
             return Err(self.twice("computation", name));
@@ -344,7 +345,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The instructions up to the closing brace; gives the root.
-    fn body(&mut self, id: ComputationId, name: Span) -> Result<InstrId, HloError> {
+    fn body(&mut self, id: ComputationId, name: TextSpan) -> Result<InstrId, HloError> {
         self.names.clear();
         self.parameters.clear();
         let mut root: Option<InstrId> = None;
@@ -372,7 +373,7 @@ impl<'t> Reader<'t> {
     }
 
     /// What follows the last instruction: the brace, perhaps attributes, the end of the line.
-    fn tail(&mut self) -> Result<Span, HloError> {
+    fn tail(&mut self) -> Result<TextSpan, HloError> {
         let start = self.cursor.at;
         self.cursor.skip_space();
         self.cursor.expect(b'}', "'}' after the computation's instructions")?;
@@ -381,7 +382,7 @@ impl<'t> Reader<'t> {
         // They are written back verbatim, and not used otherwise.
         self.attributes.truncate(kept);
         self.done = self.cursor.at;
-        Ok(Span::new(start, self.done))
+        Ok(TextSpan::new(start, self.done))
     }
 
     /// `ROOT %name = shape opcode(operands), key=value, ...`
@@ -433,8 +434,8 @@ impl<'t> Reader<'t> {
             attributes,
             called: 0..0,
             payload,
-            lead: Span::new(lead, start),
-            text: Span::new(start, self.cursor.at),
+            lead: TextSpan::new(lead, start),
+            text: TextSpan::new(start, self.cursor.at),
             computation,
         });
         self.check(id)?;
@@ -457,7 +458,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The text between the parentheses, and the operands if there are any.
-    fn payload(&mut self, opcode: Opcode) -> Result<(Span, Range<u32>), HloError> {
+    fn payload(&mut self, opcode: Opcode) -> Result<(TextSpan, Range<u32>), HloError> {
         self.cursor.skip_space();
         self.cursor.expect(b'(', "'(' after the opcode")?;
         let start = self.cursor.at;
@@ -473,7 +474,7 @@ impl<'t> Reader<'t> {
             }
         }
         self.cursor.skip(Until::Close(b')'))?;
-        let payload = Span::new(start, self.cursor.at);
+        let payload = TextSpan::new(start, self.cursor.at);
         self.cursor.at += 1;
         Ok((payload, first as u32..self.operands.len() as u32))
     }
@@ -548,7 +549,7 @@ impl<'t> Reader<'t> {
         self.cursor.text[self.cursor.at..].trim_start().starts_with('(')
     }
 
-    fn twice(&self, what: &'static str, name: Span) -> HloError {
+    fn twice(&self, what: &'static str, name: TextSpan) -> HloError {
         let problem = Problem::Twice { what, name: self.str(name).to_owned() };
         self.cursor.error_at(name.start as usize, problem)
     }
@@ -574,8 +575,8 @@ impl<'t> Reader<'t> {
 }
 
 /// The names in a value, `%f` or `{%f, %g}`, each with its place.
-fn names(text: &str, value: Span) -> Result<Vec<(usize, Span)>, HloError> {
-    let mut cursor = Cursor::new(&text[..value.end as usize]);
+fn names(text: &str, value: TextSpan) -> Result<Vec<(usize, TextSpan)>, HloError> {
+    let mut cursor = TextCursor::new(&text[..value.end as usize]);
     cursor.at = value.start as usize;
     cursor.take(b'{');
     let mut names = Vec::new();

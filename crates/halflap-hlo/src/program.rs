@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::lower::{Lowered, lower};
-use super::steps::{Part, Place};
+use super::steps::{NodePart, NodePlace};
 use super::values::Callee;
 use super::{Module, Opcode, WriteError, trip_count, write_proved};
 use crate::ids::{ComputationId, InstrId};
@@ -59,7 +59,7 @@ impl LoweredModule {
                 has_side_effects: lowered.has_side_effects,
                 spaces: lowered.space_inside(),
             });
-            let Stop { computation, caller, callers, .. } = stop;
+            let WalkStop { computation, caller, callers, .. } = stop;
             all.push(LoweredUnit { computation, lowered, caller, callers });
         }
         Ok(LoweredModule { workload: Workload { units }, units: all })
@@ -76,11 +76,11 @@ impl LoweredModule {
     }
 }
 
-fn unit_of(module: &Module, stop: &Stop, lowered: &Lowered) -> Unit {
+fn unit_of(module: &Module, stop: &WalkStop, lowered: &Lowered) -> Unit {
     let graph: &Graph = &lowered.graph;
     // A loop's results replace its inputs; those of others have separate memory.
     let is_loop = stop.caller.is_some_and(|caller| caller.trips.is_some());
-    let is_split_end = |op: &OpId| lowered.places[*op].part == Part::Done;
+    let is_split_end = |op: &OpId| lowered.places[*op].part == NodePart::Done;
     Unit {
         name: module.computation_name(stop.computation).to_owned(),
         graph: Arc::clone(&lowered.graph),
@@ -93,13 +93,13 @@ fn unit_of(module: &Module, stop: &Stop, lowered: &Lowered) -> Unit {
 
 impl LoweredUnit {
     /// The instructions in an order of the unit's nodes.
-    pub fn placed(&self, order: &Order) -> (ComputationId, Vec<Place>) {
+    pub fn placed(&self, order: &Order) -> (ComputationId, Vec<NodePlace>) {
         (self.computation, order.as_slice().iter().map(|&op| self.lowered.places[op]).collect())
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stop {
+struct WalkStop {
     computation: ComputationId,
     runs: f64,
     caller: Option<Caller>,
@@ -107,7 +107,7 @@ struct Stop {
 }
 
 /// All computations that run, the entry first.
-fn stops(module: &Module) -> Vec<Stop> {
+fn stops(module: &Module) -> Vec<WalkStop> {
     let len = module.computations().len();
     let mut runs: IdVec<ComputationId, f64> = IdVec::filled(0.0, len);
     let mut caller: IdVec<ComputationId, Option<Caller>> = IdVec::filled(None, len);
@@ -119,7 +119,7 @@ fn stops(module: &Module) -> Vec<Stop> {
         if runs[computation] == 0.0 {
             continue;
         }
-        stops.push(Stop {
+        stops.push(WalkStop {
             computation,
             runs: runs[computation],
             caller: caller[computation],

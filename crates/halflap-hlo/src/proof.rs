@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use thiserror::Error;
 
 use super::split;
-use super::steps::{Part, Place};
+use super::steps::{NodePart, NodePlace};
 use super::{HloError, Module, Operand};
 use crate::ids::{ComputationId, InstrId};
 
@@ -44,38 +44,43 @@ pub enum Wrong {
 /// Proves a text: it is read again and compared with the module and the orders.
 pub(super) fn prove(
     module: &Module,
-    orders: &[(ComputationId, Vec<Place>)],
+    orders: &[(ComputationId, Vec<NodePlace>)],
     text: &str,
 ) -> Result<(), WriteError> {
     let after = Module::read(text.to_owned()).map_err(WriteError::Unreadable)?;
     for computation in module.computations() {
         let order =
             orders.iter().find(|(of, _)| *of == computation).map(|(_, order)| order.as_slice());
-        Pair::new(module, &after, computation)?.prove(order)?;
+        ComputationPair::new(module, &after, computation)?.prove(order)?;
     }
     Ok(())
 }
 
 /// A computation, before and after.
-struct Pair<'a> {
+struct ComputationPair<'a> {
     before: &'a Module,
     after: &'a Module,
     old: ComputationId,
     new: ComputationId,
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ComputationPair<'a> {
     fn new(
         before: &'a Module,
         after: &'a Module,
         old: ComputationId,
-    ) -> Result<Pair<'a>, WriteError> {
+    ) -> Result<ComputationPair<'a>, WriteError> {
         let computation = before.computation_name(old);
         let missing = || WriteError::NoComputation { computation: computation.to_owned() };
-        Ok(Pair { before, after, old, new: after.find(computation).ok_or_else(missing)? })
+        Ok(ComputationPair {
+            before,
+            after,
+            old,
+            new: after.find(computation).ok_or_else(missing)?,
+        })
     }
 
-    fn prove(&self, order: Option<&[Place]>) -> Result<(), WriteError> {
+    fn prove(&self, order: Option<&[NodePlace]>) -> Result<(), WriteError> {
         let places = order.unwrap_or(&[]);
         let names: Vec<String> =
             places.iter().map(|&place| split::name(self.before, place)).collect();
@@ -91,7 +96,7 @@ impl<'a> Pair<'a> {
         let starts: HashSet<&str> = names
             .iter()
             .zip(places)
-            .filter(|(_, place)| place.part == Part::Start)
+            .filter(|(_, place)| place.part == NodePart::Start)
             .map(|(name, _)| name.as_str())
             .collect();
         self.same_instructions(&starts)

@@ -1,7 +1,7 @@
 //! Shapes of results, and their sizes in bytes.
 
 use super::error::{HloError, Problem};
-use super::lex::{Cursor, Span, Until, is_name};
+use super::lex::{TextCursor, TextSpan, Until, is_name};
 use halflap::units::Bytes;
 
 /// The type of an array, a tuple of such, or a token.
@@ -27,7 +27,7 @@ pub struct Array {
     /// Whether one of the dimensions is dynamic.
     pub dynamic: bool,
     /// The layout verbatim, with its braces; empty where there is none.
-    pub layout: Span,
+    pub layout: TextSpan,
 }
 
 macro_rules! elements {
@@ -146,11 +146,11 @@ const DEEPEST: usize = 128;
 
 impl Shape {
     /// Reads a shape.
-    pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<Shape, HloError> {
+    pub(super) fn parse(cursor: &mut TextCursor<'_>) -> Result<Shape, HloError> {
         Shape::parse_nested(cursor, 0)
     }
 
-    fn parse_nested(cursor: &mut Cursor<'_>, depth: usize) -> Result<Shape, HloError> {
+    fn parse_nested(cursor: &mut TextCursor<'_>, depth: usize) -> Result<Shape, HloError> {
         if cursor.peek() != Some(b'(') {
             return parse_plain(cursor, depth);
         }
@@ -213,7 +213,7 @@ impl Shape {
 }
 
 /// `f32[2,<=3]{1,0}`, `token[]`, `b(f32[2])`.
-fn parse_plain(cursor: &mut Cursor<'_>, depth: usize) -> Result<Shape, HloError> {
+fn parse_plain(cursor: &mut TextCursor<'_>, depth: usize) -> Result<Shape, HloError> {
     let start = cursor.at;
     while cursor.peek().is_some_and(|byte| is_name(byte) && byte != b'.' && byte != b'-') {
         cursor.at += 1;
@@ -246,7 +246,7 @@ fn parse_plain(cursor: &mut Cursor<'_>, depth: usize) -> Result<Shape, HloError>
 
 /// `{1,0:T(8,128)}`, if it is there. A brace may also be that of a computation: a layout begins with a number or a
 /// colon.
-fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Span, HloError> {
+fn parse_layout(cursor: &mut TextCursor<'_>) -> Result<TextSpan, HloError> {
     let back = cursor.at;
     cursor.skip_space();
     let start = cursor.at;
@@ -255,14 +255,14 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Span, HloError> {
         if cursor.peek().is_some_and(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'}')) {
             cursor.skip(Until::Close(b'}'))?;
             cursor.at += 1;
-            return Ok(Span::new(start, cursor.at));
+            return Ok(TextSpan::new(start, cursor.at));
         }
     }
     cursor.at = back;
-    Ok(Span::default())
+    Ok(TextSpan::default())
 }
 
-fn parse_dims(cursor: &mut Cursor<'_>) -> Result<(Vec<u64>, bool), HloError> {
+fn parse_dims(cursor: &mut TextCursor<'_>) -> Result<(Vec<u64>, bool), HloError> {
     let (mut dims, mut dynamic) = (Vec::new(), false);
     cursor.skip_space();
     if cursor.take(b']') {
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     fn size(text: &str) -> i64 {
-        let mut cursor = Cursor::new(text);
+        let mut cursor = TextCursor::new(text);
         let shape = Shape::parse(&mut cursor).unwrap();
         assert!(cursor.is_at_end(), "{text}");
         let array = shape.array().unwrap();
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn depth_is_bounded() {
         let deep = format!("{}f32[]{}", "(".repeat(100_000), ")".repeat(100_000));
-        let error = Shape::parse(&mut Cursor::new(&deep)).unwrap_err();
+        let error = Shape::parse(&mut TextCursor::new(&deep)).unwrap_err();
         assert_eq!(error.problem, Problem::TooDeep { most: DEEPEST });
         assert_eq!(error.column, DEEPEST + 1);
     }

@@ -5,14 +5,14 @@
 
 use std::fmt::Write;
 
-use super::steps::{Part, Place};
+use super::steps::{NodePart, NodePlace};
 use super::{Module, Opcode};
 use crate::ids::InstrId;
 
 /// The name of a node: that of the instruction, or for its start, `all-gather-start.3`.
-pub(super) fn name(module: &Module, place: Place) -> String {
+pub(super) fn name(module: &Module, place: NodePlace) -> String {
     let name = module.instruction_name(place.instr);
-    if place.part != Part::Start {
+    if place.part != NodePart::Start {
         return name.to_owned();
     }
     let mut unique = match name.rsplit_once('.') {
@@ -30,7 +30,7 @@ pub(super) fn name(module: &Module, place: Place) -> String {
 }
 
 /// The text of a start or an end.
-pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut String) {
+pub(super) fn write_part(module: &Module, place: NodePlace, start: &str, out: &mut String) {
     let instr = place.instr;
     let instruction = module.instruction(instr);
     let percent =
@@ -40,19 +40,19 @@ pub(super) fn write_part(module: &Module, place: Place, start: &str, out: &mut S
     let shape = shape_text(module, instr);
     // Formatting into a string does not fail.
     let _ = match place.part {
-        Part::Start => {
+        NodePart::Start => {
             let held = held_shape(module, instr, &shape);
             let payload = module.payload(instr);
             write!(out, "{percent}{start} = {held} {opcode}-start({payload})")
         }
-        Part::Done | Part::Whole => {
+        NodePart::Done | NodePart::Whole => {
             let is_root = module.root(module.computation_of(instr)) == instr;
             let root = if is_root { "ROOT " } else { "" };
             write!(out, "{root}{percent}{name} = {shape} {opcode}-done({percent}{start})")
         }
     };
     let own = |key: &str| match place.part {
-        Part::Start => key != "control-successors",
+        NodePart::Start => key != "control-successors",
         // Attributes for display are on both; the others belong to the start.
         _ => matches!(key, "metadata" | "frontend_attributes"),
     };

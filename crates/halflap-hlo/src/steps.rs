@@ -8,7 +8,7 @@ use super::nature::{TPU, is_free, likely_device};
 
 /// Which part of an instruction a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum NodePart {
     /// All of it.
     Whole,
     /// The start of a synchronous collective.
@@ -19,11 +19,11 @@ pub enum Part {
 
 /// What a node represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NodePlace {
     /// The instruction.
     pub instr: InstrId,
     /// Which part of it.
-    pub part: Part,
+    pub part: NodePart,
 }
 
 /// Whether synchronous collectives may become asynchronous. What a TPU's compiler leaves synchronous in a schedule,
@@ -34,7 +34,7 @@ fn may_split(module: &Module) -> bool {
 
 /// What a node is, as far as its values are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum NodeRole {
     Plain,
     Start,
     End,
@@ -42,8 +42,8 @@ pub(crate) enum Role {
 
 /// The nodes of a computation, before they have dependencies.
 pub(crate) struct Steps {
-    pub(crate) places: Vec<Place>,
-    pub(crate) roles: Vec<Role>,
+    pub(crate) places: Vec<NodePlace>,
+    pub(crate) roles: Vec<NodeRole>,
     /// For each instruction of the computation, the node after which its values are there.
     pub(crate) done: Vec<Option<u32>>,
     /// The node that starts it, if it is two.
@@ -85,46 +85,50 @@ impl Steps {
             let index = instr.index() - base;
             let opcode = module.instruction(instr).opcode;
             if opcode.is_sync_collective() && splits {
-                steps.start[index] = Some(steps.push(instr, Part::Start, Role::Start));
-                steps.done[index] = Some(steps.push(instr, Part::Done, Role::End));
+                steps.start[index] = Some(steps.push(instr, NodePart::Start, NodeRole::Start));
+                steps.done[index] = Some(steps.push(instr, NodePart::Done, NodeRole::End));
             } else if bound[index] || !is_free(module, instr) {
                 let role = match opcode.phase() {
-                    Some(Phase::Start) => Role::Start,
-                    Some(Phase::Done) => Role::End,
-                    _ => Role::Plain,
+                    Some(Phase::Start) => NodeRole::Start,
+                    Some(Phase::Done) => NodeRole::End,
+                    _ => NodeRole::Plain,
                 };
-                steps.done[index] = Some(steps.push(instr, Part::Whole, role));
+                steps.done[index] = Some(steps.push(instr, NodePart::Whole, role));
             }
         }
         steps
     }
 
-    fn push(&mut self, instr: InstrId, part: Part, role: Role) -> u32 {
-        self.places.push(Place { instr, part });
+    fn push(&mut self, instr: InstrId, part: NodePart, role: NodeRole) -> u32 {
+        self.places.push(NodePlace { instr, part });
         self.roles.push(role);
         self.places.len() as u32 - 1
     }
 
     /// The instruction that starts what a node ends.
-    pub(crate) fn started_by(&self, module: &Module, place: &Place) -> Option<InstrId> {
+    pub(crate) fn started_by(&self, module: &Module, place: &NodePlace) -> Option<InstrId> {
         let is_start = |instr: &InstrId| {
-            place.part == Part::Done
+            place.part == NodePart::Done
                 || module.instruction(*instr).opcode.phase() == Some(Phase::Start)
         };
         self.begun_by(module, place).last().filter(is_start)
     }
 
     /// What comes before a node that ends something: the updates, the last first, and the start.
-    pub(crate) fn begun_by(&self, module: &Module, place: &Place) -> impl Iterator<Item = InstrId> {
+    pub(crate) fn begun_by(
+        &self,
+        module: &Module,
+        place: &NodePlace,
+    ) -> impl Iterator<Item = InstrId> {
         let before = |instr: InstrId| module.operands(instr).first().map(|operand| operand.of);
         let is_end = module.instruction(place.instr).opcode.phase() == Some(Phase::Done);
         let first = match place.part {
-            Part::Done => Some(place.instr),
+            NodePart::Done => Some(place.instr),
             _ if is_end => before(place.instr),
             _ => None,
         };
         let is_start = move |instr: InstrId| {
-            place.part == Part::Done
+            place.part == NodePart::Done
                 || module.instruction(instr).opcode.phase() == Some(Phase::Start)
         };
         let chain =
@@ -135,6 +139,6 @@ impl Steps {
         let is_phase = |instr: &InstrId| {
             matches!(module.instruction(*instr).opcode.phase(), Some(Phase::Start | Phase::Update))
         };
-        chain.filter(move |instr| place.part == Part::Done || is_phase(instr))
+        chain.filter(move |instr| place.part == NodePart::Done || is_phase(instr))
     }
 }

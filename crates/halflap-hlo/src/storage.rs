@@ -27,7 +27,7 @@ pub struct Slot {
     /// The instruction that it is first written by, and which of its values.
     pub name: String,
     /// Where what is in it at first comes from.
-    pub origin: Origin,
+    pub origin: SlotOrigin,
     /// Its buffer in the graph; nothing, if it exists from the start without device memory.
     pub buffer: Option<BufId>,
     /// The device memory that it takes.
@@ -36,7 +36,7 @@ pub struct Slot {
 
 /// Where the first content of a slot comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SlotOrigin {
     /// The caller gives it.
     Parameter,
     /// It is always there.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::shape::DEVICE_MEMORY;
-use super::steps::{Part, Steps};
+use super::steps::{NodePart, Steps};
 use super::storage::{Slot, Storage, leaf_range};
 use super::{Alias, Module, Opcode, Phase, Shape};
 use crate::ids::{ComputationId, InstrId, SlotId};
@@ -501,7 +501,7 @@ impl Finder<'_> {
                 pairs.extend(values.map(|value| (value.content, step as u32)));
             }
             // A start's result lives until its done, even without readers.
-            if place.part == Part::Done {
+            if place.part == NodePart::Done {
                 pairs.extend(
                     self.values
                         .of(module, place.instr)

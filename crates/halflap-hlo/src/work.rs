@@ -12,7 +12,7 @@ use halflap::units::{Bytes, Flops};
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Work {
+pub(super) struct InstrWork {
     pub(super) flops: Flops,
     pub(super) bytes: Bytes,
     /// Whether a dot or convolution is in it.
@@ -21,7 +21,7 @@ pub(super) struct Work {
 
 /// The work of whole computations, each worked out once.
 pub(super) struct Works {
-    of: IdVec<ComputationId, Option<Work>>,
+    of: IdVec<ComputationId, Option<InstrWork>>,
 }
 
 impl Works {
@@ -30,7 +30,7 @@ impl Works {
     }
 
     /// What an instruction does.
-    pub(super) fn of(&mut self, module: &Module, instr: InstrId) -> Work {
+    pub(super) fn of(&mut self, module: &Module, instr: InstrId) -> InstrWork {
         let instruction = module.instruction(instr);
         let gemm_like = matches!(
             instruction.opcode,
@@ -42,21 +42,21 @@ impl Works {
                 let inner = module
                     .called(instr)
                     .first()
-                    .map_or(Work::default(), |&callee| self.computation(module, callee));
+                    .map_or(InstrWork::default(), |&callee| self.computation(module, callee));
                 let times = if instruction.opcode == Opcode::Map {
                     elements(&instruction.shape)
                 } else {
                     1.0
                 };
-                Work { flops: Flops(inner.flops.0 * times), bytes, gemm_like: inner.gemm_like }
+                InstrWork { flops: Flops(inner.flops.0 * times), bytes, gemm_like: inner.gemm_like }
             }
             Opcode::CustomCall => custom_call(module, instr, bytes),
-            _ => Work { flops: Flops(flops(module, instr)), bytes, gemm_like },
+            _ => InstrWork { flops: Flops(flops(module, instr)), bytes, gemm_like },
         }
     }
 
     /// What all instructions of a computation do; fusions call fusions, and none calls itself.
-    fn computation(&mut self, module: &Module, computation: ComputationId) -> Work {
+    fn computation(&mut self, module: &Module, computation: ComputationId) -> InstrWork {
         // Deep chains of calls would need as deep a stack: the callees are worked out first.
         let mut open = vec![computation];
         while let Some(&top) = open.last() {
@@ -70,7 +70,7 @@ impl Works {
             }
             open.pop();
             if self.of[top].is_none() {
-                let mut sum = Work::default();
+                let mut sum = InstrWork::default();
                 for instr in module.instructions(top) {
                     let work = self.of(module, instr);
                     sum.flops = Flops(sum.flops.0 + work.flops.0);
@@ -186,7 +186,7 @@ fn taps(window: &super::WindowDim, input: u64, output: u64) -> f64 {
 }
 
 /// A custom call: as much as its configuration or name tells.
-fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> Work {
+fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> InstrWork {
     let config = module.backend_config(instr);
     let estimate = |key: &str| {
         let value = config
@@ -200,13 +200,15 @@ fn custom_call(module: &Module, instr: InstrId, bytes: Bytes) -> Work {
         let bytes = estimate("bytes_accessed")
             .filter(|bytes| *bytes >= 0.0)
             .map_or(bytes, |bytes| Bytes(bytes as i64));
-        return Work { flops: Flops(flops), bytes, gemm_like: flops > 0.0 };
+        return InstrWork { flops: Flops(flops), bytes, gemm_like: flops > 0.0 };
     }
     let target = module.attribute(instr, "custom_call_target").unwrap_or("").to_lowercase();
     let is_gemm = ["gemm", "matmul", "conv", "dot"].iter().any(|word| target.contains(word));
     match is_gemm {
-        true => Work { flops: Flops(2.0 * product_terms(module, instr)), bytes, gemm_like: true },
-        false => Work { flops: Flops(0.0), bytes, gemm_like: false },
+        true => {
+            InstrWork { flops: Flops(2.0 * product_terms(module, instr)), bytes, gemm_like: true }
+        }
+        false => InstrWork { flops: Flops(0.0), bytes, gemm_like: false },
     }
 }
 

@@ -3,7 +3,7 @@
 use super::nature::is_free;
 use super::proof::{WriteError, prove};
 use super::split;
-use super::steps::{Part, Place};
+use super::steps::{NodePart, NodePlace};
 use super::{Module, Phase};
 use crate::ids::{ComputationId, InstrId};
 use halflap::ids::{Id, IdVec};
@@ -12,7 +12,7 @@ use halflap::ids::{Id, IdVec};
 /// does not pass never leaves.
 pub fn write_proved(
     module: &Module,
-    orders: &[(ComputationId, Vec<Place>)],
+    orders: &[(ComputationId, Vec<NodePlace>)],
 ) -> Result<String, WriteError> {
     let text = write(module, orders);
     prove(module, orders, &text)?;
@@ -21,8 +21,8 @@ pub fn write_proved(
 
 /// Writes a module with some computations in the given orders, which must hold every node of their
 /// graphs once. The module is then a scheduled one. Without orders, the text is as it was read.
-pub fn write(module: &Module, orders: &[(ComputationId, Vec<Place>)]) -> String {
-    let mut order_of: IdVec<ComputationId, Option<&[Place]>> =
+pub fn write(module: &Module, orders: &[(ComputationId, Vec<NodePlace>)]) -> String {
+    let mut order_of: IdVec<ComputationId, Option<&[NodePlace]>> =
         IdVec::filled(None, module.computations().len());
     for (computation, order) in orders {
         order_of[*computation] = Some(order);
@@ -91,7 +91,12 @@ struct Writer<'a> {
     out: &'a mut String,
 }
 
-fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], out: &mut String) {
+fn write_ordered(
+    module: &Module,
+    computation: ComputationId,
+    order: &[NodePlace],
+    out: &mut String,
+) {
     let instructions: Vec<InstrId> = module.instructions(computation).collect();
     let base = instructions.first().map_or(0, |first| first.index());
     let mut has_node = vec![false; instructions.len()];
@@ -117,10 +122,12 @@ fn write_ordered(module: &Module, computation: ComputationId, order: &[Place], o
     }
     for &place in order {
         match place.part {
-            Part::Whole => writer.whole(place.instr),
-            part => {
-                writer.part(place, &split::name(module, Place { part: Part::Start, ..place }), part)
-            }
+            NodePart::Whole => writer.whole(place.instr),
+            part => writer.part(
+                place,
+                &split::name(module, NodePlace { part: NodePart::Start, ..place }),
+                part,
+            ),
         }
     }
 }
@@ -148,11 +155,11 @@ impl Writer<'_> {
         }
     }
 
-    fn part(&mut self, place: Place, start: &str, part: Part) {
+    fn part(&mut self, place: NodePlace, start: &str, part: NodePart) {
         let lead = self.module.str(self.module.instruction(place.instr).lead);
         self.out.push_str(lead);
         split::write_part(self.module, place, start, self.out);
-        if part == Part::Done {
+        if part == NodePart::Done {
             self.written(place.instr);
         }
     }

@@ -24,7 +24,7 @@ use halflap::workload::{Decided, Model, UnitError};
 use halflap_hlo::ids::ComputationId;
 use halflap_hlo::read_module;
 use halflap_hlo::{LoweredModule, likely_device};
-use halflap_hlo::{Module, Opcode, Place, WriteError, trip_count, write, write_proved};
+use halflap_hlo::{Module, NodePlace, Opcode, WriteError, trip_count, write, write_proved};
 use modules::{Dice, random_module, random_text};
 use orders::random_order;
 
@@ -49,7 +49,7 @@ fn module(text: &str) -> Module {
 
 /// A module's computations in orders that `find` gives.
 struct Scheduled {
-    orders: Vec<(ComputationId, Vec<Place>)>,
+    orders: Vec<(ComputationId, Vec<NodePlace>)>,
     /// Of the entry: step time and peak, in the module's own order and in the new one.
     step_time: Change<Nanos>,
     peak: Change<Bytes>,

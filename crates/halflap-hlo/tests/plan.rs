@@ -20,7 +20,7 @@ use halflap::workload::{Model, UnitError};
 use halflap_hlo::LoweredModule;
 use halflap_hlo::Module;
 use halflap_hlo::ids::{InstrId, SlotId};
-use halflap_hlo::plan::{Plan, Program, Step, Text, build, fuse};
+use halflap_hlo::plan::{Plan, PlanStep, Program, Text, build, fuse};
 use modules::{Dice, random_module};
 use orders::random_order;
 
@@ -56,39 +56,39 @@ fn check_life(program: &Program, text: &str) {
             .storage
             .slots
             .ids()
-            .filter(|&slot| plan.storage.slots[slot].origin != halflap_hlo::Origin::Made)
+            .filter(|&slot| plan.storage.slots[slot].origin != halflap_hlo::SlotOrigin::Made)
             .collect();
         let mut open: Vec<usize> = Vec::new();
         for (place, step) in plan.steps.iter().enumerate() {
             let held = |slot: &SlotId| {
                 open.iter().any(|&start| match &plan.steps[start] {
-                    Step::Start { work, .. } => {
+                    PlanStep::Start { work, .. } => {
                         work.reads.contains(slot) || work.writes.contains(slot)
                     }
                     _ => false,
                 })
             };
             match step {
-                Step::Alloc(slot) => assert!(alive.insert(*slot), "{place}\n{text}"),
-                Step::Free(slot) => {
+                PlanStep::Alloc(slot) => assert!(alive.insert(*slot), "{place}\n{text}"),
+                PlanStep::Free(slot) => {
                     assert!(
                         alive.contains(slot) && !held(slot),
                         "{place} {}\n{text}",
                         plan.storage.slots[*slot].name
                     )
                 }
-                Step::Launch(work) | Step::Start { work, .. } => {
+                PlanStep::Launch(work) | PlanStep::Start { work, .. } => {
                     assert!(
                         work.reads.iter().chain(&work.writes).all(|slot| alive.contains(slot)),
                         "{place}\n{text}"
                     );
                     assert!(!work.writes.iter().any(held), "{place}\n{text}");
                 }
-                Step::Wait(start) => assert!(open.contains(start), "{place}\n{text}"),
-                Step::Call(call) => alive.extend(
+                PlanStep::Wait(start) => assert!(open.contains(start), "{place}\n{text}"),
+                PlanStep::Call(call) => alive.extend(
                     call.adopted.iter().map(|&(_, own)| own).chain(call.allocated.iter().copied()),
                 ),
-                Step::Branch { branches, .. } => {
+                PlanStep::Branch { branches, .. } => {
                     let call = &branches[0];
                     alive.extend(
                         call.adopted
@@ -97,12 +97,12 @@ fn check_life(program: &Program, text: &str) {
                             .chain(call.allocated.iter().copied()),
                     );
                 }
-                Step::Loop(_) => {}
+                PlanStep::Loop(_) => {}
             }
             match step {
-                Step::Free(slot) => drop(alive.remove(slot)),
-                Step::Start { .. } => open.push(place),
-                Step::Wait(start) => open.retain(|other| other != start),
+                PlanStep::Free(slot) => drop(alive.remove(slot)),
+                PlanStep::Start { .. } => open.push(place),
+                PlanStep::Wait(start) => open.retain(|other| other != start),
                 _ => {}
             }
         }
@@ -136,8 +136,8 @@ fn the_peak_is_the_graphs() {
 }
 
 fn lends(program: &Program) -> bool {
-    let lends = |step: &Step| match step {
-        Step::Call(call) => !call.lent.is_empty(),
+    let lends = |step: &PlanStep| match step {
+        PlanStep::Call(call) => !call.lent.is_empty(),
         _ => false,
     };
     program.plans.iter().any(|(_, plan)| plan.steps.iter().any(lends))
@@ -198,8 +198,8 @@ entry e: 8 steps, parameters 32 B, constants 0 B, gives g, m
 
 /// What a plan computes, each instruction once.
 fn computed(plan: &Plan) -> BTreeSet<InstrId> {
-    let launched = |step: &Step| match step {
-        Step::Launch(work) => work.instrs(),
+    let launched = |step: &PlanStep| match step {
+        PlanStep::Launch(work) => work.instrs(),
         _ => Vec::new(),
     };
     plan.steps.iter().flat_map(launched).collect()
@@ -210,15 +210,15 @@ fn fixed(plan: &Plan) -> Vec<(u8, InstrId)> {
     let mut found = Vec::new();
     for step in &plan.steps {
         found.extend(match step {
-            Step::Start { work, .. } => Some((0, work.instr)),
-            Step::Wait(start) => match &plan.steps[*start] {
-                Step::Start { work, .. } => Some((1, work.instr)),
+            PlanStep::Start { work, .. } => Some((0, work.instr)),
+            PlanStep::Wait(start) => match &plan.steps[*start] {
+                PlanStep::Start { work, .. } => Some((1, work.instr)),
                 other => panic!("waits for {other:?}"),
             },
-            Step::Call(call) => Some((2, call.instr)),
-            Step::Loop(repeat) => Some((3, repeat.instr)),
-            Step::Branch { instr, .. } => Some((4, *instr)),
-            Step::Alloc(_) | Step::Free(_) | Step::Launch(_) => None,
+            PlanStep::Call(call) => Some((2, call.instr)),
+            PlanStep::Loop(repeat) => Some((3, repeat.instr)),
+            PlanStep::Branch { instr, .. } => Some((4, *instr)),
+            PlanStep::Alloc(_) | PlanStep::Free(_) | PlanStep::Launch(_) => None,
         });
     }
     found
@@ -237,7 +237,7 @@ fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> u
         Text::of(module, &fuse(module, program.clone(), fits)).render()
     );
     let launches =
-        |plan: &Plan| plan.steps.iter().filter(|step| matches!(step, Step::Launch(_))).count();
+        |plan: &Plan| plan.steps.iter().filter(|step| matches!(step, PlanStep::Launch(_))).count();
     let mut gone = 0;
     let mut names = HashSet::new();
     for (id, plan) in program.plans.iter() {
@@ -246,7 +246,7 @@ fn check_fused(module: &Module, program: &Program, keep: usize, what: &str) -> u
         assert_eq!(fixed(plan), fixed(other), "{what}");
         gone += launches(plan) - launches(other);
         for step in &other.steps {
-            let Step::Launch(work) = step else { continue };
+            let PlanStep::Launch(work) = step else { continue };
             assert!(
                 work.instrs().len() <= 48
                     && work.fused.as_ref().is_none_or(|fused| fused.name.len() < 100)

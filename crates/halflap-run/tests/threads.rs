@@ -17,7 +17,7 @@ use halflap::import::unzip;
 use halflap::order::Order;
 use halflap_hlo::LoweredModule;
 use halflap_hlo::Module;
-use halflap_hlo::plan::{Program, Step, build, fuse};
+use halflap_hlo::plan::{PlanStep, Program, build, fuse};
 use halflap_run::check::{Checks, Strictness};
 use halflap_run::comm::EmulatedLink;
 use halflap_run::evaluate::Evaluator;
@@ -172,7 +172,7 @@ fn the_numbers_of_the_plain_evaluation() {
 
 fn launches(program: &Program) -> usize {
     let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
-    steps.filter(|step| matches!(step, Step::Launch(_))).count()
+    steps.filter(|step| matches!(step, PlanStep::Launch(_))).count()
 }
 
 /// Fewer kernels, the same bits, the memory that was planned and not more than without.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Apart, ChangeError, Recipe, Refusal, Subject};
-use crate::draft::{Draft, Line};
+use super::{Apart, ChangeError, Recipe, RecipeSubject, Refusal};
+use crate::draft::{Draft, DraftLine};
 use crate::ids::{ComputationId, InstrId};
 use crate::nature::{payload, reduction};
 use crate::split::shape_text;
@@ -47,7 +47,7 @@ impl MergeClass {
 
 /// What members have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct MergeKey {
     computation: ComputationId,
     kind: &'static str,
     element: &'static str,
@@ -60,7 +60,7 @@ struct Key {
 }
 
 /// The key of a collective that can be merged at all.
-fn key(subject: &Subject<'_>, instr: InstrId) -> Result<Key, Refusal> {
+fn key(subject: &RecipeSubject<'_>, instr: InstrId) -> Result<MergeKey, Refusal> {
     let module = subject.module;
     let kind = match subject.opcode(instr) {
         Opcode::AllReduce => CollectiveKind::AllReduce,
@@ -80,7 +80,7 @@ fn key(subject: &Subject<'_>, instr: InstrId) -> Result<Key, Refusal> {
     };
     let word = |key: &str| module.attribute(instr, key).map(str::to_owned);
     let has_channel = module.attribute(instr, "channel_id").map(|_| String::new());
-    Ok(Key {
+    Ok(MergeKey {
         computation: module.computation_of(instr),
         kind: kind.name(),
         element: array.element.name(),
@@ -97,7 +97,7 @@ fn key(subject: &Subject<'_>, instr: InstrId) -> Result<Key, Refusal> {
 }
 
 /// The first difference of two keys, in words.
-fn difference(a: &Key, b: &Key) -> Option<Apart> {
+fn difference(a: &MergeKey, b: &MergeKey) -> Option<Apart> {
     let differ = |what| Some(Apart::Differ { what });
     match () {
         () if a.computation != b.computation => Some(Apart::Computations),
@@ -113,10 +113,10 @@ fn difference(a: &Key, b: &Key) -> Option<Apart> {
 
 /// The classes of a module. Members have the same number of such collectives before them on the
 /// longest path, so that no set of merges can need each other in a circle.
-pub(super) fn classes(subject: &Subject<'_>) -> Vec<MergeClass> {
+pub(super) fn classes(subject: &RecipeSubject<'_>) -> Vec<MergeClass> {
     let module = subject.module;
     let names = subject.named();
-    let mut classes: BTreeMap<(Key, u32), Vec<InstrId>> = BTreeMap::new();
+    let mut classes: BTreeMap<(MergeKey, u32), Vec<InstrId>> = BTreeMap::new();
     for computation in subject.places() {
         let mut depth: IdVec<InstrId, u32> = IdVec::filled(0, 0);
         let base = module.instructions(computation).next().map_or(0, |first| first.index());
@@ -148,7 +148,7 @@ fn described(module: &Module, member: InstrId) -> (String, Bytes) {
 
 /// Writes one collective for several; returns its name.
 pub(super) fn write(
-    subject: &Subject<'_>,
+    subject: &RecipeSubject<'_>,
     draft: &mut Draft<'_>,
     members: &[InstrId],
 ) -> Result<String, ChangeError> {
@@ -170,13 +170,13 @@ pub(super) fn write(
     }
     let reads =
         operands.iter().map(|operand| module.instruction_name(operand.of).to_owned()).collect();
-    draft.replace(last, Line { name: name.clone(), text, reads });
+    draft.replace(last, DraftLine { name: name.clone(), text, reads });
     for (index, (&member, shape)) in members.iter().zip(&shapes).enumerate() {
         let mut text = format!("{shape} get-tuple-element({percent}{name}), index={index}");
         if let Some(metadata) = module.attribute(member, "metadata") {
             text.push_str(&format!(", metadata={metadata}"));
         }
-        let line = Line {
+        let line = DraftLine {
             name: module.instruction_name(member).to_owned(),
             text,
             reads: vec![name.clone()],
@@ -192,7 +192,11 @@ fn merged_name(first: &str, count: usize) -> String {
 }
 
 /// What keeps members from being merged.
-fn check(subject: &Subject<'_>, draft: &Draft<'_>, members: &[InstrId]) -> Result<(), ChangeError> {
+fn check(
+    subject: &RecipeSubject<'_>,
+    draft: &Draft<'_>,
+    members: &[InstrId],
+) -> Result<(), ChangeError> {
     let module = subject.module;
     let name = |instr: InstrId| module.instruction_name(instr).to_owned();
     let apart = |first: InstrId, second: InstrId, why| ChangeError::NotTogether {
@@ -207,7 +211,7 @@ fn check(subject: &Subject<'_>, draft: &Draft<'_>, members: &[InstrId]) -> Resul
         };
         key.map_err(|why| ChangeError::Refused { name: name(member), why })
     };
-    let keys = members.iter().map(keyed).collect::<Result<Vec<Key>, _>>()?;
+    let keys = members.iter().map(keyed).collect::<Result<Vec<MergeKey>, _>>()?;
     for (at, (&member, key)) in members.iter().zip(&keys).enumerate().skip(1) {
         if members[..at].contains(&member) {
             return Err(apart(members[0], member, Apart::Same));
@@ -223,7 +227,7 @@ fn check(subject: &Subject<'_>, draft: &Draft<'_>, members: &[InstrId]) -> Resul
 }
 
 /// A member that depends on another.
-fn dependent(subject: &Subject<'_>, members: &[InstrId]) -> Option<InstrId> {
+fn dependent(subject: &RecipeSubject<'_>, members: &[InstrId]) -> Option<InstrId> {
     let module = subject.module;
     let computation = module.computation_of(*members.first()?);
     let base = module.instructions(computation).next()?.index();

@@ -174,7 +174,7 @@ impl fmt::Display for Apart {
 }
 
 /// A module with what recipes ask about it.
-pub(crate) struct Subject<'m> {
+pub(crate) struct RecipeSubject<'m> {
     pub(crate) module: &'m Module,
     /// Who reads an instruction, ascending.
     pub(crate) users: IdVec<InstrId, Vec<InstrId>>,
@@ -182,8 +182,8 @@ pub(crate) struct Subject<'m> {
     bound: IdVec<InstrId, bool>,
 }
 
-impl<'m> Subject<'m> {
-    pub(crate) fn new(module: &'m Module) -> Subject<'m> {
+impl<'m> RecipeSubject<'m> {
+    pub(crate) fn new(module: &'m Module) -> RecipeSubject<'m> {
         let mut users = IdVec::filled(Vec::new(), module.len());
         let mut bound = IdVec::filled(false, module.len());
         for instr in (0..module.len()).map(InstrId::from_index) {
@@ -196,7 +196,7 @@ impl<'m> Subject<'m> {
             users[instr].dedup();
         }
         users.as_mut_slice().iter_mut().for_each(Vec::dedup);
-        Subject { module, users, bound }
+        RecipeSubject { module, users, bound }
     }
 
     fn opcode(&self, instr: InstrId) -> Opcode {
@@ -289,7 +289,7 @@ impl<'m> Subject<'m> {
 
 /// All scatters and narrowings that apply to a module, in the text's sequence.
 pub fn find(module: &Module) -> Vec<Found> {
-    let subject = Subject::new(module);
+    let subject = RecipeSubject::new(module);
     let mut offsets = offsets::Offsets::new(module);
     let named = subject.named();
     let is_named =
@@ -317,13 +317,13 @@ pub fn find(module: &Module) -> Vec<Found> {
 
 /// The collectives of a module that can be merged, by what they have in common.
 pub fn merge_classes(module: &Module) -> Vec<MergeClass> {
-    merge::classes(&Subject::new(module))
+    merge::classes(&RecipeSubject::new(module))
 }
 
 /// Applies recipes, all to the same module. The result was read again from its text; with it come
 /// the names of the collectives that the recipes made.
 pub fn apply(module: &Module, recipes: &[Recipe]) -> Result<(Module, Vec<String>), ChangeError> {
-    let subject = Subject::new(module);
+    let subject = RecipeSubject::new(module);
     let named = subject.named();
     let find = |name: &String| {
         let found = named.get(name.trim_start_matches('%')).copied();

@@ -1,12 +1,12 @@
 //! A collective that sends the narrower of two types.
 
-use super::{Refusal, Subject};
-use crate::draft::{Draft, Line};
+use super::{RecipeSubject, Refusal};
+use crate::draft::{Draft, DraftLine};
 use crate::ids::InstrId;
 use crate::{Array, Module, Opcode, Operand};
 
 /// Which way a convert goes past a collective.
-enum Way {
+enum ConvertWay {
     /// The converts after it go before it.
     Before {
         /// They all give the same type.
@@ -17,17 +17,17 @@ enum Way {
 }
 
 /// What becomes of a collective.
-pub(super) struct Plan<'s, 'm> {
-    subject: &'s Subject<'m>,
+pub(super) struct NarrowPlan<'s, 'm> {
+    subject: &'s RecipeSubject<'m>,
     collective: InstrId,
-    way: Way,
+    way: ConvertWay,
 }
 
 /// Says what becomes of a collective, or why it stays.
 pub(super) fn plan<'s, 'm>(
-    subject: &'s Subject<'m>,
+    subject: &'s RecipeSubject<'m>,
     collective: InstrId,
-) -> Result<Plan<'s, 'm>, Refusal> {
+) -> Result<NarrowPlan<'s, 'm>, Refusal> {
     let module = subject.module;
     if !matches!(
         subject.opcode(collective),
@@ -45,7 +45,7 @@ pub(super) fn plan<'s, 'm>(
     let bits = sent.element.bits();
     let source = convert_before(module, operand, bits);
     if let Some(convert) = source {
-        return Ok(Plan { subject, collective, way: Way::After { convert } });
+        return Ok(NarrowPlan { subject, collective, way: ConvertWay::After { convert } });
     }
     let converts = &subject.users[collective];
     let result = |&convert: &InstrId| module.instruction(convert).shape.array();
@@ -64,7 +64,7 @@ pub(super) fn plan<'s, 'm>(
     for &convert in converts {
         subject.changeable(convert)?;
     }
-    Ok(Plan { subject, collective, way: Way::Before { converts: converts.clone() } })
+    Ok(NarrowPlan { subject, collective, way: ConvertWay::Before { converts: converts.clone() } })
 }
 
 fn static_array<'m>(module: &'m Module, operand: &Operand) -> Result<&'m Array, Refusal> {
@@ -81,19 +81,19 @@ fn convert_before(module: &Module, operand: &Operand, bits: u16) -> Option<Instr
     (is_convert && narrow.element.bits() < bits).then_some(convert)
 }
 
-impl Plan<'_, '_> {
+impl NarrowPlan<'_, '_> {
     /// Writes it; returns the name of the collective.
     pub(super) fn write(self, draft: &mut Draft<'_>) -> Result<String, Refusal> {
         let touched: &[InstrId] = match &self.way {
-            Way::Before { converts } => converts,
-            Way::After { convert } => std::slice::from_ref(convert),
+            ConvertWay::Before { converts } => converts,
+            ConvertWay::After { convert } => std::slice::from_ref(convert),
         };
         if !touched.iter().chain([&self.collective]).all(|&instr| draft.is_untouched(instr)) {
             return Err(Refusal::Changed);
         }
         let name = match &self.way {
-            Way::Before { converts } => self.convert_first(draft, converts),
-            Way::After { convert } => self.convert_last(draft, *convert),
+            ConvertWay::Before { converts } => self.convert_first(draft, converts),
+            ConvertWay::After { convert } => self.convert_last(draft, *convert),
         };
         name.ok_or(Refusal::Variadic)
     }
@@ -129,17 +129,18 @@ impl Plan<'_, '_> {
         let before = draft.fresh(&format!("{}.narrow", self.name(first)));
         let text = format!("{} convert({})", self.shape(sent, narrow), draft.operand(operand));
         let reads = vec![self.name(operand.of).to_owned()];
-        draft.replace(self.collective, Line { name: before.clone(), text, reads });
+        draft.replace(self.collective, DraftLine { name: before.clone(), text, reads });
         let percent = draft.percent(self.collective);
         let whole = self.shape(narrow, narrow);
         let text = self.collective(&whole, &format!("{percent}{before}"), first);
         let name = self.name(first).to_owned();
-        draft.replace(self.collective, Line { name: name.clone(), text, reads: vec![before] });
+        draft.replace(self.collective, DraftLine { name: name.clone(), text, reads: vec![before] });
         draft.remove(first);
         for &other in &converts[1..] {
             let Some(array) = module.instruction(other).shape.array() else { continue };
             let text = format!("{} bitcast({percent}{name})", self.shape(array, array));
-            let line = Line { name: self.name(other).to_owned(), text, reads: vec![name.clone()] };
+            let line =
+                DraftLine { name: self.name(other).to_owned(), text, reads: vec![name.clone()] };
             draft.replace(other, line);
         }
         Some(name)
@@ -157,14 +158,14 @@ impl Plan<'_, '_> {
         let shape = self.shape(whole, narrow);
         let text = self.collective(&shape, &draft.operand(operand), self.collective);
         let reads = vec![self.name(operand.of).to_owned()];
-        draft.replace(self.collective, Line { name: sent.clone(), text, reads });
+        draft.replace(self.collective, DraftLine { name: sent.clone(), text, reads });
         if self.subject.users[convert] == [self.collective] && !self.subject.is_root(convert) {
             draft.remove(convert);
         }
         let percent = draft.percent(self.collective);
         let text = format!("{} convert({percent}{sent})", self.shape(whole, whole));
         let name = self.name(self.collective).to_owned();
-        draft.replace(self.collective, Line { name, text, reads: vec![sent.clone()] });
+        draft.replace(self.collective, DraftLine { name, text, reads: vec![sent.clone()] });
         Some(sent)
     }
 }

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::offsets::Offsets;
-use super::{Refusal, Subject};
-use crate::draft::{Draft, Line};
+use super::{RecipeSubject, Refusal};
+use crate::draft::{Draft, DraftLine};
 use crate::ids::InstrId;
 use crate::nature::reduction;
 use crate::{Array, Module, Opcode, Operand, ReplicaGroups};
 use halflap::collective::{CollectiveKind, Reduction};
 
 /// What becomes of an all-reduce.
-pub(super) struct Plan<'s, 'm> {
-    subject: &'s Subject<'m>,
+pub(super) struct ScatterPlan<'s, 'm> {
+    subject: &'s RecipeSubject<'m>,
     all_reduce: InstrId,
-    cut: Cut,
+    cut: ScatterCut,
     /// What is computed on the slice: the all-reduce, and elementwise instructions after it,
     /// ascending.
     region: Vec<InstrId>,
@@ -31,16 +31,16 @@ pub(super) struct Plan<'s, 'm> {
 
 /// How an array is shared out among the ranks of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Cut {
+struct ScatterCut {
     dim: usize,
     size: u64,
     /// Which devices have which slice.
-    groups: Groups,
+    groups: ScatterGroups,
 }
 
 /// The groups of the reduce-scatter, which say who gets which slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Groups {
+enum ScatterGroups {
     /// As they are written for the all-reduce.
     Same,
     /// The same sets in another sequence.
@@ -49,10 +49,10 @@ enum Groups {
 
 /// Says what becomes of an all-reduce, or why it stays.
 pub(super) fn plan<'s, 'm>(
-    subject: &'s Subject<'m>,
+    subject: &'s RecipeSubject<'m>,
     offsets: &mut Offsets<'m>,
     all_reduce: InstrId,
-) -> Result<Plan<'s, 'm>, Refusal> {
+) -> Result<ScatterPlan<'s, 'm>, Refusal> {
     let module = subject.module;
     if subject.opcode(all_reduce) != Opcode::AllReduce {
         return Err(Refusal::Kind);
@@ -87,19 +87,19 @@ pub(super) fn plan<'s, 'm>(
     let is_same_everywhere =
         sums.is_empty() || region.iter().filter(|&&instr| instr != all_reduce).all(is_fixed);
     match sums.iter().all(sums_cut) && is_same_everywhere {
-        true => Ok(Plan { subject, all_reduce, cut: first, region, slices, sums }),
+        true => Ok(ScatterPlan { subject, all_reduce, cut: first, region, slices, sums }),
         false => Err(Refusal::WholeUsed),
     }
 }
 
-type Leaves = Vec<(InstrId, InstrId)>;
+type SlicedLeaves = Vec<(InstrId, InstrId)>;
 
 /// What is computed element by element from an all-reduce, and who reads that.
 fn region(
-    subject: &Subject<'_>,
+    subject: &RecipeSubject<'_>,
     all_reduce: InstrId,
     whole: &Array,
-) -> Result<(Vec<InstrId>, Leaves), Refusal> {
+) -> Result<(Vec<InstrId>, SlicedLeaves), Refusal> {
     let module = subject.module;
     let (mut region, mut leaves) = (vec![all_reduce], Vec::new());
     let mut next = 0;
@@ -167,11 +167,11 @@ fn is_plain_sum(module: &Module, instr: InstrId) -> bool {
 
 /// How a slice shares the array out, if each rank takes the slice of its place in its group.
 fn cut(
-    subject: &Subject<'_>,
+    subject: &RecipeSubject<'_>,
     offsets: &mut Offsets<'_>,
     all_reduce: InstrId,
     slice: InstrId,
-) -> Result<Cut, Refusal> {
+) -> Result<ScatterCut, Refusal> {
     let module = subject.module;
     let (whole, sliced) = (subject.array(all_reduce)?, subject.array(slice)?);
     let of = module.operands(slice).first().ok_or(Refusal::Offsets)?.of;
@@ -199,7 +199,7 @@ fn cut(
         return Err(Refusal::Offsets);
     }
     let at = offsets.of(start.of).ok_or(Refusal::Offsets)?;
-    Ok(Cut {
+    Ok(ScatterCut {
         dim,
         size,
         groups: in_sequence(module, all_reduce, &groups, |device| {
@@ -215,7 +215,7 @@ fn in_sequence(
     all_reduce: InstrId,
     groups: &[Vec<u32>],
     place: impl Fn(u32) -> Option<u64>,
-) -> Result<Groups, Refusal> {
+) -> Result<ScatterGroups, Refusal> {
     let mut listed = Vec::with_capacity(groups.len());
     for group in groups {
         let mut places = Vec::with_capacity(group.len());
@@ -230,14 +230,14 @@ fn in_sequence(
     }
     let is_global = module.attribute(all_reduce, "use_global_device_ids") == Some("true");
     match listed == groups {
-        true => Ok(Groups::Same),
+        true => Ok(ScatterGroups::Same),
         // Only these are written by the numbers of devices.
-        false if is_global => Ok(Groups::Listed(listed)),
+        false if is_global => Ok(ScatterGroups::Listed(listed)),
         false => Err(Refusal::Offsets),
     }
 }
 
-impl Plan<'_, '_> {
+impl ScatterPlan<'_, '_> {
     /// Whether no sum is taken apart.
     pub(super) fn sums_exactly(&self) -> bool {
         self.sums.is_empty()
@@ -266,7 +266,8 @@ impl Plan<'_, '_> {
             }
             let (percent, shape) = (draft.percent(slice), self.shape(slice, None));
             let text = format!("{shape} bitcast({percent}{shard}){}", self.metadata(slice));
-            let line = Line { name: self.name(slice).to_owned(), text, reads: vec![shard.clone()] };
+            let line =
+                DraftLine { name: self.name(slice).to_owned(), text, reads: vec![shard.clone()] };
             draft.replace(slice, line);
         }
         for &(sum, of) in &self.sums {
@@ -308,7 +309,7 @@ impl Plan<'_, '_> {
     }
 
     /// The attributes that say who takes part; a channel of its own where there is one at all.
-    fn participants(&self, groups: &Groups, channel: Option<u64>) -> String {
+    fn participants(&self, groups: &ScatterGroups, channel: Option<u64>) -> String {
         let module = self.subject.module;
         let attribute = |key: &str| module.attribute(self.all_reduce, key);
         let mut text = String::new();
@@ -317,8 +318,8 @@ impl Plan<'_, '_> {
             text.push_str(&format!(", channel_id={channel}"));
         }
         let listed = match groups {
-            Groups::Same => attribute("replica_groups").map(str::to_owned),
-            Groups::Listed(groups) => Some(listed(groups)),
+            ScatterGroups::Same => attribute("replica_groups").map(str::to_owned),
+            ScatterGroups::Listed(groups) => Some(listed(groups)),
         };
         text.extend(listed.map(|groups| format!(", replica_groups={groups}")));
         for key in ["use_global_device_ids", "to_apply"] {
@@ -327,7 +328,7 @@ impl Plan<'_, '_> {
         text
     }
 
-    fn reduce_scatter(&self, draft: &mut Draft<'_>) -> Line {
+    fn reduce_scatter(&self, draft: &mut Draft<'_>) -> DraftLine {
         let module = self.subject.module;
         let name = self.shard_name(draft, self.all_reduce);
         let operand = &module.operands(self.all_reduce)[0];
@@ -338,7 +339,7 @@ impl Plan<'_, '_> {
             self.participants(&self.cut.groups, None),
             self.metadata(self.all_reduce)
         );
-        Line { name, text, reads: vec![module.instruction_name(operand.of).to_owned()] }
+        DraftLine { name, text, reads: vec![module.instruction_name(operand.of).to_owned()] }
     }
 
     /// An elementwise instruction on slices.
@@ -347,7 +348,7 @@ impl Plan<'_, '_> {
         draft: &mut Draft<'_>,
         instr: InstrId,
         shards: &mut BTreeMap<InstrId, String>,
-    ) -> Line {
+    ) -> DraftLine {
         let module = self.subject.module;
         let name = self.shard_name(draft, instr);
         let percent = draft.percent(instr);
@@ -358,7 +359,7 @@ impl Plan<'_, '_> {
                 let shape = self.shape(operand.of, Some(self.cut.size));
                 let text = format!("{shape} broadcast({}), dimensions={{}}", draft.operand(scalar));
                 let reads = vec![self.name(scalar.of).to_owned()];
-                draft.replace(instr, Line { name: name.clone(), text, reads });
+                draft.replace(instr, DraftLine { name: name.clone(), text, reads });
                 shard.insert(name);
             }
         }
@@ -375,7 +376,7 @@ impl Plan<'_, '_> {
         for (key, value) in module.attributes(instr).filter(|(key, _)| *key != "sharding") {
             text.push_str(&format!(", {key}={value}"));
         }
-        Line { name, text, reads }
+        DraftLine { name, text, reads }
     }
 
     /// A sum over slices, and an all-reduce of it.
@@ -389,16 +390,16 @@ impl Plan<'_, '_> {
             text.push_str(&format!(", {key}={value}"));
         }
         let reads = vec![shard.to_owned(), self.name(init.of).to_owned()];
-        draft.replace(sum, Line { name: part.clone(), text, reads });
+        draft.replace(sum, DraftLine { name: part.clone(), text, reads });
         let channel = draft.fresh_channel();
-        let participants = self.participants(&Groups::Same, Some(channel));
+        let participants = self.participants(&ScatterGroups::Same, Some(channel));
         let own = module.attribute(self.all_reduce, "to_apply").unwrap_or("");
         let reducer = module.attribute(sum, "to_apply").unwrap_or(own);
         let participants =
             participants.replace(&format!("to_apply={own}"), &format!("to_apply={reducer}"));
         let text =
             format!("{shape} all-reduce({percent}{part}){participants}{}", self.metadata(sum));
-        draft.replace(sum, Line { name: self.name(sum).to_owned(), text, reads: vec![part] });
+        draft.replace(sum, DraftLine { name: self.name(sum).to_owned(), text, reads: vec![part] });
     }
 }
 

@@ -8,14 +8,14 @@ use halflap::ids::{GroupId, Id, IdVec};
 
 /// The process groups and kinds of transfer that are met, each once.
 #[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct GroupTable {
     /// By what people call them.
     known: BTreeMap<String, Vec<GroupId>>,
     sets: IdVec<GroupId, Option<ReplicaGroups>>,
     names: IdVec<GroupId, String>,
 }
 
-impl Groups {
+impl GroupTable {
     pub(super) fn ranks(&mut self, groups: ReplicaGroups) -> GroupId {
         let name = groups.describe();
         let same = self.known.get(&name).into_iter().flatten();

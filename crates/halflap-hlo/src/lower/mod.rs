@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::{ComputationId, InstrId};
-use crate::storage::{Origin, Slot, Storage};
+use crate::storage::{Slot, SlotOrigin, Storage};
 use crate::values::{Callee, Content, Keep, Value, Values};
 use crate::work::Works;
 use crate::{Module, Opcode, Phase, split};
@@ -28,8 +28,8 @@ use halflap::workload::{Call, Run};
 use crate::nature::{
     costs_nothing, crosses_to_host, fused_collective, payload, reduction, started,
 };
-use crate::steps::{Part, Place, Role, Steps};
-use groups::Groups;
+use crate::steps::{NodePart, NodePlace, NodeRole, Steps};
+use groups::GroupTable;
 use spaces::Tenant;
 
 /// A computation as a graph.
@@ -39,7 +39,7 @@ pub struct Lowered {
     /// themselves.
     pub graph: Arc<Graph>,
     /// What each node represents.
-    pub places: IdVec<OpId, Place>,
+    pub places: IdVec<OpId, NodePlace>,
     /// The loops, calls and conditionals in it.
     pub calls: Vec<Call>,
     /// The bytes of the parameters.
@@ -85,7 +85,7 @@ pub fn lower(
         callees,
         parts: Parts::default(),
         tokens: vec![None; steps.places.len()],
-        groups: Groups::default(),
+        groups: GroupTable::default(),
         works: Works::new(module),
         calls: Vec::new(),
         has_side_effects: false,
@@ -127,7 +127,7 @@ struct Lowering<'a> {
     parts: Parts,
     /// For each node, a buffer of size zero that represents its completion.
     tokens: Vec<Option<BufId>>,
-    groups: Groups,
+    groups: GroupTable,
     works: Works,
     calls: Vec<Call>,
     has_side_effects: bool,
@@ -143,7 +143,7 @@ impl Lowering<'_> {
     }
 
     /// A node without its dependencies and buffers.
-    fn step(&mut self, index: usize, place: Place, name: String) -> OpParts {
+    fn step(&mut self, index: usize, place: NodePlace, name: String) -> OpParts {
         let mut op = OpParts {
             fused: vec![self.module.opcode_name(place.instr).to_owned()],
             provenance: Provenance {
@@ -154,15 +154,15 @@ impl Lowering<'_> {
             ..OpParts::compute(name)
         };
         match self.steps.roles[index] {
-            Role::Start => {
+            NodeRole::Start => {
                 op.kind = OpKind::AsyncCollective;
                 op.collective = Some(self.communication(place.instr));
             }
-            Role::End => {
+            NodeRole::End => {
                 op.kind = OpKind::Wait;
                 op.runtime = Some(Nanos::ZERO);
             }
-            Role::Plain => self.compute(place.instr, &mut op),
+            NodeRole::Plain => self.compute(place.instr, &mut op),
         }
         op
     }
@@ -335,9 +335,9 @@ impl Lowering<'_> {
         let slot = |(content, &buffer): (&Option<&Content>, &Option<BufId>)| {
             let origin = match content.map(|content| self.module.instruction(content.instr).opcode)
             {
-                Some(Opcode::Parameter) => Origin::Parameter,
-                Some(Opcode::Constant) => Origin::Constant,
-                _ => Origin::Made,
+                Some(Opcode::Parameter) => SlotOrigin::Parameter,
+                Some(Opcode::Constant) => SlotOrigin::Constant,
+                _ => SlotOrigin::Made,
             };
             let size = buffer.map_or(Bytes::ZERO, |buffer| self.parts.buffers[buffer].size_alloc);
             let own = |content: &&Content| {
@@ -369,7 +369,7 @@ impl Lowering<'_> {
     fn add_data(&mut self, index: usize, buffers: &[Option<BufId>]) {
         let module = self.module;
         let place = self.steps.places[index];
-        if place.part == Part::Done {
+        if place.part == NodePart::Done {
             let base =
                 module.instructions(self.computation).next().map_or(0, |first| first.index());
             if let Some(start) = self.steps.start[place.instr.index() - base] {
@@ -406,7 +406,7 @@ impl Lowering<'_> {
     /// its end.
     fn reads(&self, index: usize, maker: usize) -> DepKinds {
         let is_update = self.phase(self.steps.places[index].instr) == Some(Phase::Update);
-        let issued = is_update && self.steps.roles[maker] == Role::Start;
+        let issued = is_update && self.steps.roles[maker] == NodeRole::Start;
         DepKinds { issued, data: !issued, ..DepKinds::default() }
     }
 
@@ -435,14 +435,14 @@ impl Lowering<'_> {
     /// has run, so that where we split it, its end comes first.
     fn add_controls(&mut self, index: usize) {
         let place = self.steps.places[index];
-        if place.part == Part::Done {
+        if place.part == NodePart::Done {
             return;
         }
         let before =
             self.module.control_predecessors(place.instr).filter_map(|instr| self.done_step(instr));
         let before: Vec<usize> = before.filter(|&step| step != index).collect();
         for step in before {
-            let starts = self.steps.roles[step] == Role::Start;
+            let starts = self.steps.roles[step] == NodeRole::Start;
             self.depend(
                 index,
                 step,

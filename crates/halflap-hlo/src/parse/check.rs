@@ -5,12 +5,12 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::Reader;
+use super::ModuleReader;
 use crate::error::{HloError, Problem};
 use crate::ids::InstrId;
-use crate::{Module, Opcode, Phase, Shape, Span};
+use crate::{Module, Opcode, Phase, Shape, TextSpan};
 
-impl Reader<'_> {
+impl ModuleReader<'_> {
     /// Refuses an instruction that cannot be meant: called when it and all before it are there.
     pub(super) fn check(&mut self, instr: InstrId) -> Result<(), HloError> {
         let opcode = self.instructions[instr].opcode;
@@ -89,7 +89,8 @@ impl Module {
 
     fn check_element(&self, instr: InstrId) -> Result<(), HloError> {
         let instruction = &self.instructions[instr];
-        let failed = |at: Span, problem| Err(HloError::at(&self.text, at.start as usize, problem));
+        let failed =
+            |at: TextSpan, problem| Err(HloError::at(&self.text, at.start as usize, problem));
         let Some(operand) = self.operands(instr).first() else { return Ok(()) };
         let of = &self.instructions[operand.of];
         let Some(Shape::Tuple(parts)) = of.shape.at(self.path(operand)) else {

@@ -6,10 +6,10 @@
 //! never comes here.
 
 use super::super::error::{HloError, Problem};
-use super::super::lex::{Span, Until, is_name};
+use super::super::lex::{TextSpan, Until, is_name};
 use super::super::metadata::Tables;
 use super::super::{Opcode, Shape};
-use super::{CALLS, Reader, VERBATIM};
+use super::{CALLS, ModuleReader, VERBATIM};
 
 /// A text in full, and where its pieces come from.
 pub(super) struct Expanded {
@@ -33,7 +33,7 @@ const DEEPEST: usize = 64;
 
 /// Writes a text out.
 pub(super) fn expand(text: &str) -> Result<Expanded, HloError> {
-    let mut reader = Reader::new(text);
+    let mut reader = ModuleReader::new(text);
     reader.header()?;
     Tables::parse(&mut reader.cursor)?;
     // No name of the text has this in it.
@@ -41,12 +41,12 @@ pub(super) fn expand(text: &str) -> Result<Expanded, HloError> {
         .map(|number| format!(".anon{number}."))
         .find(|mark| !text.contains(mark))
         .unwrap_or_default();
-    let mut out = Piece::default();
+    let mut out = TextPiece::default();
     out.copy(text, 0..reader.cursor.at);
     let mut expander =
-        Expander { reader, mark, count: 0, depth: 0, computations: Piece::default() };
+        Expander { reader, mark, count: 0, depth: 0, computations: TextPiece::default() };
     while expander.computation(&mut out)? {}
-    let Piece { text: full, pieces } = out;
+    let TextPiece { text: full, pieces } = out;
     let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
     let line = |old: usize| ends.partition_point(|&end| end < old) as u32 + 1;
     let places = pieces.iter().map(|&(new, old)| (new as u32, line(old))).collect();
@@ -55,12 +55,12 @@ pub(super) fn expand(text: &str) -> Result<Expanded, HloError> {
 
 /// A piece of the new text, with the places that it was copied from.
 #[derive(Default)]
-struct Piece {
+struct TextPiece {
     text: String,
     pieces: Vec<(usize, usize)>,
 }
 
-impl Piece {
+impl TextPiece {
     fn copy(&mut self, text: &str, range: std::ops::Range<usize>) {
         self.pieces.push((self.text.len(), range.start));
         self.text.push_str(&text[range]);
@@ -72,7 +72,7 @@ impl Piece {
         self.text.push_str(said);
     }
 
-    fn append(&mut self, other: Piece) {
+    fn append(&mut self, other: TextPiece) {
         let from = self.text.len();
         self.pieces.extend(other.pieces.iter().map(|&(new, old)| (from + new, old)));
         self.text.push_str(&other.text);
@@ -80,12 +80,12 @@ impl Piece {
 }
 
 struct Expander<'t> {
-    reader: Reader<'t>,
+    reader: ModuleReader<'t>,
     mark: String,
     count: usize,
     depth: usize,
     /// Computations that stood in place of their names, to be written before the one that they were in.
-    computations: Piece,
+    computations: TextPiece,
 }
 
 impl<'t> Expander<'t> {
@@ -117,7 +117,7 @@ impl<'t> Expander<'t> {
     }
 
     /// Writes a computation; returns whether there was one.
-    fn computation(&mut self, out: &mut Piece) -> Result<bool, HloError> {
+    fn computation(&mut self, out: &mut TextPiece) -> Result<bool, HloError> {
         let start = self.at();
         let cursor = &mut self.reader.cursor;
         cursor.skip_space();
@@ -141,8 +141,8 @@ impl<'t> Expander<'t> {
     }
 
     /// Instructions up to the closing brace.
-    fn instructions(&mut self) -> Result<Piece, HloError> {
-        let mut out = Piece::default();
+    fn instructions(&mut self) -> Result<TextPiece, HloError> {
+        let mut out = TextPiece::default();
         loop {
             let lead = self.at();
             self.reader.cursor.skip_space();
@@ -162,7 +162,7 @@ impl<'t> Expander<'t> {
         }
     }
 
-    fn instruction(&mut self, lead: usize, out: &mut Piece) -> Result<(), HloError> {
+    fn instruction(&mut self, lead: usize, out: &mut TextPiece) -> Result<(), HloError> {
         let cursor = &mut self.reader.cursor;
         cursor.take_word("ROOT");
         cursor.skip_space();
@@ -170,7 +170,7 @@ impl<'t> Expander<'t> {
         cursor.skip_space();
         cursor.expect(b'=', "'=' after the instruction's name")?;
         cursor.skip_space();
-        let mut own = Piece::default();
+        let mut own = TextPiece::default();
         self.right_side(lead, out, &mut own)?;
         self.attributes(&mut own)?;
         out.append(own);
@@ -182,8 +182,8 @@ impl<'t> Expander<'t> {
     fn right_side(
         &mut self,
         from: usize,
-        before: &mut Piece,
-        own: &mut Piece,
+        before: &mut TextPiece,
+        own: &mut TextPiece,
     ) -> Result<(), HloError> {
         if !self.reader.has_opcode() {
             Shape::parse(&mut self.reader.cursor)?;
@@ -201,7 +201,7 @@ impl<'t> Expander<'t> {
     }
 
     /// The rest up to the closing parenthesis, as it is.
-    fn rest_of_operands(&mut self, own: &mut Piece) -> Result<(), HloError> {
+    fn rest_of_operands(&mut self, own: &mut TextPiece) -> Result<(), HloError> {
         let start = self.at();
         self.reader.cursor.skip(Until::Close(b')'))?;
         self.reader.cursor.at += 1;
@@ -210,7 +210,7 @@ impl<'t> Expander<'t> {
     }
 
     /// Operands up to the closing parenthesis, and that.
-    fn operands(&mut self, before: &mut Piece, own: &mut Piece) -> Result<(), HloError> {
+    fn operands(&mut self, before: &mut TextPiece, own: &mut TextPiece) -> Result<(), HloError> {
         loop {
             let start = self.at();
             self.reader.cursor.skip_space();
@@ -229,7 +229,7 @@ impl<'t> Expander<'t> {
         }
     }
 
-    fn operand(&mut self, before: &mut Piece, own: &mut Piece) -> Result<(), HloError> {
+    fn operand(&mut self, before: &mut TextPiece, own: &mut TextPiece) -> Result<(), HloError> {
         let start = self.at();
         if self.reader.cursor.peek() != Some(b'%') && self.reader.has_shape() {
             Shape::parse(&mut self.reader.cursor)?;
@@ -242,7 +242,7 @@ impl<'t> Expander<'t> {
             return Ok(());
         }
         let name = self.name(self.reader.str(opcode));
-        let mut inner = Piece::default();
+        let mut inner = TextPiece::default();
         inner.say(&format!("\n  {name} = "), start);
         self.reader.cursor.at = start;
         self.right_side(start, before, &mut inner)?;
@@ -252,7 +252,7 @@ impl<'t> Expander<'t> {
     }
 
     /// `, key=value` as often as it is there.
-    fn attributes(&mut self, own: &mut Piece) -> Result<(), HloError> {
+    fn attributes(&mut self, own: &mut TextPiece) -> Result<(), HloError> {
         loop {
             let back = self.at();
             let cursor = &mut self.reader.cursor;
@@ -276,7 +276,7 @@ impl<'t> Expander<'t> {
     }
 
     /// A value without its comments.
-    fn value(&mut self, key: &str, own: &mut Piece) -> Result<(), HloError> {
+    fn value(&mut self, key: &str, own: &mut TextPiece) -> Result<(), HloError> {
         let value = self.reader.value()?;
         match VERBATIM.contains(&key) {
             true => own.copy(self.text(), value.start as usize..value.end as usize),
@@ -285,7 +285,7 @@ impl<'t> Expander<'t> {
         Ok(())
     }
 
-    fn copy_without_comments(&mut self, value: Span, own: &mut Piece) {
+    fn copy_without_comments(&mut self, value: TextSpan, own: &mut TextPiece) {
         let (text, end) = (self.text(), value.end as usize);
         let (mut from, mut quote) = (value.start as usize, None);
         let mut at = from;
@@ -317,7 +317,7 @@ impl<'t> Expander<'t> {
     }
 
     /// `{ instructions }`, or `{a, { instructions }}`: a computation, or a list of them.
-    fn called(&mut self, key: &str, own: &mut Piece) -> Result<(), HloError> {
+    fn called(&mut self, key: &str, own: &mut TextPiece) -> Result<(), HloError> {
         let open = self.at();
         self.reader.cursor.at += 1;
         self.reader.cursor.skip_space();
@@ -357,13 +357,13 @@ impl<'t> Expander<'t> {
     }
 
     /// A computation that has no name: it gets one, and a place before the one that it is in.
-    fn unnamed(&mut self, key: &str, own: &mut Piece) -> Result<(), HloError> {
+    fn unnamed(&mut self, key: &str, own: &mut TextPiece) -> Result<(), HloError> {
         let open = self.at();
         let name = self.name(key);
         self.reader.cursor.at += 1;
         let body = self.deeper(Self::instructions)?;
         self.reader.cursor.expect(b'}', "'}' after the computation's instructions")?;
-        let mut computation = Piece::default();
+        let mut computation = TextPiece::default();
         computation.say(&format!("\n\n{name} {{"), open);
         computation.append(body);
         computation.say("\n}", self.at() - 1);

@@ -3,9 +3,11 @@
 use thiserror::Error;
 
 use super::calls::Callees;
-use super::{Check, Comm, Plan, Program, Step, Stream, Work};
+use super::{Check, Comm, Plan, PlanStep, PlannedWork, Program, Stream};
 use crate::ids::{CommId, ComputationId, InstrId, PlanId, SlotId};
-use crate::{LoweredUnit, Module, Opcode, Origin, Part, Phase, Place, ReplicaGroups, started};
+use crate::{
+    LoweredUnit, Module, NodePart, NodePlace, Opcode, Phase, ReplicaGroups, SlotOrigin, started,
+};
 use halflap::graph::{Assignment, GraphError, OpKind};
 use halflap::ids::{Id, IdVec, OpId, StreamId, UnitId};
 use halflap::memory::Timeline;
@@ -41,7 +43,7 @@ pub fn build(
     let mut channels = Channels::default();
     for (id, unit) in units.iter() {
         let callees = Callees { module, plans: &plans, of: &of };
-        let plan = Planner { unit, callees, channels: &mut channels, steps: Vec::new() }
+        let plan = PlanBuilder { unit, callees, channels: &mut channels, steps: Vec::new() }
             .plan(&find(id))?;
         of[unit.computation] = Some(plans.push(plan));
     }
@@ -58,7 +60,7 @@ fn set_streams(program: &mut Program) {
     let Program { plans, comms, .. } = program;
     for plan in plans.as_mut_slice() {
         for step in &mut plan.steps {
-            if let Step::Start { stream, comm: Some(comm), .. } = step {
+            if let PlanStep::Start { stream, comm: Some(comm), .. } = step {
                 *stream = comms[*comm].stream;
             }
         }
@@ -119,14 +121,14 @@ impl Channels {
     }
 }
 
-struct Planner<'a> {
+struct PlanBuilder<'a> {
     unit: &'a LoweredUnit,
     callees: Callees<'a>,
     channels: &'a mut Channels,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
 }
 
-impl Planner<'_> {
+impl PlanBuilder<'_> {
     fn plan(mut self, order: &Order) -> Result<Plan, PlanError> {
         let lowered = &self.unit.lowered;
         let (graph, storage, module) = (&lowered.graph, &lowered.storage, self.callees.module);
@@ -135,7 +137,7 @@ impl Planner<'_> {
         let mut made: IdVec<OpId, Vec<SlotId>> = IdVec::filled(Vec::new(), graph.len());
         for (slot, kept) in storage.slots.iter() {
             let Some(buffer) = kept.buffer else { continue };
-            if let (Some(maker), Origin::Made) = (graph.maker(buffer), kept.origin) {
+            if let (Some(maker), SlotOrigin::Made) = (graph.maker(buffer), kept.origin) {
                 made[maker].push(slot);
             }
             if let Some(last) = timeline.freed_by[buffer] {
@@ -147,16 +149,21 @@ impl Planner<'_> {
         for &op in order.as_slice() {
             let before = self.steps.len();
             self.node(op, &made[op])?;
-            let is_start = |step: &Step| matches!(step, Step::Start { .. });
+            let is_start = |step: &PlanStep| matches!(step, PlanStep::Start { .. });
             started_at[op] =
                 self.steps[before..].iter().position(is_start).map(|place| before + place);
             self.steps.extend(
-                graph.waits_for(op).iter().filter_map(|&start| started_at[start]).map(Step::Wait),
+                graph
+                    .waits_for(op)
+                    .iter()
+                    .filter_map(|&start| started_at[start])
+                    .map(PlanStep::Wait),
             );
             // A start without a wait must not outlive its memory.
-            self.steps
-                .extend(started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(Step::Wait));
-            self.steps.extend(freed[op].iter().map(|&slot| Step::Free(slot)));
+            self.steps.extend(
+                started_at[op].filter(|_| graph.waited_by(op).is_empty()).map(PlanStep::Wait),
+            );
+            self.steps.extend(freed[op].iter().map(|&slot| PlanStep::Free(slot)));
             if self.steps.len() > before {
                 let (born, died) = (made[op].clone(), freed[op].clone());
                 checks.push(Check {
@@ -187,23 +194,23 @@ impl Planner<'_> {
         let opcode = module.instruction(place.instr).opcode;
         let storage = &lowered.storage;
         let is_call = matches!(opcode, Opcode::Call | Opcode::Conditional);
-        self.steps.extend(made.iter().filter(|_| !is_call).map(|&slot| Step::Alloc(slot)));
+        self.steps.extend(made.iter().filter(|_| !is_call).map(|&slot| PlanStep::Alloc(slot)));
         let step = match opcode {
-            Opcode::Call => Step::Call(self.callees.call(storage, place.instr, made)?),
+            Opcode::Call => PlanStep::Call(self.callees.call(storage, place.instr, made)?),
             Opcode::Conditional => {
                 let (selector, branches) = self.callees.branches(storage, place.instr, made)?;
-                Step::Branch { instr: place.instr, selector, branches }
+                PlanStep::Branch { instr: place.instr, selector, branches }
             }
-            Opcode::While => Step::Loop(self.callees.repeat(storage, place.instr)?),
+            Opcode::While => PlanStep::Loop(self.callees.repeat(storage, place.instr)?),
             _ if lowered.graph.kind(op) == OpKind::AsyncCollective => self.start(place),
             _ if does_nothing(opcode, place.part) => return Ok(()),
-            _ => Step::Launch(self.work(place.instr, storage.of(place.instr))),
+            _ => PlanStep::Launch(self.work(place.instr, storage.of(place.instr))),
         };
         self.steps.push(step);
         Ok(())
     }
 
-    fn work(&self, instr: InstrId, writes: &[SlotId]) -> Work {
+    fn work(&self, instr: InstrId, writes: &[SlotId]) -> PlannedWork {
         let module = self.callees.module;
         let mut reads = Vec::new();
         for operand in module.operands(instr) {
@@ -213,25 +220,25 @@ impl Planner<'_> {
                 }
             }
         }
-        Work { instr, fused: None, reads, writes: writes.to_vec() }
+        PlannedWork { instr, fused: None, reads, writes: writes.to_vec() }
     }
 
-    fn start(&mut self, place: Place) -> Step {
+    fn start(&mut self, place: NodePlace) -> PlanStep {
         let module = self.callees.module;
         let leaves = self.unit.lowered.storage.of(place.instr);
         let writes = match place.part {
-            Part::Whole => given(module, place.instr, leaves),
+            NodePart::Whole => given(module, place.instr, leaves),
             _ => leaves,
         };
         let work = self.work(place.instr, writes);
         match started(module, place.instr) {
             (inner, true) => {
                 let comm = Some(self.channels.comm(module.replica_groups(inner)));
-                Step::Start { work, stream: StreamId::from_index(0), comm }
+                PlanStep::Start { work, stream: StreamId::from_index(0), comm }
             }
             (inner, false) => {
                 let kind = module.opcode_name(inner).trim_end_matches("-start");
-                Step::Start { work, stream: self.channels.transfer(kind), comm: None }
+                PlanStep::Start { work, stream: self.channels.transfer(kind), comm: None }
             }
         }
     }
@@ -252,7 +259,7 @@ fn given<'s>(module: &Module, start: InstrId, leaves: &'s [SlotId]) -> &'s [Slot
 }
 
 /// Whether nothing is computed: values are passed on in the memory where they are.
-fn does_nothing(opcode: Opcode, part: Part) -> bool {
+fn does_nothing(opcode: Opcode, part: NodePart) -> bool {
     let passes_on = matches!(
         opcode,
         Opcode::Parameter
@@ -266,5 +273,7 @@ fn does_nothing(opcode: Opcode, part: Part) -> bool {
             | Opcode::AddDependency
             | Opcode::AfterAll
     );
-    passes_on || part == Part::Done || matches!(opcode.phase(), Some(Phase::Done | Phase::Update))
+    passes_on
+        || part == NodePart::Done
+        || matches!(opcode.phase(), Some(Phase::Done | Phase::Update))
 }

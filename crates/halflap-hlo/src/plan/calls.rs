@@ -1,8 +1,8 @@
 //! The parameters and results of callees.
 
-use super::{Call, Loop, Plan};
+use super::{Loop, Plan, PlannedCall};
 use crate::ids::{ComputationId, InstrId, PlanId, SlotId};
-use crate::{Module, Opcode, Origin, Storage};
+use crate::{Module, Opcode, SlotOrigin, Storage};
 use halflap::ids::{Id, IdVec};
 
 use super::build::PlanError;
@@ -56,7 +56,7 @@ impl Callees<'_> {
         storage: &Storage,
         instr: InstrId,
         made: &[SlotId],
-    ) -> Result<Call, PlanError> {
+    ) -> Result<PlannedCall, PlanError> {
         let plan = self.plan(instr, self.module.called(instr).first().copied())?;
         let arguments = self.operands(storage, instr);
         self.called(CallSite { storage, made, instr }, plan, arguments)
@@ -68,7 +68,7 @@ impl Callees<'_> {
         storage: &Storage,
         instr: InstrId,
         made: &[SlotId],
-    ) -> Result<(SlotId, Vec<Call>), PlanError> {
+    ) -> Result<(SlotId, Vec<PlannedCall>), PlanError> {
         let operands = self.module.operands(instr);
         let called = self.module.called(instr);
         if called.is_empty() || operands.len() != called.len() + 1 {
@@ -88,7 +88,7 @@ impl Callees<'_> {
         caller: CallSite<'_>,
         id: PlanId,
         arguments: Vec<SlotId>,
-    ) -> Result<Call, PlanError> {
+    ) -> Result<PlannedCall, PlanError> {
         let CallSite { storage, made, instr } = caller;
         let plan = &self.plans[id];
         self.refuse_body(instr, plan.computation)?;
@@ -96,7 +96,8 @@ impl Callees<'_> {
         if plan.parameters.len() != arguments.len() || plan.results.len() != ours.len() {
             return Err(self.misshapen(instr));
         }
-        let mut call = Call { instr, plan: id, arguments, ..Call::nothing(instr, id) };
+        let mut call =
+            PlannedCall { instr, plan: id, arguments, ..PlannedCall::nothing(instr, id) };
         for (&theirs, &own) in plan.results.iter().zip(ours) {
             let given = plan.parameters.iter().position(|&parameter| parameter == theirs);
             let is_passed = given.is_some_and(|given| call.arguments[given] == own);
@@ -107,10 +108,10 @@ impl Callees<'_> {
             let is_alike = slot.size == storage.slots[own].size;
             match slot.origin {
                 _ if is_passed => {}
-                Origin::Made if is_new && is_alike && made.contains(&own) => {
+                SlotOrigin::Made if is_new && is_alike && made.contains(&own) => {
                     call.adopted.push((theirs, own))
                 }
-                Origin::Made if is_new && is_alike => call.lent.push((theirs, own)),
+                SlotOrigin::Made if is_new && is_alike => call.lent.push((theirs, own)),
                 _ => call.copied.push((theirs, own)),
             }
         }
@@ -158,9 +159,17 @@ impl Callees<'_> {
     }
 }
 
-impl Call {
-    fn nothing(instr: InstrId, plan: PlanId) -> Call {
+impl PlannedCall {
+    fn nothing(instr: InstrId, plan: PlanId) -> PlannedCall {
         let (arguments, allocated, lent) = (Vec::new(), Vec::new(), Vec::new());
-        Call { instr, plan, arguments, allocated, lent, adopted: Vec::new(), copied: Vec::new() }
+        PlannedCall {
+            instr,
+            plan,
+            arguments,
+            allocated,
+            lent,
+            adopted: Vec::new(),
+            copied: Vec::new(),
+        }
     }
 }

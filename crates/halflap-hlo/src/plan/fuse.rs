@@ -15,9 +15,9 @@
 //! A kernel runs where the last of its instructions ran: starts, waits and results stay where they are.
 
 use super::peak::levels;
-use super::{Check, Fused, Plan, Program, Step, Work};
+use super::{Check, Fused, Plan, PlanStep, PlannedWork, Program};
 use crate::ids::{InstrId, SlotId};
-use crate::{Module, Opcode, Origin};
+use crate::{Module, Opcode, SlotOrigin};
 use halflap::ids::IdVec;
 use halflap::units::Bytes;
 
@@ -45,7 +45,7 @@ struct Fuser<'a> {
     module: &'a Module,
     plan: &'a Plan,
     /// Every launch that is left, with all that joined it.
-    works: Vec<Option<Work>>,
+    works: Vec<Option<PlannedWork>>,
     /// The steps that read each slot.
     readers: IdVec<SlotId, Vec<usize>>,
     /// The steps that write each slot, or may.
@@ -79,26 +79,28 @@ impl<'a> Fuser<'a> {
     }
 
     /// Takes down what a step reads and writes.
-    fn note(&mut self, place: usize, step: &Step) {
+    fn note(&mut self, place: usize, step: &PlanStep) {
         match step {
-            Step::Alloc(slot) => self.life[*slot].0 = Some(place),
-            Step::Free(slot) => self.life[*slot].1 = Some(place),
-            Step::Launch(work) | Step::Start { work, .. } => {
+            PlanStep::Alloc(slot) => self.life[*slot].0 = Some(place),
+            PlanStep::Free(slot) => self.life[*slot].1 = Some(place),
+            PlanStep::Launch(work) | PlanStep::Start { work, .. } => {
                 work.reads.iter().for_each(|&slot| self.readers[slot].push(place));
                 work.writes.iter().for_each(|&slot| self.writers[slot].push(place));
             }
-            Step::Wait(_) => {}
-            Step::Call(call) => self.touch(place, call.slots()),
-            Step::Loop(repeat) => self.touch(place, repeat.slots()),
-            Step::Branch { selector, branches, .. } => {
+            PlanStep::Wait(_) => {}
+            PlanStep::Call(call) => self.touch(place, call.slots()),
+            PlanStep::Loop(repeat) => self.touch(place, repeat.slots()),
+            PlanStep::Branch { selector, branches, .. } => {
                 self.touch(place, branches.iter().flat_map(|call| call.slots()).chain([*selector]));
             }
         }
-        if let Step::Launch(work) = step {
+        if let PlanStep::Launch(work) = step {
             self.works[place] = Some(work.clone());
         }
-        let is_barrier =
-            !matches!(step, Step::Alloc(_) | Step::Free(_) | Step::Launch(_) | Step::Start { .. });
+        let is_barrier = !matches!(
+            step,
+            PlanStep::Alloc(_) | PlanStep::Free(_) | PlanStep::Launch(_) | PlanStep::Start { .. }
+        );
         self.barriers[place + 1] = self.barriers[place] + usize::from(is_barrier);
     }
 
@@ -124,7 +126,7 @@ impl<'a> Fuser<'a> {
         &self,
         place: usize,
         fits: &mut impl FnMut(&[InstrId]) -> bool,
-    ) -> Option<(Change, Vec<(usize, Work)>)> {
+    ) -> Option<(FusionChange, Vec<(usize, PlannedWork)>)> {
         let work = self.works[place].as_ref()?;
         let opcode = self.module.instruction(work.instr).opcode;
         if !only_finds(opcode) && !opcode.is_elementwise() {
@@ -151,9 +153,9 @@ impl<'a> Fuser<'a> {
 
     /// The changes if a launch's result is no longer in memory; nothing, if another step needs it
     /// there.
-    fn change(&self, place: usize) -> Option<Change> {
+    fn change(&self, place: usize) -> Option<FusionChange> {
         let &[slot] = &self.works[place].as_ref()?.writes[..] else { return None };
-        let is_first = self.plan.storage.slots[slot].origin == Origin::Made
+        let is_first = self.plan.storage.slots[slot].origin == SlotOrigin::Made
             && self.writers[slot].iter().all(|&writer| writer >= place);
         let next = self.writers[slot].iter().copied().filter(|&writer| writer > place).min();
         let until = next.unwrap_or(usize::MAX);
@@ -174,7 +176,7 @@ impl<'a> Fuser<'a> {
             }
             (false, _) => None,
         };
-        (!is_seen).then_some(Change {
+        (!is_seen).then_some(FusionChange {
             slot,
             readers,
             last,
@@ -194,7 +196,7 @@ impl<'a> Fuser<'a> {
     /// The slots that live longer when they are read by `last`, and until when they lived.
     fn prolonged<'s>(
         &'s self,
-        work: &'s Work,
+        work: &'s PlannedWork,
         last: usize,
     ) -> impl Iterator<Item = (SlotId, usize)> + 's {
         let ends = move |&slot: &SlotId| {
@@ -204,7 +206,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether no step requests more than the plan's peak when a launch is computed by its readers.
-    fn is_within_limit(&self, work: &Work, change: &Change) -> bool {
+    fn is_within_limit(&self, work: &PlannedWork, change: &FusionChange) -> bool {
         let size = |slot: SlotId| self.plan.storage.slots[slot].size;
         let prolonged: Vec<(SlotId, usize)> = self.prolonged(work, change.last).collect();
         let Some(first) = prolonged.iter().map(|(_, end)| end + 1).min() else { return true };
@@ -218,7 +220,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// A kernel that computes a launch as well, instead of reading its result.
-    fn with(&self, reader: &Work, work: &Work, slot: SlotId) -> Option<Work> {
+    fn with(&self, reader: &PlannedWork, work: &PlannedWork, slot: SlotId) -> Option<PlannedWork> {
         let mut instrs = reader.instrs();
         if instrs.len() >= MOST || !self.reads_directly(&instrs, work.instr, slot) {
             return None;
@@ -234,7 +236,7 @@ impl<'a> Fuser<'a> {
             }
         }
         let fused = Some(Fused { name: String::new(), with: instrs });
-        Some(Work { instr: reader.instr, fused, reads, writes: reader.writes.clone() })
+        Some(PlannedWork { instr: reader.instr, fused, reads, writes: reader.writes.clone() })
     }
 
     /// Whether everything that instructions read from a slot is the result of `maker`, directly or
@@ -252,9 +254,9 @@ impl<'a> Fuser<'a> {
             })
     }
 
-    fn join(&mut self, place: usize, change: Change, joined: Vec<(usize, Work)>) {
+    fn join(&mut self, place: usize, change: FusionChange, joined: Vec<(usize, PlannedWork)>) {
         let Some(work) = self.works[place].take() else { return };
-        let Change { slot: gives, readers, last, spared, is_gone } = change;
+        let FusionChange { slot: gives, readers, last, spared, is_gone } = change;
         let size = |slot: SlotId| self.plan.storage.slots[slot].size;
         if let Some((from, to)) = spared {
             self.levels[from..=to].iter_mut().for_each(|level| *level -= size(gives));
@@ -282,10 +284,10 @@ impl<'a> Fuser<'a> {
         let (mut before, mut after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         for step in &self.plan.steps {
             match *step {
-                Step::Alloc(slot) => {
+                PlanStep::Alloc(slot) => {
                     self.life[slot].0.into_iter().for_each(|place| before[place].push(slot))
                 }
-                Step::Free(slot) => {
+                PlanStep::Free(slot) => {
                     self.life[slot].1.into_iter().for_each(|place| after[place].push(slot))
                 }
                 _ => {}
@@ -294,15 +296,17 @@ impl<'a> Fuser<'a> {
         let mut steps = Vec::with_capacity(count);
         let (mut moved_to, mut starts_at) = (vec![0; count], vec![0; count + 1]);
         for (place, step) in self.plan.steps.iter().enumerate() {
-            steps.extend(before[place].iter().map(|&slot| Step::Alloc(slot)));
+            steps.extend(before[place].iter().map(|&slot| PlanStep::Alloc(slot)));
             moved_to[place] = steps.len();
             match step {
-                Step::Alloc(_) | Step::Free(_) => {}
-                Step::Launch(_) => steps.extend(self.works[place].clone().map(Step::Launch)),
-                Step::Wait(start) => steps.push(Step::Wait(moved_to[*start])),
+                PlanStep::Alloc(_) | PlanStep::Free(_) => {}
+                PlanStep::Launch(_) => {
+                    steps.extend(self.works[place].clone().map(PlanStep::Launch))
+                }
+                PlanStep::Wait(start) => steps.push(PlanStep::Wait(moved_to[*start])),
                 other => steps.push(other.clone()),
             }
-            steps.extend(after[place].iter().map(|&slot| Step::Free(slot)));
+            steps.extend(after[place].iter().map(|&slot| PlanStep::Free(slot)));
             starts_at[place + 1] = steps.len();
         }
         let checks = self.checks(&before, &after, &starts_at);
@@ -321,8 +325,8 @@ impl<'a> Fuser<'a> {
             (IdVec::filled(false, slots), IdVec::filled(false, slots));
         for step in &self.plan.steps {
             match *step {
-                Step::Alloc(slot) => is_allocated[slot] = true,
-                Step::Free(slot) => is_freed[slot] = true,
+                PlanStep::Alloc(slot) => is_allocated[slot] = true,
+                PlanStep::Free(slot) => is_freed[slot] = true,
                 _ => {}
             }
         }
@@ -345,7 +349,7 @@ impl<'a> Fuser<'a> {
 }
 
 /// What changes when a launch joins its readers.
-struct Change {
+struct FusionChange {
     /// Its result is in here.
     slot: SlotId,
     /// Its readers, and the last of them.
@@ -377,7 +381,7 @@ fn name_kernels(module: &Module, program: &mut Program) {
     let mut number = 0;
     for plan in program.plans.as_mut_slice() {
         for step in &mut plan.steps {
-            let Step::Launch(work) = step else { continue };
+            let PlanStep::Launch(work) = step else { continue };
             let instrs = work.instrs();
             let Some(fused) = &mut work.fused else { continue };
             let mut words: Vec<&str> = Vec::new();

@@ -4,7 +4,7 @@
 //! derived from the graph, not from the steps that allocate and free, so that comparing it with
 //! what happened finds wrong steps; and it stays with the node that it follows when steps move.
 
-use super::{Plan, Step};
+use super::{Plan, PlanStep};
 use crate::ids::{InstrId, SlotId};
 
 /// What must have happened to memory since the previous check.
@@ -21,8 +21,8 @@ pub struct Check {
 }
 
 /// A step that was somewhere, or a check.
-enum Item {
-    Step(usize, Step),
+enum PlacedItem {
+    Step(usize, PlanStep),
     Check(Check),
 }
 
@@ -30,26 +30,26 @@ impl Plan {
     /// Has memory go just before its last use, or never before the end: a plan that is wrong, to see that
     /// this is found. Gives whether there is such a plan.
     pub fn misplace_free(&mut self, slot: SlotId, is_early: bool) -> bool {
-        let is_free =
-            |item: &Item| matches!(item, Item::Step(_, Step::Free(other)) if *other == slot);
+        let is_free = |item: &PlacedItem| matches!(item, PlacedItem::Step(_, PlanStep::Free(other)) if *other == slot);
         let mut items = self.take_items();
         let Some(from) = items.iter().position(is_free) else {
             self.put_items(items);
             return false;
         };
-        let is_check = |item: &Item| matches!(item, Item::Check(_));
+        let is_check = |item: &PlacedItem| matches!(item, PlacedItem::Check(_));
         let to = match is_early {
             true => {
                 let last = items
                     .iter()
-                    .rposition(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
+                    .rposition(|item| matches!(item, PlacedItem::Step(_, step) if step.uses(slot)));
                 last.and_then(|last| items[..last].iter().rposition(is_check))
             }
             false => items.iter().rposition(is_check),
         };
         // The check after its maker, at the earliest.
-        let made =
-            items.iter().position(|item| matches!(item, Item::Step(_, step) if step.uses(slot)));
+        let made = items
+            .iter()
+            .position(|item| matches!(item, PlacedItem::Step(_, step) if step.uses(slot)));
         let to = to.filter(|&to| to != from && made.is_none_or(|made| to > made));
         if let Some(to) = to {
             let free = items.remove(from);
@@ -59,52 +59,54 @@ impl Plan {
         to.is_some()
     }
 
-    fn take_items(&mut self) -> Vec<Item> {
+    fn take_items(&mut self) -> Vec<PlacedItem> {
         let mut checks = std::mem::take(&mut self.checks).into_iter().peekable();
         let mut items = Vec::new();
         for (place, step) in std::mem::take(&mut self.steps).into_iter().enumerate() {
             while let Some(check) = checks.next_if(|check| check.before <= place) {
-                items.push(Item::Check(check));
+                items.push(PlacedItem::Check(check));
             }
-            items.push(Item::Step(place, step));
+            items.push(PlacedItem::Step(place, step));
         }
-        items.extend(checks.map(Item::Check));
+        items.extend(checks.map(PlacedItem::Check));
         items
     }
 
     /// Steps and checks in another sequence; waits still name the steps that they named.
-    fn put_items(&mut self, items: Vec<Item>) {
+    fn put_items(&mut self, items: Vec<PlacedItem>) {
         let mut now = vec![0; items.len()];
         for item in items {
             match item {
-                Item::Check(check) => self.checks.push(Check { before: self.steps.len(), ..check }),
-                Item::Step(was, step) => {
+                PlacedItem::Check(check) => {
+                    self.checks.push(Check { before: self.steps.len(), ..check })
+                }
+                PlacedItem::Step(was, step) => {
                     now[was] = self.steps.len();
                     self.steps.push(step);
                 }
             }
         }
         for step in &mut self.steps {
-            if let Step::Wait(start) = step {
+            if let PlanStep::Wait(start) = step {
                 *start = now[*start];
             }
         }
     }
 }
 
-impl Step {
+impl PlanStep {
     /// Whether it reads or writes memory.
     fn uses(&self, slot: SlotId) -> bool {
         match self {
-            Step::Launch(work) | Step::Start { work, .. } => {
+            PlanStep::Launch(work) | PlanStep::Start { work, .. } => {
                 work.reads.contains(&slot) || work.writes.contains(&slot)
             }
-            Step::Call(call) => call.arguments.contains(&slot),
-            Step::Loop(repeat) => repeat.state.contains(&slot),
-            Step::Branch { selector, branches, .. } => {
+            PlanStep::Call(call) => call.arguments.contains(&slot),
+            PlanStep::Loop(repeat) => repeat.state.contains(&slot),
+            PlanStep::Branch { selector, branches, .. } => {
                 *selector == slot || branches.iter().any(|call| call.arguments.contains(&slot))
             }
-            Step::Alloc(_) | Step::Free(_) | Step::Wait(_) => false,
+            PlanStep::Alloc(_) | PlanStep::Free(_) | PlanStep::Wait(_) => false,
         }
     }
 }

@@ -30,7 +30,7 @@ mod text;
 pub use build::{PlanError, build};
 pub use fuse::{fuse, only_finds};
 pub use lives::Check;
-pub use text::{Line, Text, hash_of};
+pub use text::{PlanLine, Text, hash_of};
 
 use crate::ids::{CommId, ComputationId, InstrId, PlanId, SlotId};
 use crate::{Module, ReplicaGroups, Storage};
@@ -90,24 +90,24 @@ pub struct Plan {
     /// The slots of its result, leaf by leaf.
     pub results: Vec<SlotId>,
     /// What is done, in sequence.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// The expected allocations and frees, one check after each node that does something, in order.
     pub checks: Vec<Check>,
 }
 
 /// Something that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PlanStep {
     /// Allocates memory.
     Alloc(SlotId),
     /// Frees memory.
     Free(SlotId),
     /// An instruction, or several as one kernel, is computed on the compute stream.
-    Launch(Work),
+    Launch(PlannedWork),
     /// Starts an operation on another stream, once everything before it has been computed.
     Start {
         /// Its inputs and outputs.
-        work: Work,
+        work: PlannedWork,
         /// Which stream.
         stream: StreamId,
         /// The participants; none, if it is a transfer.
@@ -116,7 +116,7 @@ pub enum Step {
     /// Blocks the compute stream until the operation started by that step has ended.
     Wait(usize),
     /// A computation runs.
-    Call(Call),
+    Call(PlannedCall),
     /// Runs a computation while another one returns true.
     Loop(Loop),
     /// One of several computations runs.
@@ -126,13 +126,13 @@ pub enum Step {
         /// The slot of the index, or the boolean, that selects the branch.
         selector: SlotId,
         /// The computations.
-        branches: Vec<Call>,
+        branches: Vec<PlannedCall>,
     },
 }
 
 /// An instruction, or several that are one kernel, with their memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Work {
+pub struct PlannedWork {
     /// The instruction whose value it computes; of a start of the generic form, the start.
     pub instr: InstrId,
     /// What else is computed on the way, if anything is.
@@ -152,7 +152,7 @@ pub struct Fused {
     pub with: Vec<InstrId>,
 }
 
-impl Work {
+impl PlannedWork {
     /// All instructions that are computed, in a sequence in which they can run.
     pub fn instrs(&self) -> Vec<InstrId> {
         let with = self.fused.iter().flat_map(|fused| &fused.with).copied();
@@ -169,7 +169,7 @@ impl Work {
 
 /// A computation that is run once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct PlannedCall {
     /// Its caller.
     pub instr: InstrId,
     /// What is run.
@@ -203,7 +203,7 @@ pub struct Loop {
     pub moved: Vec<(SlotId, SlotId)>,
 }
 
-impl Call {
+impl PlannedCall {
     /// All memory of the caller that it has to do with.
     fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         let pairs = self.lent.iter().chain(&self.adopted).chain(&self.copied).map(|&(_, own)| own);

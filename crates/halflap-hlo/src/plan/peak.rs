@@ -1,7 +1,7 @@
 //! The most that is requested at once, step by step.
 
-use super::{Call, Plan, Program, Step};
-use crate::Origin;
+use super::{Plan, PlanStep, PlannedCall, Program};
+use crate::SlotOrigin;
 use crate::ids::{PlanId, SlotId};
 use halflap::ids::IdVec;
 use halflap::units::Bytes;
@@ -10,15 +10,15 @@ impl Program {
     /// The peak of requested memory, as the runtime measures it. For branches, and for a loop that
     /// may not run at all, the worst case counts.
     pub fn peak(&self) -> Bytes {
-        let needs = Needs::new(self);
+        let needs = PeakNeeds::new(self);
         let need = needs.of.get(self.entry).copied().unwrap_or(Bytes::ZERO);
-        self.plans[self.entry].size_of(Origin::Parameter) + need
+        self.plans[self.entry].size_of(SlotOrigin::Parameter) + need
     }
 }
 
 impl Plan {
     /// What the slots of an origin take.
-    pub fn size_of(&self, origin: Origin) -> Bytes {
+    pub fn size_of(&self, origin: SlotOrigin) -> Bytes {
         self.storage
             .slots
             .iter()
@@ -29,20 +29,20 @@ impl Plan {
 }
 
 /// The most that plans request beyond their parameters.
-struct Needs<'a> {
+struct PeakNeeds<'a> {
     plans: &'a IdVec<PlanId, Plan>,
     of: IdVec<PlanId, Bytes>,
 }
 
 /// The bytes that each plan requests at each step, beyond its parameters.
 pub(super) fn levels(program: &Program) -> IdVec<PlanId, Vec<Bytes>> {
-    let needs = Needs::new(program);
+    let needs = PeakNeeds::new(program);
     program.plans.iter().map(|(_, plan)| needs.levels(plan, &[])).collect()
 }
 
-impl<'a> Needs<'a> {
-    fn new(program: &'a Program) -> Needs<'a> {
-        let mut needs = Needs { plans: &program.plans, of: IdVec::default() };
+impl<'a> PeakNeeds<'a> {
+    fn new(program: &'a Program) -> PeakNeeds<'a> {
+        let mut needs = PeakNeeds { plans: &program.plans, of: IdVec::default() };
         for (_, plan) in program.plans.iter() {
             // Callees come before their callers.
             let need = needs.of(plan, &[]);
@@ -53,30 +53,32 @@ impl<'a> Needs<'a> {
 
     /// What one plan needs, with some of its memory lent by the caller.
     fn of(&self, plan: &Plan, lent: &[SlotId]) -> Bytes {
-        self.levels(plan, lent).into_iter().fold(plan.size_of(Origin::Constant), Bytes::max)
+        self.levels(plan, lent).into_iter().fold(plan.size_of(SlotOrigin::Constant), Bytes::max)
     }
 
     fn levels(&self, plan: &Plan, lent: &[SlotId]) -> Vec<Bytes> {
         let size = |slot: SlotId| {
             if lent.contains(&slot) { Bytes::ZERO } else { plan.storage.slots[slot].size }
         };
-        let mut alive = plan.size_of(Origin::Constant);
+        let mut alive = plan.size_of(SlotOrigin::Constant);
         let mut levels = Vec::with_capacity(plan.steps.len());
         for step in &plan.steps {
             // While it runs, and when it is over.
             let (inside, left) = match step {
-                Step::Alloc(slot) => (size(*slot), size(*slot)),
-                Step::Free(slot) => (Bytes::ZERO, -size(*slot)),
-                Step::Call(call) => self.call(plan, call),
-                Step::Loop(repeat) => {
+                PlanStep::Alloc(slot) => (size(*slot), size(*slot)),
+                PlanStep::Free(slot) => (Bytes::ZERO, -size(*slot)),
+                PlanStep::Call(call) => self.call(plan, call),
+                PlanStep::Loop(repeat) => {
                     (self.of[repeat.condition].max(self.of[repeat.body]), Bytes::ZERO)
                 }
                 // What branches leave is the same.
-                Step::Branch { branches, .. } => {
+                PlanStep::Branch { branches, .. } => {
                     let each = branches.iter().map(|call| self.call(plan, call));
                     each.fold((Bytes::ZERO, Bytes::ZERO), |a, b| (a.0.max(b.0), b.1))
                 }
-                Step::Launch(_) | Step::Start { .. } | Step::Wait(_) => (Bytes::ZERO, Bytes::ZERO),
+                PlanStep::Launch(_) | PlanStep::Start { .. } | PlanStep::Wait(_) => {
+                    (Bytes::ZERO, Bytes::ZERO)
+                }
             };
             levels.push(alive + inside);
             alive += left;
@@ -84,7 +86,7 @@ impl<'a> Needs<'a> {
         levels
     }
 
-    fn call(&self, plan: &Plan, call: &Call) -> (Bytes, Bytes) {
+    fn call(&self, plan: &Plan, call: &PlannedCall) -> (Bytes, Bytes) {
         let size = |slot: SlotId| plan.storage.slots[slot].size;
         let fresh: Bytes = call.allocated.iter().map(|&slot| size(slot)).sum();
         let adopted: Bytes = call.adopted.iter().map(|&(_, own)| size(own)).sum();

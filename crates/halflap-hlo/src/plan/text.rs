@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Call, Plan, Program, Step, Work};
+use super::{Plan, PlanStep, PlannedCall, PlannedWork, Program};
 use crate::Module;
 use crate::ids::{InstrId, PlanId, SlotId};
 use halflap::ids::Id;
@@ -13,12 +13,12 @@ use halflap::units::Bytes;
 #[derive(Clone, Debug)]
 pub struct Text {
     /// All of them, in sequence.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlanLine>,
 }
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct PlanLine {
     /// The step that it shows: the plan, and its place there. Nothing for a heading.
     pub step: Option<(PlanId, usize)>,
     /// What it says.
@@ -46,18 +46,19 @@ impl Text {
             text.heading(printer.heading(id == program.entry));
             for (place, step) in plan.steps.iter().enumerate() {
                 let line = format!("{place:>6}  {}", printer.step(step));
-                text.lines.push(Line { step: Some((id, place)), text: line.trim_end().to_owned() });
+                text.lines
+                    .push(PlanLine { step: Some((id, place)), text: line.trim_end().to_owned() });
             }
         }
         text
     }
 
     fn heading(&mut self, text: String) {
-        self.lines.push(Line { step: None, text });
+        self.lines.push(PlanLine { step: None, text });
     }
 
     /// The lines of steps, without headings, whose figures follow from them.
-    pub fn steps(&self) -> impl Iterator<Item = &Line> {
+    pub fn steps(&self) -> impl Iterator<Item = &PlanLine> {
         self.lines.iter().filter(|line| line.step.is_some())
     }
 
@@ -99,7 +100,7 @@ struct Printer<'a> {
 impl Printer<'_> {
     fn heading(&self, is_entry: bool) -> String {
         let kind = if is_entry { "entry" } else { "computation" };
-        let sizes = [crate::Origin::Parameter, crate::Origin::Constant]
+        let sizes = [crate::SlotOrigin::Parameter, crate::SlotOrigin::Constant]
             .map(|origin| self.plan.size_of(origin));
         format!(
             "{kind} {}: {} steps, parameters {}, constants {}, gives {}",
@@ -124,30 +125,30 @@ impl Printer<'_> {
         if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
     }
 
-    fn step(&self, step: &Step) -> String {
+    fn step(&self, step: &PlanStep) -> String {
         let sized = |slot: SlotId| {
             let size: Bytes = self.plan.storage.slots[slot].size;
             format!("{}  {} bytes", self.slot(slot), size.0)
         };
         match step {
-            Step::Alloc(slot) => format!("alloc   {}", sized(*slot)),
-            Step::Free(slot) => format!("free    {}", sized(*slot)),
-            Step::Launch(work) => format!("launch  {}", self.work(work)),
-            Step::Start { work, stream, comm } => {
+            PlanStep::Alloc(slot) => format!("alloc   {}", sized(*slot)),
+            PlanStep::Free(slot) => format!("free    {}", sized(*slot)),
+            PlanStep::Launch(work) => format!("launch  {}", self.work(work)),
+            PlanStep::Start { work, stream, comm } => {
                 let mut text = format!("start   {}  on stream {}", self.work(work), stream.index());
                 if let Some(comm) = comm {
                     let _ = write!(text, " among {}", self.program.comms[*comm].describe());
                 }
                 text
             }
-            Step::Wait(start) => match self.plan.steps.get(*start) {
-                Some(Step::Start { work, .. }) => {
+            PlanStep::Wait(start) => match self.plan.steps.get(*start) {
+                Some(PlanStep::Start { work, .. }) => {
                     format!("wait    {} (step {start})", self.name(work.instr))
                 }
                 _ => format!("wait    step {start}"),
             },
-            Step::Call(call) => format!("call    {}", self.call(call)),
-            Step::Loop(repeat) => {
+            PlanStep::Call(call) => format!("call    {}", self.call(call)),
+            PlanStep::Loop(repeat) => {
                 let of = |plan: PlanId| {
                     self.module.computation_name(self.program.plans[plan].computation)
                 };
@@ -164,7 +165,7 @@ impl Printer<'_> {
                     .map(|&(from, to)| format!("{} <- {}", self.slot(to), self.slot(from)));
                 text + &list("copies", pairs)
             }
-            Step::Branch { instr, selector, branches } => {
+            PlanStep::Branch { instr, selector, branches } => {
                 let each: Vec<String> = branches.iter().map(|call| self.call(call)).collect();
                 format!(
                     "branch  {}  by {}: {}",
@@ -176,7 +177,7 @@ impl Printer<'_> {
         }
     }
 
-    fn work(&self, work: &Work) -> String {
+    fn work(&self, work: &PlannedWork) -> String {
         let opcode = match work.fused {
             Some(_) => "",
             None => self.module.opcode_name(work.instr),
@@ -195,7 +196,7 @@ impl Printer<'_> {
         text
     }
 
-    fn call(&self, call: &Call) -> String {
+    fn call(&self, call: &PlannedCall) -> String {
         let plan = &self.program.plans[call.plan];
         let theirs = |slot: SlotId| &plan.storage.slots[slot].name;
         let arguments = self.slots(&call.arguments);

@@ -15,8 +15,8 @@ use thiserror::Error;
 use crate::Module;
 use crate::ids::InstrId;
 use halflap::ids::Id;
-use nodes::{NodeId, Nodes, What};
-use read::Read;
+use nodes::{NodeId, NodeOp, Nodes};
+use read::ReadModule;
 
 /// How equal the results of two modules are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +84,8 @@ fn same_header(before: &Module, after: &Module) -> Result<(), Different> {
 
 fn compared(before: &Module, after: &Module, any_sum_order: bool) -> Result<(), Different> {
     let mut nodes = Nodes::new(before.devices(), any_sum_order);
-    let old = Read::new(before, &mut nodes);
-    let new = Read::new(after, &mut nodes);
+    let old = ReadModule::new(before, &mut nodes);
+    let new = ReadModule::new(after, &mut nodes);
     let both = (old.function(before.entry()), new.function(after.entry()));
     if both.0 != both.1 {
         let (Some(a), Some(b)) = both else { return Err(Different::Results) };
@@ -95,9 +95,14 @@ fn compared(before: &Module, after: &Module, any_sum_order: bool) -> Result<(), 
 }
 
 /// The first values that are made of equal ones and differ.
-fn difference(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>, entries: [NodeId; 2]) -> Different {
+fn difference(
+    nodes: &Nodes,
+    old: &ReadModule<'_>,
+    new: &ReadModule<'_>,
+    entries: [NodeId; 2],
+) -> Different {
     // Looked up only.
-    let named = |read: &Read<'_>| -> HashMap<NodeId, InstrId> {
+    let named = |read: &ReadModule<'_>| -> HashMap<NodeId, InstrId> {
         let all = (0..read.module.len()).map(InstrId::from_index).rev();
         all.filter_map(|instr| Some((read.values[instr]?, instr))).collect()
     };
@@ -109,8 +114,8 @@ fn difference(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>, entries: [NodeId; 2
             last = Some((before, after));
         }
         let (left, right) = (nodes.node(a), nodes.node(b));
-        let called = |what: &What| match what {
-            What::Op { called, .. } => called.clone(),
+        let called = |what: &NodeOp| match what {
+            NodeOp::Op { called, .. } => called.clone(),
             _ => Vec::new(),
         };
         let inputs = left.inputs.iter().zip(&right.inputs);
@@ -131,13 +136,17 @@ fn difference(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>, entries: [NodeId; 2
 }
 
 /// Every control dependency must still be there.
-fn same_controls(nodes: &Nodes, old: &Read<'_>, new: &Read<'_>) -> Result<(), Different> {
-    let value = |read: &Read<'_>, instr: InstrId| {
+fn same_controls(
+    nodes: &Nodes,
+    old: &ReadModule<'_>,
+    new: &ReadModule<'_>,
+) -> Result<(), Different> {
+    let value = |read: &ReadModule<'_>, instr: InstrId| {
         let id = read.values[instr]?;
         let node = nodes.node(id);
         // What starts something stands for what it gives.
         Some(match node.what {
-            What::Started => *node.inputs.first()?,
+            NodeOp::Started => *node.inputs.first()?,
             _ => id,
         })
     };

@@ -82,7 +82,7 @@ pub(super) struct Members {
 
 /// What a node does with its inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum NodeOp {
     Parameter(usize),
     /// A constant, as it is written.
     Literal(String),
@@ -118,7 +118,7 @@ pub(super) enum What {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
-    pub(super) what: What,
+    pub(super) what: NodeOp,
     pub(super) form: Form,
     pub(super) inputs: Vec<NodeId>,
 }
@@ -146,7 +146,7 @@ impl Nodes {
     }
 
     /// A node as it is.
-    pub(super) fn plain(&mut self, what: What, form: Form, inputs: Vec<NodeId>) -> NodeId {
+    pub(super) fn plain(&mut self, what: NodeOp, form: Form, inputs: Vec<NodeId>) -> NodeId {
         let node = Node { what, form, inputs };
         if let Some(&id) = self.known.get(&node) {
             return id;
@@ -159,16 +159,16 @@ impl Nodes {
     /// An element of a value, which is a tuple.
     pub(super) fn element(&mut self, of: NodeId, index: u32) -> NodeId {
         let node = self.node(of);
-        if let (What::Tuple, Some(&part)) = (&node.what, node.inputs.get(index as usize)) {
+        if let (NodeOp::Tuple, Some(&part)) = (&node.what, node.inputs.get(index as usize)) {
             return part;
         }
         let form = node.form.part(index);
-        self.plain(What::Element(index), form, vec![of])
+        self.plain(NodeOp::Element(index), form, vec![of])
     }
 
     /// An operation, in normal form.
-    pub(super) fn op(&mut self, what: What, form: Form, inputs: Vec<NodeId>) -> NodeId {
-        let What::Op { opcode, .. } = &what else { return self.plain(what, form, inputs) };
+    pub(super) fn op(&mut self, what: NodeOp, form: Form, inputs: Vec<NodeId>) -> NodeId {
+        let NodeOp::Op { opcode, .. } = &what else { return self.plain(what, form, inputs) };
         let opcode = *opcode;
         if opcode == Opcode::Convert
             && let Some(moved) = self.converted(&what, &form, &inputs)
@@ -178,7 +178,7 @@ impl Nodes {
         if opcode == Opcode::DynamicSlice
             && let Some((dim, starts)) = self.sliced(&form, &inputs)
         {
-            return self.plain(What::Shard { dim, starts }, form, vec![inputs[0]]);
+            return self.plain(NodeOp::Shard { dim, starts }, form, vec![inputs[0]]);
         }
         if opcode.is_elementwise()
             && opcode != Opcode::Map
@@ -190,10 +190,10 @@ impl Nodes {
     }
 
     /// A collective of one operand, in normal form.
-    pub(super) fn collective(&mut self, what: What, form: Form, input: NodeId) -> NodeId {
+    pub(super) fn collective(&mut self, what: NodeOp, form: Form, input: NodeId) -> NodeId {
         let known = match &what {
-            What::Collective { opcode: Opcode::AllReduce, .. } => self.summed(&what, input),
-            What::Collective { opcode: Opcode::ReduceScatter, .. }
+            NodeOp::Collective { opcode: Opcode::AllReduce, .. } => self.summed(&what, input),
+            NodeOp::Collective { opcode: Opcode::ReduceScatter, .. }
                 if self.any_sum_order || self.is_order_free(&what, input) =>
             {
                 self.scattered(&what, &form, input)
@@ -207,10 +207,10 @@ impl Nodes {
     }
 
     /// The members of an all-reduce in ascending sequence, where theirs makes no difference.
-    fn in_any_sequence(&self, what: What, input: NodeId) -> What {
+    fn in_any_sequence(&self, what: NodeOp, input: NodeId) -> NodeOp {
         let is_free = self.any_sum_order || self.is_order_free(&what, input);
         match what {
-            What::Collective {
+            NodeOp::Collective {
                 opcode: opcode @ Opcode::AllReduce,
                 members,
                 dimensions,
@@ -218,15 +218,15 @@ impl Nodes {
                 reducer,
             } if is_free => {
                 let members = Rc::new(sorted(&members));
-                What::Collective { opcode, members, dimensions, attributes, reducer }
+                NodeOp::Collective { opcode, members, dimensions, attributes, reducer }
             }
             what => what,
         }
     }
 
     /// A reduce-scatter as a slice of an all-reduce.
-    fn scattered(&mut self, what: &What, form: &Form, input: NodeId) -> Option<NodeId> {
-        let What::Collective { members, dimensions, attributes, reducer, .. } = what else {
+    fn scattered(&mut self, what: &NodeOp, form: &Form, input: NodeId) -> Option<NodeId> {
+        let NodeOp::Collective { members, dimensions, attributes, reducer, .. } = what else {
             return None;
         };
         let whole = self.node(input).form.clone();
@@ -246,7 +246,7 @@ impl Nodes {
         if !is_even || starts.contains(&u64::MAX) {
             return None;
         }
-        let all = What::Collective {
+        let all = NodeOp::Collective {
             opcode: Opcode::AllReduce,
             members: members.clone(),
             dimensions: Vec::new(),
@@ -254,7 +254,7 @@ impl Nodes {
             reducer: *reducer,
         };
         let whole = self.collective(all, whole, input);
-        Some(self.plain(What::Shard { dim, starts: Rc::new(starts) }, form.clone(), vec![whole]))
+        Some(self.plain(NodeOp::Shard { dim, starts: Rc::new(starts) }, form.clone(), vec![whole]))
     }
 
     pub(super) fn device_count(&self) -> usize {
@@ -262,12 +262,12 @@ impl Nodes {
     }
 
     /// A convert of moved data as moved data that was converted.
-    fn converted(&mut self, what: &What, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
+    fn converted(&mut self, what: &NodeOp, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
         let &[input] = inputs else { return None };
         let node = self.node(input).clone();
         let moves = matches!(
             &node.what,
-            What::Collective {
+            NodeOp::Collective {
                 opcode: Opcode::AllGather
                     | Opcode::AllToAll
                     | Opcode::CollectivePermute
@@ -301,9 +301,9 @@ impl Nodes {
     }
 
     /// What is computed of slices, as a slice of what is computed of the whole.
-    fn lifted(&mut self, what: &What, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
+    fn lifted(&mut self, what: &NodeOp, form: &Form, inputs: &[NodeId]) -> Option<NodeId> {
         let shard = |node: &Node| match &node.what {
-            What::Shard { dim, starts } => Some((*dim, starts.clone(), node.inputs[0])),
+            NodeOp::Shard { dim, starts } => Some((*dim, starts.clone(), node.inputs[0])),
             _ => None,
         };
         let (dim, starts, of) = inputs.iter().find_map(|&input| shard(self.node(input)))?;
@@ -323,33 +323,33 @@ impl Nodes {
             lifted.push(full);
         }
         let full = self.op(what.clone(), form.with_dims(&whole), lifted);
-        Some(self.plain(What::Shard { dim, starts }, form.clone(), vec![full]))
+        Some(self.plain(NodeOp::Shard { dim, starts }, form.clone(), vec![full]))
     }
 
     /// A single number in every place.
     fn is_spread(&self, node: &Node) -> bool {
         let of_scalar =
             |&input: &NodeId| self.node(input).form.dims().is_some_and(<[u64]>::is_empty);
-        matches!(node.what, What::Op { opcode: Opcode::Broadcast, .. })
+        matches!(node.what, NodeOp::Op { opcode: Opcode::Broadcast, .. })
             && node.inputs.iter().all(of_scalar)
     }
 
     /// A sum over slices that is summed over their ranks, as the sum of the whole.
-    fn summed(&mut self, what: &What, input: NodeId) -> Option<NodeId> {
-        let What::Collective { members, reducer, .. } = what else { return None };
+    fn summed(&mut self, what: &NodeOp, input: NodeId) -> Option<NodeId> {
+        let NodeOp::Collective { members, reducer, .. } = what else { return None };
         let sum = self.node(input).clone();
-        let What::Op { opcode: Opcode::Reduce, attributes: own, called, .. } = &sum.what else {
+        let NodeOp::Op { opcode: Opcode::Reduce, attributes: own, called, .. } = &sum.what else {
             return None;
         };
         let &[part, init] = &sum.inputs[..] else { return None };
         let node = self.node(part).clone();
-        let What::Shard { dim, starts } = &node.what else { return None };
+        let NodeOp::Shard { dim, starts } = &node.what else { return None };
         let is_free = self.any_sum_order || sum.form.element()?.name().starts_with(['s', 'u']);
         let is_same_sum = reducer.is_some_and(|reducer| {
             called[..] == [reducer] && self.reducer(reducer) == Some(Opcode::Add)
         });
         let summed = own.iter().find(|(key, _)| key == "dimensions")?;
-        let is_zero = matches!(&self.node(init).what, What::Literal(text) if text == "0");
+        let is_zero = matches!(&self.node(init).what, NodeOp::Literal(text) if text == "0");
         let is_summed = numbers_in(&summed.1).contains(&(*dim as i64));
         if !(is_free && is_zero && is_summed && is_same_sum) {
             return None;
@@ -375,8 +375,8 @@ impl Nodes {
         while let Some(id) = open.pop() {
             let node = self.node(id);
             match &node.what {
-                What::Literal(_) => {}
-                What::Collective { opcode: Opcode::AllReduce, members, .. } => {
+                NodeOp::Literal(_) => {}
+                NodeOp::Collective { opcode: Opcode::AllReduce, members, .. } => {
                     let within = |group: &Vec<u32>| {
                         members.groups.iter().any(|all| group.iter().all(|d| all.contains(d)))
                     };
@@ -384,7 +384,7 @@ impl Nodes {
                         return false;
                     }
                 }
-                What::Op { opcode, .. }
+                NodeOp::Op { opcode, .. }
                     if (opcode.is_elementwise() && *opcode != Opcode::Map)
                         || *opcode == Opcode::Broadcast =>
                 {
@@ -399,9 +399,9 @@ impl Nodes {
     /// What a function does with its two parameters, if that is one operation.
     fn reducer(&self, function: NodeId) -> Option<Opcode> {
         let root = self.node(*self.node(function).inputs.first()?);
-        let What::Op { opcode, .. } = root.what else { return None };
+        let NodeOp::Op { opcode, .. } = root.what else { return None };
         let parameter = |&id: &NodeId| match self.node(id).what {
-            What::Parameter(number) => Some(number),
+            NodeOp::Parameter(number) => Some(number),
             _ => None,
         };
         let mut numbers: Vec<usize> = root.inputs.iter().map(parameter).collect::<Option<_>>()?;
@@ -410,8 +410,8 @@ impl Nodes {
     }
 
     /// Whether a reduction gives the same bits in every order.
-    pub(super) fn is_order_free(&self, what: &What, input: NodeId) -> bool {
-        let What::Collective { members, reducer, .. } = what else { return false };
+    pub(super) fn is_order_free(&self, what: &NodeOp, input: NodeId) -> bool {
+        let NodeOp::Collective { members, reducer, .. } = what else { return false };
         let known = [Opcode::Add, Opcode::Multiply, Opcode::Maximum, Opcode::Minimum];
         let is_known = reducer
             .and_then(|function| self.reducer(function))

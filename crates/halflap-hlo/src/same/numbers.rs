@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::nodes::{NodeId, Nodes, What};
+use super::nodes::{NodeId, NodeOp, Nodes};
 use crate::Opcode;
 
 /// Larger numbers are no places in an array, and could overflow.
@@ -32,10 +32,10 @@ impl Nodes {
         let devices = self.device_count();
         let partitions = self.devices.partitions.max(1) as usize;
         let numbers: Vec<i64> = match &node.what {
-            What::Literal(text) => vec![only(text)?; devices],
+            NodeOp::Literal(text) => vec![only(text)?; devices],
             // One of a list that is the same everywhere.
-            What::Shard { starts, .. } => self.picked(node.inputs[0], starts)?,
-            What::Op { opcode, .. } => match opcode {
+            NodeOp::Shard { starts, .. } => self.picked(node.inputs[0], starts)?,
+            NodeOp::Op { opcode, .. } => match opcode {
                 Opcode::PartitionId => (0..devices).map(|d| (d % partitions) as i64).collect(),
                 Opcode::ReplicaId => (0..devices).map(|d| (d / partitions) as i64).collect(),
                 Opcode::Reshape | Opcode::Bitcast | Opcode::Convert | Opcode::Broadcast => {
@@ -59,7 +59,7 @@ impl Nodes {
 
     fn picked(&self, list: NodeId, starts: &[u64]) -> Option<Vec<i64>> {
         let node = self.node(list);
-        let What::Literal(text) = &node.what else { return None };
+        let NodeOp::Literal(text) = &node.what else { return None };
         let [_] = node.form.dims()? else { return None };
         let list: Vec<i64> = words(text).map(|word| word.parse().ok()).collect::<Option<_>>()?;
         starts.iter().map(|&start| list.get(usize::try_from(start).ok()?).copied()).collect()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::nodes::{Form, Members, NodeId, Nodes, What};
+use super::nodes::{Form, Members, NodeId, NodeOp, Nodes};
 use crate::ids::{ComputationId, InstrId};
 use crate::{Module, Opcode, Operand, Phase, ReplicaGroups};
 use halflap::ids::{Id, IdVec};
@@ -55,7 +55,7 @@ struct Begun {
 }
 
 /// A module whose values are nodes.
-pub(super) struct Read<'m> {
+pub(super) struct ReadModule<'m> {
     pub(super) module: &'m Module,
     /// What every instruction gives.
     pub(super) values: IdVec<InstrId, Option<NodeId>>,
@@ -63,10 +63,10 @@ pub(super) struct Read<'m> {
     functions: IdVec<ComputationId, Option<NodeId>>,
 }
 
-impl<'m> Read<'m> {
-    pub(super) fn new(module: &'m Module, nodes: &mut Nodes) -> Read<'m> {
+impl<'m> ReadModule<'m> {
+    pub(super) fn new(module: &'m Module, nodes: &mut Nodes) -> ReadModule<'m> {
         let computations = module.computations().len();
-        let mut reader = Reader {
+        let mut reader = NodeReader {
             module,
             nodes,
             values: IdVec::filled(None, module.len()),
@@ -77,8 +77,8 @@ impl<'m> Read<'m> {
         for computation in module.callees_first() {
             reader.computation(computation);
         }
-        let Reader { values, functions, .. } = reader;
-        Read { module, values, functions }
+        let NodeReader { values, functions, .. } = reader;
+        ReadModule { module, values, functions }
     }
 
     /// What a computation does.
@@ -88,7 +88,7 @@ impl<'m> Read<'m> {
 }
 
 /// A module that is being read, callees first.
-struct Reader<'m, 'n> {
+struct NodeReader<'m, 'n> {
     module: &'m Module,
     nodes: &'n mut Nodes,
     values: IdVec<InstrId, Option<NodeId>>,
@@ -99,7 +99,7 @@ struct Reader<'m, 'n> {
     members: HashMap<String, Rc<Members>>,
 }
 
-impl Reader<'_, '_> {
+impl NodeReader<'_, '_> {
     fn computation(&mut self, computation: ComputationId) {
         let mut last = None;
         for instr in self.module.instructions(computation) {
@@ -109,7 +109,7 @@ impl Reader<'_, '_> {
                     // Effects happen in sequence: each comes after the last.
                     let form = self.nodes.node(value).form.clone();
                     let name = self.module.opcode_name(instr).to_owned();
-                    let what = What::Op {
+                    let what = NodeOp::Op {
                         opcode: Opcode::AfterAll,
                         name,
                         attributes: Rc::default(),
@@ -127,7 +127,7 @@ impl Reader<'_, '_> {
         self.has_effects[computation] = last.is_some();
         let root = self.values[self.module.root(computation)];
         let inputs = root.into_iter().chain(last).collect();
-        self.functions[computation] = Some(self.nodes.plain(What::Function, Form::Other, inputs));
+        self.functions[computation] = Some(self.nodes.plain(NodeOp::Function, Form::Other, inputs));
     }
 
     fn has_effect(&self, instr: InstrId) -> bool {
@@ -171,10 +171,12 @@ impl Reader<'_, '_> {
         match instruction.opcode {
             Opcode::Parameter => {
                 let number = module.parameter_number(instr).unwrap_or(usize::MAX);
-                self.nodes.plain(What::Parameter(number), form, inputs)
+                self.nodes.plain(NodeOp::Parameter(number), form, inputs)
             }
-            Opcode::Constant => self.nodes.plain(What::Literal(self.literal(instr)), form, inputs),
-            Opcode::Tuple => self.nodes.plain(What::Tuple, form, inputs),
+            Opcode::Constant => {
+                self.nodes.plain(NodeOp::Literal(self.literal(instr)), form, inputs)
+            }
+            Opcode::Tuple => self.nodes.plain(NodeOp::Tuple, form, inputs),
             Opcode::GetTupleElement if inputs.len() == 1 => {
                 self.nodes.element(inputs[0], module.tuple_index(instr).unwrap_or(u32::MAX))
             }
@@ -200,8 +202,8 @@ impl Reader<'_, '_> {
         let &[input] = inputs else { return None };
         let node = self.nodes.node(input);
         match (&node.what, phase) {
-            (What::Started, Phase::Update) => Some(input),
-            (What::Started, _) => node.inputs.first().copied(),
+            (NodeOp::Started, Phase::Update) => Some(input),
+            (NodeOp::Started, _) => node.inputs.first().copied(),
             _ => None,
         }
     }
@@ -228,7 +230,7 @@ impl Reader<'_, '_> {
             (None, Opcode::CopyStart) if inputs.len() == 1 => inputs[0],
             _ => return self.op(instr, form, inputs),
         };
-        self.nodes.plain(What::Started, form, vec![result])
+        self.nodes.plain(NodeOp::Started, form, vec![result])
     }
 
     fn collective(
@@ -241,7 +243,7 @@ impl Reader<'_, '_> {
         let attributes = module
             .attributes(instr)
             .filter(|(key, _)| !SILENT.contains(key) && !COLLECTIVE.contains(key));
-        let what = What::Collective {
+        let what = NodeOp::Collective {
             opcode,
             members: self.members(instr),
             dimensions: module.numbers(instr, "dimensions"),
@@ -264,20 +266,20 @@ impl Reader<'_, '_> {
                 let each = each
                     .map(|(part, &input)| self.nodes.collective(what.clone(), part.clone(), input))
                     .collect();
-                self.nodes.plain(What::Tuple, form, each)
+                self.nodes.plain(NodeOp::Tuple, form, each)
             }
             _ => self.nodes.plain(what, form, inputs),
         }
     }
 
     /// An all-reduce of several arrays may add numbers up in another order than one of each.
-    fn merged(&self, what: What, inputs: &[NodeId]) -> What {
+    fn merged(&self, what: NodeOp, inputs: &[NodeId]) -> NodeOp {
         let is_free = |&input: &NodeId| self.nodes.is_order_free(&what, input);
         let is_same = self.nodes.any_sum_order || inputs.len() < 2 || inputs.iter().all(is_free);
         match what {
-            What::Collective { opcode: Opcode::AllReduce, members, reducer, .. } if !is_same => {
+            NodeOp::Collective { opcode: Opcode::AllReduce, members, reducer, .. } if !is_same => {
                 let count = ("operands".to_owned(), inputs.len().to_string());
-                What::Collective {
+                NodeOp::Collective {
                     opcode: Opcode::AllReduce,
                     members,
                     dimensions: Vec::new(),
@@ -323,7 +325,7 @@ impl Reader<'_, '_> {
             }
         }
         let called = module.called(instr).iter().filter_map(|&of| self.functions[of]).collect();
-        let what = What::Op {
+        let what = NodeOp::Op {
             opcode: instruction.opcode,
             name: module.opcode_name(instr).to_owned(),
             attributes: Rc::new(attributes),

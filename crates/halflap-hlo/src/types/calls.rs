@@ -1,30 +1,30 @@
 //! Tuples, and instructions that run other computations.
 
-use super::{Checked, ElementType, Mismatch, Type, View, are_alike, shown};
+use super::{ElementType, Mismatch, RuleResult, RuleView, Type, are_alike, shown};
 use crate::Shape;
 use crate::ids::ComputationId;
 
 /// Instructions that return their operand, which may be a tuple.
-pub(super) fn same(view: View<'_>) -> Checked {
+pub(super) fn same(view: RuleView<'_>) -> RuleResult {
     view.gives_shape(view.operand(0)?)
 }
 
 /// The end of something that was started: it gives a part of what that gave.
-pub(super) fn done(view: View<'_>, part: usize) -> Checked {
+pub(super) fn done(view: RuleView<'_>, part: usize) -> RuleResult {
     match view.operand(0)?.parts().get(part) {
         Some(right) => view.gives_shape(right),
         None => Err(view.operand_should(0, "a tuple with what was started")),
     }
 }
 
-pub(super) fn tuple(view: View<'_>) -> Checked {
+pub(super) fn tuple(view: RuleView<'_>) -> RuleResult {
     let operands = (0..view.count())
         .map(|index| view.operand(index).cloned())
         .collect::<Result<Vec<_>, _>>()?;
     view.gives_shape(&Shape::Tuple(operands))
 }
 
-pub(super) fn get_tuple_element(view: View<'_>) -> Checked {
+pub(super) fn get_tuple_element(view: RuleView<'_>) -> RuleResult {
     let tuple = view.operand(0)?;
     let index = view.module.tuple_index(view.instr);
     match index.and_then(|index| tuple.parts().get(index as usize)) {
@@ -33,7 +33,7 @@ pub(super) fn get_tuple_element(view: View<'_>) -> Checked {
     }
 }
 
-pub(super) fn call(view: View<'_>) -> Checked {
+pub(super) fn call(view: RuleView<'_>) -> RuleResult {
     let Some(&callee) = view.module.called(view.instr).first() else { return Ok(()) };
     let operands =
         (0..view.count()).map(|index| view.operand(index)).collect::<Result<Vec<_>, _>>()?;
@@ -41,7 +41,7 @@ pub(super) fn call(view: View<'_>) -> Checked {
     root(view, callee, view.result)
 }
 
-pub(super) fn repeat(view: View<'_>) -> Checked {
+pub(super) fn repeat(view: RuleView<'_>) -> RuleResult {
     let state = view.operand(0)?;
     view.gives_shape(state)?;
     if let Some(condition) = view.module.computation_in(view.instr, "condition") {
@@ -54,7 +54,7 @@ pub(super) fn repeat(view: View<'_>) -> Checked {
 }
 
 /// Branches are chosen by a predicate or by their number; each takes its own operand.
-pub(super) fn conditional(view: View<'_>) -> Checked {
+pub(super) fn conditional(view: RuleView<'_>) -> RuleResult {
     let selector = view.array(0)?;
     let is_selector = matches!(selector.element, ElementType::Pred | ElementType::S32)
         && selector.dims.is_empty();
@@ -74,7 +74,11 @@ pub(super) fn conditional(view: View<'_>) -> Checked {
 }
 
 /// That a computation takes these shapes.
-pub(super) fn parameters(view: View<'_>, callee: ComputationId, right: &[&Shape]) -> Checked {
+pub(super) fn parameters(
+    view: RuleView<'_>,
+    callee: ComputationId,
+    right: &[&Shape],
+) -> RuleResult {
     let module = view.module;
     let computation = || module.computation_name(callee).to_owned();
     let found = module.parameters(callee);
@@ -101,7 +105,7 @@ pub(super) fn parameters(view: View<'_>, callee: ComputationId, right: &[&Shape]
 }
 
 /// That a computation gives this.
-pub(super) fn root(view: View<'_>, callee: ComputationId, right: &Shape) -> Checked {
+pub(super) fn root(view: RuleView<'_>, callee: ComputationId, right: &Shape) -> RuleResult {
     let is = &view.module.instruction(view.module.root(callee)).shape;
     match are_alike(is, right) {
         true => Ok(()),

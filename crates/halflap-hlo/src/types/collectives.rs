@@ -1,9 +1,9 @@
 //! Communication: the participants, and what each receives.
 
-use super::{Checked, Mismatch, Opcode, Phase, Type, View};
+use super::{Mismatch, Opcode, Phase, RuleResult, RuleView, Type};
 
 /// Checks that groups and pairs name existing devices, each as often as allowed.
-pub(super) fn groups(view: View<'_>) -> Checked {
+pub(super) fn groups(view: RuleView<'_>) -> RuleResult {
     let opcode = match view.module.instruction(view.instr).opcode {
         Opcode::Wrapped(Phase::Start, wrapped) => wrapped.opcode(),
         other => other,
@@ -26,7 +26,7 @@ pub(super) fn groups(view: View<'_>) -> Checked {
     }
 }
 
-fn everyone(view: View<'_>) -> Checked {
+fn everyone(view: RuleView<'_>) -> RuleResult {
     let named = each_once(view)?;
     let missing =
         named.iter().zip(0..).find(|&(&device, place)| device != place).map(|(_, place)| place);
@@ -37,25 +37,25 @@ fn everyone(view: View<'_>) -> Checked {
 }
 
 /// The devices that are in a group, ascending.
-fn each_once(view: View<'_>) -> Result<Vec<u64>, Mismatch> {
+fn each_once(view: RuleView<'_>) -> Result<Vec<u64>, Mismatch> {
     let groups = view.module.replica_groups(view.instr).groups;
     named_once(view, "replica_groups", groups.into_iter().flatten())
 }
 
 /// No device sends or receives twice.
-fn pairs(view: View<'_>) -> Checked {
+fn pairs(view: RuleView<'_>) -> RuleResult {
     const KEY: &str = "source_target_pairs";
     let pairs = view.module.replica_groups(view.instr).pairs;
     named_once(view, KEY, pairs.iter().map(|pair| pair.0))?;
     named_once(view, KEY, pairs.iter().map(|pair| pair.1)).map(|_| ())
 }
 
-fn device_count(view: View<'_>) -> u64 {
+fn device_count(view: RuleView<'_>) -> u64 {
     view.module.devices().count()
 }
 
 fn named_once(
-    view: View<'_>,
+    view: RuleView<'_>,
     key: &'static str,
     devices: impl Iterator<Item = u32>,
 ) -> Result<Vec<u64>, Mismatch> {
@@ -72,7 +72,7 @@ fn named_once(
 }
 
 /// How many devices are in each group.
-fn group_size(view: View<'_>) -> Result<u64, Mismatch> {
+fn group_size(view: RuleView<'_>) -> Result<u64, Mismatch> {
     let groups = view.module.replica_groups(view.instr).groups;
     let first = groups.first().map_or(1, Vec::len);
     match groups.iter().map(Vec::len).find(|&size| size != first) {
@@ -81,21 +81,21 @@ fn group_size(view: View<'_>) -> Result<u64, Mismatch> {
     }
 }
 
-fn operands(view: View<'_>) -> Result<Vec<Type>, Mismatch> {
+fn operands(view: RuleView<'_>) -> Result<Vec<Type>, Mismatch> {
     (0..view.count()).map(|index| view.array(index).map(Type::of)).collect()
 }
 
 /// Every device receives as much as it sends.
-pub(super) fn unchanged(view: View<'_>) -> Checked {
+pub(super) fn unchanged(view: RuleView<'_>) -> RuleResult {
     view.gives_all(&operands(view)?)
 }
 
 /// With several operands it writes into one of them, which is not our business.
-pub(super) fn permute(view: View<'_>) -> Checked {
+pub(super) fn permute(view: RuleView<'_>) -> RuleResult {
     if view.count() == 1 { unchanged(view) } else { Ok(()) }
 }
 
-pub(super) fn all_gather(view: View<'_>) -> Checked {
+pub(super) fn all_gather(view: RuleView<'_>) -> RuleResult {
     let size = group_size(view)?;
     let gathered = |mut part: Type| -> Result<Type, Mismatch> {
         let dim = view.dim("dimensions", part.dims.len())?;
@@ -106,7 +106,7 @@ pub(super) fn all_gather(view: View<'_>) -> Checked {
     view.gives_all(&right)
 }
 
-pub(super) fn reduce_scatter(view: View<'_>) -> Checked {
+pub(super) fn reduce_scatter(view: RuleView<'_>) -> RuleResult {
     let mut right = operands(view)?;
     for index in 0..right.len() {
         split(view, index, &mut right[index])?;
@@ -115,7 +115,7 @@ pub(super) fn reduce_scatter(view: View<'_>) -> Checked {
 }
 
 /// Takes a device's part of an operand.
-fn split(view: View<'_>, index: usize, operand: &mut Type) -> Checked {
+fn split(view: RuleView<'_>, index: usize, operand: &mut Type) -> RuleResult {
     let size = group_size(view)?;
     let dims = &mut operand.dims;
     let dim = view.dim("dimensions", dims.len())?;
@@ -128,7 +128,7 @@ fn split(view: View<'_>, index: usize, operand: &mut Type) -> Checked {
 }
 
 /// With a dimension, parts of one array; without, an operand for each device.
-pub(super) fn all_to_all(view: View<'_>) -> Checked {
+pub(super) fn all_to_all(view: RuleView<'_>) -> RuleResult {
     let right = operands(view)?;
     if view.module.attribute(view.instr, "dimensions").is_some() {
         for index in 0..right.len() {

@@ -1,8 +1,8 @@
 //! What is done at each place alone: operands and result have the same dimensions.
 
-use super::{Checked, ElementType, Opcode, Type, View};
+use super::{ElementType, Opcode, RuleResult, RuleView, Type};
 
-pub(super) fn check(view: View<'_>, opcode: Opcode) -> Checked {
+pub(super) fn check(view: RuleView<'_>, opcode: Opcode) -> RuleResult {
     match opcode {
         Opcode::Convert => view.gives_dims(&view.array(0)?.dims),
         Opcode::StochasticConvert => stochastic_convert(view),
@@ -19,27 +19,27 @@ pub(super) fn check(view: View<'_>, opcode: Opcode) -> Checked {
 }
 
 /// Operands that are all like the result; the first says what is right.
-fn same(view: View<'_>) -> Checked {
+fn same(view: RuleView<'_>) -> RuleResult {
     let first = Type::of(view.array(0)?);
     (1..view.count()).try_for_each(|index| view.takes(index, &first))?;
     view.gives(&first)
 }
 
-fn stochastic_convert(view: View<'_>) -> Checked {
+fn stochastic_convert(view: RuleView<'_>) -> RuleResult {
     let dims = &view.array(0)?.dims;
     let random = view.array(1)?;
     view.takes(1, &Type::new(random.element, dims))?;
     view.gives_dims(dims)
 }
 
-fn compare(view: View<'_>) -> Checked {
+fn compare(view: RuleView<'_>) -> RuleResult {
     let first = Type::of(view.array(0)?);
     view.takes(1, &first)?;
     view.gives(&Type::new(ElementType::Pred, &first.dims))
 }
 
 /// The predicate may be a scalar, which chooses one of the two as a whole.
-fn select(view: View<'_>) -> Checked {
+fn select(view: RuleView<'_>) -> RuleResult {
     let Some(on_true) = view.operand(1)?.array() else { return Ok(()) };
     let on_true = Type::of(on_true);
     let dims: &[u64] = if view.array(0)?.dims.is_empty() { &[] } else { &on_true.dims };
@@ -49,7 +49,7 @@ fn select(view: View<'_>) -> Checked {
 }
 
 /// The limits may be scalars.
-fn clamp(view: View<'_>) -> Checked {
+fn clamp(view: RuleView<'_>) -> RuleResult {
     let clamped = Type::of(view.array(1)?);
     for limit in [0, 2] {
         if !Type::scalar(clamped.element).is(view.array(limit)?) {
@@ -59,7 +59,7 @@ fn clamp(view: View<'_>) -> Checked {
     view.gives(&clamped)
 }
 
-fn complex(view: View<'_>) -> Checked {
+fn complex(view: RuleView<'_>) -> RuleResult {
     let real = Type::of(view.array(0)?);
     view.takes(1, &real)?;
     let element = match real.element {
@@ -71,7 +71,7 @@ fn complex(view: View<'_>) -> Checked {
 }
 
 /// A real number is its own real part and has a real absolute value.
-fn part(view: View<'_>) -> Checked {
+fn part(view: RuleView<'_>) -> RuleResult {
     let whole = view.array(0)?;
     let element = match whole.element {
         ElementType::C64 => ElementType::F32,
@@ -82,7 +82,7 @@ fn part(view: View<'_>) -> Checked {
 }
 
 /// Of types of other sizes, the last dimension is as many of the small ones as the large one has.
-fn bitcast_convert(view: View<'_>) -> Checked {
+fn bitcast_convert(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;
     let (from, to) = (u64::from(operand.element.bits()), u64::from(result.element.bits()));
@@ -97,7 +97,7 @@ fn bitcast_convert(view: View<'_>) -> Checked {
     view.gives_dims(&dims)
 }
 
-fn map(view: View<'_>) -> Checked {
+fn map(view: RuleView<'_>) -> RuleResult {
     let dims = &view.array(0)?.dims;
     let mut scalars = Vec::with_capacity(view.count());
     for index in 0..view.count() {

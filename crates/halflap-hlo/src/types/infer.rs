@@ -1,10 +1,10 @@
 //! Results that the text leaves out. Most rules say what is right; here are those that need the result.
 
-use super::{Checked, ElementType, Mismatch, Opcode, Type, View, products, shape_of};
+use super::{ElementType, Mismatch, Opcode, RuleResult, RuleView, Type, products, shape_of};
 use crate::{Array, Shape};
 
 /// Applies the rule of an instruction without a shape.
-pub(super) fn infer(view: View<'_>) -> Checked {
+pub(super) fn infer(view: RuleView<'_>) -> RuleResult {
     use Opcode as O;
     match view.module.instruction(view.instr).opcode {
         O::Call => given_by_callee(view),
@@ -25,7 +25,7 @@ pub(super) fn infer(view: View<'_>) -> Checked {
 }
 
 /// What the first computation that it names gives.
-fn given_by_callee(view: View<'_>) -> Checked {
+fn given_by_callee(view: RuleView<'_>) -> RuleResult {
     match view.module.called(view.instr).first() {
         Some(&callee) => view.gives_shape(&view.module.instruction(view.module.root(callee)).shape),
         None => Ok(()),
@@ -33,7 +33,7 @@ fn given_by_callee(view: View<'_>) -> Checked {
 }
 
 /// The operand's dimensions, of what the function gives.
-fn map(view: View<'_>) -> Checked {
+fn map(view: RuleView<'_>) -> RuleResult {
     let root =
         view.module.computation_in(view.instr, "to_apply").map(|callee| view.module.root(callee));
     let element = root.and_then(|root| Some(view.module.instruction(root).shape.array()?.element));
@@ -44,7 +44,7 @@ fn map(view: View<'_>) -> Checked {
 }
 
 /// Without a shape, `dimensions` are the sizes of dimensions that are put before the operand's.
-fn broadcast(view: View<'_>) -> Checked {
+fn broadcast(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let sizes = view.module.numbers(view.instr, "dimensions");
     let sizes: Option<Vec<u64>> = sizes.iter().map(|&size| u64::try_from(size).ok()).collect();
@@ -53,7 +53,7 @@ fn broadcast(view: View<'_>) -> Checked {
     view.gives(&Type::new(operand.element, &dims))
 }
 
-fn top_k(view: View<'_>) -> Checked {
+fn top_k(view: RuleView<'_>) -> RuleResult {
     let mut largest = Type::of(view.array(0)?);
     let count = view.module.attribute(view.instr, "k").and_then(|k| k.trim().parse().ok());
     match (largest.dims.last_mut(), count) {
@@ -65,19 +65,19 @@ fn top_k(view: View<'_>) -> Checked {
     view.gives_all(&[largest, places])
 }
 
-fn set_size(view: View<'_>) -> Checked {
+fn set_size(view: RuleView<'_>) -> RuleResult {
     let array = Array { dynamic: true, ..view.array(0)?.clone() };
     view.gives_shape(&Shape::Array(array))
 }
 
 /// The normalized values, or their gradient, and two numbers for each feature.
-fn batch_norm(view: View<'_>) -> Checked {
+fn batch_norm(view: RuleView<'_>) -> RuleResult {
     let (operand, scale) = (Type::of(view.array(0)?), Type::of(view.array(1)?));
     view.gives_all(&[operand, scale.clone(), scale])
 }
 
 /// What the function gives for a place: the last ones are carried on, of the others there is one for each place.
-fn scan(view: View<'_>) -> Checked {
+fn scan(view: RuleView<'_>) -> RuleResult {
     let module = view.module;
     let Some(callee) = module.computation_in(view.instr, "to_apply") else { return Ok(()) };
     let places = view.array(0)?;

@@ -76,7 +76,7 @@ pub enum Mismatch {
 }
 
 /// The result of a rule.
-type Checked = Result<(), Mismatch>;
+type RuleResult = Result<(), Mismatch>;
 
 /// Checks every instruction that can run.
 pub fn check(module: &Module) -> Result<(), TypeError> {
@@ -85,7 +85,7 @@ pub fn check(module: &Module) -> Result<(), TypeError> {
     is_met[module.entry()] = true;
     while let Some(computation) = open.pop() {
         for instr in module.instructions(computation) {
-            View { module, instr, result: &module.instruction(instr).shape, inferred: None }
+            RuleView { module, instr, result: &module.instruction(instr).shape, inferred: None }
                 .check()
                 .map_err(|mismatch| error(module, instr, mismatch))?;
             for &callee in module.called(instr) {
@@ -178,7 +178,7 @@ fn is_dynamic(shape: &Shape) -> bool {
 
 /// An instruction, as its rule sees it.
 #[derive(Clone, Copy)]
-struct View<'a> {
+struct RuleView<'a> {
     module: &'a Module,
     instr: InstrId,
     /// What it gives; of one that starts something, what that gives.
@@ -191,12 +191,12 @@ struct View<'a> {
 pub(super) fn inferred(module: &Module, instr: InstrId) -> Result<Option<Shape>, Mismatch> {
     let found = OnceCell::new();
     let result = &module.instruction(instr).shape;
-    infer::infer(View { module, instr, result, inferred: Some(&found) })?;
+    infer::infer(RuleView { module, instr, result, inferred: Some(&found) })?;
     Ok(found.into_inner())
 }
 
-impl<'a> View<'a> {
-    fn check(self) -> Checked {
+impl<'a> RuleView<'a> {
+    fn check(self) -> RuleResult {
         let mut operands = self.module.operands(self.instr).iter();
         if is_dynamic(self.result)
             || operands.any(|operand| is_dynamic(self.module.operand_shape(operand)))
@@ -211,7 +211,7 @@ impl<'a> View<'a> {
         }
     }
 
-    fn rule(self, opcode: Opcode) -> Checked {
+    fn rule(self, opcode: Opcode) -> RuleResult {
         use Opcode as O;
         match opcode {
             O::Broadcast => moves::broadcast(self),
@@ -268,9 +268,9 @@ impl<'a> View<'a> {
     }
 
     /// What is started, given that a start's result has that in one of its parts.
-    fn started(self, part: usize) -> Result<View<'a>, Mismatch> {
+    fn started(self, part: usize) -> Result<RuleView<'a>, Mismatch> {
         match self.result.parts().get(part) {
-            Some(result) => Ok(View { result, ..self }),
+            Some(result) => Ok(RuleView { result, ..self }),
             None => Err(self.result_should("a tuple of what is started and what it gives")),
         }
     }
@@ -307,7 +307,7 @@ impl<'a> View<'a> {
     }
 
     /// That an operand is of a type.
-    fn takes(self, index: usize, right: &Type) -> Checked {
+    fn takes(self, index: usize, right: &Type) -> RuleResult {
         // What gives no shape may mix floating-point types, as XLA has it.
         let is_float = |element: ElementType| element.name().starts_with(['f', 'b']);
         let mixes = |array: &Array| {
@@ -321,7 +321,7 @@ impl<'a> View<'a> {
     }
 
     /// That the result is of a shape, but for layouts.
-    fn gives_shape(self, right: &Shape) -> Checked {
+    fn gives_shape(self, right: &Shape) -> RuleResult {
         if let Some(inferred) = self.inferred {
             inferred.get_or_init(|| right.clone());
             return Ok(());
@@ -333,7 +333,7 @@ impl<'a> View<'a> {
     }
 
     /// That the result is of a type.
-    fn gives(self, right: &Type) -> Checked {
+    fn gives(self, right: &Type) -> RuleResult {
         if self.inferred.is_some() {
             return self.gives_shape(&shape_of(right));
         }
@@ -344,7 +344,7 @@ impl<'a> View<'a> {
     }
 
     /// That the result is one array, or a tuple of several.
-    fn gives_all(self, right: &[Type]) -> Checked {
+    fn gives_all(self, right: &[Type]) -> RuleResult {
         if self.inferred.is_some() {
             return match right {
                 [one] => self.gives(one),
@@ -364,7 +364,7 @@ impl<'a> View<'a> {
     }
 
     /// Checks the result's dimensions, regardless of its element type.
-    fn gives_dims(self, dims: &[u64]) -> Checked {
+    fn gives_dims(self, dims: &[u64]) -> RuleResult {
         if self.inferred.is_some() {
             return self.gives(&Type::new(self.widest()?, dims));
         }
@@ -406,7 +406,7 @@ impl<'a> View<'a> {
     }
 
     /// That the computation of an attribute takes and gives these.
-    fn applies(self, key: &str, takes: &[Type], gives: &[Type]) -> Checked {
+    fn applies(self, key: &str, takes: &[Type], gives: &[Type]) -> RuleResult {
         // It says nothing about the result.
         if self.inferred.is_some() {
             return Ok(());
@@ -425,7 +425,7 @@ impl<'a> View<'a> {
 
 fn shape_of(of: &Type) -> Shape {
     let Type { element, dims } = of.clone();
-    Shape::Array(Array { element, dims, dynamic: false, layout: super::Span::default() })
+    Shape::Array(Array { element, dims, dynamic: false, layout: super::TextSpan::default() })
 }
 
 /// Types for people: one as it is, several as a tuple.

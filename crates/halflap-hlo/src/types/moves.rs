@@ -1,8 +1,8 @@
 //! Instructions that only move elements.
 
-use super::{Checked, ElementType, Mismatch, Type, View, without};
+use super::{ElementType, Mismatch, RuleResult, RuleView, Type, without};
 
-pub(super) fn broadcast(view: View<'_>) -> Checked {
+pub(super) fn broadcast(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;
     let dims = view.dims("dimensions", result.dims.len())?;
@@ -18,7 +18,7 @@ pub(super) fn broadcast(view: View<'_>) -> Checked {
     view.gives(&right)
 }
 
-pub(super) fn reshape(view: View<'_>) -> Checked {
+pub(super) fn reshape(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let fits = |result: &super::Array| {
         result.element == operand.element && result.elements() == operand.elements()
@@ -34,7 +34,7 @@ pub(super) fn reshape(view: View<'_>) -> Checked {
 }
 
 /// Any shape of as many bytes. How elements of less than a byte are packed, layouts say.
-pub(super) fn bitcast(view: View<'_>) -> Checked {
+pub(super) fn bitcast(view: RuleView<'_>) -> RuleResult {
     let (Some(operand), Some(result)) = (view.operand(0)?.array(), view.result.array()) else {
         return Ok(());
     };
@@ -46,7 +46,7 @@ pub(super) fn bitcast(view: View<'_>) -> Checked {
     Err(view.result_should(format!("of {} bytes", bits(operand) / 8)))
 }
 
-pub(super) fn transpose(view: View<'_>) -> Checked {
+pub(super) fn transpose(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let order = view.dims("dimensions", operand.dims.len())?;
     if order.len() != operand.dims.len() {
@@ -58,13 +58,13 @@ pub(super) fn transpose(view: View<'_>) -> Checked {
     view.gives(&Type::new(operand.element, &dims))
 }
 
-pub(super) fn reverse(view: View<'_>) -> Checked {
+pub(super) fn reverse(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     view.dims("dimensions", operand.dims.len())?;
     view.gives(&Type::of(operand))
 }
 
-pub(super) fn slice(view: View<'_>) -> Checked {
+pub(super) fn slice(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     let slices = view.module.slice_dims(view.instr);
     let fits = slices
@@ -80,7 +80,7 @@ pub(super) fn slice(view: View<'_>) -> Checked {
 }
 
 /// `padding=low_high_interior`, for each dimension; what is below 0 is cut off.
-pub(super) fn pad(view: View<'_>) -> Checked {
+pub(super) fn pad(view: RuleView<'_>) -> RuleResult {
     let operand = view.array(0)?;
     view.takes(1, &Type::scalar(operand.element))?;
     let text = view.module.attribute(view.instr, "padding").unwrap_or("");
@@ -112,7 +112,7 @@ pub(super) fn pad(view: View<'_>) -> Checked {
     view.gives(&Type::new(operand.element, &dims.ok_or_else(right)?))
 }
 
-pub(super) fn concatenate(view: View<'_>) -> Checked {
+pub(super) fn concatenate(view: RuleView<'_>) -> RuleResult {
     let mut right = Type::of(view.array(0)?);
     let dim = view.dim("dimensions", right.dims.len())?;
     for index in 1..view.count() {
@@ -125,13 +125,13 @@ pub(super) fn concatenate(view: View<'_>) -> Checked {
     view.gives(&right)
 }
 
-pub(super) fn iota(view: View<'_>) -> Checked {
+pub(super) fn iota(view: RuleView<'_>) -> RuleResult {
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;
     view.dim("iota_dimension", result.dims.len()).map(|_| ())
 }
 
 /// Starts are scalars, one for each dimension, or all in one vector.
-fn starts(view: View<'_>, first: usize, rank: usize) -> Checked {
+fn starts(view: RuleView<'_>, first: usize, rank: usize) -> RuleResult {
     let is_vector = view.count() == first + 1 && view.array(first)?.dims.len() == 1;
     if is_vector {
         let element = view.array(first)?.element;
@@ -160,7 +160,7 @@ fn is_index(element: ElementType) -> bool {
 }
 
 /// Sizes that an attribute gives, which must be within an array.
-fn sizes(view: View<'_>, key: &'static str, within: &Type) -> Result<Vec<u64>, Mismatch> {
+fn sizes(view: RuleView<'_>, key: &'static str, within: &Type) -> Result<Vec<u64>, Mismatch> {
     let sizes: Option<Vec<u64>> =
         view.module.numbers(view.instr, key).iter().map(|&size| u64::try_from(size).ok()).collect();
     let fits = |sizes: &Vec<u64>| {
@@ -170,14 +170,14 @@ fn sizes(view: View<'_>, key: &'static str, within: &Type) -> Result<Vec<u64>, M
     sizes.filter(fits).ok_or_else(|| view.attribute_should(key, format!("within {within}")))
 }
 
-pub(super) fn dynamic_slice(view: View<'_>) -> Checked {
+pub(super) fn dynamic_slice(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     let sizes = sizes(view, "dynamic_slice_sizes", &operand)?;
     starts(view, 1, sizes.len())?;
     view.gives(&Type::new(operand.element, &sizes))
 }
 
-pub(super) fn dynamic_update_slice(view: View<'_>) -> Checked {
+pub(super) fn dynamic_update_slice(view: RuleView<'_>) -> RuleResult {
     let (operand, update) = (view.array(0)?, view.array(1)?);
     let fits = update.element == operand.element
         && update.dims.len() == operand.dims.len()
@@ -190,7 +190,7 @@ pub(super) fn dynamic_update_slice(view: View<'_>) -> Checked {
 }
 
 /// The dimensions of indices without the one along which an index lies, and how long an index is.
-fn index_dims(view: View<'_>, operand: usize) -> Result<(Vec<u64>, usize), Mismatch> {
+fn index_dims(view: RuleView<'_>, operand: usize) -> Result<(Vec<u64>, usize), Mismatch> {
     let indices = view.array(operand)?;
     if !is_index(indices.element) {
         return Err(view.operand_should(operand, "of whole numbers"));
@@ -201,7 +201,7 @@ fn index_dims(view: View<'_>, operand: usize) -> Result<(Vec<u64>, usize), Misma
 }
 
 /// That an index has as many parts as dimensions it is into.
-fn index_map(view: View<'_>, key: &'static str, rank: usize, parts: usize) -> Checked {
+fn index_map(view: RuleView<'_>, key: &'static str, rank: usize, parts: usize) -> RuleResult {
     match view.dims(key, rank)?.len() == parts {
         true => Ok(()),
         false => Err(view
@@ -219,7 +219,7 @@ fn interleaved(window: &[u64], places: &[usize], others: &[u64]) -> Vec<u64> {
     (0..rank).filter_map(next).copied().collect()
 }
 
-pub(super) fn gather(view: View<'_>) -> Checked {
+pub(super) fn gather(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     let rank = operand.dims.len();
     let sizes = sizes(view, "slice_sizes", &operand)?;
@@ -243,7 +243,7 @@ pub(super) fn gather(view: View<'_>) -> Checked {
 
 /// The operand's batching dimensions, each of which goes with one of the indices, as long.
 fn batching(
-    view: View<'_>,
+    view: RuleView<'_>,
     key: &'static str,
     indices_key: &'static str,
 ) -> Result<Vec<usize>, Mismatch> {
@@ -260,7 +260,7 @@ fn batching(
 }
 
 /// Arrays, indices, and as many updates as arrays.
-pub(super) fn scatter(view: View<'_>) -> Checked {
+pub(super) fn scatter(view: RuleView<'_>) -> RuleResult {
     if view.count() < 3 || view.count().is_multiple_of(2) {
         let right = "arrays, indices, and as many updates as arrays".to_owned();
         return Err(Mismatch::Operands { found: view.count(), right });
@@ -280,7 +280,7 @@ pub(super) fn scatter(view: View<'_>) -> Checked {
 }
 
 /// An update has the dimensions of the indices, and those of a window that is within the array.
-fn update(view: View<'_>, index: usize, array: &Type) -> Checked {
+fn update(view: RuleView<'_>, index: usize, array: &Type) -> RuleResult {
     let rank = array.dims.len();
     let (others, parts) = index_dims(view, view.count() / 2)?;
     index_map(view, "scatter_dims_to_operand_dims", rank, parts)?;

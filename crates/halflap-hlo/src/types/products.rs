@@ -1,11 +1,11 @@
 //! What computes an element from many: products, windows, reductions, sorts, factorizations.
 
-use super::{Checked, ElementType, Mismatch, Type, View, without};
+use super::{ElementType, Mismatch, RuleResult, RuleView, Type, without};
 use crate::{ConvDims, WindowDim};
 
 /// Dimensions of both operands that go together: those must be as long.
 fn paired(
-    view: View<'_>,
+    view: RuleView<'_>,
     lhs_key: &'static str,
     rhs_key: &'static str,
 ) -> Result<[Vec<usize>; 2], Mismatch> {
@@ -29,7 +29,7 @@ fn paired(
 }
 
 /// The result's elements may be others than the operands'.
-pub(super) fn dot(view: View<'_>) -> Checked {
+pub(super) fn dot(view: RuleView<'_>) -> RuleResult {
     // A sparse one has its metadata behind.
     if view.count() > 2 {
         return Ok(());
@@ -44,7 +44,7 @@ pub(super) fn dot(view: View<'_>) -> Checked {
 }
 
 /// One product for each group of rows. Where groups divide what is summed over, there is one result for each.
-pub(super) fn ragged_dot(view: View<'_>) -> Checked {
+pub(super) fn ragged_dot(view: RuleView<'_>) -> RuleResult {
     let (lhs, rhs, sizes) = (view.array(0)?, view.array(1)?, view.array(2)?);
     let [lhs_batch, rhs_batch] = paired(view, "lhs_batch_dims", "rhs_batch_dims")?;
     let [lhs_sum, rhs_sum] = paired(view, "lhs_contracting_dims", "rhs_contracting_dims")?;
@@ -61,7 +61,7 @@ pub(super) fn ragged_dot(view: View<'_>) -> Checked {
 }
 
 /// The second and the fourth operand scale the first and the third.
-pub(super) fn scaled_dot(view: View<'_>) -> Checked {
+pub(super) fn scaled_dot(view: RuleView<'_>) -> RuleResult {
     let (lhs, rhs) = (view.array(0)?, view.array(2)?);
     let of = |key, rank: usize| view.dims(key, rank);
     let (lhs_rank, rhs_rank) = (lhs.dims.len(), rhs.dims.len());
@@ -89,7 +89,7 @@ fn window_count(size: u64, window: &WindowDim) -> u64 {
 }
 
 /// What an array's dimensions become under the instruction's window.
-fn windowed(view: View<'_>, dims: &[u64]) -> Result<Vec<u64>, Mismatch> {
+fn windowed(view: RuleView<'_>, dims: &[u64]) -> Result<Vec<u64>, Mismatch> {
     let window = view.module.window(view.instr);
     if window.dims.len() != dims.len() {
         return Err(view.attribute_should("window", format!("of {} dimensions", dims.len())));
@@ -97,12 +97,12 @@ fn windowed(view: View<'_>, dims: &[u64]) -> Result<Vec<u64>, Mismatch> {
     Ok(dims.iter().zip(&window.dims).map(|(&size, window)| window_count(size, window)).collect())
 }
 
-fn group_count(view: View<'_>, key: &str) -> u64 {
+fn group_count(view: RuleView<'_>, key: &str) -> u64 {
     let count = view.module.numbers(view.instr, key).first().copied().unwrap_or(1);
     u64::try_from(count).map_or(1, |count| count.max(1))
 }
 
-pub(super) fn convolution(view: View<'_>) -> Checked {
+pub(super) fn convolution(view: RuleView<'_>) -> RuleResult {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let Some(labels) = view.module.conv_dims(view.instr) else { return Ok(()) };
     let rank = labels.input_spatial.len() + 2;
@@ -140,7 +140,7 @@ fn all_dims(labels: &ConvDims) -> [Vec<usize>; 3] {
 }
 
 /// That the kernel is for the window and for a group's features; gives the number of groups of the batch.
-fn convolved_groups(view: View<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
+fn convolved_groups(view: RuleView<'_>, labels: &ConvDims) -> Result<u64, Mismatch> {
     let (input, kernel) = (view.array(0)?, view.array(1)?);
     let (features, batches) =
         (group_count(view, "feature_group_count"), group_count(view, "batch_group_count"));
@@ -165,7 +165,7 @@ fn convolved_groups(view: View<'_>, labels: &ConvDims) -> Result<u64, Mismatch> 
 }
 
 /// Arrays of the same dimensions and as many scalars to begin with; gives the element types.
-fn with_inits(view: View<'_>) -> Result<Vec<ElementType>, Mismatch> {
+fn with_inits(view: RuleView<'_>) -> Result<Vec<ElementType>, Mismatch> {
     if view.count() < 2 || !view.count().is_multiple_of(2) {
         return Err(Mismatch::Operands {
             found: view.count(),
@@ -185,26 +185,26 @@ fn with_inits(view: View<'_>) -> Result<Vec<ElementType>, Mismatch> {
 }
 
 /// That elements are reduced by a computation that takes and gives them, to arrays of these dimensions.
-fn reduces(view: View<'_>, elements: &[ElementType], dims: &[u64]) -> Checked {
+fn reduces(view: RuleView<'_>, elements: &[ElementType], dims: &[u64]) -> RuleResult {
     let right: Vec<Type> = elements.iter().map(|&element| Type::new(element, dims)).collect();
     view.gives_all(&right)?;
     let scalars: Vec<Type> = elements.iter().map(|&element| Type::scalar(element)).collect();
     view.applies("to_apply", &[&scalars[..], &scalars[..]].concat(), &scalars)
 }
 
-pub(super) fn reduce(view: View<'_>) -> Checked {
+pub(super) fn reduce(view: RuleView<'_>) -> RuleResult {
     let elements = with_inits(view)?;
     let dims = &view.array(0)?.dims;
     let reduced = view.dims("dimensions", dims.len())?;
     reduces(view, &elements, &without(dims, &reduced))
 }
 
-pub(super) fn reduce_window(view: View<'_>) -> Checked {
+pub(super) fn reduce_window(view: RuleView<'_>) -> RuleResult {
     let elements = with_inits(view)?;
     reduces(view, &elements, &windowed(view, &view.array(0)?.dims)?)
 }
 
-pub(super) fn select_and_scatter(view: View<'_>) -> Checked {
+pub(super) fn select_and_scatter(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     view.takes(1, &Type::new(operand.element, &windowed(view, &operand.dims)?))?;
     let scalar = Type::scalar(operand.element);
@@ -216,7 +216,7 @@ pub(super) fn select_and_scatter(view: View<'_>) -> Checked {
 }
 
 /// The comparison takes two elements of each operand.
-pub(super) fn sort(view: View<'_>) -> Checked {
+pub(super) fn sort(view: RuleView<'_>) -> RuleResult {
     let dims = &view.array(0)?.dims;
     view.dim("dimensions", dims.len())?;
     let (mut right, mut compared) = (Vec::new(), Vec::new());
@@ -231,7 +231,7 @@ pub(super) fn sort(view: View<'_>) -> Checked {
 }
 
 /// The largest along the last dimension, and where they were.
-pub(super) fn top_k(view: View<'_>) -> Checked {
+pub(super) fn top_k(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     let count = view.result.parts().first().and_then(|part| part.array()?.dims.last().copied());
     let mut right = operand.clone();
@@ -245,13 +245,13 @@ pub(super) fn top_k(view: View<'_>) -> Checked {
 }
 
 /// Two numbers say how they are distributed.
-pub(super) fn random(view: View<'_>) -> Checked {
+pub(super) fn random(view: RuleView<'_>) -> RuleResult {
     let result = view.result.array().ok_or_else(|| view.result_should("an array"))?;
     (0..view.count()).try_for_each(|index| view.takes(index, &Type::scalar(result.element)))
 }
 
 /// With the bits may come the state after them.
-pub(super) fn random_bits(view: View<'_>) -> Checked {
+pub(super) fn random_bits(view: RuleView<'_>) -> RuleResult {
     let state = Type::of(view.array(0)?);
     match view.result.parts().first().and_then(|part| part.array()) {
         Some(after) if !state.is(after) => {
@@ -262,19 +262,19 @@ pub(super) fn random_bits(view: View<'_>) -> Checked {
 }
 
 /// The size of the square matrices in an operand, and how many of them there are.
-fn matrices(view: View<'_>) -> Result<(u64, &[u64]), Mismatch> {
+fn matrices(view: RuleView<'_>) -> Result<(u64, &[u64]), Mismatch> {
     match &view.array(0)?.dims[..] {
         [batch @ .., rows, columns] if rows == columns => Ok((*rows, batch)),
         _ => Err(view.operand_should(0, "square matrices")),
     }
 }
 
-pub(super) fn cholesky(view: View<'_>) -> Checked {
+pub(super) fn cholesky(view: RuleView<'_>) -> RuleResult {
     matrices(view)?;
     view.gives(&Type::of(view.array(0)?))
 }
 
-pub(super) fn triangular_solve(view: View<'_>) -> Checked {
+pub(super) fn triangular_solve(view: RuleView<'_>) -> RuleResult {
     let (size, batch) = matrices(view)?;
     let given = view.array(1)?;
     let is_left = view.module.attribute(view.instr, "left_side") == Some("true");
@@ -292,7 +292,7 @@ pub(super) fn triangular_solve(view: View<'_>) -> Checked {
 }
 
 /// Of real numbers, half of the result says all.
-pub(super) fn fft(view: View<'_>) -> Checked {
+pub(super) fn fft(view: RuleView<'_>) -> RuleResult {
     let operand = Type::of(view.array(0)?);
     let lengths: Vec<u64> =
         view.module.numbers(view.instr, "fft_length").iter().map(|&size| size as u64).collect();

@@ -219,8 +219,9 @@ pub(crate) fn compare_plans(programs: &[&Prepared]) -> Result<(), Failure> {
 
 /// A step's line, without the spaces that put it in its column.
 pub(crate) fn step_line(program: &Prepared, step: usize) -> String {
-    let words =
-        |line: &halflap_hlo::plan::Line| line.text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = |line: &halflap_hlo::plan::PlanLine| {
+        line.text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
     program.text.steps().nth(step).map_or("(its end)".to_owned(), words)
 }
 

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use halflap::ids::{IdVec, StreamId};
 use halflap::units::Bytes;
 use halflap_hlo::ids::{CommId, InstrId, PlanId, SlotId};
-use halflap_hlo::plan::{Call, Check, Loop, Plan, Program, Step, Text, Work, only_finds};
+use halflap_hlo::plan::{
+    Check, Loop, Plan, PlanStep, PlannedCall, PlannedWork, Program, Text, only_finds,
+};
 use halflap_hlo::{
-    Devices, Module, Opcode, Origin, Shape, TypeError, check, deciding_elements, started,
+    Devices, Module, Opcode, Shape, SlotOrigin, TypeError, check, deciding_elements, started,
 };
 use thiserror::Error;
 
@@ -71,7 +73,7 @@ pub(crate) enum Read {
 
 /// A call, and the arrays that it is given.
 pub(crate) struct Called {
-    pub(crate) call: Call,
+    pub(crate) call: PlannedCall,
     pub(crate) arguments: Vec<Read>,
 }
 
@@ -220,8 +222,9 @@ impl Prepared {
         let output_casts = (0..kinds.len()).map(cast).collect::<Result<Vec<_>, _>>()?;
         let Devices { replicas, partitions } = module.devices();
         let steps = program.plans.iter().flat_map(|(_, plan)| &plan.steps);
-        let is_peak_a_bound =
-            steps.into_iter().any(|step| matches!(step, Step::Branch { .. } | Step::Loop(_)));
+        let is_peak_a_bound = steps
+            .into_iter()
+            .any(|step| matches!(step, PlanStep::Branch { .. } | PlanStep::Loop(_)));
         Ok(Prepared {
             plans,
             entry: program.entry,
@@ -323,7 +326,7 @@ fn cast_of(
 /// Each instruction's share of a kernel's time: in proportion to the bytes that it would read and
 /// write as its own kernel. One that only remaps indices gets none, because several kernels may do
 /// it.
-fn shares(module: &Module, work: &Work) -> Vec<(String, f64)> {
+fn shares(module: &Module, work: &PlannedWork) -> Vec<(String, f64)> {
     let size = |shape: &Shape| {
         shape.array().map_or(Bytes::ZERO, |array| array.size(&module.layout(array)))
     };
@@ -381,7 +384,7 @@ impl Preparer<'_> {
             parameters: plan.parameters.clone(),
             results: plan.results.clone(),
             constants,
-            constant_size: plan.size_of(Origin::Constant).0,
+            constant_size: plan.size_of(SlotOrigin::Constant).0,
             held,
             names: plan.storage.slots.iter().map(|(_, slot)| slot.name.clone()).collect(),
             computation: self.module.computation_name(plan.computation).to_owned(),
@@ -397,7 +400,7 @@ impl Preparer<'_> {
             let steps = plan.steps.get(from..check.before).unwrap_or_default();
             from = check.before;
             let launched = steps.iter().find_map(|step| match step {
-                Step::Launch(work) if work.instr == check.instr => Some(work.name(self.module)),
+                PlanStep::Launch(work) if work.instr == check.instr => Some(work.name(self.module)),
                 _ => None,
             });
             let name =
@@ -446,7 +449,7 @@ impl Preparer<'_> {
     }
 
     /// The name of a kernel, and its instructions' shares of the time, if it has several.
-    fn kernel(&self, work: &Work, of: Planned<'_>) -> Label {
+    fn kernel(&self, work: &PlannedWork, of: Planned<'_>) -> Label {
         let label = self.named(work.instr, LabelKind::Kernel, of);
         match work.fused {
             Some(_) => {
@@ -498,36 +501,36 @@ impl Preparer<'_> {
         let Planned { plan, place, .. } = of;
         let size = |slot: SlotId| plan.storage.slots[slot].size.0;
         Ok(match &plan.steps[place] {
-            Step::Alloc(slot) => Action::Alloc { slot: *slot },
-            Step::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
-            Step::Launch(work) => {
+            PlanStep::Alloc(slot) => Action::Alloc { slot: *slot },
+            PlanStep::Free(slot) => Action::Free { slot: *slot, size: size(*slot) },
+            PlanStep::Launch(work) => {
                 let (made, casts) = self.launch(plan, work)?;
                 let label = self.launched(self.kernel(work, of), plan, &made);
                 Action::Launch { label, launch: made.launch, casts }
             }
-            Step::Start { work, stream, comm: Some(comm) } => {
+            PlanStep::Start { work, stream, comm: Some(comm) } => {
                 self.collective(of, work, (*stream, *comm))?
             }
-            Step::Start { work, stream, comm: None } => {
+            PlanStep::Start { work, stream, comm: None } => {
                 let made = self.transfer(plan, work)?;
                 let label =
                     self.launched(self.named(work.instr, LabelKind::Transfer, of), plan, &made);
                 Action::Transfer { label, stream: *stream, launch: made.launch }
             }
-            Step::Wait(start) => {
+            PlanStep::Wait(start) => {
                 let instr = match &plan.steps[*start] {
-                    Step::Start { work, .. } => work.instr,
+                    PlanStep::Start { work, .. } => work.instr,
                     _ => self.module.root(plan.computation),
                 };
                 Action::Wait { label: self.plain(instr, LabelKind::Wait, of), start: *start }
             }
-            Step::Call(call) => {
+            PlanStep::Call(call) => {
                 let label = self.plain(call.instr, LabelKind::Copy, of);
                 let arguments = self.arguments(plan, call, self.operand_leaves_of(call.instr))?;
                 Action::Call { label, called: Called { call: call.clone(), arguments } }
             }
-            Step::Loop(repeat) => self.repeat(of, repeat)?,
-            Step::Branch { instr, selector, branches } => {
+            PlanStep::Loop(repeat) => self.repeat(of, repeat)?,
+            PlanStep::Branch { instr, selector, branches } => {
                 let label = self.plain(*instr, LabelKind::Copy, of);
                 let mut each = Vec::new();
                 for (index, call) in branches.iter().enumerate() {
@@ -567,7 +570,7 @@ impl Preparer<'_> {
     fn arguments(
         &self,
         plan: &Plan,
-        call: &Call,
+        call: &PlannedCall,
         leaves: Vec<ResultLeaf>,
     ) -> Result<Vec<Read>, PrepareError> {
         let reads = self.reads(plan, &leaves)?;
@@ -613,7 +616,7 @@ impl Preparer<'_> {
     fn launch(
         &self,
         plan: &Plan,
-        work: &Work,
+        work: &PlannedWork,
     ) -> Result<(PreparedLaunch, Vec<(usize, Cast)>), PrepareError> {
         let module = self.module;
         let instrs = with_bitcasts(module, work.instrs());
@@ -631,7 +634,7 @@ impl Preparer<'_> {
     }
 
     /// What is started and is no communication: a copy, a slice, or a computation.
-    fn transfer(&self, plan: &Plan, work: &Work) -> Result<PreparedLaunch, PrepareError> {
+    fn transfer(&self, plan: &Plan, work: &PlannedWork) -> Result<PreparedLaunch, PrepareError> {
         let instr = work.instr;
         let leaves = self.operand_leaves_of(work.instr);
         if leaves.iter().any(|&leaf| !bitcasts(self.module, leaf).is_empty()) {
@@ -652,7 +655,7 @@ impl Preparer<'_> {
     fn collective(
         &mut self,
         of: Planned<'_>,
-        work: &Work,
+        work: &PlannedWork,
         (stream, comm): (StreamId, CommId),
     ) -> Result<Action, PrepareError> {
         let (inner, _) = started(self.module, work.instr);
@@ -682,7 +685,7 @@ impl Preparer<'_> {
     }
 
     /// The types of what a start writes.
-    fn given(&self, plan: &Plan, work: &Work) -> Result<Vec<ArrayType>, Unsupported> {
+    fn given(&self, plan: &Plan, work: &PlannedWork) -> Result<Vec<ArrayType>, Unsupported> {
         let kinds = leaf_kinds(self.module, work.instr)?;
         let slots = plan.storage.of(work.instr);
         // A start's inputs come before its outputs.
@@ -739,7 +742,7 @@ fn bounds(module: &Module, instr: InstrId, leaves: &[ResultLeaf]) -> Vec<Bounds>
 
 /// Whether nothing in a plan is asynchronous, given those of its callees.
 fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
-    let is_one = |call: &Call| plans[call.plan].is_synchronous;
+    let is_one = |call: &PlannedCall| plans[call.plan].is_synchronous;
     plan.actions.iter().all(|action| match action {
         Action::Alloc { .. } | Action::Free { .. } | Action::Launch { .. } => true,
         Action::Collective { .. } | Action::Transfer { .. } | Action::Wait { .. } => false,
@@ -756,7 +759,7 @@ fn is_synchronous(plan: &PlanReady, plans: &IdVec<PlanId, PlanReady>) -> bool {
 
 /// Whether the results that branches leave to their caller need as much memory as it has for them.
 fn have_same_room(plan: &PlanReady, branches: &[Called], plans: &IdVec<PlanId, PlanReady>) -> bool {
-    let fits = |call: &Call| {
+    let fits = |call: &PlannedCall| {
         let is_alike = |(theirs, own): &(SlotId, SlotId)| {
             plans[call.plan].held[*theirs].bytes == plan.held[*own].bytes
         };
