@@ -4,18 +4,18 @@ use serde_json::{Value, json};
 
 use super::table::{Column, Style, Table};
 use super::text::{count, labelled, printable};
-use crate::measured::{Comparison, OpDifference, Step, StepPart, StepSpent, What};
+use crate::measured::{ComparedPart, Comparison, OpDifference, Step, StepPart, StepSpent};
 use halflap::graph::Graph;
 use halflap::ids::OpId;
 use halflap::units::Nanos;
 
-impl What {
+impl ComparedPart {
     /// As reports call it.
     pub fn name(self) -> &'static str {
         match self {
-            What::Kernel => "kernel",
-            What::Transfer => "transfer",
-            What::Wait => "wait",
+            ComparedPart::Kernel => "kernel",
+            ComparedPart::Transfer => "transfer",
+            ComparedPart::Wait => "wait",
         }
     }
 }

@@ -66,7 +66,7 @@ impl Serialize for Timed<'_> {
                 seconds,
                 moves: run.moves,
                 peak_memory: run.peak.0,
-                stats: Stats { graph, run },
+                stats: SlideStats { graph, run },
             })
             .collect();
         let mut map = serializer.serialize_map(None)?;
@@ -78,7 +78,7 @@ impl Serialize for Timed<'_> {
         map.serialize_entry("compat", &self.compat)?;
         map.serialize_entry("order_collectives", &self.order_collectives)?;
         map.serialize_entry("collective_order", collective_order(summary.bound.edges))?;
-        map.serialize_entry("order", &Names { graph, ops: self.order.as_slice() })?;
+        map.serialize_entry("order", &OpNames { graph, ops: self.order.as_slice() })?;
         map.serialize_entry("peak_memory", &summary.peak)?;
         map.serialize_entry("peak_memory_before", &summary.peak_before)?;
         map.serialize_entry("step_time", &summary.step_time)?;
@@ -127,16 +127,16 @@ struct PassJson<'a> {
     seconds: f64,
     moves: usize,
     peak_memory: i64,
-    stats: Stats<'a>,
+    stats: SlideStats<'a>,
 }
 
 /// The outcome of each slid operation, by name.
-struct Stats<'a> {
+struct SlideStats<'a> {
     graph: &'a Graph,
     run: &'a PassRun,
 }
 
-impl Serialize for Stats<'_> {
+impl Serialize for SlideStats<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let graph = self.graph;
         serializer.collect_map(
@@ -157,8 +157,8 @@ struct SlideJson<'a> {
     initial_exposed: f64,
     final_exposed: f64,
     improvement: f64,
-    overlapped: Names<'a>,
-    grouped_with: Names<'a>,
+    overlapped: OpNames<'a>,
+    grouped_with: OpNames<'a>,
     limit: Value,
 }
 
@@ -172,20 +172,20 @@ impl<'a> SlideJson<'a> {
             initial_exposed: slide.initial_exposed.0,
             final_exposed: slide.final_exposed.0,
             improvement: (slide.initial_exposed - slide.final_exposed).0,
-            overlapped: Names { graph, ops: &slide.overlapped },
-            grouped_with: Names { graph, ops: &slide.grouped_with },
+            overlapped: OpNames { graph, ops: &slide.overlapped },
+            grouped_with: OpNames { graph, ops: &slide.grouped_with },
             limit: limit::to_json(graph, &slide.limit),
         }
     }
 }
 
 /// Operations by name, without a string for each.
-pub(super) struct Names<'a> {
+pub(super) struct OpNames<'a> {
     pub(super) graph: &'a Graph,
     pub(super) ops: &'a [OpId],
 }
 
-impl Serialize for Names<'_> {
+impl Serialize for OpNames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.ops.len()))?;
         for &op in self.ops {

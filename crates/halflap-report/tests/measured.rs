@@ -1,7 +1,7 @@
 //! A measured step beside its simulation.
 
 use halflap_report::measured::read_step;
-use halflap_report::measured::{Comparison, What};
+use halflap_report::measured::{ComparedPart, Comparison};
 use halflap_report::page::{compared_page, write_page};
 use halflap_report::{Style, comparison_json, lanes_of, render_comparison};
 use serde_json::{Value, json};
@@ -77,9 +77,9 @@ fn where_the_time_of_a_step_went() {
         let one = found.differences[place];
         (step.parts[0].graph.name(one.op), one.what, one.measured.0, one.simulated.0)
     };
-    assert_eq!(of(0), ("ag", What::Transfer, 1350.0, 1000.0));
-    assert_eq!(of(1), ("wait", What::Wait, 670.0, 400.0));
-    assert_eq!(of(2), ("mm", What::Kernel, 700.0, 600.0));
+    assert_eq!(of(0), ("ag", ComparedPart::Transfer, 1350.0, 1000.0));
+    assert_eq!(of(1), ("wait", ComparedPart::Wait, 670.0, 400.0));
+    assert_eq!(of(2), ("mm", ComparedPart::Kernel, 700.0, 600.0));
     assert_eq!(found.differences.len(), 3);
 }
 

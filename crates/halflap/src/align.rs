@@ -35,7 +35,7 @@ pub fn median_runtimes(ranks: &[Graph]) -> Result<IdVec<OpId, Option<Nanos>>, Ra
     let Some((first, others)) = ranks.split_first() else { return Ok(IdVec::default()) };
     for (index, other) in others.iter().enumerate() {
         let [first, other] = [first, other].map(OnRank::new);
-        Comparison { first, other, rank: index + 1 }.run()?;
+        RankPair { first, other, rank: index + 1 }.run()?;
     }
     let mut times = Vec::with_capacity(ranks.len());
     let median = |op: OpId| {
@@ -75,13 +75,13 @@ impl<'a> OnRank<'a> {
     }
 }
 
-struct Comparison<'a> {
+struct RankPair<'a> {
     first: OnRank<'a>,
     other: OnRank<'a>,
     rank: usize,
 }
 
-impl Comparison<'_> {
+impl RankPair<'_> {
     fn run(&self) -> Result<(), RankDifference> {
         let (first, other) = (self.first.graph, self.other.graph);
         let mut names = Renamings {

@@ -11,13 +11,13 @@ use crate::units::Bytes;
 
 /// Writes a graph. Reading it again gives the same graph.
 pub fn write_graph(graph: &Graph, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &Document(graph))?;
+    serde_json::to_writer(&mut *out, &GraphDocument(graph))?;
     out.write_all(b"\n")
 }
 
-struct Document<'a>(&'a Graph);
+struct GraphDocument<'a>(&'a Graph);
 
-impl Serialize for Document<'_> {
+impl Serialize for GraphDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<'a> {
@@ -27,7 +27,7 @@ impl Serialize for Document<'_> {
             buffers: Vec<Made<'a>>,
             inputs: Vec<Input<'a>>,
         }
-        let Document(graph) = *self;
+        let GraphDocument(graph) = *self;
         let (made, given): (Vec<BufId>, Vec<BufId>) =
             graph.buffers().partition(|&buffer| graph.maker(buffer).is_some());
         let fields = Fields {

@@ -73,7 +73,7 @@ impl Origin {
     /// belongs to it; `op1.p2` is the second piece of `op1`. It is only a claim:
     /// [`verify_rewrite`](crate::verify_rewrite) proves or refuses it.
     pub fn by_names(before: &Graph, after: &Graph) -> Origin {
-        let names = Names::of(before, after);
+        let names = MergedNames::of(before, after);
         let buffers_by_name: BTreeMap<&str, BufId> =
             before.buffers().map(|buffer| (before.buffer_name(buffer), buffer)).collect();
         let buffer = |new: BufId| {
@@ -140,7 +140,7 @@ impl Origin {
 }
 
 /// Two programs, and the merged collectives of the second by name.
-struct Names<'a> {
+struct MergedNames<'a> {
     before: &'a Graph,
     after: &'a Graph,
     /// The members of each, ascending.
@@ -155,8 +155,8 @@ fn piece_name(name: &str) -> Option<(&str, u32)> {
     Some((of, number.parse::<u32>().ok()?.checked_sub(1)?))
 }
 
-impl<'a> Names<'a> {
-    fn of(before: &'a Graph, after: &'a Graph) -> Names<'a> {
+impl<'a> MergedNames<'a> {
+    fn of(before: &'a Graph, after: &'a Graph) -> MergedNames<'a> {
         let is_new =
             |op: &OpId| after.kind(*op).is_collective() && before.find(after.name(*op)).is_none();
         let members = |op: OpId| {
@@ -167,7 +167,7 @@ impl<'a> Names<'a> {
         };
         let merged = after.ops().filter(is_new).map(members);
         let merged = merged.filter(|(_, members)| !members.is_empty()).collect();
-        let mut names = Names { before, after, merged, pieces: BTreeMap::new() };
+        let mut names = MergedNames { before, after, merged, pieces: BTreeMap::new() };
         let found: Vec<(OpId, u32)> = after.ops().filter_map(|op| names.piece(op)).collect();
         for (old, _) in found {
             *names.pieces.entry(old).or_default() += 1;

@@ -61,12 +61,12 @@ pub struct Hiding {
     /// The run time that hides it.
     pub comp_time: Nanos,
     /// Where that time is spent; empty, if there is no collective to hide.
-    window: Option<Window>,
+    window: Option<HidingWindow>,
 }
 
 /// The places whose operations hide a collective.
 #[derive(Clone, Debug, PartialEq)]
-struct Window {
+struct HidingWindow {
     places: Range<Pos>,
     counts_collectives: bool,
 }
@@ -232,7 +232,7 @@ impl<'g> Overlap<'g> {
             end += 1;
         }
         let places = Pos::from_index(start)..Pos::from_index(end);
-        let window = Some(Window { places, counts_collectives: false });
+        let window = Some(HidingWindow { places, counts_collectives: false });
         Hiding { of: collective, comm_time: self.times[collective], comp_time, window }
     }
 
@@ -257,7 +257,12 @@ impl<'g> Overlap<'g> {
         }
     }
 
-    fn torch_window_of_wait(&self, order: &Order, wait: OpId, collective: Option<OpId>) -> Window {
+    fn torch_window_of_wait(
+        &self,
+        order: &Order,
+        wait: OpId,
+        collective: Option<OpId>,
+    ) -> HidingWindow {
         let start = collective.map_or(0, |op| order.pos(op).index() + 1);
         let end = order.pos(wait);
         let waited_before_end = |op: OpId| {
@@ -279,7 +284,7 @@ impl<'g> Overlap<'g> {
             Some(at) => at,
             None => ops.len(),
         };
-        Window {
+        HidingWindow {
             places: Pos::from_index(start)..Pos::from_index(start + length),
             counts_collectives: true,
         }

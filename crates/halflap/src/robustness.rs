@@ -26,7 +26,7 @@ pub enum Variation {
 /// Both orders in one variation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Trial {
+pub struct RobustnessTrial {
     /// What is different.
     pub variation: Variation,
     /// The step time of the order before.
@@ -40,7 +40,7 @@ pub struct Trial {
 #[non_exhaustive]
 pub struct Robustness {
     /// One for each variation.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<RobustnessTrial>,
 }
 
 const SEEDS: u64 = 16;
@@ -71,7 +71,7 @@ impl Robustness {
         let times = (0..SEEDS).map(Variation::Times);
         let slowdowns = SLOWDOWNS.into_iter().map(Variation::Slowdown);
         let variations = times.chain(slowdowns).chain(SKEWS.into_iter().map(Variation::Skew));
-        let trial = |variation| Trial {
+        let trial = |variation| RobustnessTrial {
             variation,
             before: before.step(variation),
             after: after.step(variation),
@@ -81,7 +81,7 @@ impl Robustness {
 
     /// The smallest and the largest part of the step that is saved; negative is lost.
     pub fn range(&self) -> (f64, f64) {
-        let saved = |trial: &Trial| match 1.0 - trial.after.0 / trial.before.0 {
+        let saved = |trial: &RobustnessTrial| match 1.0 - trial.after.0 / trial.before.0 {
             saved if saved.abs() > 1e-9 => saved,
             _ => 0.0,
         };
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn robustness(steps: &[(f64, f64)]) -> Robustness {
-        let trial = |(seed, &(before, after)): (usize, &(f64, f64))| Trial {
+        let trial = |(seed, &(before, after)): (usize, &(f64, f64))| RobustnessTrial {
             variation: Variation::Times(seed as u64),
             before: Nanos(before),
             after: Nanos(after),

@@ -111,7 +111,7 @@ pub fn run(
     let mut passes: Vec<PassRun> = Vec::with_capacity(request.passes.len());
     for &pass in &request.passes {
         let given_peak = passes.last().map_or(peak_before, |run| run.peak);
-        let step = Step { graph, times, request, pass, given: &order, given_peak };
+        let step = PassStep { graph, times, request, pass, given: &order, given_peak };
         let (next, run) = step.run(observer)?;
         order = next;
         passes.push(run);
@@ -121,7 +121,7 @@ pub fn run(
 }
 
 /// One pass of a request, on the order that the one before it gave.
-struct Step<'a> {
+struct PassStep<'a> {
     graph: &'a Graph,
     times: &'a Times,
     request: &'a Request,
@@ -130,9 +130,9 @@ struct Step<'a> {
     given_peak: Bytes,
 }
 
-impl Step<'_> {
+impl PassStep<'_> {
     fn run(&self, observer: &mut impl Observer) -> Result<(Order, PassRun), Failure> {
-        let Step { graph, times, request, pass, .. } = *self;
+        let PassStep { graph, times, request, pass, .. } = *self;
         let runner = Runner { graph, times, options: &request.options };
         observer.pass_started(pass);
         let outcome = match request.check_memory || request.options.settings.debug_memory_recompute

@@ -131,7 +131,7 @@ impl StepSpent {
 
 /// What is compared of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ComparedPart {
     /// A kernel's run time.
     Kernel,
     /// A collective's time on the wire.
@@ -149,7 +149,7 @@ pub struct OpDifference {
     /// Which.
     pub op: OpId,
     /// What is compared of it.
-    pub what: What,
+    pub what: ComparedPart,
     /// As it ran.
     pub measured: Nanos,
     /// As it is simulated.
@@ -216,10 +216,10 @@ fn differences(step: &Step, place: usize, simulation: &Simulation) -> Vec<OpDiff
         let alone = simulation.end[op] - simulation.start[op];
         let (what, measured, simulated) = match graph.kind(op) {
             OpKind::MultiOutput => return None,
-            OpKind::Compute => (What::Kernel, ran[op.index()], alone),
-            OpKind::AsyncCollective => (What::Transfer, sent[op.index()], alone),
-            OpKind::SyncCollective => (What::Wait, ran[op.index()], alone),
-            OpKind::Wait => (What::Wait, ran[op.index()], stalls[op.index()]),
+            OpKind::Compute => (ComparedPart::Kernel, ran[op.index()], alone),
+            OpKind::AsyncCollective => (ComparedPart::Transfer, sent[op.index()], alone),
+            OpKind::SyncCollective => (ComparedPart::Wait, ran[op.index()], alone),
+            OpKind::Wait => (ComparedPart::Wait, ran[op.index()], stalls[op.index()]),
         };
         Some(OpDifference { part: place, op, what, measured: measured?, simulated })
     };

@@ -132,7 +132,7 @@ impl Busy {
 
 /// Which kernel a stretch of compute began with, and which ended it.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+struct StretchEnds {
     first: KernelId,
     last: KernelId,
 }
@@ -141,18 +141,18 @@ struct Ends {
 #[derive(Debug, Clone)]
 pub(super) struct Computing {
     pub(super) busy: Busy,
-    ends: Vec<Ends>,
+    ends: Vec<StretchEnds>,
 }
 
 impl Computing {
     /// Of slices that ascend by start.
     pub(super) fn of<'a>(slices: impl Iterator<Item = &'a Slice> + Clone) -> Computing {
         let busy = Busy::union(slices.clone().map(Slice::stretch));
-        let mut ends: Vec<Ends> = Vec::with_capacity(busy.stretches.len());
+        let mut ends: Vec<StretchEnds> = Vec::with_capacity(busy.stretches.len());
         let mut latest = Moment(i64::MIN);
         for slice in slices.filter(|slice| slice.start < slice.end) {
             if slice.start > latest || ends.is_empty() {
-                ends.push(Ends { first: slice.kernel, last: slice.kernel });
+                ends.push(StretchEnds { first: slice.kernel, last: slice.kernel });
             } else if let (true, Some(open)) = (slice.end > latest, ends.last_mut()) {
                 open.last = slice.kernel;
             }

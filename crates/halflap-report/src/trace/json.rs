@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::{Note, Process, Ran, TracedPart, TrackSlice, processes, ran_processes};
+use super::{Process, Ran, SliceNote, TracedPart, TrackSlice, processes, ran_processes};
 
 /// Writes orders as trace events.
 pub fn write_json(parts: &[TracedPart<'_>], out: &mut impl Write) -> io::Result<()> {
@@ -82,10 +82,10 @@ fn write_slice<W: Write>(
     thread: Thread,
 ) -> io::Result<()> {
     let Thread { pid, tid } = thread;
-    let note = |(name, note): &(&str, Note)| {
+    let note = |(name, note): &(&str, SliceNote)| {
         let value = match note {
-            Note::Text(text) => Value::from(text.as_str()),
-            Note::Number(number) => Value::from(*number),
+            SliceNote::Text(text) => Value::from(text.as_str()),
+            SliceNote::Number(number) => Value::from(*number),
         };
         ((*name).to_owned(), value)
     };

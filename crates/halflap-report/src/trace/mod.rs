@@ -35,17 +35,17 @@ struct TrackSlice {
     /// Arrows that start here, and arrows that end here.
     leads_to: Vec<u64>,
     comes_from: Vec<u64>,
-    notes: Vec<(&'static str, Note)>,
+    notes: Vec<(&'static str, SliceNote)>,
 }
 
 /// What is known of a slice.
-enum Note {
+enum SliceNote {
     Text(String),
     Number(u64),
 }
 
 /// What is alive from a time on.
-struct Level {
+struct LiveLevel {
     time: u64,
     bytes: i64,
 }
@@ -54,7 +54,7 @@ struct Level {
 struct Process {
     name: String,
     tracks: Vec<TraceTrack>,
-    memory: Vec<Level>,
+    memory: Vec<LiveLevel>,
 }
 
 /// Viewers count whole nanoseconds. Rounding keeps what comes first first.
@@ -112,8 +112,8 @@ fn ran_processes(ranks: &[Ran]) -> Vec<Process> {
         comes_from: Vec::new(),
         notes: slice.among.as_ref().map_or(Vec::new(), |(among, bytes)| {
             vec![
-                ("group", Note::Text(printable(among))),
-                ("bytes", Note::Number(bytes.0.unsigned_abs())),
+                ("group", SliceNote::Text(printable(among))),
+                ("bytes", SliceNote::Number(bytes.0.unsigned_abs())),
             ]
         }),
     };
@@ -189,25 +189,32 @@ impl PlayedTrace<'_> {
         }
     }
 
-    fn notes(&self, op: OpId) -> Vec<(&'static str, Note)> {
+    fn notes(&self, op: OpId) -> Vec<(&'static str, SliceNote)> {
         let graph = self.played.graph;
-        let mut notes =
-            vec![("place in the order", Note::Number(self.played.order.pos(op).index() as u64))];
+        let mut notes = vec![(
+            "place in the order",
+            SliceNote::Number(self.played.order.pos(op).index() as u64),
+        )];
         if let Some(collective) = graph.collective(op) {
             let group = &graph.groups()[collective.group];
             notes.extend([
-                ("operation", Note::Text(printable(&collective.op))),
+                ("operation", SliceNote::Text(printable(&collective.op))),
                 (
                     "group",
-                    Note::Text(format!("{} ({})", printable(&group.name), ranks(&group.ranks))),
+                    SliceNote::Text(format!(
+                        "{} ({})",
+                        printable(&group.name),
+                        ranks(&group.ranks)
+                    )),
                 ),
-                ("bytes", Note::Number(collective.bytes().0.unsigned_abs())),
+                ("bytes", SliceNote::Number(collective.bytes().0.unsigned_abs())),
             ]);
         } else if !graph.fused(op).is_empty() {
-            notes.push(("fused", Note::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
+            notes
+                .push(("fused", SliceNote::Text(printable_up_to(&graph.fused(op).join(" "), 160))));
         }
         let known = graph.provenance(op).known();
-        notes.extend(known.map(|(what, text)| (what, Note::Text(printable_end(text, 160)))));
+        notes.extend(known.map(|(what, text)| (what, SliceNote::Text(printable_end(text, 160)))));
         notes
     }
 
@@ -231,19 +238,19 @@ impl PlayedTrace<'_> {
                 leads_to: Vec::new(),
                 comes_from: Vec::new(),
                 notes: vec![
-                    ("before", Note::Text(name(exposure.at))),
-                    ("exposed of it in all, ns", Note::Number(whole(exposed[exposure.of]))),
+                    ("before", SliceNote::Text(name(exposure.at))),
+                    ("exposed of it in all, ns", SliceNote::Number(whole(exposed[exposure.of]))),
                 ],
             }
         };
         exposures.iter().map(stall).collect()
     }
 
-    fn memory(&self) -> Vec<Level> {
+    fn memory(&self) -> Vec<LiveLevel> {
         let steps = self.played.memory_steps();
-        let mut levels: Vec<Level> = Vec::with_capacity(steps.len());
+        let mut levels: Vec<LiveLevel> = Vec::with_capacity(steps.len());
         for step in steps {
-            let level = Level { time: whole(step.time), bytes: step.bytes.0 };
+            let level = LiveLevel { time: whole(step.time), bytes: step.bytes.0 };
             match levels.last_mut() {
                 // A level of zero duration is dropped, unless it is higher than the next: it may be
                 // the peak.

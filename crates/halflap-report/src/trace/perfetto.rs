@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use super::{Note, Process, Ran, TracedPart, TrackSlice, processes, ran_processes};
+use super::{Process, Ran, SliceNote, TracedPart, TrackSlice, processes, ran_processes};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -130,8 +130,8 @@ fn begin(track: u64, slice: &TrackSlice) -> Message {
         let mut annotation = Message::default();
         annotation.text(10, name);
         match note {
-            Note::Text(text) => annotation.text(6, text),
-            Note::Number(number) => annotation.number(3, *number),
+            SliceNote::Text(text) => annotation.text(6, text),
+            SliceNote::Number(number) => annotation.number(3, *number),
         }
         event.message(4, &annotation);
     }

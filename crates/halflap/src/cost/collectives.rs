@@ -29,7 +29,7 @@ pub(super) struct Fabric<'a> {
 
 /// The shape of a collective, as far as time is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum CollectiveShape {
     AllReduce,
     /// All-gather and reduce-scatter: once around the ring.
     Once,
@@ -54,7 +54,7 @@ const PAIRWISE_RAMP: f64 = 4.0;
 
 /// How a group lies over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct GroupSpan {
     ranks: u32,
     nodes: u32,
     /// The fewest ranks that it has in a node: the narrowest way out.
@@ -63,7 +63,7 @@ struct Span {
 
 /// The names of the kinds that are modelled.
 pub(super) fn modelled() -> String {
-    let known = CollectiveKind::ALL.into_iter().filter(|&kind| Shape::of(kind).is_some());
+    let known = CollectiveKind::ALL.into_iter().filter(|&kind| CollectiveShape::of(kind).is_some());
     known.map(CollectiveKind::name).collect::<Vec<_>>().join(", ")
 }
 
@@ -90,14 +90,14 @@ impl<'a> Fabric<'a> {
 impl Fabric<'_> {
     /// How long a collective among `ranks` takes; `None` for one that is not known.
     pub(super) fn time(&self, collective: &Collective, ranks: &[u32]) -> Option<Nanos> {
-        let shape = Shape::of(collective.kind)?;
-        let span = Span::new(collective.group_size, ranks, self.ranks_per_node);
+        let shape = CollectiveShape::of(collective.kind)?;
+        let span = GroupSpan::new(collective.group_size, ranks, self.ranks_per_node);
         if span.ranks <= 1 {
             return Some(ALONE);
         }
         let link = self.slowest(span);
         let (base, ramp) = match shape {
-            Shape::PointToPoint => (link.base * PAIRWISE_BASE, link.ramp * PAIRWISE_RAMP),
+            CollectiveShape::PointToPoint => (link.base * PAIRWISE_BASE, link.ramp * PAIRWISE_RAMP),
             _ => (link.base, link.ramp),
         };
         let transfer = collective.bytes() / self.bus(shape, span) * shape.passes(span.ranks, link);
@@ -106,51 +106,57 @@ impl Fabric<'_> {
     }
 
     /// The link that all others wait for.
-    fn slowest(&self, span: Span) -> &Link {
+    fn slowest(&self, span: GroupSpan) -> &Link {
         if span.nodes == 1 { self.within } else { self.across }
     }
 
-    fn bus(&self, shape: Shape, span: Span) -> Bandwidth {
-        let pairs = shape == Shape::PointToPoint;
+    fn bus(&self, shape: CollectiveShape, span: GroupSpan) -> Bandwidth {
+        let pairs = shape == CollectiveShape::PointToPoint;
         let peers = if pairs { 1 } else { span.fewest.saturating_sub(1).max(1) };
         let within = self.within.bandwidth.min(self.within.pair * f64::from(peers));
         let cards = match shape {
-            Shape::AllReduce | Shape::Once | Shape::Chain => f64::from(span.fewest),
-            Shape::AllToAll | Shape::PointToPoint => 1.0,
+            CollectiveShape::AllReduce | CollectiveShape::Once | CollectiveShape::Chain => {
+                f64::from(span.fewest)
+            }
+            CollectiveShape::AllToAll | CollectiveShape::PointToPoint => 1.0,
         };
         if span.nodes == 1 { within } else { within.min(self.across.bandwidth * cards) }
     }
 
     /// The hops that follow one another.
-    fn latency(&self, shape: Shape, span: Span) -> Nanos {
+    fn latency(&self, shape: CollectiveShape, span: GroupSpan) -> Nanos {
         let (within, across) = (self.within.hop, self.across.hop);
         let ring = within * f64::from(span.ranks - span.nodes) + across * f64::from(span.nodes - 1);
         let levels = |ranks: u32| f64::from(ranks.ilog2());
         let per_node = span.ranks.div_ceil(span.nodes);
         let tree = (within * levels(per_node) + across * levels(span.nodes)) * TREE_LEVEL;
         match shape {
-            Shape::PointToPoint => self.slowest(span).hop,
-            Shape::Once | Shape::Chain => ring,
+            CollectiveShape::PointToPoint => self.slowest(span).hop,
+            CollectiveShape::Once | CollectiveShape::Chain => ring,
             // There and back.
-            Shape::AllReduce => ring.min(tree) * 2.0,
+            CollectiveShape::AllReduce => ring.min(tree) * 2.0,
             // Nobody waits for what a peer has from another.
-            Shape::AllToAll => ring * 0.5,
+            CollectiveShape::AllToAll => ring * 0.5,
         }
     }
 }
 
-impl Shape {
+impl CollectiveShape {
     /// `None` for what no model has.
-    fn of(kind: CollectiveKind) -> Option<Shape> {
+    fn of(kind: CollectiveKind) -> Option<CollectiveShape> {
         match kind {
-            CollectiveKind::AllReduce => Some(Shape::AllReduce),
-            CollectiveKind::AllGather | CollectiveKind::ReduceScatter => Some(Shape::Once),
-            CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => Some(Shape::AllToAll),
-            CollectiveKind::Broadcast | CollectiveKind::Reduce => Some(Shape::Chain),
+            CollectiveKind::AllReduce => Some(CollectiveShape::AllReduce),
+            CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
+                Some(CollectiveShape::Once)
+            }
+            CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => {
+                Some(CollectiveShape::AllToAll)
+            }
+            CollectiveKind::Broadcast | CollectiveKind::Reduce => Some(CollectiveShape::Chain),
             CollectiveKind::Send
             | CollectiveKind::Recv
             | CollectiveKind::SendRecv
-            | CollectiveKind::Permute => Some(Shape::PointToPoint),
+            | CollectiveKind::Permute => Some(CollectiveShape::PointToPoint),
             CollectiveKind::Gather
             | CollectiveKind::Scatter
             | CollectiveKind::Barrier
@@ -164,16 +170,16 @@ impl Shape {
     fn passes(self, ranks: u32, link: &Link) -> f64 {
         let once = f64::from(ranks - 1) / f64::from(ranks);
         match self {
-            Shape::AllReduce => (2.0 * once).min(link.all_reduce),
-            Shape::Once | Shape::AllToAll => once,
-            Shape::Chain | Shape::PointToPoint => 1.0,
+            CollectiveShape::AllReduce => (2.0 * once).min(link.all_reduce),
+            CollectiveShape::Once | CollectiveShape::AllToAll => once,
+            CollectiveShape::Chain | CollectiveShape::PointToPoint => 1.0,
         }
     }
 }
 
-impl Span {
+impl GroupSpan {
     /// `size` ranks laid out as `ranks` says; where it says nothing, they are the first ones.
-    fn new(size: u32, ranks: &[u32], per_node: u32) -> Span {
+    fn new(size: u32, ranks: &[u32], per_node: u32) -> GroupSpan {
         // Avoids a division by zero if a device wrongly has no ranks per node.
         let per_node = per_node.max(1);
         let mut ranks = ranks.to_vec();
@@ -187,7 +193,7 @@ impl Span {
             None => (size.div_ceil(per_node), size.saturating_sub(1) % per_node + 1),
         };
         // A group that says it has fewer ranks than it lists lies on no more nodes than ranks.
-        Span { ranks: size, nodes: nodes.clamp(1, size.max(1)), fewest }
+        GroupSpan { ranks: size, nodes: nodes.clamp(1, size.max(1)), fewest }
     }
 }
 
@@ -305,9 +311,9 @@ mod tests {
     fn odd_groups() {
         assert_eq!(h100("all_reduce", &[3], 1_000_000_000), 6600.0);
         assert_eq!(h100("all_reduce", &[], 1_000_000_000), 6600.0);
-        assert_eq!(Span::new(12, &[], 8), Span { ranks: 12, nodes: 2, fewest: 4 });
-        assert_eq!(Span::new(16, &[], 8), Span { ranks: 16, nodes: 2, fewest: 8 });
-        assert_eq!(Span::new(2, &[0, 8, 16], 8), Span { ranks: 2, nodes: 2, fewest: 1 });
-        assert_eq!(Span::new(0, &[], u32::MAX).nodes, 1);
+        assert_eq!(GroupSpan::new(12, &[], 8), GroupSpan { ranks: 12, nodes: 2, fewest: 4 });
+        assert_eq!(GroupSpan::new(16, &[], 8), GroupSpan { ranks: 16, nodes: 2, fewest: 8 });
+        assert_eq!(GroupSpan::new(2, &[0, 8, 16], 8), GroupSpan { ranks: 2, nodes: 2, fewest: 1 });
+        assert_eq!(GroupSpan::new(0, &[], u32::MAX).nodes, 1);
     }
 }

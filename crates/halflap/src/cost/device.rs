@@ -162,7 +162,8 @@ impl Fields {
 
     /// A rate, above zero, because it divides.
     fn rate(&self, field: &'static str) -> Result<f64, DeviceError> {
-        let given = Given { field, value: self.required(field)?, right: "a number above zero" };
+        let given =
+            GivenField { field, value: self.required(field)?, right: "a number above zero" };
         match given.number()? {
             number if number > 0.0 => Ok(number),
             _ => Err(given.bad("not above zero")),
@@ -171,7 +172,7 @@ impl Fields {
 
     fn count(&self, field: &'static str) -> Result<u32, DeviceError> {
         let value = self.required(field)?;
-        let given = Given { field, value, right: "a whole number from 1 to 4294967295" };
+        let given = GivenField { field, value, right: "a whole number from 1 to 4294967295" };
         match given.number()? {
             number if number.fract() != 0.0 => Err(given.bad("not a whole number")),
             number if (1.0..=f64::from(u32::MAX)).contains(&number) => Ok(number as u32),
@@ -182,7 +183,7 @@ impl Fields {
     /// An optional time in microseconds.
     fn time(&self, field: &'static str, otherwise: Nanos) -> Result<Nanos, DeviceError> {
         let Some(value) = self.get(field) else { return Ok(otherwise) };
-        let given = Given { field, value, right: "a time in microseconds, zero or more" };
+        let given = GivenField { field, value, right: "a time in microseconds, zero or more" };
         match given.number()? {
             number if number >= 0.0 => Ok(Nanos::micros(number)),
             _ => Err(given.bad("negative")),
@@ -192,7 +193,7 @@ impl Fields {
     /// How often the bytes of an all-reduce pass a link, optional.
     fn passes(&self, field: &'static str, otherwise: f64) -> Result<f64, DeviceError> {
         let Some(value) = self.get(field) else { return Ok(otherwise) };
-        let given = Given { field, value, right: "a number from 1 to 2" };
+        let given = GivenField { field, value, right: "a number from 1 to 2" };
         match given.number()? {
             number if (1.0..=2.0).contains(&number) => Ok(number),
             _ => Err(given.bad("out of range")),
@@ -209,19 +210,19 @@ impl Fields {
 }
 
 /// What a file gives for a field, and what would be right.
-struct Given<'a> {
+struct GivenField<'a> {
     field: &'static str,
     value: &'a Value,
     right: &'static str,
 }
 
-impl Given<'_> {
+impl GivenField<'_> {
     fn number(&self) -> Result<f64, DeviceError> {
         json::number(self.value).map_err(|problem| self.bad(problem))
     }
 
     fn bad(&self, problem: &'static str) -> DeviceError {
-        let Given { field, value, right } = *self;
+        let GivenField { field, value, right } = *self;
         DeviceError::BadField { field, value: json::shown(value), problem, right }
     }
 }

@@ -6,7 +6,7 @@ use crate::units::Nanos;
 
 /// Whether a text looks like one: it begins with one of the fields, or with a comment.
 pub(super) fn is_one(text: &[u8]) -> bool {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = PbtxtReader { text, at: 0 };
     reader.skip_space();
     [&b"costs"[..], b"latencies"].iter().any(|field| text[reader.at..].starts_with(field))
 }
@@ -14,7 +14,7 @@ pub(super) fn is_one(text: &[u8]) -> bool {
 /// The times by name. An instruction without its own cost takes as long as the latency from it to
 /// its end.
 pub(super) fn read(text: &[u8]) -> Result<Vec<(String, Nanos)>, ProfileError> {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = PbtxtReader { text, at: 0 };
     let mut times: Vec<(String, Nanos)> = Vec::new();
     let mut latencies: Vec<(String, Nanos)> = Vec::new();
     loop {
@@ -35,12 +35,12 @@ pub(super) fn read(text: &[u8]) -> Result<Vec<(String, Nanos)>, ProfileError> {
     Ok(times)
 }
 
-struct Reader<'t> {
+struct PbtxtReader<'t> {
     text: &'t [u8],
     at: usize,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> PbtxtReader<'t> {
     /// Skips spaces, separators and comments.
     fn skip_space(&mut self) {
         while let Some(&byte) = self.text.get(self.at) {

@@ -28,10 +28,10 @@ pub(super) struct RawGraph {
 }
 
 /// The groups in the file's sequence; a map would hide a name used twice.
-struct RawGroups(Vec<(String, Object<RawGroup>)>);
+struct RawGroups(Vec<(String, Object<GroupEntry>)>);
 
 #[derive(Deserialize)]
-struct RawGroup {
+struct GroupEntry {
     ranks: Vec<u32>,
     #[serde(default)]
     kind: RawGroupKind,
@@ -148,7 +148,7 @@ pub(super) fn parse<'de, D: Deserializer<'de>>(reader: D) -> Result<RawGraph, D:
 
 /// Resolves names to ids. What the ids say is validated by the graph.
 pub(super) fn resolve(raw: RawGraph) -> Result<Parts, GraphError> {
-    let names = Names::collect(&raw)?;
+    let names = NodeNames::collect(&raw)?;
     let mut parts = Parts::default();
     for (name, Object(group)) in raw.groups.0 {
         let kind = match group.kind {
@@ -225,21 +225,21 @@ impl RawCollective {
 }
 
 /// Names to ids. Only looked up, never iterated.
-struct Names {
+struct NodeNames {
     ops: HashMap<String, OpId>,
     buffers: HashMap<String, BufId>,
     made: usize,
     groups: HashMap<String, GroupId>,
 }
 
-impl Names {
-    fn collect(raw: &RawGraph) -> Result<Names, GraphError> {
+impl NodeNames {
+    fn collect(raw: &RawGraph) -> Result<NodeNames, GraphError> {
         let buffers = raw
             .buffers
             .iter()
             .map(|buffer| &buffer.0.name)
             .chain(raw.inputs.iter().map(|input| &input.0.name));
-        Ok(Names {
+        Ok(NodeNames {
             ops: numbered("node", raw.nodes.iter().map(|node| &node.0.name))?,
             buffers: numbered("buffer", buffers)?,
             made: raw.buffers.len(),
@@ -474,7 +474,7 @@ impl<'de> Deserialize<'de> for RawGroups {
                 f.write_str("an object of process groups by name")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawGroups, A::Error> {
-                let mut groups: Vec<(String, Object<RawGroup>)> = Vec::new();
+                let mut groups: Vec<(String, Object<GroupEntry>)> = Vec::new();
                 while let Some((name, group)) = map.next_entry()? {
                     if groups.iter().any(|(seen, _)| *seen == name) {
                         return Err(A::Error::custom(format!(

@@ -70,7 +70,7 @@ impl<'a> Cuts<'a> {
     pub(super) fn recipes(&self, depth: Depth) -> Vec<Recipe> {
         let mut near: BTreeSet<OpId> = self.exposed.iter().copied().collect();
         for &collective in &self.exposed {
-            for side in [Side::Before, Side::After] {
+            for side in [CutSide::Before, CutSide::After] {
                 near.extend(self.around(collective, side, depth.products));
             }
         }
@@ -86,13 +86,13 @@ impl<'a> Cuts<'a> {
 
     /// What makes or reads what a collective does, as far as the products, and no further than the
     /// next collective.
-    fn around(&self, from: OpId, side: Side, products: u8) -> BTreeSet<OpId> {
+    fn around(&self, from: OpId, side: CutSide, products: u8) -> BTreeSet<OpId> {
         let mut open = vec![(from, products)];
         let mut seen = BTreeSet::from([from]);
         while let Some((op, left)) = open.pop() {
             let next = match side {
-                Side::Before => self.graph.preds(op, Edges::Awaited),
-                Side::After => self.graph.succs(op, Edges::Awaited),
+                CutSide::Before => self.graph.preds(op, Edges::Awaited),
+                CutSide::After => self.graph.succs(op, Edges::Awaited),
             };
             for &next in next {
                 let is_kernel = matches!(self.graph.kind(next), OpKind::Compute | OpKind::Wait);
@@ -127,7 +127,7 @@ pub fn cuttable_exposure(setup: Setup<'_>, simulation: &Simulation, allowed: &Al
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+enum CutSide {
     Before,
     After,
 }

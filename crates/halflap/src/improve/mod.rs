@@ -31,7 +31,7 @@ pub use advice::{LookedUp, looked_up};
 use carry::carried_order;
 pub use cuts::cuttable_exposure;
 use cuts::{Cuts, DEPTHS};
-use plans::{Level, Levels, Plans};
+use plans::{Levels, Plans, SizeLevel};
 use thin::thinned;
 use thiserror::Error;
 
@@ -125,8 +125,13 @@ const TRIALS: usize = 10;
 
 /// How large merged collectives become at first: in the middle, then to both sides as far as the
 /// step becomes shorter.
-const LEVELS: [Level; 5] =
-    [Level::MIDDLE, Level::LARGE, Level::SMALL, Level::LARGEST, Level::SMALLEST];
+const LEVELS: [SizeLevel; 5] = [
+    SizeLevel::MIDDLE,
+    SizeLevel::LARGE,
+    SizeLevel::SMALL,
+    SizeLevel::LARGEST,
+    SizeLevel::SMALLEST,
+];
 
 /// Finds recipes and an order.
 pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
@@ -145,9 +150,9 @@ pub fn improve(request: &Request<'_>) -> Result<Improved, ImproveError> {
             if unknown { KeptBecause::LatencyUnknown } else { KeptBecause::NothingToSave };
         return Ok(Improved { unchanged, changed: None, chosen: vec![], kept_because });
     }
-    let search = Search { request, order: &unchanged.order, step_time: unchanged.step_time };
+    let search = PlanSearch { request, order: &unchanged.order, step_time: unchanged.step_time };
     let merged = if merges { search.choose(&plans) } else { None };
-    let best = search.with_cuts(&cuts, merged).map(Tried::in_sequence);
+    let best = search.with_cuts(&cuts, merged).map(TriedPlan::in_sequence);
     // A plan that was stopped looks like one that does not fit.
     if (task.progress)(2.0 / 3.0).is_break() {
         return Err(OptimizeError::Stopped.into());
@@ -186,8 +191,8 @@ pub fn estimate(request: &Request<'_>, order: &Order) -> Option<Estimate> {
     if plans.most_saved() < step_time * LEAST {
         return None;
     }
-    let search = Search { request, order, step_time };
-    let levels = [Level::MIDDLE, Level::LARGE, Level::SMALL];
+    let search = PlanSearch { request, order, step_time };
+    let levels = [SizeLevel::MIDDLE, SizeLevel::LARGE, SizeLevel::SMALL];
     let tried = levels.iter().filter_map(|&level| {
         let recipes = plans.recipes(&Levels::all(&plans, level));
         search.try_out(recipes, 0.5)
@@ -220,16 +225,17 @@ fn idle(task: &Task<'_>, found: &Optimized) -> Nanos {
 
 /// Whether a level at either end is worth a try: the one next to it is better than the middle, or
 /// does not fit and this one is smaller.
-fn is_promising(level: Level, tried: &[(Level, Option<Nanos>)]) -> bool {
-    let step = |of: Level| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
+fn is_promising(level: SizeLevel, tried: &[(SizeLevel, Option<Nanos>)]) -> bool {
+    let step =
+        |of: SizeLevel| tried.iter().find(|(level, _)| *level == of).and_then(|(_, step)| *step);
     let near = match level {
-        Level::LARGEST => Level::LARGE,
-        Level::SMALLEST => Level::SMALL,
+        SizeLevel::LARGEST => SizeLevel::LARGE,
+        SizeLevel::SMALLEST => SizeLevel::SMALL,
         _ => return true,
     };
-    match (step(near), step(Level::MIDDLE)) {
+    match (step(near), step(SizeLevel::MIDDLE)) {
         (Some(near), Some(middle)) => near.0 < middle.0,
-        _ => level == Level::SMALLEST,
+        _ => level == SizeLevel::SMALLEST,
     }
 }
 
@@ -246,27 +252,27 @@ fn together(merges: &[Recipe], splits: Vec<Recipe>) -> Vec<Recipe> {
 }
 
 /// A search for plans that are better than an order of the program as it is.
-struct Search<'a> {
+struct PlanSearch<'a> {
     request: &'a Request<'a>,
     order: &'a Order,
     step_time: Nanos,
 }
 
 /// A plan that was tried.
-struct Tried {
+struct TriedPlan {
     recipes: Vec<Recipe>,
     rewritten: Rewritten,
     order: Order,
     step_time: Nanos,
 }
 
-impl Tried {
-    fn new(recipes: Vec<Recipe>, rewritten: Rewritten, found: Optimized) -> Tried {
-        Tried { recipes, rewritten, order: found.order, step_time: found.step_time }
+impl TriedPlan {
+    fn new(recipes: Vec<Recipe>, rewritten: Rewritten, found: Optimized) -> TriedPlan {
+        TriedPlan { recipes, rewritten, order: found.order, step_time: found.step_time }
     }
 
     /// The same with recipes in the sequence of the new program, which numbers them for people.
-    fn in_sequence(mut self) -> Tried {
+    fn in_sequence(mut self) -> TriedPlan {
         let origin = &self.rewritten.origin;
         let place = |recipe: &Recipe| {
             let of = recipe.members();
@@ -282,13 +288,13 @@ impl Tried {
     }
 }
 
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// The best plan: first all classes alike, then class by class.
-    fn choose(&self, plans: &Plans<'_>) -> Option<Tried> {
-        let mut best: Option<(Levels, Tried)> = None;
+    fn choose(&self, plans: &Plans<'_>) -> Option<TriedPlan> {
+        let mut best: Option<(Levels, TriedPlan)> = None;
         let mut seen: Vec<Vec<Recipe>> = Vec::new();
         let mut left = TRIALS;
-        let mut consider = |levels: Levels, best: &mut Option<(Levels, Tried)>| {
+        let mut consider = |levels: Levels, best: &mut Option<(Levels, TriedPlan)>| {
             let recipes = plans.recipes(&levels);
             if left == 0 || recipes.is_empty() || seen.contains(&recipes) {
                 return None;
@@ -303,7 +309,7 @@ impl Search<'_> {
             }
             Some(step_time)
         };
-        let mut steps: Vec<(Level, Option<Nanos>)> = Vec::new();
+        let mut steps: Vec<(SizeLevel, Option<Nanos>)> = Vec::new();
         for level in LEVELS {
             if is_promising(level, &steps) {
                 steps.push((level, consider(Levels::all(plans, level), &mut best)));
@@ -319,8 +325,8 @@ impl Search<'_> {
             let others = match &best {
                 Some((levels, _)) => levels.neighbours(class),
                 None => vec![
-                    Levels::only(plans, class, Level::SMALLEST),
-                    Levels::only(plans, class, Level::MIDDLE),
+                    Levels::only(plans, class, SizeLevel::SMALLEST),
+                    Levels::only(plans, class, SizeLevel::MIDDLE),
                 ],
             };
             for other in others {
@@ -331,8 +337,8 @@ impl Search<'_> {
     }
 
     /// The best of a plan of merges, and of the same with splits.
-    fn with_cuts(&self, cuts: &Cuts<'_>, merged: Option<Tried>) -> Option<Tried> {
-        let is_shorter = |tried: &&Tried| tried.step_time.0 < self.step_time.0;
+    fn with_cuts(&self, cuts: &Cuts<'_>, merged: Option<TriedPlan>) -> Option<TriedPlan> {
+        let is_shorter = |tried: &&TriedPlan| tried.step_time.0 < self.step_time.0;
         let merges = merged.as_ref().filter(is_shorter).map_or(vec![], |one| one.recipes.clone());
         let mut best = merged;
         for depth in DEPTHS {
@@ -351,12 +357,12 @@ impl Search<'_> {
 
     /// A quick search for the order of a plan's program. Where there is none within the limit,
     /// buckets become smaller until the program's own order is.
-    fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<Tried> {
+    fn try_out(&self, recipes: Vec<Recipe>, done: f64) -> Option<TriedPlan> {
         let apply =
             |recipes: &[Recipe]| apply(self.request.task.graph, recipes, self.request.prices).ok();
         let (mut recipes, mut rewritten) = (apply(&recipes).map(|rewritten| (recipes, rewritten)))?;
         let limit = match self.order_of(&rewritten, done) {
-            Ok(found) => return Some(Tried::new(recipes, rewritten, found)),
+            Ok(found) => return Some(TriedPlan::new(recipes, rewritten, found)),
             Err(OptimizeError::NoOrderWithin { limit, .. }) => limit,
             Err(_) => return None,
         };
@@ -367,7 +373,7 @@ impl Search<'_> {
             recipes = smaller;
         }
         let found = self.order_of(&rewritten, done).ok()?;
-        Some(Tried::new(recipes, rewritten, found))
+        Some(TriedPlan::new(recipes, rewritten, found))
     }
 
     fn order_of(&self, rewritten: &Rewritten, done: f64) -> Result<Optimized, OptimizeError> {
@@ -387,7 +393,7 @@ impl Search<'_> {
     }
 
     /// A plan without the recipes that are left out.
-    fn leave_out(&self, tried: Tried) -> Result<Tried, ImproveError> {
+    fn leave_out(&self, tried: TriedPlan) -> Result<TriedPlan, ImproveError> {
         let left_out = self.request.left_out;
         if left_out.is_empty() {
             return Ok(tried);
@@ -397,7 +403,7 @@ impl Search<'_> {
         let recipes: Vec<Recipe> = kept.map(|(_, recipe)| recipe).collect();
         let rewritten = apply(self.request.task.graph, &recipes, self.request.prices)?;
         let order = carried_order(&rewritten, self.order);
-        Ok(Tried { recipes, rewritten, order, step_time: tried.step_time })
+        Ok(TriedPlan { recipes, rewritten, order, step_time: tried.step_time })
     }
 
     /// What a changed program runs on.
@@ -407,9 +413,9 @@ impl Search<'_> {
     }
 
     /// The plan with the effort that was asked for, if it is better than the program as it is.
-    fn decided(&self, tried: Tried) -> Result<Option<Changed>, ImproveError> {
+    fn decided(&self, tried: TriedPlan) -> Result<Option<Changed>, ImproveError> {
         let task = self.request.task;
-        let Tried { recipes, rewritten, order, .. } = tried;
+        let TriedPlan { recipes, rewritten, order, .. } = tried;
         let Some(machine) = self.machine(&rewritten.graph) else { return Ok(None) };
         let known = [order];
         let found = optimize(&Task {

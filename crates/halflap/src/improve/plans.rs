@@ -4,13 +4,13 @@ use super::Allowed;
 use crate::collective::CollectiveKind;
 use crate::graph::{Edges, Graph};
 use crate::ids::{IdVec, OpId};
-use crate::rewrite::{Line, Prices, Recipe, RewriteKind, circle, mergeable};
+use crate::rewrite::{CostLine, Prices, Recipe, RewriteKind, circle, mergeable};
 use crate::units::{Bytes, Nanos};
 
 /// Collectives of one kind, group and type, in the sequence of the input order.
-struct Class {
+struct MergeCandidates {
     ops: Vec<OpId>,
-    line: Line,
+    line: CostLine,
     /// Whether merging them keeps every bit.
     is_exact: bool,
     sizes: Sizes,
@@ -25,7 +25,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(graph: &Graph, ops: &[OpId], line: Line) -> Sizes {
+    fn of(graph: &Graph, ops: &[OpId], line: CostLine) -> Sizes {
         let bytes = |&op: &OpId| graph.collective(op).map_or(0.0, |of| of.bytes().0 as f64);
         let half = line.half().0 as f64;
         let total: f64 = ops.iter().map(bytes).sum();
@@ -35,10 +35,10 @@ impl Sizes {
     }
 }
 
-impl Class {
+impl MergeCandidates {
     /// How large a merged collective may become on a level, between the largest that could pay and
     /// the smallest. Square roots are exact to the last bit on every machine, powers are not.
-    fn cap(&self, level: Level) -> f64 {
+    fn cap(&self, level: SizeLevel) -> f64 {
         let (top, low) = (self.sizes.most, self.sizes.least.min(self.sizes.most));
         let eighth = (low / top).sqrt().sqrt().sqrt();
         (0..level.0).fold(top, |cap, _| cap * eighth)
@@ -53,8 +53,8 @@ impl Class {
 /// All classes of a program in which merging could save time.
 pub(super) struct Plans<'a> {
     graph: &'a Graph,
-    classes: Vec<Class>,
-    reach: Reach,
+    classes: Vec<MergeCandidates>,
+    reach: Reachable,
     /// See [`first_readers`].
     reader: IdVec<OpId, Option<OpId>>,
     /// Whether there are collectives to merge whose latency is not known.
@@ -63,44 +63,44 @@ pub(super) struct Plans<'a> {
 
 /// How large collectives become: 0 is the largest that could pay, 8 the smallest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Level(u8);
+pub(super) struct SizeLevel(u8);
 
-impl Level {
-    pub(super) const LARGEST: Level = Level(0);
-    pub(super) const LARGE: Level = Level(2);
-    pub(super) const MIDDLE: Level = Level(4);
-    pub(super) const SMALL: Level = Level(6);
-    pub(super) const SMALLEST: Level = Level(8);
+impl SizeLevel {
+    pub(super) const LARGEST: SizeLevel = SizeLevel(0);
+    pub(super) const LARGE: SizeLevel = SizeLevel(2);
+    pub(super) const MIDDLE: SizeLevel = SizeLevel(4);
+    pub(super) const SMALL: SizeLevel = SizeLevel(6);
+    pub(super) const SMALLEST: SizeLevel = SizeLevel(8);
 
     /// The next larger and the next smaller size.
-    pub(super) fn near(self) -> impl Iterator<Item = Level> {
+    pub(super) fn near(self) -> impl Iterator<Item = SizeLevel> {
         let larger = self.0.checked_sub(1);
-        let smaller = (self < Level::SMALLEST).then(|| self.0 + 1);
-        larger.into_iter().chain(smaller).map(Level)
+        let smaller = (self < SizeLevel::SMALLEST).then(|| self.0 + 1);
+        larger.into_iter().chain(smaller).map(SizeLevel)
     }
 }
 
 /// The level of each class; `None` leaves it as it is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Levels(Vec<Option<Level>>);
+pub(super) struct Levels(Vec<Option<SizeLevel>>);
 
 impl Levels {
     /// All classes alike. Those that are not exact come later, if there are others: what they are
     /// allowed to change must not make the result worse.
-    pub(super) fn all(plans: &Plans<'_>, level: Level) -> Levels {
+    pub(super) fn all(plans: &Plans<'_>, level: SizeLevel) -> Levels {
         let is_any_exact = plans.classes.iter().any(|class| class.is_exact);
-        let of = |class: &Class| (class.is_exact || !is_any_exact).then_some(level);
+        let of = |class: &MergeCandidates| (class.is_exact || !is_any_exact).then_some(level);
         Levels(plans.classes.iter().map(of).collect())
     }
 
     /// One class alone.
-    pub(super) fn only(plans: &Plans<'_>, class: usize, level: Level) -> Levels {
+    pub(super) fn only(plans: &Plans<'_>, class: usize, level: SizeLevel) -> Levels {
         Levels((0..plans.classes.len()).map(|other| (other == class).then_some(level)).collect())
     }
 
     /// The same with one class larger, smaller, or left as it is.
     pub(super) fn neighbours(&self, class: usize) -> Vec<Levels> {
-        let with = |level: Option<Level>| {
+        let with = |level: Option<SizeLevel>| {
             let mut levels = self.clone();
             levels.0[class] = level;
             levels
@@ -110,7 +110,7 @@ impl Levels {
                 let near = own.near().map(|level| with(Some(level)));
                 [with(None)].into_iter().chain(near).collect()
             }
-            None => vec![with(Some(Level::MIDDLE)), with(Some(Level::SMALLEST))],
+            None => vec![with(Some(SizeLevel::MIDDLE)), with(Some(SizeLevel::SMALLEST))],
         }
     }
 }
@@ -128,7 +128,7 @@ impl<'a> Plans<'a> {
             }
             match prices.line(graph, like) {
                 Some(line) if line.latency > Nanos::ZERO => {
-                    classes.push(Class {
+                    classes.push(MergeCandidates {
                         sizes: Sizes::of(graph, &ops, line),
                         ops,
                         line,
@@ -139,13 +139,14 @@ impl<'a> Plans<'a> {
                 None => has_unknown = true,
             }
         }
-        let reach = Reach::new(graph, classes.iter().flat_map(|class| class.ops.iter().copied()));
+        let reach =
+            Reachable::new(graph, classes.iter().flat_map(|class| class.ops.iter().copied()));
         Plans { graph, classes, reach, reader: first_readers(graph), has_unknown }
     }
 
     /// What all merges could save at most.
     pub(super) fn most_saved(&self) -> Nanos {
-        self.classes.iter().map(Class::most_saved).sum()
+        self.classes.iter().map(MergeCandidates::most_saved).sum()
     }
 
     /// The classes, those in which most can be saved first.
@@ -181,7 +182,7 @@ impl<'a> Plans<'a> {
     /// Neighbours in the input order, as long as they fit and do not depend on each other. A set of
     /// all that one operation reads ends there if it is at least half full: a layer does not wait
     /// for the next one's weights.
-    fn sets(&self, class: &Class, most: f64) -> Vec<Vec<OpId>> {
+    fn sets(&self, class: &MergeCandidates, most: f64) -> Vec<Vec<OpId>> {
         let mut sets: Vec<Vec<OpId>> = Vec::new();
         let mut held = 0.0;
         for &op in &class.ops {
@@ -222,15 +223,15 @@ fn first_readers(graph: &Graph) -> IdVec<OpId, Option<OpId>> {
 }
 
 /// Which collectives depend on which.
-struct Reach {
+struct Reachable {
     /// The number of a collective among those that matter.
     number: IdVec<OpId, Option<usize>>,
     /// By operation: bits of the collectives that it depends on.
     before: IdVec<OpId, Vec<u64>>,
 }
 
-impl Reach {
-    fn new(graph: &Graph, collectives: impl Iterator<Item = OpId>) -> Reach {
+impl Reachable {
+    fn new(graph: &Graph, collectives: impl Iterator<Item = OpId>) -> Reachable {
         let mut number = IdVec::filled(None, graph.len());
         let count = collectives.enumerate().map(|(index, op)| number[op] = Some(index)).count();
         let words = count.div_ceil(64);
@@ -245,7 +246,7 @@ impl Reach {
             }
             before.push(bits);
         }
-        Reach { number, before }
+        Reachable { number, before }
     }
 
     /// Whether a collective comes before an operation.

@@ -27,16 +27,16 @@ pub(super) struct Goals {
     pub(super) overlap: bool,
 }
 
-type Rank = (u32, bool, Pos);
+type ListRank = (u32, bool, Pos);
 
 struct Scheduler<'a> {
     graph: &'a Graph,
     times: &'a Times,
-    ranks: IdVec<OpId, Rank>,
+    ranks: IdVec<OpId, ListRank>,
     /// How many operations each one still needs.
     missing: IdVec<OpId, u32>,
-    ready_compute: BinaryHeap<Reverse<(Rank, OpId)>>,
-    ready_others: BinaryHeap<Reverse<(Rank, OpId)>>,
+    ready_compute: BinaryHeap<Reverse<(ListRank, OpId)>>,
+    ready_others: BinaryHeap<Reverse<(ListRank, OpId)>>,
     scheduled: Vec<OpId>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn schedule(of: &Runner<'_>, order: &Order, goals: Goals) -> Vec<OpId
     scheduler.scheduled
 }
 
-fn rank(graph: &Graph, order: &Order, goals: Goals) -> IdVec<OpId, Rank> {
+fn rank(graph: &Graph, order: &Order, goals: Goals) -> IdVec<OpId, ListRank> {
     let leads_to = first_collective_led_to(graph, order, goals);
     let is_sunk = |op| goals.sink_waits && graph.kind(op) == OpKind::Wait;
     graph.ops().map(|op| (leads_to[op], is_sunk(op), order.pos(op))).collect()
@@ -82,7 +82,7 @@ fn first_collective_led_to(graph: &Graph, order: &Order, goals: Goals) -> IdVec<
 }
 
 impl<'a> Scheduler<'a> {
-    fn new(of: &Runner<'a>, ranks: IdVec<OpId, Rank>) -> Scheduler<'a> {
+    fn new(of: &Runner<'a>, ranks: IdVec<OpId, ListRank>) -> Scheduler<'a> {
         let graph = of.graph;
         let missing: IdVec<OpId, u32> =
             graph.ops().map(|op| graph.preds(op, Edges::All).len() as u32).collect();

@@ -76,7 +76,7 @@ pub enum SettingError {
     NotAnAssignment(String),
 }
 
-enum Slot<'a> {
+enum SettingSlot<'a> {
     Flag(&'a mut bool),
     Factor(&'a mut f64),
     Count(&'a mut Option<usize>),
@@ -115,14 +115,14 @@ impl Settings {
         let slot = self.slot(name).ok_or_else(|| Unknown::new("setting", name, Settings::NAMES))?;
         let bad = |right| SettingError::BadValue { name: name.into(), value: value.into(), right };
         match slot {
-            Slot::Flag(flag) => {
+            SettingSlot::Flag(flag) => {
                 *flag = parse(&value.to_lowercase()).ok_or_else(|| bad("true or false"))?
             }
-            Slot::Factor(factor) => {
+            SettingSlot::Factor(factor) => {
                 let number = parse(value).filter(|number: &f64| (0.0..=1e6).contains(number));
                 *factor = number.ok_or_else(|| bad("a number from 0 to 1000000"))?;
             }
-            Slot::Count(count) => {
+            SettingSlot::Count(count) => {
                 let none = value.eq_ignore_ascii_case("none");
                 *count = if none {
                     None
@@ -134,36 +134,46 @@ impl Settings {
         Ok(())
     }
 
-    fn slot(&mut self, name: &str) -> Option<Slot<'_>> {
+    fn slot(&mut self, name: &str) -> Option<SettingSlot<'_>> {
         let Settings { reorder, sink, comm_mult, non_comm_mult, debug_memory_recompute } = self;
         Some(match name {
             "reorder_iterative_use_runtime_estimations" => {
-                Slot::Flag(&mut reorder.use_runtime_estimations)
+                SettingSlot::Flag(&mut reorder.use_runtime_estimations)
             }
             "sink_iterative_use_runtime_estimations" => {
-                Slot::Flag(&mut sink.use_runtime_estimations)
+                SettingSlot::Flag(&mut sink.use_runtime_estimations)
             }
-            "reorder_sink_runtime_estimations_comm_mult" => Slot::Factor(comm_mult),
-            "reorder_sink_runtime_estimations_non_comm_mult" => Slot::Factor(non_comm_mult),
+            "reorder_sink_runtime_estimations_comm_mult" => SettingSlot::Factor(comm_mult),
+            "reorder_sink_runtime_estimations_non_comm_mult" => SettingSlot::Factor(non_comm_mult),
             "reorder_iterative_extra_comm_comp_overlap" => {
-                Slot::Factor(&mut reorder.extra_comm_comp_overlap)
+                SettingSlot::Factor(&mut reorder.extra_comm_comp_overlap)
             }
             "sink_iterative_extra_comm_comp_overlap" => {
-                Slot::Factor(&mut sink.extra_comm_comp_overlap)
+                SettingSlot::Factor(&mut sink.extra_comm_comp_overlap)
             }
-            "reorder_iterative_peak_memory_budget" => Slot::Factor(&mut reorder.peak_memory_budget),
-            "sink_iterative_peak_memory_budget" => Slot::Factor(&mut sink.peak_memory_budget),
+            "reorder_iterative_peak_memory_budget" => {
+                SettingSlot::Factor(&mut reorder.peak_memory_budget)
+            }
+            "sink_iterative_peak_memory_budget" => {
+                SettingSlot::Factor(&mut sink.peak_memory_budget)
+            }
             "reorder_iterative_unsafe_collectives_reorder" => {
-                Slot::Flag(&mut reorder.unsafe_collectives_reorder)
+                SettingSlot::Flag(&mut reorder.unsafe_collectives_reorder)
             }
             "sink_waits_iterative_unsafe_collectives_reorder" => {
-                Slot::Flag(&mut sink.unsafe_collectives_reorder)
+                SettingSlot::Flag(&mut sink.unsafe_collectives_reorder)
             }
-            "reorder_iterative_group_with_collectives" => Slot::Flag(&mut reorder.with_collectives),
-            "sink_waits_iterative_swap_with_collectives" => Slot::Flag(&mut sink.with_collectives),
-            "reorder_iterative_debug_memory_recompute" => Slot::Flag(debug_memory_recompute),
-            "reorder_iterative_debug_limit_to_reorder" => Slot::Count(&mut reorder.debug_limit),
-            "sink_waits_iterative_debug_limit_to_sink" => Slot::Count(&mut sink.debug_limit),
+            "reorder_iterative_group_with_collectives" => {
+                SettingSlot::Flag(&mut reorder.with_collectives)
+            }
+            "sink_waits_iterative_swap_with_collectives" => {
+                SettingSlot::Flag(&mut sink.with_collectives)
+            }
+            "reorder_iterative_debug_memory_recompute" => SettingSlot::Flag(debug_memory_recompute),
+            "reorder_iterative_debug_limit_to_reorder" => {
+                SettingSlot::Count(&mut reorder.debug_limit)
+            }
+            "sink_waits_iterative_debug_limit_to_sink" => SettingSlot::Count(&mut sink.debug_limit),
             _ => return None,
         })
     }

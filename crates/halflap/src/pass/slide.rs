@@ -61,7 +61,7 @@ pub(super) struct Slider<'a> {
 }
 
 /// The operations that move together, and what is known of them.
-struct Group {
+struct SlideGroup {
     /// The slid operation; the others joined on the side of the direction.
     slid: OpId,
     block: Block,
@@ -174,7 +174,7 @@ impl<'a> Slider<'a> {
 
     /// May the group pass `candidate`?
     #[inline(always)]
-    fn judge(&mut self, candidate: OpId, group: &mut Group) -> Verdict {
+    fn judge(&mut self, candidate: OpId, group: &mut SlideGroup) -> Verdict {
         let bonds = self.marks.of(candidate);
         let only_memory_counts =
             bonds.is_none() && self.rules.unremarkable.has(self.graph.kind(candidate));
@@ -182,7 +182,7 @@ impl<'a> Slider<'a> {
             return verdict;
         }
         let place =
-            Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+            SlidePlace { graph: self.graph, order: &self.order, direction: self.rules.direction };
         let swap = group.beside(candidate, place);
         debug_assert!(bonds.shares_a_free() || !self.ledger.transfers_free(&swap));
         let quote = match bonds.shares_a_free() {
@@ -203,7 +203,12 @@ impl<'a> Slider<'a> {
 
     /// What stops the group at `candidate`, or joins them, apart from memory. The order of the
     /// checks is torch's.
-    fn judge_bonds(&self, candidate: OpId, group: &mut Group, bonds: Bonds) -> Option<Verdict> {
+    fn judge_bonds(
+        &self,
+        candidate: OpId,
+        group: &mut SlideGroup,
+        bonds: Bonds,
+    ) -> Option<Verdict> {
         let (rules, kind) = (&self.rules, self.graph.kind(candidate));
         if let Some(times) = &rules.times
             && group.hiding.exposed() < group.hiding.comm_time * -times.extra_overlap
@@ -253,7 +258,7 @@ impl<'a> Slider<'a> {
     ///
     /// Two kinds of pairs can lose: one that `candidate` is the near end of loses the group's run
     /// time, those that have an end in the group lose `candidate`'s; the slid pair wins the latter.
-    fn exposed_growth(&self, candidate: OpId, group: &mut Group) -> Option<Nanos> {
+    fn exposed_growth(&self, candidate: OpId, group: &mut SlideGroup) -> Option<Nanos> {
         let times = self.rules.times.as_ref()?;
         let kind = self.graph.kind(candidate);
         let near_end = match self.rules.direction {
@@ -291,10 +296,10 @@ impl<'a> Slider<'a> {
         None
     }
 
-    fn start_group(&mut self, op: OpId) -> Group {
+    fn start_group(&mut self, op: OpId) -> SlideGroup {
         self.marks.clear();
         self.mark_bonds(op);
-        Group {
+        SlideGroup {
             slid: op,
             block: self.order.singleton(op),
             joined: Vec::new(),
@@ -306,7 +311,7 @@ impl<'a> Slider<'a> {
         }
     }
 
-    fn absorb(&mut self, candidate: OpId, group: &mut Group) {
+    fn absorb(&mut self, candidate: OpId, group: &mut SlideGroup) {
         let kind = self.graph.kind(candidate);
         self.order.extend(&mut group.block, self.rules.direction);
         self.mark_bonds(candidate);
@@ -324,9 +329,9 @@ impl<'a> Slider<'a> {
     }
 
     #[inline(always)]
-    fn swap(&mut self, candidate: OpId, group: &mut Group, quote: Quote) {
+    fn swap(&mut self, candidate: OpId, group: &mut SlideGroup, quote: Quote) {
         let place =
-            Place { graph: self.graph, order: &self.order, direction: self.rules.direction };
+            SlidePlace { graph: self.graph, order: &self.order, direction: self.rules.direction };
         let swap = group.beside(candidate, place);
         self.ledger.commit(&swap, quote, self.rules.last_uses_follow);
         self.order.rotate(&mut group.block, self.rules.direction);
@@ -367,17 +372,17 @@ impl<'a> Slider<'a> {
 }
 
 /// Where a group slides.
-struct Place<'s> {
+struct SlidePlace<'s> {
     graph: &'s Graph,
     order: &'s Order,
     direction: Direction,
 }
 
-impl Group {
+impl SlideGroup {
     /// The swap with the neighbour in that direction.
     #[inline(always)]
-    fn beside<'s>(&'s self, candidate: OpId, place: Place<'s>) -> Swap<'s> {
-        let Place { graph, order, direction } = place;
+    fn beside<'s>(&'s self, candidate: OpId, place: SlidePlace<'s>) -> Swap<'s> {
+        let SlidePlace { graph, order, direction } = place;
         Swap { graph, order, group: &self.block, far_end: self.slid, candidate, direction }
     }
 }

@@ -7,7 +7,7 @@ use crate::ids::{BufId, Id, IdVec, OpId};
 use crate::units::Bytes;
 
 /// A collective that is to be merged.
-pub(super) struct Member<'a> {
+pub(super) struct MergeMember<'a> {
     pub(super) op: OpId,
     pub(super) collective: &'a Collective,
     /// The waits that read its results themselves, ascending.
@@ -39,7 +39,7 @@ impl ResultAs {
 pub(super) fn members<'a>(
     graph: &'a Graph,
     named: &[OpId],
-) -> Result<Vec<Member<'a>>, RewriteError> {
+) -> Result<Vec<MergeMember<'a>>, RewriteError> {
     let mut ops = named.to_vec();
     ops.sort_unstable();
     let name = |op: OpId| graph.name(op).to_owned();
@@ -60,7 +60,7 @@ pub(super) fn members<'a>(
 /// Collectives that may be merged as far as they themselves go, by what members must have in common;
 /// both classes and members in the sequence of the input order.
 pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
-    let mut classes: Vec<Vec<Member<'_>>> = Vec::new();
+    let mut classes: Vec<Vec<MergeMember<'_>>> = Vec::new();
     for member in graph.ops().filter_map(|op| member(graph, op).ok()) {
         match classes.iter_mut().find(|class| same(graph, &class[0], &member).is_ok()) {
             Some(class) => class.push(member),
@@ -70,7 +70,7 @@ pub fn mergeable(graph: &Graph) -> Vec<Vec<OpId>> {
     classes.iter().map(|class| class.iter().map(|member| member.op).collect()).collect()
 }
 
-fn member(graph: &Graph, op: OpId) -> Result<Member<'_>, RewriteError> {
+fn member(graph: &Graph, op: OpId) -> Result<MergeMember<'_>, RewriteError> {
     let name = |op: OpId| graph.name(op).to_owned();
     let collective =
         graph.collective(op).ok_or_else(|| RewriteError::NotACollective { member: name(op) })?;
@@ -105,7 +105,7 @@ fn member(graph: &Graph, op: OpId) -> Result<Member<'_>, RewriteError> {
         real.all(|&(buffer, _)| graph.maker(buffer) == Some(op))
     };
     let replaced = waits.first().copied().filter(|wait| result.is_copied() && only_waits(wait));
-    Ok(Member { op, collective, waits, result, replaced })
+    Ok(MergeMember { op, collective, waits, result, replaced })
 }
 
 fn result_as(graph: &Graph, op: OpId, collective: &Collective) -> ResultAs {
@@ -126,14 +126,14 @@ fn result_as(graph: &Graph, op: OpId, collective: &Collective) -> ResultAs {
 }
 
 /// Whether two may be in one bucket.
-fn same(graph: &Graph, a: &Member<'_>, b: &Member<'_>) -> Result<(), RewriteError> {
+fn same(graph: &Graph, a: &MergeMember<'_>, b: &MergeMember<'_>) -> Result<(), RewriteError> {
     let (x, y) = (a.collective, b.collective);
     let group = |of: &Collective| graph.groups()[of.group].name.clone();
     let reduction = |of: &Collective| of.reduction.map_or("not known", Reduction::name).to_owned();
     let dtype = |of: &Collective| {
         of.payload.dtype.as_ref().map_or("not known".to_owned(), |dtype| dtype.to_string())
     };
-    let runs = |of: &Member<'_>| graph.kind(of.op).name().to_owned();
+    let runs = |of: &MergeMember<'_>| graph.kind(of.op).name().to_owned();
     let pairs = [
         ("kind", x.kind.name().to_owned(), y.kind.name().to_owned()),
         ("group", group(x), group(y)),

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Member, ResultAs, members, no_circle};
+use super::check::{MergeMember, ResultAs, members, no_circle};
 use super::order::in_order;
 use super::{Prices, RewriteError, Rewritten};
 use crate::collective::Payload;
@@ -35,7 +35,7 @@ pub(super) fn merge<'a>(
         buffers: graph.clone().into_parts().buffers,
         of_buffer: graph.buffers().map(|buffer| vec![buffer]).collect(),
     };
-    let mut names = Names::of(graph);
+    let mut names = TakenNames::of(graph);
     for ops in named {
         merge.add_set(members(graph, ops)?, &mut names)?;
     }
@@ -54,7 +54,7 @@ pub(super) fn merge<'a>(
 }
 
 /// The collective in place of all members.
-fn merged_collective(members: &[Member<'_>]) -> Option<Collective> {
+fn merged_collective(members: &[MergeMember<'_>]) -> Option<Collective> {
     let first = members.first()?.collective;
     let sum = |of: fn(&Payload) -> Bytes| {
         let sizes = members.iter().map(|member| of(&member.collective.payload).0);
@@ -73,12 +73,12 @@ pub(super) fn result_name(graph: &Graph, first: OpId, members: usize) -> String 
 }
 
 /// All names that are taken.
-struct Names(BTreeSet<String>);
+struct TakenNames(BTreeSet<String>);
 
-impl Names {
-    fn of(graph: &Graph) -> Names {
+impl TakenNames {
+    fn of(graph: &Graph) -> TakenNames {
         let ops = graph.ops().map(|op| graph.name(op).to_owned());
-        Names(
+        TakenNames(
             ops.chain(graph.buffers().map(|buffer| graph.buffer_name(buffer).to_owned())).collect(),
         )
     }
@@ -103,7 +103,7 @@ const WAIT: &str = ".wait";
 const OUT: &str = ".out";
 
 /// An operation of the new program, before it has a number.
-pub(super) struct Draft {
+pub(super) struct DraftOp {
     /// Its place among others that could run as well, and of several with the same place the sequence.
     pub(super) place: (OpId, u8),
     pub(super) source: Source,
@@ -119,15 +119,15 @@ struct Buckets {
 }
 
 /// Collectives that become one.
-struct Set<'a> {
-    members: Vec<Member<'a>>,
+struct MergeSet<'a> {
+    members: Vec<MergeMember<'a>>,
     merged: Collective,
     /// Of the merged collective.
     name: String,
     buckets: Buckets,
 }
 
-impl Set<'_> {
+impl MergeSet<'_> {
     /// Ascending.
     fn ops(&self) -> Vec<OpId> {
         self.members.iter().map(|member| member.op).collect()
@@ -140,7 +140,7 @@ impl Set<'_> {
 
 /// Where a member is.
 #[derive(Clone, Copy)]
-struct Place {
+struct MemberPlace {
     set: usize,
     member: usize,
 }
@@ -148,22 +148,26 @@ struct Place {
 struct Merge<'a> {
     graph: &'a Graph,
     prices: &'a Prices<'a>,
-    sets: Vec<Set<'a>>,
+    sets: Vec<MergeSet<'a>>,
     /// Of an old operation: the member that it is.
-    of_member: IdVec<OpId, Option<Place>>,
+    of_member: IdVec<OpId, Option<MemberPlace>>,
     /// Of an old operation: the member that it waits for.
-    of_wait: IdVec<OpId, Option<Place>>,
-    drafts: Vec<Draft>,
+    of_wait: IdVec<OpId, Option<MemberPlace>>,
+    drafts: Vec<DraftOp>,
     /// The old buffers, then the buckets; makers and users are set when operations have numbers.
     buffers: IdVec<BufId, BufferParts>,
     of_buffer: IdVec<BufId, Vec<BufId>>,
 }
 
 impl<'a> Merge<'a> {
-    fn add_set(&mut self, members: Vec<Member<'a>>, names: &mut Names) -> Result<(), RewriteError> {
+    fn add_set(
+        &mut self,
+        members: Vec<MergeMember<'a>>,
+        names: &mut TakenNames,
+    ) -> Result<(), RewriteError> {
         let set = self.sets.len();
         for (index, member) in members.iter().enumerate() {
-            let place = Some(Place { set, member: index });
+            let place = Some(MemberPlace { set, member: index });
             if self.of_member[member.op].is_some() {
                 return Err(RewriteError::Twice { member: self.graph.name(member.op).to_owned() });
             }
@@ -173,19 +177,19 @@ impl<'a> Merge<'a> {
         let merged = merged_collective(&members).ok_or(RewriteError::TooLarge)?;
         let first = members.first().map_or(OpId::from_index(0), |member| member.op);
         let name = names.take(&result_name(self.graph, first, members.len()));
-        self.sets.push(Set { members, merged, name, buckets: Buckets::default() });
+        self.sets.push(MergeSet { members, merged, name, buckets: Buckets::default() });
         Ok(())
     }
 
-    fn is_async(&self, set: &Set<'_>) -> bool {
+    fn is_async(&self, set: &MergeSet<'_>) -> bool {
         self.graph.kind(set.first()) == OpKind::AsyncCollective
     }
 
-    fn at(&self, place: Place) -> &Member<'a> {
+    fn at(&self, place: MemberPlace) -> &MergeMember<'a> {
         &self.sets[place.set].members[place.member]
     }
 
-    fn member_of(&self, op: OpId) -> Option<&Member<'a>> {
+    fn member_of(&self, op: OpId) -> Option<&MergeMember<'a>> {
         self.of_member[op].map(|place| self.at(place))
     }
 
@@ -196,7 +200,7 @@ impl<'a> Merge<'a> {
 
     fn add_buckets(&mut self, number: usize) {
         let (graph, set) = (self.graph, &self.sets[number]);
-        let data = |member: &Member<'_>| {
+        let data = |member: &MergeMember<'_>| {
             let deps = graph.deps(member.op).iter();
             deps.filter(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer).collect::<Vec<_>>()
         };
@@ -268,7 +272,7 @@ impl<'a> Merge<'a> {
         let deps = self.deps_of(&ops, real);
         let outputs = bucket.into_iter().collect();
         let source = Source { part: Part::CopyIn, of: ops.clone() };
-        let copy_in = Draft { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } };
+        let copy_in = DraftOp { place: (first, 0), source, op: OpParts { deps, outputs, ..copy } };
 
         let runtime = self.prices.merged(self.graph, &ops, &merged);
         let mut deps: Vec<(BufId, DepKinds)> =
@@ -282,12 +286,12 @@ impl<'a> Merge<'a> {
         let (name, collective) = (set.name.clone(), Some(merged));
         let op = OpParts { name, runtime, collective, deps, outputs, fused, kernel: None, ..like };
         let merged =
-            Draft { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op };
+            DraftOp { place: (first, 1), source: Source { part: Part::Merged, of: ops }, op };
         let wait = self.wait_of(set);
         self.drafts.extend([copy_in, merged].into_iter().chain(wait));
     }
 
-    fn wait_of(&self, set: &Set<'a>) -> Option<Draft> {
+    fn wait_of(&self, set: &MergeSet<'a>) -> Option<DraftOp> {
         let waited = set.buckets.waited?;
         let mut waits: Vec<OpId> =
             set.members.iter().filter_map(|member| member.replaced).collect();
@@ -305,7 +309,7 @@ impl<'a> Merge<'a> {
             ..OpParts::compute(format!("{}{WAIT}", set.name))
         };
         let of = if waits.is_empty() { set.ops() } else { waits };
-        Some(Draft { place: (first, 2), source: Source { part: Part::Wait, of }, op })
+        Some(DraftOp { place: (first, 2), source: Source { part: Part::Wait, of }, op })
     }
 
     /// All other operations, but for the waits that copies take the place of.
@@ -317,7 +321,7 @@ impl<'a> Merge<'a> {
             let parts = OpParts::like(self.graph, op);
             let deps = self.redirected(op);
             let source = Source { part: Part::Kept, of: vec![op] };
-            self.drafts.push(Draft { place: (op, 3), source, op: OpParts { deps, ..parts } });
+            self.drafts.push(DraftOp { place: (op, 3), source, op: OpParts { deps, ..parts } });
         }
     }
 
@@ -331,7 +335,7 @@ impl<'a> Merge<'a> {
         self.drafts.extend(drafts);
     }
 
-    fn copy_out(&self, set: &Set<'a>, member: &Member<'a>) -> Draft {
+    fn copy_out(&self, set: &MergeSet<'a>, member: &MergeMember<'a>) -> DraftOp {
         let wait = member.replaced;
         let like = wait.unwrap_or(member.op);
         let made_by_member = |buffer: BufId| self.graph.outputs(member.op).contains(&buffer);
@@ -347,7 +351,7 @@ impl<'a> Merge<'a> {
             self.copy(self.graph.name(like).to_owned(), member.collective.payload.output, like);
         let source =
             Source { part: Part::CopyOut, of: std::iter::once(member.op).chain(wait).collect() };
-        Draft { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } }
+        DraftOp { place: (like, 4), source, op: OpParts { deps, outputs, ..copy } }
     }
 
     /// A copy of so many bytes, for people like an old operation.
@@ -456,10 +460,10 @@ impl<'a> Merge<'a> {
     /// Whether a wait is among a buffer's users only because the collective it ends reads it: the
     /// bucket is what must live that long now.
     fn only_holds(&self, user: OpId, buffer: BufId) -> bool {
-        let of_async = |place: &Place| self.is_async(&self.sets[place.set]);
+        let of_async = |place: &MemberPlace| self.is_async(&self.sets[place.set]);
         let owner = self.of_wait[user].filter(of_async).map(|place| self.at(place));
         let needs = |op: OpId| self.graph.deps(op).iter().any(|(needed, _)| *needed == buffer);
-        let is_held = |member: &Member<'_>| {
+        let is_held = |member: &MergeMember<'_>| {
             member.result != ResultAs::InPlace
                 && self.graph.maker(buffer) != Some(member.op)
                 && self.graph.users(buffer).binary_search(&member.op).is_ok()

@@ -15,7 +15,7 @@ mod split;
 
 use crate::origin::{Origin, Part};
 pub use check::{circle, mergeable};
-pub use price::{CopyCost, Line, Prices, TAIL};
+pub use price::{CopyCost, CostLine, Prices, TAIL};
 pub use rows::{Uncut, cuttable};
 use split::Cut;
 

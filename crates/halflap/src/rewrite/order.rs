@@ -3,14 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::merge::Draft;
+use super::merge::DraftOp;
 use crate::graph::DepKinds;
 use crate::ids::{BufId, Id, IdVec, OpId};
 
 /// Drafts in an order that can run, as near to their places as that allows, and the number that
 /// each has then. Order-only edges that point backwards in it are bridged: successors of their
 /// target come after their source.
-pub(super) fn in_order(drafts: Vec<Draft>, buffers: usize) -> (Vec<Draft>, Vec<OpId>) {
+pub(super) fn in_order(drafts: Vec<DraftOp>, buffers: usize) -> (Vec<DraftOp>, Vec<OpId>) {
     let mut makers: IdVec<BufId, Option<usize>> = IdVec::filled(None, buffers);
     for (index, draft) in drafts.iter().enumerate() {
         draft.op.outputs.iter().for_each(|&buffer| makers[buffer] = Some(index));
@@ -20,13 +20,13 @@ pub(super) fn in_order(drafts: Vec<Draft>, buffers: usize) -> (Vec<Draft>, Vec<O
     for (place, &index) in order.iter().enumerate() {
         new[index] = OpId::from_index(place);
     }
-    let mut drafts: Vec<Option<Draft>> = drafts.into_iter().map(Some).collect();
+    let mut drafts: Vec<Option<DraftOp>> = drafts.into_iter().map(Some).collect();
     bridge(&mut drafts, &makers, &new);
     (order.into_iter().filter_map(|index| drafts[index].take()).collect(), new)
 }
 
 /// Smallest place first, of those whose real dependencies are met.
-fn sorted(drafts: &[Draft], makers: &IdVec<BufId, Option<usize>>) -> Vec<usize> {
+fn sorted(drafts: &[DraftOp], makers: &IdVec<BufId, Option<usize>>) -> Vec<usize> {
     let mut missing = vec![0_usize; drafts.len()];
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); drafts.len()];
     for (index, draft) in drafts.iter().enumerate() {
@@ -57,7 +57,7 @@ fn sorted(drafts: &[Draft], makers: &IdVec<BufId, Option<usize>>) -> Vec<usize> 
     order
 }
 
-fn bridge(drafts: &mut [Option<Draft>], makers: &IdVec<BufId, Option<usize>>, new: &[OpId]) {
+fn bridge(drafts: &mut [Option<DraftOp>], makers: &IdVec<BufId, Option<usize>>, new: &[OpId]) {
     let mut led_to: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut turned: Vec<(BufId, usize)> = Vec::new();
     for index in 0..drafts.len() {

@@ -82,7 +82,7 @@ impl Prices<'_> {
 
     /// How long collectives of a kind and group take, by their size: as the graph's own say, else
     /// as the model of links does.
-    pub fn line(&self, graph: &Graph, like: &Collective) -> Option<Line> {
+    pub fn line(&self, graph: &Graph, like: &Collective) -> Option<CostLine> {
         fitted(graph, like).or_else(|| self.modelled(graph, like))
     }
 
@@ -127,7 +127,7 @@ impl Prices<'_> {
             .unwrap_or(Nanos::ZERO)
     }
 
-    fn modelled(&self, graph: &Graph, like: &Collective) -> Option<Line> {
+    fn modelled(&self, graph: &Graph, like: &Collective) -> Option<CostLine> {
         let ranks = &graph.groups()[like.group].ranks;
         let (input, output) = (like.payload.input, like.payload.output);
         let twice = |bytes: Bytes| Bytes(bytes.0.saturating_mul(2));
@@ -138,21 +138,23 @@ impl Prices<'_> {
             (self.costs.collective(like, ranks)?, self.costs.collective(&longer, ranks)?);
         let bytes = like.bytes().0 as f64;
         let per_byte = (again - once).0 / bytes;
-        (bytes > 0.0 && per_byte > 0.0)
-            .then(|| Line { latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO), per_byte })
+        (bytes > 0.0 && per_byte > 0.0).then(|| CostLine {
+            latency: (once - Nanos(per_byte * bytes)).max(Nanos::ZERO),
+            per_byte,
+        })
     }
 }
 
 /// A collective's time by its size: latency + bytes / bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct CostLine {
     /// What the smallest takes.
     pub latency: Nanos,
     /// The nanoseconds of each byte, of the larger of input and output.
     pub per_byte: f64,
 }
 
-impl Line {
+impl CostLine {
     /// How long so much takes.
     pub fn time(&self, bytes: Bytes) -> Nanos {
         self.latency + Nanos(self.per_byte * bytes.0 as f64)
@@ -169,7 +171,7 @@ const SPREAD: f64 = 1.5;
 
 /// Latency and bandwidth, fitted by least squares to the graph's collectives of the same kind and
 /// group. `None` where sizes are nearly the same, or larger ones take no longer.
-fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
+fn fitted(graph: &Graph, merged: &Collective) -> Option<CostLine> {
     let is_like = |other: &&Collective| other.kind == merged.kind && other.group == merged.group;
     let timed = graph.ops().filter(|&op| graph.has_runtime(op));
     let like = timed
@@ -194,7 +196,7 @@ fn fitted(graph: &Graph, merged: &Collective) -> Option<Line> {
     // A line below zero would give small ones a negative time: then there is no latency to save.
     let latency = time - slope * size;
     Some(match latency > 0.0 {
-        true => Line { latency: Nanos(latency), per_byte: slope },
-        false => Line { latency: Nanos::ZERO, per_byte: time / size },
+        true => CostLine { latency: Nanos(latency), per_byte: slope },
+        false => CostLine { latency: Nanos::ZERO, per_byte: time / size },
     })
 }

@@ -106,7 +106,7 @@ impl Ratio {
 
 /// What an operation says of its rows. A number of rows is given times the square of an element's
 /// size, which cancels where the same elements are compared.
-enum Axis {
+enum RowCount {
     /// Any will do.
     Any,
     /// So many.
@@ -120,13 +120,13 @@ enum Axis {
 /// The parts of a set of operations that can be cut together, each along rows of its own;
 /// operations that cannot are left out. Ascending.
 pub fn cuttable(graph: &Graph, ops: &[OpId]) -> Vec<Vec<OpId>> {
-    let mut rows = Rows::new(graph, ops);
+    let mut rows = RowFinder::new(graph, ops);
     rows.settle().unwrap_or_default()
 }
 
 /// Whether operations can be cut, all of them.
 pub(super) fn check_cut(graph: &Graph, ops: &[OpId]) -> Result<(), RewriteError> {
-    let mut rows = Rows::new(graph, ops);
+    let mut rows = RowFinder::new(graph, ops);
     rows.is_strict = true;
     let fails =
         |(op, why): (OpId, Uncut)| RewriteError::NotCut { node: graph.name(op).to_owned(), why };
@@ -151,7 +151,7 @@ fn first_read(graph: &Graph, op: OpId) -> Option<BufId> {
     graph.deps(op).iter().find(|(_, kinds)| kinds.data).map(|(buffer, _)| *buffer)
 }
 
-struct Rows<'a> {
+struct RowFinder<'a> {
     graph: &'a Graph,
     ops: Vec<OpId>,
     inside: IdVec<OpId, bool>,
@@ -161,21 +161,21 @@ struct Rows<'a> {
     is_strict: bool,
 }
 
-impl<'a> Rows<'a> {
-    fn new(graph: &'a Graph, named: &[OpId]) -> Rows<'a> {
+impl<'a> RowFinder<'a> {
+    fn new(graph: &'a Graph, named: &[OpId]) -> RowFinder<'a> {
         let mut ops = named.to_vec();
         ops.sort_unstable();
         let mut inside = IdVec::filled(false, graph.len());
         ops.iter().for_each(|&op| inside[op] = true);
         let viewed = graph.buffers().filter_map(|buffer| graph.view_of(buffer)).collect();
-        Rows { graph, ops, inside, viewed, is_strict: false }
+        RowFinder { graph, ops, inside, viewed, is_strict: false }
     }
 
     /// Leaves operations out until all others can be cut, and gives them by what they are cut
     /// along.
     fn settle(&mut self) -> Result<Vec<Vec<OpId>>, (OpId, Uncut)> {
         loop {
-            let mut claims: BTreeMap<OpId, Axis> = BTreeMap::new();
+            let mut claims: BTreeMap<OpId, RowCount> = BTreeMap::new();
             let mut dropped = 0;
             for op in self.ops.clone() {
                 match self.claim(op) {
@@ -249,7 +249,7 @@ impl<'a> Rows<'a> {
         held.into_iter().map(|buffer| self.graph.size_alloc(buffer)).collect()
     }
 
-    fn claim(&self, op: OpId) -> Result<Axis, Uncut> {
+    fn claim(&self, op: OpId) -> Result<RowCount, Uncut> {
         let graph = self.graph;
         let is_odd = |&buffer: &BufId| {
             graph.size_alloc(buffer) != graph.size_free(buffer)
@@ -269,7 +269,7 @@ impl<'a> Rows<'a> {
             OpKind::Wait => {
                 let waits_for = graph.waits_for(op);
                 let all = !waits_for.is_empty() && waits_for.iter().all(|&one| self.inside[one]);
-                if all { Ok(Axis::Any) } else { Err(Uncut::Wait) }
+                if all { Ok(RowCount::Any) } else { Err(Uncut::Wait) }
             }
             OpKind::Compute if graph.is_gemm_like(op) => self.product(op),
             OpKind::Compute => self.fused(op),
@@ -277,7 +277,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn collective(&self, op: OpId) -> Result<Axis, Uncut> {
+    fn collective(&self, op: OpId) -> Result<RowCount, Uncut> {
         let graph = self.graph;
         let reads = graph.deps(op).iter().filter(|(_, kinds)| kinds.data).count();
         let cuts = graph.collective(op).is_some_and(|of| {
@@ -290,7 +290,7 @@ impl<'a> Rows<'a> {
         let all: Vec<Bytes> =
             [true, false].into_iter().flat_map(|pieces| self.read_sizes(op, pieces)).collect();
         let same = sized.iter().all(|size| all.contains(size));
-        if same { Ok(Axis::Any) } else { Err(Uncut::Sizes) }
+        if same { Ok(RowCount::Any) } else { Err(Uncut::Sizes) }
     }
 
     fn sized_results(&self, op: OpId) -> Vec<Bytes> {
@@ -299,7 +299,7 @@ impl<'a> Rows<'a> {
     }
 
     /// A product of matrices. Its names have those of what made its operands, which say nothing.
-    fn product(&self, op: OpId) -> Result<Axis, Uncut> {
+    fn product(&self, op: OpId) -> Result<RowCount, Uncut> {
         let names = self.graph.fused(op);
         let has = |name: &str| names.iter().any(|one| one == name);
         if !PRODUCTS.iter().any(|name| has(name)) || has("bmm") || has("baddbmm") {
@@ -315,8 +315,8 @@ impl<'a> Rows<'a> {
         let whole = self.read_sizes(op, false);
         match self.read_sizes(op, true)[..] {
             [] => Ok(match whole.is_empty() {
-                true => Axis::Any,
-                false => Axis::OneOf(whole.into_iter().map(rows).collect()),
+                true => RowCount::Any,
+                false => RowCount::OneOf(whole.into_iter().map(rows).collect()),
             }),
             [operand] => {
                 let inner = |element: &u128| Ratio::new(work * element.pow(3), result);
@@ -329,7 +329,7 @@ impl<'a> Rows<'a> {
                     ELEMENTS.iter().any(|element| product(element) == rows(operand))
                 };
                 match whole.is_empty() || whole.iter().any(fits) {
-                    true => Ok(Axis::Is(rows(operand))),
+                    true => Ok(RowCount::Is(rows(operand))),
                     false => Err(Uncut::Sizes),
                 }
             }
@@ -338,7 +338,7 @@ impl<'a> Rows<'a> {
     }
 
     /// A fused kernel: elementwise, or with sums along rows.
-    fn fused(&self, op: OpId) -> Result<Axis, Uncut> {
+    fn fused(&self, op: OpId) -> Result<RowCount, Uncut> {
         let names = self.graph.fused(op);
         let is_in = |list: &[&str], name: &String| list.contains(&name.as_str());
         let is_known = |name: &String| is_in(&ELEMENTWISE, name) || is_in(&REDUCTIONS, name);
@@ -360,9 +360,9 @@ impl<'a> Rows<'a> {
         let reduces = names.iter().any(|name| is_in(&REDUCTIONS, name));
         let has_statistic = results.iter().any(|&size| size != largest);
         match (others.len(), others.first()) {
-            (0, _) if !reduces => Ok(Axis::Any),
+            (0, _) if !reduces => Ok(RowCount::Any),
             (1, Some(&size)) if has_statistic || !reduces => {
-                Ok(Axis::Statistic { size, all: largest })
+                Ok(RowCount::Statistic { size, all: largest })
             }
             _ => Err(Uncut::Sizes),
         }
@@ -370,21 +370,21 @@ impl<'a> Rows<'a> {
 }
 
 /// The operations of a part whose rows are not those of most.
-fn misfits(part: &[OpId], claims: &BTreeMap<OpId, Axis>) -> Vec<OpId> {
+fn misfits(part: &[OpId], claims: &BTreeMap<OpId, RowCount>) -> Vec<OpId> {
     let mut counts: BTreeMap<Ratio, usize> = BTreeMap::new();
     for op in part {
-        if let Some(Axis::Is(rows)) = claims.get(op) {
+        if let Some(RowCount::Is(rows)) = claims.get(op) {
             *counts.entry(*rows).or_default() += 1;
         }
     }
     let most = counts.iter().max_by_key(|(rows, count)| (**count, std::cmp::Reverse(**rows)));
     let rows = most.map(|(rows, _)| *rows);
     let fits = |op: &OpId| match (claims.get(op), rows) {
-        (Some(Axis::Any | Axis::OneOf(_)), None) => true,
-        (Some(Axis::Any), _) => true,
-        (Some(Axis::Is(own)), Some(rows)) => *own == rows,
-        (Some(Axis::OneOf(own)), Some(rows)) => own.contains(&rows),
-        (Some(Axis::Statistic { size, all }), Some(rows)) => is_one_a_row([*size, *all], rows),
+        (Some(RowCount::Any | RowCount::OneOf(_)), None) => true,
+        (Some(RowCount::Any), _) => true,
+        (Some(RowCount::Is(own)), Some(rows)) => *own == rows,
+        (Some(RowCount::OneOf(own)), Some(rows)) => own.contains(&rows),
+        (Some(RowCount::Statistic { size, all }), Some(rows)) => is_one_a_row([*size, *all], rows),
         _ => false,
     };
     part.iter().copied().filter(|op| !fits(op)).collect()

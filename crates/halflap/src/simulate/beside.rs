@@ -11,7 +11,7 @@ use crate::units::Nanos;
 
 /// A collective that has not ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
+pub(super) struct OpenTransfer {
     pub op: OpId,
     /// Before when it cannot start, whatever is ahead of it on its stream.
     pub ready: Nanos,
@@ -22,7 +22,7 @@ pub(super) struct Transfer {
 /// The collectives of each stream that have not ended, in the order in which they were issued.
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
-    streams: IdVec<StreamId, Stream>,
+    streams: IdVec<StreamId, OpenStream>,
     /// Until when they have been followed.
     at: Nanos,
 }
@@ -31,8 +31,8 @@ pub(super) struct UnderWay {
 pub(super) type Placed = (OpId, Nanos, Nanos);
 
 #[derive(Clone, Debug, Default)]
-struct Stream {
-    transfers: VecDeque<Transfer>,
+struct OpenStream {
+    transfers: VecDeque<OpenTransfer>,
     /// What has ended since it was last asked for.
     ended: Vec<Placed>,
     /// When the first one started, or will.
@@ -41,11 +41,11 @@ struct Stream {
 
 impl UnderWay {
     pub fn new(streams: usize) -> UnderWay {
-        UnderWay { streams: IdVec::filled(Stream::default(), streams), at: Nanos::ZERO }
+        UnderWay { streams: IdVec::filled(OpenStream::default(), streams), at: Nanos::ZERO }
     }
 
     /// Adds a collective that is issued now.
-    pub fn add(&mut self, stream: StreamId, transfer: Transfer) {
+    pub fn add(&mut self, stream: StreamId, transfer: OpenTransfer) {
         let stream = &mut self.streams[stream];
         if stream.transfers.is_empty() {
             stream.start = stream.start.max(transfer.ready);
@@ -99,7 +99,7 @@ impl UnderWay {
     }
 }
 
-impl Stream {
+impl OpenStream {
     fn runs_at(&self, at: Nanos) -> bool {
         !self.transfers.is_empty() && self.start <= at
     }

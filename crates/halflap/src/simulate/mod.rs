@@ -17,7 +17,7 @@ pub use bound::{Basis, Bound, lower_bound};
 pub(crate) use exposure::Waited;
 pub use exposure::{Cause, Exposure};
 
-use beside::{Transfer, UnderWay};
+use beside::{OpenTransfer, UnderWay};
 
 use crate::cost::Times;
 use crate::graph::{Assignment, Graph, OpKind, Streams};
@@ -136,7 +136,7 @@ impl Simulation {
 
 /// Runs an order.
 pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation {
-    let mut clock = Clock::new(graph, machine);
+    let mut clock = StreamClock::new(graph, machine);
     for &op in order {
         clock.run(op);
     }
@@ -144,13 +144,13 @@ pub fn simulate(graph: &Graph, order: &[OpId], machine: &Machine) -> Simulation 
 }
 
 /// Where the compute stream stands still, and for which collective.
-struct Stall {
+struct ComputeStall {
     at: OpId,
     of: OpId,
     cause: Cause,
 }
 
-struct Clock<'a> {
+struct StreamClock<'a> {
     graph: &'a Graph,
     machine: &'a Machine,
     /// When the host has issued all so far.
@@ -168,10 +168,10 @@ struct Clock<'a> {
     exposures: Vec<Exposure>,
 }
 
-impl<'a> Clock<'a> {
-    fn new(graph: &'a Graph, machine: &'a Machine) -> Clock<'a> {
+impl<'a> StreamClock<'a> {
+    fn new(graph: &'a Graph, machine: &'a Machine) -> StreamClock<'a> {
         let streams = machine.streams.len();
-        Clock {
+        StreamClock {
             graph,
             machine,
             host: Nanos::ZERO,
@@ -210,7 +210,7 @@ impl<'a> Clock<'a> {
         (self.start[op], self.end[op], self.free[stream]) = (start, end, end);
         self.issued[stream].push(op);
         if let Some(under_way) = &mut self.under_way {
-            under_way.add(stream, Transfer { op, ready, left: end - start });
+            under_way.add(stream, OpenTransfer { op, ready, left: end - start });
         }
     }
 
@@ -269,7 +269,7 @@ impl<'a> Clock<'a> {
             self.end.as_slice().iter().fold(Nanos::ZERO, |latest, &end| latest.max(end));
         let last = self.end.iter().find(|(_, end)| **end == step_time).map(|(op, _)| op);
         if let Some(op) = last.filter(|_| step_time > self.now) {
-            self.expose(Stall { at: op, of: op, cause: Cause::EndOfStep }, step_time);
+            self.expose(ComputeStall { at: op, of: op, cause: Cause::EndOfStep }, step_time);
         }
         let taken = |op: OpId| match self.under_way {
             Some(_) => self.end[op] - self.start[op],
@@ -293,7 +293,7 @@ impl<'a> Clock<'a> {
         let blocker = self.blocker(op);
         let communicates_until = blocker.map_or(self.now, |of| self.end[of].min(until));
         if let Some(of) = blocker.filter(|_| communicates_until > self.now) {
-            self.expose(Stall { at: op, of, cause: Cause::Needed }, communicates_until);
+            self.expose(ComputeStall { at: op, of, cause: Cause::Needed }, communicates_until);
         }
         self.wait_for_host(op, self.now.max(communicates_until), until);
     }
@@ -308,8 +308,8 @@ impl<'a> Clock<'a> {
 
     /// Charges a stall to the collectives that ran in that time: the one that is waited for, and those
     /// that it had to wait for itself.
-    fn expose(&mut self, stall: Stall, until: Nanos) {
-        let Stall { at, of, cause } = stall;
+    fn expose(&mut self, stall: ComputeStall, until: Nanos) {
+        let ComputeStall { at, of, cause } = stall;
         let (mut running, mut left) = (of, until);
         loop {
             let start = self.start[running].max(self.now);

@@ -107,11 +107,11 @@ struct Claims {
     /// Of each old buffer that was cut, its pieces in sequence.
     parts: IdVec<BufId, Vec<BufId>>,
     /// By the merged collective.
-    sets: BTreeMap<OpId, Set>,
+    sets: BTreeMap<OpId, MergedSet>,
 }
 
 /// One merged collective with what belongs to it.
-struct Set {
+struct MergedSet {
     merged: OpId,
     copy_in: OpId,
     /// The operation that waits for all, where copies need one.
@@ -212,7 +212,7 @@ impl Claims {
             let wait = of_part(Part::Wait).map(|(op, _)| op).find(waits_for);
             used.extend([Some(merged), Some(copy_in), wait].into_iter().flatten());
             let members = source.of.clone();
-            self.sets.insert(merged, Set { merged, copy_in, wait, members, input, output });
+            self.sets.insert(merged, MergedSet { merged, copy_in, wait, members, input, output });
         }
         for (op, source) in origin.ops.iter() {
             let is_used = match source.part {
@@ -280,7 +280,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// Members are alike, and none depends on another.
-    fn members_may_merge(&self, set: &Set) -> Checked {
+    fn members_may_merge(&self, set: &MergedSet) -> Checked {
         let name = |op: OpId| self.before.name(op).to_owned();
         let of = |op: OpId| {
             let collective = self.before.collective(op);
@@ -343,7 +343,7 @@ impl Judge<'_> {
 
     /// The copy reads what the members read, after all that they had to come after, into a bucket
     /// of the right size.
-    fn bucket_is_filled(&self, set: &Set) -> Checked {
+    fn bucket_is_filled(&self, set: &MergedSet) -> Checked {
         self.computes(set.copy_in)?;
         let mut reads = BTreeSet::new();
         for &member in &set.members {
@@ -364,7 +364,7 @@ impl Judge<'_> {
     }
 
     /// The merged collective does what the members do, on the bucket and nothing else.
-    fn merged_carries(&self, set: &Set) -> Checked {
+    fn merged_carries(&self, set: &MergedSet) -> Checked {
         let changed = |what| {
             Err(RewriteViolation::Changed { node: self.after.name(set.merged).to_owned(), what })
         };
@@ -406,7 +406,7 @@ impl Judge<'_> {
 
     /// Buckets are no parts of others, and results only where a slice is one; what a wait makes
     /// takes no memory.
-    fn buckets_are_plain(&self, set: &Set) -> Checked {
+    fn buckets_are_plain(&self, set: &MergedSet) -> Checked {
         let after = self.after;
         let name = |buffer: BufId| after.buffer_name(buffer).to_owned();
         for bucket in [set.input, set.output] {
@@ -426,7 +426,7 @@ impl Judge<'_> {
 
     /// What an asynchronous collective reads lives until something that reads its result has
     /// waited.
-    fn bucket_is_held(&self, set: &Set) -> Checked {
+    fn bucket_is_held(&self, set: &MergedSet) -> Checked {
         let made = self.after.outputs(set.merged);
         let reads = |wait: &&OpId| made.iter().any(|&buffer| self.reads(**wait, buffer));
         let waits: Vec<OpId> =
@@ -441,14 +441,14 @@ impl Judge<'_> {
     }
 
     /// A member's result is a slice of the bucket, or copied out of it.
-    fn result_is_had(&self, set: &Set, member: OpId) -> Checked {
+    fn result_is_had(&self, set: &MergedSet, member: OpId) -> Checked {
         match self.claims.copy_out[member] {
             Some(copy) => self.is_copied(set, member, copy),
             None => self.is_sliced(set, member),
         }
     }
 
-    fn is_sliced(&self, set: &Set, member: OpId) -> Checked {
+    fn is_sliced(&self, set: &MergedSet, member: OpId) -> Checked {
         let payload = self.before.collective(member).map_or(Bytes::ZERO, |of| of.payload.output);
         let is_whole =
             self.before.collective(member).is_some_and(|of| of.kind != CollectiveKind::AllGather);
@@ -476,7 +476,7 @@ impl Judge<'_> {
         }
     }
 
-    fn is_copied(&self, set: &Set, member: OpId, copy: OpId) -> Checked {
+    fn is_copied(&self, set: &MergedSet, member: OpId, copy: OpId) -> Checked {
         self.computes(copy)?;
         let wait = self.origin.ops[copy].of.iter().copied().find(|&op| op != member);
         let mut reads = BTreeSet::from([set.output]);
